@@ -1,0 +1,131 @@
+"""Who holds which vbucket: nodes, the vbucket map, and the rule from key to vbucket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+from zlib import crc32
+
+MAX_VBUCKETS = 1024
+"""More than any client library keeps arrays for."""
+
+
+class VbucketState(IntEnum):
+    """A vbucket's role on a node; the numbers are those of the wire."""
+
+    ACTIVE = 1
+    REPLICA = 2
+    PENDING = 3
+    DEAD = 4
+
+
+def vbucket_of_key(key: bytes, count: int) -> int:
+    """The vbucket that a document key belongs to.
+
+    Args:
+        key: the logical key, without collection prefix.
+        count: number of vbuckets of the bucket, not necessarily a power of two.
+    Source: libcouchbase vbucket.cc; checked with the Python, Go and Java clients.
+    """
+    return ((crc32(key) >> 16) & 0x7FFF) % count
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAddress:
+    """A node: host name or address, KV port, management port (0 if not known)."""
+
+    host: str
+    kv_port: int
+    mgmt_port: int = 0
+
+    def __str__(self) -> str:
+        """As `host:port`, IPv6 in brackets."""
+        return f"[{self.host}]:{self.kv_port}" if ":" in self.host else f"{self.host}:{self.kv_port}"
+
+
+@dataclass(frozen=True, slots=True)
+class VbucketMap:
+    """A bucket's cluster map in one version.
+
+    Attributes:
+        epoch, rev: the version; compared as a pair, the larger is newer.
+        bucket: the bucket's name; empty for a map without a bucket ("global config").
+        nodes: the nodes that serve the bucket (all nodes in a global config).
+        chains: per vbucket the indexes into `nodes`, active first, -1 for none.
+    """
+
+    epoch: int
+    rev: int
+    bucket: str
+    nodes: tuple[NodeAddress, ...]
+    chains: tuple[tuple[int, ...], ...] = ()
+    uuid: str = ""
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """(epoch, rev)."""
+        return self.epoch, self.rev
+
+    @property
+    def vbucket_count(self) -> int:
+        """How many vbuckets the bucket has."""
+        return len(self.chains)
+
+    def active_node(self, vbid: int) -> NodeAddress | None:
+        """The node that holds the active copy, or None while there is none."""
+        chain = self.chains[vbid]
+        return self.nodes[chain[0]] if chain and 0 <= chain[0] < len(self.nodes) else None
+
+    def vbuckets_by_node(self) -> dict[NodeAddress, list[int]]:
+        """Node → the vbuckets that are active there, ascending. Vbuckets without an active node are left out."""
+        result: dict[NodeAddress, list[int]] = {}
+        for vbid in range(len(self.chains)):
+            node = self.active_node(vbid)
+            if node is not None:
+                result.setdefault(node, []).append(vbid)
+        return result
+
+    @classmethod
+    def from_json(cls, data: str | bytes | Mapping[str, Any], origin_host: str) -> VbucketMap:
+        """The map from a cluster configuration.
+
+        Args:
+            data: the JSON text, or its parsed form.
+            origin_host: the host that the configuration was asked from; stands in for `$HOST` and for a missing name.
+        Raises:
+            ValueError: not a cluster configuration.
+        """
+        try:
+            config: Mapping[str, Any] = data if isinstance(data, Mapping) else json.loads(data)
+            nodes = _nodes(config, origin_host)
+            server_map = config.get("vBucketServerMap") or {}
+            chains = tuple(tuple(int(index) for index in chain) for chain in server_map.get("vBucketMap", ()))
+            return cls(
+                epoch=int(config.get("revEpoch", 0)),
+                rev=int(config.get("rev", 0)),
+                bucket=str(config.get("name", "")),
+                nodes=nodes,
+                chains=chains,
+                uuid=str(config.get("uuid", "")),
+            )
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise ValueError(f"not a cluster configuration: {error!r}") from error
+
+
+def _nodes(config: Mapping[str, Any], origin_host: str) -> tuple[NodeAddress, ...]:
+    """The nodes that serve the bucket: the first len(nodes) entries of nodesExt, else serverList."""
+    entries = config.get("nodesExt")
+    if entries is None:
+        servers = (config.get("vBucketServerMap") or {}).get("serverList", ())
+        pairs = (str(server).replace("$HOST", origin_host).rpartition(":") for server in servers)
+        return tuple(NodeAddress(host.strip("[]"), int(port)) for host, _, port in pairs)
+    count = len(config["nodes"]) if "nodes" in config else len(entries)
+    result = []
+    for entry in entries[:count]:
+        host = str(entry.get("hostname") or origin_host).replace("$HOST", origin_host).strip("[]")
+        services = entry["services"]
+        result.append(NodeAddress(host, int(services.get("kv", 0)), int(services.get("mgmt", 0))))
+    return tuple(result)

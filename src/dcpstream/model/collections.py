@@ -1,0 +1,123 @@
+"""Scopes and collections of a bucket, and the versioned list of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dcpstream.errors import ConfigError
+
+DEFAULT_COLLECTION_ID = 0
+DEFAULT_SCOPE_ID = 0
+DEFAULT_NAME = "_default"
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """A collection: its id (u32), its name, and the longest life of its documents in seconds (0 = no limit)."""
+
+    collection_id: int
+    name: str
+    max_ttl: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A scope: its id (u32), its name and its collections."""
+
+    scope_id: int
+    name: str
+    collections: tuple[Collection, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The list of scopes and collections, in one version (`uid`, u64).
+
+    Source: kv_engine docs/Collections.md.
+    """
+
+    uid: int
+    scopes: tuple[Scope, ...]
+
+    DEFAULT: ClassVar[Manifest]
+
+    def collections(self) -> Iterator[tuple[Scope, Collection]]:
+        """Every collection with its scope."""
+        for scope in self.scopes:
+            for collection in scope.collections:
+                yield scope, collection
+
+    def collection_names(self) -> dict[int, tuple[str, str]]:
+        """Collection id → (scope name, collection name)."""
+        return {collection.collection_id: (scope.name, collection.name) for scope, collection in self.collections()}
+
+    def find(self, scope_name: str, collection_name: str) -> Collection | None:
+        """The collection of that name, or None. Empty names mean `_default`."""
+        wanted = (scope_name or DEFAULT_NAME, collection_name or DEFAULT_NAME)
+        for scope, collection in self.collections():
+            if (scope.name, collection.name) == wanted:
+                return collection
+        return None
+
+    def resolve(self, path: str) -> Collection:
+        """The collection of `scope.collection`, or of `collection` in the default scope.
+
+        Raises:
+            ConfigError: it does not exist; the message lists those that do.
+        """
+        scope_name, _, collection_name = path.rpartition(".")
+        found = self.find(scope_name, collection_name)
+        if found is None:
+            known = ", ".join(sorted(f"{scope.name}.{item.name}" for scope, item in self.collections()))
+            raise ConfigError("collections", path, f"the bucket has {known or 'no collections'}")
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """The manifest as the server writes it, ids in hexadecimal text."""
+        return {
+            "uid": f"{self.uid:x}",
+            "scopes": [
+                {
+                    "name": scope.name,
+                    "uid": f"{scope.scope_id:x}",
+                    "collections": [
+                        {"name": item.name, "uid": f"{item.collection_id:x}"}
+                        | ({"maxTTL": item.max_ttl} if item.max_ttl else {})
+                        for item in scope.collections
+                    ],
+                }
+                for scope in self.scopes
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Manifest:
+        """The manifest from the server's JSON.
+
+        Raises:
+            ValueError: not a manifest.
+        """
+        try:
+            return cls(
+                uid=int(data["uid"], 16),
+                scopes=tuple(
+                    Scope(
+                        scope_id=int(scope["uid"], 16),
+                        name=scope["name"],
+                        collections=tuple(
+                            Collection(int(item["uid"], 16), item["name"], int(item.get("maxTTL", 0)))
+                            for item in scope.get("collections", ())
+                        ),
+                    )
+                    for scope in data["scopes"]
+                ),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a collections manifest: {error!r}") from error
+
+
+Manifest.DEFAULT = Manifest(
+    0, (Scope(DEFAULT_SCOPE_ID, DEFAULT_NAME, (Collection(DEFAULT_COLLECTION_ID, DEFAULT_NAME),)),)
+)

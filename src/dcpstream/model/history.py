@@ -1,0 +1,89 @@
+"""Branches of a vbucket's history.
+
+A vbucket's history is a line of seqnos that forks when a copy of it becomes active without having everything. Each
+fork gets a name (vbuuid) and is remembered as (vbuuid, seqno it began at), newest first: the failover log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+MAX_FAILOVER_ENTRIES = 25
+"""Entries a log keeps before the oldest is dropped: the server's default for max_failover_entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverEntry:
+    """A branch: `vbuuid` names it (u64, not 0), `seqno` is where it began (u64)."""
+
+    vbuuid: int
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverLog:
+    """The branches that a copy of a vbucket knows, newest first; never empty.
+
+    Source: kv_engine engines/ep/src/failover-table.cc.
+    """
+
+    entries: tuple[FailoverEntry, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse a log without an entry."""
+        if not self.entries:
+            raise ValueError("a failover log has at least one entry")
+
+    @classmethod
+    def of(cls, *entries: tuple[int, int]) -> FailoverLog:
+        """A log from (vbuuid, seqno) pairs, newest first."""
+        return cls(tuple(FailoverEntry(vbuuid, seqno) for vbuuid, seqno in entries))
+
+    @property
+    def newest(self) -> FailoverEntry:
+        """The branch that is written now."""
+        return self.entries[0]
+
+    def __iter__(self) -> Iterator[FailoverEntry]:
+        """The entries, newest first."""
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        """How many branches are known."""
+        return len(self.entries)
+
+    def contains(self, vbuuid: int) -> bool:
+        """Whether the branch is known."""
+        return any(entry.vbuuid == vbuuid for entry in self.entries)
+
+    def upper(self, vbuuid: int, high_seqno: int) -> int | None:
+        """The last seqno that belongs to the branch, or None if the branch is not known.
+
+        Searched from the oldest entry, as the server does; the newest branch reaches up to `high_seqno`.
+        """
+        newer = len(self.entries)
+        for index in range(len(self.entries) - 1, -1, -1):
+            newer = index - 1
+            if self.entries[index].vbuuid == vbuuid:
+                return high_seqno if newer < 0 else self.entries[newer].seqno
+        return None
+
+    def pushed(self, entry: FailoverEntry) -> FailoverLog:
+        """A log with a new branch: entries above its seqno are void, the oldest falls off beyond 25."""
+        kept = tuple(old for old in self.entries if old.seqno <= entry.seqno)
+        return FailoverLog(((entry, *kept))[:MAX_FAILOVER_ENTRIES])
+
+    def pruned(self, seqno: int) -> FailoverLog | None:
+        """The log after a rollback to `seqno`: branches that began above it are void; None if none is left."""
+        kept = tuple(entry for entry in self.entries if entry.seqno <= seqno)
+        return FailoverLog(kept) if kept else None
+
+    def to_json(self) -> list[list[str]]:
+        """Pairs of decimal text: u64 does not survive JSON numbers."""
+        return [[str(entry.vbuuid), str(entry.seqno)] for entry in self.entries]
+
+    @classmethod
+    def from_json(cls, data: Iterable[Iterable[str]]) -> FailoverLog:
+        """The inverse of `to_json`."""
+        return cls(tuple(FailoverEntry(int(vbuuid), int(seqno)) for vbuuid, seqno in data))

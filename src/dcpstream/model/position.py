@@ -1,0 +1,112 @@
+"""Where a reader of a vbucket stands.
+
+A DCP snapshot is deduplicated: a reader in the middle of one may lack old versions that the rest of the snapshot
+supersedes. A bare seqno therefore is not a position; a seqno with its branch and its snapshot's bounds is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+MAX_SEQNO = 2**64 - 1
+"""The largest seqno on the wire: as an end seqno it means "never ends", as a snapshot end "not known"."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRange:
+    """Bounds of a snapshot: what lies in between is consistent only once `end_seqno` is reached."""
+
+    start_seqno: int
+    end_seqno: int
+
+    def __post_init__(self) -> None:
+        """Refuse bounds the wrong way round."""
+        if not 0 <= self.start_seqno <= self.end_seqno <= MAX_SEQNO:
+            raise ValueError(f"not a snapshot: {self.start_seqno}..{self.end_seqno}")
+
+    def __contains__(self, seqno: object) -> bool:
+        """Whether a seqno lies within the bounds."""
+        return isinstance(seqno, int) and self.start_seqno <= seqno <= self.end_seqno
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """All that is needed to resume a vbucket's stream; written and read as one record.
+
+    Attributes:
+        vbuuid: u64, the branch; 0 only while nothing was received.
+        seqno: u64, the last one that was processed.
+        snapshot_start: u64, start of the snapshot that covers `seqno`.
+        snapshot_end: u64 end of that snapshot, or None while it is not known: such an offset was planned before it
+            was read, and its end must be completed (or taken as 2^64-1) before it is sent.
+        manifest_uid: u64, uid of the collections manifest last seen.
+    """
+
+    vbuuid: int
+    seqno: int
+    snapshot_start: int
+    snapshot_end: int | None
+    manifest_uid: int = 0
+
+    ZERO: ClassVar[StreamOffset]
+
+    def __post_init__(self) -> None:
+        """Refuse a seqno outside its snapshot: the server would answer ERANGE."""
+        end = MAX_SEQNO if self.snapshot_end is None else self.snapshot_end
+        if not 0 <= self.snapshot_start <= self.seqno <= end <= MAX_SEQNO:
+            raise ValueError(f"seqno {self.seqno} is not within its snapshot {self.snapshot_start}..{end}")
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the snapshot's end is still unknown."""
+        return self.snapshot_end is None
+
+    @property
+    def is_inside_snapshot(self) -> bool:
+        """Whether rows of the snapshot may still be missing."""
+        return self.snapshot_end is None or self.seqno < self.snapshot_end
+
+    def with_snapshot_end(self, end_seqno: int) -> StreamOffset:
+        """The same position with its snapshot's end known."""
+        return replace(self, snapshot_end=end_seqno)
+
+    def request_bounds(self) -> tuple[int, int, int]:
+        """(start, snapshot start, snapshot end) to send in STREAM_REQ; an unknown end goes as 2^64-1.
+
+        The unknown end costs one rollback at most, and never data.
+        """
+        return self.seqno, self.snapshot_start, MAX_SEQNO if self.snapshot_end is None else self.snapshot_end
+
+    def to_json(self) -> dict[str, str | None]:
+        """A dict with every u64 as decimal text: JSON numbers lose bits above 2^53."""
+        return {
+            "vbuuid": str(self.vbuuid),
+            "seqno": str(self.seqno),
+            "snapshot_start": str(self.snapshot_start),
+            "snapshot_end": None if self.snapshot_end is None else str(self.snapshot_end),
+            "manifest_uid": str(self.manifest_uid),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> StreamOffset:
+        """The inverse of `to_json`.
+
+        Raises:
+            ValueError: a field is missing, is not a number, or the position is impossible.
+        """
+        try:
+            end = data["snapshot_end"]
+            return cls(
+                vbuuid=int(data["vbuuid"]),
+                seqno=int(data["seqno"]),
+                snapshot_start=int(data["snapshot_start"]),
+                snapshot_end=None if end is None else int(end),
+                manifest_uid=int(data.get("manifest_uid") or 0),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a stream offset: {data!r} ({error!r})") from error
+
+
+StreamOffset.ZERO = StreamOffset(0, 0, 0, 0)

@@ -1,0 +1,19 @@
+"""The seams to the outside: time, chance, files. Cores take them as arguments; the real versions stand beside them.
+
+A simulation puts its own behind the same protocols and so decides what time it is and what the disk loses.
+"""
+
+from dcpstream.runtime.clock import Clock, SystemClock
+from dcpstream.runtime.files import File, FileSystem, SystemFileSystem
+from dcpstream.runtime.random import Random, SystemRandom, new_vbuuid
+
+__all__ = [
+    "Clock",
+    "File",
+    "FileSystem",
+    "Random",
+    "SystemClock",
+    "SystemFileSystem",
+    "SystemRandom",
+    "new_vbuuid",
+]
