@@ -1,0 +1,338 @@
+"""SASL PLAIN and SCRAM, both ends.
+
+Sans-IO: the caller moves the bytes (SASL_AUTH, SASL_STEP and their answers) and supplies every random value, so that a
+whole exchange can be replayed. Passwords are compared in constant time, and an unknown user costs as many messages as a
+known one.
+
+Client: `start()` gives the value of SASL_AUTH; on AUTH_CONTINUE `step()` gives the value of SASL_STEP; on SUCCESS
+`finish()` checks that the server knew the password too.
+Server: `start()` takes mechanism and value of SASL_AUTH, `step()` the value of SASL_STEP; both give a `ServerStep`.
+
+Source: RFC 4616 (PLAIN), RFC 5802 (SCRAM), kv_engine docs/sasl.md; without channel binding and SASLprep, as the server.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+
+from dcpstream.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+
+__all__ = [
+    "DEFAULT_ITERATIONS",
+    "MECHANISMS",
+    "MIN_NONCE_BYTES",
+    "ClientLogin",
+    "Credentials",
+    "Outcome",
+    "ServerLogin",
+    "ServerStep",
+    "strongest_mechanism",
+]
+
+PLAIN = "PLAIN"
+_HASHES: Mapping[str, str] = MappingProxyType(
+    {"SCRAM-SHA512": "sha512", "SCRAM-SHA256": "sha256", "SCRAM-SHA1": "sha1"}
+)
+
+MECHANISMS: tuple[str, ...] = (*_HASHES, PLAIN)
+"""What both ends speak, strongest first: the order in which the server lists them."""
+
+DEFAULT_ITERATIONS = 4096
+"""Rounds of PBKDF2 that a server asks for: the least that RFC 5802 allows; a login costs about 3 ms at it."""
+
+MAX_ITERATIONS = 1_000_000
+"""Rounds a client is willing to do for a server, so that a hostile one cannot keep it busy for hours."""
+
+MIN_NONCE_BYTES = 16
+"""Random bytes in a nonce."""
+
+_GS2_HEADER = b"n,,"
+_CHANNEL_BINDING = b"c=" + base64.b64encode(_GS2_HEADER)
+
+
+class Outcome(Enum):
+    """What the server makes of a message."""
+
+    CONTINUE = "continue"
+    """AUTH_CONTINUE (0x21): `data` goes to the client, SASL_STEP comes next."""
+    SUCCESS = "success"
+    """The user is who they say; `data` goes to the client."""
+    REFUSED = "refused"
+    """AUTH_ERROR (0x20): unknown mechanism, unknown user or wrong password, which one is not told."""
+    MALFORMED = "malformed"
+    """EINVAL (0x04): not a message of this mechanism, or not its turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStep:
+    """The server's answer: `outcome`, the value of the response, the user's name once it is known to be right."""
+
+    outcome: Outcome
+    data: bytes = b""
+    username: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScramKeys:
+    """What a server keeps of a password for one hash."""
+
+    salt: bytes
+    iterations: int
+    stored_key: bytes
+    server_key: bytes
+
+
+def _hmac(algorithm: str, key: bytes, data: bytes) -> bytes:
+    return hmac.digest(key, data, algorithm)
+
+
+def _xor(left: bytes, right: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(left, right, strict=True))
+
+
+def _salted_password(algorithm: str, password: str, salt: bytes, iterations: int) -> bytes:
+    return hashlib.pbkdf2_hmac(algorithm, password.encode(), salt, iterations)
+
+
+def _scram_keys(algorithm: str, password: str, salt: bytes, iterations: int) -> ScramKeys:
+    salted = _salted_password(algorithm, password, salt, iterations)
+    client_key = _hmac(algorithm, salted, b"Client Key")
+    return ScramKeys(
+        salt=salt,
+        iterations=iterations,
+        stored_key=hashlib.new(algorithm, client_key).digest(),
+        server_key=_hmac(algorithm, salted, b"Server Key"),
+    )
+
+
+def _escaped(username: str) -> bytes:
+    return username.replace("=", "=3D").replace(",", "=2C").encode()
+
+
+def _unescaped(text: bytes) -> str | None:
+    name = text.decode(errors="replace")
+    if any(part[:2] not in ("2C", "3D") for part in name.split("=")[1:]):
+        return None
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
+def _attributes(message: bytes) -> dict[bytes, bytes]:
+    """`a=1,b=2` as a dict; parts that are no attribute are left out."""
+    return {part[:1]: part[2:] for part in message.split(b",") if part[1:2] == b"="}
+
+
+def _unbase64(text: bytes) -> bytes | None:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return None
+
+
+def strongest_mechanism(offered: str | bytes, *, allow_plain: bool = True) -> str:
+    """The strongest mechanism of SASL_LIST_MECHS' answer that we speak.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    names = (offered.decode(errors="replace") if isinstance(offered, bytes) else offered).split()
+    for name in MECHANISMS:
+        if name in names and (allow_plain or name != PLAIN):
+            return name
+    wanted = MECHANISMS if allow_plain else tuple(_HASHES)
+    raise ConfigError("mechanism", " ".join(names), f"one of {', '.join(wanted)} must be offered by the server")
+
+
+class ClientLogin:
+    """One login of a client.
+
+    Args:
+        mechanism: one of `MECHANISMS`.
+        nonce: at least 16 random bytes (unused by PLAIN).
+
+    Raises:
+        ConfigError: the mechanism is unknown, or the nonce too short.
+    """
+
+    def __init__(self, mechanism: str, username: str, password: str, nonce: bytes = b"") -> None:
+        if mechanism not in MECHANISMS:
+            raise ConfigError("mechanism", mechanism, f"one of {', '.join(MECHANISMS)}")
+        if mechanism != PLAIN and len(nonce) < MIN_NONCE_BYTES:
+            raise ConfigError("nonce", f"{len(nonce)} bytes", f"at least {MIN_NONCE_BYTES} random bytes")
+        self.mechanism = mechanism
+        self._username = username
+        self._password = password
+        self._nonce = base64.b64encode(nonce)
+        self._first_bare = b"n=" + _escaped(username) + b",r=" + self._nonce
+        self._server_signature: bytes | None = None
+
+    def start(self) -> bytes:
+        """The value of SASL_AUTH."""
+        if self.mechanism == PLAIN:
+            return b"\0" + self._username.encode() + b"\0" + self._password.encode()
+        return _GS2_HEADER + self._first_bare
+
+    def step(self, server_data: bytes) -> bytes:
+        """The value of SASL_STEP, for the value of an AUTH_CONTINUE answer.
+
+        Raises:
+            RemoteProtocolError: the server's message is not SCRAM, or its nonce does not begin with ours.
+            LocalProtocolError: the mechanism has no second step.
+        """
+        if self.mechanism == PLAIN:
+            raise LocalProtocolError("PLAIN is done in one message, yet the server asks to continue")
+        if self._server_signature is not None:
+            raise RemoteProtocolError("the server asks to continue a SCRAM login a second time")
+        algorithm = _HASHES[self.mechanism]
+        fields = _attributes(server_data)
+        nonce, salt, rounds = fields.get(b"r", b""), _unbase64(fields.get(b"s", b"")), fields.get(b"i", b"")
+        if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
+            raise RemoteProtocolError("the server's nonce does not extend ours: it is no answer to this login")
+        if not salt or not rounds.isdigit() or not 0 < int(rounds) <= MAX_ITERATIONS:
+            raise RemoteProtocolError(f"not a SCRAM challenge, or one of more than {MAX_ITERATIONS} rounds")
+        without_proof = _CHANNEL_BINDING + b",r=" + nonce
+        auth_message = b",".join((self._first_bare, server_data, without_proof))
+        salted = _salted_password(algorithm, self._password, salt, int(rounds))
+        client_key = _hmac(algorithm, salted, b"Client Key")
+        stored_key = hashlib.new(algorithm, client_key).digest()
+        proof = _xor(client_key, _hmac(algorithm, stored_key, auth_message))
+        self._server_signature = _hmac(algorithm, _hmac(algorithm, salted, b"Server Key"), auth_message)
+        return without_proof + b",p=" + base64.b64encode(proof)
+
+    def finish(self, server_data: bytes) -> None:
+        """Check the value of the SUCCESS answer.
+
+        Raises:
+            RemoteProtocolError: the server did not prove that it knows the password.
+        """
+        if self.mechanism == PLAIN:
+            return
+        if self._server_signature is None:
+            raise RemoteProtocolError("the server ended a SCRAM login before proving itself")
+        signature = _unbase64(_attributes(server_data).get(b"v", b"")) or b""
+        if not hmac.compare_digest(signature, self._server_signature):
+            raise RemoteProtocolError("the server's signature is wrong: it does not know the password")
+
+
+@dataclass(slots=True)
+class Credentials:
+    """A user's password as a server keeps it; SCRAM keys are derived once, when first needed."""
+
+    password: str
+    salt: bytes
+    iterations: int = DEFAULT_ITERATIONS
+    _keys: dict[str, ScramKeys] = field(default_factory=dict, repr=False)
+
+    def matches(self, password: bytes) -> bool:
+        """Whether this is the password, in constant time."""
+        return hmac.compare_digest(self.password.encode(), password)
+
+    def keys(self, mechanism: str) -> ScramKeys:
+        """The keys for a SCRAM mechanism."""
+        found = self._keys.get(mechanism)
+        if found is None:
+            found = _scram_keys(_HASHES[mechanism], self.password, self.salt, self.iterations)
+            self._keys[mechanism] = found
+        return found
+
+
+class ServerLogin:
+    """One login on a server's connection; may be started again at any time.
+
+    Args:
+        find_user: gives the user's credentials, or None.
+        nonce: gives at least 16 random bytes, anew at each call.
+        decoy: credentials nobody knows; an unknown user is led through the exchange with their salt.
+    """
+
+    def __init__(
+        self, find_user: Callable[[str], Credentials | None], nonce: Callable[[], bytes], decoy: Credentials
+    ) -> None:
+        self._find_user = find_user
+        self._new_nonce = nonce
+        self._decoy = decoy
+        self._exchange: _ScramExchange | None = None
+
+    def start(self, mechanism: str | bytes, data: bytes) -> ServerStep:
+        """Answer SASL_AUTH."""
+        self._exchange = None
+        name = mechanism.decode(errors="replace") if isinstance(mechanism, bytes) else mechanism
+        if name == PLAIN:
+            return self._plain(data)
+        if name not in _HASHES:
+            return ServerStep(Outcome.REFUSED)
+        if not data.startswith((b"n,", b"y,")) or b"," not in data[2:]:
+            return ServerStep(Outcome.MALFORMED)
+        bare = data.split(b",", 2)[2]
+        fields = _attributes(bare)
+        username = _unescaped(fields.get(b"n", b""))
+        if not username or not fields.get(b"r"):
+            return ServerStep(Outcome.MALFORMED)
+        credentials = self._find_user(username)
+        keys = (credentials or self._decoy).keys(name)
+        nonce = fields[b"r"] + base64.b64encode(self._new_nonce())
+        challenge = b"r=%b,s=%b,i=%d" % (nonce, base64.b64encode(keys.salt), keys.iterations)
+        gs2_header = data[: len(data) - len(bare)]
+        self._exchange = _ScramExchange(
+            mechanism=name,
+            username=username if credentials else None,
+            keys=keys,
+            nonce=nonce,
+            binding=base64.b64encode(gs2_header),
+            messages=bare + b"," + challenge,
+        )
+        return ServerStep(Outcome.CONTINUE, challenge)
+
+    def step(self, mechanism: str | bytes, data: bytes) -> ServerStep:
+        """Answer SASL_STEP."""
+        exchange, self._exchange = self._exchange, None
+        name = mechanism.decode(errors="replace") if isinstance(mechanism, bytes) else mechanism
+        if exchange is None or name != exchange.mechanism:
+            return ServerStep(Outcome.MALFORMED)
+        return exchange.finish(data)
+
+    def _plain(self, data: bytes) -> ServerStep:
+        parts = data.split(b"\0", 2)
+        if len(parts) != 3:
+            return ServerStep(Outcome.MALFORMED)
+        username = parts[1].decode(errors="replace")
+        credentials = self._find_user(username)
+        is_right = (credentials or self._decoy).matches(parts[2].split(b"\0", 1)[0])
+        if credentials is None or not is_right:
+            return ServerStep(Outcome.REFUSED)
+        return ServerStep(Outcome.SUCCESS, username=username)
+
+
+@dataclass(frozen=True, slots=True)
+class _ScramExchange:
+    """A SCRAM login between challenge and proof."""
+
+    mechanism: str
+    username: str | None
+    keys: ScramKeys
+    nonce: bytes
+    binding: bytes
+    messages: bytes
+
+    def finish(self, data: bytes) -> ServerStep:
+        """Judge the client's proof."""
+        algorithm = _HASHES[self.mechanism]
+        without_proof, separator, encoded = data.rpartition(b",p=")
+        fields, proof = _attributes(without_proof), _unbase64(encoded)
+        if not separator or proof is None or len(proof) != len(self.keys.stored_key):
+            return ServerStep(Outcome.MALFORMED)
+        if fields.get(b"c") != self.binding or fields.get(b"r") != self.nonce:
+            return ServerStep(Outcome.REFUSED)
+        auth_message = self.messages + b"," + without_proof
+        client_key = _xor(proof, _hmac(algorithm, self.keys.stored_key, auth_message))
+        is_right = hmac.compare_digest(hashlib.new(algorithm, client_key).digest(), self.keys.stored_key)
+        if not is_right or self.username is None:
+            return ServerStep(Outcome.REFUSED)
+        signature = _hmac(algorithm, self.keys.server_key, auth_message)
+        return ServerStep(Outcome.SUCCESS, b"v=" + base64.b64encode(signature), self.username)
