@@ -1,0 +1,86 @@
+"""What a bounded read is asked for and what it answers: small values that can be pickled and sent to workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dcpstream.model import FailoverLog, StreamOffset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class VbucketRange:
+    """A part of one vbucket's history to read: after `start`, up to and including `end_seqno`.
+
+    Attributes:
+        vbid: the vbucket.
+        start: the recorded position to begin at; an unknown snapshot end is sent as 2^64-1.
+        end_seqno: the planned end. Rows above it are dropped: they come again in the next range.
+        earlier: recorded positions to go back along if `start` is refused, in any order.
+        end_vbuuid: the branch on which the end was planned (the newest one when its high seqno was observed). With
+            it a reader can tell an end that is still to come from one that a failover has made void. 0 = the branch
+            of `start`.
+    """
+
+    vbid: int
+    start: StreamOffset
+    end_seqno: int
+    earlier: tuple[StreamOffset, ...] = ()
+    end_vbuuid: int = 0
+
+    @property
+    def planned_vbuuid(self) -> int:
+        """The branch that the end belongs to; 0 if nobody knows."""
+        return self.end_vbuuid or self.start.vbuuid
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBatch:
+    """Rows of one or more vbuckets, and where their readers stand after them.
+
+    Attributes:
+        record_batch: rows with the columns of CHANGE_SCHEMA that were asked for; per vbucket in seqno order.
+        offsets: vbucket → position after this batch, for every vbucket that moved. The positions are those of the
+            messages that were read, with the bounds of their snapshots; a planned end is not among them.
+    """
+
+    record_batch: pa.RecordBatch
+    offsets: Mapping[int, StreamOffset]
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackEvent:
+    """The producer's history differs from what was read: rows above `to_seqno` are void.
+
+    Attributes:
+        vbid: the vbucket.
+        from_seqno: where the reader stood.
+        to_seqno: where it reads on; rows of this vbucket above it must be taken back.
+        old_vbuuid, new_vbuuid: the branch that was left, and the one that is read from now on.
+        resumed_at: the whole position it reads on from.
+    """
+
+    vbid: int
+    from_seqno: int
+    to_seqno: int
+    old_vbuuid: int
+    new_vbuuid: int
+    resumed_at: StreamOffset
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The node accepts the position; the log that it answered with is the one to go on with."""
+
+    failover_log: FailoverLog
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackTo:
+    """The node refuses the position: nothing above `seqno` is common history."""
+
+    seqno: int

@@ -1,0 +1,231 @@
+"""The resume rule: which position is recorded, how it is completed, and where a refused reader goes.
+
+Plain functions and one small machine, without I/O, for every reader: the client's sessions, and a planner that fixes
+the end of a batch before it is read.
+
+Why a position is more than a seqno: a snapshot is deduplicated. A reader that stops inside one lacks the old versions
+that the rest of the snapshot supersedes. If the producer then loses that rest, the reader cannot be repaired from its
+seqno on, only from the snapshot's start, and the producer knows that only if it is told the bounds. So:
+
+- A position is sent with the bounds that were recorded *for it*, and with its own vbuuid.
+- A planned end is recorded before it is read, so nobody knows its snapshot yet. It carries conservative bounds: they
+  begin where the batch begins, and end nowhere (`plan_end`). When the next batch is planned, the end becomes the
+  node's high seqno if the branch is still the newest there (`complete`); else it stays unknown, which costs one
+  rollback and never data.
+- After ROLLBACK R a reader goes to the newest recorded position at or below R, with that position's own branch and
+  bounds (`step_back`), and may be refused again there. (R, R, R) would claim that a snapshot ended at R.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dcpstream.errors import RemoteProtocolError
+from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
+
+RECORDED_POSITIONS = 4
+"""Recorded positions kept for each vbucket: a rollback below the oldest of them reads the vbucket again from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchState:
+    """What one node said about an active vbucket, in one observation.
+
+    Attributes:
+        vbuuid: u64, the branch that is written now.
+        high_seqno: u64, the last seqno of that branch at that moment.
+        failover_log: the branches the node knows; the first is `vbuuid`.
+    """
+
+    vbuuid: int
+    high_seqno: int
+    failover_log: FailoverLog
+
+
+def observed(before: FailoverLog, high_seqno: int, after: FailoverLog) -> BranchState | None:
+    """One observation out of three answers: log, high seqno, log again.
+
+    Returns:
+        None if the branch changed in between: then nobody knows to which branch the high seqno belongs.
+    """
+    if before.newest != after.newest:
+        return None
+    return BranchState(after.newest.vbuuid, high_seqno, after)
+
+
+def plan_end(start: StreamOffset, end_seqno: int, vbuuid: int) -> StreamOffset:
+    """The end offset of a batch that has not been read yet.
+
+    Args:
+        start: where the batch begins; for a start that the node refuses, the position that it accepts.
+        end_seqno: the planned last seqno, at least `start.seqno`.
+        vbuuid: the branch whose high seqno the end was taken from.
+
+    Returns:
+        An offset with conservative bounds; `start` itself if the vbucket does not move.
+    """
+    if end_seqno == start.seqno:
+        return start
+    return StreamOffset(vbuuid, end_seqno, start.seqno, None, start.manifest_uid)
+
+
+def complete(offset: StreamOffset, state: BranchState | None) -> StreamOffset:
+    """A planned offset with the end of its snapshot filled in, at the time the next batch is planned.
+
+    What the reader may lack at `offset` was superseded by something the node had sent by then, so by something at or
+    below its high seqno now, provided that it is still the same branch: on any other branch that seqno means nothing.
+
+    Args:
+        offset: as recorded; returned as it is if its end is known.
+        state: the observation of the node that serves the vbucket, or None if there is none.
+    """
+    if offset.snapshot_end is not None:
+        return offset
+    if state is not None and state.vbuuid == offset.vbuuid and state.high_seqno >= offset.seqno:
+        return offset.with_snapshot_end(state.high_seqno)
+    return offset.with_snapshot_end(MAX_SEQNO)
+
+
+def remember(
+    earlier: Iterable[StreamOffset], position: StreamOffset, limit: int = RECORDED_POSITIONS
+) -> tuple[StreamOffset, ...]:
+    """The recorded positions with one more, newest first.
+
+    Positions at or above the new one belong to a history that was rolled back: they are dropped. Seqno 0 needs no
+    record.
+    """
+    if position.seqno == 0:
+        return ()
+    kept = sorted((old for old in earlier if 0 < old.seqno < position.seqno), key=lambda old: -old.seqno)
+    return (position, *kept)[:limit]
+
+
+def step_back(refused: StreamOffset, rollback_seqno: int, earlier: Iterable[StreamOffset]) -> StreamOffset:
+    """Where to ask next after the producer answered ROLLBACK.
+
+    Args:
+        refused: the position that was refused.
+        rollback_seqno: the R of the answer.
+        earlier: recorded positions, in any order.
+
+    Returns:
+        The recorded position with the largest seqno at or below R and below the refused one, with its own vbuuid and
+        bounds; without one, the vbucket's beginning. It always lies lower, so going back comes to an end.
+    """
+    bound = min(rollback_seqno, refused.seqno - 1)
+    best = max((old for old in earlier if old.seqno <= bound), key=lambda old: old.seqno, default=StreamOffset.ZERO)
+    return best if best.seqno else StreamOffset.ZERO
+
+
+def reachable_end(end_seqno: int, planned_vbuuid: int, state: BranchState) -> int:
+    """How far a task can read towards its planned end on the branch that it found.
+
+    While the planned branch is the newest, the end will come, so the task waits for it. If the planned branch has
+    ended below the end, those seqnos are void and the new branch may never reach them: the task reads what it holds.
+
+    Args:
+        end_seqno: the planned end.
+        planned_vbuuid: the branch it was planned on; 0 if that is not known, which means: wait.
+        state: log and high seqno of the node that serves the stream now.
+    """
+    if planned_vbuuid in {0, state.vbuuid}:
+        return end_seqno
+    upper = state.failover_log.upper(planned_vbuuid, state.high_seqno)
+    if upper is not None and upper >= end_seqno:
+        return end_seqno
+    return min(end_seqno, state.high_seqno)
+
+
+class PositionTracker:
+    """The position of one vbucket's reader as the messages of its stream arrive.
+
+    Theory of operation: a marker announces bounds but changes nothing until the first item within it, so a stream
+    that is cut after a marker resumes with the bounds before it. A reader that resumed inside a snapshot keeps the end
+    it was promised until it has passed it, even if the producer's first marker ends earlier. Inside an out-of-order
+    snapshot the position stands still until the snapshot's end. Seqno-advanced counts as an item.
+    """
+
+    def __init__(self, offset: StreamOffset) -> None:
+        self._vbuuid = offset.vbuuid
+        self._seqno = offset.seqno
+        self._bounds = (offset.snapshot_start, offset.request_bounds()[2])
+        self._manifest_uid = offset.manifest_uid
+        self._carried: tuple[int, int] | None = None
+        self._marker: tuple[int, int] | None = None
+        self._oso_high: int | None = None
+
+    @property
+    def seqno(self) -> int:
+        """The last seqno that counts."""
+        return self._seqno
+
+    @property
+    def vbuuid(self) -> int:
+        """The branch that is being read."""
+        return self._vbuuid
+
+    @property
+    def offset(self) -> StreamOffset:
+        """Where to resume, as it must be recorded and sent."""
+        start, end = self._bounds
+        return StreamOffset(self._vbuuid, self._seqno, start, end, self._manifest_uid)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the position is the end of a snapshot: what was read is the vbucket's state at that seqno."""
+        return self._oso_high is None and self._seqno == self._bounds[1]
+
+    def opened(self, log: FailoverLog) -> None:
+        """The producer accepted the position: from now on it belongs to the newest branch."""
+        self._vbuuid = log.newest.vbuuid
+        start, end = self._bounds
+        # At the start of a snapshot nothing of it was received, and the producer ignores the end that was sent.
+        self._carried = (start, end) if start < self._seqno < end < MAX_SEQNO else None
+        if self._seqno in {0, start}:
+            self._bounds = (start, self._seqno)
+        self._marker = None
+        self._oso_high = None
+
+    def marker(self, start_seqno: int, end_seqno: int) -> None:
+        """A snapshot marker arrived: what follows lies within these bounds."""
+        if start_seqno > end_seqno:
+            raise RemoteProtocolError(f"snapshot marker {start_seqno}..{end_seqno} ends before it starts")
+        self._marker = (start_seqno, end_seqno)
+
+    def oso(self, is_start: bool) -> None:
+        """An out-of-order snapshot begins or ends."""
+        if is_start:
+            self._oso_high = self._seqno
+        elif self._oso_high is not None:
+            high = self._oso_high
+            self._seqno, self._bounds, self._oso_high = high, (high, high), None
+            self._carried = self._marker = None
+
+    def manifest(self, uid: int) -> None:
+        """A system event named a newer collections manifest."""
+        self._manifest_uid = max(self._manifest_uid, uid)
+
+    def item(self, seqno: int) -> None:
+        """An item, system event or seqno-advanced arrived (of many in a row under one marker, the last is enough).
+
+        Raises:
+            RemoteProtocolError: it lies outside the marker, or does not rise.
+        """
+        if self._oso_high is not None:
+            self._oso_high = max(self._oso_high, seqno)
+            return
+        if self._marker is not None:
+            start, end = self._marker
+            if self._carried is not None:
+                start, end = min(start, self._carried[0]), max(end, self._carried[1])
+        else:
+            start, end = self._bounds
+        if not max(start, self._seqno) <= seqno <= end:
+            raise RemoteProtocolError(
+                f"seqno {seqno} after {self._seqno} is outside its snapshot {start}..{end}", event="item"
+            )
+        self._bounds = (start, end)
+        self._seqno = seqno
+        if self._carried is not None and seqno >= self._carried[1]:
+            self._carried = None
