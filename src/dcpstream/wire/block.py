@@ -1,0 +1,434 @@
+"""Stored history: many DCP frames in one piece of memory, and how a piece goes out on a stream.
+
+Theory of operation: history is kept as the frames in which the richest kind of stream gets it (the *stored form*): keys
+with collection prefix, deletions with delete time, expirations as such, xattrs and datatype as stored, vbucket in the
+header, opaque 0, classic magic. A stream that wants exactly this gets a copy of the piece with its opaque scattered in
+(one memcpy and one numpy scatter, no work per message). A stream that wants less (no collections, no xattrs, no values,
+a filter, a stream id, …) gets its messages rewritten one by one, and only those pieces pay for it that hold something
+to rewrite: `BlockKind` says what occurs in a piece.
+
+Source: kv_engine engines/ep/src/dcp/producer.cc, docs/dcp/documentation/commands/{mutation,deletion,expiration}.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import Any, NamedTuple
+
+from dcpstream.wire.codes import Datatype, Magic, Opcode, SystemEventId
+from dcpstream.wire.frames import HEADER, HEADER_BYTES, frame_length
+from dcpstream.wire.keys import leb128_decode
+from dcpstream.wire.values import decode_xattrs, encode_xattrs, snappy_compress, snappy_uncompress, split_xattrs
+
+
+def _import_numpy() -> Any:
+    """Numpy, or None: the core works without it, slower."""
+    try:
+        import numpy
+    except ImportError:
+        return None
+    return numpy
+
+
+np: Any = _import_numpy()
+
+Buffer = bytes | bytearray | memoryview
+
+_OPAQUE_AT = 12
+_MUTATION = struct.Struct(">QQIIIHB")
+_DELETION = struct.Struct(">QQIB")
+_DELETION_V1 = struct.Struct(">QQH")
+_EXPIRATION = struct.Struct(">QQI")
+_SEQNO = struct.Struct(">Q")
+_SEQNO_AT = HEADER_BYTES
+_U32 = struct.Struct(">I")
+
+
+class BlockKind(IntFlag):
+    """What occurs in a block beside plain mutations of the default collection."""
+
+    PLAIN = 0
+    DELETION = 1
+    EXPIRATION = 2
+    XATTR = 4
+    SNAPPY = 8
+    SYSTEM_EVENT = 16
+    NAMED_COLLECTION = 32
+
+
+class FrameBlock:
+    """Whole frames of one vbucket in stored form, in order of seqno.
+
+    Attributes:
+        data: the frames, one after the other.
+        starts: int64[count], offset of each frame in `data` (a list where numpy is missing).
+        seqnos: uint64[count], their seqnos (a list where numpy is missing).
+        kinds: what occurs among them; may name more than what is there, never less.
+    """
+
+    __slots__ = ("data", "kinds", "seqnos", "starts")
+
+    def __init__(self, data: Buffer, starts: Any, seqnos: Any, kinds: BlockKind) -> None:
+        self.data = data
+        self.starts = starts
+        self.seqnos = seqnos
+        self.kinds = kinds
+
+    @property
+    def count(self) -> int:
+        """How many frames."""
+        return len(self.starts)
+
+    @property
+    def size(self) -> int:
+        """How many bytes."""
+        return len(self.data)
+
+    @property
+    def first_seqno(self) -> int:
+        """Seqno of the first frame; the block must not be empty."""
+        return int(self.seqnos[0])
+
+    @property
+    def last_seqno(self) -> int:
+        """Seqno of the last frame; the block must not be empty."""
+        return int(self.seqnos[-1])
+
+    def __len__(self) -> int:
+        """How many frames."""
+        return len(self.starts)
+
+
+EMPTY_BLOCK = FrameBlock(b"", (), (), BlockKind.PLAIN)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamForm:
+    """How a stream wants its messages.
+
+    Attributes:
+        collections: keys carry the collection prefix; without, only the default collection is sent.
+        xattrs: values keep their xattr section.
+        delete_times: deletions carry their time (21 bytes of extras).
+        expiry_opcode: expirations go out as such; needs `delete_times`. Else they are deletions.
+        no_value: no document body; the datatype says what is left.
+        keep_datatype: with `no_value`, the stored datatype is kept.
+        snappy: "none" inflates, "passive" sends as stored, "force" compresses what gets smaller.
+        stream_id: goes into the framing extras, or None.
+        collection_ids: only these collections, or None for all.
+        user_xattrs_on_delete: deletions keep user xattrs too.
+    """
+
+    collections: bool = True
+    xattrs: bool = True
+    delete_times: bool = True
+    expiry_opcode: bool = True
+    no_value: bool = False
+    keep_datatype: bool = False
+    snappy: str = "passive"
+    stream_id: int | None = None
+    collection_ids: frozenset[int] | None = None
+    user_xattrs_on_delete: bool = True
+
+    def is_as_stored(self, kinds: BlockKind) -> bool:
+        """Whether a block with these kinds can go out as it is, but for the opaque."""
+        if self.no_value or self.stream_id is not None or self.snappy == "force" or not self.collections:
+            return False
+        if self.collection_ids is not None and (kinds & _NOT_DEFAULT or self.collection_ids != _ONLY_DEFAULT):
+            return False
+        rewritten = BlockKind.PLAIN
+        if not self.xattrs:
+            rewritten |= BlockKind.XATTR
+        if not self.delete_times:
+            rewritten |= BlockKind.DELETION | BlockKind.EXPIRATION
+        if not self.expiry_opcode:
+            rewritten |= BlockKind.EXPIRATION
+        if self.snappy == "none":
+            rewritten |= BlockKind.SNAPPY
+        if not self.user_xattrs_on_delete and kinds & BlockKind.XATTR:
+            rewritten |= BlockKind.DELETION | BlockKind.EXPIRATION
+        return not kinds & rewritten
+
+
+_NOT_DEFAULT = BlockKind.NAMED_COLLECTION | BlockKind.SYSTEM_EVENT
+_ONLY_DEFAULT = frozenset((0,))
+
+
+class Rendered(NamedTuple):
+    """What `render` made.
+
+    Attributes:
+        data: the bytes to send.
+        next_index: index of the first frame of the block that is not in it.
+        messages: how many messages it holds; less than the frames passed over if a filter dropped some.
+    """
+
+    data: Buffer
+    next_index: int
+    messages: int
+
+
+def render(block: FrameBlock, opaque: int, form: StreamForm, first: int = 0, budget: int | None = None) -> Rendered:
+    """The block's messages as a stream gets them.
+
+    Args:
+        block: stored history.
+        opaque: u32, the stream's.
+        form: how the stream wants its messages.
+        first: index of the frame to begin with.
+        budget: stop after the message that brings the total to this many bytes or more (at least one is rendered);
+            None for all. This is how the server overshoots its flow-control window by at most one message.
+    """
+    count = len(block.starts)
+    if first >= count:
+        return Rendered(b"", count, 0)
+    if form.is_as_stored(block.kinds):
+        return _copy(block, opaque, first, budget)
+    return _rewrite(block, opaque, form, first, budget)
+
+
+def _copy(block: FrameBlock, opaque: int, first: int, budget: int | None) -> Rendered:
+    """A copy of the block's bytes with the opaque scattered in."""
+    starts = block.starts
+    count = len(starts)
+    begin = int(starts[first])
+    last = count
+    if budget is not None and begin + budget < len(block.data):
+        wanted = begin + max(budget, 1)
+        if np is not None and isinstance(starts, np.ndarray):
+            last = int(np.searchsorted(starts, wanted, side="left"))
+        else:
+            last = bisect_left(starts, wanted)
+    end = int(starts[last]) if last < count else len(block.data)
+    out = bytearray(memoryview(block.data)[begin:end])
+    if opaque:
+        if np is not None:
+            words = np.ndarray(shape=(len(out) - 3,), dtype=">u4", buffer=out, strides=(1,))
+            words[np.asarray(starts[first:last]) + (_OPAQUE_AT - begin)] = opaque
+        else:
+            packed = _U32.pack(opaque)
+            for start in starts[first:last]:
+                at = start + _OPAQUE_AT - begin
+                out[at : at + 4] = packed
+    return Rendered(out, last, last - first)
+
+
+def _rewrite(block: FrameBlock, opaque: int, form: StreamForm, first: int, budget: int | None) -> Rendered:
+    """Message by message, for a form that differs from the stored one."""
+    data = memoryview(block.data)
+    starts = block.starts
+    count = len(starts)
+    pieces: list[Buffer] = []
+    total = made = 0
+    index = first
+    while index < count:
+        start = int(starts[index])
+        end = int(starts[index + 1]) if index + 1 < count else len(data)
+        piece = _rewrite_one(data[start:end], opaque, form)
+        index += 1
+        if piece is None:
+            continue
+        pieces.append(piece)
+        made += 1
+        total += len(piece)
+        if budget is not None and total >= budget:
+            break
+    return Rendered(b"".join(pieces), index, made)
+
+
+def _rewrite_one(frame: memoryview, opaque: int, form: StreamForm) -> bytes | None:
+    """One message in another form, or None if the stream is not to get it."""
+    _, opcode, key_length, extras_length, datatype, vbid, _, _, cas = HEADER.unpack_from(frame)
+    key_at = HEADER_BYTES + extras_length
+    extras = bytes(frame[HEADER_BYTES:key_at])
+    key = bytes(frame[key_at : key_at + key_length])
+    value = bytes(frame[key_at + key_length :])
+    if opcode == Opcode.DCP_SYSTEM_EVENT:
+        if not form.collections or not _event_wanted(extras, value, form.collection_ids):
+            return None
+    else:
+        collection_id, prefix_length = leb128_decode(key)
+        if form.collection_ids is not None and collection_id not in form.collection_ids:
+            return None
+        if not form.collections:
+            if collection_id:
+                return None
+            key = key[prefix_length:]
+        value, datatype = _form_value(value, datatype, form, is_deletion=opcode != Opcode.DCP_MUTATION)
+        opcode, extras = _form_deletion(opcode, extras, form)
+    magic, framing = Magic.REQUEST, b""
+    key_field = len(key)
+    if form.stream_id is not None:
+        magic, framing = Magic.FLEX_REQUEST, b"\x22" + form.stream_id.to_bytes(2, "big")
+        key_field |= len(framing) << 8
+    body = len(framing) + len(extras) + len(key) + len(value)
+    header = HEADER.pack(magic, opcode, key_field, len(extras), datatype, vbid, body, opaque, cas)
+    return b"".join((header, framing, extras, key, value))
+
+
+def _event_wanted(extras: bytes, value: bytes, collection_ids: frozenset[int] | None) -> bool:
+    """Whether a filtered stream gets a system event: those of its collections only."""
+    if collection_ids is None:
+        return True
+    event = int.from_bytes(extras[8:12], "big")
+    if event in (SystemEventId.CREATE_SCOPE, SystemEventId.DROP_SCOPE):
+        return False
+    return int.from_bytes(value[12:16], "big") in collection_ids
+
+
+def _form_deletion(opcode: int, extras: bytes, form: StreamForm) -> tuple[int, bytes]:
+    """Opcode and extras of a deletion or expiration in the stream's form."""
+    if opcode == Opcode.DCP_MUTATION or (opcode == Opcode.DCP_EXPIRATION and form.expiry_opcode and form.delete_times):
+        return opcode, extras
+    by_seqno, rev_seqno, delete_time = _EXPIRATION.unpack_from(extras)
+    if form.delete_times:
+        return Opcode.DCP_DELETION, _DELETION.pack(by_seqno, rev_seqno, delete_time, 0)
+    return Opcode.DCP_DELETION, _DELETION_V1.pack(by_seqno, rev_seqno, 0)
+
+
+def _form_value(value: bytes, datatype: int, form: StreamForm, *, is_deletion: bool) -> tuple[bytes, int]:
+    """Value and datatype in the stream's form."""
+    stored_datatype = datatype
+    has_xattrs = bool(datatype & Datatype.XATTR)
+    wants_parts = (
+        form.no_value
+        or (has_xattrs and not form.xattrs)
+        or (is_deletion and has_xattrs and not form.user_xattrs_on_delete)
+    )
+    if datatype & Datatype.SNAPPY and (form.snappy == "none" or (wants_parts and (has_xattrs or form.no_value))):
+        value = snappy_uncompress(value)
+        datatype &= ~Datatype.SNAPPY
+    if wants_parts:
+        section, body = split_xattrs(value) if has_xattrs else (b"", value)
+        if is_deletion and has_xattrs and not form.user_xattrs_on_delete:
+            section = _system_xattrs(section)
+        if not form.xattrs or not section:
+            section = b""
+            datatype &= ~Datatype.XATTR
+        if form.no_value:
+            body = b""
+            datatype &= ~Datatype.JSON
+        value = section + body
+        if form.no_value and form.keep_datatype:
+            return value, stored_datatype
+    if form.snappy == "force" and value and not datatype & Datatype.SNAPPY:
+        packed = snappy_compress(value)
+        if len(packed) < len(value):
+            return packed, datatype | Datatype.SNAPPY
+    return value, datatype
+
+
+def _system_xattrs(section: bytes) -> bytes:
+    """The xattr section without user xattrs; empty if none is left."""
+    xattrs, _ = decode_xattrs(section)
+    kept = {name: text for name, text in xattrs.items() if name.startswith("_")}
+    return encode_xattrs(kept) if kept else b""
+
+
+def encode_stored_mutation(
+    *,
+    vbid: int,
+    key: bytes,
+    value: bytes,
+    by_seqno: int,
+    rev_seqno: int,
+    cas: int,
+    datatype: int = 0,
+    flags: int = 0,
+    expiration: int = 0,
+    nru: int = 0,
+) -> bytes:
+    """A mutation in stored form; `key` with its collection prefix."""
+    header = HEADER.pack(
+        Magic.REQUEST, Opcode.DCP_MUTATION, len(key), 31, datatype, vbid, 31 + len(key) + len(value), 0, cas
+    )
+    return b"".join((header, _MUTATION.pack(by_seqno, rev_seqno, flags, expiration, 0, 0, nru), key, value))
+
+
+def encode_stored_deletion(
+    *,
+    vbid: int,
+    key: bytes,
+    by_seqno: int,
+    rev_seqno: int,
+    cas: int,
+    delete_time: int,
+    value: bytes = b"",
+    datatype: int = 0,
+) -> bytes:
+    """A deletion in stored form; `key` with its collection prefix."""
+    header = HEADER.pack(
+        Magic.REQUEST, Opcode.DCP_DELETION, len(key), 21, datatype, vbid, 21 + len(key) + len(value), 0, cas
+    )
+    return b"".join((header, _DELETION.pack(by_seqno, rev_seqno, delete_time, 0), key, value))
+
+
+def encode_stored_expiration(
+    *,
+    vbid: int,
+    key: bytes,
+    by_seqno: int,
+    rev_seqno: int,
+    cas: int,
+    delete_time: int,
+    value: bytes = b"",
+    datatype: int = 0,
+) -> bytes:
+    """An expiration in stored form; `key` with its collection prefix."""
+    header = HEADER.pack(
+        Magic.REQUEST, Opcode.DCP_EXPIRATION, len(key), 20, datatype, vbid, 20 + len(key) + len(value), 0, cas
+    )
+    return b"".join((header, _EXPIRATION.pack(by_seqno, rev_seqno, delete_time), key, value))
+
+
+def frame_kinds(opcode: int, datatype: int, key: bytes) -> BlockKind:
+    """What one stored frame adds to its block's kinds; `key` with its collection prefix."""
+    if opcode == Opcode.DCP_SYSTEM_EVENT:
+        return BlockKind.SYSTEM_EVENT
+    kinds = BlockKind.PLAIN
+    if opcode == Opcode.DCP_DELETION:
+        kinds |= BlockKind.DELETION
+    elif opcode == Opcode.DCP_EXPIRATION:
+        kinds |= BlockKind.EXPIRATION
+    if datatype & Datatype.XATTR:
+        kinds |= BlockKind.XATTR
+    if datatype & Datatype.SNAPPY:
+        kinds |= BlockKind.SNAPPY
+    if key[:1] != b"\0":
+        kinds |= BlockKind.NAMED_COLLECTION
+    return kinds
+
+
+def block_of(data: Buffer) -> FrameBlock:
+    """A block from the bytes of whole stored frames: starts, seqnos and kinds are worked out, one frame at a time.
+
+    Raises:
+        FrameError: the bytes are not whole frames.
+    """
+    starts: list[int] = []
+    seqnos: list[int] = []
+    kinds = BlockKind.PLAIN
+    at = 0
+    while at < len(data):
+        end = at + frame_length(data, at)
+        _, opcode, key_length, extras_length, datatype, *_ = HEADER.unpack_from(data, at)
+        key_at = at + HEADER_BYTES + extras_length
+        starts.append(at)
+        seqnos.append(_SEQNO.unpack_from(data, at + _SEQNO_AT)[0])
+        kinds |= frame_kinds(opcode, datatype, bytes(data[key_at : key_at + key_length]))
+        at = end
+    return FrameBlock(data, index_array(starts), seqno_array(seqnos), kinds)
+
+
+def index_array(numbers: Sequence[int]) -> Any:
+    """Offsets as numpy int64 where numpy is there, else as a list."""
+    return np.asarray(numbers, dtype=np.int64) if np is not None else list(numbers)
+
+
+def seqno_array(numbers: Sequence[int]) -> Any:
+    """Seqnos as numpy uint64 where numpy is there, else as a list."""
+    return np.asarray(numbers, dtype=np.uint64) if np is not None else list(numbers)

@@ -1,0 +1,331 @@
+"""Frames: a 24-byte header and a body, in classic and in flexible framing.
+
+Theory of operation: the header's lengths say where the parts of the body are (framing extras, extras, key, value, in
+this order). `Frame` holds the parts as bytes and knows nothing of their meaning; `FrameReader` cuts a byte stream,
+however it was split, into frames. Bytes → Frame → bytes is the identity.
+
+Source: kv_engine docs/BinaryProtocol.md, daemon/connection_libevent.cc (limits).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from dcpstream.errors import FieldError, FrameError
+from dcpstream.wire.codes import Magic, Opcode, code_name
+
+HEADER = struct.Struct(">BBHBBHIIQ")
+"""magic u8, opcode u8, key length u16, extras length u8, datatype u8, vbucket or status u16, body u32, opaque u32,
+CAS u64. In flexible framing the third field is framing extras length u8, key length u8."""
+
+HEADER_BYTES = 24
+MAX_FRAME_BYTES = 30 * 1024 * 1024
+"""Largest frame: the server's default max_packet_size; a larger one closes the connection."""
+MAX_FRAME_BYTES_BEFORE_AUTH = 16 * 1024
+"""Largest frame of a peer that has not said who it is."""
+
+_FLEXIBLE = frozenset((Magic.FLEX_REQUEST, Magic.FLEX_RESPONSE))
+_RESPONSES = frozenset((Magic.RESPONSE, Magic.FLEX_RESPONSE, Magic.SERVER_RESPONSE))
+MAGICS = frozenset(int(magic) for magic in Magic)
+
+
+class Frame:
+    """One frame, its body cut into parts.
+
+    Attributes:
+        magic: u8, one of `Magic`.
+        opcode: u8.
+        datatype: u8.
+        vbid: u16, the vbucket of a request; `status` is the same field read from a response.
+        opaque: u32.
+        cas: u64.
+        framing, extras, key, value: the parts of the body.
+    """
+
+    __slots__ = ("cas", "datatype", "extras", "framing", "key", "magic", "opaque", "opcode", "value", "vbid")
+
+    def __init__(
+        self,
+        magic: int,
+        opcode: int,
+        datatype: int = 0,
+        vbid: int = 0,
+        opaque: int = 0,
+        cas: int = 0,
+        framing: bytes = b"",
+        extras: bytes = b"",
+        key: bytes = b"",
+        value: bytes = b"",
+    ) -> None:
+        self.magic = magic
+        self.opcode = opcode
+        self.datatype = datatype
+        self.vbid = vbid
+        self.opaque = opaque
+        self.cas = cas
+        self.framing = framing
+        self.extras = extras
+        self.key = key
+        self.value = value
+
+    @property
+    def status(self) -> int:
+        """The status of a response: the field that holds the vbucket in a request."""
+        return self.vbid
+
+    @property
+    def is_response(self) -> bool:
+        """Whether the magic is a response's."""
+        return self.magic in _RESPONSES
+
+    @property
+    def is_request(self) -> bool:
+        """Whether the magic is a request's."""
+        return self.magic not in _RESPONSES
+
+    @property
+    def size(self) -> int:
+        """Bytes on the wire."""
+        return HEADER_BYTES + len(self.framing) + len(self.extras) + len(self.key) + len(self.value)
+
+    def encode(self) -> bytes:
+        """The frame's bytes.
+
+        Raises:
+            FieldError: a part is longer than its length field can say.
+        """
+        return _encode(
+            self.magic,
+            self.opcode,
+            self.vbid,
+            self.opaque,
+            self.cas,
+            self.datatype,
+            self.framing,
+            self.extras,
+            self.key,
+            self.value,
+        )
+
+    def _parts(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in self.__slots__)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal in every field."""
+        return isinstance(other, Frame) and self._parts() == other._parts()
+
+    def __hash__(self) -> int:
+        """Hash over every field."""
+        return hash(self._parts())
+
+    def __repr__(self) -> str:
+        """For people: names where there are names, the sizes of long parts."""
+        kind = "status" if self.is_response else "vb"
+        parts = [
+            f"{code_name(Magic, self.magic)} {code_name(Opcode, self.opcode)}",
+            f"{kind}={self.vbid}",
+            f"opaque=0x{self.opaque:x}",
+        ]
+        for name in ("framing", "extras", "key", "value"):
+            part: bytes = getattr(self, name)
+            if part:
+                shown = part if len(part) <= 32 else part[:32]
+                parts.append(f"{name}[{len(part)}]={shown!r}")
+        return f"<Frame {' '.join(parts)}>"
+
+
+def _encode(
+    magic: int,
+    opcode: int,
+    vbid: int,
+    opaque: int,
+    cas: int,
+    datatype: int,
+    framing: bytes,
+    extras: bytes,
+    key: bytes,
+    value: bytes,
+) -> bytes:
+    key_length = len(key)
+    if magic in _FLEXIBLE:
+        if key_length > 0xFF or len(framing) > 0xFF:
+            raise FieldError("flexible framing allows 255 bytes of key and of framing extras")
+        key_length |= len(framing) << 8
+    elif framing:
+        raise FieldError("framing extras need a flexible magic (0x08 or 0x18)")
+    try:
+        header = HEADER.pack(
+            magic,
+            opcode,
+            key_length,
+            len(extras),
+            datatype,
+            vbid,
+            len(framing) + len(extras) + len(key) + len(value),
+            opaque,
+            cas,
+        )
+    except struct.error as error:
+        raise FieldError(f"a header field does not fit: {error}") from error
+    return b"".join((header, framing, extras, key, value))
+
+
+def encode_request(
+    opcode: int,
+    *,
+    vbid: int = 0,
+    opaque: int = 0,
+    cas: int = 0,
+    datatype: int = 0,
+    framing: bytes = b"",
+    extras: bytes = b"",
+    key: bytes = b"",
+    value: bytes = b"",
+) -> bytes:
+    """The bytes of a request; flexible framing if there are framing extras."""
+    magic = Magic.FLEX_REQUEST if framing else Magic.REQUEST
+    return _encode(magic, opcode, vbid, opaque, cas, datatype, framing, extras, key, value)
+
+
+def encode_response(
+    opcode: int,
+    *,
+    status: int = 0,
+    opaque: int = 0,
+    cas: int = 0,
+    datatype: int = 0,
+    framing: bytes = b"",
+    extras: bytes = b"",
+    key: bytes = b"",
+    value: bytes = b"",
+) -> bytes:
+    """The bytes of a response; flexible framing if there are framing extras."""
+    magic = Magic.FLEX_RESPONSE if framing else Magic.RESPONSE
+    return _encode(magic, opcode, status, opaque, cas, datatype, framing, extras, key, value)
+
+
+def frame_length(buffer: bytes | bytearray | memoryview, offset: int, limit: int = MAX_FRAME_BYTES) -> int:
+    """How long the frame is whose 24 header bytes begin at `offset`.
+
+    Raises:
+        FrameError: unknown magic, parts longer than the body, or longer than `limit` bytes in all.
+    """
+    magic, _, key_length, extras_length, _, _, body, _, _ = HEADER.unpack_from(buffer, offset)
+    if magic not in MAGICS:
+        raise FrameError(f"0x{magic:02x} is not a magic", offset=offset, header=_header_bytes(buffer, offset))
+    parts = extras_length + ((key_length >> 8) + (key_length & 0xFF) if magic in _FLEXIBLE else key_length)
+    if parts > body:
+        raise FrameError(
+            f"framing extras, extras and key take {parts} bytes, the body has {body}",
+            offset=offset,
+            header=_header_bytes(buffer, offset),
+        )
+    length: int = HEADER_BYTES + body
+    if length > limit:
+        raise FrameError(
+            f"a frame of {length} bytes, more than the {limit} allowed",
+            offset=offset,
+            header=_header_bytes(buffer, offset),
+        )
+    return length
+
+
+def _header_bytes(buffer: bytes | bytearray | memoryview, offset: int) -> bytes:
+    return bytes(buffer[offset : offset + HEADER_BYTES])
+
+
+def decode_frame(buffer: bytes | bytearray | memoryview, offset: int = 0, limit: int = MAX_FRAME_BYTES) -> Frame:
+    """The frame at `offset`.
+
+    Raises:
+        FrameError: fewer bytes than a whole frame, or not a frame.
+    """
+    if len(buffer) - offset < HEADER_BYTES:
+        raise FrameError(f"{len(buffer) - offset} bytes are less than a header", offset=offset)
+    end = offset + frame_length(buffer, offset, limit)
+    if end > len(buffer):
+        raise FrameError(
+            f"the frame ends {end - len(buffer)} bytes beyond the buffer",
+            offset=offset,
+            header=_header_bytes(buffer, offset),
+        )
+    return _cut(buffer, offset, end)
+
+
+def _cut(buffer: bytes | bytearray | memoryview, offset: int, end: int) -> Frame:
+    magic, opcode, key_length, extras_length, datatype, vbid, _, opaque, cas = HEADER.unpack_from(buffer, offset)
+    framing_length = 0
+    if magic in _FLEXIBLE:
+        framing_length, key_length = key_length >> 8, key_length & 0xFF
+    framing_at = offset + HEADER_BYTES
+    extras_at = framing_at + framing_length
+    key_at = extras_at + extras_length
+    value_at = key_at + key_length
+    return Frame(
+        magic,
+        opcode,
+        datatype,
+        vbid,
+        opaque,
+        cas,
+        bytes(buffer[framing_at:extras_at]),
+        bytes(buffer[extras_at:key_at]),
+        bytes(buffer[key_at:value_at]),
+        bytes(buffer[value_at:end]),
+    )
+
+
+class FrameReader:
+    """Cuts a byte stream into frames, however it is split.
+
+    It buffers at most one incomplete frame, hence at most `max_frame_bytes` beyond what one `receive_data` brought.
+
+    Args:
+        max_frame_bytes: larger frames raise FrameError as soon as their header is there. May be changed at any time:
+            a node allows 16 KiB until the peer has authenticated.
+    """
+
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._buffer = bytearray()
+        self._start = 0
+        self._received = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that wait for the rest of their frame."""
+        return len(self._buffer) - self._start
+
+    def receive_data(self, data: bytes | bytearray | memoryview) -> None:
+        """Take what the transport delivered."""
+        if self._start:
+            del self._buffer[: self._start]
+            self._start = 0
+        self._buffer += data
+        self._received += len(data)
+
+    def next_frame(self) -> Frame | None:
+        """The next whole frame, or None.
+
+        Raises:
+            FrameError: the stream is not (or no longer) one of frames; `offset` counts from the stream's begin.
+        """
+        buffer, start = self._buffer, self._start
+        if len(buffer) - start < HEADER_BYTES:
+            return None
+        try:
+            end = start + frame_length(buffer, start, self.max_frame_bytes)
+        except FrameError as error:
+            at = self._received - (len(buffer) - start)
+            raise FrameError(str(error.args[0]).partition(" at byte ")[0], offset=at, header=error.header) from None
+        if end > len(buffer):
+            return None
+        frame = _cut(buffer, start, end)
+        self._start = end
+        return frame
+
+    def frames(self) -> Iterator[Frame]:
+        """The whole frames received so far."""
+        while (frame := self.next_frame()) is not None:
+            yield frame

@@ -1,0 +1,95 @@
+"""Collection ids before keys, and framing extras.
+
+Source: kv_engine docs/Collections.md (LEB128), docs/BinaryProtocol.md (frame info).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dcpstream.errors import FieldError
+
+MAX_LEB128_BYTES = 5
+"""A u32 in groups of 7 bits."""
+MAX_U32 = 0xFFFFFFFF
+
+
+def leb128_encode(number: int) -> bytes:
+    """Unsigned LEB128 of a u32: 7 bits a byte, low group first.
+
+    Raises:
+        FieldError: not a u32.
+    """
+    if not 0 <= number <= MAX_U32:
+        raise FieldError(f"{number} is not a u32")
+    if number < 0x80:
+        return bytes((number,))
+    result = bytearray()
+    while number >= 0x80:
+        result.append(number & 0x7F | 0x80)
+        number >>= 7
+    result.append(number)
+    return bytes(result)
+
+
+def leb128_decode(data: bytes | bytearray | memoryview) -> tuple[int, int]:
+    """The number at the start of `data`, and how many bytes it takes.
+
+    Raises:
+        FieldError: no last byte within five, more than 32 bits, or not the shortest form.
+    """
+    number = 0
+    for index, byte in enumerate(data[:MAX_LEB128_BYTES]):
+        number |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            if byte == 0 and index:
+                raise FieldError(f"collection id {bytes(data[: index + 1]).hex()} is not in its shortest form")
+            if number > MAX_U32:
+                raise FieldError("collection id above 32 bits")
+            return number, index + 1
+    raise FieldError("collection id has no last byte")
+
+
+def split_collection_key(key: bytes) -> tuple[int, bytes]:
+    """(collection id, logical key) of a prefixed key."""
+    collection_id, length = leb128_decode(key)
+    return collection_id, key[length:]
+
+
+def encode_frame_info(info_id: int, data: bytes) -> bytes:
+    """One element of the framing extras: id and length in nibbles, 15 escapes to a further byte each."""
+    escapes = b""
+    id_nibble = info_id
+    if info_id >= 0xF:
+        escapes += bytes((info_id - 0xF,))
+        id_nibble = 0xF
+    length_nibble = len(data)
+    if length_nibble >= 0xF:
+        escapes += bytes((length_nibble - 0xF,))
+        length_nibble = 0xF
+    return bytes((id_nibble << 4 | length_nibble,)) + escapes + data
+
+
+def decode_frame_infos(framing: bytes) -> Iterator[tuple[int, bytes]]:
+    """(id, data) of each element.
+
+    Raises:
+        FieldError: an element runs past the section.
+    """
+    at = 0
+    while at < len(framing):
+        info_id, length = framing[at] >> 4, framing[at] & 0xF
+        at += 1
+        try:
+            if info_id == 0xF:
+                info_id += framing[at]
+                at += 1
+            if length == 0xF:
+                length += framing[at]
+                at += 1
+        except IndexError:
+            raise FieldError("frame info ends in an escape") from None
+        if at + length > len(framing):
+            raise FieldError(f"frame info {info_id} of {length} bytes runs past the framing extras")
+        yield info_id, framing[at : at + length]
+        at += length

@@ -1,0 +1,128 @@
+"""What stands in values: xattr sections, snappy, failover logs, seqno lists.
+
+Source: kv_engine include/xattr/blob.h, docs/dcp/documentation/commands/failover-log.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+
+from dcpstream.errors import FieldError
+from dcpstream.model import FailoverEntry, FailoverLog
+
+try:
+    import cramjam
+except ImportError:  # pragma: no cover - cramjam is a dependency; kept optional for exotic platforms
+    cramjam = None  # type: ignore[assignment,unused-ignore]
+
+_PAIR = struct.Struct(">QQ")
+_VB_SEQNO = struct.Struct(">HQ")
+_LENGTH = struct.Struct(">I")
+
+MAX_INFLATED_BYTES = 30 * 1024 * 1024
+"""A snappy value that claims to be larger than the largest frame is refused before memory is taken for it."""
+
+snappy_available = cramjam is not None
+
+
+def encode_failover_log(log: FailoverLog) -> bytes:
+    """16 bytes an entry, newest first."""
+    return b"".join(_PAIR.pack(entry.vbuuid, entry.seqno) for entry in log)
+
+
+def decode_failover_log(value: bytes) -> FailoverLog:
+    """The log in the value of a STREAM_REQ or GET_FAILOVER_LOG answer.
+
+    Raises:
+        FieldError: empty, or not a multiple of 16 bytes.
+    """
+    if not value or len(value) % _PAIR.size:
+        raise FieldError(f"a failover log of {len(value)} bytes: not a positive multiple of 16")
+    return FailoverLog(tuple(FailoverEntry(*pair) for pair in _PAIR.iter_unpack(value)))
+
+
+def encode_vbucket_seqnos(pairs: Iterable[tuple[int, int]]) -> bytes:
+    """The value of a GET_ALL_VB_SEQNOS answer."""
+    return b"".join(_VB_SEQNO.pack(vbid, seqno) for vbid, seqno in pairs)
+
+
+def decode_vbucket_seqnos(value: bytes) -> list[tuple[int, int]]:
+    """(vbucket, high seqno) pairs of a GET_ALL_VB_SEQNOS answer."""
+    if len(value) % _VB_SEQNO.size:
+        raise FieldError(f"a seqno list of {len(value)} bytes: not a multiple of 10")
+    return list(_VB_SEQNO.iter_unpack(value))
+
+
+def encode_xattrs(xattrs: Mapping[str, bytes], body: bytes = b"") -> bytes:
+    """An xattr section followed by the document's body.
+
+    Args:
+        xattrs: name → JSON text.
+        body: what follows.
+    """
+    parts = []
+    for name, text in xattrs.items():
+        pair = name.encode() + b"\0" + text + b"\0"
+        parts.append(_LENGTH.pack(len(pair)) + pair)
+    section = b"".join(parts)
+    return _LENGTH.pack(len(section)) + section + body
+
+
+def split_xattrs(value: bytes) -> tuple[bytes, bytes]:
+    """(xattr section with its length, body) of a value whose datatype has XATTR."""
+    if len(value) < _LENGTH.size:
+        raise FieldError("an xattr section needs four bytes of length")
+    end = _LENGTH.size + _LENGTH.unpack_from(value)[0]
+    if end > len(value):
+        raise FieldError(f"an xattr section of {end} bytes in a value of {len(value)}")
+    return value[:end], value[end:]
+
+
+def decode_xattrs(value: bytes) -> tuple[dict[str, bytes], bytes]:
+    """(name → JSON text, body) of a value whose datatype has XATTR, inflated.
+
+    Raises:
+        FieldError: lengths that disagree, or a missing zero byte.
+    """
+    section, body = split_xattrs(value)
+    result: dict[str, bytes] = {}
+    at = _LENGTH.size
+    while at < len(section):
+        if at + _LENGTH.size > len(section):
+            raise FieldError("an xattr pair is cut short")
+        end = at + _LENGTH.size + _LENGTH.unpack_from(section, at)[0]
+        pair = section[at + _LENGTH.size : end]
+        if end > len(section) or not pair.endswith(b"\0"):
+            raise FieldError("an xattr pair runs past its section")
+        name, separator, text = pair[:-1].partition(b"\0")
+        if not separator or not name:
+            raise FieldError("an xattr pair has no name or no value")
+        result[name.decode("utf-8", "backslashreplace")] = text
+        at = end
+    return result, body
+
+
+def snappy_compress(data: bytes) -> bytes:
+    """A raw snappy block."""
+    return bytes(cramjam.snappy.compress_raw(data))
+
+
+def snappy_uncompress(data: bytes, limit: int = MAX_INFLATED_BYTES) -> bytes:
+    """The bytes in a raw snappy block.
+
+    Raises:
+        FieldError: not snappy, or larger than `limit` when inflated.
+    """
+    size = shift = 0
+    for byte in data[:5]:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if size > limit:
+        raise FieldError(f"a snappy value of {size} bytes inflated, more than the {limit} allowed")
+    try:
+        return bytes(cramjam.snappy.decompress_raw(data))
+    except Exception as error:
+        raise FieldError(f"not a snappy block: {error}") from error
