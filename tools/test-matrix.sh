@@ -1,0 +1,32 @@
+#!/bin/sh
+# The core's tests on every interpreter found besides the one of .venv, and once more without numpy and pyarrow.
+#   tools/test-matrix.sh [STRICT]
+set -u
+cd "$(dirname "$0")/.."
+main=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+core='not slow and not spark and not interop'
+failed='' ran="$main (by make test)"
+
+say() { printf '\033[1m== %s\033[0m\n' "$1"; }
+
+say "core on Python $main without numpy, pyarrow and pyspark"
+.venv/bin/python -m pytest -q -p tests.fixtures.without_numpy -m "$core" \
+    --ignore=tests/unit/columnar --ignore=tests/unit/spark --ignore=tests/unit/pipelines --ignore=tests/spark \
+    || failed="$failed without-numpy"
+
+for version in 3.11 3.12 3.13 3.14; do
+    [ "$version" = "$main" ] && continue
+    command -v "python$version" > /dev/null || continue
+    venv=.venv-$version
+    say "core on Python $version"
+    if [ ! -e "$venv/.installed" ] || [ requirements/matrix.lock -nt "$venv/.installed" ]; then
+        "python$version" -m venv --clear "$venv" \
+            && sh tools/install-locked.sh "$venv/bin/python" requirements/matrix.lock \
+            && touch "$venv/.installed" || { failed="$failed $version"; continue; }
+    fi
+    PYTHONPATH=src "$venv/bin/python" -m pytest -q -p no:cacheprovider -m "$core" ${1:+--strict-skips} \
+        --ignore=tests/spark --ignore=tests/unit/spark --ignore=tests/unit/pipelines || failed="$failed $version"
+    ran="$ran, $version"
+done
+echo "interpreters: $ran"
+[ -z "$failed" ] || { echo "failed:$failed"; exit 1; }
