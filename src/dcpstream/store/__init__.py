@@ -1,0 +1,22 @@
+"""A bucket's history on one node: what was written, in seqno order, per vbucket; in memory or on disk.
+
+`MemoryBucketStore` and `DiskBucketStore` hold a `VBucketLog` per vbucket and differ in what survives. Frames are kept
+in wire format, so that sending history is copying it.
+"""
+
+from dcpstream.store.base import MAX_PENDING_BYTES, MAX_VBUCKETS, BucketStore
+from dcpstream.store.items import ItemMeta, StoredItem, index_key
+from dcpstream.store.memory import MemoryBucketStore
+from dcpstream.store.vbucket import READ_BYTES, VBucketLog
+
+__all__ = [
+    "MAX_PENDING_BYTES",
+    "MAX_VBUCKETS",
+    "READ_BYTES",
+    "BucketStore",
+    "ItemMeta",
+    "MemoryBucketStore",
+    "StoredItem",
+    "VBucketLog",
+    "index_key",
+]

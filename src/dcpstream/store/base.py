@@ -1,0 +1,130 @@
+"""What memory and disk store have in common: the vbuckets of one bucket, its manifest, and the interface."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from types import TracebackType
+from typing import Self
+
+from dcpstream.errors import ConfigError
+from dcpstream.model import FailoverLog, Manifest, VbucketState
+from dcpstream.store.vbucket import VBucketLog
+
+MAX_VBUCKETS = 1024
+"""vbuckets of a bucket: the server's number."""
+
+MAX_PENDING_BYTES = 256 * 1024 * 1024
+"""Bytes appended but not yet committed beyond which `has_room` is false and writes should be refused for a moment.
+
+Some seconds of writing at full speed; a flusher that is further behind than that has a slow or a full disk.
+"""
+
+
+class BucketStore(ABC):
+    """The vbuckets of one bucket. A context manager: leaving it closes the store cleanly.
+
+    Attributes:
+        vbuckets: vbid → its history; vbuckets that do not exist here are missing.
+        vbucket_count: how many the bucket has over all nodes.
+        is_durable: whether commits write files.
+        was_clean: whether the store was closed before it was opened; true for a new one.
+        lock: guards rows and buffers of all vbuckets; held for microseconds.
+        dirty: vbuckets with rows that are not committed.
+        pending_bytes: the size of those rows.
+    """
+
+    is_durable = False
+
+    def __init__(self, vbucket_count: int) -> None:
+        if not 1 <= vbucket_count <= MAX_VBUCKETS:
+            raise ConfigError("vbuckets", vbucket_count, f"a number from 1 to {MAX_VBUCKETS}")
+        self.vbucket_count = vbucket_count
+        self.vbuckets: dict[int, VBucketLog] = {}
+        self.was_clean = True
+        self.lock = Lock()
+        self.dirty: dict[int, VBucketLog] = {}
+        self.pending_bytes = 0
+        self._manifest = Manifest.DEFAULT
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the flusher keeps up; if not, writers should be told to try again."""
+        return self.pending_bytes < MAX_PENDING_BYTES
+
+    @property
+    def manifest(self) -> Manifest:
+        """The bucket's scopes and collections; setting it is durable at once."""
+        return self._manifest
+
+    @manifest.setter
+    def manifest(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+
+    def create_vbucket(self, vbid: int, state: VbucketState, failover_log: FailoverLog) -> VBucketLog:
+        """A new, empty vbucket in place of whatever was there.
+
+        Raises: ConfigError: no such vbucket in this bucket.
+        """
+        if not 0 <= vbid < self.vbucket_count:
+            raise ConfigError("vbid", vbid, f"a number below {self.vbucket_count}")
+        if vbid in self.vbuckets:
+            self.delete_vbucket(vbid)
+        vbucket = self.vbuckets[vbid] = VBucketLog(
+            self, vbid, state, failover_log, incarnation=self._next_incarnation(vbid)
+        )
+        self.metadata_changed(vbucket)
+        return vbucket
+
+    @abstractmethod
+    def delete_vbucket(self, vbid: int) -> None:
+        """Forget a vbucket and all it holds, durably; nothing happens if it is not there."""
+
+    @contextmanager
+    def metadata_batch(self) -> Iterator[None]:
+        """What is set inside (states, failover logs, vbuckets made) becomes durable in one step at the end."""
+        yield
+
+    @abstractmethod
+    def commit(self) -> list[tuple[int, int]]:
+        """Make everything appended so far durable, with one write and one sync for all vbuckets.
+
+        May be called from another thread than the appends'; appends go on meanwhile and are in the next commit.
+
+        Returns: (vbid, persisted seqno) of each vbucket that moved.
+        Raises: StoreError: disk full or failing; nothing of it counts as persisted, all stays readable, and a later
+            commit tries again.
+        """
+
+    @abstractmethod
+    def close(self, clean: bool = True) -> None:
+        """Commit and close. With clean=False drop what is pending and leave the files as a crash would."""
+
+    # ------------------------------------------------------------------------------------ for the vbuckets (Owner)
+
+    @abstractmethod
+    def read_file(self, address: int, length: int) -> bytes:
+        """Bytes of a block in the files."""
+
+    @abstractmethod
+    def metadata_changed(self, vbucket: VBucketLog) -> None:
+        """Make the vbucket's state, failover log and purge seqno durable."""
+
+    @abstractmethod
+    def roll_back(self, vbucket: VBucketLog, seqno: int) -> None:
+        """Make a rollback durable, then truncate the vbucket in memory."""
+
+    @abstractmethod
+    def _next_incarnation(self, vbid: int) -> int: ...
+
+    def __enter__(self) -> Self:
+        """The store itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close cleanly."""
+        self.close()

@@ -1,0 +1,130 @@
+"""Where the bytes of one vbucket's stream of frames are.
+
+Positions count bytes from the vbucket's first frame on. The stream has up to three parts, oldest first: blocks in
+files (position → address, two u64 each), sealed buffers (never changed any more, so readers may keep views of them),
+and the tail, to which `append` adds. In a memory store there are no blocks and sealed buffers stay for ever; in a disk
+store a commit turns the sealed buffers into blocks.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+
+Buffer = bytes | bytearray | memoryview
+Piece = Buffer | tuple[int, int]
+"""Bytes, or (address, length) of bytes in a file."""
+
+CHUNK_BYTES = 1024 * 1024
+"""A tail of this size is sealed. Bounds what growing a bytearray copies; large enough for a whole backfill block."""
+
+
+class ByteLog:
+    """The stream of frames of one vbucket.
+
+    Attributes:
+        tail: the bytes after the last sealed buffer.
+        tail_start: position of its first byte.
+        sealed: (position, buffer), rising and without gaps up to `tail_start`.
+        block_starts, block_addresses: position of each block's first frame, and its address in the files.
+    """
+
+    __slots__ = ("block_addresses", "block_starts", "sealed", "tail", "tail_start")
+
+    def __init__(self) -> None:
+        self.tail = bytearray()
+        self.tail_start = 0
+        self.sealed: list[tuple[int, bytearray | memoryview]] = []
+        self.block_starts = array("Q")
+        self.block_addresses = array("Q")
+
+    def append(self, data: Buffer) -> None:
+        """Add bytes at the end."""
+        tail = self.tail
+        tail += data
+        if len(tail) >= CHUNK_BYTES:
+            self.seal()
+
+    def seal(self) -> None:
+        """Make the tail a sealed buffer, and begin a new one."""
+        if self.tail:
+            self.sealed.append((self.tail_start, self.tail))
+            self.tail_start += len(self.tail)
+            self.tail = bytearray()
+
+    @property
+    def held_start(self) -> int:
+        """The first position that is in memory; what lies below is in files."""
+        return self.sealed[0][0] if self.sealed else self.tail_start
+
+    def add_blocks(self, blocks: list[tuple[int, int]]) -> None:
+        """The bytes from the first held position on are now in files, as (position, address) of each block.
+
+        Buffers stay until `release` says up to where.
+        """
+        for start, address in blocks:
+            self.block_starts.append(start)
+            self.block_addresses.append(address)
+
+    def release(self, position: int) -> None:
+        """Drop the sealed buffers below `position`; they are in files now."""
+        kept = 0
+        for start, _ in self.sealed:
+            if start >= position:
+                break
+            kept += 1
+        del self.sealed[:kept]
+
+    def pieces(self, start: int, stop: int) -> list[Piece]:
+        """The bytes of positions [start, stop), in pieces; those of the tail are copied."""
+        found: list[Piece] = []
+        held = self.held_start
+        if start < held:
+            start = self._block_pieces(start, min(stop, held), held, found)
+        if start < min(stop, self.tail_start):
+            start = self._sealed_pieces(start, min(stop, self.tail_start), found)
+        if start < stop:
+            found.append(bytes(self.tail[start - self.tail_start : stop - self.tail_start]))
+        return found
+
+    def _block_pieces(self, start: int, stop: int, held: int, found: list[Piece]) -> int:
+        starts = self.block_starts
+        index = bisect_right(starts, start) - 1
+        while start < stop:
+            following = starts[index + 1] if index + 1 < len(starts) else held
+            end = min(stop, following)
+            found.append((self.block_addresses[index] + start - starts[index], end - start))
+            start = end
+            index += 1
+        return start
+
+    def _sealed_pieces(self, start: int, stop: int, found: list[Piece]) -> int:
+        index = bisect_right(self.sealed, start, key=_start_of) - 1
+        while start < stop:
+            begin, buffer = self.sealed[index]
+            end = min(stop, begin + len(buffer))
+            found.append(memoryview(buffer)[start - begin : end - begin])
+            start = end
+            index += 1
+        return start
+
+    def truncate(self, position: int) -> None:
+        """Forget everything from `position` on."""
+        while self.block_starts and self.block_starts[-1] >= position:
+            self.block_starts.pop()
+            self.block_addresses.pop()
+        if position >= self.tail_start:
+            del self.tail[position - self.tail_start :]
+            return
+        self.tail = bytearray()
+        while self.sealed and self.sealed[-1][0] >= position:
+            self.sealed.pop()
+        if self.sealed:
+            start, buffer = self.sealed[-1]
+            # Cut by a view: the buffer itself may be on loan to a reader and could not be resized.
+            self.sealed[-1] = (start, memoryview(buffer)[: position - start])
+        self.tail_start = position
+
+
+def _start_of(item: tuple[int, object]) -> int:
+    return item[0]

@@ -1,0 +1,107 @@
+"""What the store reads out of a stored frame: a document's fields, and the index key of a system event.
+
+Stored form: a whole DCP frame in classic framing with opaque 0; the key carries its collection prefix. Mutations have
+31 bytes of extras, deletions 21 (with delete time), expirations 20, system events 13.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dcpstream.wire.codes import Opcode, SystemEventId
+
+HEADER_BYTES = 24
+META_BYTES = HEADER_BYTES + 31
+"""Header and the longest extras of a document: enough for `read_meta`."""
+
+SYSTEM_COLLECTION = b"\x01"
+"""Collection id 1 is reserved, so index keys of system events cannot meet a document's."""
+NO_COLLECTION = -1
+"""Stands for the collection of scope events, which belong to none."""
+
+_HEADER = struct.Struct(">BBHBBHIIQ")
+_MUTATION = struct.Struct(">QQII")
+_DELETION = struct.Struct(">QQI")
+_SYSTEM_EVENT = struct.Struct(">QIB")
+_MUTATION_OPCODE = int(Opcode.DCP_MUTATION)
+_SCOPE_EVENTS = frozenset((int(SystemEventId.CREATE_SCOPE), int(SystemEventId.DROP_SCOPE)))
+
+Buffer = bytes | bytearray | memoryview
+
+
+class ItemMeta(NamedTuple):
+    """A document's fields without its value.
+
+    Attributes:
+        flags, expiration: of a mutation; 0 for a tombstone. Expiration in epoch seconds, 0 none.
+        delete_time: of a tombstone, epoch seconds; 0 for a mutation.
+    """
+
+    cas: int
+    rev_seqno: int
+    seqno: int
+    flags: int
+    expiration: int
+    datatype: int
+    is_deleted: bool
+    delete_time: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredItem:
+    """A document or a tombstone as it is stored; `key` with its collection prefix, the rest as in `ItemMeta`."""
+
+    key: bytes
+    value: bytes
+    datatype: int
+    flags: int
+    expiration: int
+    cas: int
+    rev_seqno: int
+    seqno: int
+    is_deleted: bool
+    delete_time: int
+
+
+def read_meta(data: Buffer) -> ItemMeta:
+    """The fields of the data frame at the start of `data`; `META_BYTES` of it (or the whole frame) are enough."""
+    _, opcode, _, _, datatype, _, _, _, cas = _HEADER.unpack_from(data)
+    if opcode == _MUTATION_OPCODE:
+        seqno, rev_seqno, flags, expiration = _MUTATION.unpack_from(data, HEADER_BYTES)
+        return ItemMeta(cas, rev_seqno, seqno, flags, expiration, datatype, False, 0)
+    seqno, rev_seqno, delete_time = _DELETION.unpack_from(data, HEADER_BYTES)
+    return ItemMeta(cas, rev_seqno, seqno, 0, 0, datatype, True, delete_time)
+
+
+def read_item(data: Buffer) -> StoredItem:
+    """The document in one whole stored data frame."""
+    _, opcode, key_length, extras_length, datatype, _, _, _, cas = _HEADER.unpack_from(data)
+    key_start = HEADER_BYTES + extras_length
+    value_start = key_start + key_length
+    key, value = bytes(data[key_start:value_start]), bytes(data[value_start:])
+    if opcode == _MUTATION_OPCODE:
+        seqno, rev_seqno, flags, expiration = _MUTATION.unpack_from(data, HEADER_BYTES)
+        return StoredItem(key, value, datatype, flags, expiration, cas, rev_seqno, seqno, False, 0)
+    seqno, rev_seqno, delete_time = _DELETION.unpack_from(data, HEADER_BYTES)
+    return StoredItem(key, value, datatype, 0, 0, cas, rev_seqno, seqno, True, delete_time)
+
+
+def index_key(data: Buffer) -> tuple[bytes, int | None]:
+    """The key under which a stored frame is in the index, and the collection if the key does not tell it.
+
+    A document is found by its key. Of system events the newest about a collection (or scope) supersedes the older
+    ones, as in the server, so their key is the kind and the id: begin, modify and end of a collection share one.
+
+    Returns: (index key, None) of a document; (index key, collection id or `NO_COLLECTION`) of a system event.
+    """
+    opcode, key_length, extras_length = data[1], data[2] << 8 | data[3], data[4]
+    key_start = HEADER_BYTES + extras_length
+    if opcode != Opcode.DCP_SYSTEM_EVENT:
+        return bytes(data[key_start : key_start + key_length]), None
+    _, event, _ = _SYSTEM_EVENT.unpack_from(data, HEADER_BYTES)
+    value = bytes(data[key_start + key_length :])
+    if event in _SCOPE_EVENTS:
+        return SYSTEM_COLLECTION + b"_scope" + value[8:12], NO_COLLECTION
+    return SYSTEM_COLLECTION + b"_collection" + value[12:16], int.from_bytes(value[12:16], "big")

@@ -1,0 +1,251 @@
+"""The index of one vbucket: which row is the newest of a key, where its frame lies, and which later row superseded it.
+
+A row is one stored frame; rows are in the order of their seqnos, which rise but may skip. A row never moves: its
+position counts bytes in the vbucket's own stream of frames, from the vbucket's first byte on, and `bytelog` knows in
+which buffer or file that byte is. So neither a flush nor a roll to a new file touches the index.
+
+Per row: u64 seqno, u64 position with the row's kinds in the top byte, u32 number of the row that superseded it
+(`LIVE` if none). A reader that wants the state as of row n takes the rows that were superseded by n or later, so each
+snapshot is consistent at its own end although writing goes on. Plus one dict entry per key. That is 20 bytes a row and
+about 140 a key of 18 bytes.
+
+With numpy the rows of a read are selected in bulk; without it one by one, with the same result.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, repeat
+from typing import Any
+
+from dcpstream.wire.block import BlockKind
+from dcpstream.wire.keys import leb128_decode
+
+
+def _import_numpy() -> Any:
+    """Numpy, or None where the arrow extra is not installed."""
+    try:
+        import numpy as np
+    except ImportError:
+        return None
+    return np
+
+
+np: Any = _import_numpy()
+
+LIVE = 0xFFFFFFFF
+"""In `successors`: nothing superseded this row. Also one more than the rows a vbucket can hold."""
+
+KIND_SHIFT = 56
+"""Positions are below 2**56 (64 PiB of frames written to one vbucket); the byte above holds the row's kinds."""
+POSITION_MASK = (1 << KIND_SHIFT) - 1
+
+SELECT_ROWS = 16_384
+"""Rows looked at in one step of a selection: bounds the temporary arrays (some 400 KiB) however many rows are dead."""
+
+DELETED = int(BlockKind.DELETION | BlockKind.EXPIRATION)
+SYSTEM = int(BlockKind.SYSTEM_EVENT)
+NOT_A_DOCUMENT = DELETED | SYSTEM
+
+Selection = tuple[list[tuple[int, int]], Any, Any, int]
+"""Runs of positions [from, to) to copy, then per row: starts within the copy, seqnos; then the kinds met."""
+
+
+class RowTable:
+    """Rows and keys of one vbucket.
+
+    Attributes:
+        keys: index key → its newest row.
+        seqnos, positions, successors: the columns described above.
+        end: position after the last row.
+        item_count: keys whose newest row is a document (neither deleted nor a system event).
+        collection_high: collection id → the highest seqno in it.
+    """
+
+    __slots__ = ("collection_high", "end", "item_count", "keys", "positions", "seqnos", "successors")
+
+    def __init__(self) -> None:
+        self.keys: dict[bytes, int] = {}
+        self.seqnos = array("Q")
+        self.positions = array("Q")
+        self.successors = array("I")
+        self.end = 0
+        self.item_count = 0
+        self.collection_high: dict[int, int] = {}
+
+    def append(self, key: bytes, seqno: int, kinds: int, size: int, collection_id: int) -> None:
+        """Add the next row. The caller has checked that `seqno` is above the last one."""
+        seqnos, positions = self.seqnos, self.positions
+        row = len(seqnos)
+        old = self.keys.get(key)
+        if old is not None:
+            self.successors[old] = row
+            if not positions[old] >> KIND_SHIFT & NOT_A_DOCUMENT:
+                self.item_count -= 1
+        self.keys[key] = row
+        seqnos.append(seqno)
+        positions.append(kinds << KIND_SHIFT | self.end)
+        self.successors.append(LIVE)
+        self.end += size
+        if not kinds & NOT_A_DOCUMENT:
+            self.item_count += 1
+        self.collection_high[collection_id] = seqno
+
+    def append_documents(self, keys: Sequence[bytes], seqnos: Sequence[int], kinds: int, sizes: Sequence[int]) -> None:
+        """Add many rows at once, all documents (not deleted) of the same kinds, no key twice.
+
+        `collection_high` is left to the caller.
+        """
+        first = len(self.seqnos)
+        count = len(keys)
+        index = self.keys
+        positions, successors = self.positions, self.successors
+        known = len(index)
+        replaced = list(map(index.get, keys)) if known else ()
+        index.update(zip(keys, range(first, first + count), strict=True))
+        self.item_count += len(index) - known
+        if len(index) - known != count:
+            for row, old in enumerate(replaced, first):
+                if old is not None:
+                    successors[old] = row
+                    if positions[old] >> KIND_SHIFT & NOT_A_DOCUMENT:
+                        self.item_count += 1
+        self.seqnos.extend(seqnos)
+        ends = list(accumulate(sizes, initial=self.end))
+        self.end = ends.pop()
+        if kinds:
+            tag = kinds << KIND_SHIFT
+            positions.extend([tag | position for position in ends])
+        else:
+            positions.extend(ends)
+        successors.extend(repeat(LIVE, count))
+
+    def extent(self, row: int) -> tuple[int, int]:
+        """Positions [from, to) of a row's frame."""
+        start = self.positions[row] & POSITION_MASK
+        following = row + 1
+        stop = self.positions[following] & POSITION_MASK if following < len(self.positions) else self.end
+        return start, stop
+
+    def start_of(self, row: int) -> int:
+        """Position of a row's frame; of the row after the last one, the end."""
+        return self.positions[row] & POSITION_MASK if row < len(self.positions) else self.end
+
+    def row_after(self, seqno: int) -> int:
+        """The first row whose seqno is above `seqno`."""
+        return bisect_right(self.seqnos, seqno)
+
+    # ------------------------------------------------------------------------------------------------------ reading
+
+    def select(self, first: int, stop: int, view_end: int, max_bytes: int) -> Selection:
+        """The rows of [first, stop) that were not superseded before row `view_end`, up to `max_bytes` but at least one.
+
+        Returns: see `Selection`; no runs if there is no such row.
+        """
+        if np is None:
+            return self._select_plain(first, stop, view_end, max_bytes)
+        return self._select_numpy(first, stop, view_end, max_bytes)
+
+    def _select_plain(self, first: int, stop: int, view_end: int, max_bytes: int) -> Selection:
+        runs: list[tuple[int, int]] = []
+        starts: list[int] = []
+        seqnos: list[int] = []
+        kinds = size = 0
+        for row in range(first, stop):
+            if self.successors[row] < view_end:
+                continue
+            begin, end = self.extent(row)
+            if starts and size + end - begin > max_bytes:
+                break
+            if runs and runs[-1][1] == begin:
+                runs[-1] = (runs[-1][0], end)
+            else:
+                runs.append((begin, end))
+            starts.append(size)
+            seqnos.append(self.seqnos[row])
+            kinds |= self.positions[row] >> KIND_SHIFT
+            size += end - begin
+        return runs, starts, seqnos, kinds
+
+    def _select_numpy(self, first: int, stop: int, view_end: int, max_bytes: int) -> Selection:
+        runs: list[tuple[int, int]] = []
+        starts: list[Any] = []
+        seqnos: list[Any] = []
+        kinds = size = 0
+        while first < stop and (not runs or size < max_bytes):
+            step = min(stop, first + SELECT_ROWS)
+            # Views of the arrays must be gone before the next append, which could not resize them otherwise.
+            live = np.frombuffer(self.successors, dtype=np.uint32)[first:step] >= view_end
+            tagged = np.frombuffer(self.positions, dtype=np.uint64)[first : step + 1].copy()
+            places = (tagged & np.uint64(POSITION_MASK)).astype(np.int64)
+            if step == len(self.positions):
+                places = np.append(places, self.end)
+            rows = np.flatnonzero(live)
+            first = step
+            if not len(rows):
+                continue
+            lengths = places[rows + 1] - places[rows]
+            ends = np.cumsum(lengths)
+            count = int(np.searchsorted(ends, max_bytes - size, side="right"))
+            if count == 0 and not runs:
+                count = 1
+            if count == 0:
+                break
+            cut = count < len(rows)
+            if cut:
+                rows, lengths, ends = rows[:count], lengths[:count], ends[:count]
+            starts.append(ends - lengths + size)
+            seqnos.append(np.frombuffer(self.seqnos, dtype=np.uint64)[step - len(live) : step][rows])
+            kinds |= int(np.bitwise_or.reduce(tagged[rows])) >> KIND_SHIFT
+            breaks = np.flatnonzero(np.diff(rows) != 1)
+            begins = places[rows[np.concatenate(([0], breaks + 1))]].tolist()
+            finishes = places[rows[np.append(breaks, len(rows) - 1)] + 1].tolist()
+            found = list(zip(begins, finishes, strict=True))
+            if runs and runs[-1][1] == found[0][0]:
+                found[0] = (runs.pop()[0], found[0][1])
+            runs += found
+            size += int(ends[-1])
+            if cut:
+                break
+        if not runs:
+            return [], [], [], 0
+        return runs, np.concatenate(starts), np.concatenate(seqnos), kinds
+
+    # ----------------------------------------------------------------------------------------------------- rollback
+
+    def truncate(self, row: int, key_of: Iterable[bytes], revived: Iterable[tuple[int, bytes]]) -> None:
+        """Forget `row` and all later rows.
+
+        Args:
+            row: the first row to go.
+            key_of: the index keys of the rows that go.
+            revived: (row, index key) of the rows below that `superseded_from(row)` names.
+        """
+        for key in key_of:
+            self.keys.pop(key, None)
+        for older, key in revived:
+            self.successors[older] = LIVE
+            self.keys[key] = older
+        self.end = self.start_of(row)
+        del self.seqnos[row:]
+        del self.positions[row:]
+        del self.successors[row:]
+        self.item_count = sum(
+            not self.positions[newest] >> KIND_SHIFT & NOT_A_DOCUMENT for newest in self.keys.values()
+        )
+
+    def superseded_from(self, row: int) -> list[int]:
+        """The rows before `row` that were superseded by `row` or a later one: a rollback brings them back."""
+        if np is None:
+            return [older for older in range(row) if row <= self.successors[older] < LIVE]
+        column = np.frombuffer(self.successors, dtype=np.uint32)[:row]
+        found: list[int] = np.flatnonzero((column >= row) & (column < LIVE)).tolist()
+        return found
+
+
+def collection_of(key: bytes) -> int:
+    """The collection of an index key: what its LEB128 prefix says."""
+    first = key[0]
+    return first if first < 0x80 else leb128_decode(key)[0]

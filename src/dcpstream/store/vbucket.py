@@ -1,0 +1,438 @@
+"""The history of one vbucket: frames in seqno order, the newest version of each key, snapshots, rollback.
+
+The same class serves the memory and the disk store; its owner, a bucket store, says what durable means. The object
+refuses to know about streams, connections and time.
+
+Threads: appends and reads may come from one thread while another commits. Everything that changes rows or buffers
+happens under the bucket's lock, which is held for microseconds; files are read outside of it.
+
+What grows: with every append a row (20 bytes) and the frame; with every new key about 140 bytes. Superseded rows and
+their frames stay until the store is compacted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from threading import Lock
+from typing import Protocol
+
+from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
+from dcpstream.store.bytelog import ByteLog, Piece
+from dcpstream.store.items import META_BYTES, ItemMeta, StoredItem, index_key, read_item, read_meta
+from dcpstream.store.rows import DELETED, KIND_SHIFT, NOT_A_DOCUMENT, SYSTEM, RowTable, collection_of
+from dcpstream.wire.block import EMPTY_BLOCK, BlockKind, FrameBlock
+
+READ_BYTES = 1024 * 1024
+"""What `read` returns at most unless told otherwise: enough that per-block costs vanish, small against a window."""
+
+MAX_SNAPSHOTS = 4096
+"""Received snapshots a memory store remembers; a rollback to before them lands on the row itself. A disk store
+remembers those that are not committed."""
+
+BATCH_ROWS = 16
+"""Below this many rows `append_many` appends one by one: the bulk path's fixed cost would be larger."""
+
+
+class Owner(Protocol):
+    """What a vbucket needs of its bucket store."""
+
+    lock: Lock
+    is_durable: bool
+    pending_bytes: int
+    dirty: dict[int, VBucketLog]
+
+    def read_file(self, address: int, length: int) -> bytes:
+        """Bytes of a block in the files."""
+        ...
+
+    def metadata_changed(self, vbucket: VBucketLog) -> None:
+        """State, failover log or purge seqno were set: make it durable."""
+        ...
+
+    def roll_back(self, vbucket: VBucketLog, seqno: int) -> None:
+        """Make the rollback durable and call `truncate`."""
+        ...
+
+
+class VBucketLog:
+    """One vbucket of a bucket store.
+
+    Attributes:
+        vbid: its number.
+        incarnation: rises each time the vbucket is created anew; blocks of an older one are void.
+        high_seqno: the last seqno, 0 if empty.
+        rows, log: the index and the bytes.
+    """
+
+    __slots__ = (
+        "_failover_log",
+        "_lock",
+        "_marks",
+        "_owner",
+        "_persisted_seqno",
+        "_persisted_snapshot",
+        "_purge_seqno",
+        "_state",
+        "flushed_rows",
+        "high_seqno",
+        "incarnation",
+        "log",
+        "rows",
+        "vbid",
+    )
+
+    def __init__(
+        self,
+        owner: Owner,
+        vbid: int,
+        state: VbucketState,
+        failover_log: FailoverLog,
+        *,
+        purge_seqno: int = 0,
+        incarnation: int = 0,
+    ) -> None:
+        self._owner = owner
+        self._lock = owner.lock
+        self.vbid = vbid
+        self.incarnation = incarnation
+        self._state = state
+        self._failover_log = failover_log
+        self._purge_seqno = purge_seqno
+        self.rows = RowTable()
+        self.log = ByteLog()
+        self.high_seqno = 0
+        self.flushed_rows = 0
+        self._persisted_seqno = 0
+        self._persisted_snapshot = SnapshotRange(0, 0)
+        self._marks: list[tuple[int, SnapshotRange | None]] = [(0, None)]
+
+    # ----------------------------------------------------------------------------------------------------- metadata
+
+    @property
+    def state(self) -> VbucketState:
+        """The vbucket's role on this node; setting it is durable at once (see `BucketStore.metadata_batch`)."""
+        return self._state
+
+    @state.setter
+    def state(self, state: VbucketState) -> None:
+        self._state = state
+        self._owner.metadata_changed(self)
+
+    @property
+    def failover_log(self) -> FailoverLog:
+        """The branches this copy knows; setting it is durable at once."""
+        return self._failover_log
+
+    @failover_log.setter
+    def failover_log(self, log: FailoverLog) -> None:
+        self._failover_log = log
+        self._owner.metadata_changed(self)
+
+    @property
+    def purge_seqno(self) -> int:
+        """The highest seqno of a tombstone that was dropped; setting it is durable at once."""
+        return self._purge_seqno
+
+    @purge_seqno.setter
+    def purge_seqno(self, seqno: int) -> None:
+        self._purge_seqno = seqno
+        self._owner.metadata_changed(self)
+
+    def set_state(self, state: VbucketState, failover_log: FailoverLog) -> None:
+        """State and failover log in one durable step: a promotion writes both or neither."""
+        self._state = state
+        self._failover_log = failover_log
+        self._owner.metadata_changed(self)
+
+    @property
+    def item_count(self) -> int:
+        """Documents, without tombstones and system events."""
+        return self.rows.item_count
+
+    def high_seqno_of(self, collection_ids: Iterable[int]) -> int:
+        """The highest seqno (mutation, deletion or system event) in any of these collections, 0 if none."""
+        high = self.rows.collection_high
+        return max((high.get(collection_id, 0) for collection_id in collection_ids), default=0)
+
+    # --------------------------------------------------------------------------------------- snapshots, persistence
+
+    @property
+    def snapshot(self) -> SnapshotRange:
+        """The snapshot that covers the last row.
+
+        On an active vbucket, where every row is there, it is (high, high). On one that receives a stream it is what
+        was set before the row came; a snapshot set since then counts from its first row on.
+        """
+        return self._snapshot_at(len(self.rows.seqnos)) or SnapshotRange(self.high_seqno, self.high_seqno)
+
+    def set_snapshot(self, snapshot: SnapshotRange | None) -> None:
+        """Rows appended from now on belong to this received snapshot; None: each row stands for itself (active)."""
+        with self._lock:
+            first = len(self.rows.seqnos)
+            if self._marks[-1][0] == first:
+                self._marks.pop()
+            self._marks.append((first, snapshot))
+            if len(self._marks) > MAX_SNAPSHOTS and not self._owner.is_durable:
+                del self._marks[: MAX_SNAPSHOTS // 2]
+
+    def _snapshot_at(self, stop: int) -> SnapshotRange | None:
+        for first, snapshot in reversed(self._marks):
+            if first < stop:
+                return snapshot
+        return None
+
+    @property
+    def persisted_seqno(self) -> int:
+        """The last seqno that survives kill -9 and a power cut; in a memory store the high seqno."""
+        return self._persisted_seqno if self._owner.is_durable else self.high_seqno
+
+    @property
+    def persisted_snapshot(self) -> SnapshotRange:
+        """The snapshot that covers `persisted_seqno`; complete if its end is that seqno."""
+        return self._persisted_snapshot if self._owner.is_durable else self.snapshot
+
+    @property
+    def branch_seqno(self) -> int:
+        """Where a new branch begins when this copy takes over or after a crash.
+
+        The persisted snapshot's end if all of it is persisted, else its start: a state inside of a snapshot was never
+        a state of the bucket.
+        """
+        snapshot = self.persisted_snapshot
+        return snapshot.end_seqno if snapshot.end_seqno <= self.persisted_seqno else snapshot.start_seqno
+
+    # ------------------------------------------------------------------------------------------------------ writing
+
+    def append(
+        self, frame: bytes | bytearray, key: bytes, seqno: int, *, is_deleted: bool = False, kinds: int = 0
+    ) -> None:
+        """Add a frame in stored form.
+
+        Args:
+            key: with collection prefix; ignored for system events, whose index key is made from the frame.
+            seqno: above `high_seqno`; may skip.
+            is_deleted: a deletion or expiration.
+            kinds: what the frame is, `BlockKind` bits; DELETION is implied by `is_deleted` if neither is given.
+        """
+        if seqno <= self.high_seqno:
+            raise AssertionError(f"vb {self.vbid}: seqno {seqno} does not follow {self.high_seqno}")
+        kinds = int(kinds)
+        collection: int | None = None
+        if kinds & SYSTEM:
+            key, collection = index_key(frame)
+        elif is_deleted and not kinds & DELETED:
+            kinds |= DELETED & int(BlockKind.DELETION)
+        if collection is None:
+            collection = key[0] if key[0] < 0x80 else collection_of(key)
+        owner = self._owner
+        with self._lock:
+            self.rows.append(key, seqno, kinds, len(frame), collection)
+            self.log.append(frame)
+            self.high_seqno = seqno
+            if owner.is_durable:
+                owner.dirty[self.vbid] = self
+                owner.pending_bytes += len(frame)
+
+    def append_many(
+        self,
+        frames: bytes | bytearray | Sequence[bytes | bytearray],
+        keys: Sequence[bytes],
+        seqnos: Sequence[int],
+        *,
+        sizes: Sequence[int] | None = None,
+        kinds: int | Sequence[int] = 0,
+    ) -> None:
+        """Add many frames at once.
+
+        The bulk path takes documents only (no deletion, no system event) of the same kinds and collection; everything
+        else, and small batches, go row by row with the same result.
+
+        Args:
+            frames: one after the other in one buffer (then `sizes` says how long each is), or a sequence of them.
+            seqnos: rising; the first above `high_seqno`.
+            kinds: `BlockKind` bits of all frames, or of each.
+        """
+        if isinstance(frames, (bytes, bytearray)):
+            data: bytes | bytearray = frames
+            if sizes is None:
+                raise TypeError("append_many of one buffer needs the frames' sizes")
+        else:
+            data = b"".join(frames)
+            sizes = [len(frame) for frame in frames]
+        if not keys:
+            return
+        if not isinstance(kinds, int) and len(set(kinds)) == 1:
+            kinds = int(kinds[0])
+        is_bulk = (
+            isinstance(kinds, int)
+            and not kinds & NOT_A_DOCUMENT
+            and len(keys) >= BATCH_ROWS
+            and keys[0][0] < 0x80
+            and len({key[0] for key in keys}) == 1
+            and len(set(keys)) == len(keys)
+        )
+        if not is_bulk:
+            at = 0
+            each = [kinds] * len(keys) if isinstance(kinds, int) else kinds
+            for key, seqno, size, kind in zip(keys, seqnos, sizes, each, strict=True):
+                frame = data[at : at + size]
+                self.append(frame, key, seqno, kinds=kind)
+                at += size
+            return
+        if seqnos[0] <= self.high_seqno:
+            raise AssertionError(f"vb {self.vbid}: seqno {seqnos[0]} does not follow {self.high_seqno}")
+        owner = self._owner
+        with self._lock:
+            self.rows.append_documents(keys, seqnos, int(kinds), sizes)  # type: ignore[arg-type]
+            self.rows.collection_high[keys[0][0]] = seqnos[-1]
+            self.log.append(data)
+            self.high_seqno = seqnos[-1]
+            if owner.is_durable:
+                owner.dirty[self.vbid] = self
+                owner.pending_bytes += len(data)
+
+    def rollback(self, seqno: int) -> int:
+        """Forget everything above `seqno`, durably; what those rows had superseded is the newest again.
+
+        Inside a snapshot that was received and is still remembered it goes on to the snapshot's start.
+
+        Returns: the high seqno reached: that of the last row kept, 0 if there is none.
+        Raises: StoreError: it could not be made durable; then nothing has changed.
+        """
+        row = self.rows.row_after(seqno)
+        snapshot = self._snapshot_at(row)
+        if snapshot is not None and row and self.rows.seqnos[row - 1] < snapshot.end_seqno:
+            row = self.rows.row_after(min(seqno, snapshot.start_seqno))
+        reached = self.rows.seqnos[row - 1] if row else 0
+        if row < len(self.rows.seqnos):
+            self._owner.roll_back(self, reached)
+        return reached
+
+    def truncate(self, seqno: int) -> None:
+        """The part of a rollback in memory; for the owner."""
+        with self._lock:
+            row = self.rows.row_after(seqno)
+            going = [self._index_key(gone) for gone in range(row, len(self.rows.seqnos))]
+            revived = [(older, self._index_key(older)) for older in self.rows.superseded_from(row)]
+            self.rows.truncate(row, [key for key, _ in going], [(older, key) for older, (key, _) in revived])
+            self._recount_collections(seqno)
+            self.log.truncate(self.rows.end)
+            self.high_seqno = seqno
+            self.flushed_rows = min(self.flushed_rows, row)
+            self._marks = [mark for mark in self._marks if mark[0] < row] or [(0, None)]
+            if self._persisted_seqno > seqno:
+                self._persisted_seqno = seqno
+                self._persisted_snapshot = self._snapshot_at(row) or SnapshotRange(seqno, seqno)
+
+    def _recount_collections(self, seqno: int) -> None:
+        stale = {collection for collection, high in self.rows.collection_high.items() if high > seqno}
+        for collection in stale:
+            del self.rows.collection_high[collection]
+        if not stale:
+            return
+        # The highest row of a collection is the newest of its key, so the keys' rows are enough.
+        for key, row in self.rows.keys.items():
+            collection = collection_of(key)
+            if self.rows.positions[row] >> KIND_SHIFT & SYSTEM:
+                collection = self._index_key(row)[1] or 0
+            if collection in stale:
+                high = self.rows.collection_high.get(collection, 0)
+                self.rows.collection_high[collection] = max(high, self.rows.seqnos[row])
+
+    # ------------------------------------------------------------------------------------------------------ reading
+
+    def __contains__(self, key: bytes) -> bool:
+        """Whether the key is a document now (not deleted)."""
+        row = self.rows.keys.get(key)
+        return row is not None and not self.rows.positions[row] >> KIND_SHIFT & NOT_A_DOCUMENT
+
+    def get(self, key: bytes) -> StoredItem | None:
+        """The newest version of a key, tombstones included."""
+        with self._lock:
+            row = self.rows.keys.get(key)
+            if row is None:
+                return None
+            pieces = self.log.pieces(*self.rows.extent(row))
+        return read_item(self._bytes(pieces))
+
+    def meta(self, key: bytes) -> ItemMeta | None:
+        """As `get`, without the value."""
+        with self._lock:
+            row = self.rows.keys.get(key)
+            if row is None:
+                return None
+            start, stop = self.rows.extent(row)
+            pieces = self.log.pieces(start, min(stop, start + META_BYTES))
+        return read_meta(self._bytes(pieces))
+
+    def read(
+        self, after_seqno: int, end_seqno: int, *, snapshot_end: int | None = None, max_bytes: int = READ_BYTES
+    ) -> FrameBlock:
+        """Rows with after < seqno <= end that are the newest of their key as of `snapshot_end`.
+
+        Args:
+            snapshot_end: the state of which moment, default `end_seqno`; rows above it do not hide older ones.
+            max_bytes: of the block; at least one row comes if there is any.
+        Returns: whole rows in seqno order; an empty block means that nothing is left.
+        Raises: CorruptLog: the file does not hold what was written. StoreError: it cannot be read.
+        Cost: one copy of the bytes, none if they lie in one sealed buffer.
+        """
+        rows = self.rows
+        with self._lock:
+            first = rows.row_after(after_seqno)
+            stop = rows.row_after(end_seqno)
+            view_end = stop if snapshot_end is None else rows.row_after(snapshot_end)
+            runs, starts, seqnos, kinds = rows.select(first, stop, view_end, max_bytes)
+            pieces: list[Piece] = []
+            for begin, end in runs:
+                pieces += self.log.pieces(begin, end)
+        if not pieces:
+            return EMPTY_BLOCK
+        return FrameBlock(data=self._bytes(pieces), starts=starts, seqnos=seqnos, kinds=BlockKind(kinds))
+
+    def _index_key(self, row: int) -> tuple[bytes, int | None]:
+        return index_key(self._bytes(self.log.pieces(*self.rows.extent(row))))
+
+    def _bytes(self, pieces: list[Piece]) -> bytes | memoryview:
+        read = self._owner.read_file
+        parts = [read(*piece) if isinstance(piece, tuple) else piece for piece in pieces]
+        if len(parts) == 1:
+            part = parts[0]
+            return bytes(part) if isinstance(part, bytearray) else part
+        return b"".join(parts)
+
+    # --------------------------------------------------------------------------------- hand-over to a commit (owner)
+
+    def seal(self) -> None:
+        """Freeze what is pending, so that a commit may write it while appends go on. Under the bucket's lock."""
+        self.log.seal()
+
+    def snapshot_of_row(self, row: int) -> SnapshotRange:
+        """The snapshot that covers a row: the received one, or the row by itself."""
+        seqno = self.rows.seqnos[row]
+        return self._snapshot_at(row + 1) or SnapshotRange(seqno, seqno)
+
+    def flushed(self, stop: int, blocks: list[tuple[int, int]]) -> None:
+        """Rows below `stop` are durable now, in blocks (position, address). Under the bucket's lock."""
+        self.log.add_blocks(blocks)
+        self.log.release(self.rows.start_of(stop))
+        self.flushed_rows = stop
+        self._persisted_seqno = self.rows.seqnos[stop - 1]
+        self._persisted_snapshot = self.snapshot_of_row(stop - 1)
+        covering = bisect_left(self._marks, stop, key=_first_row) - 1
+        del self._marks[: max(covering, 0)]
+
+    def recovered(self, snapshot: SnapshotRange) -> None:
+        """All rows are durable; the last is covered by `snapshot`. Called while the store opens."""
+        self.high_seqno = self.rows.seqnos[-1] if self.rows.seqnos else 0
+        self.flushed_rows = len(self.rows.seqnos)
+        self.log.tail_start = self.rows.end
+        self._persisted_seqno = self.high_seqno
+        self._persisted_snapshot = snapshot
+        is_complete = snapshot.end_seqno <= self.high_seqno
+        self._marks = [(0, None if is_complete else snapshot)]
+
+
+def _first_row(mark: tuple[int, SnapshotRange | None]) -> int:
+    return mark[0]
