@@ -136,4 +136,4 @@ $(STAMPS)/java: requirements/java.lock $(STAMPS)/build
 # Spark needs a Java runtime. One that is there is used; else a wheel brings one, for this project alone.
 .PHONY: java
 java: $(STAMPS)/build
-	@sh tools/java-version.sh || $(MAKE) --no-print-directory $(STAMPS)/java
+	@sh tools/java-version.sh || $(MAKE) -s --no-print-directory $(STAMPS)/java

@@ -7,6 +7,15 @@ main=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 core='not slow and not spark and not interop'
 failed='' ran="$main (by make test)"
 
+# A working interpreter of that version: on PATH, or among pyenv's (whose shims fail for versions not switched on).
+interpreter() {
+    for path in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python; do
+        "$path" -c "import sys, ensurepip, venv; sys.exit('%d.%d' % sys.version_info[:2] != '$1')" 2>/dev/null \
+            && { echo "$path"; return 0; }
+    done
+    return 1
+}
+
 say() { printf '\033[1m== %s\033[0m\n' "$1"; }
 
 say "core on Python $main without numpy, pyarrow and pyspark"
@@ -16,11 +25,11 @@ say "core on Python $main without numpy, pyarrow and pyspark"
 
 for version in 3.11 3.12 3.13 3.14; do
     [ "$version" = "$main" ] && continue
-    command -v "python$version" > /dev/null || continue
+    python=$(interpreter "$version") || continue
     venv=.venv-$version
     say "core on Python $version"
     if [ ! -e "$venv/.installed" ] || [ requirements/matrix.lock -nt "$venv/.installed" ]; then
-        "python$version" -m venv --clear "$venv" \
+        "$python" -m venv --clear "$venv" \
             && sh tools/install-locked.sh "$venv/bin/python" requirements/matrix.lock \
             && touch "$venv/.installed" || { failed="$failed $version"; continue; }
     fi
