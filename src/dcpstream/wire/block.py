@@ -28,10 +28,10 @@ from dcpstream.wire.values import decode_xattrs, encode_xattrs, snappy_compress,
 def _import_numpy() -> Any:
     """Numpy, or None: the core works without it, slower."""
     try:
-        import numpy
+        import numpy as np
     except ImportError:
         return None
-    return numpy
+    return np
 
 
 np: Any = _import_numpy()

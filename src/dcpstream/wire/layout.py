@@ -1,8 +1,8 @@
 """The layout table: which message has which fields, where, how wide, since which version, by which source.
 
 Theory of operation: a message is a frozen dataclass whose fields are declared with `u8` … `u64`; the `message`
-decorator reads the declarations, works out offsets and enters a `Layout` into `LAYOUTS`. Encoder, decoder, numpy dtypes, the
-Hypothesis strategies of the test kit and the reference page are all derived from that one table.
+decorator reads the declarations, works out offsets and enters a `Layout` into `LAYOUTS`. Encoder, decoder, numpy
+dtypes, the Hypothesis strategies of the test kit and the reference page are all derived from that one table.
 
 A frame whose parts do not fit any layout of its opcode is not lost: it decodes to `RawRequest` or `RawResponse`, which
 carry all its bytes. `decode_message(frame, strict=True)` refuses it instead, with the reason.
