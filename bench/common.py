@@ -118,9 +118,9 @@ class Timing:
 
 
 def measure_in_turns(*calls: Callable[[], object], repeats: int = REPEATS, warm_ups: int = 1) -> tuple[Timing, ...]:
-    """Time several calls, taking turns: A B A B …, so that a slow stretch of the machine hits all of them alike.
+    """Time several calls, taking turns: A B A B …, so that a slow stretch hits all of them alike.
 
-    The garbage collector is off during a call and runs between calls. Calls shorter than about 20 ms should loop inside.
+    The garbage collector is off during a call and runs between calls. A call shorter than 20 ms should loop.
 
     Returns: one `Timing` a call, in the order given.
     """

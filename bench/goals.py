@@ -1,0 +1,59 @@
+"""The names that every run reports, and what they should reach in pure Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A named result.
+
+    Attributes:
+        name: key under `ratios`.
+        part: the bench module that measures it.
+        meaning: for the table.
+        limit: what it should reach, or None where there is no goal.
+        at_most: the limit is an upper one.
+        unit: "" for ratios.
+    """
+
+    name: str
+    part: str
+    meaning: str
+    limit: float | None = None
+    at_most: bool = False
+    unit: str = ""
+
+    def is_reached(self, value: float) -> bool | None:
+        """Whether `value` is good enough; None without a limit."""
+        if self.limit is None:
+            return None
+        return value <= self.limit if self.at_most else value >= self.limit
+
+    @property
+    def limit_text(self) -> str:
+        """The limit for people."""
+        if self.limit is None:
+            return "-"
+        return f"{'≤' if self.at_most else '≥'} {self.limit:g}{' ' + self.unit if self.unit else ''}"
+
+
+GOALS = (
+    Goal("decode.64.of_memcpy", "decode", "decode, 64 B values, of memcpy (bytes per CPU second)"),
+    Goal("decode.256.of_memcpy", "decode", "decode, 256 B values, of memcpy", 0.14),
+    Goal("decode.1024.of_memcpy", "decode", "decode, 1 KiB values, of memcpy", 0.18),
+    Goal("send.256.of_sendall", "send", "backfill send, 256 B, of sendall of a constant buffer", 0.85),
+    Goal("send.1024.of_sendall", "send", "backfill send, 1 KiB, of sendall of a constant buffer", 0.85),
+    Goal("client.256.of_receive", "client", "end to end to discard, 256 B, of receive only", 0.25),
+    Goal("client.1024.of_receive", "client", "end to end to discard, 1 KiB, of receive only", 0.25),
+    Goal("spark_read.256.of_ready", "spark", "Spark read to noop, 256 B, of ready Arrow batches", 0.6),
+    Goal("spark_read.1024.of_ready", "spark", "Spark read to noop, 1 KiB, of ready Arrow batches", 0.6),
+    Goal("ingest.per_op.of_scan", "ingest", "ingest op by op, of the bare boundary loop"),
+    Goal("node_start_s", "ingest", "node start, 1,024 vbuckets", 0.5, at_most=True, unit="s"),
+    Goal("reopen_1m_cpu_s", "store", "reopen 1 M documents from disk", 1.0, at_most=True, unit="CPU s"),
+    Goal("index_bytes_per_document", "store", "memory of the index for a document", 180, at_most=True, unit="B"),
+)
+
+PARTS = ("decode", "store", "ingest", "send", "client", "spark")
+"""Modules of this package that have `run(quick)`, in the order in which they run."""

@@ -1,0 +1,217 @@
+"""Run the benches, print the table, write `bench/results.json`.
+
+Each part runs in a process of its own, so that one part's memory, garbage and threads do not weigh on the next, and a
+part that fails or hangs costs only its own figures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench.goals import GOALS, PARTS
+
+RESULTS = Path(__file__).with_name("results.json")
+PART_TIMEOUT_S = 900
+"""A part that takes longer is stopped and reported as missing."""
+
+PACKAGES = ("dcpstream", "numpy", "pyarrow", "pyspark", "deltalake", "aiohttp", "cramjam")
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Fewer rounds and less data: to see that it works, not to quote.")
+@click.option("--only", "only", multiple=True, type=click.Choice(PARTS), help="Only this part (may be repeated).")
+@click.option("--output", type=click.Path(path_type=Path), default=RESULTS, show_default="bench/results.json")
+@click.option("--part", type=click.Choice(PARTS), hidden=True, help="Run one part in this process, for the runner.")
+@click.option("--part-output", type=click.Path(path_type=Path), hidden=True)
+def main(quick: bool, only: tuple[str, ...], output: Path, part: str | None, part_output: Path | None) -> None:
+    """Measure dcpstream against baselines of the same run."""
+    if part is not None:
+        assert part_output is not None
+        part_output.write_text(json.dumps(run_part(part, quick)), encoding="utf-8")
+        return
+    parts = only or PARTS
+    started = time.monotonic()
+    outcomes: dict[str, dict[str, Any]] = {}
+    for name in parts:
+        click.echo(f"== {name}", err=True)
+        outcomes[name] = run_part_in_child(name, quick)
+    results = assemble(outcomes, quick=quick, seconds=time.monotonic() - started)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    click.echo(table(results))
+    click.echo(f"\nwritten to {output}")
+
+
+def run_part(name: str, quick: bool) -> dict[str, Any]:
+    """One part's report; if it cannot be made, `{"error": why}`."""
+    try:
+        module = importlib.import_module(f"bench.{name}")
+    except ModuleNotFoundError as error:
+        if error.name == f"bench.{name}":
+            return {"error": f"bench/{name}.py does not exist"}
+        return {"error": f"bench/{name}.py cannot be imported: {error}"}
+    try:
+        result: dict[str, Any] = module.run(quick)
+    except Exception as error:  # noqa: BLE001 - whatever a part raises is its result
+        traceback.print_exc()
+        return {"error": f"{type(error).__name__}: {error}"}
+    return result
+
+
+def run_part_in_child(name: str, quick: bool, timeout_s: float = PART_TIMEOUT_S) -> dict[str, Any]:
+    """One part's report from a child process of its own, with everything that the child starts in its process group."""
+    with tempfile.TemporaryDirectory() as directory:
+        answer = Path(directory) / "part.json"
+        command = [sys.executable, "-m", "bench", "--part", name, "--part-output", str(answer)]
+        # What a part prints goes to our standard error: standard output is the table's.
+        child = subprocess.Popen(
+            command + (["--quick"] if quick else []),
+            cwd=Path(__file__).parent.parent,
+            stdout=sys.stderr,
+            start_new_session=True,
+        )
+        try:
+            code = child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return {"error": f"not done after {timeout_s:g} s"}
+        finally:
+            _end_group(child)
+        if not answer.exists():
+            return {"error": f"ended with exit status {code}"}
+        result: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+        return result
+
+
+def _end_group(child: subprocess.Popen[bytes]) -> None:
+    """End what is left of the child's process group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def assemble(outcomes: Mapping[str, Mapping[str, Any]], *, quick: bool, seconds: float) -> dict[str, Any]:
+    """All parts' reports as one document; a name of the goals that nobody measured stands under `missing`."""
+    ratios: dict[str, float] = {}
+    missing: dict[str, str] = {}
+    figures: list[dict[str, Any]] = []
+    for outcome in outcomes.values():
+        ratios |= outcome.get("ratios", {})
+        missing |= outcome.get("missing", {})
+        figures += outcome.get("figures", [])
+    for goal in GOALS:
+        if goal.name not in ratios and goal.part in outcomes:
+            why = outcomes[goal.part].get("error")
+            missing[goal.name] = why or missing.get(goal.name) or f"bench/{goal.part}.py does not measure it"
+    for name, outcome in outcomes.items():
+        if "error" in outcome and not any(goal.part == name for goal in GOALS):
+            missing[name] = outcome["error"]
+    return {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "quick": quick,
+        "seconds": round(seconds, 1),
+        "machine": machine(),
+        "versions": versions(),
+        "ratios": ratios,
+        "goals": {goal.name: goal.limit_text for goal in GOALS if goal.limit is not None},
+        "missing": missing,
+        "figures": figures,
+    }
+
+
+def machine() -> dict[str, Any]:
+    """What this ran on."""
+    return {
+        "cpu": _first_line_after("/proc/cpuinfo", "model name") or platform.processor() or "unknown",
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory": _first_line_after("/proc/meminfo", "MemTotal"),
+        "system": platform.platform(),
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+    }
+
+
+def _first_line_after(path: str, name: str) -> str:
+    try:
+        with Path(path).open(encoding="utf-8") as lines:
+            return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
+    except OSError:
+        return ""
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that matter."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """The document for people."""
+    facts = results["machine"]
+    lines = [
+        f"{facts['cpu']}, {facts['cores']} cores, {facts['memory']}, {facts['system']}",
+        ", ".join(f"{name} {version}" for name, version in results["versions"].items()),
+        "load when it ended: " + " ".join(str(load) for load in facts["load_average"]),
+    ]
+    if results["quick"]:
+        lines.append("quick run: few rounds, little data; not for quoting")
+    rows = [("figure", "value", "unit", "baseline", "of it", "rounds")]
+    for figure in results["figures"]:
+        baseline = figure["baseline"]
+        if figure["baseline_value"] is not None:
+            baseline += f": {_number(figure['baseline_value'])}"
+        ratio = _number(figure["ratio"]) if figure["ratio"] is not None else ""
+        rows.append((figure["name"], _number(figure["value"]), figure["unit"], baseline, ratio, str(figure["repeats"])))
+    lines += ["", *_columns(rows)]
+    lines += ["", *_columns(_result_rows(results))]
+    return "\n".join(lines)
+
+
+def _result_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("result", "value", "goal", "", "what")]
+    named = {goal.name: goal for goal in GOALS}
+    for name, value in results["ratios"].items():
+        goal = named.get(name)
+        if goal is None:
+            rows.append((name, _number(value), "-", "", ""))
+            continue
+        verdict = {True: "reached", False: "short", None: ""}[goal.is_reached(value)]
+        rows.append((name, _number(value), goal.limit_text, verdict, goal.meaning))
+    for name, why in results["missing"].items():
+        rows.append((name, "missing", named[name].limit_text if name in named else "-", "", why))
+    return rows
+
+
+def _number(value: float) -> str:
+    if value == 0 or 0.001 <= abs(value) < 1000:
+        return f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.2e}"
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+if __name__ == "__main__":
+    main()
