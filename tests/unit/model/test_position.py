@@ -1,0 +1,59 @@
+"""Positions in a vbucket's history."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcpstream.model import MAX_SEQNO, SnapshotRange, StreamOffset
+
+_SEQNOS = st.integers(0, MAX_SEQNO)
+
+
+@st.composite
+def offsets(draw: st.DrawFn) -> StreamOffset:
+    start, seqno, end = sorted((draw(_SEQNOS), draw(_SEQNOS), draw(_SEQNOS)))
+    return StreamOffset(draw(_SEQNOS), seqno, start, draw(st.sampled_from((None, end))), draw(_SEQNOS))
+
+
+@given(offsets())
+def test_json_keeps_all_bits(offset: StreamOffset) -> None:
+    text = json.dumps(offset.to_json())
+    assert StreamOffset.from_json(json.loads(text)) == offset
+    assert not any(isinstance(value, int | float) for value in json.loads(text).values())
+
+
+@pytest.mark.parametrize(("start", "seqno", "end"), [(5, 4, 10), (5, 11, 10), (5, 4, None), (-1, 0, 0)])
+def test_a_seqno_outside_its_snapshot_is_refused(start: int, seqno: int, end: int | None) -> None:
+    with pytest.raises(ValueError, match="not within its snapshot"):
+        StreamOffset(1, seqno, start, end)
+
+
+def test_an_unknown_end_is_sent_as_the_largest_seqno() -> None:
+    planned = StreamOffset(7, 40, 10, None)
+    assert planned.is_planned
+    assert planned.is_inside_snapshot
+    assert planned.request_bounds() == (40, 10, MAX_SEQNO)
+    known = planned.with_snapshot_end(40)
+    assert not known.is_planned
+    assert not known.is_inside_snapshot
+    assert known.request_bounds() == (40, 10, 40)
+
+
+@pytest.mark.parametrize(
+    "data", [{}, {"vbuuid": "1"}, {"vbuuid": "x", "seqno": "1", "snapshot_start": "1", "snapshot_end": "1"}]
+)
+def test_what_is_not_an_offset_is_refused(data: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"not a stream offset|invalid literal"):
+        StreamOffset.from_json(data)
+
+
+def test_snapshot_range() -> None:
+    assert 5 in SnapshotRange(5, 9)
+    assert 10 not in SnapshotRange(5, 9)
+    with pytest.raises(ValueError, match=r"9\.\.5"):
+        SnapshotRange(9, 5)

@@ -1,0 +1,39 @@
+"""Errors say what happened and what to do."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from dcpstream import errors
+
+
+def test_the_tree_in_the_docstring_names_every_class() -> None:
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        assert issubclass(kind, errors.DcpstreamError)
+        if not issubclass(kind, errors.StatusError) or kind is errors.StatusError:
+            assert name in (inspect.getdoc(errors) or ""), name
+
+
+def test_a_config_error_names_option_value_and_what_is_allowed() -> None:
+    error = errors.ConfigError("vbuckets", 0, "1 to 1024")
+    assert isinstance(error, ValueError)
+    assert str(error) == "vbuckets=0 is not allowed: 1 to 1024"
+
+
+def test_a_corrupt_log_says_where() -> None:
+    error = errors.CorruptLog("/data/1.seg", 4096, "checksum 1", "checksum 2", "Restore the file.")
+    assert str(error) == "/data/1.seg: damaged at byte 4096: expected checksum 1, found checksum 2. Restore the file."
+
+
+def test_a_protocol_error_names_state_and_event() -> None:
+    error = errors.RemoteProtocolError("not legal now", state="DEAD", event="DCP_MUTATION")
+    assert str(error) == "not legal now (state DEAD, event DCP_MUTATION)"
+
+
+def test_a_rollback_says_what_to_do() -> None:
+    assert "on_rollback" in str(errors.RollbackRequired(7, 10))
+    with pytest.raises(errors.DcpstreamError):
+        raise errors.RollbackRequired(7, 10)
