@@ -1,0 +1,184 @@
+"""The headers of many frames, gathered into columns by a few numpy operations.
+
+The first 48 bytes of a frame in classic framing are the header (24) and what all data messages have in common of their
+extras (24): by_seqno u64, rev_seqno u64, and eight bytes that hold flags and expiration of a mutation or the delete
+time of a deletion. 48 bytes are six big-endian words of 64 bits. They are gathered once per frame, swapped and turned
+once, so that every field is a strided slice of a word. With framing extras the second half begins later and is gathered
+for itself.
+
+The slices assume a little-endian host; `SUPPORTED` says so, and the decoder goes message by message elsewhere.
+
+Source: kv_engine docs/BinaryProtocol.md, docs/dcp/documentation/commands/{mutation,deletion,expiration}.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from dcpstream.columnar.boundaries import BytesLike, Int64Array
+from dcpstream.wire.frames import HEADER_BYTES, MAGICS, MAX_FRAME_BYTES
+
+SUPPORTED = sys.byteorder == "little"
+
+WORDS_BYTES = 48
+UInt64Array: TypeAlias = npt.NDArray[np.uint64]
+
+_IS_MAGIC = np.zeros(256, np.bool_)
+_IS_MAGIC[sorted(MAGICS)] = True
+_CLASSIC_MIN = 0x80
+"""Of the six magics only the two with framing extras (0x08, 0x18) are below."""
+
+
+def gather(buffer: BytesLike, positions: Int64Array, width: int) -> npt.NDArray[Any]:
+    """`width` bytes at each position as one opaque value; bytes behind the end of the buffer are zero.
+
+    Args:
+        buffer: the bytes.
+        positions: int64[n], rising, each below the buffer's length.
+        width: 24 or 48.
+    """
+    kind = f"V{width}"
+    last = len(buffer) - width
+    if not len(positions) or positions[-1] <= last:
+        if not len(positions):
+            return np.empty(0, kind)
+        return np.ndarray((last + 1,), kind, buffer, 0, (1,))[positions]
+    inside = int(np.searchsorted(positions, last, "right"))
+    begin = int(positions[inside])
+    padded = bytes(buffer[begin:]) + bytes(width)
+    return np.concatenate(
+        (gather(buffer, positions[:inside], width), gather(padded, positions[inside:] - begin, width))
+    )
+
+
+def swap_words(values: npt.NDArray[Any]) -> UInt64Array:
+    """uint64[words, n], contiguous by word, of n gathered values."""
+    words = values.dtype.itemsize // 8
+    return np.ascontiguousarray(values.view(np.uint64).reshape(-1, words).byteswap(True).T)
+
+
+def _bytes_of(word: UInt64Array, index: int) -> npt.NDArray[np.uint8]:
+    return word.view(np.uint8)[index::8]
+
+
+def _shorts_of(word: UInt64Array, index: int) -> npt.NDArray[np.uint16]:
+    return word.view(np.uint16)[index::4]
+
+
+def _ints_of(word: UInt64Array, index: int) -> npt.NDArray[np.uint32]:
+    return word.view(np.uint32)[index::2]
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """Columns over the headers of n frames.
+
+    Attributes:
+        words: uint64[6, n] (or [3, n] without the extras). The columns below are strided views of it.
+    """
+
+    words: UInt64Array
+
+    def select(self, rows: Int64Array) -> Headers:
+        """The headers of these rows only."""
+        return Headers(self.words.take(rows, axis=1))
+
+    @property
+    def magic(self) -> npt.NDArray[np.uint8]:
+        """u8."""
+        return _bytes_of(self.words[0], 7)
+
+    @property
+    def opcode(self) -> npt.NDArray[np.uint8]:
+        """u8."""
+        return _bytes_of(self.words[0], 6)
+
+    @property
+    def key_field(self) -> npt.NDArray[np.uint16]:
+        """u16: the key's length, or in flexible framing framing extras length (high byte) and key length."""
+        return _shorts_of(self.words[0], 2)
+
+    @property
+    def extras_length(self) -> npt.NDArray[np.uint8]:
+        """u8."""
+        return _bytes_of(self.words[0], 3)
+
+    @property
+    def datatype(self) -> npt.NDArray[np.uint8]:
+        """u8."""
+        return _bytes_of(self.words[0], 2)
+
+    @property
+    def vbucket(self) -> npt.NDArray[np.uint16]:
+        """u16, of a request."""
+        return _shorts_of(self.words[0], 0)
+
+    @property
+    def body(self) -> npt.NDArray[np.uint32]:
+        """u32: bytes behind the header."""
+        return _ints_of(self.words[1], 1)
+
+    @property
+    def opaque(self) -> npt.NDArray[np.uint32]:
+        """u32."""
+        return _ints_of(self.words[1], 0)
+
+    @property
+    def cas(self) -> UInt64Array:
+        """u64."""
+        return cast(UInt64Array, self.words[2])
+
+    @property
+    def seqno(self) -> UInt64Array:
+        """u64, of data messages."""
+        return cast(UInt64Array, self.words[3])
+
+    @property
+    def rev(self) -> UInt64Array:
+        """u64, of data messages."""
+        return cast(UInt64Array, self.words[4])
+
+    @property
+    def flags_field(self) -> npt.NDArray[np.uint32]:
+        """u32: flags of a mutation, delete time of a deletion or expiration."""
+        return _ints_of(self.words[5], 1)
+
+    @property
+    def expiration(self) -> npt.NDArray[np.uint32]:
+        """u32: expiration of a mutation."""
+        return _ints_of(self.words[5], 0)
+
+    @property
+    def is_flexible(self) -> npt.NDArray[np.bool_]:
+        """Which frames carry framing extras (0x08, 0x18)."""
+        return self.magic < _CLASSIC_MIN
+
+    @property
+    def magic_and_opcode(self) -> npt.NDArray[np.uint16]:
+        """u16: magic << 8 | opcode."""
+        return _shorts_of(self.words[0], 3)
+
+    def part_lengths(self) -> tuple[Int64Array | None, Int64Array]:
+        """(framing extras length or None if no frame has any, key length) of each frame."""
+        field = self.key_field.astype(np.int64)
+        flexible = self.is_flexible
+        if not flexible.any():
+            return None, field
+        return np.where(flexible, field >> 8, 0), np.where(flexible, field & 0xFF, field)
+
+    def broken(self) -> npt.NDArray[np.bool_]:
+        """Which headers are no headers: unknown magic, parts longer than the body, frame above the limit."""
+        framing, parts = self.part_lengths()
+        if framing is not None:
+            parts += framing
+        parts += self.extras_length
+        body = self.body
+        bad: npt.NDArray[np.bool_] = parts > body
+        bad |= ~_IS_MAGIC[self.magic]
+        bad |= body > MAX_FRAME_BYTES - HEADER_BYTES
+        return bad

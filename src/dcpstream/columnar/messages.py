@@ -1,0 +1,141 @@
+"""The decoder that goes message by message: plain Python, no tricks.
+
+It is what the fast decoder is judged by, what decodes the few messages of a quiet stream faster than numpy would, and
+what names the fault when the fast decoder finds one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+
+import numpy as np
+import pyarrow as pa
+
+from dcpstream.columnar.boundaries import BytesLike
+from dcpstream.columnar.chunk import DecodeOptions, WireChunk
+from dcpstream.errors import FieldError
+from dcpstream.wire.codes import FrameInfoId, Magic, Opcode
+from dcpstream.wire.frames import HEADER_BYTES, Frame, decode_frame, frame_length
+from dcpstream.wire.keys import decode_frame_infos, split_collection_key
+
+_DEFAULT = DecodeOptions()
+_SEQNOS = Struct(">QQ").unpack_from
+_U32 = Struct(">I").unpack_from
+_TWO_U32 = Struct(">II").unpack_from
+_U16 = Struct(">H").unpack_from
+
+_MUTATION = int(Opcode.DCP_MUTATION)
+_EXTRAS_LENGTHS = {_MUTATION: (31,), int(Opcode.DCP_DELETION): (18, 21), int(Opcode.DCP_EXPIRATION): (20,)}
+_DELETE_TIME_EXTRAS_MIN = 20
+"""A deletion's extras of 18 bytes hold no delete time, those of 20 and 21 do."""
+_REQUESTS = (Magic.REQUEST, Magic.FLEX_REQUEST)
+
+
+def is_data(frame: Frame) -> bool:
+    """Whether the frame is a row: a mutation, a deletion or an expiration."""
+    return frame.opcode in _EXTRAS_LENGTHS and frame.magic in _REQUESTS
+
+
+def stream_id_of(framing: bytes) -> int:
+    """The DCP stream id among the framing extras, 0 if there is none.
+
+    Raises:
+        FieldError: framing extras that end in the middle of an element, or an id that is not two bytes.
+    """
+    for info_id, data in decode_frame_infos(framing):
+        if info_id == FrameInfoId.DCP_STREAM_ID:
+            if len(data) != 2:
+                raise FieldError(f"a stream id of {len(data)} bytes")
+            return int(_U16(data)[0])
+    return 0
+
+
+def decode_messages(
+    buffer: BytesLike, options: DecodeOptions = _DEFAULT, *, starts: Iterable[int] | None = None
+) -> WireChunk:
+    """Decode the whole frames of a buffer one by one.
+
+    Args:
+        buffer: bytes that begin with a frame; an incomplete frame at the end is left out.
+        options: what the connection negotiated.
+        starts: decode the frames at these offsets instead.
+
+    Returns: the same as `decode_wire` returns.
+
+    Raises:
+        FrameError: bytes that are no frame.
+        FieldError: a data message with extras of another length than its kind has, or a key whose collection id cannot
+            be read; `offset` is the frame's.
+
+    Cost: about 4 µs a message.
+    """
+    rows: list[tuple[int, ...]] = []
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    controls: list[tuple[int, Frame]] = []
+    for at in _whole_frames(buffer) if starts is None else starts:
+        frame = decode_frame(buffer, at)
+        if not is_data(frame):
+            controls.append((len(rows), frame))
+            continue
+        try:
+            row, key = _row(frame, options)
+        except FieldError as error:
+            raise FieldError(str(error), offset=at, header=bytes(buffer[at : at + HEADER_BYTES])) from error
+        rows.append(row)
+        keys.append(key)
+        values.append(frame.value)
+    return _chunk(keys, values, rows, controls, options)
+
+
+def _whole_frames(buffer: BytesLike) -> Iterable[int]:
+    at = 0
+    while len(buffer) - at >= HEADER_BYTES:
+        after = at + frame_length(buffer, at)
+        if after > len(buffer):
+            break
+        yield at
+        at = after
+
+
+def _row(frame: Frame, options: DecodeOptions) -> tuple[tuple[int, ...], bytes]:
+    extras = frame.extras
+    if len(extras) not in _EXTRAS_LENGTHS[frame.opcode]:
+        raise FieldError(f"extras of {len(extras)} bytes in a message with opcode 0x{frame.opcode:02x}")
+    seqno, rev = _SEQNOS(extras)
+    flags = expiry = 0
+    if frame.opcode == _MUTATION:
+        flags, expiry = _TWO_U32(extras, 16)
+    elif len(extras) >= _DELETE_TIME_EXTRAS_MIN:
+        (expiry,) = _U32(extras, 16)
+    collection_id, key = split_collection_key(frame.key) if options.collections else (0, frame.key)
+    stream_id = stream_id_of(frame.framing) if options.stream_ids else 0
+    fixed = (frame.opcode, frame.datatype, frame.vbid, frame.cas, seqno, rev, flags, expiry)
+    return (*fixed, frame.opaque, collection_id, stream_id), key
+
+
+def _chunk(
+    keys: list[bytes],
+    values: list[bytes],
+    rows: list[tuple[int, ...]],
+    controls: list[tuple[int, Frame]],
+    options: DecodeOptions,
+) -> WireChunk:
+    columns = list(zip(*rows, strict=True)) or [()] * 11
+    return WireChunk(
+        pa.array(keys, pa.binary()),
+        pa.array(values, pa.binary()),
+        np.array(columns[0], np.uint8),
+        np.array(columns[1], np.uint8),
+        np.array(columns[2], np.uint16),
+        np.array(columns[3], np.uint64),
+        np.array(columns[4], np.uint64),
+        np.array(columns[5], np.uint64),
+        np.array(columns[6], np.uint32),
+        np.array(columns[7], np.uint32),
+        np.array(columns[8], np.uint32),
+        np.array(columns[9], np.uint32),
+        np.array(columns[10], np.uint16) if options.stream_ids else None,
+        controls,
+    )

@@ -1,0 +1,92 @@
+"""From a receive buffer to the whole, checked frames in it.
+
+`scan` is the first half of decoding: it finds the boundaries (`dcpstream.columnar.boundaries`), gathers all headers
+once (`dcpstream.columnar.headers`) and checks them. The second half, `decode_wire`, uses the gathered headers again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dcpstream.columnar.boundaries import BytesLike, Int64Array, find_boundaries
+from dcpstream.columnar.headers import SUPPORTED, WORDS_BYTES, Headers, gather, swap_words
+from dcpstream.errors import FrameError
+from dcpstream.wire.frames import HEADER_BYTES, MAGICS, frame_length
+
+SMALL_BATCH_FRAMES = 50
+"""Below this many frames numpy's fixed cost (about 75 µs) is more than decoding one by one."""
+MAX_BUFFER_BYTES = 2**31 - 1
+"""Arrow's plain string and binary columns count their bytes in an int32."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameIndex:
+    """Where the whole frames of a buffer are.
+
+    Attributes:
+        starts: int64[n], offset in bytes of each header in the buffer, rising; the frames touch each other.
+        consumed: bytes of whole frames, from where the scan began. What follows is an incomplete frame.
+        end: offset in the buffer at which the last whole frame ends.
+    """
+
+    starts: Int64Array
+    consumed: int
+    end: int
+    headers: Headers | None = field(default=None, repr=False, compare=False)
+
+    def __len__(self) -> int:
+        """How many whole frames."""
+        return len(self.starts)
+
+    def ends(self) -> Int64Array:
+        """int64[n], offset in bytes behind each frame."""
+        return np.append(self.starts[1:], self.end)
+
+
+def scan(buffer: BytesLike, start: int = 0, stop: int | None = None) -> FrameIndex:
+    """Find and check the whole frames in `buffer[start:stop]`.
+
+    Nothing but headers is looked at. A value may contain anything, also what looks like frames.
+
+    Args:
+        buffer: bytes received, `start` at a frame's begin; borrowed during the call only.
+        start: where to begin.
+        stop: where the received bytes end; the buffer's end if None.
+
+    Returns: the index of whole frames; what is behind them is the begin of a frame that is not whole yet.
+
+    Raises:
+        FrameError: bytes that are no frame (unknown magic, lengths that disagree, more than 30 MiB), also if they are
+            the begin of the frame that is not whole; `offset` is that frame's begin in the buffer. Frames before it are
+            not returned: the connection has lost its boundaries.
+        ValueError: a buffer of 2 GiB or more, or bounds outside of it.
+
+    Cost: about 40 ns a frame below 600 bytes, 130 ns above.
+    """
+    stop = len(buffer) if stop is None else stop
+    if not 0 <= start <= stop <= len(buffer) or len(buffer) > MAX_BUFFER_BYTES:
+        raise ValueError(f"cannot scan {start}:{stop} of {len(buffer)} bytes (at most {MAX_BUFFER_BYTES})")
+    starts, end = find_boundaries(buffer, start, stop)
+    headers = None
+    if len(starts) < SMALL_BATCH_FRAMES or not SUPPORTED:
+        for at in starts.tolist():
+            frame_length(buffer, at)
+    else:
+        headers = Headers(swap_words(gather(buffer, starts, WORDS_BYTES)))
+        broken = headers.broken()
+        if broken.any():
+            at = int(starts[np.argmax(broken)])
+            frame_length(buffer, at)
+            raise AssertionError(f"the fast check refused the frame at {at}, the plain one did not")
+    _check_rest(buffer, end, stop)
+    return FrameIndex(starts, end - start, end, headers)
+
+
+def _check_rest(buffer: BytesLike, at: int, stop: int) -> None:
+    """The begin of a frame that is not whole: what is there must be sound."""
+    if stop - at >= HEADER_BYTES:
+        frame_length(buffer, at)
+    elif at < stop and buffer[at] not in MAGICS:
+        raise FrameError(f"0x{buffer[at]:02x} is not a magic", offset=at, header=bytes(buffer[at:stop]))

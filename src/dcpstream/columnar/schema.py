@@ -1,0 +1,76 @@
+"""The columns of a table of changes, and which of them are built.
+
+The types are those that Spark takes from an Arrow batch: plain string and binary with 32-bit offsets, no unsigned
+integers, timestamps in microseconds of UTC, every column nullable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
+
+import pyarrow as pa
+
+from dcpstream.errors import ConfigError
+
+ValueFormat: TypeAlias = Literal["binary", "string"]
+Missing: TypeAlias = Literal["null", "drop"]
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+XATTRS = pa.map_(pa.string(), pa.string())
+
+CHANGE_SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("value", pa.binary()),
+        ("_change_type", pa.string()),
+        ("_commit_version", pa.int64()),
+        ("_commit_timestamp", TIMESTAMP),
+        ("op", pa.string()),
+        ("scope", pa.string()),
+        ("collection", pa.string()),
+        ("vbucket", pa.int32()),
+        ("vbuuid", pa.string()),
+        ("seqno", pa.int64()),
+        ("rev", pa.int64()),
+        ("cas", pa.int64()),
+        ("flags", pa.int64()),
+        ("datatype", pa.int32()),
+        ("expiry", TIMESTAMP),
+        ("xattrs", XATTRS),
+    ]
+)
+"""Columns of a change with the value as bytes; `change_schema` gives other shapes, `to_changes` says what they mean."""
+
+COLUMNS: tuple[str, ...] = tuple(CHANGE_SCHEMA.names)
+
+
+def change_schema(
+    value_format: str = "binary", columns: Iterable[str] | None = None, missing: str = "drop"
+) -> pa.Schema:
+    """The schema of changes.
+
+    Args:
+        value_format: "binary" or "string", the type of `value`.
+        columns: the columns that are built, in any order; all if None.
+        missing: "drop" leaves the others out, "null" keeps all columns in the schema.
+
+    Returns: fields in the order of CHANGE_SCHEMA.
+
+    Raises:
+        ConfigError: an unknown format or column.
+    """
+    if value_format not in {"binary", "string"}:
+        raise ConfigError("valueFormat", value_format, "binary or string")
+    if missing not in {"null", "drop"}:
+        raise ConfigError("missing", missing, "null or drop")
+    wanted = set(COLUMNS) if columns is None else set(columns)
+    unknown = sorted(wanted.difference(COLUMNS))
+    if unknown:
+        raise ConfigError("columns", ", ".join(unknown), "some of " + ", ".join(COLUMNS))
+    schema = CHANGE_SCHEMA
+    if value_format == "string":
+        schema = schema.set(schema.get_field_index("value"), pa.field("value", pa.string()))
+    if missing == "drop" and len(wanted) < len(COLUMNS):
+        schema = pa.schema([field for field in schema if field.name in wanted])
+    return schema

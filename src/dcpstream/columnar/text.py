@@ -1,0 +1,57 @@
+r"""Bytes that are meant to be text, as Arrow strings, without losing those that are not.
+
+Valid UTF-8 is taken as it is. Anything else becomes visible text: each byte that is not part of valid UTF-8 as `\xNN`,
+and every backslash doubled. So two different byte strings that are no UTF-8 never become the same text, and `unescape`
+gives the bytes back. U+FFFD, which most programs put there, would merge different keys into one row; null would lose
+the row's key.
+
+What is not excluded: valid text that itself spells such an escape (a key of the four characters `\xff`) is taken as it
+is, and equals the text of the one byte ff.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pyarrow as pa
+
+_ESCAPE = re.compile(r"\\(?:\\|x([0-9a-f]{2}))")
+
+
+def escape(data: bytes) -> str:
+    """The text of `data`: itself if it is UTF-8, else with visible escapes."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
+
+
+def unescape(text: str) -> bytes:
+    """The bytes that `escape` turned into `text`, for a text that is known to be escaped."""
+    pieces = []
+    at = 0
+    for found in _ESCAPE.finditer(text):
+        pieces.append(text[at : found.start()].encode())
+        pieces.append(b"\\" if found[1] is None else bytes((int(found[1], 16),)))
+        at = found.end()
+    pieces.append(text[at:].encode())
+    return b"".join(pieces)
+
+
+def strings_of(values: pa.BinaryArray) -> pa.StringArray:
+    """The values as strings, nulls kept. No copy where all is valid UTF-8."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([None if data is None else escape(data) for data in values.to_pylist()], pa.string())
+
+
+def repeated(text: str | None, count: int) -> pa.StringArray:
+    """`count` times the same text."""
+    return pa.nulls(count, pa.string()) if text is None else pa.repeat(pa.scalar(text, pa.string()), count)
+
+
+def chosen(texts: list[str | None], choice: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> pa.StringArray:
+    """texts[choice[i]] for each i."""
+    return pa.array(texts, pa.string()).take(pa.array(choice))
