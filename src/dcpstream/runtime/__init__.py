@@ -4,11 +4,12 @@ A simulation puts its own behind the same protocols and so decides what time it 
 """
 
 from dcpstream.runtime.clock import Clock, SystemClock
-from dcpstream.runtime.files import File, FileSystem, SystemFileSystem
+from dcpstream.runtime.files import DirectoryLock, File, FileSystem, SystemFileSystem
 from dcpstream.runtime.random import Random, SystemRandom, new_vbuuid
 
 __all__ = [
     "Clock",
+    "DirectoryLock",
     "File",
     "FileSystem",
     "Random",

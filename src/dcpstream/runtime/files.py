@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
+
+LOCK_NAME = "lock"
+"""The file that a directory's lock is on; it stays, empty."""
 
 WRITEV_MAX = 1024
 """Buffers per writev call: IOV_MAX of Linux."""
@@ -16,6 +20,10 @@ class File(Protocol):
 
     def append(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
         """Write all buffers at the end; returns how many bytes. Raises OSError; then part may have been written."""
+        ...
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes from `offset` on; fewer only at the end of the file. Any thread may call it."""
         ...
 
     def sync(self) -> None:
@@ -30,17 +38,36 @@ class File(Protocol):
         """Its size in bytes."""
         ...
 
-    def fileno(self) -> int:
-        """The descriptor, for mmap and pread."""
-        ...
-
     def close(self) -> None:
         """Close it."""
         ...
 
 
+class DirectoryLock(Protocol):
+    """Held while a process uses a directory."""
+
+    def release(self) -> None:
+        """Let others in."""
+        ...
+
+
 class FileSystem(Protocol):
     """Opening files and making names durable."""
+
+    def make_directory(self, path: Path) -> None:
+        """Create a directory and its parents, if missing."""
+        ...
+
+    def lock_directory(self, path: Path) -> DirectoryLock:
+        """Keep other processes out until released or until this process ends, however it ends.
+
+        Raises: BlockingIOError: another process, or another part of this one, is in.
+        """
+        ...
+
+    def names(self, path: Path) -> list[str]:
+        """The names in a directory, sorted."""
+        ...
 
     def open(self, path: Path) -> File:
         """Open for append and read, created if missing."""
@@ -75,6 +102,18 @@ class SystemFile:
                     group[0] = group[0][count:]
         return written
 
+    def read(self, offset: int, length: int) -> bytes:
+        """Pread until there is enough or the file ends."""
+        data = os.pread(self._descriptor, length, offset)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        have = len(data)
+        while have < length and (data := os.pread(self._descriptor, length - have, offset + have)):
+            parts.append(data)
+            have += len(data)
+        return b"".join(parts)
+
     def sync(self) -> None:
         """Fdatasync."""
         if hasattr(os, "fdatasync"):
@@ -90,10 +129,6 @@ class SystemFile:
         """Its size in bytes."""
         return os.fstat(self._descriptor).st_size
 
-    def fileno(self) -> int:
-        """The descriptor."""
-        return self._descriptor
-
     def close(self) -> None:
         """Close it; a second time does nothing."""
         if self._descriptor >= 0:
@@ -101,8 +136,38 @@ class SystemFile:
             self._descriptor = -1
 
 
+class SystemDirectoryLock:
+    """An flock on a file in the directory: the system lets go of it when the process ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._descriptor)
+            raise
+
+    def release(self) -> None:
+        """Close the file and so let go; a second time does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
 class SystemFileSystem:
     """The operating system's files."""
+
+    def make_directory(self, path: Path) -> None:
+        """Mkdir with parents."""
+        path.mkdir(parents=True, exist_ok=True)
+
+    def lock_directory(self, path: Path) -> DirectoryLock:
+        """Flock."""
+        return SystemDirectoryLock(path)
+
+    def names(self, path: Path) -> list[str]:
+        """Listdir."""
+        return sorted(entry.name for entry in path.iterdir())
 
     def open(self, path: Path) -> File:
         """Open for append and read, created if missing."""

@@ -5,6 +5,7 @@ in wire format, so that sending history is copying it.
 """
 
 from dcpstream.store.base import MAX_PENDING_BYTES, MAX_VBUCKETS, BucketStore
+from dcpstream.store.disk import DiskBucketStore
 from dcpstream.store.items import ItemMeta, StoredItem, index_key
 from dcpstream.store.memory import MemoryBucketStore
 from dcpstream.store.vbucket import READ_BYTES, VBucketLog
@@ -14,6 +15,7 @@ __all__ = [
     "MAX_VBUCKETS",
     "READ_BYTES",
     "BucketStore",
+    "DiskBucketStore",
     "ItemMeta",
     "MemoryBucketStore",
     "StoredItem",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from typing import Any
 
 Buffer = bytes | bytearray | memoryview
 Piece = Buffer | tuple[int, int]
@@ -75,6 +76,12 @@ class ByteLog:
             kept += 1
         del self.sealed[:kept]
 
+    def held(self, start: int, stop: int) -> list[Buffer]:
+        """The bytes of positions [start, stop), all of them in sealed buffers."""
+        found: list[Buffer] = []
+        self._sealed_pieces(start, stop, found)
+        return found
+
     def pieces(self, start: int, stop: int) -> list[Piece]:
         """The bytes of positions [start, stop), in pieces; those of the tail are copied."""
         found: list[Piece] = []
@@ -98,7 +105,7 @@ class ByteLog:
             index += 1
         return start
 
-    def _sealed_pieces(self, start: int, stop: int, found: list[Piece]) -> int:
+    def _sealed_pieces(self, start: int, stop: int, found: list[Any]) -> int:
         index = bisect_right(self.sealed, start, key=_start_of) - 1
         while start < stop:
             begin, buffer = self.sealed[index]

@@ -17,7 +17,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate
 from typing import Any
 
 from dcpstream.wire.block import BlockKind
@@ -98,29 +98,53 @@ class RowTable:
 
         `collection_high` is left to the caller.
         """
-        first = len(self.seqnos)
-        count = len(keys)
-        index = self.keys
-        positions, successors = self.positions, self.successors
-        known = len(index)
-        replaced = list(map(index.get, keys)) if known else ()
-        index.update(zip(keys, range(first, first + count), strict=True))
-        self.item_count += len(index) - known
-        if len(index) - known != count:
-            for row, old in enumerate(replaced, first):
-                if old is not None:
-                    successors[old] = row
-                    if positions[old] >> KIND_SHIFT & NOT_A_DOCUMENT:
-                        self.item_count += 1
+        known = len(self.keys)
+        replaced = self.index_rows(keys)
+        self.item_count += len(self.keys) - known
+        for old in replaced:
+            if self.positions[old] >> KIND_SHIFT & NOT_A_DOCUMENT:
+                self.item_count += 1
         self.seqnos.extend(seqnos)
         ends = list(accumulate(sizes, initial=self.end))
         self.end = ends.pop()
         if kinds:
             tag = kinds << KIND_SHIFT
-            positions.extend([tag | position for position in ends])
+            self.positions.extend([tag | position for position in ends])
         else:
-            positions.extend(ends)
-        successors.extend(repeat(LIVE, count))
+            self.positions.extend(ends)
+
+    def index_rows(self, keys: Sequence[bytes]) -> list[int]:
+        """Enter the keys of the next rows, and a `LIVE` successor for each; the caller adds the other columns.
+
+        Returns: the earlier rows that they supersede, without those of `keys` themselves.
+        """
+        index, successors = self.keys, self.successors
+        first, count = len(successors), len(keys)
+        successors.frombytes(b"\xff" * (successors.itemsize * count))
+        known = len(index)
+        earlier = list(map(index.get, keys)) if known else []
+        index.update(zip(keys, range(first, first + count), strict=True))
+        if len(index) - known == count:
+            return []
+        replaced = [old for old in earlier if old is not None]
+        if len(index) - known + len(replaced) == count:
+            for row, old in enumerate(earlier, first):
+                if old is not None:
+                    successors[old] = row
+            return replaced
+        # A key occurs twice among the new ones.
+        replaced = []
+        latest: dict[bytes, int] = {}
+        for place, key in enumerate(keys):
+            row = first + place
+            within = latest.get(key)
+            old = earlier[place] if within is None and earlier else within
+            if old is not None:
+                successors[old] = row
+                if within is None:
+                    replaced.append(old)
+            latest[key] = row
+        return replaced
 
     def extent(self, row: int) -> tuple[int, int]:
         """Positions [from, to) of a row's frame."""
@@ -215,6 +239,20 @@ class RowTable:
 
     # ----------------------------------------------------------------------------------------------------- rollback
 
+    def recount(self) -> None:
+        """Work out `item_count` from the columns."""
+        if np is None:
+            self.item_count = sum(
+                successor == LIVE and not position >> KIND_SHIFT & NOT_A_DOCUMENT
+                for successor, position in zip(self.successors, self.positions, strict=True)
+            )
+        elif self.positions:
+            kinds = np.frombuffer(self.positions, dtype=np.uint64) >> np.uint64(KIND_SHIFT)
+            live = np.frombuffer(self.successors, dtype=np.uint32) == LIVE
+            self.item_count = int(np.count_nonzero(live & (kinds & np.uint64(NOT_A_DOCUMENT) == 0)))
+        else:
+            self.item_count = 0
+
     def truncate(self, row: int, key_of: Iterable[bytes], revived: Iterable[tuple[int, bytes]]) -> None:
         """Forget `row` and all later rows.
 
@@ -232,9 +270,7 @@ class RowTable:
         del self.seqnos[row:]
         del self.positions[row:]
         del self.successors[row:]
-        self.item_count = sum(
-            not self.positions[newest] >> KIND_SHIFT & NOT_A_DOCUMENT for newest in self.keys.values()
-        )
+        self.recount()
 
     def superseded_from(self, row: int) -> list[int]:
         """The rows before `row` that were superseded by `row` or a later one: a rollback brings them back."""

@@ -182,6 +182,10 @@ class VBucketLog:
                 return snapshot
         return None
 
+    def snapshot_at_seqno(self, seqno: int) -> SnapshotRange:
+        """The snapshot that covers the last row at or below `seqno`, as far as it is remembered."""
+        return self._snapshot_at(self.rows.row_after(seqno)) or SnapshotRange(seqno, seqno)
+
     @property
     def persisted_seqno(self) -> int:
         """The last seqno that survives kill -9 and a power cut; in a memory store the high seqno."""

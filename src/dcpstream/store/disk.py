@@ -1,0 +1,330 @@
+"""A bucket store on disk: segments for the history, SQLite for the rest.
+
+Theory of operation: appends go to memory. A commit takes what is pending of all vbuckets, writes it as blocks with one
+write and one sync, and only then moves each vbucket's persisted seqno. Values are read from the files; the index
+stays in memory and is rebuilt when the store opens.
+
+Locks, in the order in which they are taken: the commit lock, for whole commits and whatever must not fall into one
+(rollback, deleting a vbucket); the store's lock, for rows and buffers; the metadata's own.
+
+What survives kill -9 and a power cut: whatever a commit has reported, and everything that was set on a vbucket or the
+store. `docs/explanation/store-format.md` tells the rest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from typing import NamedTuple
+
+from dcpstream.errors import StoreError
+from dcpstream.model import Manifest
+from dcpstream.runtime import FileSystem, SystemFileSystem
+from dcpstream.store.base import BucketStore
+from dcpstream.store.blocks import BLOCK_HEADER, Buffer, StoredKind, encode_block, encode_ends, split_rows
+from dcpstream.store.metadata import FORMAT, Metadata, VbucketMetadata
+from dcpstream.store.recovery import Recovery
+from dcpstream.store.rows import KIND_SHIFT, POSITION_MASK
+from dcpstream.store.segments import SEGMENT_BYTES, Segments
+from dcpstream.store.vbucket import VBucketLog
+
+MAX_COMMIT_BYTES = 64 * 1024 * 1024
+"""A commit with more pending than this is done in steps: bounds what one write holds, and the size of a segment."""
+
+
+class Pending(NamedTuple):
+    """What a commit takes of one vbucket: rows [first, stop), `size` bytes from position `start`."""
+
+    vbucket: VBucketLog
+    first: int
+    stop: int
+    start: int
+    size: int
+
+
+class DiskBucketStore(BucketStore):
+    """Histories in segment files of a directory, which is created if need be.
+
+    Args:
+        path: the directory; one process at a time.
+        vbucket_count: how many vbuckets the bucket has. A store that exists must have been made with this number.
+        file_system: where the segments and the lock are; the SQLite file is always the system's.
+        segment_bytes: size at which a new segment file is begun.
+
+    Attributes:
+        was_clean: whether the store was closed before this opening. If not, rows that clients have seen may be gone:
+            active vbuckets need a new branch, at `VBucketLog.branch_seqno`.
+        cut_bytes: bytes of a torn commit that opening cut off.
+
+    Raises:
+        CorruptLog: damage that is no torn commit.
+        StoreError: in use by another process, made for another number of vbuckets, or not readable.
+    """
+
+    is_durable = True
+
+    def __init__(
+        self,
+        path: str | Path,
+        vbucket_count: int,
+        *,
+        file_system: FileSystem | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        super().__init__(vbucket_count)
+        self.path = Path(path)
+        self._file_system = file_system or SystemFileSystem()
+        self._commit_lock = Lock()
+        self._batched: dict[int, VbucketMetadata] | None = None
+        try:
+            self._file_system.make_directory(self.path)
+            self._directory_lock = self._file_system.lock_directory(self.path)
+        except BlockingIOError as error:
+            raise StoreError(f"the store in {self.path} is in use by another process or another bucket") from error
+        except OSError as error:
+            raise StoreError(f"the store in {self.path} cannot be opened: {error}") from error
+        self._is_open = True
+        self._metadata: Metadata | None = None
+        self._segments: Segments | None = None
+        try:
+            self._open(segment_bytes)
+        except BaseException:
+            self._shut()
+            raise
+
+    def _open(self, segment_bytes: int) -> None:
+        metadata = self._metadata = Metadata(self.path)
+        made_for = metadata.get("vbucket_count")
+        if made_for is not None and int(made_for) != self.vbucket_count:
+            raise StoreError(
+                f"the store in {self.path} was made for {made_for} vbuckets and cannot be opened with "
+                f"{self.vbucket_count}: keys would be looked for in the wrong ones. Give the number it was made with."
+            )
+        closed = metadata.get("closed_at")
+        closed_at: tuple[int, int] | None = None
+        if closed:
+            number, size = json.loads(closed)
+            closed_at = (number, size)
+        self.was_clean = made_for is None or closed_at is not None
+        self._manifest = metadata.manifest()
+        self._incarnations: dict[int, int] = {}
+        for line in metadata.vbuckets():
+            self._incarnations[line.vbid] = line.incarnation
+            if line.state is not None and line.failover_log is not None:
+                self.vbuckets[line.vbid] = VBucketLog(
+                    self,
+                    line.vbid,
+                    line.state,
+                    line.failover_log,
+                    purge_seqno=line.purge_seqno,
+                    incarnation=line.incarnation,
+                )
+        segments = self._segments = Segments(self.path, self._file_system, segment_bytes)
+        recovery = Recovery(self.vbuckets, segments, closed_at)
+        recovery.run()
+        self.cut_bytes = recovery.cut_bytes
+        # From here on a crash is a crash, also before the first commit.
+        metadata.put({"format": FORMAT, "vbucket_count": str(self.vbucket_count), "closed_at": ""})
+
+    # ------------------------------------------------------------------------------------------------------- commit
+
+    def commit(self) -> list[tuple[int, int]]:
+        """See `BucketStore.commit`."""
+        persisted: list[tuple[int, int]] = []
+        with self._commit_lock:
+            while batch := self._take():
+                try:
+                    blocks = self._write(batch)
+                except StoreError as error:
+                    with self.lock:
+                        for part in batch:
+                            self.dirty.setdefault(part.vbucket.vbid, part.vbucket)
+                    size = sum(part.size for part in batch)
+                    raise StoreError(
+                        f"{error} {size} bytes of {len(batch)} vbuckets are not persisted. They are kept in memory, "
+                        "and the next commit tries again: free space on the disk, or see what the system says of it."
+                    ) from error
+                with self.lock:
+                    for part, placed in zip(batch, blocks, strict=True):
+                        part.vbucket.flushed(part.stop, placed)
+                        self.pending_bytes -= part.size
+                        persisted.append((part.vbucket.vbid, part.vbucket.persisted_seqno))
+        return persisted
+
+    def _take(self) -> list[Pending]:
+        """Freeze the pending rows of dirty vbuckets, up to `MAX_COMMIT_BYTES` (but at least one vbucket)."""
+        batch: list[Pending] = []
+        size = 0
+        with self.lock:
+            while self.dirty and size < MAX_COMMIT_BYTES:
+                vbucket = self.dirty.pop(next(iter(self.dirty)))
+                vbucket.seal()
+                first, stop = vbucket.flushed_rows, len(vbucket.rows.seqnos)
+                if first == stop:
+                    continue
+                start = vbucket.log.held_start
+                batch.append(Pending(vbucket, first, stop, start, vbucket.rows.end - start))
+                size += batch[-1].size
+        return batch
+
+    def _write(self, batch: list[Pending]) -> list[list[tuple[int, int]]]:
+        """Write and sync one commit; of each vbucket the (position, address) of its blocks."""
+        assert self._segments is not None
+        address, commit_offset = self._segments.place()
+        buffers: list[Buffer] = []
+        at = commit_offset
+        placed: list[list[tuple[int, int]]] = []
+        for part in batch:
+            blocks: list[tuple[int, int]] = []
+            for table, frames, position, header in _blocks_of(part, commit_offset):
+                buffers.append(header)
+                buffers.append(table)
+                buffers += frames
+                blocks.append((position, address + at + BLOCK_HEADER.size + len(table)))
+                at += BLOCK_HEADER.size + len(table) + sum(map(len, frames))
+            placed.append(blocks)
+        self._segments.write(buffers, at - commit_offset)
+        return placed
+
+    def roll_back(self, vbucket: VBucketLog, seqno: int) -> None:
+        """Write a rollback block if anything persisted goes, then truncate."""
+        with self._commit_lock:
+            assert self._segments is not None
+            if vbucket.persisted_seqno > seqno:
+                _, offset = self._segments.place()
+                snapshot = vbucket.snapshot_at_seqno(seqno)
+                block = encode_block(
+                    StoredKind.ROLLBACK,
+                    vbucket.vbid,
+                    vbucket.incarnation,
+                    commit_offset=offset,
+                    seqnos=(0, seqno),
+                    snapshot=(snapshot.start_seqno, snapshot.end_seqno),
+                )
+                self._segments.write(block, sum(map(len, block)))
+            before = _pending_bytes(vbucket)
+            vbucket.truncate(seqno)
+            with self.lock:
+                self.pending_bytes -= before - _pending_bytes(vbucket)
+
+    # ----------------------------------------------------------------------------------------------------- metadata
+
+    @property
+    def manifest(self) -> Manifest:
+        """See `BucketStore.manifest`."""
+        return self._manifest
+
+    @manifest.setter
+    def manifest(self, manifest: Manifest) -> None:
+        assert self._metadata is not None
+        self._metadata.put({"manifest": json.dumps(manifest.to_json())})
+        self._manifest = manifest
+
+    def metadata_changed(self, vbucket: VBucketLog) -> None:
+        """Write the vbucket's line, at once or at the end of the batch."""
+        self._put_line(
+            VbucketMetadata(vbucket.vbid, vbucket.incarnation, vbucket.state, vbucket.failover_log, vbucket.purge_seqno)
+        )
+
+    def _put_line(self, line: VbucketMetadata) -> None:
+        if self._batched is not None:
+            self._batched[line.vbid] = line
+        else:
+            assert self._metadata is not None
+            self._metadata.put({}, [line])
+
+    @contextmanager
+    def metadata_batch(self) -> Iterator[None]:
+        """See `BucketStore.metadata_batch`. Not nested, and from one thread."""
+        assert self._metadata is not None
+        self._batched = {}
+        try:
+            yield
+        finally:
+            lines, self._batched = self._batched, None
+            if lines:
+                self._metadata.put({}, lines.values())
+
+    def _next_incarnation(self, vbid: int) -> int:
+        incarnation = self._incarnations[vbid] = self._incarnations.get(vbid, 0) + 1
+        return incarnation
+
+    def delete_vbucket(self, vbid: int) -> None:
+        """See `BucketStore.delete_vbucket`."""
+        with self._commit_lock:
+            vbucket = self.vbuckets.get(vbid)
+            if vbucket is None:
+                return
+            self._put_line(VbucketMetadata(vbid, vbucket.incarnation, None, None, 0))
+            with self.lock:
+                del self.vbuckets[vbid]
+                if self.dirty.pop(vbid, None) is not None:
+                    self.pending_bytes -= _pending_bytes(vbucket)
+
+    # ------------------------------------------------------------------------------------------------ reading, end
+
+    def read_file(self, address: int, length: int) -> bytes:
+        """Bytes of a segment file."""
+        assert self._segments is not None
+        return self._segments.read(address, length)
+
+    def close(self, clean: bool = True) -> None:
+        """See `BucketStore.close`; a second time does nothing."""
+        if not self._is_open:
+            return
+        try:
+            if clean:
+                self.commit()
+                assert self._metadata is not None
+                assert self._segments is not None
+                self._metadata.put({"closed_at": json.dumps(self._segments.end)})
+        finally:
+            self._shut()
+
+    def _shut(self) -> None:
+        self._is_open = False
+        if self._segments is not None:
+            self._segments.close()
+        if self._metadata is not None:
+            with suppress(StoreError):
+                self._metadata.close()
+        self._directory_lock.release()
+
+
+def _pending_bytes(vbucket: VBucketLog) -> int:
+    return vbucket.rows.end - vbucket.rows.start_of(vbucket.flushed_rows)
+
+
+def _blocks_of(part: Pending, commit_offset: int) -> Iterator[tuple[bytes, list[Buffer], int, Buffer]]:
+    """(table, frames, position, header) of each block of one vbucket's pending rows.
+
+    Runs without the store's lock: rows and sealed buffers below `stop` do not change while a commit is under way.
+    """
+    vbucket = part.vbucket
+    tagged = vbucket.rows.positions[part.first : part.stop].tolist()
+    places = [position & POSITION_MASK for position in tagged]
+    places.append(part.start + part.size)
+    for first, stop in split_rows(places):
+        occurring = 0
+        for position in tagged[first:stop]:
+            occurring |= position
+        base = places[first]
+        table = encode_ends(places[first + 1 : stop + 1], base)
+        frames: list[Buffer] = vbucket.log.held(base, places[stop])
+        snapshot = vbucket.snapshot_of_row(part.first + stop - 1)
+        seqnos = vbucket.rows.seqnos
+        header = encode_block(
+            StoredKind.FRAMES,
+            vbucket.vbid,
+            vbucket.incarnation,
+            commit_offset=commit_offset,
+            seqnos=(seqnos[part.first + first], seqnos[part.first + stop - 1]),
+            snapshot=(snapshot.start_seqno, snapshot.end_seqno),
+            count=stop - first,
+            occurring=occurring >> KIND_SHIFT,
+            payload=(table, *frames),
+        )[0]
+        yield table, frames, base, header

@@ -1,0 +1,258 @@
+"""Reading segment files back: every block is checked, a torn last commit is cut off, the index is rebuilt.
+
+Theory of operation: a segment is read whole. One loop goes from block header to block header and checks both
+checksums; what it found is then entered vbucket by vbucket in bulk, so that the cost per frame is little more than
+making its key and entering it in the dict. A rollback block first enters what stands before it. Blocks of vbuckets
+that were deleted, or of an earlier incarnation, are checked and left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+from zlib import crc32
+
+from dcpstream.errors import CorruptLog
+from dcpstream.model import SnapshotRange
+from dcpstream.store.blocks import (
+    BLOCK_HEADER,
+    BLOCK_MAGIC,
+    DAMAGE_HINT,
+    FORMAT_VERSION,
+    SEGMENT_HEADER,
+    BlockHeader,
+    StoredKind,
+    read_block_header,
+    was_committed_after,
+)
+from dcpstream.store.items import index_key
+from dcpstream.store.rows import KIND_SHIFT, SYSTEM, collection_of, np
+from dcpstream.store.segments import ADDRESS_SHIFT, Segment, Segments
+from dcpstream.store.vbucket import VBucketLog
+from dcpstream.wire.block import BlockKind, frame_kinds
+from dcpstream.wire.codes import Opcode
+
+_EXTRAS_AT = 24
+_NAMED = int(BlockKind.NAMED_COLLECTION)
+
+
+def _lookup(kinds: Iterable[BlockKind]) -> Any:
+    """u8[256] of kinds by the value of a header byte; nothing without numpy."""
+    return None if np is None else np.asarray([int(kind) for kind in kinds], dtype=np.uint8)
+
+
+_KINDS_OF_OPCODE = _lookup(frame_kinds(opcode, 0, b"\0") for opcode in range(256))
+_KINDS_OF_DATATYPE = _lookup(frame_kinds(Opcode.DCP_MUTATION, datatype, b"\0") for datatype in range(256))
+
+
+@dataclass(slots=True)
+class Found:
+    """Blocks of frames in one segment that are not entered yet: column by column, in file order."""
+
+    vbids: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    tables: list[int] = field(default_factory=list)
+    """Offset of the table of frame ends; the frames follow it."""
+    sizes: list[int] = field(default_factory=list)
+    """Bytes of the frames."""
+
+
+class Recovery:
+    """Fills the vbuckets of a store from its segments.
+
+    Args:
+        vbuckets: those that exist, empty, with their incarnations.
+        segments: the files.
+        closed_at: (number, bytes) of the last segment when the store was closed cleanly, or None.
+
+    Raises:
+        CorruptLog: damage that is no torn commit.
+        StoreError: a file cannot be read, or a torn commit not cut off.
+    """
+
+    def __init__(
+        self, vbuckets: Mapping[int, VBucketLog], segments: Segments, closed_at: tuple[int, int] | None
+    ) -> None:
+        self._vbuckets = vbuckets
+        self._segments = segments
+        self._closed_at = closed_at
+        self._snapshots: dict[int, tuple[int, int]] = {}
+        self.cut_bytes = 0
+        """Bytes of a torn commit that were cut off."""
+
+    def run(self) -> None:
+        """Read everything."""
+        segments = self._segments.all()
+        if self._closed_at is not None and self._closed_at[0] > self._segments.end[0]:
+            last = str(segments[-1].path.parent) if segments else "the store"
+            raise CorruptLog(last, 0, f"segment {self._closed_at[0]}", f"{self._segments.end[0]} segments", DAMAGE_HINT)
+        for segment in segments:
+            self._read_segment(segment, is_last=segment is segments[-1])
+        for vbid, vbucket in self._vbuckets.items():
+            vbucket.rows.recount()
+            vbucket.recovered(SnapshotRange(*self._snapshots.get(vbid, (0, 0))))
+
+    def _read_segment(self, segment: Segment, *, is_last: bool) -> None:
+        data = self._segments.read(segment.number << ADDRESS_SHIFT, segment.size)
+        if is_last and self._closed_at is not None and len(data) < self._closed_at[1]:
+            raise CorruptLog(str(segment.path), len(data), f"{self._closed_at[1]} bytes", f"{len(data)}", DAMAGE_HINT)
+        view = memoryview(data)
+        found = Found()
+        offset, end = SEGMENT_HEADER.size, len(data)
+        while offset < end:
+            header = read_block_header(data, offset)
+            stop = 0 if header is None else offset + BLOCK_HEADER.size + header.payload_bytes
+            if header is None or stop > end or crc32(view[offset + BLOCK_HEADER.size : stop]) != header.payload_crc:
+                self._damaged(segment, data, offset, header, is_last=is_last)
+                break
+            if header.version != FORMAT_VERSION:
+                raise CorruptLog(str(segment.path), offset, f"block version {FORMAT_VERSION}", str(header.version))
+            self._take(segment, data, offset, header, found)
+            offset = stop
+        self._enter(segment, data, found)
+
+    def _damaged(
+        self, segment: Segment, data: bytes, offset: int, header: BlockHeader | None, *, is_last: bool
+    ) -> None:
+        """Cut a torn last commit off, or raise."""
+        if is_last and self._closed_at is None and not was_committed_after(data, offset):
+            self.cut_bytes = len(data) - offset
+            self._segments.cut(segment, offset)
+            return
+        if header is None:
+            found = data[offset : offset + 4]
+            what = f"{found!r}" if found != BLOCK_MAGIC else "a header whose own checksum does not fit"
+            raise CorruptLog(str(segment.path), offset, f"a block header ({BLOCK_MAGIC!r})", what, DAMAGE_HINT)
+        payload = data[offset + BLOCK_HEADER.size : offset + BLOCK_HEADER.size + header.payload_bytes]
+        raise CorruptLog(
+            str(segment.path),
+            offset,
+            f"CRC-32 {header.payload_crc:08x} over {header.payload_bytes} bytes "
+            f"(vbucket {header.vbid}, seqnos {header.first_seqno} to {header.last_seqno})",
+            f"{crc32(payload):08x} over {len(payload)}",
+            DAMAGE_HINT,
+        )
+
+    def _take(self, segment: Segment, data: bytes, offset: int, header: BlockHeader, found: Found) -> None:
+        vbucket = self._vbuckets.get(header.vbid)
+        if vbucket is None or vbucket.incarnation != header.incarnation:
+            return
+        self._snapshots[header.vbid] = (header.snapshot_start, header.snapshot_end)
+        if header.kind == StoredKind.FRAMES:
+            found.vbids.append(header.vbid)
+            found.counts.append(header.frames)
+            found.tables.append(offset + BLOCK_HEADER.size)
+            found.sizes.append(header.payload_bytes - 4 * header.frames)
+        elif header.kind == StoredKind.ROLLBACK:
+            self._enter(segment, data, found)
+            for column in (found.vbids, found.counts, found.tables, found.sizes):
+                column.clear()
+            vbucket.recovered(SnapshotRange(0, 0))
+            vbucket.truncate(header.last_seqno)
+        else:
+            raise CorruptLog(str(segment.path), offset, "a block of kind 1 or 2", str(header.kind))
+
+    def _enter(self, segment: Segment, data: bytes, found: Found) -> None:
+        if not found.vbids:
+            return
+        if np is None:
+            self._enter_plain(segment, data, found)
+        else:
+            self._enter_numpy(segment, data, found)
+
+    def _enter_plain(self, segment: Segment, data: bytes, found: Found) -> None:
+        """Frame by frame."""
+        for vbid, count, table, size in zip(found.vbids, found.counts, found.tables, found.sizes, strict=True):
+            vbucket = self._vbuckets[vbid]
+            rows = vbucket.rows
+            base = table + 4 * count
+            vbucket.log.add_blocks([(rows.end, segment.number << ADDRESS_SHIFT | base)])
+            ends = [0, *(int.from_bytes(data[at : at + 4], "big") for at in range(table, base, 4))]
+            assert ends[-1] == size
+            for begin, end in pairwise(ends):
+                frame = data[base + begin : base + end]
+                key, collection = index_key(frame)
+                kinds = int(frame_kinds(frame[1], frame[5], key))
+                seqno = int.from_bytes(frame[_EXTRAS_AT : _EXTRAS_AT + 8], "big")
+                rows.append(key, seqno, kinds, end - begin, collection_of(key) if collection is None else collection)
+
+    def _enter_numpy(self, segment: Segment, data: bytes, found: Found) -> None:
+        """All frames of the segment as columns, sorted by vbucket, then one bulk step per vbucket."""
+        vbids = np.asarray(found.vbids, dtype=np.uint16)
+        order = np.argsort(vbids, kind="stable")
+        vbids = vbids[order]
+        counts = np.asarray(found.counts, dtype=np.int64)[order]
+        tables = np.asarray(found.tables, dtype=np.int64)[order]
+        block_sizes = np.asarray(found.sizes, dtype=np.int64)[order]
+        bases = tables + 4 * counts
+        firsts = np.cumsum(counts) - counts  # of each block, its first row among all
+
+        octets = np.frombuffer(data, dtype=np.uint8)
+        words = _unaligned(data, ">u4")
+        total = int(counts.sum())
+        within = np.arange(total, dtype=np.int64) - np.repeat(firsts, counts)
+        ends = words[np.repeat(tables, counts) + 4 * within].astype(np.int64)
+        begins = np.empty_like(ends)
+        begins[1:] = ends[:-1]
+        begins[firsts] = 0
+        sizes = ends - begins
+        starts = begins + np.repeat(bases, counts)
+
+        opcodes = octets[starts + 1]
+        key_starts = starts + _EXTRAS_AT + octets[starts + 4]
+        key_stops = key_starts + _unaligned(data, ">u2")[starts + 2]
+        seqnos = _unaligned(data, ">u8")[starts + _EXTRAS_AT].astype(np.uint64)
+        kinds = _KINDS_OF_OPCODE[opcodes] | _KINDS_OF_DATATYPE[octets[starts + 5]]
+        in_default = octets[np.minimum(key_starts, len(octets) - 1)] == 0
+        kinds[~in_default & (opcodes != Opcode.DCP_SYSTEM_EVENT)] |= _NAMED
+        keys = [data[start:stop] for start, stop in zip(key_starts.tolist(), key_stops.tolist(), strict=True)]
+        for row in np.flatnonzero(kinds & SYSTEM).tolist():
+            keys[row] = index_key(data[int(starts[row]) : int(starts[row] + sizes[row])])[0]
+
+        # Of each vbucket: its blocks [b, next b), and through `firsts` its rows.
+        block_bounds = [0, *(np.flatnonzero(np.diff(vbids)) + 1).tolist(), len(vbids)]
+        addresses = bases + (segment.number << ADDRESS_SHIFT)
+        for block, next_block in pairwise(block_bounds):
+            first = int(firsts[block])
+            stop = int(firsts[next_block]) if next_block < len(firsts) else total
+            vbucket = self._vbuckets[int(vbids[block])]
+            rows, log = vbucket.rows, vbucket.log
+            positions = np.cumsum(sizes[first:stop]) + rows.end
+            block_ends = np.cumsum(block_sizes[block:next_block]) + rows.end
+            log.block_starts.frombytes((block_ends - block_sizes[block:next_block]).astype(np.uint64).tobytes())
+            log.block_addresses.frombytes(addresses[block:next_block].astype(np.uint64).tobytes())
+            of_rows = kinds[first:stop].astype(np.uint64)
+            tagged = (positions - sizes[first:stop]).astype(np.uint64) | of_rows << np.uint64(KIND_SHIFT)
+            own_keys = keys[first:stop]
+            rows.index_rows(own_keys)
+            rows.seqnos.frombytes(seqnos[first:stop].tobytes())
+            rows.positions.frombytes(tagged.tobytes())
+            rows.end = int(positions[-1])
+            self._note_collections(data, vbucket, own_keys, starts[first:stop], of_rows)
+
+    def _note_collections(self, data: bytes, vbucket: VBucketLog, keys: list[bytes], starts: Any, kinds: Any) -> None:
+        """Set the highest seqno of each collection."""
+        rows = vbucket.rows
+        high = rows.collection_high
+        occurring = int(np.bitwise_or.reduce(kinds))
+        if not occurring & (_NAMED | SYSTEM):
+            high[0] = rows.seqnos[-1]
+            return
+        first = len(rows.seqnos) - len(keys)
+        for row, (key, start, kind) in enumerate(zip(keys, starts.tolist(), kinds.tolist(), strict=True), first):
+            if kind & SYSTEM:
+                collection = index_key(data[start : start + int.from_bytes(data[start + 8 : start + 12], "big") + 24])[
+                    1
+                ]
+                assert collection is not None
+            else:
+                collection = collection_of(key)
+            high[collection] = rows.seqnos[row]
+
+
+def _unaligned(data: bytes, kind: str) -> Any:
+    """A view whose element n is the number that begins at byte n."""
+    width = np.dtype(kind).itemsize
+    return np.ndarray(shape=(max(len(data) - width + 1, 0),), dtype=kind, buffer=data, strides=(1,))
