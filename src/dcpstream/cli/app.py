@@ -1,0 +1,96 @@
+"""The group of commands: loads them when called, and turns what they raise into a message and an exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+import dcpstream
+from dcpstream.cli import exits
+
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "decode": ("dcpstream.cli.decode:decode_command", "Print the messages in a file of recorded bytes."),
+    "demo": ("dcpstream.cli.demo:demo_command", "Play the flights of 2013 through a node into two Spark tables."),
+    "node": ("dcpstream.cli.node:node_command", "Run a Couchbase-compatible node."),
+    "stream": ("dcpstream.cli.stream:stream_command", "Print the changes of a bucket as JSON lines."),
+}
+"""Command → where it is, and its line in the help."""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when the command is called, and not before."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order in which the help shows them."""
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module_name, _, attribute = _COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module_name), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands in the help, from the table: nothing is imported for it."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(dcpstream.__version__, prog_name="dcpstream")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def cli(debug: bool) -> None:
+    """Couchbase's Database Change Protocol for Python and Spark.
+
+    Exit statuses: 0 done, 1 failed or different, 2 wrong option, 3 node not reached, 4 refused by the node,
+    5 bad bytes, 6 rolled back or purged, 7 not installed, 130 interrupted.
+    """
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit status.
+
+    Args:
+        arguments: without the program's name; None for `sys.argv`.
+
+    Raises:
+        Exception: an error that nobody foresaw, or any with `--debug`.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    # Asked for before the command's name, as an option of the group; parsed here because it decides what happens to
+    # errors of the parsing itself as well.
+    is_debug = "--debug" in words[: _first_command(words)]
+    try:
+        outcome = cli.main(args=words, prog_name="dcpstream", standalone_mode=False)
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return exits.INTERRUPTED
+    except BrokenPipeError:
+        # Who read our output has gone (`dcpstream stream | head`): no error, and nothing more to print.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exits.OK
+    except Exception as error:
+        ending = exits.exit_for(error)
+        if ending is None or is_debug:
+            raise
+        click.echo(f"dcpstream: {ending.message}", err=True)
+        return ending.status
+    return outcome if isinstance(outcome, int) else exits.OK
+
+
+def _first_command(words: Sequence[str]) -> int:
+    return next((index for index, word in enumerate(words) if not word.startswith("-")), len(words))

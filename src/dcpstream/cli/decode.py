@@ -1,0 +1,216 @@
+"""`dcpstream decode`: bytes of a connection as readable messages, straight from the layout table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from dcpstream.errors import ConfigError, FieldError, FrameError
+from dcpstream.wire import (
+    HEADER_BYTES,
+    Datatype,
+    Field,
+    Frame,
+    Magic,
+    Message,
+    Opcode,
+    RawRequest,
+    RawResponse,
+    Status,
+    code_name,
+    decode_frame,
+    decode_message,
+)
+
+MAX_INPUT_BYTES = 256 * 1024 * 1024
+"""The whole input is held in memory; a capture that is larger should be cut."""
+
+TEXT_CHARACTERS = 120
+"""Of a key or value that is shown in a line; more is cut with the number of bytes that there are."""
+
+_HEX_DIGITS = frozenset(b"0123456789abcdefABCDEF \t\r\n")
+
+
+@click.command("decode")
+@click.argument("source", metavar="FILE|-", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["auto", "hex", "binary"]),
+    default="auto",
+    show_default=True,
+    help="Hexadecimal text (blanks, line breaks and # comments are skipped), or the bytes themselves.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a frame, nothing cut.")
+def decode_command(source: Path, form: str, as_json: bool) -> None:
+    """Print the messages in FILE (or standard input, with -): a recording of one direction of a connection."""
+    data = frame_bytes(read_source(source), form)
+    for offset, frame in frames(data):
+        click.echo(json.dumps(as_object(offset, frame)) if as_json else as_text(offset, frame))
+
+
+def read_source(source: Path, standard_input: BinaryIO | None = None) -> bytes:
+    """The whole input, at most `MAX_INPUT_BYTES`.
+
+    Raises:
+        ConfigError: it is larger.
+        OSError: it cannot be read.
+    """
+    if str(source) == "-":
+        data = (standard_input or sys.stdin.buffer).read(MAX_INPUT_BYTES + 1)
+    else:
+        with source.open("rb") as file:
+            data = file.read(MAX_INPUT_BYTES + 1)
+    if len(data) > MAX_INPUT_BYTES:
+        raise ConfigError("FILE", str(source), f"at most {MAX_INPUT_BYTES >> 20} MiB; cut it at a frame's start")
+    return data
+
+
+def frame_bytes(data: bytes, form: str = "auto") -> bytes:
+    """The frames' bytes out of what was read: hexadecimal text is turned into bytes.
+
+    Raises:
+        ConfigError: `form` is "hex" and it is none.
+    """
+    if form == "binary":
+        return data
+    text = b"\n".join(line.partition(b"#")[0] for line in data.split(b"\n"))
+    if form == "auto" and not (data.strip() and _HEX_DIGITS.issuperset(text)):
+        return data
+    try:
+        return bytes.fromhex(text.decode("ascii"))
+    except ValueError as error:
+        if form == "auto" and not data.isascii():
+            return data
+        raise ConfigError("--format", "hex", f"pairs of hexadecimal digits; {error}") from error
+
+
+def frames(data: bytes) -> Iterator[tuple[int, Frame]]:
+    """Each frame with where it begins.
+
+    Raises:
+        FrameError: bytes that are no frame, or a last one that is not whole; what came before was yielded.
+    """
+    offset = 0
+    while offset < len(data):
+        try:
+            frame = decode_frame(data, offset)
+        except FrameError as error:
+            if error.offset is not None:
+                raise
+            raise FrameError(str(error), offset=offset, header=data[offset : offset + HEADER_BYTES]) from error
+        yield offset, frame
+        offset += frame.size
+
+
+def as_object(offset: int, frame: Frame) -> dict[str, Any]:
+    """A frame as JSON: its place, its header, and its message's fields. u64 fields and bytes are text."""
+    message, problem = _message(frame)
+    result: dict[str, Any] = {
+        "offset": offset,
+        "bytes": frame.size,
+        "magic": code_name(Magic, frame.magic),
+        "opcode": code_name(Opcode, frame.opcode),
+        "message": type(message).__name__,
+        "opaque": frame.opaque,
+    }
+    if frame.is_request:
+        result["vbid"] = frame.vbid
+    else:
+        result["status"] = code_name(Status, frame.status)
+    if frame.cas:
+        result["cas"] = str(frame.cas)
+    if frame.datatype:
+        result["datatype"] = frame.datatype
+    result["fields"] = {field.name: str(value) if field.width == 8 else int(value) for field, value in _fields(message)}
+    if isinstance(message, RawRequest | RawResponse) and frame.extras:
+        result["extras_hex"] = frame.extras.hex()
+    for name, part in (("framing", frame.framing), ("key", frame.key), ("value", message.value)):
+        if part:
+            result |= _part(name, part)
+    if problem:
+        result["problem"] = problem
+    return result
+
+
+def as_text(offset: int, frame: Frame) -> str:
+    """A frame as one line, its key and value as lines below it."""
+    message, problem = _message(frame)
+    head = [f"{offset:08x}", "→" if frame.is_request else "←", code_name(Opcode, frame.opcode)]
+    if not frame.is_request:
+        head.append(code_name(Status, frame.status))
+    words = [f"vb:{frame.vbid}"] if frame.is_request else []
+    words.append(f"opaque:0x{frame.opaque:x}")
+    if frame.cas:
+        words.append(f"cas:0x{frame.cas:x}")
+    if frame.datatype:
+        words.append(f"datatype:{_datatype(frame.datatype)}")
+    if frame.framing:
+        words.append(f"framing:{frame.framing.hex()}")
+    words += [f"{field.name}={_number(field, value)}" for field, value in _fields(message)]
+    if isinstance(message, RawRequest | RawResponse) and frame.extras:
+        words.append(f"extras:{frame.extras.hex()}")
+    lines = [f"{' '.join(head)}  {' '.join(words)}  ({frame.size} B)"]
+    lines += [
+        f"           {name}: {_shown(part)}" for name, part in (("key", frame.key), ("value", message.value)) if part
+    ]
+    if problem:
+        lines.append(f"           problem: {problem}")
+    return "\n".join(lines)
+
+
+def _message(frame: Frame) -> tuple[Message, str | None]:
+    """The frame's message; for a request that has none of the layouts the raw one, and why.
+
+    Most responses are bare headers, or carry the text of an error: a raw one is nothing to worry about.
+    """
+    message = decode_message(frame)
+    if not isinstance(message, RawRequest):
+        return message, None
+    try:
+        decode_message(frame, strict=True)
+    except FieldError as error:
+        return message, str(error)
+    return message, None
+
+
+def _fields(message: Message) -> list[tuple[Field, int]]:
+    if isinstance(message, RawRequest | RawResponse):
+        return []
+    return [(field, int(getattr(message, field.name))) for field in message.layout.fields]
+
+
+def _number(field: Field, value: int) -> str:
+    """Flags and names of branches in hexadecimal, as the documents write them; everything else in decimal."""
+    return f"0x{value:x}" if "uuid" in field.name or field.name == "flags" else str(value)
+
+
+def _datatype(value: int) -> str:
+    names = [flag.name or "" for flag in Datatype if value & flag]
+    unknown = value & ~sum(flag.value for flag in Datatype)
+    return "|".join(names + ([f"0x{unknown:x}"] if unknown else []))
+
+
+def _part(name: str, part: bytes) -> dict[str, str]:
+    try:
+        return {name: part.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {f"{name}_hex": part.hex()}
+
+
+def _shown(part: bytes) -> str:
+    try:
+        text = part.decode("utf-8")
+        is_readable = text.isprintable()
+    except UnicodeDecodeError:
+        is_readable = False
+    if not is_readable:
+        text = part.hex()
+    if len(text) <= TEXT_CHARACTERS:
+        return text
+    return f"{text[:TEXT_CHARACTERS]}… ({len(part)} B)"

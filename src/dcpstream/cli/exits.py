@@ -1,0 +1,81 @@
+"""Which exception becomes which message and exit status. The only place that knows.
+
+Exit statuses:
+
+| status | meaning |
+| --- | --- |
+| 0 | done |
+| 1 | done, but the result is a no (tables differ), or a failure that has no status of its own |
+| 2 | wrong option or value |
+| 3 | the node cannot be reached, or the connection broke |
+| 4 | the node refuses user, password, bucket or privilege |
+| 5 | bytes that are not what they should be: bad frames, a damaged file |
+| 6 | history that was read is void or gone: rollback, purge |
+| 7 | something that this command needs is not installed |
+| 130 | interrupted (Ctrl-C) |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dcpstream import errors
+
+OK = 0
+FAILED = 1
+USAGE = 2
+UNREACHABLE = 3
+REFUSED = 4
+BAD_DATA = 5
+VOID_HISTORY = 6
+NOT_INSTALLED = 7
+INTERRUPTED = 130
+
+# First match wins, so subclasses stand before their bases.
+_STATUS_OF: tuple[tuple[type[BaseException], int], ...] = (
+    (errors.ConfigError, USAGE),
+    (errors.AuthenticationFailed, REFUSED),
+    (errors.AuthenticationError, REFUSED),
+    (errors.AccessDenied, REFUSED),
+    (errors.NoBucket, REFUSED),
+    (errors.ConnectionLost, UNREACHABLE),
+    (errors.RollbackRequired, VOID_HISTORY),
+    (errors.HistoryPurged, VOID_HISTORY),
+    (errors.WireError, BAD_DATA),
+    (errors.RemoteProtocolError, BAD_DATA),
+    (errors.CorruptLog, BAD_DATA),
+)
+
+_EXTRA_OF = {
+    "numpy": "arrow",
+    "pyarrow": "arrow",
+    "pyspark": "spark",
+    "deltalake": "spark",
+    "matplotlib": "demo",
+}
+"""Which extra of ours brings a package in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a command ends: the exit status, and what is said on standard error."""
+
+    status: int
+    message: str
+
+
+def exit_for(error: BaseException) -> Exit | None:
+    """How to end after this exception, or None for one that nobody foresaw (then a traceback is in place)."""
+    if isinstance(error, errors.DcpstreamError):
+        status = next((status for kind, status in _STATUS_OF if isinstance(error, kind)), FAILED)
+        return Exit(status, str(error))
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _EXTRA_OF:
+        package = (error.name or "").partition(".")[0]
+        return Exit(
+            NOT_INSTALLED,
+            f"{package} is not installed; this command needs it: pip install 'dcpstream[{_EXTRA_OF[package]}]'",
+        )
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return Exit(FAILED, f"{where}{error.strerror}")
+    return None

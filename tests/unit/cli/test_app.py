@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from dcpstream import __version__
+from dcpstream.cli import app, exits
+from dcpstream.errors import AuthenticationFailed, ConnectTimeout
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    @click.command("stream")
+    def command() -> None:
+        raise error
+
+    monkeypatch.setattr(app.LazyGroup, "get_command", lambda self, ctx, name: command)
+
+
+def test_help_lists_the_commands_without_importing_them() -> None:
+    code = (
+        "import sys, dcpstream.cli.app as app\n"
+        "status = app.run(['--help'])\n"
+        "heavy = {'numpy', 'pyarrow', 'pyspark', 'aiohttp', 'rich', 'asyncio', 'dcpstream.wire', 'dcpstream.node'}\n"
+        "print('HEAVY', sorted(heavy & set(sys.modules)))\n"
+        "raise SystemExit(status)"
+    )
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert outcome.returncode == 0, outcome.stderr
+    for name in ("decode", "demo", "node", "stream"):
+        assert f"\n  {name} " in outcome.stdout
+    assert "HEAVY []" in outcome.stdout
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["--version"]) == 0
+    assert __version__ in capsys.readouterr().out
+
+
+def test_no_such_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["strem"]) == exits.USAGE
+    assert "strem" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (ConnectTimeout("nobody listens at 127.0.0.1:1"), exits.UNREACHABLE, "nobody listens"),
+        (AuthenticationFailed("user 'x' was refused"), exits.REFUSED, "refused"),
+        (ModuleNotFoundError("No module named 'pyspark'", name="pyspark"), exits.NOT_INSTALLED, "dcpstream[spark]"),
+        (FileNotFoundError(2, "No such file or directory", "x.bin"), exits.FAILED, "x.bin: No such file"),
+        (KeyboardInterrupt(), exits.INTERRUPTED, "interrupted"),
+    ],
+)
+def test_errors_become_a_line_and_a_status(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    status: int,
+    text: str,
+) -> None:
+    failing(monkeypatch, error)
+    assert app.run(["stream"]) == status
+    output = capsys.readouterr().err
+    assert text in output
+    assert "Traceback" not in output
+
+
+def test_debug_lets_the_error_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, ConnectTimeout("nobody"))
+    with pytest.raises(ConnectTimeout):
+        app.run(["--debug", "stream"])
+
+
+def test_errors_that_nobody_foresaw_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        app.run(["stream"])
+
+
+def test_a_result_is_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command("demo")
+    def command() -> int:
+        return 1
+
+    monkeypatch.setattr(app.LazyGroup, "get_command", lambda self, ctx, name: command)
+    assert app.run(["demo"]) == 1
+
+
+def test_python_m_runs_it(tmp_path: Path) -> None:
+    file = tmp_path / "garbage.bin"
+    file.write_bytes(b"\xff" * 40)
+    outcome = subprocess.run(
+        [sys.executable, "-m", "dcpstream.cli", "decode", str(file)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert outcome.returncode == exits.BAD_DATA
+    assert "at byte 0" in outcome.stderr
+    assert "Traceback" not in outcome.stderr
