@@ -1,0 +1,401 @@
+"""The driver's side of the source: asks the cluster, decides by the planner's rules, and keeps what it has learnt.
+
+Holds one `Cluster` for the life of a query. Knows nothing of Spark's classes.
+
+What is kept in memory, and only makes things cheaper, never different: ends of snapshots that were completed while a
+query stood still (`_completed`), so that a failover of an idle vbucket costs no rollback.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from dcpstream.client.blocking import Cluster
+from dcpstream.client.ranges import Accepted, RollbackTo
+from dcpstream.client.resume import BranchState
+from dcpstream.errors import AuthenticationFailed, ConfigError, ConnectionLost, OffsetError, RollbackRequired
+from dcpstream.model import StreamOffset
+from dcpstream.runtime import Clock, SystemClock
+from dcpstream.spark import planner
+from dcpstream.spark.offsets import (
+    SourceOffset,
+    StartMarker,
+    VbucketOffset,
+    is_start_marker,
+    user_position,
+    user_seqno,
+)
+from dcpstream.spark.options import OffsetSpec, OnRollback, RewindTo, SourceOptions
+from dcpstream.spark.planner import PlannedRange
+
+RETRY_INTERVAL_S = 0.2
+"""Pause between two questions to a cluster that does not answer."""
+
+FULL_OBSERVATION_INTERVAL_S = 5.0
+"""At least so often the branches of all vbuckets are asked for, not only of those whose high seqno moved: a failover may
+leave a vbucket at the very seqno where it was."""
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+def open_cluster(options: SourceOptions) -> Cluster:
+    """A cluster for these options; connects when it is first used."""
+    return Cluster(
+        options.connection_string,
+        username=options.username,
+        password=options.password,
+        bucket=options.bucket,
+        connect_timeout_s=options.connect_timeout_s,
+        collections=options.collections,
+        name="dcpstream-spark",
+    )
+
+
+class Coordinator:
+    """Plans batches of one query or of one batch read.
+
+    Args:
+        options: checked.
+        connect: makes the cluster.
+        clock: for the time that a cluster may stay away.
+        default_start: startingOffsets if the user gave none.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        *,
+        default_start: OffsetSpec,
+        connect: Callable[[SourceOptions], Cluster] = open_cluster,
+        clock: Clock | None = None,
+    ) -> None:
+        self._options = options
+        self._start = options.starting_offsets or default_start
+        self._connect = connect
+        self._clock = clock or SystemClock()
+        self._cluster_or_none: Cluster | None = None
+        self._completed: dict[int, StreamOffset] = {}
+        self._target: dict[int, int] | None = None
+        self._away_since: float | None = None
+        self._observed_all: tuple[float, tuple[int, int]] | None = None
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks a batch may have."""
+        return self._options.num_partitions or os.cpu_count() or 1
+
+    def close(self) -> None:
+        """Close the connections; a second time does nothing."""
+        cluster, self._cluster_or_none = self._cluster_or_none, None
+        if cluster is not None:
+            cluster.close()
+
+    def start_marker(self) -> StartMarker:
+        """The first offset of the query: a constant, without asking anybody."""
+        return StartMarker(self._start.kind, self._start.positions)
+
+    def parse(self, data: Any) -> SourceOffset:
+        """An offset as Spark gives it back.
+
+        Raises:
+            OffsetError: see `SourceOffset.from_json`; also if the bucket has another number of vbuckets now.
+        """
+        return SourceOffset.from_json(data, bucket=self._options.bucket, collections=self._options.collections)
+
+    def freeze_target(self) -> None:
+        """Remember the high seqnos of now as the end of the run.
+
+        Raises:
+            ConnectionLost: a vbucket has no active node for as long as idleTimeout says.
+        """
+
+        def ask() -> dict[int, int]:
+            high_seqnos = self._cluster.high_seqnos()
+            self._require_all(high_seqnos)
+            return high_seqnos
+
+        self._target = self._patiently(ask)
+
+    def report(self) -> SourceOffset | None:
+        """The high seqnos of now in the form of an offset, for lag; None if the cluster does not answer."""
+        try:
+            high_seqnos = self._cluster.high_seqnos()
+        except ConnectionLost:
+            return None
+        positions = {vbid: StreamOffset(0, high, high, high) for vbid, high in high_seqnos.items()}
+        return SourceOffset.starting_at(self._options.bucket, self._options.collections, positions)
+
+    def next_offset(self, data: Any, limit: int | None) -> dict[str, Any]:
+        """The end of the next batch.
+
+        Args:
+            data: parsed JSON of the end of the batch before, or of the start marker.
+            limit: seqnos to cover at most, None for all.
+
+        Returns:
+            The JSON of the end; `data` itself, unchanged, if there is nothing to do.
+
+        Raises:
+            RollbackRequired: a rollback is needed and onRollback is fail.
+            OffsetError: `data` cannot be used.
+            ConnectionLost: the cluster stays away for longer than idleTimeout.
+        """
+        if is_start_marker(data):
+            start = self._patiently(self.resolve_start)
+            return self._patiently(lambda: self._plan(start, limit)).based_on(start).to_json()
+        start = self.parse(data)
+        if self._target is not None:
+            end = self._patiently(lambda: self._plan(start, limit))
+        else:
+            try:
+                end = self._plan(start, limit)
+                self._away_since = None
+            except AuthenticationFailed:
+                raise
+            except ConnectionLost as error:
+                # A query that runs on should outlive a node's restart: no news now, and Spark asks again.
+                self._note_away(error)
+                end = start
+        return data if end is start else end.to_json()
+
+    def unanchored_offset(self) -> dict[str, Any]:
+        """The high seqnos of now as an end, when nobody says where the batch starts.
+
+        Its bounds begin at 0, so they hold for every start, and it has no recorded positions.
+        """
+        states = self._patiently(lambda: self._observe(None))
+        vbids = range(self._cluster.map.vbucket_count)
+        self._require_all(states)
+        positions = {
+            vbid: StreamOffset(states[vbid].vbuuid, states[vbid].high_seqno, 0, None)
+            if states[vbid].high_seqno
+            else StreamOffset.ZERO
+            for vbid in vbids
+        }
+        end = SourceOffset.starting_at(self._options.bucket, self._options.collections, positions)
+        return end.based_on(self._patiently(self.resolve_start)).to_json()
+
+    def batch(self) -> tuple[SourceOffset, SourceOffset]:
+        """Start and end of a batch read, by startingOffsets and endingOffsets.
+
+        Raises:
+            ConnectionLost: a vbucket has no active node for as long as idleTimeout says.
+        """
+        start = self._patiently(self.resolve_start)
+        self.freeze_target()
+        assert self._target is not None
+        ending = self._options.ending_offsets
+        if ending.kind == "positions":
+            for vbid, data in ending.positions.items():
+                seqno = self._user(user_seqno, "endingOffsets", data)
+                high = self._target.get(vbid)
+                if high is None or seqno > high:
+                    raise ConfigError("endingOffsets", f"{vbid}: {seqno}", f"at most the vbucket's high seqno, {high}")
+                self._target[vbid] = seqno
+        return start, self._patiently(lambda: self._plan(start, None))
+
+    def ranges(self, start_data: Any, end_data: Any) -> list[PlannedRange]:
+        """What lies between two offsets that Spark logged.
+
+        Raises:
+            OffsetError: one of them cannot be used.
+        """
+        end = self.parse(end_data)
+        start = end.base_offset() if is_start_marker(start_data) else self.parse(start_data)
+        ranges = self.ranges_between(start, end)
+        unknown = [planned.range.vbid for planned in ranges if planned.range.start.is_planned]
+        if not unknown:
+            return ranges
+        # Only an unanchored end does not hold its completed start. The batch before was read, so now will do as well.
+        observed = self._patiently(lambda: self._observe(unknown))
+        return self.ranges_between(planner.completed(start, observed), end)
+
+    def ranges_between(self, start: SourceOffset, end: SourceOffset) -> list[PlannedRange]:
+        """What lies between two offsets."""
+        return planner.planned_ranges(start, end, to_zero=self._options.rewind_to is RewindTo.ZERO)
+
+    def tasks_of(self, ranges: list[PlannedRange]) -> list[tuple[str, tuple[PlannedRange, ...]]]:
+        """The ranges as (node, ranges) of each task."""
+        if not ranges:
+            return []
+        cluster_map = self._patiently(lambda: self._cluster.map)
+        nodes = {
+            vbid: str(node)
+            for vbid in (planned.range.vbid for planned in ranges)
+            if (node := cluster_map.active_node(vbid)) is not None
+        }
+        return planner.balance(ranges, nodes, self.tasks)
+
+    def resolve_start(self) -> SourceOffset:
+        """Positions for the start marker."""
+        spec = self._start
+        vbids = range(self._cluster.map.vbucket_count)
+        positions: dict[int, StreamOffset] = dict.fromkeys(vbids, StreamOffset.ZERO)
+        if spec.kind == "latest":
+            states = self._observe(None)
+            self._require_all(states)
+            for vbid, state in states.items():
+                if state.high_seqno:
+                    high = state.high_seqno
+                    positions[vbid] = StreamOffset(state.vbuuid, high, high, high)
+        elif spec.kind == "positions":
+            states = self._observe(spec.positions)
+            for vbid, data in spec.positions.items():
+                if vbid not in positions:
+                    raise ConfigError("startingOffsets", vbid, f"vbuckets below {len(positions)}")
+                if vbid not in states:
+                    raise ConnectionLost(f"no node has vbucket {vbid} active now, so its branch is not known")
+                vbuuid = states[vbid].vbuuid
+
+                def read(value: Any, vbuuid: int = vbuuid) -> StreamOffset:
+                    return user_position(value, vbuuid_of_branch=vbuuid)
+
+                positions[vbid] = self._user(read, "startingOffsets", data)
+        return SourceOffset.starting_at(self._options.bucket, self._options.collections, positions)
+
+    @property
+    def _cluster(self) -> Cluster:
+        if self._cluster_or_none is None:
+            self._cluster_or_none = self._connect(self._options)
+        return self._cluster_or_none
+
+    def _plan(self, logged: SourceOffset, limit: int | None) -> SourceOffset:
+        """The next end; `logged` itself if nothing moves."""
+        self._require_same_vbuckets(logged)
+        start = self._with_learnt(logged)
+        observed = self._observe_interesting(start)
+        if not observed:
+            return logged
+        start = planner.completed(start, observed)
+        self._learn(start)
+        landings = self._landings(start, observed)
+        end = planner.plan_end_offset(start, observed, landings, limit=limit, target=self._target, tasks=self.tasks)
+        return logged if end is start else end
+
+    def _observe_interesting(self, start: SourceOffset) -> dict[int, BranchState]:
+        """Observations of the vbuckets that may have something to tell.
+
+        Most vbuckets of an idle bucket stand where they stood, and only the others are worth two questions each, except
+        now and then, and when the cluster map has changed.
+        """
+        now = self._clock.monotonic()
+        version = self._cluster.map.version
+        last = self._observed_all
+        if last is None or last[1] != version or now - last[0] >= FULL_OBSERVATION_INTERVAL_S:
+            observed = self._observe(None)
+            self._observed_all = (now, version)
+            return observed
+        high_seqnos = self._cluster.high_seqnos()
+        interesting = [
+            vbid
+            for vbid, entry in start.vbuckets.items()
+            if vbid in high_seqnos and (high_seqnos[vbid] != entry.at.seqno or entry.at.snapshot_end is None)
+        ]
+        return self._observe(interesting) if interesting else {}
+
+    def _observe(self, vbids: Iterable[int] | None) -> dict[int, BranchState]:
+        return dict(self._cluster.observe(vbids))
+
+    def _landings(self, start: SourceOffset, observed: dict[int, BranchState]) -> dict[int, StreamOffset]:
+        """Positions that replace refused ones. Vbuckets that could not be asked are taken out of `observed`."""
+        asked = planner.suspects(start, observed)
+        landings: dict[int, StreamOffset] = {}
+        to_zero = self._options.rewind_to is RewindTo.ZERO
+        for _ in range(planner.MAX_LANDING_STEPS):
+            if not asked:
+                break
+            answers = self._cluster.check_positions(asked)
+            again: dict[int, StreamOffset] = {}
+            for vbid, position in asked.items():
+                answer = answers.get(vbid)
+                if isinstance(answer, RollbackTo):
+                    if self._options.on_rollback is OnRollback.FAIL:
+                        raise RollbackRequired(vbid, answer.seqno, rollback_message(vbid, position, answer.seqno))
+                    entry = start.vbuckets[vbid]
+                    landings[vbid] = planner.landing(entry, position, answer.seqno, to_zero=to_zero)
+                    if landings[vbid].seqno:
+                        again[vbid] = landings[vbid]
+                elif not isinstance(answer, Accepted):
+                    # Its node went away: decided when it is back.
+                    observed.pop(vbid, None)
+                    landings.pop(vbid, None)
+            asked = again
+        landings.update(dict.fromkeys(asked, StreamOffset.ZERO))
+        return landings
+
+    def _with_learnt(self, logged: SourceOffset) -> SourceOffset:
+        """The logged offset with the ends of snapshots that an earlier, fruitless planning could complete."""
+        vbuckets: dict[int, VbucketOffset] = {}
+        for vbid, entry in logged.vbuckets.items():
+            learnt = self._completed.get(vbid)
+            if learnt is not None and entry.at.snapshot_end is None and planner.same_place(learnt, entry.at):
+                vbuckets[vbid] = replace(entry, at=learnt)
+            else:
+                vbuckets[vbid] = entry
+        return replace(logged, vbuckets=vbuckets)
+
+    def _learn(self, start: SourceOffset) -> None:
+        self._completed = {
+            vbid: entry.at for vbid, entry in start.vbuckets.items() if entry.at.snapshot_end is not None
+        }
+
+    def _require_same_vbuckets(self, offset: SourceOffset) -> None:
+        count = self._cluster.map.vbucket_count
+        if len(offset.vbuckets) != count:
+            raise OffsetError(
+                f"The checkpoint's offset has {len(offset.vbuckets)} vbuckets, bucket {self._options.bucket!r} has "
+                f"{count}: it is another bucket by now. Start the query with another checkpointLocation and empty tables."
+            )
+
+    def _require_all(self, known: Mapping[int, object]) -> None:
+        missing = [vbid for vbid in range(self._cluster.map.vbucket_count) if vbid not in known]
+        if missing:
+            shown = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
+            raise ConnectionLost(
+                f"{len(missing)} vbuckets ({shown}) of bucket {self._options.bucket!r} have no active node that answers"
+            )
+
+    def _user(self, read: Callable[[Any], T], option: str, data: Any) -> T:
+        try:
+            return read(data)
+        except ValueError as error:
+            raise ConfigError(option, data, f"a seqno or a position ({error})") from None
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """Ask until there is an answer, for as long as idleTimeout says."""
+        while True:
+            try:
+                answer = ask()
+            except AuthenticationFailed:
+                raise
+            except ConnectionLost as error:
+                self._note_away(error)
+                threading.Event().wait(RETRY_INTERVAL_S)
+            else:
+                self._away_since = None
+                return answer
+
+    def _note_away(self, error: ConnectionLost) -> None:
+        """Raise the error if the cluster has been away for too long."""
+        now = self._clock.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+            _log.warning("the cluster does not answer, asking again: %s", error)
+        if now - self._away_since >= self._options.idle_timeout_s:
+            raise error
+
+
+def rollback_message(vbid: int, position: StreamOffset, seqno: int) -> str:
+    """What a user sees when a rollback is needed and onRollback is fail."""
+    return (
+        f"vbucket {vbid}: the bucket's history no longer contains what was read up to seqno {position.seqno} (branch "
+        f"{position.vbuuid}); the node asks to roll back to {seqno}. Rows above that may be void. Set "
+        "onRollback=rewindAndMark to get a control row (op = 'rollback') followed by the rows of the new history, or "
+        "start with another checkpointLocation and empty tables."
+    )

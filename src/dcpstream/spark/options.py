@@ -1,0 +1,321 @@
+"""The options of the data source: what a user may write, checked once, before anything is opened.
+
+Spark hands options over as texts with names in any case. Everything else in the package works with `SourceOptions`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+from dcpstream.client.connection_string import parse as parse_connection_string
+from dcpstream.columnar import CHANGE_SCHEMA
+from dcpstream.errors import ConfigError
+
+MAX_OFFSETS_PER_TRIGGER = 1_000_000
+"""Seqnos that one micro-batch covers at most: enough to hide Spark's fixed cost of a batch, and small enough for a
+driver that collects the batch to write a table."""
+
+FLOW_CONTROL_BUFFER_BYTES = 4 * 1024 * 1024
+"""Flow-control window of one connection. It bounds a task's memory, and what is read in vain when a batch ends inside a
+snapshot."""
+
+MAX_BATCH_ROWS = 10_000
+"""Rows of one Arrow RecordBatch: from 1,000 to 100,000 it hardly matters, and 10,000 was best for large values."""
+
+CONNECT_TIMEOUT_S = 10.0
+"""Limit for connecting to a node and for each question to it."""
+
+IDLE_TIMEOUT_S = 60.0
+"""A task that gets nothing at all for so long gives up, and Spark decides about a retry."""
+
+MAX_PARTITIONS = 1024
+"""A vbucket is never split, so more partitions than vbuckets would be empty."""
+
+
+class OnRollback(StrEnum):
+    """What to do when the bucket's history no longer contains what was read."""
+
+    FAIL = "fail"
+    REWIND_AND_MARK = "rewindAndMark"
+
+
+class RewindTo(StrEnum):
+    """How far a rollback goes back: to the newest recorded position that the node accepts, or to the beginning."""
+
+    RECORDED = "recorded"
+    ZERO = "zero"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSpec:
+    """Where to start or end.
+
+    Attributes:
+        kind: "earliest", "latest" or "positions".
+        positions: vbucket → JSON object of a position, or a seqno as text, as the user wrote it. Empty unless `kind`
+            is "positions".
+    """
+
+    kind: Literal["earliest", "latest", "positions"]
+    positions: Mapping[int, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """All options, checked.
+
+    Attributes:
+        connection_string: of the cluster, as the SDKs take it.
+        username, password: of a user that may read the bucket by DCP.
+        bucket: its name.
+        collections: paths "scope.collection" or names in the default scope, sorted; None for all.
+        starting_offsets: None = earliest for a batch, latest for a stream (as in Spark's Kafka source).
+        ending_offsets: of a batch.
+        max_offsets_per_trigger: seqnos that one micro-batch covers at most.
+        num_partitions: tasks of a batch at most, None = cores of the driver.
+        value_format: "binary" or "string".
+        columns: of `CHANGE_SCHEMA`, in this order.
+        on_rollback, rewind_to: see the enums.
+        flow_control_buffer_bytes, max_batch_rows, connect_timeout_s, idle_timeout_s: bounds of a task.
+    """
+
+    connection_string: str
+    username: str
+    password: str = field(repr=False)
+    bucket: str
+    collections: tuple[str, ...] | None = None
+    starting_offsets: OffsetSpec | None = None
+    ending_offsets: OffsetSpec = OffsetSpec("latest")
+    max_offsets_per_trigger: int = MAX_OFFSETS_PER_TRIGGER
+    num_partitions: int | None = None
+    value_format: Literal["binary", "string"] = "binary"
+    columns: tuple[str, ...] = tuple(CHANGE_SCHEMA.names)
+    on_rollback: OnRollback = OnRollback.FAIL
+    rewind_to: RewindTo = RewindTo.RECORDED
+    flow_control_buffer_bytes: int = FLOW_CONTROL_BUFFER_BYTES
+    max_batch_rows: int = MAX_BATCH_ROWS
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
+    idle_timeout_s: float = IDLE_TIMEOUT_S
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
+        """Check the options that a user gave.
+
+        Args:
+            options: name → text; names in any case.
+
+        Raises:
+            ConfigError: an option is missing, unknown, or has a value that it may not have.
+        """
+        given = {name.lower(): (name, value) for name, value in options.items()}
+        values: dict[str, Any] = {}
+        for lower, (name, text) in given.items():
+            option = _BY_LOWER_NAME.get(lower)
+            if option is None:
+                raise ConfigError(name, _shown(lower, text), _unknown(lower))
+            values[option.attribute] = option.read(option.name, text)
+        for option in _OPTIONS:
+            if option.is_required and option.attribute not in values:
+                raise ConfigError(option.name, None, f"the option must be given: {option.meaning}")
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: its name as documented, the attribute it fills, how its text is read, and what it means."""
+
+    name: str
+    attribute: str
+    read: Callable[[str, str], Any]
+    meaning: str
+    default: str = ""
+    is_required: bool = False
+
+
+def option_table() -> tuple[Option, ...]:
+    """Every option, in the order of the documentation."""
+    return _OPTIONS
+
+
+def _shown(lower: str, text: str) -> str:
+    return "***" if "pass" in lower else text
+
+
+def _unknown(lower: str) -> str:
+    close = difflib.get_close_matches(lower, _BY_LOWER_NAME, n=1)
+    hint = f"did you mean {_BY_LOWER_NAME[close[0]].name}? " if close else ""
+    return f"there is no such option; {hint}known are {', '.join(option.name for option in _OPTIONS)}"
+
+
+def _text(name: str, text: str) -> str:
+    if not text.strip():
+        raise ConfigError(name, text, "a text that is not empty")
+    return text
+
+
+def _secret(name: str, text: str) -> str:
+    return text
+
+
+def _connection_string(name: str, text: str) -> str:
+    try:
+        parse_connection_string(text)
+    except ConfigError as error:
+        raise ConfigError(name, text, error.allowed) from None
+    return text
+
+
+def _integer(low: int, high: int) -> Callable[[str, str], int]:
+    def read(name: str, text: str) -> int:
+        try:
+            value = int(text)
+        except (TypeError, ValueError):
+            raise ConfigError(name, text, f"a whole number from {low} to {high}") from None
+        if not low <= value <= high:
+            raise ConfigError(name, text, f"a whole number from {low} to {high}")
+        return value
+
+    return read
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except (TypeError, ValueError):
+        value = -1.0
+    if not 0 < value <= 86_400:
+        raise ConfigError(name, text, "seconds, above 0 and at most 86400")
+    return value
+
+
+def _choice(*allowed: str) -> Callable[[str, str], str]:
+    by_lower = {value.lower(): value for value in allowed}
+
+    def read(name: str, text: str) -> str:
+        value = by_lower.get(text.strip().lower())
+        if value is None:
+            raise ConfigError(name, text, f"one of {', '.join(allowed)}")
+        return value
+
+    return read
+
+
+def _on_rollback(name: str, text: str) -> OnRollback:
+    return OnRollback(_choice(*OnRollback)(name, text))
+
+
+def _rewind_to(name: str, text: str) -> RewindTo:
+    return RewindTo(_choice(*RewindTo)(name, text))
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def _collections(name: str, text: str) -> tuple[str, ...]:
+    names = _names(text)
+    for path in names:
+        parts = path.split(".")
+        if len(parts) > 2 or not all(parts):
+            raise ConfigError(name, text, 'names like "scope.collection" or "collection", separated by commas')
+    return tuple(sorted(set(names)))
+
+
+def _columns(name: str, text: str) -> tuple[str, ...]:
+    known = {column.lower(): column for column in CHANGE_SCHEMA.names}
+    columns = [known.get(column.lower(), "") for column in _names(text)]
+    if "" in columns or len(set(columns)) != len(columns):
+        raise ConfigError(name, text, f"different names out of {', '.join(known.values())}, separated by commas")
+    return tuple(columns)
+
+
+def _starting(name: str, text: str) -> OffsetSpec:
+    return _offset_spec(name, text, ("earliest", "latest"))
+
+
+def _ending(name: str, text: str) -> OffsetSpec:
+    return _offset_spec(name, text, ("latest",))
+
+
+def _offset_spec(name: str, text: str, words: tuple[Literal["earliest", "latest"], ...]) -> OffsetSpec:
+    allowed = (
+        f'{" or ".join(words)}, or JSON {{"<vbucket>": "<seqno>" or a position with vbuuid, seqno, snapshot_start, '
+        "snapshot_end}, or an offset as this source reports it"
+    )
+    for word in words:
+        if text.strip().lower() == word:
+            return OffsetSpec(word)
+    try:
+        data = json.loads(text)
+    except ValueError:
+        raise ConfigError(name, text, allowed) from None
+    if isinstance(data, dict) and "vbuckets" in data:
+        data = data["vbuckets"]
+    if not isinstance(data, dict) or not data:
+        raise ConfigError(name, text, allowed)
+    positions: dict[int, Any] = {}
+    for vbid, position in data.items():
+        if not vbid.isdecimal() or int(vbid) >= MAX_PARTITIONS:
+            raise ConfigError(name, text, f"{allowed}; {vbid!r} is not a vbucket number")
+        positions[int(vbid)] = position
+    return OffsetSpec("positions", positions)
+
+
+_OPTIONS = (
+    Option(
+        "connectionString",
+        "connection_string",
+        _connection_string,
+        "the cluster, as the SDKs take it: couchbase://host[:port][,host…]",
+        is_required=True,
+    ),
+    Option("username", "username", _text, "a user that may read the bucket by DCP", is_required=True),
+    Option("password", "password", _secret, "the user's password", is_required=True),
+    Option("bucket", "bucket", _text, "name of the bucket", is_required=True),
+    Option("collections", "collections", _collections, "collections to read, separated by commas", "all"),
+    Option(
+        "startingOffsets",
+        "starting_offsets",
+        _starting,
+        "earliest, latest, or JSON; a stream uses it only without a checkpoint",
+        "earliest (batch), latest (stream)",
+    ),
+    Option("endingOffsets", "ending_offsets", _ending, "latest or JSON; of a batch", "latest"),
+    Option(
+        "maxOffsetsPerTrigger",
+        "max_offsets_per_trigger",
+        _integer(1, 2**31 - 1),
+        "seqnos that one micro-batch covers at most",
+        f"{MAX_OFFSETS_PER_TRIGGER}",
+    ),
+    Option(
+        "numPartitions", "num_partitions", _integer(1, MAX_PARTITIONS), "tasks of a batch at most", "driver's cores"
+    ),
+    Option("valueFormat", "value_format", _choice("binary", "string"), "type of the column value", "binary"),
+    Option("columns", "columns", _columns, "columns to build, separated by commas", "all"),
+    Option("onRollback", "on_rollback", _on_rollback, "fail, or rewindAndMark: go back and emit a control row", "fail"),
+    Option(
+        "rewindTo",
+        "rewind_to",
+        _rewind_to,
+        "with rewindAndMark: go back to a recorded position, or read the vbucket from zero",
+        "recorded",
+    ),
+    Option(
+        "flowControlBufferBytes",
+        "flow_control_buffer_bytes",
+        _integer(64 * 1024, 1024 * 1024 * 1024),
+        "flow-control window of a connection",
+        f"{FLOW_CONTROL_BUFFER_BYTES}",
+    ),
+    Option("maxBatchRows", "max_batch_rows", _integer(1, 1_000_000), "rows of an Arrow batch", f"{MAX_BATCH_ROWS}"),
+    Option("connectTimeout", "connect_timeout_s", _seconds, "seconds to connect or answer", f"{CONNECT_TIMEOUT_S:g}"),
+    Option("idleTimeout", "idle_timeout_s", _seconds, "seconds without any progress in a task", f"{IDLE_TIMEOUT_S:g}"),
+)
+
+_BY_LOWER_NAME = {option.name.lower(): option for option in _OPTIONS}

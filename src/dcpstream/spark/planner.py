@@ -1,0 +1,253 @@
+"""Planning of a batch: pure functions from offsets and observations to an end offset and to tasks.
+
+Knows no node, no Spark and no clock, so that every decision can be tested by itself.
+
+Theory of operation. A batch's end is written down before anyone reads it, so it is a promise about rows that nobody has
+seen yet. Three rules keep the promise safe:
+
+1. The end carries conservative bounds (`resume.plan_end`), and they are completed when a later batch is planned, by
+   what the vbucket's node says then (`resume.complete`): the branch must still be the one of the plan.
+2. A position whose branch is no longer the newest is put to the node before it is used (`suspects`), and if the node
+   refuses it, the batch begins at the position that the node does accept (`landing`). That position is written into
+   the end offset, so that a replay of the batch, and the bounds of its end, know where it really began.
+3. If the branch changed between a plan and the next one, a task may have met the new branch and gone back by itself, to
+   a place that no offset tells. Positions recorded before are then no longer what the reader of the rows has, so the
+   vbucket is read from its beginning.
+
+Sharing out a limit: whole vbuckets, those with the largest backlog first. A batch that ends inside a snapshot makes the
+node send the rest of that snapshot in vain; with shares in proportion to the backlog that would happen in every
+vbucket of every batch, and a first load in ten steps would receive five times what it delivers. Whoever waits grows,
+so nobody waits for ever. No vbucket gets more than one task's share, so that all tasks have work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dcpstream.client.ranges import VbucketRange
+from dcpstream.client.resume import BranchState, complete, plan_end, remember, step_back
+from dcpstream.model import StreamOffset
+from dcpstream.spark.offsets import Rewind, SourceOffset, VbucketOffset
+
+ROWS_PER_TASK_MIN = 2_000
+"""Below so many seqnos a further task costs more (11 to 30 ms) than it saves."""
+
+MAX_LANDING_STEPS = 8
+"""Refusals of one vbucket in a row: there are four recorded positions, then the beginning, which is never refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRange:
+    """One vbucket's part of a batch.
+
+    Attributes:
+        range: what to read; its start may be its end if there is only a rollback to tell of.
+        rolled_back_from: where the batch before had ended, if this one begins with a rollback.
+        new_vbuuid: the branch that is read then.
+    """
+
+    range: VbucketRange
+    rolled_back_from: StreamOffset | None = None
+    new_vbuuid: int = 0
+
+    @property
+    def seqnos(self) -> int:
+        """Seqnos to read, a bound of the rows."""
+        return self.range.end_seqno - self.range.start.seqno
+
+
+def completed(start: SourceOffset, observed: Mapping[int, BranchState]) -> SourceOffset:
+    """The offset with the ends of snapshots filled in as far as the observations tell them.
+
+    A vbucket that was not observed, or whose branch has changed, keeps its end unknown.
+    """
+    vbuckets: dict[int, VbucketOffset] = {}
+    for vbid, entry in start.vbuckets.items():
+        state = observed.get(vbid)
+        if entry.at.snapshot_end is None and state is not None and _continues(entry.at, state):
+            vbuckets[vbid] = replace(entry, at=complete(entry.at, state))
+        else:
+            vbuckets[vbid] = entry
+    return replace(start, vbuckets=vbuckets)
+
+
+def suspects(start: SourceOffset, observed: Mapping[int, BranchState]) -> dict[int, StreamOffset]:
+    """Positions that the node must be asked about: another branch is the newest, or it ends below the position."""
+    return {
+        vbid: entry.at
+        for vbid, entry in start.vbuckets.items()
+        if entry.at.seqno and (state := observed.get(vbid)) is not None and not _continues(entry.at, state)
+    }
+
+
+def landing(entry: VbucketOffset, refused: StreamOffset, rollback_seqno: int, *, to_zero: bool) -> StreamOffset:
+    """Where to try next after the node refused a position.
+
+    Args:
+        entry: the vbucket's offset at the end of the batch before.
+        refused: the position that the node refused: that of `entry`, or one that an earlier call returned.
+        rollback_seqno: the R of its answer.
+        to_zero: never use recorded positions.
+    """
+    # Rule 3: nobody knows where the reader of an end without bounds stands, now that its branch is gone.
+    if to_zero or entry.at.snapshot_end is None:
+        return StreamOffset.ZERO
+    return step_back(refused, rollback_seqno, entry.earlier)
+
+
+def plan_end_offset(
+    start: SourceOffset,
+    observed: Mapping[int, BranchState],
+    landings: Mapping[int, StreamOffset],
+    *,
+    limit: int | None = None,
+    target: Mapping[int, int] | None = None,
+    tasks: int = 1,
+) -> SourceOffset:
+    """The end of the next batch.
+
+    Args:
+        start: the end of the batch before, `completed`.
+        observed: branches and high seqnos now; a vbucket that is missing does not move.
+        landings: for vbuckets whose position was refused, the one that was accepted.
+        limit: seqnos to cover at most; None = all.
+        target: vbucket → seqno not to go beyond; None = none. A vbucket that is missing does not move.
+        tasks: how many tasks will read the batch.
+
+    Returns:
+        `start` itself if no vbucket moves.
+    """
+    begin: dict[int, StreamOffset] = {}
+    backlog: dict[int, int] = {}
+    for vbid, state in observed.items():
+        if vbid not in start.vbuckets:
+            continue
+        begin[vbid] = landings.get(vbid, start.vbuckets[vbid].at)
+        high = state.high_seqno if target is None else min(state.high_seqno, target.get(vbid, 0))
+        if high > begin[vbid].seqno and (vbid in landings or _is_readable(begin[vbid], state)):
+            backlog[vbid] = high - begin[vbid].seqno
+    takes = share_out(backlog, limit, tasks)
+    if not takes and not landings:
+        return start
+    vbuckets: dict[int, VbucketOffset] = {}
+    for vbid, entry in start.vbuckets.items():
+        take = takes.get(vbid, 0)
+        if vbid in landings:
+            vbuckets[vbid] = _rewound(entry, begin[vbid], observed[vbid].vbuuid, take)
+        elif take:
+            at = plan_end(begin[vbid], begin[vbid].seqno + take, observed[vbid].vbuuid)
+            vbuckets[vbid] = VbucketOffset(at, remember(entry.earlier, begin[vbid]))
+        else:
+            vbuckets[vbid] = replace(entry, rewound=None)
+    return SourceOffset(start.bucket, start.collections, vbuckets)
+
+
+def share_out(backlog: Mapping[int, int], limit: int | None, tasks: int = 1) -> dict[int, int]:
+    """How far each vbucket may move; see the module's text.
+
+    Args:
+        backlog: vbucket → seqnos that it could move, above 0.
+        limit: their sum at most; None = all.
+        tasks: how many tasks there will be.
+    Returns: vbucket → seqnos, only those above 0.
+    """
+    if limit is None or sum(backlog.values()) <= limit:
+        return dict(backlog)
+    most = max(1, -(-limit // max(1, tasks)))
+    left = limit
+    takes: dict[int, int] = {}
+    # Backlogs of about one size are taken in the order of vbuckets, so that a batch holds neighbours: a table that is
+    # laid out by vbucket then touches few of its files.
+    for vbid in sorted(backlog, key=lambda vbid: (-backlog[vbid].bit_length(), vbid)):
+        take = min(backlog[vbid], most, left)
+        if take == 0:
+            break
+        takes[vbid] = take
+        left -= take
+    return takes
+
+
+def planned_ranges(start: SourceOffset, end: SourceOffset, *, to_zero: bool) -> list[PlannedRange]:
+    """What lies between two offsets, per vbucket that moves.
+
+    Args:
+        start: the end of the batch before, as logged: perhaps with unknown ends of snapshots.
+        end: the end of this batch; its recorded positions hold the completed start.
+        to_zero: tasks may not use recorded positions.
+    """
+    ranges: list[PlannedRange] = []
+    for vbid, entry in end.vbuckets.items():
+        before = start.vbuckets[vbid].at if vbid in start.vbuckets else StreamOffset.ZERO
+        if same_place(before, entry.at):
+            continue
+        if entry.rewound is not None:
+            begin, rolled_back_from, new_vbuuid = entry.rewound.to, before, entry.rewound.vbuuid
+        else:
+            begin, rolled_back_from, new_vbuuid = before, None, 0
+            for old in entry.earlier:
+                if same_place(old, before):
+                    begin = old
+        earlier = () if to_zero else tuple(old for old in entry.earlier if old.seqno < begin.seqno)
+        planned = VbucketRange(vbid, begin, entry.at.seqno, earlier, entry.at.vbuuid)
+        ranges.append(PlannedRange(planned, rolled_back_from, new_vbuuid))
+    return ranges
+
+
+def balance(
+    ranges: Sequence[PlannedRange], node_of: Mapping[int, str], tasks: int
+) -> list[tuple[str, tuple[PlannedRange, ...]]]:
+    """The ranges as tasks: each of one node, of about the same size, a vbucket never split.
+
+    Args:
+        ranges: of the batch.
+        node_of: vbucket → a name for its node; vbuckets without one share the name "".
+        tasks: how many tasks there may be; nodes get at least one each.
+    Returns: (node, ranges) of each task.
+    """
+    per_node: dict[str, list[PlannedRange]] = {}
+    for planned in ranges:
+        per_node.setdefault(node_of.get(planned.range.vbid, ""), []).append(planned)
+    total = sum(planned.seqnos for planned in ranges)
+    tasks = max(1, min(tasks, -(-total // ROWS_PER_TASK_MIN)))
+    result: list[tuple[str, tuple[PlannedRange, ...]]] = []
+    for node, members in sorted(per_node.items()):
+        weight = sum(planned.seqnos for planned in members)
+        count = max(1, min(len(members), round(tasks * weight / total) if total else 1))
+        bins: list[tuple[int, list[PlannedRange]]] = [(0, []) for _ in range(count)]
+        for planned in sorted(members, key=lambda planned: (-planned.seqnos, planned.range.vbid)):
+            lightest = min(range(count), key=lambda index: (bins[index][0], index))
+            bins[lightest][1].append(planned)
+            bins[lightest] = (bins[lightest][0] + planned.seqnos, bins[lightest][1])
+        result.extend((node, tuple(members)) for _, members in bins if members)
+    return result
+
+
+def backlog_of(at: SourceOffset, high_seqnos: Mapping[int, int]) -> dict[int, int]:
+    """Vbucket → seqnos that are still to come, never below 0."""
+    return {
+        vbid: max(0, high_seqnos[vbid] - entry.at.seqno) for vbid, entry in at.vbuckets.items() if vbid in high_seqnos
+    }
+
+
+def _continues(at: StreamOffset, state: BranchState) -> bool:
+    """Whether the position lies on the branch that is written now."""
+    return at.seqno == 0 or (at.vbuuid == state.vbuuid and at.seqno <= state.high_seqno)
+
+
+def _is_readable(at: StreamOffset, state: BranchState) -> bool:
+    """Whether a position that was not refused may be read from: it is complete, or was never suspect."""
+    return at.snapshot_end is not None or _continues(at, state)
+
+
+def _rewound(entry: VbucketOffset, begin: StreamOffset, vbuuid: int, take: int) -> VbucketOffset:
+    below = tuple(old for old in entry.earlier if old.seqno < begin.seqno)
+    rewind = Rewind(begin, vbuuid)
+    if not take:
+        return VbucketOffset(begin, below, rewind)
+    return VbucketOffset(plan_end(begin, begin.seqno + take, vbuuid), remember(below, begin), rewind)
+
+
+def same_place(one: StreamOffset, other: StreamOffset) -> bool:
+    """The same position, whether or not its snapshot's end is known."""
+    return (one.vbuuid, one.seqno, one.snapshot_start) == (other.vbuuid, other.seqno, other.snapshot_start)

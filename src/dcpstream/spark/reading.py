@@ -1,0 +1,108 @@
+"""What runs in an executor: the ranges of one task, as RecordBatches for Spark.
+
+A rollback that was planned begins with its control row. One that the nodes ask for only now, because a failover came
+between planning and reading, is told by the reader as an event before the vbucket's first row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from dcpstream.client.blocking import Cluster
+from dcpstream.client.ranges import RollbackEvent
+from dcpstream.columnar import rollback_row
+from dcpstream.errors import RollbackRequired
+from dcpstream.runtime import Clock, SystemClock
+from dcpstream.spark import pool
+from dcpstream.spark.coordinator import open_cluster, rollback_message
+from dcpstream.spark.options import OnRollback, SourceOptions
+from dcpstream.spark.planner import PlannedRange
+from dcpstream.spark.schema import arrow_schema, conform
+
+
+@dataclass(eq=False)
+class DcpPartition(InputPartition):
+    """One task: ranges of vbuckets that one node holds.
+
+    Attributes:
+        node: its name, for people.
+        ranges: at most one per vbucket.
+    """
+
+    node: str
+    ranges: tuple[PlannedRange, ...]
+
+    def __repr__(self) -> str:
+        """Short: Spark prints partitions."""
+        return f"DcpPartition({self.node}, {len(self.ranges)} vbuckets)"
+
+
+def read_partition(
+    options: SourceOptions,
+    partition: DcpPartition,
+    *,
+    connect: Callable[[SourceOptions], Cluster] = open_cluster,
+    clock: Clock | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, as batches with exactly the declared schema.
+
+    Per vbucket in seqno order, after a control row if there was a rollback.
+
+    Raises:
+        RollbackRequired: onRollback is fail and a node asks for a rollback; or rows were already read when it came.
+        ConnectionLost: a node stays away for longer than idleTimeout.
+    """
+    pool.freeze_garbage_collector()
+    schema = arrow_schema(options.columns, options.value_format)
+    clock = clock or SystemClock()
+    for planned in partition.ranges:
+        if planned.rolled_back_from is not None:
+            start = planned.range.start
+            event = RollbackEvent(
+                vbid=planned.range.vbid,
+                from_seqno=planned.rolled_back_from.seqno,
+                to_seqno=start.seqno,
+                old_vbuuid=planned.rolled_back_from.vbuuid,
+                new_vbuuid=planned.new_vbuuid,
+                resumed_at=start,
+            )
+            yield conform(_control_row(event, options, clock), schema)
+    ranges = [planned.range for planned in partition.ranges if planned.seqnos > 0]
+    if not ranges:
+        return
+    with pool.borrowed(options, connect) as cluster:
+        for item in cluster.read_ranges(
+            ranges,
+            value_format=options.value_format,
+            columns=options.columns,
+            collections=options.collections,
+            buffer_bytes=options.flow_control_buffer_bytes,
+            max_batch_rows=options.max_batch_rows,
+            idle_timeout_s=options.idle_timeout_s,
+        ):
+            if isinstance(item, RollbackEvent):
+                if options.on_rollback is OnRollback.FAIL:
+                    refused = next(one.start for one in ranges if one.vbid == item.vbid)
+                    raise RollbackRequired(
+                        item.vbid, item.to_seqno, rollback_message(item.vbid, refused, item.to_seqno)
+                    )
+                yield conform(_control_row(item, options, clock), schema)
+            elif item.record_batch.num_rows:
+                yield conform(item.record_batch, schema)
+
+
+def _control_row(event: RollbackEvent, options: SourceOptions, clock: Clock) -> pa.RecordBatch:
+    return rollback_row(
+        event.vbid,
+        event.from_seqno,
+        event.to_seqno,
+        event.old_vbuuid,
+        event.new_vbuuid,
+        value_format=options.value_format,
+        columns=options.columns,
+        time=clock.time_ns(),
+    )

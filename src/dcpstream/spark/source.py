@@ -1,0 +1,185 @@
+"""What Spark sees: the data source `dcp`, its batch reader and its stream reader.
+
+Thin: options are checked in `options`, decisions are made in `coordinator` and `planner`, rows are read in `reading`.
+
+Versions of Spark, by feature and not by number: since 4.2 `latestOffset` gets the start and a limit, and a mix-in lets
+Trigger.AvailableNow run in several batches. Before that the limit is applied as far as the start is known, which is
+once the query has run a batch, and AvailableNow is one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from dcpstream.errors import ConfigError
+from dcpstream.spark.coordinator import Coordinator
+from dcpstream.spark.offsets import is_start_marker
+from dcpstream.spark.options import OffsetSpec, SourceOptions
+from dcpstream.spark.reading import DcpPartition, read_partition
+from dcpstream.spark.schema import spark_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+    HAS_ADMISSION_CONTROL = True
+except ImportError:  # Spark 4.0 and 4.1
+    HAS_ADMISSION_CONTROL = False
+
+
+class DcpDataSource(DataSource):
+    """Changes of a Couchbase bucket, read by DCP.
+
+    ```
+    spark.read.format("dcp").options(connectionString="couchbase://127.0.0.1", username="u", password="p",
+                                     bucket="default").load()
+    ```
+
+    Options: see `dcpstream.spark.options.option_table`. Columns: see `dcpstream.columnar.CHANGE_SCHEMA`.
+
+    Raises:
+        ConfigError: an option is missing, unknown, or has a value that it may not have.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        self._options = SourceOptions.parse(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "dcp"
+
+    def schema(self) -> StructType:
+        """The chosen columns."""
+        return spark_schema(self._options.columns, self._options.value_format)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch reader."""
+        self._require_own(schema)
+        return DcpBatchReader(self._options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """A stream reader, with what this version of Spark offers."""
+        self._require_own(schema)
+        return DcpStreamReader(self._options) if HAS_ADMISSION_CONTROL else PlainStreamReader(self._options)
+
+    def _require_own(self, schema: StructType) -> None:
+        if schema != self.schema():
+            raise ConfigError(
+                "schema", schema.simpleString(), "the source's own schema; choose columns with the option columns"
+            )
+
+
+class DcpBatchReader(DataSourceReader):
+    """Reads from startingOffsets to endingOffsets once."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan the batch: tasks of one node each."""
+        coordinator = Coordinator(self._options, default_start=OffsetSpec("earliest"))
+        try:
+            start, end = coordinator.batch()
+            return _partitions(coordinator, coordinator.ranges_between(start, end))
+        finally:
+            coordinator.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task."""
+        # Spark reads a batch without partitions as one with the partition None.
+        return read_partition(self._options, partition) if isinstance(partition, DcpPartition) else iter(())
+
+
+class _StreamReaderBase(DataSourceStreamReader):
+    """What both stream readers have: everything but the questions about the newest offset."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._coordinator = Coordinator(options, default_start=OffsetSpec("latest"))
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """A constant: Spark may ask several times, also after a restart, and logs only the ends of batches."""
+        return self._coordinator.start_marker().to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks between two logged offsets."""
+        return _partitions(self._coordinator, self._coordinator.ranges(start, end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task; runs in an executor."""
+        return read_partition(self._options, partition) if isinstance(partition, DcpPartition) else iter(())
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: the bucket keeps its history whether or not we have read it."""
+
+    def stop(self) -> None:
+        """Close the driver's connections."""
+        self._coordinator.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Go to the executors as options only: the coordinator holds sockets."""
+        return type(self), (self._options,)
+
+
+class PlainStreamReader(_StreamReaderBase):
+    """For Spark 4.0 and 4.1, which do not say where the next batch starts.
+
+    The start is known from the second batch on, from what Spark asked in `partitions`. For the first batch after a
+    restart, the end is planned as if from the beginning: without a limit, and with bounds that hold for every start.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        super().__init__(options)
+        self._end: dict[str, Any] | None = None
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name, before 4.2
+        """The end of the next batch."""
+        if self._end is None:
+            return self._coordinator.unanchored_offset()
+        return self._coordinator.next_offset(self._end, self._options.max_offsets_per_trigger)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks between two logged offsets; the end is where the next batch will start."""
+        self._end = end
+        return super().partitions(start, end)
+
+
+if HAS_ADMISSION_CONTROL:
+
+    class DcpStreamReader(_StreamReaderBase, SupportsTriggerAvailableNow):
+        """For Spark 4.2 and newer: admission control and Trigger.AvailableNow in several batches."""
+
+        def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+            """MaxOffsetsPerTrigger: seqnos, so at most that many rows."""
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+
+        def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+            """The end of the next batch; `start` itself if there is nothing new."""
+            rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+            if rows is None and not isinstance(limit, ReadAllAvailable):
+                rows = self._options.max_offsets_per_trigger
+            return self._coordinator.next_offset(start, rows)
+
+        def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+            """High seqnos of now: in the progress, `latestOffset` minus `endOffset` is the lag."""
+            report = self._coordinator.report()
+            return None if report is None else report.to_json()
+
+        def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+            """Freeze the high seqnos as the run's end."""
+            self._coordinator.freeze_target()
+
+
+def _partitions(coordinator: Coordinator, ranges: list[Any]) -> list[InputPartition]:
+    return [DcpPartition(node, members) for node, members in coordinator.tasks_of(ranges)]
+
+
+__all__ = ["HAS_ADMISSION_CONTROL", "DcpBatchReader", "DcpDataSource", "PlainStreamReader", "is_start_marker"]

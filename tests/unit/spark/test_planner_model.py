@@ -1,0 +1,122 @@
+"""Nothing is lost and nothing is repeated, whatever fails over between planning and reading."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcpstream.spark.coordinator import FULL_OBSERVATION_INTERVAL_S, Coordinator
+from dcpstream.spark.options import OffsetSpec, SourceOptions
+from tests.unit.spark.model import FakeClock, FakeCluster, Sink, collapsed, read_range
+
+KEYS = st.sampled_from("abcde")
+OPERATIONS = st.one_of(
+    st.tuples(st.just("write"), KEYS, st.one_of(st.none(), st.integers(0, 99))),
+    st.tuples(st.just("write"), KEYS, st.integers(0, 99)),
+    st.tuples(st.just("replica"), st.integers(0, 40), st.integers(0, 40)),
+    st.tuples(st.just("fail_over"), st.none(), st.none()),
+    st.tuples(st.just("plan"), st.one_of(st.none(), st.integers(1, 6)), st.none()),
+    st.tuples(st.just("read"), st.booleans(), st.none()),
+    st.tuples(st.just("poll"), st.none(), st.none()),
+    st.tuples(st.just("restart"), st.none(), st.none()),
+)
+
+
+class Query:
+    """A streaming query as Spark runs it: plan, log the end, read, commit; a failed batch is read again."""
+
+    def __init__(self, cluster: FakeCluster, rewind_to: str) -> None:
+        self.cluster = cluster
+        self.options = SourceOptions.parse(
+            {
+                "connectionString": "couchbase://localhost",
+                "username": "u",
+                "password": "p",
+                "bucket": "b",
+                "startingOffsets": "earliest",
+                "onRollback": "rewindAndMark",
+                "rewindTo": rewind_to,
+                "numPartitions": "2",
+            }
+        )
+        self.sink = Sink()
+        self.clock = FakeClock()
+        self.restart()
+        self.start: dict[str, Any] = self.coordinator.start_marker().to_json()
+        self.end: dict[str, Any] | None = None
+
+    def restart(self) -> None:
+        """A new process: all but the logged offsets is forgotten."""
+        self.coordinator = Coordinator(
+            self.options,
+            default_start=OffsetSpec("latest"),
+            connect=lambda options: self.cluster,
+            clock=self.clock,
+        )
+
+    def plan(self, limit: int | None) -> None:
+        if self.end is None:
+            end = self.coordinator.next_offset(self.start, limit)
+            if json.dumps(end) != json.dumps(self.start):
+                self.end = json.loads(json.dumps(end))
+
+    def poll(self) -> None:
+        """Spark asks for news and finds none that it may take: the limit keeps everything back."""
+        if self.end is None and "start" not in self.start:
+            self.coordinator.next_offset(self.start, 0)
+
+    def read(self, is_committed: bool) -> None:
+        if self.end is None:
+            return
+        before = copy.deepcopy(self.sink.rows)
+        for planned in self.coordinator.ranges(self.start, self.end):
+            vbid = planned.range.vbid
+            if planned.rolled_back_from is not None:
+                self.sink.apply(vbid, planned.range.start.seqno, [])
+            if planned.seqnos:
+                self.sink.apply(vbid, *read_range(self.cluster, planned.range))
+        if is_committed:
+            self.start, self.end = self.end, None
+        else:
+            self.sink.rows = before
+
+    def drain(self) -> None:
+        self.clock.now += FULL_OBSERVATION_INTERVAL_S
+        for _ in range(200):
+            self.plan(7)
+            if self.end is None:
+                return
+            self.read(True)
+        raise AssertionError("the query does not come to an end")
+
+
+@pytest.mark.parametrize("rewind_to", ["recorded", "zero"])
+@given(operations=st.lists(OPERATIONS, max_size=60))
+def test_the_rows_are_the_bucket_after_any_history(rewind_to: str, operations: list[tuple[str, Any, Any]]) -> None:
+    cluster = FakeCluster()
+    query = Query(cluster, rewind_to)
+    for name, first, second in operations:
+        if name == "write":
+            cluster.write(0, first, second)
+        elif name == "replica":
+            cluster.add_replica(0, first, second)
+        elif name == "fail_over":
+            cluster.fail_over(0)
+        elif name == "plan":
+            query.plan(first)
+        elif name == "read":
+            query.read(first)
+        elif name == "poll":
+            query.poll()
+        else:
+            query.restart()
+    query.read(True)
+    query.drain()
+    rows = query.sink.rows[0]
+    assert len({seqno for seqno, _, _ in rows}) == len(rows), "a row came twice"
+    assert collapsed(rows) == collapsed(cluster.active[0].rows)
