@@ -16,6 +16,7 @@ DcpstreamError
 │  └─ one class per known status: NotMyVbucket (config), KeyNotFound, KeyExists, AccessDenied, …
 ├─ StreamEnded (reason, offset)        a stream stopped before its end seqno
 ├─ RollbackRequired (vbid, seqno)      the producer asks for a rollback and no policy was given
+├─ OffsetError                         a recorded offset cannot be used: damaged, or of another bucket
 ├─ ConnectionLost (cause)
 │  ├─ ConnectTimeout                   no answer in time, or nobody listens
 │  ├─ DeadConnection                   the peer fell silent
@@ -55,6 +56,7 @@ __all__ = [
     "NotMyVbucket",
     "NotStored",
     "NotSupported",
+    "OffsetError",
     "OutOfMemory",
     "OutOfRange",
     "ProtocolError",
@@ -278,6 +280,10 @@ class RollbackRequired(DcpstreamError):
             or f"vbucket {vbid}: the producer asks to roll back to seqno {seqno}; what was read above it is no longer "
             "part of the bucket. Choose a rollback policy (for example on_rollback='rewind'), or start over."
         )
+
+
+class OffsetError(DcpstreamError):
+    """A recorded offset cannot be used: it is damaged, of another version, or belongs to another bucket."""
 
 
 class ConnectionLost(DcpstreamError):
