@@ -6,13 +6,27 @@ ranges. It is not safe for use by several threads at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import Literal
+from typing import Any, Protocol
 
+from dcpstream.client import connection_string as connection_strings
+from dcpstream.client.connection import NodeConnection
+from dcpstream.client.convert import ArrowConverter, ValueFormat
+from dcpstream.client.handshake import BUFFER_BYTES, DcpSettings, Login
+from dcpstream.client.hub import SocketHub
+from dcpstream.client.nodes import ConnectOptions, Nodes
+from dcpstream.client.questions import Question, Questions
 from dcpstream.client.ranges import Accepted, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
-from dcpstream.client.resume import BranchState
+from dcpstream.client.reader import ACTIVE_STATE, RollbackPolicy, StreamReader
+from dcpstream.client.resume import BranchState, observed
+from dcpstream.errors import ConfigError, ConnectTimeout
 from dcpstream.model import FailoverLog, Manifest, StreamOffset, VbucketMap
+from dcpstream.runtime import Clock, Random, SystemClock, SystemRandom
+from dcpstream.wire import Opcode
+from dcpstream.wire.values import decode_failover_log, decode_vbucket_seqnos
 
 CONNECT_TIMEOUT_S = 10.0
 """How long connecting to any node, with authentication and bucket, may take before ConnectTimeout."""
@@ -20,12 +34,53 @@ CONNECT_TIMEOUT_S = 10.0
 IDLE_TIMEOUT_S = 60.0
 """How long a bounded read may wait without any progress before it raises."""
 
-BUFFER_BYTES = 4 * 1024 * 1024
-"""Flow-control window of a connection in bytes: what the node may send before it is consumed, so the bound of memory,
-and of what is read in vain when a range ends inside a snapshot."""
-
 MAX_BATCH_ROWS = 10_000
 """Rows of a batch at most: what Spark takes best."""
+
+MIN_BUFFER_BYTES = 64 * 1024
+"""Smallest flow-control window: below it the node waits for acknowledgements most of the time."""
+
+MAX_BUFFER_BYTES = 1024 * 1024 * 1024
+"""Largest flow-control window."""
+
+MAX_WAIT_S = 1.0
+"""Longest single wait for sockets, so that clocks are looked at in between."""
+
+_VALUE_COLUMNS = frozenset(("value", "xattrs", "datatype"))
+
+
+class _Machine(Protocol):
+    """What `turn` drives: a reader, or questions."""
+
+    def received(self, connection: NodeConnection, now: float) -> None: ...
+    def lost(self, connection: NodeConnection, error: BaseException, now: float) -> None: ...
+    def next_timeout(self) -> float: ...
+    def handle_timeout(self, now: float) -> None: ...
+
+
+def turn(machine: _Machine, nodes: Nodes, hub: SocketHub, clock: Clock, limit_s: float = MAX_WAIT_S) -> None:
+    """Let sockets and clocks have their say once; waits until something happens, but at most `limit_s`."""
+    now = clock.monotonic()
+    for connection, error in hub.sync(nodes):
+        machine.lost(connection, error, now)
+    wait_s = min(machine.next_timeout() - now, limit_s)
+    for connection, lost in hub.poll(max(0.0, wait_s)):
+        if lost is None:
+            machine.received(connection, clock.monotonic())
+        else:
+            machine.lost(connection, lost, clock.monotonic())
+    machine.handle_timeout(clock.monotonic())
+
+
+def check_buffer_bytes(buffer_bytes: int) -> int:
+    """The window, if it is one.
+
+    Raises:
+        ConfigError: it is too small or too large.
+    """
+    if not MIN_BUFFER_BYTES <= buffer_bytes <= MAX_BUFFER_BYTES:
+        raise ConfigError("buffer_bytes", buffer_bytes, f"{MIN_BUFFER_BYTES} to {MAX_BUFFER_BYTES}")
+    return buffer_bytes
 
 
 class Cluster:
@@ -59,44 +114,98 @@ class Cluster:
         collections: Sequence[str] | None = None,
         name: str = "dcpstream",
     ) -> None:
-        raise NotImplementedError
+        parsed = connection_strings.parse(connection_string)
+        self._login = Login(username, password, bucket)
+        self._clock: Clock = SystemClock()
+        self._random: Random = SystemRandom()
+        self._collections = None if collections is None else tuple(collections)
+        self._options = ConnectOptions(
+            seeds=parsed.seeds,
+            network=parsed.network,
+            login=self._login,
+            connect_timeout_s=connect_timeout_s,
+            arrow=False,
+            settings=DcpSettings(name=f"{name}:control"),
+        )
+        self._name = name
+        self._control = Nodes(self._options, self._random)
+        self._control_hub: SocketHub | None = None
+        self._data: dict[DcpSettings, tuple[Nodes, SocketHub]] = {}
 
     @property
     def map(self) -> VbucketMap:
         """The newest cluster map that is known."""
-        raise NotImplementedError
+        if self._control.map is None:
+            self._ask([Question(Opcode.NOOP)])
+        assert self._control.map is not None
+        return self._control.map
 
     def manifest(self) -> Manifest:
         """The bucket's scopes and collections, asked now."""
-        raise NotImplementedError
+        question = Question(Opcode.GET_COLLECTIONS_MANIFEST)
+        self._ask([question])
+        if question.answer is None:
+            raise self._no_answer("the list of collections")
+        return Manifest.from_json(json.loads(question.answer.value))
 
     def high_seqnos(self) -> dict[int, int]:
         """Vbucket → high seqno on its active node. A vbucket that no reachable node has active is missing."""
-        raise NotImplementedError
+        questions = [
+            Question(Opcode.GET_ALL_VB_SEQNOS, node=node, extras=ACTIVE_STATE) for node in self.map.vbuckets_by_node()
+        ]
+        self._ask(questions)
+        result: dict[int, int] = {}
+        for question in questions:
+            if question.answer is not None:
+                result.update(decode_vbucket_seqnos(question.answer.value))
+        return result
 
     def failover_logs(self, vbids: Iterable[int] | None = None) -> dict[int, FailoverLog]:
         """Vbucket → failover log of its active node; all vbuckets if None. Unknown ones are missing."""
-        raise NotImplementedError
+        wanted = range(self.map.vbucket_count) if vbids is None else vbids
+        questions = [Question(Opcode.DCP_GET_FAILOVER_LOG, vbid) for vbid in wanted]
+        self._ask(questions)
+        return {
+            question.vbid: decode_failover_log(question.answer.value)
+            for question in questions
+            if question.answer is not None and question.vbid is not None
+        }
 
     def observe(self, vbids: Iterable[int] | None = None) -> dict[int, BranchState]:
         """Branch and high seqno of vbuckets, each as one observation: log, high seqno, log again.
 
         A vbucket whose node is not known, or whose branch changed meanwhile, is missing.
         """
-        raise NotImplementedError
+        wanted = list(range(self.map.vbucket_count)) if vbids is None else list(vbids)
+        before = self.failover_logs(wanted)
+        high_seqnos = self.high_seqnos()
+        after = self.failover_logs(wanted)
+        result: dict[int, BranchState] = {}
+        for vbid in wanted:
+            if vbid in before and vbid in high_seqnos and vbid in after:
+                state = observed(before[vbid], high_seqnos[vbid], after[vbid])
+                if state is not None:
+                    result[vbid] = state
+        return result
 
     def check_positions(self, positions: Mapping[int, StreamOffset]) -> dict[int, Accepted | RollbackTo]:
         """What the nodes say to positions, by streams of length zero, which send nothing.
 
         A vbucket that no reachable node has active is missing.
         """
-        raise NotImplementedError
+        questions = [Question(Opcode.DCP_STREAM_REQ, vbid, position=position) for vbid, position in positions.items()]
+        self._ask(questions)
+        return {
+            question.vbid: question.result
+            for question in questions
+            if question.result is not None and question.vbid is not None
+        }
 
     def read_ranges(
         self,
         ranges: Sequence[VbucketRange],
         *,
-        value_format: Literal["binary", "string"] = "binary",
+        value_format: ValueFormat = "binary",
         columns: Sequence[str] | None = None,
         collections: Sequence[str] | None = None,
         buffer_bytes: int = BUFFER_BYTES,
@@ -123,10 +232,92 @@ class Cluster:
             RollbackRequired: rows of a vbucket were yielded, and then its history was rolled back. Plan anew.
             ConnectTimeout, ConnectionLost: a node stays away for `idle_timeout_s`.
         """
-        raise NotImplementedError
+        check_buffer_bytes(buffer_bytes)
+        if max_batch_rows < 1:
+            raise ConfigError("max_batch_rows", max_batch_rows, "1 or more")
+        converter = ArrowConverter(value_format, columns, max_batch_rows)
+        names = self._collections if collections is None else tuple(collections)
+        return self._read(ranges, converter, _settings(self._name, buffer_bytes, columns), names, idle_timeout_s)
+
+    def _read(
+        self,
+        ranges: Sequence[VbucketRange],
+        converter: ArrowConverter,
+        settings: DcpSettings,
+        collections: tuple[str, ...] | None,
+        idle_timeout_s: float,
+    ) -> Iterator[ReadBatch | RollbackEvent]:
+        # Taken out while they are used, so that a second reader would make its own.
+        if settings in self._data:
+            nodes, hub = self._data.pop(settings)
+        else:
+            nodes = Nodes(replace(self._options, arrow=True, settings=settings), self._random)
+            hub = SocketHub()
+        if nodes.map is None or (self._control.map is not None and self._control.map.version > nodes.map.version):
+            nodes.map = self._control.map
+        reader = StreamReader(
+            ranges,
+            nodes,
+            self._random,
+            converter,
+            policy=RollbackPolicy.REWIND_UNREAD,
+            collections=collections,
+            idle_timeout_s=idle_timeout_s,
+            patience_s=idle_timeout_s,
+            now=self._clock.monotonic(),
+        )
+        is_clean = False
+        try:
+            for event in drive(reader, nodes, hub, self._clock):
+                if isinstance(event, RollbackEvent):
+                    yield event
+                else:
+                    record_batch, offsets = event
+                    yield ReadBatch(record_batch, offsets)
+            is_clean = True
+        finally:
+            # A reader that was left in the middle has streams open and bytes under way: its connections go.
+            if is_clean and settings not in self._data:
+                self._data[settings] = (nodes, hub)
+            else:
+                hub.close()
 
     def close(self) -> None:
         """Close all connections; a second time does nothing."""
+        if self._control_hub is not None:
+            self._control_hub.close()
+            self._control_hub = None
+            self._control = Nodes(self._options, self._random)
+        for _, hub in self._data.values():
+            hub.close()
+        self._data.clear()
+
+    def _ask(self, questions: list[Question]) -> None:
+        """Ask and wait; what is not answered within the connect time-out stays unanswered.
+
+        Raises:
+            ConnectTimeout: no node could be reached at all.
+        """
+        if self._control_hub is None:
+            self._control_hub = SocketHub()
+        machine = Questions(questions, self._control, self._random)
+        deadline = self._clock.monotonic() + self._options.connect_timeout_s
+        while not machine.is_done:
+            now = self._clock.monotonic()
+            machine.step(now)
+            machine.check()
+            if now >= deadline:
+                break
+            turn(machine, self._control, self._control_hub, self._clock, min(MAX_WAIT_S, deadline - now))
+            machine.check()
+        if self._control.map is None:
+            raise self._no_answer("the cluster map")
+
+    def _no_answer(self, what: str) -> ConnectTimeout:
+        return ConnectTimeout(
+            f"no node gave {what} within {self._options.connect_timeout_s:g} s. Tried {self._control.tried()}. "
+            "Is the node running, and is this its data port?"
+        )
 
     def __enter__(self) -> Cluster:
         """The cluster itself."""
@@ -137,3 +328,33 @@ class Cluster:
     ) -> None:
         """Close."""
         self.close()
+
+
+def drive(
+    reader: StreamReader, nodes: Nodes, hub: SocketHub, clock: Clock, should_stop: Callable[[], bool] = lambda: False
+) -> Iterator[tuple[Any, Mapping[int, StreamOffset]] | RollbackEvent]:
+    """What a reader gives out, until it is done or should stop."""
+    reader.resumed(clock.monotonic())
+    while not should_stop():
+        event = reader.next_event()
+        if event is not None:
+            yield event
+            reader.resumed(clock.monotonic())
+        elif reader.is_done:
+            # What was acknowledged or closed last goes out before the connections are put aside.
+            list(hub.poll(0.0))
+            return
+        else:
+            reader.step(clock.monotonic())
+            turn(reader, nodes, hub, clock)
+
+
+def _settings(name: str, buffer_bytes: int, columns: Sequence[str] | None) -> DcpSettings:
+    """What has to come over the wire for some columns."""
+    wanted = None if columns is None else frozenset(columns)
+    return DcpSettings(
+        name=name,
+        buffer_bytes=buffer_bytes,
+        xattrs=wanted is None or "xattrs" in wanted,
+        no_value=wanted is not None and not wanted & _VALUE_COLUMNS,
+    )

@@ -206,6 +206,20 @@ class PositionTracker:
         """A system event named a newer collections manifest."""
         self._manifest_uid = max(self._manifest_uid, uid)
 
+    def reached(self, end_seqno: int) -> bool:
+        """The stream went past a wanted end: nothing up to it is still to come. Returns whether the position moved.
+
+        If the next snapshot begins above the end, the position stays where the last one put it; otherwise the end
+        itself is the position, inside its snapshot.
+        """
+        if self._oso_high is not None or self._seqno >= end_seqno:
+            return False
+        start, end = self._marker or self._bounds
+        if not start <= end_seqno <= end:
+            return False
+        self.item(end_seqno)
+        return True
+
     def item(self, seqno: int) -> None:
         """An item, system event or seqno-advanced arrived (of many in a row under one marker, the last is enough).
 

@@ -1,0 +1,124 @@
+"""Single changes, for those who prefer objects to Arrow batches. Needs nothing but Python."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from dcpstream.errors import FieldError
+from dcpstream.model import StreamOffset
+from dcpstream.wire import Datatype, Frame, Opcode
+from dcpstream.wire.keys import split_collection_key
+from dcpstream.wire.values import decode_xattrs, snappy_uncompress
+
+_SEQNOS = struct.Struct(">QQ")
+_TWO = struct.Struct(">II")
+_ONE = struct.Struct(">I")
+_OPS = {
+    Opcode.DCP_MUTATION: "mutation",
+    Opcode.DCP_DELETION: "deletion",
+    Opcode.DCP_EXPIRATION: "expiration",
+}
+_DELETE_TIME_AT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of one document.
+
+    Attributes:
+        op: "mutation", "deletion" or "expiration".
+        key: the document's key.
+        value: the body, inflated and without xattrs; None for a deletion without one.
+        scope, collection: names; the id in hexadecimal if the name is not known.
+        vbid, vbuuid, seqno: where in which branch of history.
+        rev: how many times the document was changed, as the node counts.
+        cas: its version; nanoseconds since 1970 of the node's hybrid clock.
+        flags, datatype: as stored.
+        expiry: seconds since 1970 at which it expires, or was deleted; 0 for none.
+        xattrs: name → JSON text.
+    """
+
+    op: str
+    key: bytes
+    value: bytes | None
+    scope: str
+    collection: str
+    vbid: int
+    vbuuid: int
+    seqno: int
+    rev: int
+    cas: int
+    flags: int
+    datatype: int
+    expiry: int
+    xattrs: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeBatch:
+    """Changes that arrived together, and where their readers stand after them."""
+
+    changes: tuple[Change, ...]
+    offsets: Mapping[int, StreamOffset]
+
+
+def change_of(frame: Frame, has_collections: bool, names: Mapping[int, tuple[str, str]], vbuuid: int) -> Change:
+    """The change in a mutation, deletion or expiration.
+
+    Args:
+        frame: the message.
+        has_collections: whether its key begins with a collection id.
+        names: collection id → (scope name, collection name).
+        vbuuid: the branch of its stream.
+
+    Raises:
+        FieldError: key, value or extras are not what they should be.
+    """
+    collection_id, key = split_collection_key(frame.key) if has_collections else (0, frame.key)
+    scope, collection = names.get(collection_id) or ("", f"0x{collection_id:x}")
+    extras = frame.extras
+    flags = expiry = 0
+    try:
+        seqno, rev = _SEQNOS.unpack_from(extras)
+        if frame.opcode == Opcode.DCP_MUTATION:
+            flags, expiry = _TWO.unpack_from(extras, 16)
+        elif len(extras) >= _DELETE_TIME_AT + _ONE.size:
+            (expiry,) = _ONE.unpack_from(extras, _DELETE_TIME_AT)
+    except struct.error as error:
+        raise FieldError(f"extras of {len(extras)} bytes: {error}") from error
+    value: bytes | None = frame.value
+    xattrs: dict[str, bytes] = {}
+    if frame.datatype & Datatype.SNAPPY and value:
+        value = snappy_uncompress(value)
+    if frame.datatype & Datatype.XATTR and value:
+        xattrs, value = decode_xattrs(value)
+    if not value and frame.opcode != Opcode.DCP_MUTATION:
+        value = None
+    return Change(
+        op=_OPS[Opcode(frame.opcode)],
+        key=key,
+        value=value,
+        scope=scope,
+        collection=collection,
+        vbid=frame.vbid,
+        vbuuid=vbuuid,
+        seqno=seqno,
+        rev=rev,
+        cas=frame.cas,
+        flags=flags,
+        datatype=frame.datatype,
+        expiry=expiry,
+        xattrs=xattrs,
+    )
+
+
+def changes_of(
+    frames: Iterable[Frame],
+    has_collections: bool,
+    names: Mapping[int, tuple[str, str]],
+    vbuuids: Mapping[int, int],
+) -> tuple[Change, ...]:
+    """The changes in data messages, in their order."""
+    return tuple(change_of(frame, has_collections, names, vbuuids.get(frame.vbid, 0)) for frame in frames)

@@ -1,0 +1,90 @@
+"""From the rows of a session to what the user asked for: Arrow batches of changes, or single changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from dcpstream.client.changes import changes_of
+from dcpstream.client.rows import ArrowRows, FrameRows, require_columnar
+from dcpstream.client.session import RowsReceived
+from dcpstream.model import StreamOffset
+
+if TYPE_CHECKING:
+    from dcpstream.columnar import WireChunk
+
+Names = Mapping[int, tuple[str, str]]
+ValueFormat = Literal["binary", "string"]
+
+
+class Converter(Protocol):
+    """Makes of the rows of one receive one or more things for the user."""
+
+    def convert(
+        self, event: RowsReceived, has_collections: bool, names: Names, vbuuids: Mapping[int, int]
+    ) -> Iterable[tuple[object, Mapping[int, StreamOffset]]]:
+        """(thing, offsets after it); the offsets come with the last thing, as only then all rows were given.
+
+        Args:
+            event: the rows.
+            has_collections: whether keys carry collection ids.
+            names: collection id → (scope name, collection name).
+            vbuuids: vbucket → branch that is read.
+        """
+        ...
+
+
+class ChangeConverter:
+    """Tuples of `Change`."""
+
+    def convert(
+        self, event: RowsReceived, has_collections: bool, names: Names, vbuuids: Mapping[int, int]
+    ) -> Iterator[tuple[object, Mapping[int, StreamOffset]]]:
+        """One tuple."""
+        rows = event.rows
+        assert isinstance(rows, FrameRows)
+        frames = [frame for first, stop in event.keep for frame in rows.frames[first:stop]]
+        yield changes_of(frames, has_collections, names, vbuuids), event.offsets
+
+
+class ArrowConverter:
+    """RecordBatches of CHANGE_SCHEMA.
+
+    Args:
+        value_format: "binary", or "string" for values that are text.
+        columns: what to build, None for all; the others are null.
+        max_batch_rows: rows of a batch at most.
+    """
+
+    def __init__(self, value_format: ValueFormat, columns: Sequence[str] | None, max_batch_rows: int) -> None:
+        columnar = require_columnar()
+        self._to_changes = columnar.to_changes
+        self._context = columnar.ChangeContext
+        self._value_format = value_format
+        self._columns = columns
+        self._max_batch_rows = max_batch_rows
+
+    def convert(
+        self, event: RowsReceived, has_collections: bool, names: Names, vbuuids: Mapping[int, int]
+    ) -> Iterator[tuple[object, Mapping[int, StreamOffset]]]:
+        """One RecordBatch for each `max_batch_rows`."""
+        rows = event.rows
+        assert isinstance(rows, ArrowRows)
+        chunk = _kept(rows.chunk, event.keep)
+        context = self._context(collection_names=names, vbuuids=vbuuids)
+        batch = self._to_changes(chunk, context=context, value_format=self._value_format, columns=self._columns)
+        step = self._max_batch_rows
+        for first in range(0, max(len(chunk), 1), step):
+            is_last = first + step >= len(chunk)
+            yield batch.slice(first, step) if len(chunk) > step else batch, event.offsets if is_last else {}
+
+
+def _kept(chunk: WireChunk, keep: Sequence[tuple[int, int]]) -> WireChunk:
+    """The rows that count: a view if they lie together, else a copy."""
+    if not keep:
+        return chunk.slice(0, 0)
+    if len(keep) == 1:
+        first, stop = keep[0]
+        return chunk if stop - first == len(chunk) else chunk.slice(first, stop)
+    rows = [row for first, stop in keep for row in range(first, stop)]
+    return chunk.select(rows)

@@ -1,0 +1,277 @@
+"""How a connection becomes usable: HELLO, SASL, SELECT_BUCKET, cluster map, and for DCP the open and its controls.
+
+Theory of operation: three round trips, each a handful of pipelined requests whose answers must come in order.
+
+1. HELLO, SASL_LIST_MECHS, SASL_AUTH with the strongest SCRAM (guessed, as the list is not known yet), SASL_STEP. If the
+   node refuses the guess and does not list it, the strongest listed mechanism is tried; PLAIN, which gives the
+   password away, only where the caller allows it.
+2. SELECT_BUCKET, GET_CLUSTER_CONFIG.
+3. For DCP: DCP_OPEN and the controls. NOOP and the flow-control window must be granted; the others are wishes.
+
+`start()` and `receive()` give the bytes to send; every refusal is an exception that names user, bucket and node.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import deque
+from dataclasses import dataclass, field
+
+from dcpstream.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    ConfigError,
+    ConnectionLost,
+    KeyNotFound,
+    ProtocolError,
+    RemoteProtocolError,
+    StatusError,
+)
+from dcpstream.model import NodeAddress
+from dcpstream.protocol.sasl import MECHANISMS, ClientLogin, strongest_mechanism
+from dcpstream.wire import Feature, Frame, Opcode, OpenFlag, Status, encode_request
+from dcpstream.wire.codes import code_name
+from dcpstream.wire.status import status_error
+
+KV_FEATURES = (
+    Feature.TCP_NODELAY,
+    Feature.MUTATION_SEQNO,
+    Feature.XATTR,
+    Feature.XERROR,
+    Feature.SELECT_BUCKET,
+    Feature.JSON,
+    Feature.COLLECTIONS,
+)
+"""Asked for on a connection for documents."""
+
+DCP_FEATURES = (
+    Feature.TCP_NODELAY,
+    Feature.XATTR,
+    Feature.XERROR,
+    Feature.SELECT_BUCKET,
+    Feature.JSON,
+    Feature.COLLECTIONS,
+)
+"""Asked for on a connection for DCP; SNAPPY comes on top if the caller wants compressed values."""
+
+NOOP_INTERVAL_S = 20
+"""Seconds between NOOPs of the node: the least that all server versions allow."""
+
+BUFFER_BYTES = 4 * 1024 * 1024
+"""Default flow-control window in bytes: what the node may have sent before it was consumed, hence the bound of memory
+for a connection, and of what is read in vain when a read ends inside a snapshot."""
+
+_U16 = struct.Struct(">H")
+_OPEN_EXTRAS = struct.Struct(">II")
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Who asks for what.
+
+    Attributes:
+        allow_plain: whether the password may be sent readable if the node offers nothing better.
+    """
+
+    username: str
+    password: str = field(repr=False)
+    bucket: str
+    allow_plain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DcpSettings:
+    """What a DCP connection is opened with.
+
+    Attributes:
+        name: unique among the node's connections: a second one with that name replaces the first.
+        buffer_bytes: the flow-control window.
+        noop_interval_s: seconds between the node's NOOPs.
+        xattrs: whether values come with their xattr section.
+        no_value: leave out values (and xattrs, unless asked for).
+        snappy: whether the node may send compressed values as they are stored.
+    """
+
+    name: str
+    buffer_bytes: int = BUFFER_BYTES
+    noop_interval_s: int = NOOP_INTERVAL_S
+    xattrs: bool = True
+    no_value: bool = False
+    snappy: bool = False
+
+    @property
+    def open_flags(self) -> int:
+        """The flags of DCP_OPEN; delete times come along because expirations are told apart only with them."""
+        flags = OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES
+        if self.xattrs:
+            flags |= OpenFlag.INCLUDE_XATTRS
+        if self.no_value:
+            flags |= OpenFlag.NO_VALUE
+        return int(flags)
+
+    def controls(self) -> list[tuple[str, str, bool]]:
+        """(key, value, must be granted) in the order in which they are sent."""
+        return [
+            ("enable_noop", "true", True),
+            ("set_noop_interval", str(self.noop_interval_s), True),
+            ("connection_buffer_size", str(self.buffer_bytes), True),
+            ("enable_expiry_opcode", "true", False),
+            ("send_stream_end_on_client_close_stream", "true", False),
+        ]
+
+
+class Handshake:
+    """One connection's way to being usable.
+
+    Args:
+        login: user, password, bucket.
+        address: the node, for messages.
+        nonce: at least 16 random bytes.
+        dcp: None for a connection for documents.
+        agent: what the node's log calls us.
+    """
+
+    def __init__(
+        self, login: Login, address: NodeAddress, nonce: bytes, dcp: DcpSettings | None = None, agent: str = "dcpstream"
+    ) -> None:
+        self.is_done = False
+        self.granted: frozenset[int] = frozenset()
+        self.config = b""
+        self._login = login
+        self._address = address
+        self._nonce = nonce
+        self._dcp = dcp
+        self._agent = agent
+        self._mechanism = MECHANISMS[0]
+        self._mechanisms: bytes | None = None
+        self._sasl = ClientLogin(self._mechanism, login.username, login.password, nonce)
+        self._expected: deque[tuple[Opcode, str]] = deque()
+        self._refused_guess = False
+        self._is_required: dict[str, bool] = {}
+
+    def start(self) -> bytes:
+        """The first bytes to send."""
+        wanted = list(DCP_FEATURES if self._dcp else KV_FEATURES)
+        if self._dcp and self._dcp.snappy:
+            wanted.append(Feature.SNAPPY)
+        agent = json.dumps({"a": self._agent, "i": self._nonce[:8].hex()}).encode()
+        return (
+            self._request(Opcode.HELLO, key=agent, value=b"".join(_U16.pack(code) for code in wanted))
+            + self._request(Opcode.SASL_LIST_MECHS)
+            + self._request(Opcode.SASL_AUTH, key=self._mechanism.encode(), value=self._sasl.start())
+        )
+
+    def receive(self, frame: Frame) -> bytes:
+        """Take an answer; returns what to send now.
+
+        Raises:
+            AuthenticationFailed: the node refuses user, password and every mechanism.
+            KeyNotFound, AccessDenied: it refuses the bucket.
+            StatusError: it refuses DCP or a control that is needed.
+            ConnectionLost: it has no cluster map yet.
+            RemoteProtocolError: the answer is none to what was asked.
+        """
+        if not self._expected or not frame.is_response or frame.opcode != self._expected[0][0]:
+            raise RemoteProtocolError(
+                f"{self._address} sent {code_name(Opcode, frame.opcode)} during the handshake",
+                state=code_name(Opcode, self._expected[0][0]) if self._expected else "done",
+                event=repr(frame),
+            )
+        opcode, detail = self._expected.popleft()
+        if opcode is Opcode.HELLO:
+            self._check(frame, "HELLO")
+            codes = frame.value
+            self.granted = frozenset(_U16.unpack_from(codes, at)[0] for at in range(0, len(codes) & ~1, 2))
+            return b""
+        if opcode is Opcode.SASL_LIST_MECHS:
+            self._mechanisms = frame.value if frame.status == Status.SUCCESS else None
+            return b""
+        if opcode in {Opcode.SASL_AUTH, Opcode.SASL_STEP}:
+            return self._authenticated(frame)
+        if opcode is Opcode.SELECT_BUCKET:
+            self._check_bucket(frame)
+            return b""
+        if opcode is Opcode.GET_CLUSTER_CONFIG:
+            if frame.status != Status.SUCCESS or not frame.value:
+                raise ConnectionLost(f"{self._address} has no cluster map for bucket {self._login.bucket!r} yet")
+            self.config = frame.value
+            return self._open_dcp()
+        if opcode is Opcode.DCP_OPEN:
+            self._check(frame, f"opening a DCP connection to {self._address} as user {self._login.username!r}")
+        elif frame.status != Status.SUCCESS and self._is_required[detail]:
+            self._check(frame, f"DCP control {detail}, which is needed, at {self._address}")
+        self.is_done = not self._expected
+        return b""
+
+    def _request(self, opcode: Opcode, *, extras: bytes = b"", key: bytes = b"", value: bytes = b"") -> bytes:
+        self._expected.append((opcode, key.decode(errors="replace")))
+        return encode_request(opcode, extras=extras, key=key, value=value)
+
+    def _check(self, frame: Frame, context: str) -> None:
+        if frame.status != Status.SUCCESS:
+            raise status_error(frame.status, opcode=frame.opcode, opaque=frame.opaque, context=context)
+
+    def _authenticated(self, frame: Frame) -> bytes:
+        if frame.status == Status.AUTH_CONTINUE:
+            return self._request(Opcode.SASL_STEP, key=self._mechanism.encode(), value=self._sasl_step(frame.value))
+        if frame.status == Status.SUCCESS:
+            try:
+                self._sasl.finish(frame.value)
+            except ProtocolError as error:
+                raise AuthenticationFailed(f"{self._address} cannot be trusted: {error}", cause=error) from error
+            return self._request(Opcode.SELECT_BUCKET, key=self._login.bucket.encode()) + self._request(
+                Opcode.GET_CLUSTER_CONFIG
+            )
+        listed = (self._mechanisms or b"").decode(errors="replace").split()
+        if not self._refused_guess and listed and self._mechanism not in listed:
+            self._refused_guess = True
+            try:
+                self._mechanism = strongest_mechanism(" ".join(listed), allow_plain=self._login.allow_plain)
+            except ConfigError as error:
+                raise AuthenticationFailed(
+                    f"{self._address} offers only {' '.join(listed)} to authenticate, none of which is allowed here",
+                    cause=error,
+                ) from error
+            self._sasl = ClientLogin(self._mechanism, self._login.username, self._login.password, self._nonce)
+            return self._request(Opcode.SASL_AUTH, key=self._mechanism.encode(), value=self._sasl.start())
+        raise AuthenticationFailed(
+            f"user {self._login.username!r} was refused by {self._address} ({code_name(Status, frame.status)}, "
+            f"{self._mechanism}): check username and password"
+        )
+
+    def _sasl_step(self, challenge: bytes) -> bytes:
+        try:
+            return self._sasl.step(challenge)
+        except ProtocolError as error:
+            raise AuthenticationFailed(f"{self._address} cannot be trusted: {error}", cause=error) from error
+
+    def _check_bucket(self, frame: Frame) -> None:
+        if frame.status == Status.SUCCESS:
+            return
+        bucket, user = self._login.bucket, self._login.username
+        kind: type[StatusError] = StatusError
+        why = f"status {code_name(Status, frame.status)}"
+        if frame.status == Status.KEY_ENOENT:
+            kind, why = KeyNotFound, "there is no such bucket"
+        elif frame.status == Status.EACCESS:
+            kind, why = AccessDenied, "there is no such bucket, or the user may not use it"
+        raise kind(
+            f"bucket {bucket!r} was refused by {self._address} for user {user!r}: {why}",
+            status=frame.status,
+            opcode=frame.opcode,
+        )
+
+    def _open_dcp(self) -> bytes:
+        if self._dcp is None:
+            self.is_done = True
+            return b""
+        parts = [
+            self._request(
+                Opcode.DCP_OPEN, extras=_OPEN_EXTRAS.pack(0, self._dcp.open_flags), key=self._dcp.name.encode()
+            )
+        ]
+        for key, value, is_required in self._dcp.controls():
+            self._is_required[key] = is_required
+            parts.append(self._request(Opcode.DCP_CONTROL, key=key.encode(), value=value.encode()))
+        return b"".join(parts)

@@ -1,0 +1,159 @@
+"""Sockets of the blocking shell: a selector, and one non-blocking socket for each connection."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from dcpstream.client.connection import NodeConnection
+from dcpstream.client.nodes import Nodes
+from dcpstream.errors import ConnectionLost, ConnectTimeout
+from dcpstream.model import NodeAddress
+
+SEND_BYTES_MAX = 256 * 1024
+"""Bytes handed to one send call."""
+
+
+@dataclass(slots=True, eq=False)
+class _Link:
+    connection: NodeConnection
+    socket: socket.socket
+    is_connected: bool = False
+    unsent: bytearray = field(default_factory=bytearray)
+    events: int = 0
+
+
+class SocketHub:
+    """Moves the bytes of all connections of some `Nodes`; one thread, no decisions."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._links: dict[NodeConnection, _Link] = {}
+
+    def sync(self, nodes: Nodes) -> list[tuple[NodeConnection, ConnectionLost]]:
+        """Open and close sockets as `nodes` wants it; returns connections for which that failed at once."""
+        for connection in nodes.to_disconnect():
+            self._close(connection)
+        failed: list[tuple[NodeConnection, ConnectionLost]] = []
+        for connection in nodes.to_connect():
+            try:
+                self._links[connection] = link = _Link(connection, open_socket(connection.address))
+                self._watch(link, selectors.EVENT_WRITE)
+            except OSError as error:
+                failed.append((connection, cannot_connect(connection.address, error)))
+        return failed
+
+    def poll(self, timeout_s: float) -> Iterator[tuple[NodeConnection, ConnectionLost | None]]:
+        """Send what is to be sent, wait for bytes, read them into the connections' buffers.
+
+        Returns: (connection, None) if bytes were read, (connection, error) if it is lost.
+        """
+        for link in list(self._links.values()):
+            if link.is_connected:
+                error = self._flush(link)
+                if error is not None:
+                    yield link.connection, error
+        for key, events in self._selector.select(timeout_s):
+            link = key.data
+            if link.connection not in self._links:
+                continue
+            error = None
+            if events & selectors.EVENT_WRITE:
+                error = self._writable(link)
+            if error is None and events & selectors.EVENT_READ:
+                count, error = read_into(link.socket, link.connection)
+                if count:
+                    yield link.connection, None
+            if error is not None:
+                yield link.connection, error
+
+    def close(self) -> None:
+        """Close all sockets."""
+        for connection in list(self._links):
+            self._close(connection)
+        self._selector.close()
+
+    def _watch(self, link: _Link, events: int) -> None:
+        if link.events == events:
+            return
+        if link.events:
+            self._selector.modify(link.socket, events, link)
+        else:
+            self._selector.register(link.socket, events, link)
+        link.events = events
+
+    def _close(self, connection: NodeConnection) -> None:
+        link = self._links.pop(connection, None)
+        if link is not None:
+            self._selector.unregister(link.socket)
+            link.socket.close()
+
+    def _writable(self, link: _Link) -> ConnectionLost | None:
+        if not link.is_connected:
+            number = link.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if number:
+                return cannot_connect(link.connection.address, OSError(number, os.strerror(number)))
+            link.is_connected = True
+        return self._flush(link)
+
+    def _flush(self, link: _Link) -> ConnectionLost | None:
+        link.unsent += link.connection.data_to_send()
+        try:
+            while link.unsent:
+                sent = link.socket.send(memoryview(link.unsent)[:SEND_BYTES_MAX])
+                del link.unsent[:sent]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            return ConnectionLost(f"{link.connection.address}: {error.strerror or error}", cause=error)
+        self._watch(link, selectors.EVENT_READ | (selectors.EVENT_WRITE if link.unsent else 0))
+        return None
+
+
+def open_socket(address: NodeAddress) -> socket.socket:
+    """A socket that is being connected; raises OSError."""
+    family, kind, protocol, _, where = socket.getaddrinfo(
+        address.host, address.kv_port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
+    )[0]
+    result = socket.socket(family, kind, protocol)
+    try:
+        result.setblocking(False)
+        result.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(BlockingIOError):
+            result.connect(where)
+    except BaseException:
+        result.close()
+        raise
+    return result
+
+
+def cannot_connect(address: NodeAddress, error: OSError) -> ConnectTimeout:
+    """The error for a node where nobody listens."""
+    return ConnectTimeout(f"cannot connect to {address}: {error.strerror or error}", cause=error)
+
+
+def read_into(source: socket.socket, connection: NodeConnection) -> tuple[int, ConnectionLost | None]:
+    """Read what is there, until the connection's buffer is full: large portions are decoded faster.
+
+    Returns: how many bytes, and the error if the connection has ended.
+    """
+    total = 0
+    room = connection.get_buffer()
+    try:
+        while total < len(room):
+            count = source.recv_into(room[total:])
+            if not count:
+                connection.buffer_updated(total)
+                return total, ConnectionLost(f"{connection.address} closed the connection")
+            total += count
+    except BlockingIOError:
+        pass
+    except OSError as error:
+        connection.buffer_updated(total)
+        return total, ConnectionLost(f"{connection.address}: {error.strerror or error}", cause=error)
+    connection.buffer_updated(total)
+    return total, None

@@ -1,0 +1,287 @@
+"""The connections to a bucket's nodes: which are needed, which are ready, when to try again, and the newest map.
+
+Sans-IO: the shell opens a socket for each connection of `to_connect()`, closes those of `to_disconnect()`, moves the
+bytes, and says `lost()` when a socket fails.
+
+A failed node is tried again after a pause that doubles up to a bound, with a random part, so that many clients do not
+come back in step. Refused credentials or a refused bucket are final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, replace
+
+from dcpstream.client.connection import NodeConnection
+from dcpstream.client.handshake import DcpSettings, Login
+from dcpstream.client.session import Answer, Event
+from dcpstream.client.topology import parse_config
+from dcpstream.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    ConfigError,
+    ConnectTimeout,
+    DcpstreamError,
+    InvalidArguments,
+    KeyNotFound,
+    NotSupported,
+    RemoteProtocolError,
+    UnknownCommand,
+)
+from dcpstream.model import NodeAddress, VbucketMap
+from dcpstream.runtime import Random
+from dcpstream.wire import Opcode
+
+FIRST_PAUSE_S = 0.02
+"""Pause after the first failure: a node that restarts is back soon."""
+
+MAX_PAUSE_S = 2.0
+"""The longest pause between two attempts."""
+
+MAX_SEEDS_TRIED = 64
+"""Addresses that are tried in turn to find a map; more would only make the error unreadable."""
+
+FINAL_ERRORS = (
+    AuthenticationFailed,
+    AccessDenied,
+    KeyNotFound,
+    ConfigError,
+    NotSupported,
+    UnknownCommand,
+    InvalidArguments,
+)
+"""What trying again with the same values cannot help."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectOptions:
+    """How connections are made.
+
+    Attributes:
+        seeds: addresses from the connection string.
+        network: which of a node's addresses to use.
+        login: user, password, bucket.
+        connect_timeout_s: for one connection; and for how long failed nodes are tried again while nothing works.
+        arrow: decode rows into Arrow columns.
+        settings: of each DCP connection; the name is completed with a part of its own.
+    """
+
+    seeds: tuple[NodeAddress, ...]
+    network: str
+    login: Login
+    connect_timeout_s: float
+    arrow: bool
+    settings: DcpSettings
+
+
+class Backoff:
+    """A pause that doubles with each failure."""
+
+    __slots__ = ("_random", "failures", "last_error", "retry_at", "since")
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self.failures = 0
+        self.retry_at = 0.0
+        self.since = 0.0
+        self.last_error: BaseException | None = None
+
+    def failed(self, now: float, error: BaseException | None = None) -> None:
+        """Count a failure and set the time of the next attempt."""
+        if not self.failures:
+            self.since = now
+        self.failures += 1
+        self.last_error = error
+        self.retry_at = now + pause_s(self.failures, self._random)
+
+    def worked(self) -> None:
+        """Begin anew."""
+        self.failures = 0
+        self.retry_at = 0.0
+
+
+def pause_s(failures: int, random: Random) -> float:
+    """Seconds to wait after so many failures in a row: doubling, bounded, half of it random."""
+    longest = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures - 1, 16))
+    return longest * (0.5 + random.getrandbits(16) / 0x20000)
+
+
+class Nodes:
+    """Connections by node.
+
+    Args:
+        options: how to connect.
+        random: for nonces, names and pauses.
+    """
+
+    def __init__(self, options: ConnectOptions, random: Random) -> None:
+        self.options = options
+        self.map: VbucketMap | None = None
+        self._random = random
+        self._connections: dict[str, NodeConnection] = {}
+        self._backoffs: dict[str, Backoff] = {}
+        self._to_connect: list[NodeConnection] = []
+        self._to_disconnect: list[NodeConnection] = []
+        self._config_requests: dict[NodeConnection, int] = {}
+        self._next_seed = 0
+
+    @property
+    def connections(self) -> list[NodeConnection]:
+        """All connections that are being made or are ready."""
+        return list(self._connections.values())
+
+    def to_connect(self) -> list[NodeConnection]:
+        """New connections that want a socket; each is returned once."""
+        result, self._to_connect = self._to_connect, []
+        return result
+
+    def to_disconnect(self) -> list[NodeConnection]:
+        """Connections that were given up; each is returned once."""
+        result, self._to_disconnect = self._to_disconnect, []
+        return result
+
+    def ready(self, address: NodeAddress, now: float) -> NodeConnection | None:
+        """The connection to a node if it can be used now; else sees to it that one is made."""
+        found = self._connections.get(str(address))
+        if found is None:
+            self._connect(address, now)
+            return None
+        return found if found.is_ready else None
+
+    def any_ready(self) -> NodeConnection | None:
+        """Some connection that can be used now."""
+        return next((connection for connection in self._connections.values() if connection.is_ready), None)
+
+    def find_map(self, now: float, *, refresh: bool = False) -> VbucketMap | None:
+        """The map; sees to it that one is found, or asked for again."""
+        if self.map is not None and not refresh:
+            return self.map
+        connection = self.any_ready()
+        if connection is not None:
+            if connection not in self._config_requests and connection.session is not None:
+                self._config_requests[connection] = connection.session.request(Opcode.GET_CLUSTER_CONFIG, now)
+        elif not self._connections:
+            known = list(self.map.nodes) if self.map is not None else []
+            candidates = [*self.options.seeds, *known][:MAX_SEEDS_TRIED]
+            for _ in range(len(candidates)):
+                address = candidates[self._next_seed % len(candidates)]
+                self._next_seed += 1
+                if self._connect(address, now):
+                    break
+        return self.map
+
+    def received(self, connection: NodeConnection, now: float) -> None:
+        """Bytes were read into a connection's buffer.
+
+        Raises:
+            DcpstreamError: final; see `lost`.
+        """
+        was_ready = connection.is_ready
+        try:
+            connection.process(now)
+            if connection.is_ready and not was_ready:
+                self._backoffs.pop(str(connection.address), None)
+                self.update_map(connection.config, connection.address)
+        except DcpstreamError as error:
+            self.lost(connection, error, now)
+
+    def events(self, connection: NodeConnection) -> Iterator[Event]:
+        """A connection's events, without the answers to our own questions for the map."""
+        for event in connection.events():
+            if isinstance(event, Answer) and self._config_requests.get(connection) == event.opaque:
+                del self._config_requests[connection]
+                self.update_map(event.frame.value, connection.address)
+            else:
+                yield event
+
+    def update_map(self, text: bytes, origin: NodeAddress) -> None:
+        """Take a map if it is newer than the one we have; unreadable ones are ignored if there is one."""
+        if not text:
+            return
+        try:
+            found = parse_config(text, origin, self.options.network, self.options.seeds)
+        except RemoteProtocolError:
+            if self.map is None:
+                raise
+            return
+        if self.map is None or found.version > self.map.version or found.uuid != self.map.uuid:
+            self.map = found
+
+    def lost(self, connection: NodeConnection, error: BaseException, now: float) -> None:
+        """A connection failed, or could not be made.
+
+        Raises:
+            DcpstreamError: the reason, if trying again cannot help.
+        """
+        if self._connections.get(str(connection.address)) is not connection:
+            return
+        self.drop(connection)
+        if isinstance(error, FINAL_ERRORS):
+            raise error
+        self._backoffs.setdefault(str(connection.address), Backoff(self._random)).failed(now, error)
+
+    def drop(self, connection: NodeConnection) -> None:
+        """Give a connection up."""
+        self._config_requests.pop(connection, None)
+        if self._connections.get(str(connection.address)) is connection:
+            del self._connections[str(connection.address)]
+        self._to_disconnect.append(connection)
+
+    def next_timeout(self) -> float:
+        """When `handle_timeout` should be called at the latest; infinity if there is nothing to wait for."""
+        times = [connection.next_timeout() for connection in self._connections.values()]
+        times += [backoff.retry_at for name, backoff in self._backoffs.items() if name not in self._connections]
+        return min(times, default=float("inf"))
+
+    def handle_timeout(self, now: float) -> list[NodeConnection]:
+        """Check the clocks of all connections; returns those that were given up."""
+        given_up = []
+        for connection in self.connections:
+            try:
+                connection.handle_timeout(now)
+            except DcpstreamError as error:
+                given_up.append(connection)
+                self.lost(connection, error, now)
+        return given_up
+
+    def complaint(self, now: float, patience_s: float, needed: Container[str] | None = None) -> ConnectTimeout | None:
+        """The error to raise if a node that is needed has failed for longer than the patience, else None."""
+        hopeless = [
+            (name, backoff)
+            for name, backoff in self._backoffs.items()
+            if backoff.failures > 1 and now - backoff.since >= patience_s and (needed is None or name in needed)
+        ]
+        if not hopeless:
+            return None
+        tried = "; ".join(f"{name}: {backoff.last_error} ({backoff.failures} attempts)" for name, backoff in hopeless)
+        return ConnectTimeout(
+            f"no connection for {patience_s:g} s: {tried}. Is the node running, and is this its data port?",
+            cause=hopeless[0][1].last_error,
+        )
+
+    def tried(self) -> str:
+        """Which nodes were tried and what came of it, for messages."""
+        parts = [f"{name}: {backoff.last_error}" for name, backoff in self._backoffs.items()]
+        parts += [f"{name}: no answer yet" for name, found in self._connections.items() if not found.is_ready]
+        return "; ".join(parts) or "nothing"
+
+    def _connect(self, address: NodeAddress, now: float) -> bool:
+        name = str(address)
+        backoff = self._backoffs.get(name)
+        if backoff is not None and now < backoff.retry_at:
+            return False
+        options = self.options
+        nonce = self._random.getrandbits(192).to_bytes(24, "big")
+        unique = replace(options.settings, name=f"{options.settings.name}:{nonce[:8].hex()}")
+        connection = NodeConnection(
+            address,
+            options.login,
+            unique,
+            nonce,
+            now,
+            connect_timeout_s=options.connect_timeout_s,
+            arrow=options.arrow,
+        )
+        self._connections[name] = connection
+        self._to_connect.append(connection)
+        return True

@@ -1,0 +1,540 @@
+"""Reading parts of many vbuckets from many nodes at once: resume, rollback, moved vbuckets.
+
+Sans-IO, over `Nodes`. What the user gets comes from `next_event()`; the shell only moves bytes and waits.
+
+Theory of operation: each vbucket is *waiting* (for a time, a node, or a map), *opening* (a stream was asked for),
+*open*, or *done*. Whatever goes wrong with a stream brings the vbucket back to waiting, with the position it reached;
+only the reasons of the resume rule end it: its end was reached, or the node said so. A refused position goes back along
+the recorded ones (`resume.step_back`); what that means to the user depends on whether rows of the vbucket were given
+out already, and on the policy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from dcpstream.client.connection import NodeConnection
+from dcpstream.client.convert import Converter
+from dcpstream.client.nodes import Nodes, pause_s
+from dcpstream.client.ranges import RollbackEvent, VbucketRange
+from dcpstream.client.resume import BranchState, reachable_end, remember, step_back
+from dcpstream.client.session import (
+    Answer,
+    CollectionEvent,
+    RowsReceived,
+    Stream,
+    StreamDone,
+    StreamOpened,
+    StreamRefused,
+    StreamStopped,
+)
+from dcpstream.errors import (
+    ConnectTimeout,
+    DcpstreamError,
+    RemoteProtocolError,
+    RollbackRequired,
+    StreamEnded,
+)
+from dcpstream.model import MAX_SEQNO, Manifest, StreamOffset
+from dcpstream.runtime import Random
+from dcpstream.wire import Opcode, Status, StreamEndReason, SystemEventId
+from dcpstream.wire.status import status_error
+from dcpstream.wire.values import decode_vbucket_seqnos
+
+ACTIVE_STATE = (1).to_bytes(4, "big")
+"""Extras of GET_ALL_VB_SEQNOS: only vbuckets that are active there. A replica's high seqno says nothing."""
+
+_RETRY = frozenset(
+    (Status.TMPFAIL, Status.ENOMEM, Status.BUSY, Status.KEY_EEXISTS, Status.WOULD_THROTTLE, Status.NOT_MY_VBUCKET)
+)
+_REASON_DONE = frozenset((StreamEndReason.FILTER_EMPTY,))
+
+
+class RollbackPolicy(Enum):
+    """What a rollback means to the user."""
+
+    FAIL = "fail"
+    """Raise RollbackRequired."""
+    REWIND = "rewind"
+    """Go back and say so with a RollbackEvent, at any time."""
+    REWIND_UNREAD = "rewind_unread"
+    """As REWIND while no row of the vbucket was given out, else raise RollbackRequired: for planned reads."""
+
+
+class _State(Enum):
+    WAITING = "waiting"
+    OPENING = "opening"
+    OPEN = "open"
+    DONE = "done"
+
+
+@dataclass(slots=True, eq=False)
+class _Vbucket:
+    """One vbucket's work."""
+
+    range: VbucketRange
+    offset: StreamOffset
+    earlier: tuple[StreamOffset, ...]
+    state: _State = _State.WAITING
+    due: float = 0.0
+    failures: int = 0
+    has_rows: bool = False
+    rolled_back_from: StreamOffset | None = None
+    connection: NodeConnection | None = None
+    stream: Stream | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Received:
+    """Rows that wait for the user."""
+
+    event: RowsReceived
+    connection: NodeConnection
+
+
+class StreamReader:
+    """Reads ranges of vbuckets until all are done.
+
+    Args:
+        ranges: at most one per vbucket; MAX_SEQNO as end means for ever.
+        nodes: the connections; may be used again after the reader is done.
+        random: for pauses.
+        converter: makes of rows what the user gets.
+        policy: what a rollback means.
+        collections: names to read, None for all.
+        idle_timeout_s: without progress for so long it raises; None = wait for ever (but for lost nodes).
+        patience_s: how long a node that is needed may stay away, once a map was found; until then it is the limit
+            for connecting.
+        now: seconds of a monotonic clock, as everywhere below.
+    """
+
+    def __init__(
+        self,
+        ranges: Iterable[VbucketRange],
+        nodes: Nodes,
+        random: Random,
+        converter: Converter,
+        *,
+        policy: RollbackPolicy,
+        collections: Sequence[str] | None,
+        idle_timeout_s: float | None,
+        patience_s: float,
+        now: float,
+    ) -> None:
+        self._patience_s = patience_s
+        self._nodes = nodes
+        self._random = random
+        self._converter = converter
+        self._policy = policy
+        self._collections = collections
+        self._idle_timeout_s = idle_timeout_s
+        self._last_progress = now
+        self._vbuckets: dict[int, _Vbucket] = {}
+        self._waiting: set[int] = set()
+        self._queue: deque[_Received | RollbackEvent] = deque()
+        self._ready: Iterator[tuple[object, Mapping[int, StreamOffset]]] | None = None
+        self._owed: tuple[NodeConnection, int] | None = None
+        self._manifest: Manifest | None = None
+        self._manifest_requests: dict[tuple[NodeConnection, int], None] = {}
+        self._collection_ids: list[int] | None = None
+        self._high_requests: dict[NodeConnection, int] = {}
+        self._wanting_high: dict[NodeConnection, list[_Vbucket]] = {}
+        self._names: dict[int, tuple[str, str]] = {}
+        self._scopes: dict[int, str] = {}
+        self._vbuuids: dict[int, int] = {}
+        self._left = 0
+        self._error: BaseException | None = None
+        for part in ranges:
+            work = _Vbucket(part, part.start, part.earlier)
+            if part.vbid in self._vbuckets:
+                raise ValueError(f"two ranges for vbucket {part.vbid}")
+            self._vbuckets[part.vbid] = work
+            if part.start.seqno >= part.end_seqno:
+                work.state = _State.DONE
+            else:
+                self._left += 1
+                self._waiting.add(part.vbid)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every vbucket is done and everything was given out."""
+        return not self._left and not self._queue and self._ready is None and self._error is None
+
+    @property
+    def has_output(self) -> bool:
+        """Whether `next_event` would return or raise something now."""
+        return bool(self._queue) or self._ready is not None or self._error is not None
+
+    def offsets(self) -> dict[int, StreamOffset]:
+        """Vbucket → where its reader stands; includes rows that were not given out yet."""
+        return {vbid: self._offset(work) for vbid, work in self._vbuckets.items()}
+
+    def resumed(self, now: float) -> None:
+        """The user comes back after a time that must not count as waiting."""
+        self._last_progress = now
+
+    def next_event(self) -> tuple[object, Mapping[int, StreamOffset]] | RollbackEvent | None:
+        """The next thing for the user: (what the converter made, offsets after it), a rollback, or None for now.
+
+        Asking for the next one says that the user is through with the one before: its bytes are acknowledged.
+
+        Raises:
+            DcpstreamError: the read failed; everything before was given out.
+        """
+        while True:
+            if self._ready is not None:
+                item = next(self._ready, None)
+                if item is not None:
+                    return item
+                self._ready = None
+            if self._owed is not None:
+                connection, flow_bytes = self._owed
+                self._owed = None
+                if connection.session is not None:
+                    connection.session.consumed(flow_bytes)
+            if not self._queue:
+                if self._error is not None:
+                    raise self._error
+                return None
+            entry = self._queue.popleft()
+            if isinstance(entry, RollbackEvent):
+                return entry
+            session = entry.connection.session
+            assert session is not None
+            self._owed = (entry.connection, entry.event.flow_bytes)
+            self._ready = iter(
+                self._converter.convert(entry.event, session.has_collections, self._names, dict(self._vbuuids))
+            )
+
+    def step(self, now: float) -> None:
+        """Do what can be done now: ask for streams of waiting vbuckets on nodes that are ready."""
+        if self._error is not None or not self._waiting:
+            return
+        if any(self._vbuckets[vbid].due <= now for vbid in self._waiting):
+            try:
+                self._open_due(now)
+            except DcpstreamError as error:
+                self._error = error
+
+    def received(self, connection: NodeConnection, now: float) -> None:
+        """Bytes were read into a connection's buffer."""
+        was_ready = connection.is_ready
+        try:
+            self._nodes.received(connection, now)
+            if connection.is_ready and not was_ready:
+                self._wake_all(now)
+            for event in self._nodes.events(connection):
+                self._handle(connection, event, now)
+        except DcpstreamError as error:
+            self._fail(error)
+        self._recover_from(connection, now)
+
+    def lost(self, connection: NodeConnection, error: BaseException, now: float) -> None:
+        """A connection failed, or could not be made."""
+        try:
+            self._nodes.lost(connection, error, now)
+        except DcpstreamError as final:
+            self._fail(final)
+        self._recover_from(connection, now)
+
+    def next_timeout(self) -> float:
+        """When `handle_timeout` and `step` should be called at the latest."""
+        due = min((self._vbuckets[vbid].due for vbid in self._waiting), default=float("inf"))
+        idle = float("inf") if self._idle_timeout_s is None else self._last_progress + self._idle_timeout_s
+        return min(due, idle, self._nodes.next_timeout())
+
+    def handle_timeout(self, now: float) -> None:
+        """Check the clocks."""
+        try:
+            for connection in self._nodes.handle_timeout(now):
+                self._recover_from(connection, now)
+            complaint = self._complaint(now) if self._waiting else None
+            if complaint is not None:
+                raise complaint
+        except DcpstreamError as error:
+            self._fail(error)
+        if self._idle_timeout_s is not None and self._left and now >= self._last_progress + self._idle_timeout_s:
+            self._fail(self._idle_error())
+
+    def abandon(self) -> None:
+        """Close what is open: nothing more is wanted."""
+        for work in self._vbuckets.values():
+            if work.stream is not None and work.connection is not None and work.connection.session is not None:
+                work.connection.session.close_stream(work.stream)
+            work.state, work.stream, work.connection = _State.DONE, None, None
+        self._waiting.clear()
+        self._queue.clear()
+        self._ready = None
+        self._left = 0
+
+    def _fail(self, error: BaseException) -> None:
+        if self._error is None:
+            self._error = error
+
+    def _complaint(self, now: float) -> ConnectTimeout | None:
+        """The error to raise if a node that is needed has stayed away for too long."""
+        found = self._nodes.map
+        if found is None:
+            return self._nodes.complaint(now, self._nodes.options.connect_timeout_s)
+        active = (found.active_node(vbid) for vbid in self._waiting if vbid < found.vbucket_count)
+        return self._nodes.complaint(now, self._patience_s, {str(node) for node in active if node is not None})
+
+    def _idle_error(self) -> DcpstreamError:
+        left = [work for work in self._vbuckets.values() if work.state is not _State.DONE]
+        waits = ", ".join(
+            f"vbucket {work.range.vbid} at {self._offset(work).seqno} of {work.range.end_seqno} ({work.state.value})"
+            for work in left[:5]
+        )
+        more = f" and {len(left) - 5} more" if len(left) > 5 else ""
+        return ConnectTimeout(
+            f"no progress for {self._idle_timeout_s:g} s: {waits}{more}; connections: {self._nodes.tried()}"
+        )
+
+    def _offset(self, work: _Vbucket) -> StreamOffset:
+        return work.offset if work.stream is None else work.stream.tracker.offset
+
+    def _open_due(self, now: float) -> None:
+        found = self._nodes.find_map(now)
+        if found is None:
+            self._postpone_all(now)
+            return
+        blocked: dict[str, float] = {}
+        for vbid in sorted(self._waiting):
+            work = self._vbuckets[vbid]
+            if work.due > now:
+                continue
+            address = found.active_node(vbid) if vbid < found.vbucket_count else None
+            if address is None:
+                self._nodes.find_map(now, refresh=True)
+                self._wait(work, now, pause_s(5, self._random))
+                continue
+            name = str(address)
+            if name not in blocked:
+                connection = self._nodes.ready(address, now)
+                if connection is None:
+                    # A map that is out of date names nodes that are gone: ask the others while this one is tried.
+                    if self._nodes.any_ready() is not None:
+                        self._nodes.find_map(now, refresh=True)
+                    blocked[name] = now + 0.02
+                elif not self._knows_names(connection, now):
+                    blocked[name] = float("inf")
+                else:
+                    self._open(work, connection, now)
+                    continue
+            self._wait(work, now, blocked[name] - now)
+
+    def _postpone_all(self, now: float) -> None:
+        for vbid in self._waiting:
+            work = self._vbuckets[vbid]
+            work.due = max(work.due, now + 0.02)
+
+    def _wait(self, work: _Vbucket, now: float, pause: float) -> None:
+        work.state, work.stream, work.connection = _State.WAITING, None, None
+        work.due = now + pause
+        self._waiting.add(work.range.vbid)
+
+    def _wake_all(self, now: float) -> None:
+        for vbid in self._waiting:
+            self._vbuckets[vbid].due = min(self._vbuckets[vbid].due, now)
+
+    def _open(self, work: _Vbucket, connection: NodeConnection, now: float) -> None:
+        assert connection.session is not None
+        self._waiting.discard(work.range.vbid)
+        work.state, work.connection = _State.OPENING, connection
+        work.stream = connection.session.open_stream(
+            work.range.vbid, work.offset, work.range.end_seqno, now, collection_ids=self._collection_ids
+        )
+
+    def _knows_names(self, connection: NodeConnection, now: float) -> bool:
+        """Whether collection names are known; asks for them if not."""
+        if self._manifest is not None:
+            return True
+        session = connection.session
+        assert session is not None
+        if not session.has_collections:
+            self._take_manifest(Manifest.DEFAULT)
+            return True
+        if not any(asked is connection for asked, _ in self._manifest_requests):
+            opaque = session.request(Opcode.GET_COLLECTIONS_MANIFEST, now)
+            self._manifest_requests[connection, opaque] = None
+        return False
+
+    def _take_manifest(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._names.update(manifest.collection_names())
+        self._scopes.update({scope.scope_id: scope.name for scope in manifest.scopes})
+        if self._collections is not None:
+            self._collection_ids = [manifest.resolve(name).collection_id for name in self._collections]
+
+    def _handle(self, connection: NodeConnection, event: object, now: float) -> None:
+        match event:
+            case RowsReceived():
+                self._rows(connection, event, now)
+            case StreamOpened():
+                self._opened(connection, event, now)
+            case StreamRefused():
+                self._refused(event, now)
+            case StreamDone():
+                self._finish(self._vbuckets[event.stream.vbid], event.stream, now)
+            case StreamStopped():
+                self._stopped(event, now)
+            case CollectionEvent():
+                self._collection(event)
+            case Answer():
+                self._answered(connection, event, now)
+
+    def _rows(self, connection: NodeConnection, event: RowsReceived, now: float) -> None:
+        self._last_progress = now
+        if event.keep:
+            for vbid in event.offsets:
+                work = self._vbuckets[vbid]
+                work.has_rows = True
+                work.failures = 0
+        self._queue.append(_Received(event, connection))
+
+    def _opened(self, connection: NodeConnection, event: StreamOpened, now: float) -> None:
+        work = self._vbuckets[event.stream.vbid]
+        self._last_progress = now
+        work.state = _State.OPEN
+        work.failures = 0
+        newest = event.log.newest.vbuuid
+        self._vbuuids[work.range.vbid] = newest
+        refused = work.rolled_back_from
+        if refused is not None:
+            work.rolled_back_from = None
+            at = event.stream.tracker.offset
+            self._queue.append(RollbackEvent(work.range.vbid, refused.seqno, at.seqno, refused.vbuuid, newest, at))
+        if work.range.end_seqno != MAX_SEQNO and work.range.planned_vbuuid not in {0, newest}:
+            # The planned branch is no longer the newest: how far this one goes decides where to stop.
+            self._wanting_high.setdefault(connection, []).append(work)
+            if connection not in self._high_requests and connection.session is not None:
+                self._high_requests[connection] = connection.session.request(
+                    Opcode.GET_ALL_VB_SEQNOS, now, extras=ACTIVE_STATE
+                )
+
+    def _refused(self, event: StreamRefused, now: float) -> None:
+        work = self._vbuckets[event.stream.vbid]
+        vbid = work.range.vbid
+        work.offset = event.stream.tracker.offset
+        if event.rollback_seqno is not None:
+            self._roll_back(work, event.rollback_seqno, now)
+            return
+        if event.status not in _RETRY:
+            raise status_error(
+                event.status,
+                opcode=Opcode.DCP_STREAM_REQ,
+                vbid=vbid,
+                context=f"asking for the changes after seqno {work.offset.seqno}",
+            )
+        if event.status == Status.NOT_MY_VBUCKET:
+            version = self._nodes.map.version if self._nodes.map is not None else None
+            if event.value and work.connection is not None:
+                self._nodes.update_map(event.value, work.connection.address)
+            if self._nodes.map is None or self._nodes.map.version == version:
+                self._nodes.find_map(now, refresh=True)
+        work.failures += 1
+        self._wait(work, now, pause_s(work.failures, self._random))
+
+    def _roll_back(self, work: _Vbucket, rollback_seqno: int, now: float) -> None:
+        vbid = work.range.vbid
+        refused = work.offset
+        if not refused.seqno:
+            raise RemoteProtocolError(f"vbucket {vbid}: the node asks for a rollback of a reader that has nothing")
+        if self._policy is RollbackPolicy.FAIL or (self._policy is RollbackPolicy.REWIND_UNREAD and work.has_rows):
+            raise RollbackRequired(vbid, rollback_seqno)
+        self._last_progress = now
+        work.rolled_back_from = work.rolled_back_from or refused
+        work.offset = step_back(refused, rollback_seqno, work.earlier)
+        work.earlier = tuple(old for old in work.earlier if old.seqno < work.offset.seqno)
+        self._wait(work, now, 0.0)
+
+    def _stopped(self, event: StreamStopped, now: float) -> None:
+        work = self._vbuckets[event.stream.vbid]
+        stream, reason = event.stream, event.reason
+        work.offset = stream.tracker.offset
+        is_endless = work.range.end_seqno == MAX_SEQNO
+        if reason in _REASON_DONE or (reason == StreamEndReason.OK and not is_endless):
+            self._finish(work, stream, now)
+            return
+        if reason == StreamEndReason.LOST_PRIVILEGES:
+            raise StreamEnded(
+                f"vbucket {work.range.vbid}: the user lost the right to read it", reason=reason, offset=work.offset
+            )
+        if reason == StreamEndReason.STATE_CHANGED:
+            self._nodes.find_map(now, refresh=True)
+        work.failures += 1
+        pause = 0.0 if reason == StreamEndReason.ROLLBACK else pause_s(work.failures, self._random)
+        self._wait(work, now, pause)
+
+    def _finish(self, work: _Vbucket, stream: Stream, now: float) -> None:
+        if work.state is _State.DONE:
+            return
+        work.offset = stream.tracker.offset
+        work.state, work.stream, work.connection = _State.DONE, None, None
+        self._last_progress = now
+        self._left -= 1
+
+    def _collection(self, event: CollectionEvent) -> None:
+        if event.event == SystemEventId.CREATE_SCOPE:
+            self._scopes[event.scope_id] = event.name
+        elif event.event == SystemEventId.CREATE_COLLECTION and event.collection_id is not None:
+            scope = self._scopes.get(event.scope_id, f"0x{event.scope_id:x}")
+            self._names.setdefault(event.collection_id, (scope, event.name))
+
+    def _answered(self, connection: NodeConnection, event: Answer, now: float) -> None:
+        frame = event.frame
+        if (connection, event.opaque) in self._manifest_requests:
+            del self._manifest_requests[connection, event.opaque]
+            if frame.status == Status.SUCCESS:
+                self._take_manifest(Manifest.from_json(json.loads(frame.value)))
+            elif frame.status in {Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED}:
+                self._take_manifest(Manifest.DEFAULT)
+            elif frame.status not in _RETRY:
+                raise status_error(frame.status, opcode=frame.opcode, context="asking for the collections")
+            self._wake_all(now)
+        elif self._high_requests.get(connection) == event.opaque:
+            del self._high_requests[connection]
+            if frame.status != Status.SUCCESS:
+                raise status_error(frame.status, opcode=frame.opcode, context="asking for high seqnos")
+            high_seqnos = dict(decode_vbucket_seqnos(frame.value))
+            for work in self._wanting_high.pop(connection, ()):
+                if work.connection is connection and work.stream is not None and work.stream.log is not None:
+                    self._limit(work, work.stream, high_seqnos.get(work.range.vbid), now)
+
+    def _limit(self, work: _Vbucket, stream: Stream, high_seqno: int | None, now: float) -> None:
+        """Stop at what the new branch holds, if the planned end lies on a branch that has ended below it."""
+        if high_seqno is None or stream.log is None or work.state is not _State.OPEN:
+            return  # no longer active there: the stream's end is on its way
+        state = BranchState(stream.log.newest.vbuuid, high_seqno, stream.log)
+        end = reachable_end(work.range.end_seqno, work.range.planned_vbuuid, state)
+        stream.end_seqno = end
+        if stream.tracker.seqno >= end and work.connection is not None and work.connection.session is not None:
+            work.connection.session.close_stream(stream)
+            self._finish(work, stream, now)
+
+    def _recover_from(self, connection: NodeConnection, now: float) -> None:
+        """Bring back the vbuckets of a connection that is gone."""
+        if connection in self._nodes.connections:
+            if connection.is_ready and self._waiting:
+                self.step(now)
+            return
+        self._high_requests.pop(connection, None)
+        self._wanting_high.pop(connection, None)
+        for key in [key for key in self._manifest_requests if key[0] is connection]:
+            del self._manifest_requests[key]
+        for work in self._vbuckets.values():
+            if work.connection is connection and work.state is not _State.DONE:
+                if work.stream is not None:
+                    work.offset = work.stream.tracker.offset
+                self._wait(work, now, 0.0)
+        self._wake_all(now)
+
+    def record(self, offsets: Mapping[int, StreamOffset]) -> None:
+        """The user has recorded these positions: a rollback can go back to them."""
+        for vbid, offset in offsets.items():
+            work = self._vbuckets[vbid]
+            work.earlier = remember(work.earlier, offset)
