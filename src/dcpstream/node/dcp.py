@@ -1,0 +1,100 @@
+"""Between the sessions of a node and the DCP machines: opening, dispatch, names, stats.
+
+A session gives every frame with a DCP opcode to `handle_dcp`. Once DCP_OPEN succeeded, the session's `dcp` is the
+producer or consumer machine, which gets everything else; this module keeps no state of its own.
+
+Source: kv_engine daemon/protocol/mcbp/dcp_open_executor.cc, engines/ep/src/dcp/dcpconnmap.cc (names).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse
+from dcpstream.protocol.consumer import ConsumerConnection
+from dcpstream.protocol.opening import OpenRequest, read_open
+from dcpstream.protocol.producer import ProducerConnection
+from dcpstream.wire import Feature, Frame, Opcode, Status
+
+if TYPE_CHECKING:
+    from dcpstream.node.engine.bucket import Bucket
+    from dcpstream.node.engine.session import Session
+
+__all__ = ["dcp_stats", "handle_dcp"]
+
+_NOT_OPEN = Refusal(Status.EINVAL, "The command can only be sent on a DCP connection")
+_UNORDERED = Refusal(Status.NOT_SUPPORTED, "DCP does not go with unordered execution: do not ask for it in HELLO")
+
+
+def handle_dcp(session: Session, frame: Frame, now: float) -> None:
+    """Answer a frame with a DCP opcode; the session is logged in and has a bucket."""
+    dcp = session.dcp
+    if isinstance(dcp, ProducerConnection | ConsumerConnection):
+        dcp.handle(frame, now)
+    elif frame.opcode == Opcode.DCP_OPEN:
+        _open(session, frame, now)
+    else:
+        session.send(refuse(frame, check_shape(frame) or _NOT_OPEN))
+
+
+def _open(session: Session, frame: Frame, now: float) -> None:
+    """Carry out DCP_OPEN: check, take the name over from an older connection, make the machine."""
+    request = read_open(frame)
+    if isinstance(request, Refusal):
+        session.send(refuse(frame, request))
+        return
+    if Feature.UNORDERED_EXECUTION in session.features:
+        session.send(refuse(frame, _UNORDERED))
+        return
+    privilege = "DcpProducer" if request.is_producer else "DcpConsumer"
+    if not session.may(privilege):
+        session.refuse(frame, Status.EACCESS, f"Authorization failure: DCP_OPEN needs the {privilege} privilege")
+        return
+    if request.drops:
+        session.close("DCP_OPEN of a consumer with an empty JSON object")
+        return
+    bucket = session.bucket
+    assert bucket is not None, "a session without a bucket does not come here"
+    name = request.name.decode("utf-8", "backslashreplace")
+    older = bucket.dcp_sessions.get(name)
+    if older is not None and older is not session:
+        older.close(f"a newer connection took over its name {name!r}")
+    session.dcp = _machine(request, name, session, bucket, now)
+    session.enable_json()
+    bucket.dcp_sessions[name] = session
+    session.send(answer(frame))
+
+
+def _machine(
+    request: OpenRequest, name: str, session: Session, bucket: Bucket, now: float
+) -> ProducerConnection | ConsumerConnection:
+    if request.is_producer:
+        return ProducerConnection(name, request.flags, session.features, bucket, now)
+    return ConsumerConnection(name, bucket, now)
+
+
+def dcp_stats(bucket: Bucket) -> Iterator[tuple[str, str]]:
+    """Names and values of the `dcp` group of STAT."""
+    machines = [session.dcp for session in bucket.dcp_sessions.values() if session.dcp is not None]
+    for machine in machines:
+        yield from machine.stats()
+    producers = [machine for machine in machines if isinstance(machine, ProducerConnection)]
+    totals = {
+        "count": len(machines),
+        "producer_count": len(producers),
+        "consumer_count": len(machines) - len(producers),
+        "total_bytes": sum(machine.bytes_sent for machine in producers),
+        "total_uncompressed_data_size": sum(machine.bytes_sent for machine in producers),
+        "total_queue": 0,
+        "queue_fill": 0,
+        "backfill_disk": 0,
+        "backfill_memory": 0,
+        "items_sent": sum(machine.items_sent for machine in producers),
+        "items_remaining": 0,
+        "num_running_backfills": 0,
+        "max_running_backfills": 4096,
+        "dead_conn_count": 0,
+    }
+    for key, value in totals.items():
+        yield f"ep_dcp_{key}", str(value)

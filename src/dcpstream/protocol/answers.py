@@ -1,0 +1,157 @@
+"""Shapes of DCP packets as a server checks them, and its answers to what is wrong with them.
+
+The check comes before everything else, in this order: extras, key, value, datatype. What it refuses is answered EINVAL,
+mostly with a text in JSON, and the connection stays.
+
+Source: kv_engine daemon/mcbp_validators.cc, checked against recordings of malformed packets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from dcpstream.errors import FieldError
+from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status, decode_frame_infos, encode_response
+
+__all__ = [
+    "DCP_OPCODES",
+    "MAX_KEY_BYTES",
+    "Refusal",
+    "answer",
+    "check_shape",
+    "error_body",
+    "refuse",
+    "stream_id_of",
+]
+
+MAX_KEY_BYTES = 250
+"""Longest key, and longest connection name."""
+
+DCP_OPCODES = range(Opcode.DCP_OPEN, Opcode.DCP_CACHE_TRANSFER_END + 1)
+"""0x50 to 0x67: what belongs to DCP."""
+
+_KNOWN_INFO_IDS = frozenset(int(item) for item in FrameInfoId)
+
+
+class Refusal(NamedTuple):
+    """A status with the text that goes with it, and what else belongs into the JSON body."""
+
+    status: Status
+    context: str = ""
+    manifest_uid: int | None = None
+
+
+class _Shape(NamedTuple):
+    """What a request may consist of."""
+
+    extras: tuple[int, ...] = (0,)
+    key: bool | None = False
+    """True: must be there, False: must not, None: may."""
+    value: bool | None = False
+    any_datatype: bool = False
+
+
+_SHAPES: Mapping[int, _Shape] = MappingProxyType(
+    {
+        Opcode.DCP_OPEN: _Shape(extras=(8,), key=True, value=None, any_datatype=True),
+        Opcode.DCP_ADD_STREAM: _Shape(extras=(4,)),
+        Opcode.DCP_CLOSE_STREAM: _Shape(),
+        Opcode.DCP_STREAM_REQ: _Shape(extras=(48,), value=None),
+        Opcode.DCP_GET_FAILOVER_LOG: _Shape(),
+        Opcode.DCP_STREAM_END: _Shape(extras=(4,)),
+        Opcode.DCP_MUTATION: _Shape(extras=(31,), key=True, value=None, any_datatype=True),
+        Opcode.DCP_DELETION: _Shape(extras=(18, 21), key=True, value=None, any_datatype=True),
+        Opcode.DCP_EXPIRATION: _Shape(extras=(20,), key=True, value=None, any_datatype=True),
+        Opcode.DCP_SET_VBUCKET_STATE: _Shape(extras=(1,)),
+        Opcode.DCP_NOOP: _Shape(),
+        Opcode.DCP_BUFFER_ACK: _Shape(extras=(4,)),
+        Opcode.DCP_CONTROL: _Shape(key=True, value=True),
+        Opcode.DCP_SYSTEM_EVENT: _Shape(extras=(13,), key=None, value=None),
+        Opcode.DCP_PREPARE: _Shape(extras=(31,), key=True, value=None, any_datatype=True),
+        Opcode.DCP_SEQNO_ACKNOWLEDGED: _Shape(extras=(8,)),
+        Opcode.DCP_COMMIT: _Shape(extras=(16,), key=True),
+        Opcode.DCP_ABORT: _Shape(extras=(16,), key=True),
+    }
+)
+
+_MARKER_VALUE_BYTES: Mapping[int, tuple[int, ...]] = MappingProxyType({20: (0,), 1: (36, 44, 52)})
+
+
+def check_shape(frame: Frame) -> Refusal | None:
+    """What is wrong with a DCP request's parts, or None."""
+    if frame.opcode == Opcode.DCP_FLUSH:
+        return Refusal(Status.NOT_SUPPORTED)
+    if frame.opcode == Opcode.DCP_SNAPSHOT_MARKER:
+        fits = len(frame.value) in _MARKER_VALUE_BYTES.get(len(frame.extras), ()) and not frame.key
+        return None if fits else Refusal(Status.EINVAL)
+    shape = _SHAPES.get(frame.opcode)
+    if shape is None:
+        return Refusal(Status.UNKNOWN_COMMAND)
+    context = _misfit(frame, shape)
+    return Refusal(Status.EINVAL, context) if context else _bad_framing(frame)
+
+
+def _misfit(frame: Frame, shape: _Shape) -> str:
+    if len(frame.extras) not in shape.extras:
+        wanted = shape.extras[0]
+        return f"Request must include extras of length {wanted}" if wanted else "Request must not include extras"
+    for name, part, rule in (("key", frame.key, shape.key), ("value", frame.value, shape.value)):
+        if rule is True and not part:
+            return f"Request must include {name}"
+        if rule is False and part:
+            return f"Request must not include {name}"
+    if len(frame.key) > MAX_KEY_BYTES:
+        return f"Key length exceeds {MAX_KEY_BYTES}"
+    if frame.datatype and not shape.any_datatype:
+        return "Request datatype invalid"
+    return ""
+
+
+def _bad_framing(frame: Frame) -> Refusal | None:
+    if not frame.framing:
+        return None
+    try:
+        infos = list(decode_frame_infos(frame.framing))
+    except FieldError:
+        return Refusal(Status.EINVAL)
+    for info_id, data in infos:
+        if info_id not in _KNOWN_INFO_IDS:
+            return Refusal(Status.UNKNOWN_FRAME_INFO)
+        if info_id == FrameInfoId.DCP_STREAM_ID and len(data) != 2:
+            return Refusal(Status.EINVAL)
+    return None
+
+
+def stream_id_of(frame: Frame) -> int | None:
+    """The stream id in the framing extras; None if there is none, or 0, which counts as none."""
+    if not frame.framing:
+        return None
+    for info_id, data in decode_frame_infos(frame.framing):
+        if info_id == FrameInfoId.DCP_STREAM_ID:
+            return int.from_bytes(data, "big") or None
+    return None
+
+
+def error_body(refusal: Refusal) -> bytes:
+    """The JSON that explains a refusal, or nothing."""
+    body: dict[str, object] = {}
+    if refusal.context:
+        body["error"] = {"context": refusal.context}
+    if refusal.manifest_uid is not None:
+        body["manifest_uid"] = f"{refusal.manifest_uid:x}"
+    return json.dumps(body, separators=(",", ":")).encode() if body else b""
+
+
+def answer(frame: Frame, status: Status = Status.SUCCESS, *, value: bytes = b"") -> bytes:
+    """An answer with the request's opcode and opaque."""
+    return encode_response(frame.opcode, status=status, opaque=frame.opaque, value=value)
+
+
+def refuse(frame: Frame, refusal: Refusal) -> bytes:
+    """The answer that refuses a request."""
+    body = error_body(refusal)
+    datatype = Datatype.JSON if body else Datatype.RAW
+    return encode_response(frame.opcode, status=refusal.status, opaque=frame.opaque, datatype=datatype, value=body)

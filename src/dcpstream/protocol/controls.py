@@ -1,0 +1,218 @@
+"""DCP_CONTROL: the parameters of a producer connection, and what it accepts for each.
+
+One table: name → rule. A rule changes `ProducerSettings` and gives a status. The accepted values are those of a
+recorded 7.2 server, which is laxer in places than the documentation: on/off switches take any text and only "true"
+means on; three names also match by prefix (`e`, `enable_noo`, `c`, `s`), the first of the table that fits.
+
+Source: kv_engine engines/ep/src/dcp/producer.cc (control), recordings of every name and value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+from dcpstream.protocol.noop import DEFAULT_INTERVAL_S
+from dcpstream.wire import OpenFlag, Status
+
+__all__ = ["CONTROLS", "ControlAnswer", "ProducerSettings", "apply_control"]
+
+_UNSIGNED = re.compile(rb"\s*\+?([0-9]{1,20})\s*")
+
+
+@dataclass(slots=True)
+class ProducerSettings:
+    """What the controls of one connection have said so far.
+
+    Attributes:
+        open_flags: u32, flags of DCP_OPEN.
+        has_snappy: whether HELLO granted snappy.
+        buffer_bytes: consumer's buffer, 0 = no flow control.
+        out_of_order: "", "true" or "true_with_seqno_advanced"; kept, and out-of-order snapshots are never sent.
+        The others are named as their controls.
+    """
+
+    open_flags: int = OpenFlag.PRODUCER
+    has_snappy: bool = False
+    noop_enabled: bool = False
+    noop_interval_s: float = DEFAULT_INTERVAL_S
+    buffer_bytes: int = 0
+    priority: str = "medium"
+    force_value_compression: bool = False
+    cursor_dropping: bool = True
+    hifi_mfu: bool = False
+    stream_end_on_client_close: bool = False
+    expiry_opcode: bool = False
+    stream_ids: bool = False
+    sync_writes: bool = False
+    consumer_name: str = ""
+    backfill_order: str = "round-robin"
+    out_of_order: str = ""
+    deleted_user_xattrs: bool = False
+    v7_status_codes: bool = False
+    flatbuffers_system_events: bool = False
+
+    @property
+    def is_sync_replication(self) -> bool:
+        """Whether the peer is a replica that takes part in durable writes."""
+        return self.sync_writes and bool(self.consumer_name)
+
+
+class ControlAnswer(NamedTuple):
+    """Status and, for some refusals, a text for the client."""
+
+    status: Status
+    context: str = ""
+
+
+OK = ControlAnswer(Status.SUCCESS)
+INVALID = ControlAnswer(Status.EINVAL)
+UNSUPPORTED = ControlAnswer(Status.NOT_SUPPORTED)
+
+Rule = Callable[[ProducerSettings, bytes], ControlAnswer]
+
+
+def _unsigned(value: bytes) -> int | None:
+    """A decimal number as the server's parser takes it: white space around is skipped, a minus sign is not a number."""
+    found = _UNSIGNED.fullmatch(value)
+    return int(found[1]) if found else None
+
+
+def _switch(name: str) -> Rule:
+    """On for "true", off for everything else; never refused."""
+
+    def rule(settings: ProducerSettings, value: bytes) -> ControlAnswer:
+        setattr(settings, name, value == b"true")
+        return OK
+
+    return rule
+
+
+def _one_way(name: str) -> Rule:
+    """Only "true" is accepted; there is no way back."""
+
+    def rule(settings: ProducerSettings, value: bytes) -> ControlAnswer:
+        if value != b"true":
+            return INVALID
+        setattr(settings, name, True)
+        return OK
+
+    return rule
+
+
+def _choice(name: str, *choices: str, context: str = "") -> Rule:
+    """One of a few words."""
+
+    def rule(settings: ProducerSettings, value: bytes) -> ControlAnswer:
+        text = value.decode("latin-1")
+        if text not in choices:
+            return ControlAnswer(Status.EINVAL, context)
+        setattr(settings, name, text)
+        return OK
+
+    return rule
+
+
+def _buffer_size(settings: ProducerSettings, value: bytes) -> ControlAnswer:
+    size = _unsigned(value)
+    if size is None:
+        return INVALID
+    settings.buffer_bytes = size
+    return OK
+
+
+def _noop_interval(settings: ProducerSettings, value: bytes) -> ControlAnswer:
+    seconds = _unsigned(value)
+    if seconds is None:
+        return INVALID
+    settings.noop_interval_s = float(seconds)
+    return OK
+
+
+def _stream_end_on_close(settings: ProducerSettings, value: bytes) -> ControlAnswer:
+    settings.stream_end_on_client_close |= value == b"true"
+    return OK
+
+
+def _force_compression(settings: ProducerSettings, value: bytes) -> ControlAnswer:
+    if not settings.has_snappy:
+        text = "force_value_compression needs the snappy datatype, which HELLO did not negotiate on this connection"
+        return ControlAnswer(Status.EINVAL, text)
+    settings.force_value_compression = value == b"true"
+    return OK
+
+
+def _stream_ids(settings: ProducerSettings, value: bytes) -> ControlAnswer:
+    if settings.sync_writes:
+        return UNSUPPORTED
+    return _one_way("stream_ids")(settings, value)
+
+
+def _sync_writes(settings: ProducerSettings, value: bytes) -> ControlAnswer:
+    if settings.stream_ids:
+        return UNSUPPORTED
+    return _one_way("sync_writes")(settings, value)
+
+
+def _consumer_name(settings: ProducerSettings, value: bytes) -> ControlAnswer:
+    settings.consumer_name = value.decode("utf-8", "replace")
+    return OK
+
+
+def _deleted_user_xattrs(settings: ProducerSettings, value: bytes) -> ControlAnswer:
+    if value != b"true" or not settings.open_flags & OpenFlag.INCLUDE_DELETED_USER_XATTRS:
+        return INVALID
+    settings.deleted_user_xattrs = True
+    return OK
+
+
+def _unsupported(settings: ProducerSettings, value: bytes) -> ControlAnswer:
+    return UNSUPPORTED
+
+
+def _no_history(settings: ProducerSettings, value: bytes) -> ControlAnswer:
+    return UNSUPPORTED if value == b"true" else INVALID
+
+
+CONTROLS: Mapping[bytes, Rule] = MappingProxyType(
+    {
+        b"connection_buffer_size": _buffer_size,
+        b"stream_buffer_size": _unsupported,
+        b"enable_noop": _switch("noop_enabled"),
+        b"force_value_compression": _force_compression,
+        b"set_noop_interval": _noop_interval,
+        b"set_priority": _choice("priority", "high", "medium", "low"),
+        b"supports_cursor_dropping": _switch("cursor_dropping"),
+        b"supports_cursor_dropping_vulcan": _switch("cursor_dropping"),
+        b"supports_hifi_MFU": _switch("hifi_mfu"),
+        b"send_stream_end_on_client_close_stream": _stream_end_on_close,
+        b"enable_expiry_opcode": _switch("expiry_opcode"),
+        b"enable_stream_id": _stream_ids,
+        b"enable_sync_writes": _sync_writes,
+        b"consumer_name": _consumer_name,
+        b"enable_out_of_order_snapshots": _choice("out_of_order", "true", "true_with_seqno_advanced"),
+        b"include_deleted_user_xattrs": _deleted_user_xattrs,
+        b"v7_dcp_status_codes": _one_way("v7_status_codes"),
+        b"flatbuffers_system_events": _one_way("flatbuffers_system_events"),
+        b"backfill_order": _choice(
+            "backfill_order", "round-robin", "sequential", context="backfill_order takes round-robin or sequential"
+        ),
+        b"change_streams": _no_history,
+    }
+)
+
+_PREFIX_MATCHED = (b"connection_buffer_size", b"stream_buffer_size", b"enable_noop")
+
+
+def apply_control(settings: ProducerSettings, key: bytes, value: bytes) -> ControlAnswer:
+    """Apply one DCP_CONTROL; key and value are not empty (that is checked with the packet's shape)."""
+    rule = CONTROLS.get(key)
+    if rule is None:
+        name = next((name for name in _PREFIX_MATCHED if name.startswith(key)), None)
+        if name is None:
+            return INVALID
+        rule = CONTROLS[name]
+    return rule(settings, value)

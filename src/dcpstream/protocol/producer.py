@@ -1,0 +1,566 @@
+"""A producer connection: the node's end of a DCP connection that sends history.
+
+Theory of operation. The shell gives every frame of the connection whose opcode belongs to DCP to `handle`, tells of
+changes in the bucket (`vbucket_changed`, `vbucket_state_changed`, `vbucket_rolled_back`), and sends what
+`data_to_send` gives. Answers and NOOPs go out first and do not count for flow control; then the streams that have
+something to say take turns, one block each, while the consumer's buffer has room. Streams that have nothing to say are
+not looked at: a change of a vbucket puts that vbucket's streams into the ready queue, and nothing else does.
+`close_reason` is set when a server would drop the connection; the shell then closes it without a further byte.
+
+One answer waits for each request that was handled since `data_to_send` was last called, so the shell bounds them by
+calling it after each read.
+
+It refuses to know: sockets, time (an argument), authentication, which commands other than DCP's a connection may use.
+
+Source: kv_engine engines/ep/src/dcp/producer.cc; answers and drops as in recordings of a server.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse, stream_id_of
+from dcpstream.protocol.controls import ProducerSettings, apply_control
+from dcpstream.protocol.flow_control import ProducerWindow
+from dcpstream.protocol.noop import DEFAULT_IDLE_TIMEOUT_S, NoopTimer
+from dcpstream.protocol.producer_stream import Buffer, ProducerStream, stat_text
+from dcpstream.protocol.rollback import Refuse, Rollback, decide
+from dcpstream.protocol.source import HistorySource, VBucketView
+from dcpstream.protocol.stream_filter import StreamFilter, read_filter
+from dcpstream.wire import (
+    Feature,
+    Frame,
+    Opcode,
+    OpenFlag,
+    Status,
+    StreamEndReason,
+    StreamFlag,
+    StreamForm,
+    StreamRequest,
+    decode_message,
+    encode_failover_log,
+    encode_request,
+)
+
+__all__ = ["DEFAULT_LIMITS", "ProducerConnection", "ProducerLimits"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerLimits:
+    """Bounds of one producer connection.
+
+    Attributes:
+        turn_bytes: what a stream may send before the next one has its turn: large enough that a block is copied
+            at memory speed, small enough that 1,024 streams share a connection.
+        streams_max: streams of all vbuckets and stream ids: 64 stream ids for each of 1,024 vbuckets.
+        idle_timeout_s: silence after which a peer with NOOPs enabled is given up.
+    """
+
+    turn_bytes: int = 256 * 1024
+    streams_max: int = 64 * 1024
+    idle_timeout_s: float = DEFAULT_IDLE_TIMEOUT_S
+
+
+DEFAULT_LIMITS = ProducerLimits()
+
+_STREAM_FLAGS = (
+    StreamFlag.TAKEOVER
+    | StreamFlag.DISK_ONLY
+    | StreamFlag.TO_LATEST
+    | StreamFlag.ACTIVE_ONLY
+    | StreamFlag.STRICT_VBUUID
+    | StreamFlag.FROM_LATEST
+    | StreamFlag.IGNORE_PURGED_TOMBSTONES
+    | StreamFlag.CACHE_TRANSFER
+)
+_WITH_CACHE_TRANSFER = StreamFlag.CACHE_TRANSFER | StreamFlag.TAKEOVER | StreamFlag.ACTIVE_ONLY
+
+_DATA_OPCODES = frozenset(
+    (
+        Opcode.DCP_MUTATION,
+        Opcode.DCP_DELETION,
+        Opcode.DCP_EXPIRATION,
+        Opcode.DCP_SYSTEM_EVENT,
+        Opcode.DCP_PREPARE,
+        Opcode.DCP_COMMIT,
+        Opcode.DCP_ABORT,
+        Opcode.DCP_CACHE_TRANSFER,
+        Opcode.DCP_CACHE_TRANSFER_END,
+        Opcode.DCP_STREAM_END,
+    )
+)
+_ALWAYS_TOLERATED = frozenset(
+    (Status.SUCCESS, Status.NOT_MY_VBUCKET, Status.DCP_STREAM_NOT_FOUND, Status.OPAQUE_NO_MATCH)
+)
+_NEEDS_XERROR = frozenset((Status.EACCESS, Status.NO_BUCKET, Status.AUTH_STALE, Status.DCP_STREAMID_INVALID))
+_NO_STREAMS: Mapping[int | None, ProducerStream] = MappingProxyType({})
+_ALREADY_OPEN = Refusal(Status.EINVAL, "The connection is already opened as a DCP connection")
+_BAD_FLAGS = Refusal(Status.EINVAL, "Request contains invalid flags")
+
+
+class ProducerConnection:
+    """One producer connection.
+
+    Args:
+        name: the name of DCP_OPEN.
+        open_flags: its flags.
+        features: codes that HELLO granted.
+        source: the bucket.
+        now: seconds of a monotonic clock.
+        limits: bounds.
+
+    Attributes:
+        close_reason: why the connection must be closed now, or None.
+        settings: what the client's controls said.
+        window: the consumer's buffer.
+        bytes_sent: everything given out by `data_to_send`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        open_flags: int,
+        features: Collection[int],
+        source: HistorySource,
+        now: float,
+        limits: ProducerLimits = DEFAULT_LIMITS,
+    ) -> None:
+        self.name = name
+        self.open_flags = open_flags
+        self.source = source
+        self.limits = limits
+        self.close_reason: str | None = None
+        self.settings = ProducerSettings(
+            open_flags=open_flags,
+            has_snappy=Feature.SNAPPY in features or Feature.SNAPPY_EVERYWHERE in features,
+            cursor_dropping="replication" not in name,
+        )
+        self.window = ProducerWindow()
+        self.noop = NoopTimer(now, limits.idle_timeout_s)
+        self.has_collections = Feature.COLLECTIONS in features
+        self._has_xerror = Feature.XERROR in features
+        self._opened_at = now
+        self._last_sent_at = now
+        self._last_received_at = now
+        self._answers: deque[bytes] = deque()
+        self._streams: dict[int, dict[int | None, ProducerStream]] = {}
+        self._stream_count = 0
+        self._ready: deque[ProducerStream] = deque()
+        self.bytes_sent = 0
+        self._items_sent = 0
+
+    # ----------------------------------------------------------------------------------------------- what comes in
+
+    def handle(self, frame: Frame, now: float) -> None:
+        """Take one frame with a DCP opcode (or the answer to one)."""
+        if self.close_reason is not None:
+            return
+        self.noop.received(now)
+        self._last_received_at = now
+        if frame.is_response:
+            self._handle_response(frame)
+            return
+        refusal = check_shape(frame)
+        if refusal is not None:
+            self._refuse(frame, refusal)
+            return
+        handler = _HANDLERS.get(frame.opcode)
+        if handler is None:
+            self._drop(f"the client sent {Opcode(frame.opcode).name} to a producer")
+            return
+        handler(self, frame)
+
+    def _handle_open(self, frame: Frame) -> None:
+        self._refuse(frame, _ALREADY_OPEN)
+
+    def _handle_control(self, frame: Frame) -> None:
+        settings = self.settings
+        status, context = apply_control(settings, frame.key, frame.value)
+        if status is not Status.SUCCESS:
+            self._refuse(frame, Refusal(status, context))
+            return
+        self.noop.is_enabled = settings.noop_enabled
+        self.noop.interval_s = settings.noop_interval_s
+        if settings.buffer_bytes != self.window.buffer_bytes:
+            self.window.set_buffer(settings.buffer_bytes)
+        self._answer(frame)
+
+    def _handle_buffer_ack(self, frame: Frame) -> None:
+        self.window.acknowledged(int.from_bytes(frame.extras, "big"))
+
+    def _handle_failover_log(self, frame: Frame) -> None:
+        view = self.source.vbucket(frame.vbid)
+        if view is None:
+            self._answer(frame, Status.NOT_MY_VBUCKET)
+        else:
+            self._answer(frame, value=encode_failover_log(view.failover_log))
+
+    def _handle_seqno_acknowledged(self, frame: Frame) -> None:
+        # Nothing here waits for acknowledgements, so one that is allowed has no effect.
+        if not self.settings.is_sync_replication:
+            self._answer(frame, Status.EINVAL)
+        elif self.source.vbucket(frame.vbid) is None:
+            self._answer(frame, Status.NOT_MY_VBUCKET)
+
+    def _handle_close_stream(self, frame: Frame) -> None:
+        stream_id = stream_id_of(frame)
+        streams = self._streams.get(frame.vbid, {})
+        if (stream_id is not None) != self.settings.stream_ids:
+            self._refuse(frame, Refusal(Status.DCP_STREAMID_INVALID))
+            return
+        stream = streams.get(stream_id)
+        if stream is None or stream.end_reason is not None:
+            is_other_id = stream is None and bool(streams) and stream_id is not None
+            self._refuse(frame, Refusal(Status.DCP_STREAMID_INVALID if is_other_id else Status.KEY_ENOENT))
+            return
+        self._answer(frame)
+        stream.end(StreamEndReason.CLOSED)
+        if self.settings.stream_end_on_client_close:
+            self._queue(stream)
+        else:
+            self._discard(stream)
+
+    def _handle_stream_request(self, frame: Frame) -> None:
+        request = decode_message(frame)
+        assert isinstance(request, StreamRequest), "the shape was checked"
+        flags = request.flags
+        if flags & ~_STREAM_FLAGS or (flags & StreamFlag.CACHE_TRANSFER and flags & ~_WITH_CACHE_TRANSFER):
+            self._refuse(frame, _BAD_FLAGS)
+            return
+        if frame.value and not self.has_collections:
+            self._refuse(frame, Refusal(Status.EINVAL))
+            return
+        if self.open_flags & OpenFlag.INVALID_PITR:
+            self._refuse(frame, Refusal(Status.EINVAL))  # point-in-time recovery can be opened, and streams nothing
+            return
+        view = self.source.vbucket(frame.vbid)
+        wanted = read_filter(
+            frame.value,
+            self.source.manifest,
+            has_collections=self.has_collections,
+            has_stream_ids=self.settings.stream_ids,
+            has_sync_writes=self.settings.sync_writes,
+        )
+        if isinstance(wanted, StreamFilter) and wanted.drops:
+            self._drop("the client's purge_seqno has more than 64 bits")
+            return
+        self._decide(frame, request, view, wanted)
+
+    def _decide(
+        self, frame: Frame, request: StreamRequest, view: VBucketView | None, wanted: StreamFilter | Refusal
+    ) -> None:
+        is_refused = isinstance(wanted, Refusal)
+        found = StreamFilter() if isinstance(wanted, Refusal) else wanted
+        existing = self._streams.get(frame.vbid, {}).get(found.stream_id)
+        ids = found.collection_ids
+        decision = decide(
+            request,
+            view,
+            is_noop_missing=not self.settings.noop_enabled
+            and (self.has_collections or bool(self.open_flags & OpenFlag.INCLUDE_XATTRS)),
+            filter_refusal=wanted.status if isinstance(wanted, Refusal) else None,
+            has_stream=existing is not None and existing.end_reason is None,
+            filter_high_seqno=None if ids is None or view is None else view.high_seqno_of(ids),
+            client_purge_seqno=found.client_purge_seqno,
+            can_send_seqno_advanced=self.has_collections,
+        )
+        if isinstance(decision, Refuse):
+            is_filter_fault = is_refused and isinstance(wanted, Refusal) and decision.status is wanted.status
+            self._refuse(frame, wanted if is_filter_fault and isinstance(wanted, Refusal) else Refusal(decision.status))
+            return
+        if isinstance(decision, Rollback):
+            self._answer(frame, Status.ROLLBACK, value=decision.seqno.to_bytes(8, "big"))
+            return
+        if request.flags & StreamFlag.TAKEOVER:
+            self._refuse(frame, Refusal(Status.NOT_SUPPORTED, "this node does not hand vbuckets over"))
+            return
+        if self._stream_count >= self.limits.streams_max:
+            self._refuse(frame, Refusal(Status.ENOMEM, f"a connection has at most {self.limits.streams_max} streams"))
+            return
+        assert view is not None, "a missing vbucket was refused"
+        if existing is not None:
+            self._discard(existing)  # its STREAM_END is never sent
+        stream = ProducerStream(
+            view,
+            self.source,
+            frame.opaque,
+            request.flags,
+            decision,
+            found,
+            self._form(found),
+            has_marker_v2=self.settings.is_sync_replication,
+        )
+        self._streams.setdefault(stream.vbid, {})[stream.stream_id] = stream
+        self._stream_count += 1
+        self._answer(frame, value=encode_failover_log(view.failover_log))
+        self._queue(stream)
+
+    def _form(self, wanted: StreamFilter) -> StreamForm:
+        """How the messages of a stream look; fixed when the stream is made."""
+        flags, settings = self.open_flags, self.settings
+        keeps_datatype = bool(flags & OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE)
+        has_delete_times = bool(flags & OpenFlag.INCLUDE_DELETE_TIMES)
+        snappy = "passive" if settings.has_snappy else "none"
+        return StreamForm(
+            collections=self.has_collections,
+            xattrs=bool(flags & OpenFlag.INCLUDE_XATTRS),
+            delete_times=has_delete_times,
+            expiry_opcode=settings.expiry_opcode and has_delete_times,
+            no_value=keeps_datatype or bool(flags & OpenFlag.NO_VALUE),
+            keep_datatype=keeps_datatype,
+            snappy="force" if settings.force_value_compression else snappy,
+            stream_id=wanted.stream_id,
+            collection_ids=wanted.collection_ids,
+            user_xattrs_on_delete=settings.deleted_user_xattrs,
+        )
+
+    def _handle_response(self, frame: Frame) -> None:
+        """Answers of the client: mostly not asked for, some tolerated, the others end the connection."""
+        opcode, status = frame.opcode, frame.status
+        if opcode == Opcode.DCP_NOOP:
+            if not self.noop.answered(frame.opaque):
+                self._drop(f"a NOOP answer with opaque {frame.opaque} that nothing waits for")
+        elif opcode in _DATA_OPCODES:
+            if not self._tolerates(opcode, status):
+                self._drop(f"the client answered {Opcode(opcode).name} with status 0x{status:02x}")
+        elif opcode in (Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE, Opcode.DCP_STREAM_REQ):
+            return  # takeover looks at the first two; the third is recorded as having no effect
+        else:
+            self._drop(f"the client answered opcode 0x{opcode:02x}, which a producer does not send")
+
+    def _tolerates(self, opcode: int, status: int) -> bool:
+        if status in _ALWAYS_TOLERATED:
+            return True
+        if status == Status.ENOMEM:
+            return opcode == Opcode.DCP_CACHE_TRANSFER
+        if status == Status.KEY_ENOENT and opcode == Opcode.DCP_STREAM_END:
+            return True
+        if self.settings.v7_status_codes:
+            return False
+        if status == Status.KEY_ENOENT:
+            return opcode not in (Opcode.DCP_COMMIT, Opcode.DCP_ABORT)
+        return status == Status.KEY_EEXISTS
+
+    # ------------------------------------------------------------------------------------ what happens in the bucket
+
+    def vbucket_changed(self, vbid: int, now: float) -> None:
+        """Something was written or persisted; `has_output` tells whether it matters here."""
+        for stream in self._streams.get(vbid, _NO_STREAMS).values():
+            self._queue(stream)
+
+    def vbucket_state_changed(self, vbid: int, now: float) -> None:
+        """The vbucket's role changed, or it was deleted: its streams end."""
+        self._end_streams(vbid, StreamEndReason.STATE_CHANGED)
+
+    def vbucket_rolled_back(self, vbid: int, now: float) -> None:
+        """The vbucket's history was cut: its streams end."""
+        self._end_streams(vbid, StreamEndReason.ROLLBACK)
+
+    def _end_streams(self, vbid: int, reason: StreamEndReason) -> None:
+        for stream in self._streams.get(vbid, _NO_STREAMS).values():
+            stream.end(reason)
+            self._queue(stream)
+
+    # ----------------------------------------------------------------------------------------------- what goes out
+
+    @property
+    def has_output(self) -> bool:
+        """Whether `data_to_send` would give something now."""
+        if self.close_reason is not None:
+            return False
+        return bool(self._answers) or (bool(self._ready) and not self.window.is_full)
+
+    def data_to_send(self, max_bytes: int, now: float) -> list[Buffer]:
+        """Bytes to send now, in order; empty if there is nothing to do until something comes in or changes.
+
+        Args:
+            max_bytes: a soft limit: answers go out whole, and one message may exceed it.
+            now: seconds of a monotonic clock.
+        """
+        if self.close_reason is not None:
+            return []
+        out: list[Buffer] = []
+        made = 0
+        while self._answers:
+            piece = self._answers.popleft()
+            out.append(piece)
+            made += len(piece)
+        ready, window = self._ready, self.window
+        is_sequential = self.settings.backfill_order == "sequential"
+        while ready and made < max_bytes:
+            credit = window.credit_bytes
+            if credit == 0:
+                break
+            stream = ready.popleft()
+            pieces = stream.produce(credit, min(self.limits.turn_bytes, max_bytes - made))
+            size = sum(map(len, pieces))
+            window.sent(size)
+            made += size
+            out += pieces
+            if stream.is_finished:
+                self._remove(stream)
+            elif not pieces:
+                stream.is_queued = False
+            elif window.is_full or (is_sequential and stream.is_backfilling):
+                ready.appendleft(stream)  # it has not had its whole turn
+            else:
+                ready.append(stream)
+        if out:
+            self.bytes_sent += made
+            self._last_sent_at = now
+        return out
+
+    def next_timeout(self) -> float | None:
+        """When `handle_timeout` is to be called, or None."""
+        return None if self.close_reason is not None else self.noop.next_timeout
+
+    def handle_timeout(self, now: float) -> None:
+        """Time has passed: a NOOP may be due, or the peer dead."""
+        if self.close_reason is not None:
+            return
+        if self.noop.is_dead(now):
+            self._drop(f"nothing was received for {self.noop.idle_timeout_s:g} s")
+            return
+        opaque = self.noop.poll(now)
+        if opaque is not None:
+            self._answers.append(encode_request(Opcode.DCP_NOOP, opaque=opaque))
+
+    # ----------------------------------------------------------------------------------------------------- helpers
+
+    @property
+    def stream_count(self) -> int:
+        """Streams that are open or whose end was not sent yet."""
+        return self._stream_count
+
+    def stream(self, vbid: int, stream_id: int | None = None) -> ProducerStream | None:
+        """A stream by vbucket and stream id."""
+        return self._streams.get(vbid, {}).get(stream_id)
+
+    def close(self, reason: str) -> None:
+        """Let the connection end, for a reason outside of it (its name was taken over, the bucket is gone)."""
+        self._drop(reason)
+
+    def _queue(self, stream: ProducerStream) -> None:
+        if not stream.is_queued:
+            stream.is_queued = True
+            self._ready.append(stream)
+
+    def _discard(self, stream: ProducerStream) -> None:
+        """Forget a stream that says nothing more."""
+        stream.is_finished = True
+        if stream.is_queued:
+            self._ready.remove(stream)
+        self._remove(stream)
+
+    def _remove(self, stream: ProducerStream) -> None:
+        streams = self._streams.get(stream.vbid, {})
+        if streams.get(stream.stream_id) is stream:
+            del streams[stream.stream_id]
+            self._stream_count -= 1
+            self._items_sent += stream.messages_sent
+            if not streams:
+                del self._streams[stream.vbid]
+
+    def _answer(self, frame: Frame, status: Status = Status.SUCCESS, *, value: bytes = b"") -> None:
+        self._answers.append(answer(frame, status, value=value))
+
+    def _refuse(self, frame: Frame, refusal: Refusal) -> None:
+        if refusal.status in _NEEDS_XERROR and not self._has_xerror:
+            self._drop(f"{refusal.status.name}, which a client without extended errors cannot be told")
+            return
+        self._answers.append(refuse(frame, refusal))
+
+    def _drop(self, reason: str) -> None:
+        if self.close_reason is None:
+            self.close_reason = reason
+            self._answers.clear()
+            self._ready.clear()
+            self._streams.clear()
+            self._stream_count = 0
+
+    # ------------------------------------------------------------------------------------------------------- stats
+
+    def stats(self) -> Iterator[tuple[str, str]]:
+        """Names and values of the `dcp` group for this connection."""
+        prefix = f"eq_dcpq:{self.name}:"
+        for name, value in self._stat_values().items():
+            yield prefix + name, stat_text(value)
+        for stream in self._all_streams():
+            for name, text in stream.stats():
+                yield prefix + name, text
+        yield prefix + "num_streams", str(self._stream_count)
+
+    @property
+    def items_sent(self) -> int:
+        """Mutations, deletions and the like sent so far."""
+        return self._items_sent + sum(stream.messages_sent for stream in self._all_streams())
+
+    def _all_streams(self) -> Iterator[ProducerStream]:
+        for streams in self._streams.values():
+            yield from streams.values()
+
+    def _stat_values(self) -> Mapping[str, object]:
+        settings, window = self.settings, self.window
+        return {
+            "type": "producer",
+            "created": int(self._opened_at),
+            "pending_disconnect": self.close_reason is not None,
+            "supports_ack": window.is_enabled,
+            "paused": not self._ready,
+            "paused_current_reason": "BufferLogFull" if window.is_full else "ReadyListEmpty",
+            "paused_current_duration": f"{max(0, int((self._last_received_at - self._last_sent_at) * 1000))} ms",
+            "priority": settings.priority.capitalize(),
+            "flatbuffers_system_events": settings.flatbuffers_system_events,
+            "change_streams_enabled": False,
+            "items_sent": self.items_sent,
+            "items_remaining": 0,
+            "total_bytes_sent": self.bytes_sent,
+            "total_uncompressed_data_size": self.bytes_sent,
+            "last_sent_time": int(self._last_sent_at),
+            "last_receive_time": int(self._last_received_at),
+            "noop_enabled": settings.noop_enabled,
+            "noop_wait": self.noop.pending_opaque is not None,
+            "force_value_compression": settings.force_value_compression,
+            "send_stream_end_on_client_close_stream": settings.stream_end_on_client_close,
+            "enable_expiry_opcode": settings.expiry_opcode,
+            "enable_stream_id": settings.stream_ids,
+            "synchronous_replication": settings.is_sync_replication,
+            "synchronous_writes": settings.sync_writes,
+            "backfill_buffer_bytes_read": 0,
+            "backfill_buffer_max_bytes": self.limits.turn_bytes,
+            "backfill_buffer_full": False,
+            "backfill_buffer_next_read_size": 0,
+            "backfill_num_initializing": 0,
+            "backfill_num_active": 0,
+            "backfill_num_snoozing": 0,
+            "backfill_num_pending": 0,
+            "backfill_order": settings.backfill_order,
+            "max_buffer_bytes": window.buffer_bytes,
+            "unacked_bytes": window.outstanding_bytes,
+            "total_acked_bytes": window.acked_bytes,
+            "flow_control": "enabled" if window.is_enabled else "disabled",
+            "flow_control_last_checked_acked_bytes": "nullopt",
+            "flow_control_last_checked_time": 0,
+            "ckpt_processor_queue_size": len(self._ready),
+            "ckpt_processor_queue_notified": bool(self._ready),
+            "dcp_ready_queue_size": len(self._ready),
+            "should_disconnect_when_stuck": False,
+            "disconnect_when_stuck_timeout": 720,
+        }
+
+
+_HANDLERS: Mapping[int, Callable[[ProducerConnection, Frame], None]] = MappingProxyType(
+    {
+        Opcode.DCP_OPEN: ProducerConnection._handle_open,
+        Opcode.DCP_CONTROL: ProducerConnection._handle_control,
+        Opcode.DCP_BUFFER_ACK: ProducerConnection._handle_buffer_ack,
+        Opcode.DCP_GET_FAILOVER_LOG: ProducerConnection._handle_failover_log,
+        Opcode.DCP_SEQNO_ACKNOWLEDGED: ProducerConnection._handle_seqno_acknowledged,
+        Opcode.DCP_CLOSE_STREAM: ProducerConnection._handle_close_stream,
+        Opcode.DCP_STREAM_REQ: ProducerConnection._handle_stream_request,
+    }
+)
+"""What a producer takes; any other DCP request that is well formed ends the connection."""

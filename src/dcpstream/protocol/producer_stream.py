@@ -1,0 +1,430 @@
+"""One stream of a producer: a vbucket's history after a seqno, in whole snapshots.
+
+Theory of operation. A stream reads its vbucket's log forward. It does so in snapshots: it looks where the history ends
+now, announces everything up to there with a marker, and sends those messages that are the newest of their keys at that
+seqno. Then it looks again. So a stream whose end seqno falls inside a snapshot still sends the whole snapshot, a key
+appears once in a snapshot, and what is written while a snapshot is under way belongs to the next one.
+
+The first snapshot is one "from disk" if the stream begins below what the vbucket keeps in memory, and one "from
+memory" otherwise (`dcpstream.protocol.source` says where the line is); all later ones are from memory. The first one
+from memory and the first one in a new checkpoint carry the checkpoint flag.
+
+The stream keeps no message back: `produce` makes what may go out now, at most a given number of bytes, and remembers
+only seqnos. A message may start while fewer bytes than the given credit were made, so credit is overshot by one message
+at most.
+
+Source: kv_engine engines/ep/src/dcp/active_stream.cc; markers, flags and ends as in recordings of a server.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from types import MappingProxyType
+
+from dcpstream.errors import LocalProtocolError, StoreError
+from dcpstream.model import VbucketState
+from dcpstream.protocol.rollback import Accept
+from dcpstream.protocol.source import HistorySource, VBucketView
+from dcpstream.protocol.stream_filter import StreamFilter
+from dcpstream.wire import (
+    HEADER,
+    HEADER_BYTES,
+    Magic,
+    MarkerFlag,
+    Opcode,
+    StreamEndReason,
+    StreamFlag,
+    StreamForm,
+    render,
+)
+
+__all__ = ["TRANSITIONS", "ProducerStream", "StreamState"]
+
+Buffer = bytes | bytearray | memoryview
+
+_MARKER = struct.Struct(">QQI")
+_MARKER_V2 = struct.Struct(">QQIQQ")
+_U32 = struct.Struct(">I")
+_U64 = struct.Struct(">Q")
+
+SKIPPED_MESSAGES_MAX = 10_000
+"""Messages a filter may drop in a row before the client is told how far the stream has come: the server's
+dcp_backfill_antilag_interval."""
+
+
+class StreamState(Enum):
+    """Where a stream is; the values are those of the server's stats."""
+
+    PENDING = "pending"
+    BACKFILLING = "backfilling"
+    IN_MEMORY = "in-memory"
+    TAKEOVER_SEND = "takeover-send"
+    TAKEOVER_WAIT = "takeover-wait"
+    DEAD = "dead"
+
+
+TRANSITIONS: Mapping[StreamState, frozenset[StreamState]] = MappingProxyType(
+    {
+        StreamState.PENDING: frozenset((StreamState.BACKFILLING, StreamState.IN_MEMORY, StreamState.DEAD)),
+        StreamState.BACKFILLING: frozenset((StreamState.IN_MEMORY, StreamState.TAKEOVER_SEND, StreamState.DEAD)),
+        StreamState.IN_MEMORY: frozenset((StreamState.BACKFILLING, StreamState.DEAD)),
+        StreamState.TAKEOVER_SEND: frozenset((StreamState.TAKEOVER_WAIT, StreamState.DEAD)),
+        StreamState.TAKEOVER_WAIT: frozenset((StreamState.TAKEOVER_SEND, StreamState.DEAD)),
+        StreamState.DEAD: frozenset(),
+    }
+)
+"""Which state may follow which, as in kv_engine. The takeover states are named and not entered yet."""
+
+
+class ProducerStream:
+    """A stream that was accepted.
+
+    Args:
+        view: the vbucket.
+        source: its bucket, for the manifest.
+        opaque: u32, of the STREAM_REQ.
+        flags: of the STREAM_REQ.
+        accepted: what `rollback.decide` made of the request.
+        wanted: its collections and stream id.
+        form: how its messages look.
+        has_marker_v2: markers in version 2.0, for a replica that takes part in durable writes.
+
+    Attributes:
+        state: see `TRANSITIONS`.
+        is_queued: whether the connection has it in its ready queue.
+        is_finished: its STREAM_END went out; nothing more will come.
+        end_reason: why it ends, as soon as that is known.
+        last_read_seqno: everything up to here was sent, or is not for this stream.
+        last_sent_seqno: seqno of the last message or SEQNO_ADVANCED.
+        messages_sent, bytes_sent: markers and the end excluded, included.
+    """
+
+    __slots__ = (
+        "_checkpoint_seqno",
+        "_has_marker_v2",
+        "_is_first_marker",
+        "_known_manifest_uid",
+        "_purge_seqno",
+        "_skipped",
+        "_snapshot_base",
+        "_snapshot_end",
+        "_snapshot_limit",
+        "_source",
+        "accepted",
+        "bytes_sent",
+        "end_reason",
+        "flags",
+        "form",
+        "is_finished",
+        "is_queued",
+        "last_read_seqno",
+        "last_sent_seqno",
+        "last_snapshot_end",
+        "messages_backfilled",
+        "messages_sent",
+        "opaque",
+        "state",
+        "vbid",
+        "view",
+        "wanted",
+    )
+
+    def __init__(
+        self,
+        view: VBucketView,
+        source: HistorySource,
+        opaque: int,
+        flags: int,
+        accepted: Accept,
+        wanted: StreamFilter,
+        form: StreamForm,
+        *,
+        has_marker_v2: bool = False,
+    ) -> None:
+        self.view = view
+        self.vbid = view.vbid
+        self.opaque = opaque
+        self.flags = flags
+        self.accepted = accepted
+        self.wanted = wanted
+        self.form = form
+        self.state = StreamState.PENDING
+        self.is_queued = False
+        self.is_finished = False
+        self.end_reason: int | None = None
+        self.last_read_seqno = accepted.start_seqno
+        self.last_sent_seqno = accepted.start_seqno
+        self.last_snapshot_end = 0
+        self.messages_sent = 0
+        self.messages_backfilled = 0
+        self.bytes_sent = 0
+        self._source = source
+        self._has_marker_v2 = has_marker_v2
+        self._known_manifest_uid = source.manifest.uid
+        self._purge_seqno = view.purge_seqno
+        self._is_first_marker = True
+        self._checkpoint_seqno: int | None = None
+        self._skipped = 0
+        # The snapshot under way: announced end, how far the log is read for it, where it began; end None between two.
+        self._snapshot_end: int | None = None
+        self._snapshot_limit = 0
+        self._snapshot_base = 0
+
+    @property
+    def stream_id(self) -> int | None:
+        """The stream's id, if it has one."""
+        return self.wanted.stream_id
+
+    @property
+    def is_backfilling(self) -> bool:
+        """Whether it reads a disk snapshot."""
+        return self.state is StreamState.BACKFILLING
+
+    def end(self, reason: int) -> None:
+        """Let the stream end: its next and last message is a STREAM_END with this reason."""
+        if self.end_reason is None:
+            self.end_reason = reason
+            self._go(StreamState.DEAD)
+
+    def _go(self, state: StreamState) -> None:
+        if state is self.state:
+            return
+        if state not in TRANSITIONS[self.state]:
+            raise LocalProtocolError("a stream cannot change its state so", state=self.state.value, event=state.value)
+        self.state = state
+
+    # ------------------------------------------------------------------------------------------------- what to send
+
+    def produce(self, credit: int | None, max_bytes: int) -> list[Buffer]:
+        """What may go out now; empty if there is nothing to say until the vbucket changes.
+
+        Args:
+            credit: messages may start within this many bytes; None without flow control. Not 0.
+            max_bytes: a soft limit: what is made may exceed it by one message.
+        """
+        out: list[Buffer] = []
+        made = 0
+        while made < max_bytes and (credit is None or made < credit) and not self.is_finished:
+            piece = self._next_piece(max_bytes - made, None if credit is None else credit - made)
+            if piece is None:
+                break
+            if piece:
+                out.append(piece)
+                made += len(piece)
+        self.bytes_sent += made
+        return out
+
+    def _next_piece(self, room: int, credit: int | None) -> Buffer | None:
+        """A marker, messages, or an end; empty if only the position moved, None if there is nothing now."""
+        if self.end_reason is not None:
+            self.is_finished = True
+            return self._request(Opcode.DCP_STREAM_END, _U32.pack(self.end_reason))
+        try:
+            if self._snapshot_end is None:
+                return self._open_snapshot()
+            if self._was_purged(self._snapshot_base):
+                self.end(StreamEndReason.ROLLBACK)
+                return b""
+            return self._read_on(room, credit)
+        except StoreError:
+            self.end(StreamEndReason.BACKFILL_FAILED)
+            return b""
+
+    def _was_purged(self, base_seqno: int) -> bool:
+        """Whether deletions that the client has not seen were purged since the stream was accepted.
+
+        A client that began its present snapshot with nothing cannot miss a deletion.
+        """
+        purge = self.view.purge_seqno
+        return (
+            purge > self._purge_seqno
+            and base_seqno > 0
+            and self.last_read_seqno < purge
+            and not self.flags & StreamFlag.IGNORE_PURGED_TOMBSTONES
+        )
+
+    def _open_snapshot(self) -> Buffer | None:
+        """Announce what the log holds beyond the position."""
+        view, position = self.view, self.last_read_seqno
+        if position >= self.accepted.end_seqno:
+            self.end(StreamEndReason.OK)
+            return b""
+        if self._was_purged(position):
+            self.end(StreamEndReason.ROLLBACK)
+            return b""
+        is_disk_only = bool(self.flags & StreamFlag.DISK_ONLY)
+        limit = view.persisted_seqno if is_disk_only else view.high_seqno
+        if limit <= position:
+            if not is_disk_only:
+                self._go(StreamState.IN_MEMORY)
+            return None
+        memory_start = view.memory_start_seqno
+        is_disk = is_disk_only or (self.state is StreamState.PENDING and position + 1 < memory_start)
+        is_split = self._checkpoint_seqno is not None and position + 1 < memory_start <= limit
+        if is_split and not is_disk and self.form.collections:
+            limit = memory_start - 1  # what is left of the checkpoint before comes in a snapshot of its own
+        if view.state is VbucketState.REPLICA and not is_disk_only:
+            limit = max(limit, view.snapshot.end_seqno)  # a replica's snapshot is consistent at its end only
+        end = limit
+        if not self.form.collections:
+            visible = view.high_seqno_of((0,))
+            if visible <= position:
+                self.last_read_seqno = limit
+                return b""
+            end = min(limit, visible)  # such a client gets no SEQNO_ADVANCED, so the end must be a message of its own
+        self._go(StreamState.BACKFILLING if is_disk else StreamState.IN_MEMORY)
+        self._snapshot_end, self._snapshot_limit, self._snapshot_base = end, limit, position
+        return self._marker(position, end, is_disk=is_disk, memory_start=memory_start)
+
+    def _marker(self, position: int, end: int, *, is_disk: bool, memory_start: int) -> bytes:
+        if is_disk:
+            flags = MarkerFlag.DISK | MarkerFlag.CHECKPOINT
+        else:
+            flags = MarkerFlag.MEMORY
+            is_new_checkpoint = self._checkpoint_seqno is None or self._checkpoint_seqno < memory_start <= position + 1
+            if is_new_checkpoint:
+                flags |= MarkerFlag.CHECKPOINT
+                self._checkpoint_seqno = memory_start
+        start = position + 1
+        if self._is_first_marker:
+            start = self.accepted.snapshot_start
+            self._is_first_marker = False
+        self.last_snapshot_end = end
+        if self._has_marker_v2:
+            return self._request(Opcode.DCP_SNAPSHOT_MARKER, b"\0", _MARKER_V2.pack(start, end, flags, end, 0))
+        return self._request(Opcode.DCP_SNAPSHOT_MARKER, _MARKER.pack(start, end, flags))
+
+    def _read_on(self, room: int, credit: int | None) -> Buffer | None:
+        """The next messages of the snapshot under way."""
+        view, end = self.view, self._snapshot_end
+        assert end is not None, "a snapshot is under way"
+        max_bytes = room if credit is None else min(room, credit)
+        if self._nothing_wanted_until(end):
+            return self._close_snapshot()
+        block = view.read(self.last_read_seqno, end, snapshot_end=end, max_bytes=max_bytes)
+        if not block.count:
+            return None if view.high_seqno < end else self._close_snapshot()
+        rendered = render(block, self.opaque, self.form, 0, credit)
+        self.last_read_seqno = int(block.seqnos[rendered.next_index - 1])
+        self.messages_sent += rendered.messages
+        if self.is_backfilling:
+            self.messages_backfilled += rendered.messages
+        if rendered.messages == rendered.next_index:
+            self.last_sent_seqno = self.last_read_seqno
+        elif rendered.messages:
+            self.last_sent_seqno = _last_seqno(rendered.data)
+        self._skipped = 0 if rendered.messages else self._skipped + rendered.next_index
+        if self.last_read_seqno >= end and self.last_sent_seqno >= end:
+            self._snapshot_done()
+        elif self._skipped >= SKIPPED_MESSAGES_MAX and self.last_read_seqno < end:
+            return self._advanced(self.last_read_seqno)
+        return rendered.data
+
+    def _nothing_wanted_until(self, end: int) -> bool:
+        """Whether a filtered stream can spare itself the reading."""
+        if self.last_read_seqno >= end:
+            return True
+        ids = self.wanted.collection_ids
+        return ids is not None and self.wanted.scope_id is None and self.view.high_seqno_of(ids) <= self.last_read_seqno
+
+    def _close_snapshot(self) -> Buffer:
+        """All of the snapshot was read; say so if its last message was not for this stream."""
+        end = self._snapshot_end
+        assert end is not None, "a snapshot is under way"
+        self._snapshot_done()
+        if self.last_sent_seqno < end and self.form.collections and self.wanted.collection_ids is not None:
+            return self._advanced(end)
+        return b""
+
+    def _snapshot_done(self) -> None:
+        self.last_read_seqno = self._snapshot_limit
+        self._snapshot_end = None
+        if self.is_backfilling and not self.flags & StreamFlag.DISK_ONLY:
+            self._go(StreamState.IN_MEMORY)
+        self._check_filter()
+
+    def _check_filter(self) -> None:
+        """End the stream once every collection of its filter is gone."""
+        ids, manifest = self.wanted.collection_ids, self._source.manifest
+        if ids is None or manifest.uid == self._known_manifest_uid:
+            return
+        self._known_manifest_uid = manifest.uid
+        if not ids & {item.collection_id for _, item in manifest.collections()}:
+            self.end(StreamEndReason.FILTER_EMPTY if self.form.collections else StreamEndReason.OK)
+
+    def _advanced(self, seqno: int) -> bytes:
+        self._skipped = 0
+        self.last_sent_seqno = seqno
+        return self._request(Opcode.DCP_SEQNO_ADVANCED, _U64.pack(seqno))
+
+    def _request(self, opcode: int, extras: bytes, value: bytes = b"") -> bytes:
+        """A message of this stream, with its stream id if it has one."""
+        magic, framing, key_field = Magic.REQUEST, b"", 0
+        if self.stream_id is not None:
+            magic, framing, key_field = Magic.FLEX_REQUEST, b"\x22" + self.stream_id.to_bytes(2, "big"), 3 << 8
+        body = len(framing) + len(extras) + len(value)
+        header = HEADER.pack(magic, opcode, key_field, len(extras), 0, self.vbid, body, self.opaque, 0)
+        return header + framing + extras + value
+
+    # -------------------------------------------------------------------------------------------------------- stats
+
+    def stats(self) -> Iterator[tuple[str, str]]:
+        """Names and values as in the `dcp` group, without the connection's prefix."""
+        vbid, accepted = self.vbid, self.accepted
+        ids = self.wanted.collection_ids
+        prefix = f"stream_{vbid}_" if self.stream_id is None else f"stream_{vbid}_sid:{self.stream_id}_"
+        values: dict[str, object] = {
+            "flags": self.flags,
+            "opaque": self.opaque,
+            "start_seqno": accepted.start_seqno,
+            "end_seqno": accepted.end_seqno,
+            "vb_uuid": accepted.vbuuid,
+            "snap_start_seqno": accepted.snapshot_start,
+            "snap_end_seqno": accepted.snapshot_end,
+            "state": self.state.value,
+            "items_ready": self.is_queued,
+            "readyQ_items": 0,
+            "backfill_disk_items": self.messages_backfilled,
+            "backfill_mem_items": 0,
+            "backfill_sent": self.messages_backfilled,
+            "memory_phase": self.messages_sent - self.messages_backfilled,
+            "last_sent_seqno": self.last_sent_seqno,
+            "last_sent_seqno_advance": 0,
+            "last_sent_snap_end_seqno": self.last_snapshot_end,
+            "last_read_seqno": self.last_read_seqno,
+            "ready_queue_memory": 0,
+            "backfill_buffer_bytes": 0,
+            "backfill_buffer_items": 0,
+            "change_streams_enabled": False,
+        }
+        for name, value in values.items():
+            yield prefix + name, stat_text(value)
+        sid = "none" if self.stream_id is None else str(self.stream_id)
+        filters: dict[str, object] = {
+            "passthrough": ids is None,
+            "default_allowed": ids is None or 0 in ids,
+            "system_allowed": self.form.collections,
+            "sid": f"sid:{sid}",
+        }
+        if ids is not None:
+            filters |= {"size": len(ids), "cids": ",".join(f"0x{number:x}" for number in sorted(ids))}
+        for name, value in filters.items():
+            yield f"filter_{vbid}_{name}", stat_text(value)
+
+
+def stat_text(value: object) -> str:
+    """A stat's value as the server writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _last_seqno(data: Buffer) -> int:
+    """The seqno of the last message in rendered bytes; all messages with a seqno have it first in their extras."""
+    at = last = 0
+    while at < len(data):
+        last = at
+        at += HEADER_BYTES + _U32.unpack_from(data, at + 8)[0]
+    framing_bytes = data[last + 2] if data[last] == Magic.FLEX_REQUEST else 0
+    seqno: int = _U64.unpack_from(data, last + HEADER_BYTES + framing_bytes)[0]
+    return seqno

@@ -1,0 +1,215 @@
+"""What a producer answers to STREAM_REQ: accept, roll back, or refuse.
+
+A pure function of the request and of what the vbucket is now. The steps are numbered as in the decision table of the
+explanation of history branches; their order is part of the protocol, because a request may break several rules at once
+and the first one decides.
+
+Source: kv_engine engines/ep/src/dcp/producer.cc (streamRequest), engines/ep/src/failover-table.cc (needsRollback).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from dcpstream.model import MAX_SEQNO, FailoverLog, VbucketState
+from dcpstream.wire import Status, StreamFlag
+
+__all__ = ["Accept", "Decision", "Refuse", "RequestFields", "Rollback", "VbucketFacts", "decide"]
+
+
+class VbucketFacts(Protocol):
+    """What the decision needs to know of a vbucket."""
+
+    @property
+    def state(self) -> VbucketState:
+        """Its role on this node."""
+        ...
+
+    @property
+    def high_seqno(self) -> int:
+        """The last seqno written."""
+        ...
+
+    @property
+    def persisted_seqno(self) -> int:
+        """The last seqno that survives a crash."""
+        ...
+
+    @property
+    def purge_seqno(self) -> int:
+        """The highest seqno of a deletion that was purged."""
+        ...
+
+    @property
+    def failover_log(self) -> FailoverLog:
+        """Its branches."""
+        ...
+
+
+class RequestFields(Protocol):
+    """The fields of a STREAM_REQ that decide; `dcpstream.wire.StreamRequest` has them."""
+
+    @property
+    def flags(self) -> int:
+        """See `StreamFlag`."""
+        ...
+
+    @property
+    def start_seqno(self) -> int:
+        """The last seqno that the client has."""
+        ...
+
+    @property
+    def end_seqno(self) -> int:
+        """Where the stream is to end."""
+        ...
+
+    @property
+    def vbuuid(self) -> int:
+        """Branch of the start seqno."""
+        ...
+
+    @property
+    def snapshot_start(self) -> int:
+        """Start of the snapshot that covers the start seqno."""
+        ...
+
+    @property
+    def snapshot_end(self) -> int:
+        """Its end."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """The stream may be made, with these values (which may differ from those asked for)."""
+
+    start_seqno: int
+    end_seqno: int
+    vbuuid: int
+    snapshot_start: int
+    snapshot_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """The client must drop everything above `seqno` and ask again."""
+
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The request is refused; no stream is made."""
+
+    status: Status
+
+
+Decision = Accept | Rollback | Refuse
+
+
+def decide(
+    request: RequestFields,
+    vbucket: VbucketFacts | None,
+    *,
+    is_noop_missing: bool = False,
+    filter_refusal: Status | None = None,
+    has_stream: bool = False,
+    filter_high_seqno: int | None = None,
+    client_purge_seqno: int = 0,
+    can_send_seqno_advanced: bool = False,
+    is_short_of_memory: bool = False,
+    is_receiving_initial_snapshot: bool = False,
+) -> Decision:
+    """Answer one STREAM_REQ.
+
+    Args:
+        request: the fields as they came.
+        vbucket: the vbucket, or None if this node does not have it.
+        is_noop_missing: the connection needs NOOP for its features and has not enabled it.
+        filter_refusal: what is wrong with the request's JSON value or stream id, if anything.
+        has_stream: a living stream for this vbucket and stream id exists on the connection.
+        filter_high_seqno: for a filtered stream the highest seqno of its collections; None for all collections.
+        client_purge_seqno: `purge_seqno` of the JSON value, 0 if absent.
+        can_send_seqno_advanced: the stream may send SEQNO_ADVANCED.
+        is_short_of_memory: nothing may be read into memory now.
+        is_receiving_initial_snapshot: this copy is itself still being filled from disk.
+    """
+    flags = request.flags
+    if vbucket is None or not _is_served(vbucket.state, flags):
+        return Refuse(Status.NOT_MY_VBUCKET)
+    wanted = _wanted(request, vbucket)
+    if is_noop_missing:
+        return Refuse(Status.NOT_SUPPORTED)
+    if not (
+        wanted.start_seqno <= wanted.end_seqno and wanted.snapshot_start <= wanted.start_seqno <= wanted.snapshot_end
+    ):
+        return Refuse(Status.ERANGE)
+    if filter_refusal is not None:
+        return Refuse(filter_refusal)
+    if has_stream:
+        return Refuse(Status.KEY_EEXISTS)
+    rollback_seqno = _rollback_seqno(wanted, flags, vbucket, filter_high_seqno, client_purge_seqno)
+    if rollback_seqno is not None:
+        return Rollback(rollback_seqno)
+    accepted = _adjusted(wanted, flags, vbucket, filter_high_seqno, can_send_seqno_advanced)
+    if accepted.start_seqno > accepted.end_seqno or accepted.start_seqno > vbucket.high_seqno:
+        return Refuse(Status.ERANGE)
+    if is_short_of_memory or is_receiving_initial_snapshot:
+        return Refuse(Status.TMPFAIL)
+    return accepted
+
+
+def _is_served(state: VbucketState, flags: int) -> bool:
+    """Step 0: active vbuckets are streamed, replicas unless the client wants an active one only."""
+    return state is VbucketState.ACTIVE or (state is VbucketState.REPLICA and not flags & StreamFlag.ACTIVE_ONLY)
+
+
+def _wanted(request: RequestFields, vbucket: VbucketFacts) -> Accept:
+    """The request with FROM_LATEST (step 1) and TAKEOVER applied."""
+    end = MAX_SEQNO if request.flags & StreamFlag.TAKEOVER else request.end_seqno
+    if request.flags & StreamFlag.FROM_LATEST:
+        high = vbucket.high_seqno
+        return Accept(high, end, request.vbuuid or vbucket.failover_log.newest.vbuuid, high, high)
+    return Accept(request.start_seqno, end, request.vbuuid, request.snapshot_start, request.snapshot_end)
+
+
+def _rollback_seqno(
+    wanted: Accept, flags: int, vbucket: VbucketFacts, filter_high_seqno: int | None, client_purge_seqno: int
+) -> int | None:
+    """Steps 7 to 13: where the client must go back to, or None if its history is ours."""
+    start = wanted.start_seqno
+    if start == 0 and not (flags & StreamFlag.STRICT_VBUUID and wanted.vbuuid):
+        return None
+    purge = 0 if flags & StreamFlag.IGNORE_PURGED_TOMBSTONES else vbucket.purge_seqno
+    if 0 < start < purge and client_purge_seqno != purge:
+        # A filtered client has missed no deletion if nothing of its collections lies above its position.
+        is_excused = filter_high_seqno is not None and filter_high_seqno <= min(start, purge)
+        if not is_excused:
+            return 0
+    upper = vbucket.failover_log.upper(wanted.vbuuid, vbucket.high_seqno)
+    if upper is None:
+        return 0
+    snapshot_start, snapshot_end = wanted.snapshot_start, wanted.snapshot_end
+    if start == snapshot_start:
+        snapshot_end = start  # nothing of the snapshot was received
+    if snapshot_end <= upper:
+        return None
+    if start == snapshot_end:
+        snapshot_start = start  # the snapshot is complete
+    return min(upper, snapshot_start)
+
+
+def _adjusted(
+    wanted: Accept, flags: int, vbucket: VbucketFacts, filter_high_seqno: int | None, can_send_seqno_advanced: bool
+) -> Accept:
+    """Steps 14 and 16: the end that the flags ask for, and a snapshot end that can be reached."""
+    high, end, snapshot_end = vbucket.high_seqno, wanted.end_seqno, wanted.snapshot_end
+    if flags & StreamFlag.TO_LATEST:
+        end = high if filter_high_seqno is None else filter_high_seqno
+    if flags & StreamFlag.DISK_ONLY:
+        end = vbucket.persisted_seqno
+    if wanted.start_seqno == wanted.snapshot_start and snapshot_end > high and can_send_seqno_advanced:
+        snapshot_end = wanted.snapshot_start
+    return Accept(wanted.start_seqno, end, wanted.vbuuid, wanted.snapshot_start, snapshot_end)

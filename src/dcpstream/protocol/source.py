@@ -1,0 +1,100 @@
+"""What a producer needs of the place where the history is kept.
+
+A node gives these views of its buckets; tests give lists. The producer only reads, and only inside its own calls, so a
+view may be a live object.
+
+In memory or on disk: a server keeps the newest items of a vbucket in memory, in checkpoints, and says in its snapshot
+markers where a snapshot came from. Here both come from one log, and `memory_start_seqno` draws the line. Recordings of
+a server show where it lies:
+- a new vbucket: 1 (its items go out as memory snapshots, also after they were persisted);
+- CREATE_CHECKPOINT, and every change of the vbucket's state: high_seqno + 1;
+- a restart: high_seqno + 1.
+A stream whose next seqno is below the line starts with one disk snapshot up to the high seqno; one that is at or above
+it gets memory snapshots. A stream that is already in memory stays there when the line moves over it, and its first
+snapshot behind the line carries the checkpoint flag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, runtime_checkable
+
+from dcpstream.model import FailoverLog, Manifest, SnapshotRange, VbucketState
+from dcpstream.wire import FrameBlock
+
+__all__ = ["HistorySource", "VBucketView"]
+
+
+@runtime_checkable
+class VBucketView(Protocol):
+    """One vbucket's history and state, as a producer reads it."""
+
+    @property
+    def vbid(self) -> int:
+        """Its number."""
+        ...
+
+    @property
+    def state(self) -> VbucketState:
+        """Its role on this node."""
+        ...
+
+    @property
+    def high_seqno(self) -> int:
+        """The last seqno written."""
+        ...
+
+    @property
+    def persisted_seqno(self) -> int:
+        """The last seqno that survives a crash."""
+        ...
+
+    @property
+    def purge_seqno(self) -> int:
+        """The highest seqno of a deletion that was purged; 0 if none."""
+        ...
+
+    @property
+    def failover_log(self) -> FailoverLog:
+        """Its branches."""
+        ...
+
+    @property
+    def memory_start_seqno(self) -> int:
+        """First seqno of the newest checkpoint, 1 in a new vbucket: see the module's text."""
+        ...
+
+    @property
+    def snapshot(self) -> SnapshotRange:
+        """On a replica the snapshot that it receives now; on an active vbucket high_seqno to high_seqno."""
+        ...
+
+    def high_seqno_of(self, collection_ids: Iterable[int]) -> int:
+        """The last seqno among some collections, deletions and the collections' own events included; 0 if none."""
+        ...
+
+    def read(self, after_seqno: int, end_seqno: int, *, snapshot_end: int | None, max_bytes: int) -> FrameBlock:
+        """Stored messages with after_seqno < seqno <= end_seqno, oldest first.
+
+        Only those that are the newest version of their key as of `snapshot_end` (None: end_seqno). Whole messages of
+        at most `max_bytes`, but at least one if there is any; an empty block means that there is none.
+        """
+        ...
+
+
+class HistorySource(Protocol):
+    """One bucket, as a producer reads it."""
+
+    @property
+    def vbucket_count(self) -> int:
+        """How many vbuckets the bucket has."""
+        ...
+
+    @property
+    def manifest(self) -> Manifest:
+        """Its scopes and collections."""
+        ...
+
+    def vbucket(self, vbid: int) -> VBucketView | None:
+        """The vbucket, or None if this node does not have it."""
+        ...
