@@ -1,0 +1,63 @@
+"""Run recorded scenarios against our node and compare its answers with the real server's.
+
+    python tools/judge.py [SCENARIO ...]          a prefix such as s15 is enough; without any, all of them
+
+Starts a node in memory with 1,024 vbuckets and the three users the scenarios need, lets tests/scenarios/run.py drive
+it, and tests/scenarios/compare.py judge. Exit status 0 only if every scenario ran and nothing differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import dcpstream
+
+ROOT = Path(__file__).parent.parent
+SCENARIOS = ROOT / "tests" / "scenarios"
+REFERENCE = ROOT / "tests" / "data" / "recorded" / "server"
+USERS = {
+    "readonly": {"password": "password", "privileges": ["DcpProducer", "Read"]},
+    "nodcp": {"password": "password", "privileges": ["Read", "Upsert", "Insert", "Delete"]},
+}
+SCENARIO_TIMEOUT_S = 120
+RUN_TIMEOUT_S = 30 * 60
+
+
+def main() -> int:
+    """Start, run, compare; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scenarios", nargs="*", help="prefixes of names; all if none is given")
+    parser.add_argument("--out", type=Path, default=ROOT / ".cache" / "judge", help="where the recordings go")
+    parser.add_argument("--show", type=int, default=8, help="differences to print of each scenario")
+    parser.add_argument("--timeout", type=int, default=SCENARIO_TIMEOUT_S, help="seconds a scenario may take")
+    arguments = parser.parse_args()
+    shutil.rmtree(arguments.out, ignore_errors=True)
+    arguments.out.mkdir(parents=True)
+
+    with dcpstream.Node(vbuckets=1024, username="@admin", password="password", users=USERS) as node:
+        print(f"node on port {node.port}, recordings in {arguments.out}", flush=True)
+        address = ["--port", str(node.port), "--out", str(arguments.out), "--timeout", str(arguments.timeout)]
+        ran = run("run.py", *address, *arguments.scenarios)
+
+    status = ran
+    for name in sorted(path.stem for path in arguments.out.glob("*.jsonl")):
+        status |= run(
+            "compare.py", str(REFERENCE), str(arguments.out), "--scenario", name, "--show", str(arguments.show)
+        )
+    print("no difference" if status == 0 else "there are differences, or a scenario that did not run to its end")
+    return status
+
+
+def run(script: str, *arguments: str) -> int:
+    """Run one of the judge's scripts and return 0 or 1; its output goes to the terminal."""
+    command = [sys.executable, str(SCENARIOS / script), *arguments]
+    sys.stdout.flush()
+    return int(subprocess.run(command, timeout=RUN_TIMEOUT_S, check=False).returncode != 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
