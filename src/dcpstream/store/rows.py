@@ -127,12 +127,12 @@ class RowTable:
         if len(index) - known == count:
             return []
         replaced = [old for old in earlier if old is not None]
-        if len(index) - known + len(replaced) == count:
+        # A key that occurs twice among the new ones supersedes the same earlier row twice, or is new only once.
+        if len(index) - known + len(set(replaced)) == count:
             for row, old in enumerate(earlier, first):
                 if old is not None:
                     successors[old] = row
             return replaced
-        # A key occurs twice among the new ones.
         replaced = []
         latest: dict[bytes, int] = {}
         for place, key in enumerate(keys):

@@ -1,0 +1,96 @@
+"""What the store's tests share: frames to store, and a model of a vbucket that is too simple to be wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dcpstream.model import FailoverLog, VbucketState
+from dcpstream.store import BucketStore, VBucketLog
+from dcpstream.wire import encode_stored_deletion, encode_stored_expiration, encode_stored_mutation, frame_kinds
+
+LOG = FailoverLog.of((0xABC, 0))
+
+
+def key_of(name: object, collection: bytes = b"\0") -> bytes:
+    """A key with its collection prefix."""
+    return collection + str(name).encode()
+
+
+def frame_of(vbid: int, key: bytes, seqno: int, value: bytes | None, kind: str = "mutation") -> bytes:
+    """A stored frame; `value` None makes a tombstone."""
+    if value is None:
+        encode = encode_stored_expiration if kind == "expiration" else encode_stored_deletion
+        return encode(vbid=vbid, key=key, by_seqno=seqno, rev_seqno=seqno, cas=seqno << 16, delete_time=77)
+    return encode_stored_mutation(
+        vbid=vbid, key=key, value=value, by_seqno=seqno, rev_seqno=seqno, cas=seqno << 16, flags=5, expiration=9
+    )
+
+
+def put(vbucket: VBucketLog, key: bytes, value: bytes | None, *, seqno: int | None = None, kind: str = "") -> bytes:
+    """Append the next version of a key, and return its frame."""
+    seqno = vbucket.high_seqno + 1 if seqno is None else seqno
+    frame = frame_of(vbucket.vbid, key, seqno, value, kind)
+    kinds = frame_kinds(frame[1], frame[5], key)
+    vbucket.append(frame, key, seqno, is_deleted=value is None, kinds=kinds)
+    return frame
+
+
+def fill(store: BucketStore) -> None:
+    """Create every vbucket as active."""
+    with store.metadata_batch():
+        for vbid in range(store.vbucket_count):
+            store.create_vbucket(vbid, VbucketState.ACTIVE, LOG)
+
+
+def read_all(
+    vbucket: VBucketLog, after: int, end: int, *, snapshot_end: int | None = None, max_bytes: int = 1 << 20
+) -> list[bytes]:
+    """The frames of a whole range, read block by block, each block checked for what it says about itself."""
+    frames: list[bytes] = []
+    while len(
+        block := vbucket.read(
+            after, end, snapshot_end=end if snapshot_end is None else snapshot_end, max_bytes=max_bytes
+        )
+    ):
+        starts = [int(start) for start in block.starts]
+        data = bytes(block.data)
+        assert starts[0] == 0
+        assert block.count == 1 or block.size <= max_bytes
+        cut = [data[start:stop] for start, stop in zip(starts, [*starts[1:], len(data)], strict=True)]
+        assert [int(seqno) for seqno in block.seqnos] == [int.from_bytes(frame[24:32], "big") for frame in cut]
+        occurring = 0
+        for frame in cut:
+            at = 24 + frame[4]
+            occurring |= frame_kinds(frame[1], frame[5], frame[at : at + int.from_bytes(frame[2:4], "big")])
+        assert block.kinds == occurring
+        assert after < block.first_seqno <= block.last_seqno <= end
+        frames += cut
+        after = block.last_seqno
+    return frames
+
+
+@dataclass
+class ModelVbucket:
+    """Rows as (seqno, key, frame, is a document); persisted is how far they survive a crash."""
+
+    rows: list[tuple[int, bytes, bytes, bool]] = field(default_factory=list)
+    persisted: int = 0
+
+    @property
+    def high(self) -> int:
+        """The last seqno."""
+        return self.rows[-1][0] if self.rows else 0
+
+    def view(self, end: int) -> dict[bytes, tuple[int, bytes, bool]]:
+        """Of each key the newest row at or below `end`."""
+        return {key: (seqno, frame, is_doc) for seqno, key, frame, is_doc in self.rows if seqno <= end}
+
+    def read(self, after: int, end: int, snapshot_end: int) -> list[bytes]:
+        """What a read of the range has to give."""
+        newest = self.view(max(end, snapshot_end))
+        return [frame for seqno, frame, _ in sorted(newest.values()) if after < seqno <= end]
+
+    def rollback(self, seqno: int) -> None:
+        """Forget what is above."""
+        self.rows = [row for row in self.rows if row[0] <= seqno]
+        self.persisted = min(self.persisted, self.high)

@@ -1,0 +1,191 @@
+"""Random histories against a simple model, on every version of the store."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from dcpstream.model import SnapshotRange
+from dcpstream.store import BucketStore, DiskBucketStore, MemoryBucketStore, blocks, bytelog, recovery, rows
+from dcpstream.wire import frame_kinds
+from tests.behaviour.store_kit import LOG, ModelVbucket, fill, frame_of, key_of, put, read_all
+
+VBUCKETS = 2
+NAMES = st.integers(0, 7)
+COLLECTIONS = st.sampled_from([b"\0", b"\x08", b"\x80\x01"])
+VALUES = st.one_of(st.none(), st.binary(max_size=40))
+WHICH = st.integers(0, VBUCKETS - 1)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """One store, two vbuckets, and their models."""
+
+    is_disk = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp(prefix="dcpstream-store-"))
+        self.models = [ModelVbucket() for _ in range(VBUCKETS)]
+        self.store: BucketStore = self.make()
+        fill(self.store)
+
+    def make(self) -> BucketStore:
+        if self.is_disk:
+            return DiskBucketStore(self.directory / "bucket", VBUCKETS, segment_bytes=600)
+        return MemoryBucketStore(VBUCKETS)
+
+    def teardown(self) -> None:
+        self.store.close()
+        shutil.rmtree(self.directory)
+
+    @initialize()
+    def start(self) -> None:
+        assert self.store.was_clean
+
+    @rule(
+        which=WHICH,
+        name=NAMES,
+        collection=COLLECTIONS,
+        value=VALUES,
+        skip=st.integers(0, 3),
+        kind=st.sampled_from(["", "expiration"]),
+    )
+    def append(self, which: int, name: int, collection: bytes, value: bytes | None, skip: int, kind: str) -> None:
+        model, key = self.models[which], key_of(name, collection)
+        seqno = model.high + 1 + skip
+        frame = put(self.store.vbuckets[which], key, value, seqno=seqno, kind=kind)
+        model.rows.append((seqno, key, frame, value is not None))
+
+    @rule(which=WHICH, names=st.lists(NAMES, min_size=1, max_size=30), value=VALUES)
+    def append_many(self, which: int, names: list[int], value: bytes | None) -> None:
+        model = self.models[which]
+        first = model.high + 1
+        keys = [key_of(name) for name in names]
+        frames = [frame_of(which, key, seqno, value) for seqno, key in enumerate(keys, first)]
+        kinds = [int(frame_kinds(frame[1], frame[5], key)) for frame, key in zip(frames, keys, strict=True)]
+        self.store.vbuckets[which].append_many(frames, keys, range(first, first + len(keys)), kinds=kinds)
+        for seqno, (key, frame) in enumerate(zip(keys, frames, strict=True), first):
+            model.rows.append((seqno, key, frame, value is not None))
+
+    @rule(which=WHICH, count=st.integers(16, 60))
+    def append_fresh(self, which: int, count: int) -> None:
+        model = self.models[which]
+        first = model.high + 1
+        keys = [key_of(f"fresh{number % 50}") for number in range(first, first + count)]
+        frames = [frame_of(which, key, seqno, b"v") for seqno, key in enumerate(keys, first)]
+        self.store.vbuckets[which].append_many(
+            b"".join(frames), keys, range(first, first + count), sizes=[len(frame) for frame in frames]
+        )
+        for seqno, (key, frame) in enumerate(zip(keys, frames, strict=True), first):
+            model.rows.append((seqno, key, frame, True))
+
+    @rule()
+    def commit(self) -> None:
+        moved = dict(self.store.commit())
+        for vbid, model in enumerate(self.models):
+            if self.is_disk and model.persisted != model.high:
+                assert moved.pop(vbid) == model.high
+            model.persisted = model.high
+        assert not moved
+        assert self.store.pending_bytes == 0
+
+    @rule(which=WHICH, data=st.data())
+    def read(self, which: int, data: Any) -> None:
+        model = self.models[which]
+        end = data.draw(st.integers(0, model.high + 1), "end")
+        after = data.draw(st.integers(0, end), "after")
+        snapshot_end = data.draw(st.integers(end, model.high + 2), "snapshot end")
+        max_bytes = data.draw(st.sampled_from([1, 100, 300, 1 << 20]), "max bytes")
+        vbucket = self.store.vbuckets[which]
+        found = read_all(vbucket, after, end, snapshot_end=snapshot_end, max_bytes=max_bytes)
+        assert found == model.read(after, end, snapshot_end)
+
+    @rule(which=WHICH, data=st.data())
+    def roll_back(self, which: int, data: Any) -> None:
+        model = self.models[which]
+        seqno = data.draw(st.integers(0, model.high), "seqno")
+        model.rollback(seqno)
+        assert self.store.vbuckets[which].rollback(seqno) == model.high
+
+    @rule(which=WHICH)
+    def create_anew(self, which: int) -> None:
+        old = self.store.vbuckets[which]
+        self.store.create_vbucket(which, old.state, LOG)
+        self.models[which] = ModelVbucket()
+
+    @precondition(lambda self: self.is_disk)
+    @rule(clean=st.booleans())
+    def reopen(self, clean: bool) -> None:
+        self.store.close(clean)
+        self.store = self.make()
+        assert self.store.was_clean is clean
+        for model in self.models:
+            if not clean:
+                model.rollback(model.persisted)
+            model.persisted = model.high
+
+    @invariant()
+    def agrees(self) -> None:
+        pending = 0
+        for vbid, model in enumerate(self.models):
+            vbucket = self.store.vbuckets[vbid]
+            persisted = model.persisted if self.is_disk else model.high
+            newest = model.view(model.high)
+            assert (vbucket.high_seqno, vbucket.persisted_seqno) == (model.high, persisted)
+            assert vbucket.persisted_snapshot == SnapshotRange(persisted, persisted)
+            assert vbucket.branch_seqno == persisted
+            assert vbucket.item_count == sum(is_doc for _, _, is_doc in newest.values())
+            for key, (seqno, frame, is_doc) in newest.items():
+                item = vbucket.get(key)
+                assert item is not None
+                assert (item.key, item.seqno, item.is_deleted) == (key, seqno, not is_doc)
+                assert frame.endswith(item.key + item.value)
+                assert (key in vbucket) is is_doc
+            assert vbucket.get(b"\0nobody") is None
+            for collection_id, prefix in ((0, b"\0"), (8, b"\x08"), (128, b"\x80\x01")):
+                highest = max((seqno for seqno, key, _, _ in model.rows if key.startswith(prefix)), default=0)
+                assert vbucket.high_seqno_of([collection_id]) == highest
+            pending += sum(len(frame) for seqno, _, frame, _ in model.rows if seqno > persisted)
+        assert self.store.pending_bytes == pending
+
+
+class DiskMachine(StoreMachine):
+    """The same on disk, with commits, restarts and crashes."""
+
+    is_disk = True
+
+
+@pytest.fixture(params=["numpy", "plain"])
+def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With numpy, and as on a machine without it; steps are made small so that every branch is met."""
+    if request.param == "plain":
+        monkeypatch.setattr(rows, "np", None)
+        monkeypatch.setattr(recovery, "np", None)
+    monkeypatch.setattr(rows, "SELECT_ROWS", 5)
+    monkeypatch.setattr(bytelog, "CHUNK_BYTES", 400)
+    monkeypatch.setattr(blocks, "MAX_BLOCK_BYTES", 300)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("machine", [StoreMachine, DiskMachine], ids=["memory", "disk"])
+@pytest.mark.usefixtures("arithmetic")
+def test_histories_agree_with_the_model(machine: type[StoreMachine]) -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    profile = settings.default
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            profile,
+            max_examples=min(profile.max_examples, 300),
+            stateful_step_count=25,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
