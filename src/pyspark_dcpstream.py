@@ -1,7 +1,8 @@
 """Lets Spark find the format `dcp` without registration.
 
 Spark imports every top-level module whose name begins with `pyspark_` when a format is first looked up, and registers
-its `DefaultSource`. So this module must be quick and must never fail: without the Spark extra there is no `DefaultSource`.
+its `DefaultSource`. So this module must be quick and must never fail: without the Spark extra there is no
+`DefaultSource`.
 """
 
 try:

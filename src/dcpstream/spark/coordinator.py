@@ -37,8 +37,8 @@ RETRY_INTERVAL_S = 0.2
 """Pause between two questions to a cluster that does not answer."""
 
 FULL_OBSERVATION_INTERVAL_S = 5.0
-"""At least so often the branches of all vbuckets are asked for, not only of those whose high seqno moved: a failover may
-leave a vbucket at the very seqno where it was."""
+"""At least so often the branches of all vbuckets are asked for, not only where the high seqno moved: a failover
+may leave a vbucket at the very seqno where it was."""
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -349,8 +349,8 @@ class Coordinator:
         count = self._cluster.map.vbucket_count
         if len(offset.vbuckets) != count:
             raise OffsetError(
-                f"The checkpoint's offset has {len(offset.vbuckets)} vbuckets, bucket {self._options.bucket!r} has "
-                f"{count}: it is another bucket by now. Start the query with another checkpointLocation and empty tables."
+                f"The checkpoint's offset has {len(offset.vbuckets)} vbuckets, bucket {self._options.bucket!r} "
+                f"has {count}: it is another bucket by now. Start with another checkpointLocation and empty tables."
             )
 
     def _require_all(self, known: Mapping[int, object]) -> None:

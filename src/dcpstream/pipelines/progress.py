@@ -1,0 +1,110 @@
+"""What a pipeline tells about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dcpstream.errors import OffsetError
+from dcpstream.spark.offsets import SourceOffset, position
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackReport:
+    """One vbucket's history went back.
+
+    Attributes:
+        vbucket: which.
+        from_seqno: how far the old history had been read.
+        to_seqno: where reading went on.
+        old_vbuuid, new_vbuuid: the branches.
+    """
+
+    vbucket: int
+    from_seqno: int
+    to_seqno: int
+    old_vbuuid: int
+    new_vbuuid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReport:
+    """A micro-batch that stands in both tables now.
+
+    Attributes:
+        batch_id: Spark's number; the same again if a batch was replayed.
+        rows: data rows of the batch, control rows not counted.
+        documents: documents that the batch touched.
+        removed: documents that it removed.
+        rollbacks: control rows.
+        collect_s, changes_s, current_s: seconds to get the rows, and to write each table.
+        is_recovered: the batch had been written to `changes` before, by a run that died before `current` was written.
+    """
+
+    batch_id: int
+    rows: int
+    documents: int
+    removed: int
+    rollbacks: tuple[RollbackReport, ...] = ()
+    collect_s: float = 0.0
+    changes_s: float = 0.0
+    current_s: float = 0.0
+    is_recovered: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineProgress:
+    """Where a pipeline stands.
+
+    Attributes:
+        batch_id: of the last micro-batch that Spark finished, or None before the first.
+        rows: data rows written by this object.
+        rollbacks: control rows written by this object.
+        rows_per_second: of the last micro-batch.
+        lag: vbucket → seqnos between the high seqno and what the tables hold; as of the last micro-batch.
+        vbuckets_inside_snapshot: vbuckets whose position lies within a snapshot: there a document may still show an
+            older state, until the batch that holds its newest change.
+    """
+
+    batch_id: int | None = None
+    rows: int = 0
+    rollbacks: int = 0
+    rows_per_second: float = 0.0
+    lag: Mapping[int, int] = field(default_factory=dict)
+    vbuckets_inside_snapshot: int = 0
+
+    @property
+    def total_lag(self) -> int:
+        """Seqnos that are still to come, of all vbuckets."""
+        return sum(self.lag.values())
+
+
+def lag_of(query_progress: Mapping[str, Any]) -> tuple[dict[int, int], int]:
+    """Lag per vbucket and the number of vbuckets inside a snapshot, from Spark's progress of a query.
+
+    Raises:
+        OffsetError: the query does not read from this source.
+    """
+    sources = query_progress.get("sources") or [{}]
+    end = _vbuckets(sources[0].get("endOffset"))
+    latest = _vbuckets(sources[0].get("latestOffset"))
+    lag = {}
+    inside = 0
+    for vbid, at in end.items():
+        high = latest[vbid].seqno if vbid in latest else at.seqno
+        lag[vbid] = max(0, high - at.seqno)
+        inside += at.is_inside_snapshot if at.snapshot_end is not None else at.seqno < high
+    return lag, inside
+
+
+def _vbuckets(offset: Any) -> dict[int, Any]:
+    if not isinstance(offset, Mapping) or "vbuckets" not in offset:
+        return {}
+    try:
+        return {int(vbid): position(entry["at"]) for vbid, entry in offset["vbuckets"].items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise OffsetError(f"the progress holds an offset of another source: {error}") from error
+
+
+__all__ = ["BatchReport", "PipelineProgress", "RollbackReport", "SourceOffset", "lag_of"]
