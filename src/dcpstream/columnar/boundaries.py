@@ -32,6 +32,8 @@ BytesLike: TypeAlias = bytes | bytearray | memoryview
 
 SAMPLE_FRAMES = 64
 """Frames followed one by one before a method is chosen: enough for a mean, little if the buffer is large."""
+SAMPLE_DATA_MIN = 32
+"""Data messages that a sample must hold to say how large they are; answers and markers come in crowds."""
 LANES_MIN_FRAMES = 400
 """Expected frames below which the fixed cost of lanes (about 60 µs) is more than they save."""
 LANES_MAX_MEAN_BYTES = 4096
@@ -41,8 +43,10 @@ LANES_MAX = 2048
 FRAMES_PER_LANE_BASE = 8
 """With FRAMES_PER_LANE_SLOPE the measured optimum between few steps (short lanes) and few guesses (long lanes)."""
 FRAMES_PER_LANE_SLOPE = 700
+ACTIVE_LANES_MIN = 24
+"""A step costs as much as following this many frames one by one: with fewer lanes left, they are followed so."""
 LANE_STEPS_SLACK = 4
-"""A lane may hold this many times the expected frames; one that takes longer is followed one by one instead."""
+"""Steps, as a multiple of the expected ones, after which the lanes left are followed one by one: bounds the memory."""
 
 _BODY = Struct(">I").unpack_from
 _BODY_AT = 8
@@ -50,6 +54,8 @@ _CLASSIC = re.compile(rb"\x80[\x57-\x59]\x00.[\x12\x14\x15\x1f][\x00-\x07]", re.
 _FLEXIBLE = re.compile(rb"\x08[\x57-\x59]\x03.[\x12\x14\x15\x1f][\x00-\x07]", re.DOTALL)
 """Headers of data frames: key of at most 255 bytes, extras as long as they can be, a datatype that exists; the
 flexible one carries a stream id."""
+_DATA_OPCODES = b"\x57\x58\x59"
+_FLEX_REQUEST = 0x08
 
 
 def find_boundaries(buffer: BytesLike, start: int, stop: int) -> tuple[Int64Array, int]:
@@ -63,14 +69,20 @@ def find_boundaries(buffer: BytesLike, start: int, stop: int) -> tuple[Int64Arra
     Returns:
         (starts of the whole frames, rising; where the next frame begins, at most `stop`).
     """
-    head, at = _walk(buffer, start, stop, limit=SAMPLE_FRAMES)
-    if len(head) < SAMPLE_FRAMES:
-        return np.array(head, np.int64), at
-    mean = (at - start) / SAMPLE_FRAMES
-    expected = (stop - at) / mean
-    if expected >= LANES_MIN_FRAMES and mean <= LANES_MAX_MEAN_BYTES:
-        flexible = buffer[head[-1]] == 0x08
-        starts, at = _follow_lanes(buffer, at, stop, mean, _FLEXIBLE if flexible else _CLASSIC)
+    head: list[int] = []
+    at = start
+    while True:
+        sample, after = _walk(buffer, at, stop, limit=SAMPLE_FRAMES)
+        head += sample
+        mean = (after - at) / SAMPLE_FRAMES
+        at = after
+        if len(sample) < SAMPLE_FRAMES:
+            return np.array(head, np.int64), at
+        if sum(buffer[begin + 1] in _DATA_OPCODES for begin in sample) >= SAMPLE_DATA_MIN:
+            break
+    if (stop - at) / mean >= LANES_MIN_FRAMES and mean <= LANES_MAX_MEAN_BYTES:
+        pattern = _FLEXIBLE if buffer[head[-1]] == _FLEX_REQUEST else _CLASSIC
+        starts, at = _follow_lanes(buffer, at, stop, mean, pattern)
         return np.concatenate((np.array(head, np.int64), starts)), at
     tail, at = _walk(buffer, at, stop)
     return np.array(head + tail, np.int64), at
@@ -116,37 +128,43 @@ def _guess(buffer: BytesLike, start: int, stop: int, mean: float, pattern: re.Pa
 def _follow_lanes(
     buffer: BytesLike, start: int, stop: int, mean: float, pattern: re.Pattern[bytes]
 ) -> tuple[Int64Array, int]:
-    if stop - start < HEADER_BYTES:
-        return np.empty(0, np.int64), start
     bounds = _guess(buffer, start, stop, mean, pattern)
-    grid, exits = _step_lanes(buffer, bounds, stop, mean)
-    wrong = np.flatnonzero(exits[:-1] != bounds[1:-1])
-    if len(wrong) == 0 and exits[-1] >= 0:
-        starts = grid.T[grid.T >= 0]
+    steps_max = LANE_STEPS_SLACK * int((stop - start) / (mean * (len(bounds) - 1)) + 1)
+    grid, exits, left = _step_lanes(buffer, bounds, stop, steps_max)
+    tails = {}
+    for lane, position in left.items():
+        tails[lane], exits[lane] = _walk(buffer, position, stop, until=int(bounds[lane + 1]))
+    if (exits[:-1] == bounds[1:-1]).all():
+        turned = grid.T
+        starts = turned[turned >= 0]
+        if tails:
+            starts = np.sort(np.concatenate((starts, *(np.array(tail, np.int64) for tail in tails.values()))))
         at = int(exits[-1])
     else:
-        starts, at = _repair(buffer, grid, bounds, exits, stop)
+        starts, at = _confirmed(buffer, grid, tails, bounds, exits, stop)
     if at > stop:  # the last frame is not whole
         at = int(starts[-1])
         starts = starts[:-1]
     return starts, at
 
 
-def _step_lanes(buffer: BytesLike, bounds: Int64Array, stop: int, mean: float) -> tuple[Int64Array, Int64Array]:
+def _step_lanes(
+    buffer: BytesLike, bounds: Int64Array, stop: int, steps_max: int
+) -> tuple[Int64Array, Int64Array, dict[int, int]]:
     """Follow all lanes at once.
 
     Returns:
-        (grid[step, lane] of positions, -1 where the lane had ended; where each lane was left, -1 if it took too long).
+        (grid[step, lane] of positions, -1 where the lane had ended; where each lane was left; lanes that were not
+        followed to their end: lane → position reached).
     """
     lanes = len(bounds) - 1
     # The body length at every byte of the buffer, as an overlapping view: body[p] is that of a header at p.
     body = np.ndarray((stop - _BODY_AT - 3,), np.uint32, buffer, _BODY_AT, (1,))
     position, end = bounds[:-1], bounds[1:]
     lane = np.arange(lanes)
-    exits = np.full(lanes, -1, np.int64)
-    steps_max = int(LANE_STEPS_SLACK * (bounds[-1] - bounds[0]) / (mean * lanes)) + LANE_STEPS_SLACK
+    exits = np.empty(lanes, np.int64)
     rows: list[Int64Array] = []
-    for _ in range(steps_max):
+    while len(position) >= ACTIVE_LANES_MIN and len(rows) < steps_max:
         if len(position) == lanes:
             rows.append(position)
         else:
@@ -157,29 +175,33 @@ def _step_lanes(buffer: BytesLike, bounds: Int64Array, stop: int, mean: float) -
         after = length.byteswap(True) + position
         after += HEADER_BYTES
         inside = after < end
-        count = np.count_nonzero(inside)
-        if count == len(position):
+        if np.count_nonzero(inside) == len(position):
             position = after
             continue
         outside = ~inside
         exits[lane[outside]] = after[outside]
-        if not count:
-            break
         position, end, lane = after[inside], end[inside], lane[inside]
-    return np.array(rows), exits
+    grid = np.array(rows) if rows else np.empty((0, lanes), np.int64)
+    return grid, exits, dict(zip(lane.tolist(), position.tolist(), strict=True))
 
 
-def _repair(
-    buffer: BytesLike, grid: Int64Array, bounds: Int64Array, exits: Int64Array, stop: int
+def _confirmed(
+    buffer: BytesLike,
+    grid: Int64Array,
+    tails: dict[int, list[int]],
+    bounds: Int64Array,
+    exits: Int64Array,
+    stop: int,
 ) -> tuple[Int64Array, int]:
     """Keep the lanes whose guess the chain before them confirms; follow the others one by one."""
     pieces: list[Int64Array] = []
     at = int(bounds[0])
     for lane in range(len(exits)):
         lane_end = int(bounds[lane + 1])
-        if at == bounds[lane] and exits[lane] >= 0:
+        if at == bounds[lane]:
             column = grid[:, lane]
             pieces.append(column[column >= 0])
+            pieces.append(np.array(tails.get(lane, ()), np.int64))
             at = int(exits[lane])
         elif at < lane_end:
             walked, at = _walk(buffer, at, stop, until=lane_end)

@@ -27,6 +27,7 @@ from dcpstream.wire.keys import MAX_LEB128_BYTES
 
 _DEFAULT = DecodeOptions()
 _MUTATION = int(Opcode.DCP_MUTATION)
+_MUTATION_EXTRAS_BYTES = 31
 _COMMON_EXTRAS_BYTES = 24
 _DELETE_TIME_EXTRAS_MIN = 20
 _STREAM_ID_INFO = FrameInfoId.DCP_STREAM_ID << 4 | 2
@@ -39,7 +40,7 @@ _IS_DATA = np.zeros(1 << 16, np.bool_)
 _EXTRAS_FIT = np.zeros((256, 256), np.bool_)
 """By opcode and extras length."""
 for _opcode, _lengths in (
-    (Opcode.DCP_MUTATION, (31,)),
+    (Opcode.DCP_MUTATION, (_MUTATION_EXTRAS_BYTES,)),
     (Opcode.DCP_DELETION, (18, 21)),
     (Opcode.DCP_EXPIRATION, (20,)),
 ):
@@ -94,7 +95,9 @@ def _decode_rows(
 ) -> WireChunk:
     opcode = np.ascontiguousarray(headers.opcode)
     extras_length = headers.extras_length
-    bad = ~_EXTRAS_FIT[opcode, extras_length]
+    mutation = opcode == _MUTATION
+    only_mutations = bool(mutation.all())
+    bad = extras_length != _MUTATION_EXTRAS_BYTES if only_mutations else ~_EXTRAS_FIT[opcode, extras_length]
     stream_ids = np.zeros(len(starts), np.uint16) if options.stream_ids else None
     framing, key_length = headers.part_lengths()
     if framing is not None:
@@ -117,7 +120,10 @@ def _decode_rows(
         decode_messages(buffer, options, starts=[at])
         raise AssertionError(f"the fast check refused the message at {at}, the plain one did not")
     key, value = _take(buffer, key_at, value_at, ends)
-    flags, expiry = _flags_and_expiry(headers, opcode, extras_length)
+    if only_mutations:
+        flags, expiry = np.ascontiguousarray(headers.flags_field), np.ascontiguousarray(headers.expiration)
+    else:
+        flags, expiry = _flags_and_expiry(headers, mutation, extras_length)
     return WireChunk(
         key,
         value,
@@ -215,12 +221,10 @@ def _pick(parts: pa.BinaryArray, rows: Int64Array) -> pa.BinaryArray:
 
 
 def _flags_and_expiry(
-    headers: Headers, opcode: npt.NDArray[np.uint8], extras_length: npt.NDArray[np.uint8]
+    headers: Headers, mutation: npt.NDArray[np.bool_], extras_length: npt.NDArray[np.uint8]
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
-    mutation = opcode == _MUTATION
-    field = headers.flags_field
-    if mutation.all():
-        return np.ascontiguousarray(field), np.ascontiguousarray(headers.expiration)
+    """Behind the revision a mutation has flags and expiration, the others a delete time if their extras are so long."""
     none = np.uint32(0)
+    field = headers.flags_field
     delete_time = np.where(extras_length >= _DELETE_TIME_EXTRAS_MIN, field, none)
     return np.where(mutation, field, none), np.where(mutation, headers.expiration, delete_time)
