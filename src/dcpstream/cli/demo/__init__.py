@@ -1,0 +1,1 @@
+"""`dcpstream demo`: real data, real processes, real kills, and a verdict."""
