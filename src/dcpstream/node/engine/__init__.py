@@ -1,0 +1,55 @@
+"""The node without sockets, clocks and threads: what it answers to which bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from dcpstream.node.engine.bucket import Bucket
+from dcpstream.node.engine.config import IMPLEMENTATION_VERSION, ClusterConfig
+from dcpstream.node.engine.engine import Engine
+from dcpstream.node.engine.fast import fast_handlers
+from dcpstream.node.engine.handlers import COMMANDS
+from dcpstream.node.engine.session import MAX_OUTPUT_BYTES, Session
+from dcpstream.node.engine.users import ALL_PRIVILEGES, User, Users
+from dcpstream.node.engine.vbucket import VBucket
+from dcpstream.runtime import Random
+from dcpstream.wire import Frame
+
+__all__ = [
+    "ALL_PRIVILEGES",
+    "COMMANDS",
+    "IMPLEMENTATION_VERSION",
+    "MAX_OUTPUT_BYTES",
+    "Bucket",
+    "ClusterConfig",
+    "Engine",
+    "Session",
+    "User",
+    "Users",
+    "VBucket",
+    "new_engine",
+]
+
+
+def new_engine(
+    users: Users,
+    config: ClusterConfig,
+    random: Random,
+    dcp_handler: Callable[[Session, Frame, float], None],
+    dcp_stats: Callable[[Bucket], Iterator[tuple[str, str]]],
+) -> Engine:
+    """An engine that knows every command.
+
+    Args:
+        dcp_handler: answers DCP frames.
+        dcp_stats: keys and values of STAT dcp.
+    """
+    return Engine(
+        users,
+        config,
+        random,
+        commands=COMMANDS,
+        fast_handlers=fast_handlers,
+        dcp_handler=dcp_handler,
+        dcp_stats=dcp_stats,
+    )

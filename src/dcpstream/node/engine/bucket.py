@@ -1,0 +1,160 @@
+"""A bucket on this node: its vbuckets, its manifest, and who listens to it.
+
+Collects what changed during one turn of the event loop (`dirty`), so that DCP connections are told once per vbucket
+and turn, not once per write.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from dcpstream.model import Manifest, VbucketState
+from dcpstream.node.engine.vbucket import VBucket, new_failover_log
+from dcpstream.runtime import Random
+
+if TYPE_CHECKING:
+    from dcpstream.node.engine.session import Session
+    from dcpstream.store import BucketStore
+
+MAX_PERSISTENCE_WAITERS = 10_000
+"""SEQNO_PERSISTENCE requests that may wait in a bucket: one per connection at most, and connections are bounded too."""
+
+
+class Bucket:
+    """A bucket: vbuckets on a store, and the sessions that use them.
+
+    Attributes:
+        vbuckets: by vbid; None where this node holds no copy.
+        dirty: vbuckets that changed since the last turn.
+        dcp_sessions: DCP connection name → the session that has it.
+        sessions: every session that selected the bucket.
+        is_persisting: False between STOP_PERSISTENCE and START_PERSISTENCE.
+        waiters: sessions that wait for a seqno to be persisted: (session, vbid, seqno).
+    """
+
+    def __init__(self, name: str, uuid: str, store: BucketStore, *, storage: str, random: Random) -> None:
+        self.name = name
+        self.uuid = uuid
+        self.store = store
+        self.storage = storage
+        self._random = random
+        self.vbuckets: list[VBucket | None] = [None] * store.vbucket_count
+        self.dirty: set[int] = set()
+        self.dcp_sessions: dict[str, Session] = {}
+        self.sessions: set[Session] = set()
+        self.is_persisting = True
+        self.waiters: deque[tuple[Session, int, int]] = deque()
+
+    @property
+    def vbucket_count(self) -> int:
+        """How many vbuckets the bucket has, here or elsewhere."""
+        return len(self.vbuckets)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The collections."""
+        return self.store.manifest
+
+    def open(self) -> None:
+        """Take over what the store holds; vbuckets it lacks are created active.
+
+        A store that was not closed cleanly may have lost its last writes, which somebody may have seen: every active
+        vbucket then begins a new branch where that loss may have begun.
+        """
+        held = self.store.vbuckets
+        with self.store.metadata_batch():
+            for vbid in range(self.vbucket_count):
+                log = held.get(vbid)
+                if log is None:
+                    self._create(vbid, VbucketState.ACTIVE)
+                    continue
+                vbucket = VBucket(log)
+                self.vbuckets[vbid] = vbucket
+                if vbucket.is_active and not self.store.was_clean:
+                    vbucket.begin_branch(self._random)
+
+    def _create(self, vbid: int, state: VbucketState) -> VBucket:
+        log = self.store.create_vbucket(vbid, state, new_failover_log(self._random))
+        vbucket = VBucket(log)
+        self.vbuckets[vbid] = vbucket
+        return vbucket
+
+    def vbucket(self, vbid: int) -> VBucket | None:
+        """The copy on this node, or None."""
+        return self.vbuckets[vbid] if vbid < len(self.vbuckets) else None
+
+    def active(self, vbid: int) -> VBucket | None:
+        """The active copy, or None if it is not here."""
+        vbucket = self.vbucket(vbid)
+        return vbucket if vbucket is not None and vbucket.is_active else None
+
+    def set_vbucket(self, vbid: int, state: VbucketState, topology: str, now: float) -> None:
+        """SET_VBUCKET: create the vbucket or change its role; every change of role ends the DCP streams out of it."""
+        vbucket = self.vbucket(vbid)
+        if vbucket is None:
+            vbucket = self._create(vbid, state)
+        elif vbucket.state != state:
+            vbucket.set_state(state, self._random)
+            self.tell_state_changed(vbid, now)
+        vbucket.topology = topology
+
+    def delete_vbucket(self, vbid: int, now: float) -> None:
+        """DEL_VBUCKET: made dead first, which ends its streams, then forgotten."""
+        vbucket = self.vbuckets[vbid]
+        assert vbucket is not None, "the caller looks first"
+        if vbucket.state != VbucketState.DEAD:
+            vbucket.set_state(VbucketState.DEAD, self._random)
+            self.tell_state_changed(vbid, now)
+        self.vbuckets[vbid] = None
+        self.store.delete_vbucket(vbid)
+
+    def tell_state_changed(self, vbid: int, now: float) -> None:
+        """Tell every DCP connection that a vbucket's role changed."""
+        for session in list(self.dcp_sessions.values()):
+            if session.dcp is not None:
+                session.dcp.vbucket_state_changed(vbid, now)
+                session.engine.ready.add(session)
+
+    def end_turn(self, now: float) -> None:
+        """Tell every DCP connection which vbuckets changed since the last turn."""
+        dirty, self.dirty = self.dirty, set()
+        for session in list(self.dcp_sessions.values()):
+            dcp = session.dcp
+            if dcp is not None:
+                for vbid in dirty:
+                    dcp.vbucket_changed(vbid, now)
+                session.engine.ready.add(session)
+
+    def wait_for_persistence(self, session: Session, vbid: int, seqno: int) -> bool:
+        """Tell the session when the seqno is persisted; False if too many wait already."""
+        if len(self.waiters) >= MAX_PERSISTENCE_WAITERS:
+            return False
+        self.waiters.append((session, vbid, seqno))
+        return True
+
+    def persisted(self, vbids: list[int]) -> None:
+        """Note that these vbuckets were persisted further."""
+        self.dirty.update(vbids)
+        for vbid in vbids:
+            vbucket = self.vbuckets[vbid]
+            if vbucket is not None:
+                vbucket.age_memory()
+        waiters = self.waiters
+        for _ in range(len(waiters)):
+            session, vbid, seqno = waiters.popleft()
+            vbucket = self.vbuckets[vbid]
+            if session.is_closing:
+                continue
+            if vbucket is None or vbucket.persisted_seqno >= seqno:
+                session.persistence_reached(vbucket is not None)
+            else:
+                waiters.append((session, vbid, seqno))
+
+    def chains(self) -> list[list[int]]:
+        """The vbucket map of this one node: [0] where it is active, [-1] elsewhere."""
+        return [[0] if vbucket is not None and vbucket.is_active else [-1] for vbucket in self.vbuckets]
+
+    def item_count(self) -> int:
+        """Documents in active vbuckets."""
+        return sum(vbucket.log.item_count for vbucket in self.vbuckets if vbucket is not None and vbucket.is_active)

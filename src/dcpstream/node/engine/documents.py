@@ -1,0 +1,175 @@
+"""What happens to a document: the rules behind the KV commands, on one vbucket.
+
+Every write gets the next seqno, a new CAS and the next revision; deleting leaves a tombstone; a document past its
+expiration is turned into an expiration when somebody looks at it. Knows nothing of connections and frames of requests.
+
+Source: kv_engine engines/ep/src/vbucket.cc, daemon/protocol/mcbp/mutation_context.cc (JSON detection, xattrs kept).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+from dcpstream.node.engine.vbucket import VBucket
+from dcpstream.wire import (
+    BlockKind,
+    Datatype,
+    Magic,
+    Opcode,
+    decode_xattrs,
+    encode_stored_deletion,
+    encode_stored_expiration,
+    encode_xattrs,
+)
+
+if TYPE_CHECKING:
+    from dcpstream.store import ItemMeta, StoredItem
+
+RELATIVE_EXPIRY_MAX_S = 30 * 24 * 3600
+"""Expirations up to 30 days are relative to now; larger numbers are seconds since 1970."""
+
+MAX_VALUE_BYTES = 20 * 1024 * 1024
+"""Largest document, the server's default; larger ones are E2BIG."""
+
+FREQUENCY_OF_NEW = 2
+"""The use counter of a fresh document, sent in the last byte of a mutation's extras, as recorded from a server."""
+
+STORED_MUTATION = struct.Struct(">BBHBBHIIQQQIIIHB")
+"""Header and extras of a stored mutation in one piece."""
+
+_JSON_STARTS = frozenset(b'{["-0123456789tfn \t\r\n')
+_MAGIC, _MUTATION = int(Magic.REQUEST), int(Opcode.DCP_MUTATION)
+
+
+class Written(NamedTuple):
+    """What a write gave: CAS and seqno."""
+
+    cas: int
+    seqno: int
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(text)
+
+
+# Numbers are only checked, not made: `len` is the cheapest function that takes their text.
+_scan_json = json.JSONDecoder(parse_float=len, parse_int=len, parse_constant=_refuse_constant).decode
+
+
+def is_json(value: bytes) -> bool:
+    """Whether the bytes are one JSON text in UTF-8."""
+    if not value or value[0] not in _JSON_STARTS:
+        return False
+    try:
+        _scan_json(value.decode())
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def absolute_expiration(expiration: int, unix_s: int) -> int:
+    """When a document expires, in seconds since 1970; 0 for never."""
+    if 0 < expiration <= RELATIVE_EXPIRY_MAX_S:
+        return unix_s + expiration
+    return expiration
+
+
+def kinds_of(key: bytes, datatype: int) -> int:
+    """The kinds of a document's stored frame."""
+    kinds = 0
+    if datatype & Datatype.XATTR:
+        kinds |= BlockKind.XATTR
+    if key[0]:
+        kinds |= BlockKind.NAMED_COLLECTION
+    return int(kinds)
+
+
+def live_meta(vbucket: VBucket, key: bytes, unix_ns: int) -> ItemMeta | None:
+    """The document's fields without its value, tombstones included; what is past its time is expired first."""
+    meta = vbucket.log.meta(key)
+    if meta is not None and meta.expiration and not meta.is_deleted and meta.expiration <= unix_ns // 1_000_000_000:
+        expire(vbucket, key, meta, unix_ns)
+        return vbucket.log.meta(key)
+    return meta
+
+
+def live_item(vbucket: VBucket, key: bytes, unix_ns: int) -> StoredItem | None:
+    """The document, or None if there is none (any more)."""
+    item = vbucket.log.get(key)
+    if item is None or item.is_deleted:
+        return None
+    if item.expiration and item.expiration <= unix_ns // 1_000_000_000:
+        meta = vbucket.log.meta(key)
+        assert meta is not None, "it was there a line ago"
+        expire(vbucket, key, meta, unix_ns)
+        return None
+    return item
+
+
+def store(
+    vbucket: VBucket,
+    key: bytes,
+    value: bytes,
+    unix_ns: int,
+    *,
+    datatype: int,
+    flags: int,
+    expiration: int,
+    rev_seqno: int,
+) -> Written:
+    """Write a document.
+
+    Args:
+        key: with collection prefix.
+        expiration: seconds since 1970, 0 never.
+        rev_seqno: the revision it gets: one more than that of what it replaces, tombstones included.
+    """
+    log = vbucket.log
+    seqno = log.high_seqno + 1
+    cas = vbucket.next_cas(unix_ns)
+    body = 31 + len(key) + len(value)
+    head = STORED_MUTATION.pack(
+        _MAGIC, _MUTATION, len(key), 31, datatype, vbucket.vbid, body, 0, cas,
+        seqno, rev_seqno, flags, expiration, 0, 0, FREQUENCY_OF_NEW,
+    )  # fmt: skip
+    log.append(head + key + value, key, seqno, kinds=kinds_of(key, datatype))
+    return Written(cas, seqno)
+
+
+def delete(vbucket: VBucket, key: bytes, meta: ItemMeta, unix_ns: int) -> Written:
+    """Delete a document: its body goes, its system xattrs stay with the tombstone."""
+    return _bury(vbucket, key, meta, unix_ns, is_expiration=False)
+
+
+def expire(vbucket: VBucket, key: bytes, meta: ItemMeta, unix_ns: int) -> Written:
+    """Turn a document past its time into an expiration."""
+    return _bury(vbucket, key, meta, unix_ns, is_expiration=True)
+
+
+def _bury(vbucket: VBucket, key: bytes, meta: ItemMeta, unix_ns: int, *, is_expiration: bool) -> Written:
+    log = vbucket.log
+    value, datatype = b"", 0
+    if meta.datatype & Datatype.XATTR:
+        item = log.get(key)
+        assert item is not None, "its meta data was there"
+        kept = {name: text for name, text in decode_xattrs(item.value)[0].items() if name.startswith("_")}
+        if kept:
+            value, datatype = encode_xattrs(kept), int(Datatype.XATTR)
+    seqno = log.high_seqno + 1
+    cas = vbucket.next_cas(unix_ns)
+    encode = encode_stored_expiration if is_expiration else encode_stored_deletion
+    frame = encode(
+        vbid=vbucket.vbid,
+        key=key,
+        by_seqno=seqno,
+        rev_seqno=meta.rev_seqno + 1,
+        cas=cas,
+        delete_time=unix_ns // 1_000_000_000,
+        value=value,
+        datatype=datatype,
+    )
+    kind = BlockKind.EXPIRATION if is_expiration else BlockKind.DELETION
+    log.append(frame, key, seqno, is_deleted=True, kinds=kinds_of(key, datatype) | kind)
+    return Written(cas, seqno)

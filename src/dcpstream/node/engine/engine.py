@@ -1,0 +1,138 @@
+"""The node without its sockets: buckets, users, cluster configuration, sessions.
+
+Sans-IO: a shell tells what time it is (`set_time`), hands bytes to sessions, and after each turn sends what the
+sessions in `ready` have to say. One engine serves one thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+
+from dcpstream.errors import ConfigError
+from dcpstream.node.engine import config as cluster_config
+from dcpstream.node.engine.bucket import Bucket
+from dcpstream.node.engine.commands import CommandTable
+from dcpstream.node.engine.config import ClusterConfig
+from dcpstream.node.engine.session import FastHandler, Session
+from dcpstream.node.engine.users import Users
+from dcpstream.runtime import Random
+from dcpstream.store import BucketStore
+from dcpstream.wire import Frame
+
+logger = logging.getLogger(__name__)
+
+MAX_CONNECTIONS = 10_000
+"""Sessions at a time; the server's default is 65,000, a test node has fewer descriptors."""
+MAX_BUCKETS = 30
+"""Buckets of a node: the server's advice."""
+
+
+class Engine:
+    """A node's state and behaviour.
+
+    Args:
+        users: who may log in.
+        config: nodes of the cluster.
+        random: for nonces, vbuuids and references in error messages.
+        commands: what answers each opcode but those of DCP.
+        fast_handlers: gives the direct ways for frequent requests that a session may take in its present state.
+        dcp_handler: answers DCP frames.
+        dcp_stats: keys and values of STAT dcp.
+
+    Attributes:
+        now: seconds of the monotonic clock, as last told.
+        unix_ns: nanoseconds since 1970, as last told.
+        ready: sessions that may have something to send.
+    """
+
+    def __init__(
+        self,
+        users: Users,
+        config: ClusterConfig,
+        random: Random,
+        *,
+        commands: CommandTable,
+        fast_handlers: Callable[[Session], dict[int, FastHandler]],
+        dcp_handler: Callable[[Session, Frame, float], None],
+        dcp_stats: Callable[[Bucket], Iterator[tuple[str, str]]],
+    ) -> None:
+        self.commands = commands
+        self.fast_handlers = fast_handlers
+        self.dcp_handler = dcp_handler
+        self.dcp_stats = dcp_stats
+        self.users = users
+        self.config = config
+        self.random = random
+        self.buckets: dict[str, Bucket] = {}
+        self.sessions: set[Session] = set()
+        self.ready: set[Session] = set()
+        self.now = 0.0
+        self.unix_ns = 0
+        self.started = 0.0
+        self._config_cache: dict[str, tuple[tuple[int, int], bytes]] = {}
+
+    @property
+    def unix_s(self) -> int:
+        """Seconds since 1970."""
+        return self.unix_ns // 1_000_000_000
+
+    def set_time(self, now: float, unix_ns: int) -> None:
+        """Tell the time; it holds until told anew."""
+        self.now = now
+        self.unix_ns = unix_ns
+
+    def add_bucket(self, name: str, store: BucketStore, *, storage: str) -> Bucket:
+        """Open a bucket on a store.
+
+        Raises:
+            ConfigError: there is one of that name, or there are too many.
+        """
+        if name in self.buckets:
+            raise ConfigError("buckets", name, "each name once")
+        if len(self.buckets) >= MAX_BUCKETS:
+            raise ConfigError("buckets", f"{len(self.buckets) + 1} buckets", f"at most {MAX_BUCKETS}")
+        bucket = Bucket(name, f"{self.random.getrandbits(128):032x}", store, storage=storage, random=self.random)
+        bucket.open()
+        self.buckets[name] = bucket
+        return bucket
+
+    def new_session(self, peer: str) -> Session | None:
+        """A session for a connection that was made; None if there are too many."""
+        if len(self.sessions) >= MAX_CONNECTIONS:
+            return None
+        session = Session(self, peer)
+        self.sessions.add(session)
+        return session
+
+    def end_turn(self) -> list[Session]:
+        """Tell DCP connections what changed; returns the sessions that may have something to send now."""
+        for bucket in self.buckets.values():
+            if bucket.dirty:
+                bucket.end_turn(self.now)
+        ready = self.ready
+        if not ready:
+            return []
+        self.ready = set()
+        return list(ready)
+
+    def persisted(self, bucket_name: str, vbids: Iterable[int]) -> None:
+        """The flusher made these vbuckets' writes durable."""
+        bucket = self.buckets.get(bucket_name)
+        if bucket is not None:
+            bucket.persisted(list(vbids))
+
+    def config_json(self, bucket: Bucket | None) -> bytes:
+        """The cluster configuration that a client gets: of a bucket, or of the node alone."""
+        key = "" if bucket is None else bucket.name
+        version = self.config.version
+        cached = self._config_cache.get(key)
+        if cached is not None and cached[0] == version:
+            return cached[1]
+        if bucket is None:
+            content = self.config.for_node()
+        else:
+            content = self.config.for_bucket(bucket.name, bucket.uuid, bucket.chains(), bucket.manifest.uid)
+        data = cluster_config.to_bytes(content)
+        self._config_cache[key] = version, data
+        return data

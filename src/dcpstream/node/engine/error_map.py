@@ -1,0 +1,73 @@
+"""The error map: what clients that negotiated XERROR may ask to learn about statuses.
+
+Knows the names and the attributes of each status; nothing of sessions. Source: kv_engine docs/ErrorMap.md.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+from dcpstream.wire import Status
+
+NEWEST_VERSION = 2
+"""The newest format of the map that we write; a client that asks for more gets this one."""
+REVISION = 4
+"""Counts changes of the map's content within one format."""
+
+_ITEM = ("item-only",)
+_FETCH = ("item-only", "constraint-failure")
+_RETRY = ("temp", "retry-later")
+_INTERNAL = ("internal",)
+_CLOSE = ("conn-state-invalidated", "fetch-config")
+_ENTRIES: dict[Status, tuple[str, tuple[str, ...]]] = {
+    Status.SUCCESS: ("Success", ("success",)),
+    Status.KEY_ENOENT: ("Not Found", _ITEM),
+    Status.KEY_EEXISTS: ("Key already exists, or CAS mismatch", _FETCH),
+    Status.E2BIG: ("Value is too big", (*_ITEM, "invalid-input")),
+    Status.EINVAL: ("Invalid packet", (*_INTERNAL, "invalid-input")),
+    Status.NOT_STORED: ("Not stored", _FETCH),
+    Status.DELTA_BADVAL: ("Existing document not a number", (*_ITEM, "invalid-input")),
+    Status.NOT_MY_VBUCKET: ("Server does not know about this vBucket", ("fetch-config", "invalid-input")),
+    Status.NO_BUCKET: ("Not connected to any bucket", ("conn-state-invalidated",)),
+    Status.LOCKED: ("Requested resource is locked", (*_ITEM, "item-locked", "retry-now")),
+    Status.DCP_STREAM_NOT_FOUND: ("No DCP stream with this opaque", ("conn-state-invalidated",)),
+    Status.OPAQUE_NO_MATCH: ("The DCP message's opaque does not match the stream", ("item-only",)),
+    Status.WOULD_THROTTLE: ("The command would be throttled", _RETRY),
+    Status.NOT_LOCKED: ("Requested resource is not locked", _ITEM),
+    Status.AUTH_STALE: ("Reauthentication required", ("conn-state-invalidated", "auth")),
+    Status.AUTH_ERROR: ("Authentication failed", ("conn-state-invalidated", "auth")),
+    Status.AUTH_CONTINUE: ("Another step of the login is needed", ("special-handling",)),
+    Status.ERANGE: ("Value is outside the range", ("invalid-input",)),
+    Status.ROLLBACK: ("Rollback required", ("special-handling",)),
+    Status.EACCESS: ("Not authorized", ("support",)),
+    Status.UNKNOWN_FRAME_INFO: ("Unknown frame info", ("support", *_INTERNAL)),
+    Status.UNKNOWN_COMMAND: ("The server does not know this command", ("support",)),
+    Status.ENOMEM: ("The server is out of memory", _RETRY),
+    Status.NOT_SUPPORTED: ("The server does not support this command", ("support", *_INTERNAL)),
+    Status.EINTERNAL: ("Internal error in the server", ("internal", "conn-state-invalidated")),
+    Status.BUSY: ("The server is too busy", _RETRY),
+    Status.TMPFAIL: ("The server is temporarily unable", _RETRY),
+    Status.XATTR_EINVAL: ("Invalid extended attributes", (*_ITEM, "invalid-input")),
+    Status.UNKNOWN_COLLECTION: ("Unknown collection", ("item-only", "special-handling")),
+    Status.CANNOT_APPLY_MANIFEST: ("The manifest cannot be applied", ("invalid-input",)),
+    Status.UNKNOWN_SCOPE: ("Unknown scope", ("item-only", "special-handling")),
+    Status.DCP_STREAMID_INVALID: ("Invalid DCP stream id", ("invalid-input",)),
+    Status.DURABILITY_INVALID_LEVEL: ("Invalid durability level", (*_ITEM, "invalid-input")),
+    Status.DURABILITY_IMPOSSIBLE: ("The durability cannot be had", (*_ITEM, "retry-later")),
+    Status.SYNC_WRITE_IN_PROGRESS: ("A durable write is under way", (*_ITEM, "retry-later")),
+    Status.SYNC_WRITE_AMBIGUOUS: ("The outcome of the durable write is unknown", ("item-only",)),
+}
+
+
+@cache
+def error_map(version: int) -> bytes | None:
+    """The map as JSON, of the newest format that is not newer than `version`; None if there is none."""
+    if version < 1:
+        return None
+    errors = {
+        f"{status:x}": {"name": status.name, "desc": text, "attrs": list(attributes)}
+        for status, (text, attributes) in _ENTRIES.items()
+    }
+    content = {"version": min(version, NEWEST_VERSION), "revision": REVISION, "errors": errors}
+    return json.dumps(content, separators=(",", ":")).encode()

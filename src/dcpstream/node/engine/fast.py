@@ -1,0 +1,153 @@
+"""The direct ways of the most frequent requests: GET and SET as every client sends them.
+
+They read the request where it lies, build no object for it, and do exactly what the command table's functions do;
+whatever is not plain (CAS, flexible framing, compression, xattrs, named collections, something amiss) they leave to
+those by returning False. Each saves about half of an operation's time.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from dcpstream.node.engine import documents
+from dcpstream.wire import Magic, Opcode
+
+if TYPE_CHECKING:
+    from dcpstream.node.engine.session import FastHandler, Session
+
+_HEAD = 24
+_FLAGS_EXPIRATION = struct.Struct(">II")
+_WITH_TOKEN = struct.Struct(">BBHBBHIIQQQ")
+_BARE = struct.Struct(">BBHBBHIIQ")
+_WITH_FLAGS = struct.Struct(">BBHBBHIIQI")
+_RESPONSE = int(Magic.RESPONSE)
+_REQUEST = int(Magic.REQUEST)
+_GET, _SET, _MUTATION = int(Opcode.GET), int(Opcode.SET), int(Opcode.DCP_MUTATION)
+_MAX_KEY = 250
+_pack_token, _pack_bare, _pack_flags = _WITH_TOKEN.pack, _BARE.pack, _WITH_FLAGS.pack
+_unpack_store = _FLAGS_EXPIRATION.unpack_from
+_pack_stored = documents.STORED_MUTATION.pack
+_FREQUENCY = documents.FREQUENCY_OF_NEW
+_RELATIVE = documents.RELATIVE_EXPIRY_MAX_S
+_JSON_STARTS = documents._JSON_STARTS
+
+
+def fast_get(
+    session: Session,
+    data: bytes,
+    at: int,
+    stop: int,
+    key_length: int,
+    extras_length: int,
+    datatype: int,
+    vbid: int,
+    opaque: int,
+    cas: int,
+) -> bool:
+    """GET of a document of the default collection that is there, or that never was."""
+    key_at = at + _HEAD
+    if extras_length or cas or datatype or key_at + key_length != stop or not key_length:
+        return False
+    bucket = session.bucket
+    if bucket is None or vbid >= len(bucket.vbuckets):
+        return False
+    vbucket = bucket.vbuckets[vbid]
+    if vbucket is None or not vbucket.is_active:
+        return False
+    if session.has_collections:
+        if data[key_at] or not 1 < key_length <= _MAX_KEY + 1:
+            return False
+        key = data[key_at:stop]
+    else:
+        if key_length > _MAX_KEY:
+            return False
+        key = b"\0" + data[key_at:stop]
+    item = vbucket.log.get(key)
+    if item is None:
+        session.send(_pack_bare(_RESPONSE, _GET, 0, 0, 0, 1, 0, opaque, 0))
+        return True
+    if item.is_deleted or item.expiration or item.datatype & 6:
+        return False
+    value = item.value
+    size = len(value) + 4
+    head = _pack_flags(_RESPONSE, _GET, 0, 4, item.datatype & session.datatypes, 0, size, opaque, item.cas, item.flags)
+    session.send(head + value)
+    return True
+
+
+def fast_set(
+    session: Session,
+    data: bytes,
+    at: int,
+    stop: int,
+    key_length: int,
+    extras_length: int,
+    datatype: int,
+    vbid: int,
+    opaque: int,
+    cas: int,
+) -> bool:
+    """SET without CAS of a document of the default collection."""
+    if cas or extras_length != 8 or datatype & ~(session.datatypes & 1) or not key_length:
+        return False
+    bucket = session.bucket
+    if bucket is None or vbid >= len(bucket.vbuckets):
+        return False
+    vbucket = bucket.vbuckets[vbid]
+    if vbucket is None or not vbucket.is_active or not bucket.store.has_room:
+        return False
+    key_at = at + 32
+    value_at = key_at + key_length
+    if session.has_collections:
+        if data[key_at] or not 1 < key_length <= _MAX_KEY + 1:
+            return False
+        key = data[key_at:value_at]
+    else:
+        if key_length > _MAX_KEY:
+            return False
+        key = b"\0" + data[key_at:value_at]
+    value = data[value_at:stop]
+    size = stop - value_at
+    if size > documents.MAX_VALUE_BYTES:
+        return False
+    engine = session.engine
+    unix_ns = engine.unix_ns
+    log = vbucket.log
+    rev_seqno = 1
+    if key in log.rows.keys:
+        meta = documents.live_meta(vbucket, key, unix_ns)
+        assert meta is not None, "it was there a line ago"
+        if meta.datatype & 4 and not meta.is_deleted:
+            return False
+        rev_seqno = meta.rev_seqno + 1
+    flags, expiration = _unpack_store(data, at + _HEAD)
+    if 0 < expiration <= _RELATIVE:
+        expiration += unix_ns // 1_000_000_000
+    stored_type = 1 if value and value[0] in _JSON_STARTS and documents.is_json(value) else 0
+    seqno = log.high_seqno + 1
+    new_cas = vbucket.next_cas(unix_ns)
+    head = _pack_stored(
+        _REQUEST, _MUTATION, len(key), 31, stored_type, vbid, 31 + len(key) + size, 0, new_cas,
+        seqno, rev_seqno, flags, expiration, 0, 0, _FREQUENCY,
+    )  # fmt: skip
+    log.append(head + key + value, key, seqno)
+    bucket.dirty.add(vbid)
+    if session.has_tokens:
+        answer = _pack_token(_RESPONSE, _SET, 0, 16, 0, 0, 16, opaque, new_cas, vbucket.vbuuid, seqno)
+    else:
+        answer = _pack_bare(_RESPONSE, _SET, 0, 0, 0, 0, 0, opaque, new_cas)
+    session.out.append(answer)
+    session.out_bytes += len(answer)
+    return True
+
+
+def fast_handlers(session: Session) -> dict[int, FastHandler]:
+    """The direct ways this session may take: those its user has the privilege for, once a bucket is selected."""
+    handlers: dict[int, FastHandler] = {}
+    if session.bucket is not None:
+        if session.may("Read"):
+            handlers[_GET] = fast_get
+        if session.may("Upsert"):
+            handlers[_SET] = fast_set
+    return handlers

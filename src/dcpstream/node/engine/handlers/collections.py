@@ -1,0 +1,80 @@
+"""Asking about collections. Source: kv_engine docs/Collections.md."""
+
+from __future__ import annotations
+
+import json
+import struct
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dcpstream.model.collections import DEFAULT_NAME
+from dcpstream.node.engine.commands import Command, CommandTable, Part
+from dcpstream.node.engine.handlers.keys import refuse_unknown
+from dcpstream.wire import Datatype, Frame, Opcode, Status
+
+if TYPE_CHECKING:
+    from dcpstream.model import Manifest
+    from dcpstream.node.engine.session import Session
+
+_ID = struct.Struct(">QI")
+
+
+def _manifest(session: Session) -> Manifest:
+    assert session.bucket is not None, "the table asks for a bucket"
+    return session.bucket.manifest
+
+
+def get_manifest(session: Session, frame: Frame) -> None:
+    """GET_COLLECTIONS_MANIFEST."""
+    value = json.dumps(_manifest(session).to_json(), separators=(",", ":")).encode()
+    session.respond(frame, datatype=Datatype.JSON if session.is_json else 0, value=value)
+
+
+def _path(session: Session, frame: Frame) -> str | None:
+    """The path, from key or value; None if the request was refused."""
+    if bool(frame.key) == bool(frame.value):
+        session.refuse(frame, Status.EINVAL, "Request must have the path as key or as value")
+        return None
+    return (frame.key or frame.value).decode(errors="replace")
+
+
+def get_collection_id(session: Session, frame: Frame) -> None:
+    """GET_COLLECTION_ID of `scope.collection`; empty parts mean `_default`."""
+    path = _path(session, frame)
+    if path is None:
+        return
+    scope_name, dot, collection_name = path.partition(".")
+    if not dot or "." in collection_name:
+        session.refuse(frame, Status.EINVAL, "The path must be scope.collection")
+        return
+    manifest = _manifest(session)
+    if all(scope.name != (scope_name or DEFAULT_NAME) for scope in manifest.scopes):
+        refuse_unknown(session, frame, Status.UNKNOWN_SCOPE)
+        return
+    found = manifest.find(scope_name, collection_name)
+    if found is None:
+        refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
+    else:
+        session.respond(frame, extras=_ID.pack(manifest.uid, found.collection_id))
+
+
+def get_scope_id(session: Session, frame: Frame) -> None:
+    """GET_SCOPE_ID of `scope`, what follows a dot is ignored."""
+    path = _path(session, frame)
+    if path is None:
+        return
+    name = path.partition(".")[0] or DEFAULT_NAME
+    manifest = _manifest(session)
+    for scope in manifest.scopes:
+        if scope.name == name:
+            session.respond(frame, extras=_ID.pack(manifest.uid, scope.scope_id))
+            return
+    refuse_unknown(session, frame, Status.UNKNOWN_SCOPE)
+
+
+def register(table: CommandTable) -> None:
+    """Add the commands of this module."""
+    table.add(Opcode.GET_COLLECTIONS_MANIFEST, Command(get_manifest))
+    by_path = partial(Command, key=Part.OPTIONAL, value=Part.OPTIONAL)
+    table.add(Opcode.GET_COLLECTION_ID, by_path(get_collection_id))
+    table.add(Opcode.GET_SCOPE_ID, by_path(get_scope_id))

@@ -1,0 +1,201 @@
+"""Setting up a session: HELLO, SASL, SELECT_BUCKET, what the node is and how it is reached.
+
+Source: kv_engine docs/BinaryProtocol.md, docs/sasl.md, docs/ErrorMap.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dcpstream.node.engine.commands import Command, CommandTable, Part
+from dcpstream.node.engine.config import IMPLEMENTATION_VERSION
+from dcpstream.node.engine.error_map import error_map
+from dcpstream.protocol.sasl import MECHANISMS, Outcome, ServerStep
+from dcpstream.wire import Datatype, Feature, Frame, Opcode, Status, snappy_available
+
+if TYPE_CHECKING:
+    from dcpstream.node.engine.session import Session
+
+NO_BUCKET_NAME = b"@no bucket@"
+"""SELECT_BUCKET with this name leaves the bucket."""
+
+LIST_BUCKETS = 0x87
+"""Not in the published list of opcodes any more, but servers answer it."""
+
+MAX_AGENT_CHARACTERS = 200
+"""Of what a client calls itself, kept for logs and stats."""
+
+SUPPORTED = frozenset(
+    {
+        Feature.TCP_NODELAY,
+        Feature.MUTATION_SEQNO,
+        Feature.XATTR,
+        Feature.XERROR,
+        Feature.SELECT_BUCKET,
+        Feature.JSON,
+        Feature.UNORDERED_EXECUTION,
+        Feature.ALT_REQUEST,
+        Feature.SYNC_REPLICATION,
+        Feature.COLLECTIONS,
+        Feature.PRESERVE_TTL,
+        Feature.CLUSTER_CONFIG_KNOWN_VERSION,
+        Feature.DEDUPE_NOT_MY_VBUCKET,
+    }
+    | ({Feature.SNAPPY} if snappy_available else set())
+)
+"""What HELLO grants: only what is really done. Unordered execution allows us to answer in order; sync replication means
+that durable writes are understood, and here answered with DURABILITY_IMPOSSIBLE, as by a server without replicas."""
+
+_VERSION_PAIR = struct.Struct(">qq")
+
+
+def hello(session: Session, frame: Frame) -> None:
+    """HELLO: switches everything it can switch off, then on what is asked for and supported."""
+    if len(frame.value) % 2:
+        session.refuse(frame, Status.EINVAL, "Request value must be of even length")
+        return
+    asked = {code for (code,) in struct.iter_unpack(">H", frame.value)}
+    if Feature.TCP_NODELAY in asked and Feature.TCP_DELAY in asked:
+        session.refuse(frame, Status.EINVAL, "TCPNODELAY cannot co-exist with TCPDELAY")
+        return
+    pushes = {Feature.CLUSTERMAP_NOTIFICATION, Feature.CLUSTERMAP_NOTIFICATION_BRIEF}
+    if asked & pushes and Feature.DUPLEX not in asked:
+        session.refuse(frame, Status.EINVAL, "Clustermap change notification needs Duplex")
+        return
+    if Feature.UNORDERED_EXECUTION in asked and session.dcp is not None:
+        session.refuse(frame, Status.NOT_SUPPORTED, "Unordered execution is not supported on DCP connections")
+        return
+    granted = frozenset(int(code) for code in asked & SUPPORTED)
+    session.agent = frame.key.decode(errors="replace")[:MAX_AGENT_CHARACTERS]
+    session.negotiated(granted)
+    session.respond(frame, value=b"".join(struct.pack(">H", code) for code in sorted(granted)))
+
+
+def sasl_list_mechs(session: Session, frame: Frame) -> None:
+    """SASL_LIST_MECHS."""
+    if session.dcp is not None:
+        session.respond(frame, Status.NOT_SUPPORTED)
+    else:
+        session.respond(frame, value=" ".join(MECHANISMS).encode())
+
+
+def sasl_auth(session: Session, frame: Frame) -> None:
+    """SASL_AUTH: begin a login; a session that was logged in is not any more."""
+    if session.dcp is not None:
+        session.respond(frame, Status.NOT_SUPPORTED)
+        return
+    if frame.key.decode(errors="replace") not in MECHANISMS:
+        name = frame.key.decode(errors="replace")
+        session.refuse(frame, Status.AUTH_ERROR, f'Requested mechanism "{name}" is not supported')
+        return
+    _answer(session, frame, session.login.start(frame.key, frame.value))
+
+
+def sasl_step(session: Session, frame: Frame) -> None:
+    """SASL_STEP."""
+    if session.dcp is not None:
+        session.respond(frame, Status.NOT_SUPPORTED)
+    else:
+        _answer(session, frame, session.login.step(frame.key, frame.value))
+
+
+def _answer(session: Session, frame: Frame, step: ServerStep) -> None:
+    if step.outcome is Outcome.CONTINUE:
+        session.respond(frame, Status.AUTH_CONTINUE, value=step.data)
+    elif step.outcome is Outcome.SUCCESS:
+        user = session.engine.users.find(step.username or "")
+        assert user is not None, "the login found them"
+        session.logged_in(user)
+        session.respond(frame, value=step.data)
+    elif step.outcome is Outcome.MALFORMED:
+        session.respond(frame, Status.EINVAL)
+    else:
+        session.refuse_with_reference(frame, Status.AUTH_ERROR, "login refused: unknown user or wrong password")
+
+
+def select_bucket(session: Session, frame: Frame) -> None:
+    """SELECT_BUCKET."""
+    if session.dcp is not None:
+        session.refuse(frame, Status.NOT_SUPPORTED, "DCP connections cannot change bucket")
+        return
+    if frame.key == NO_BUCKET_NAME:
+        session.select(None)
+        session.respond(frame)
+        return
+    bucket = session.engine.buckets.get(frame.key.decode(errors="replace"))
+    if bucket is None:
+        # The server looks at rights first. An internal user has them on every bucket that could be, so it is told the
+        # truth; others have them on buckets that are, so to them it is one they may not use. Client libraries give up
+        # at once on EACCESS, while they take KEY_ENOENT for a bucket about to come and try again until they time out.
+        user = session.user
+        is_internal = user is not None and user.name.startswith("@")
+        if is_internal:
+            session.respond(frame, Status.KEY_ENOENT)
+        else:
+            session.refuse(frame, Status.EACCESS)
+        return
+    session.select(bucket)
+    session.respond(frame)
+
+
+def list_buckets(session: Session, frame: Frame) -> None:
+    """LIST_BUCKETS: names separated by blanks."""
+    session.respond(frame, value=" ".join(session.engine.buckets).encode())
+
+
+def get_cluster_config(session: Session, frame: Frame) -> None:
+    """GET_CLUSTER_CONFIG: of the selected bucket, or of the node; empty if the client has one that is as new."""
+    version = session.engine.config.version
+    if frame.extras and _VERSION_PAIR.unpack(frame.extras) >= version:
+        session.respond(frame)
+        return
+    config = session.engine.config_json(session.bucket)
+    session.respond(frame, datatype=Datatype.JSON if session.is_json else 0, value=config)
+
+
+def get_error_map(session: Session, frame: Frame) -> None:
+    """GET_ERROR_MAP: of the asked version or an older one."""
+    if frame.vbid or len(frame.value) != 2:
+        session.refuse(frame, Status.EINVAL, "Request must have a value of 2 bytes and vbucket 0")
+        return
+    content = error_map(int.from_bytes(frame.value, "big"))
+    if content is None:
+        session.respond(frame, Status.KEY_ENOENT)
+    else:
+        session.respond(frame, datatype=Datatype.JSON if session.is_json else 0, value=content)
+
+
+def version(session: Session, frame: Frame) -> None:
+    """VERSION."""
+    session.respond(frame, value=IMPLEMENTATION_VERSION.encode())
+
+
+def accept(session: Session, frame: Frame) -> None:
+    """NOOP and VERBOSITY: nothing to do."""
+    session.respond(frame)
+
+
+def leave(session: Session, frame: Frame) -> None:
+    """QUIT and QUITQ: close the connection, the loud one after an answer."""
+    if frame.opcode == Opcode.QUIT:
+        session.respond(frame)
+    session.close("QUIT")
+
+
+def register(table: CommandTable) -> None:
+    """Add the commands of this module."""
+    early = partial(Command, before_login=True, needs_bucket=False)
+    table.add(Opcode.HELLO, early(hello, key=Part.OPTIONAL, value=Part.OPTIONAL))
+    table.add(Opcode.SASL_LIST_MECHS, early(sasl_list_mechs))
+    table.add(Opcode.SASL_AUTH, early(sasl_auth, key=Part.REQUIRED, value=Part.OPTIONAL))
+    table.add(Opcode.SASL_STEP, early(sasl_step, key=Part.REQUIRED, value=Part.OPTIONAL))
+    table.add(Opcode.GET_ERROR_MAP, Command(get_error_map, value=Part.OPTIONAL, needs_bucket=False))
+    table.add(Opcode.SELECT_BUCKET, Command(select_bucket, key=Part.OPTIONAL, needs_bucket=False))
+    table.add(LIST_BUCKETS, Command(list_buckets, needs_bucket=False))
+    table.add(Opcode.GET_CLUSTER_CONFIG, Command(get_cluster_config, extras=(0, 16), needs_bucket=False))
+    table.add(Opcode.VERSION, Command(version, needs_bucket=False))
+    table.add(Opcode.NOOP, Command(accept, needs_bucket=False))
+    table.add(Opcode.VERBOSITY, Command(accept, extras=(4,), privilege="Administrator", needs_bucket=False))
+    table.add((Opcode.QUIT, Opcode.QUITQ), Command(leave, needs_bucket=False, before_login=True))

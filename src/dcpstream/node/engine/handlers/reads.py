@@ -1,0 +1,145 @@
+"""Reading documents: GET and its variants, TOUCH, GAT, GET_META."""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dcpstream.model import VbucketState
+from dcpstream.node.engine import documents
+from dcpstream.node.engine.commands import Command, CommandTable, Part
+from dcpstream.node.engine.handlers.keys import active_vbucket, not_my_vbucket, stored_key
+from dcpstream.wire import Datatype, Frame, Opcode, Status, split_xattrs
+
+if TYPE_CHECKING:
+    from dcpstream.node.engine.session import Session
+    from dcpstream.store import StoredItem
+
+_FLAGS = struct.Struct(">I")
+_META = struct.Struct(">IIIQ")
+_META_V2 = struct.Struct(">IIIQB")
+_TOKEN = struct.Struct(">QQ")
+_QUIET = frozenset((Opcode.GETQ, Opcode.GETKQ, Opcode.GATQ, Opcode.GETQ_META))
+_WITH_KEY = frozenset((Opcode.GETK, Opcode.GETKQ))
+
+
+def body_of(item: StoredItem) -> tuple[bytes, int]:
+    """(value, datatype) as GET shows them: without the xattr section."""
+    if item.datatype & Datatype.XATTR:
+        return split_xattrs(item.value)[1], item.datatype & ~Datatype.XATTR
+    return item.value, item.datatype
+
+
+def _missing(session: Session, frame: Frame) -> None:
+    """KEY_ENOENT; the quiet forms say nothing, the K forms name the key."""
+    if frame.opcode not in _QUIET:
+        session.respond(frame, Status.KEY_ENOENT, key=frame.key if frame.opcode in _WITH_KEY else b"")
+
+
+def _found(session: Session, frame: Frame, item: StoredItem, cas: int) -> None:
+    value, datatype = body_of(item)
+    session.respond(
+        frame,
+        cas=cas,
+        datatype=datatype & session.datatypes,
+        extras=_FLAGS.pack(item.flags),
+        key=frame.key if frame.opcode in _WITH_KEY else b"",
+        value=value,
+    )
+
+
+def get(session: Session, frame: Frame) -> None:
+    """GET, GETQ, GETK, GETKQ."""
+    vbucket = active_vbucket(session, frame)
+    key = stored_key(session, frame) if vbucket is not None else None
+    if vbucket is None or key is None:
+        return
+    before = vbucket.high_seqno
+    item = documents.live_item(vbucket, key, session.engine.unix_ns)
+    if vbucket.high_seqno != before:
+        session.changed(vbucket)
+    if item is None:
+        _missing(session, frame)
+    else:
+        _found(session, frame, item, item.cas)
+
+
+def get_replica(session: Session, frame: Frame) -> None:
+    """GET_REPLICA: from a replica copy only."""
+    assert session.bucket is not None, "the table asks for a bucket"
+    vbucket = session.bucket.vbucket(frame.vbid)
+    if vbucket is None or vbucket.state != VbucketState.REPLICA:
+        not_my_vbucket(session, frame)
+        return
+    key = stored_key(session, frame)
+    if key is None:
+        return
+    item = vbucket.log.get(key)
+    if item is None or item.is_deleted:
+        _missing(session, frame)
+    else:
+        _found(session, frame, item, item.cas)
+
+
+def touch(session: Session, frame: Frame) -> None:
+    """TOUCH, GAT, GATQ: a new expiration; GAT also reads."""
+    vbucket = active_vbucket(session, frame)
+    key = stored_key(session, frame) if vbucket is not None else None
+    if vbucket is None or key is None:
+        return
+    engine = session.engine
+    item = documents.live_item(vbucket, key, engine.unix_ns)
+    session.changed(vbucket)
+    if item is None:
+        _missing(session, frame)
+        return
+    expiration = documents.absolute_expiration(int.from_bytes(frame.extras, "big"), engine.unix_s)
+    cas, seqno = item.cas, item.seqno
+    if expiration != item.expiration:
+        cas, seqno = documents.store(
+            vbucket,
+            key,
+            item.value,
+            engine.unix_ns,
+            datatype=item.datatype,
+            flags=item.flags,
+            expiration=expiration,
+            rev_seqno=item.rev_seqno + 1,
+        )
+    if frame.opcode == Opcode.TOUCH:
+        session.respond(frame, cas=cas, extras=_TOKEN.pack(vbucket.vbuuid, seqno) if session.has_tokens else b"")
+    else:
+        _found(session, frame, item, cas)
+
+
+def get_meta(session: Session, frame: Frame) -> None:
+    """GET_META, GETQ_META: of tombstones too."""
+    if frame.extras and frame.extras[0] > 2:
+        session.refuse(frame, Status.EINVAL, "Request extras must be 0, 1 or 2")
+        return
+    vbucket = active_vbucket(session, frame)
+    key = stored_key(session, frame) if vbucket is not None else None
+    if vbucket is None or key is None:
+        return
+    before = vbucket.high_seqno
+    meta = documents.live_meta(vbucket, key, session.engine.unix_ns)
+    if vbucket.high_seqno != before:
+        session.changed(vbucket)
+    if meta is None:
+        _missing(session, frame)
+        return
+    expiration = meta.delete_time if meta.is_deleted else meta.expiration
+    fields = (int(meta.is_deleted), meta.flags, expiration, meta.rev_seqno)
+    has_datatype = frame.extras == b"\x02"
+    extras = _META_V2.pack(*fields, meta.datatype) if has_datatype else _META.pack(*fields)
+    session.respond(frame, cas=meta.cas, extras=extras)
+
+
+def register(table: CommandTable) -> None:
+    """Add the commands of this module."""
+    reading = partial(Command, key=Part.REQUIRED, is_document=True)
+    table.add((Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ), reading(get, privilege="Read"))
+    table.add(Opcode.GET_REPLICA, reading(get_replica, privilege="Read"))
+    table.add((Opcode.TOUCH, Opcode.GAT, Opcode.GATQ), reading(touch, extras=(4,), privilege="Upsert"))
+    table.add((Opcode.GET_META, Opcode.GETQ_META), reading(get_meta, extras=(0, 1), privilege="MetaRead"))

@@ -1,0 +1,216 @@
+"""Asking about vbuckets and changing them: seqnos, failover logs, roles, persistence.
+
+Source: kv_engine docs/BinaryProtocol.md, engines/ep/docs/protocol/*, engines/ep/src/ep_engine.cc.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import TYPE_CHECKING
+
+from dcpstream.model import VbucketState
+from dcpstream.node.engine.commands import Command, CommandTable, Part
+from dcpstream.node.engine.handlers.keys import not_my_vbucket, refuse_unknown
+from dcpstream.wire import Datatype, Frame, Opcode, Status, encode_failover_log, encode_vbucket_seqnos
+
+if TYPE_CHECKING:
+    from dcpstream.node.engine.bucket import Bucket
+    from dcpstream.node.engine.session import Session
+    from dcpstream.node.engine.vbucket import VBucket
+
+_OBSERVED = struct.Struct(">BHQQQ")
+_OBSERVED_OLD = struct.Struct(">BHQQQQQ")
+_COMPACT = struct.Struct(">QQBBHI")
+_ASYNC_VALUE = b"async=0"
+_ALIVE = frozenset((VbucketState.ACTIVE, VbucketState.REPLICA, VbucketState.PENDING))
+MAX_CHAINS = 2
+
+
+def _bucket(session: Session) -> Bucket:
+    assert session.bucket is not None, "the table asks for a bucket"
+    return session.bucket
+
+
+def _vbucket(session: Session, frame: Frame) -> VBucket | None:
+    """The copy on this node, whatever its role; None if the request was refused."""
+    vbucket = _bucket(session).vbucket(frame.vbid)
+    if vbucket is None:
+        session.respond(frame, Status.NOT_MY_VBUCKET)
+    return vbucket
+
+
+def get_all_vb_seqnos(session: Session, frame: Frame) -> None:
+    """GET_ALL_VB_SEQNOS: of the vbuckets in a state, perhaps of one collection."""
+    bucket = _bucket(session)
+    state = int.from_bytes(frame.extras[:4], "big")
+    if state > VbucketState.DEAD:
+        session.refuse(frame, Status.EINVAL, "Request vbucket state invalid")
+        return
+    wanted = _ALIVE if state == 0 else frozenset((VbucketState(state),))
+    collection_id: int | None = None
+    if len(frame.extras) == 8:
+        if not session.has_collections:
+            session.respond(frame, Status.EINVAL)
+            return
+        collection_id = int.from_bytes(frame.extras[4:], "big")
+        if collection_id not in bucket.manifest.collection_names():
+            refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
+            return
+    elif not session.has_collections:
+        # Without collections a client sees the default collection only, so its seqnos are those of that one.
+        collection_id = 0
+    pairs = [
+        (vbucket.vbid, vbucket.high_seqno if collection_id is None else vbucket.high_seqno_of((collection_id,)))
+        for vbucket in bucket.vbuckets
+        if vbucket is not None and vbucket.state in wanted
+    ]
+    session.respond(frame, value=encode_vbucket_seqnos(pairs))
+
+
+def observe_seqno(session: Session, frame: Frame) -> None:
+    """OBSERVE_SEQNO: how far a branch is persisted; of an old branch also where it ended."""
+    if len(frame.value) != 8:
+        session.refuse(frame, Status.EINVAL, "Request value must be of length 8")
+        return
+    vbucket = _bucket(session).vbucket(frame.vbid)
+    if vbucket is None or vbucket.state == VbucketState.DEAD:
+        not_my_vbucket(session, frame)
+        return
+    vbuuid = int.from_bytes(frame.value, "big")
+    log, high = vbucket.failover_log, vbucket.high_seqno
+    upper = log.upper(vbuuid, high)
+    if upper is None:
+        session.respond(frame, Status.KEY_ENOENT)
+    elif vbuuid == log.newest.vbuuid:
+        value = _OBSERVED.pack(0, vbucket.vbid, vbuuid, vbucket.persisted_seqno, high)
+        session.respond(frame, value=value)
+    else:
+        newest = log.newest.vbuuid
+        value = _OBSERVED_OLD.pack(1, vbucket.vbid, newest, vbucket.persisted_seqno, high, vbuuid, upper)
+        session.respond(frame, value=value)
+
+
+def get_failover_log(session: Session, frame: Frame) -> None:
+    """GET_FAILOVER_LOG."""
+    vbucket = _vbucket(session, frame)
+    if vbucket is not None:
+        session.respond(frame, value=encode_failover_log(vbucket.failover_log))
+
+
+def set_vbucket(session: Session, frame: Frame) -> None:
+    """SET_VBUCKET: create a vbucket, or change its role."""
+    bucket = _bucket(session)
+    if frame.extras[0] not in tuple(VbucketState):
+        session.refuse(frame, Status.EINVAL, "Request vbucket state invalid")
+        return
+    state = VbucketState(frame.extras[0])
+    topology = _topology(frame, state)
+    if topology is None:
+        session.refuse(frame, Status.EINVAL, "Request value must be a JSON object with a valid topology")
+        return
+    if frame.vbid >= bucket.vbucket_count:
+        session.respond(frame, Status.ERANGE)
+        return
+    bucket.set_vbucket(frame.vbid, state, topology, session.engine.now)
+    session.engine.config.rev += 1
+    session.respond(frame)
+
+
+def _topology(frame: Frame, state: VbucketState) -> str | None:
+    """The topology in the request as JSON text, "" if there is none; None if the value is not a proper one."""
+    if not frame.value:
+        return ""
+    try:
+        content = json.loads(frame.value)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(content, dict):
+        return None
+    topology = content.get("topology")
+    if topology is None:
+        return ""
+    is_chains = isinstance(topology, list) and 0 < len(topology) <= MAX_CHAINS
+    if state != VbucketState.ACTIVE or not is_chains:
+        return None
+    for chain in topology:
+        if not isinstance(chain, list) or not chain or not isinstance(chain[0], str):
+            return None
+        if not all(name is None or isinstance(name, str) for name in chain):
+            return None
+    return json.dumps(topology, separators=(",", ":"))
+
+
+def get_vbucket(session: Session, frame: Frame) -> None:
+    """GET_VBUCKET: the role."""
+    vbucket = _vbucket(session, frame)
+    if vbucket is not None:
+        session.respond(frame, value=int(vbucket.state).to_bytes(4, "big"))
+
+
+def del_vbucket(session: Session, frame: Frame) -> None:
+    """DEL_VBUCKET: answered when it is gone, asked for asynchronously or not."""
+    if frame.value not in (b"", _ASYNC_VALUE):
+        session.respond(frame, Status.EINVAL)
+    elif _vbucket(session, frame) is not None:
+        _bucket(session).delete_vbucket(frame.vbid, session.engine.now)
+        session.engine.config.rev += 1
+        session.respond(frame)
+
+
+def seqno_persistence(session: Session, frame: Frame) -> None:
+    """SEQNO_PERSISTENCE: answered when the seqno is persisted."""
+    vbucket = _vbucket(session, frame)
+    if vbucket is None:
+        return
+    seqno = int.from_bytes(frame.extras, "big")
+    if vbucket.persisted_seqno >= seqno:
+        session.respond(frame)
+    elif seqno > vbucket.high_seqno or not _bucket(session).wait_for_persistence(session, frame.vbid, seqno):
+        session.respond(frame, Status.TMPFAIL)
+    else:
+        session.wait_for_persistence(frame)
+
+
+def stop_persistence(session: Session, frame: Frame) -> None:
+    """STOP_PERSISTENCE: nothing is written to disk until START_PERSISTENCE."""
+    _bucket(session).is_persisting = False
+    session.respond(frame)
+
+
+def start_persistence(session: Session, frame: Frame) -> None:
+    """START_PERSISTENCE."""
+    _bucket(session).is_persisting = True
+    session.respond(frame)
+
+
+def create_checkpoint(session: Session, frame: Frame) -> None:
+    """CREATE_CHECKPOINT: what is there is read from disk by new streams, once it is persisted."""
+    vbucket = _vbucket(session, frame)
+    if vbucket is not None:
+        vbucket.close_checkpoint()
+        session.respond(frame)
+
+
+def accept(session: Session, frame: Frame) -> None:
+    """ENABLE_TRAFFIC: it always is."""
+    session.respond(frame)
+
+
+def register(table: CommandTable) -> None:
+    """Add the commands of this module."""
+    admin = "NodeSupervisor"
+    table.add(Opcode.GET_ALL_VB_SEQNOS, Command(get_all_vb_seqnos, extras=(0, 4, 8), privilege="MetaRead"))
+    table.add(Opcode.OBSERVE_SEQNO, Command(observe_seqno, value=Part.REQUIRED, privilege="MetaRead"))
+    table.add(Opcode.GET_FAILOVER_LOG, Command(get_failover_log, privilege="DcpProducer"))
+    table.add(
+        Opcode.SET_VBUCKET,
+        Command(set_vbucket, extras=(1,), value=Part.OPTIONAL, datatypes=int(Datatype.JSON), privilege=admin),
+    )
+    table.add(Opcode.GET_VBUCKET, Command(get_vbucket, privilege=admin))
+    table.add(Opcode.DEL_VBUCKET, Command(del_vbucket, value=Part.OPTIONAL, privilege=admin))
+    table.add(Opcode.SEQNO_PERSISTENCE, Command(seqno_persistence, extras=(8,), privilege=admin))
+    table.add(Opcode.STOP_PERSISTENCE, Command(stop_persistence, privilege=admin))
+    table.add(Opcode.START_PERSISTENCE, Command(start_persistence, privilege=admin))
+    table.add(Opcode.CREATE_CHECKPOINT, Command(create_checkpoint, privilege=admin))
+    table.add(Opcode.ENABLE_TRAFFIC, Command(accept, privilege=admin))

@@ -1,0 +1,236 @@
+"""Writing documents: SET, ADD, REPLACE, DELETE, counters, APPEND and PREPEND, each with its quiet form."""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dcpstream.errors import FieldError
+from dcpstream.node.engine import documents
+from dcpstream.node.engine.commands import Command, CommandTable, Part
+from dcpstream.node.engine.handlers.keys import active_vbucket, stored_key
+from dcpstream.node.engine.handlers.reads import body_of
+from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status, snappy_uncompress, split_xattrs
+
+if TYPE_CHECKING:
+    from dcpstream.node.engine.session import Session
+    from dcpstream.node.engine.vbucket import VBucket
+    from dcpstream.store import ItemMeta
+
+_STORE = struct.Struct(">II")
+_COUNTER = struct.Struct(">QQI")
+_TOKEN = struct.Struct(">QQ")
+_U64 = 1 << 64
+_NEVER_CREATE = 0xFFFFFFFF
+"""A counter's expiration that means: do not create the document."""
+MAX_COUNTER_DIGITS = 20
+
+_QUIET_OF = {
+    Opcode.SETQ: Opcode.SET,
+    Opcode.ADDQ: Opcode.ADD,
+    Opcode.REPLACEQ: Opcode.REPLACE,
+    Opcode.DELETEQ: Opcode.DELETE,
+    Opcode.INCREMENTQ: Opcode.INCREMENT,
+    Opcode.DECREMENTQ: Opcode.DECREMENT,
+    Opcode.APPENDQ: Opcode.APPEND,
+    Opcode.PREPENDQ: Opcode.PREPEND,
+}
+
+
+def written(session: Session, frame: Frame, vbucket: VBucket, result: documents.Written, value: bytes = b"") -> None:
+    """Answer a write that succeeded; the quiet forms say nothing."""
+    session.changed(vbucket)
+    if frame.opcode in _QUIET_OF:
+        return
+    token = _TOKEN.pack(vbucket.vbuuid, result.seqno) if session.has_tokens else b""
+    session.respond(frame, cas=result.cas, extras=token, value=value)
+
+
+def _target(session: Session, frame: Frame) -> tuple[VBucket, bytes] | None:
+    """The vbucket and the key of a write; None if it was refused."""
+    if FrameInfoId.DURABILITY in session.frame_infos:
+        session.refuse(frame, Status.DURABILITY_IMPOSSIBLE, "There are no replicas to make a durable write")
+        return None
+    vbucket = active_vbucket(session, frame)
+    key = stored_key(session, frame) if vbucket is not None else None
+    if vbucket is None or key is None:
+        return None
+    assert session.bucket is not None, "the table asks for a bucket"
+    if not session.bucket.store.has_room:
+        session.refuse(frame, Status.TMPFAIL, "Writes wait for the disk")
+        return None
+    return vbucket, key
+
+
+def _value(session: Session, frame: Frame) -> tuple[bytes, int] | None:
+    """The value as it is stored, inflated, and its datatype; None if the request was refused."""
+    value = frame.value
+    if frame.datatype & Datatype.SNAPPY:
+        try:
+            value = snappy_uncompress(value, documents.MAX_VALUE_BYTES)
+        except FieldError as error:
+            session.refuse(frame, Status.EINVAL, f"Failed to inflate the value: {error}")
+            return None
+    if len(value) > documents.MAX_VALUE_BYTES:
+        session.refuse(frame, Status.E2BIG, f"A value of {len(value)} bytes, more than {documents.MAX_VALUE_BYTES}")
+        return None
+    return value, int(Datatype.JSON) if documents.is_json(value) else 0
+
+
+def _conflict(opcode: int, cas: int, meta: ItemMeta | None) -> int:
+    """The status that forbids a write, or 0. `meta` is of the document or its tombstone, None if there is neither."""
+    exists = meta is not None and not meta.is_deleted
+    if opcode == Opcode.ADD and exists:
+        return Status.KEY_EEXISTS
+    if not exists:
+        return Status.KEY_ENOENT if cas or opcode in (Opcode.REPLACE, Opcode.DELETE) else Status.SUCCESS
+    return Status.KEY_EEXISTS if cas and meta is not None and cas != meta.cas else Status.SUCCESS
+
+
+def store(session: Session, frame: Frame) -> None:
+    """SET, ADD, REPLACE and their quiet forms."""
+    opcode = _QUIET_OF.get(frame.opcode, frame.opcode)  # type: ignore[call-overload]
+    if opcode == Opcode.ADD and frame.cas:
+        session.refuse(frame, Status.EINVAL, "Request CAS must not be set")
+        return
+    target = _target(session, frame)
+    content = _value(session, frame) if target is not None else None
+    if target is None or content is None:
+        return
+    vbucket, key = target
+    value, datatype = content
+    engine = session.engine
+    meta = documents.live_meta(vbucket, key, engine.unix_ns)
+    status = _conflict(opcode, frame.cas, meta)
+    if status:
+        session.changed(vbucket)
+        session.respond(frame, status)
+        return
+    flags, expiration = _STORE.unpack(frame.extras)
+    expiration = documents.absolute_expiration(expiration, engine.unix_s)
+    exists = meta is not None and not meta.is_deleted
+    if exists and meta is not None:
+        if FrameInfoId.PRESERVE_TTL in session.frame_infos:
+            expiration = meta.expiration
+        if meta.datatype & Datatype.XATTR:
+            item = vbucket.log.get(key)
+            assert item is not None, "its meta data was there"
+            value = split_xattrs(item.value)[0] + value
+            datatype |= Datatype.XATTR
+    result = documents.store(
+        vbucket,
+        key,
+        value,
+        engine.unix_ns,
+        datatype=datatype,
+        flags=flags,
+        expiration=expiration,
+        rev_seqno=meta.rev_seqno + 1 if meta is not None else 1,
+    )
+    written(session, frame, vbucket, result)
+
+
+def delete(session: Session, frame: Frame) -> None:
+    """DELETE, DELETEQ."""
+    target = _target(session, frame)
+    if target is None:
+        return
+    vbucket, key = target
+    engine = session.engine
+    meta = documents.live_meta(vbucket, key, engine.unix_ns)
+    status = _conflict(Opcode.DELETE, frame.cas, meta)
+    if status or meta is None:
+        session.changed(vbucket)
+        session.respond(frame, status)
+        return
+    written(session, frame, vbucket, documents.delete(vbucket, key, meta, engine.unix_ns))
+
+
+def concatenate(session: Session, frame: Frame) -> None:
+    """APPEND, PREPEND and their quiet forms."""
+    target = _target(session, frame)
+    content = _value(session, frame) if target is not None else None
+    if target is None or content is None:
+        return
+    vbucket, key = target
+    engine = session.engine
+    item = documents.live_item(vbucket, key, engine.unix_ns)
+    if item is None or (frame.cas and frame.cas != item.cas):
+        session.changed(vbucket)
+        session.respond(frame, Status.NOT_STORED if item is None else Status.KEY_EEXISTS)
+        return
+    body, _ = body_of(item)
+    section = item.value[: len(item.value) - len(body)]
+    is_append = _QUIET_OF.get(frame.opcode, frame.opcode) == Opcode.APPEND  # type: ignore[call-overload]
+    body = body + content[0] if is_append else content[0] + body
+    if len(body) > documents.MAX_VALUE_BYTES:
+        session.respond(frame, Status.E2BIG)
+        return
+    result = documents.store(
+        vbucket,
+        key,
+        section + body,
+        engine.unix_ns,
+        datatype=(Datatype.JSON if documents.is_json(body) else 0) | (item.datatype & Datatype.XATTR),
+        flags=item.flags,
+        expiration=item.expiration,
+        rev_seqno=item.rev_seqno + 1,
+    )
+    written(session, frame, vbucket, result)
+
+
+def count(session: Session, frame: Frame) -> None:
+    """INCREMENT, DECREMENT and their quiet forms: a document that is a number in decimal text."""
+    target = _target(session, frame)
+    if target is None:
+        return
+    vbucket, key = target
+    engine = session.engine
+    delta, initial, expiration = _COUNTER.unpack(frame.extras)
+    meta = documents.live_meta(vbucket, key, engine.unix_ns)
+    item = vbucket.log.get(key) if meta is not None and not meta.is_deleted else None
+    section, flags = b"", 0
+    if item is None:
+        if expiration == _NEVER_CREATE:
+            session.changed(vbucket)
+            session.respond(frame, Status.KEY_ENOENT)
+            return
+        number = initial
+        expiration = documents.absolute_expiration(expiration, engine.unix_s)
+    else:
+        body, _ = body_of(item)
+        section, flags, expiration = item.value[: len(item.value) - len(body)], item.flags, item.expiration
+        text = body.strip()
+        if not text.isdigit() or len(text) > MAX_COUNTER_DIGITS or int(text) >= _U64:
+            session.respond(frame, Status.DELTA_BADVAL)
+            return
+        is_increment = _QUIET_OF.get(frame.opcode, frame.opcode) == Opcode.INCREMENT  # type: ignore[call-overload]
+        number = (int(text) + delta) % _U64 if is_increment else max(0, int(text) - delta)
+    result = documents.store(
+        vbucket,
+        key,
+        section + str(number).encode(),
+        engine.unix_ns,
+        datatype=Datatype.JSON | (Datatype.XATTR if section else 0),
+        flags=flags,
+        expiration=expiration,
+        rev_seqno=meta.rev_seqno + 1 if meta is not None else 1,
+    )
+    written(session, frame, vbucket, result, number.to_bytes(8, "big"))
+
+
+def register(table: CommandTable) -> None:
+    """Add the commands of this module."""
+    infos = frozenset((FrameInfoId.BARRIER, FrameInfoId.DURABILITY, FrameInfoId.PRESERVE_TTL))
+    packed = int(Datatype.JSON | Datatype.SNAPPY)
+    bare = partial(Command, key=Part.REQUIRED, is_document=True, has_cas=True, frame_infos=infos)
+    valued = partial(bare, value=Part.OPTIONAL, datatypes=packed)
+    table.add((Opcode.SET, Opcode.SETQ), valued(store, extras=(8,), privilege="Upsert"))
+    table.add((Opcode.ADD, Opcode.ADDQ), valued(store, extras=(8,), privilege="Insert"))
+    table.add((Opcode.REPLACE, Opcode.REPLACEQ), valued(store, extras=(8,), privilege="Upsert"))
+    table.add((Opcode.DELETE, Opcode.DELETEQ), bare(delete, privilege="Delete"))
+    joining = (Opcode.APPEND, Opcode.APPENDQ, Opcode.PREPEND, Opcode.PREPENDQ)
+    table.add(joining, valued(concatenate, privilege="Upsert"))
+    counting = (Opcode.INCREMENT, Opcode.INCREMENTQ, Opcode.DECREMENT, Opcode.DECREMENTQ)
+    table.add(counting, bare(count, extras=(20,), privilege="Upsert"))

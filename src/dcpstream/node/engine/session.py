@@ -1,0 +1,434 @@
+"""One client connection, without the socket: bytes in, bytes out.
+
+Theory of operation: `receive` walks over the whole frames of a piece of the byte stream and answers each at once, so
+answers come in the order of the requests. Frequent plain requests (GET, SET, … of a session that is ready for them)
+take a direct way that never builds a `Frame`; the rest go through the command table, which refuses what is malformed
+or not allowed. DCP frames go to the DCP part. What is to be sent waits in `data_to_send`; the shell takes it while its
+transport is writable, and stops reading while too much waits.
+
+A session never waits, except for SEQNO_PERSISTENCE: then later requests stay unread until the answer is known.
+
+Source: kv_engine docs/BinaryProtocol.md, docs/sasl.md, daemon/connection.cc, daemon/cookie.cc (errors, XERROR).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dcpstream.node.engine.commands import fault, frame_infos
+from dcpstream.protocol.sasl import ServerLogin
+from dcpstream.wire import (
+    HEADER,
+    HEADER_BYTES,
+    MAX_FRAME_BYTES,
+    MAX_FRAME_BYTES_BEFORE_AUTH,
+    Datatype,
+    Feature,
+    Frame,
+    Magic,
+    Opcode,
+    Status,
+    encode_response,
+)
+
+if TYPE_CHECKING:
+    from dcpstream.node.engine.bucket import Bucket
+    from dcpstream.node.engine.engine import Engine
+    from dcpstream.node.engine.users import User
+    from dcpstream.node.engine.vbucket import VBucket
+
+logger = logging.getLogger(__name__)
+
+MAX_OUTPUT_BYTES = 2 * 1024 * 1024
+"""Answers that wait beyond which no further request is read: a client that asks more than it reads is slowed down."""
+
+NONCE_BITS = 144
+
+_REQUEST = int(Magic.REQUEST)
+_DCP_FIRST, _DCP_LAST = int(Opcode.DCP_OPEN), int(Opcode.DCP_CACHE_TRANSFER_END)
+_MAGICS = frozenset(int(magic) for magic in Magic)
+_FLEXIBLE = frozenset((int(Magic.FLEX_REQUEST), int(Magic.FLEX_RESPONSE)))
+_RESPONSES = frozenset((int(Magic.RESPONSE), int(Magic.FLEX_RESPONSE), int(Magic.SERVER_RESPONSE)))
+_DROP_WITHOUT_XERROR = frozenset((Status.EACCESS, Status.NO_BUCKET, Status.AUTH_STALE, Status.DCP_STREAMID_INVALID))
+
+
+class DcpEndpoint(Protocol):
+    """The DCP side of a session after DCP_OPEN."""
+
+    name: str
+
+    @property
+    def close_reason(self) -> str | None:
+        """Set: the connection is to be dropped."""
+        ...
+
+    def data_to_send(self, max_bytes: int, now: float) -> list[Any]:
+        """What can be sent now, about `max_bytes`; empty: nothing."""
+        ...
+
+    def vbucket_changed(self, vbid: int, now: float) -> None:
+        """A vbucket has new items, or persisted some."""
+        ...
+
+    def vbucket_state_changed(self, vbid: int, now: float) -> None:
+        """A vbucket's role changed."""
+        ...
+
+    def next_timeout(self) -> float | None:
+        """When `handle_timeout` wants to be called, monotonic seconds."""
+        ...
+
+    def handle_timeout(self, now: float) -> None:
+        """Time has come."""
+        ...
+
+    def stats(self) -> Iterator[tuple[str, str]]:
+        """Keys and values for STAT dcp."""
+        ...
+
+
+FastHandler = Callable[["Session", bytes, int, int, int, int, int, int, int, int], bool]
+"""Answers one whole request in `data[at:stop]`, or returns False to leave it to the command table. Arguments: session,
+data, at, stop, key length, extras length, datatype, vbid, opaque, CAS."""
+
+
+class Session:
+    """A connection's state.
+
+    Args:
+        peer: who is at the other end, for logs.
+
+    Attributes:
+        user: who logged in, or None.
+        bucket: the selected bucket, or None.
+        features: HELLO features that were granted.
+        dcp: the DCP side, or None before DCP_OPEN.
+        needed: bytes that the next frame needs in all before `receive` can go on; 0 if not known.
+        close_reason: set when the connection is to be closed; what waits in the output still goes out.
+    """
+
+    def __init__(self, engine: Engine, peer: str) -> None:
+        self.engine = engine
+        self.peer = peer
+        self.agent = ""
+        self.user: User | None = None
+        self.bucket: Bucket | None = None
+        self.features: frozenset[int] = frozenset()
+        self.datatypes = 0
+        self.has_collections = False
+        self.has_tokens = False
+        self.dcp: DcpEndpoint | None = None
+        self.needed = HEADER_BYTES
+        self.close_reason: str | None = None
+        self.login = ServerLogin(
+            engine.users.credentials,
+            lambda: engine.random.getrandbits(NONCE_BITS).to_bytes(NONCE_BITS // 8, "big"),
+            engine.users.decoy,
+        )
+        self.out: list[bytes] = []
+        self.out_bytes = 0
+        self.frame_infos: dict[int, bytes] = {}
+        self._waiting: Frame | None = None
+        self._config_sent = (0, 0)
+        self._max_frame_bytes = MAX_FRAME_BYTES_BEFORE_AUTH
+        self.fast: dict[int, FastHandler] = {}
+
+    # ------------------------------------------------------------------------------------------------------- state
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the connection is to be closed."""
+        return self.close_reason is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether requests stay unread until something is persisted."""
+        return self._waiting is not None
+
+    @property
+    def is_ready_to_read_on(self) -> bool:
+        """Whether requests that were left unread can be answered now."""
+        return self._waiting is None and self.close_reason is None and self.out_bytes <= MAX_OUTPUT_BYTES
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the JSON datatype was negotiated."""
+        return bool(self.datatypes & Datatype.JSON)
+
+    def may(self, privilege: str) -> bool:
+        """Whether the user has a privilege."""
+        return self.user is not None and (not privilege or privilege in self.user.privileges)
+
+    def logged_in(self, user: User) -> None:
+        """The login succeeded."""
+        self.user = user
+        self._max_frame_bytes = MAX_FRAME_BYTES
+        self.update_fast()
+
+    def select(self, bucket: Bucket | None) -> None:
+        """Use a bucket from now on, or none."""
+        if self.bucket is not None:
+            self.bucket.sessions.discard(self)
+        self.bucket = bucket
+        if bucket is not None:
+            bucket.sessions.add(self)
+        self.update_fast()
+
+    def negotiated(self, features: frozenset[int]) -> None:
+        """HELLO: these features are on, all others off."""
+        self.features = features
+        self.datatypes = (
+            (Datatype.JSON if Feature.JSON in features else 0)
+            | (Datatype.SNAPPY if Feature.SNAPPY in features else 0)
+            | (Datatype.XATTR if Feature.XATTR in features else 0)
+        )
+        self.has_collections = Feature.COLLECTIONS in features
+        self.has_tokens = Feature.MUTATION_SEQNO in features
+        self.update_fast()
+
+    def enable_json(self) -> None:
+        """DCP_OPEN switches the JSON datatype on."""
+        self.datatypes |= Datatype.JSON
+
+    def changed(self, vbucket: VBucket) -> None:
+        """A vbucket of the selected bucket may have new items: DCP connections are told at the turn's end."""
+        assert self.bucket is not None, "only a bucket's vbuckets change"
+        self.bucket.dirty.add(vbucket.vbid)
+
+    def config_to_send(self) -> bytes:
+        """The cluster configuration for a NOT_MY_VBUCKET answer; empty if the client has it and said so."""
+        version = self.engine.config.version
+        if Feature.DEDUPE_NOT_MY_VBUCKET in self.features:
+            if self._config_sent == version:
+                return b""
+            self._config_sent = version
+        return self.engine.config_json(self.bucket)
+
+    def update_fast(self) -> None:
+        """Choose the direct ways that this session's user and bucket allow."""
+        self.fast = self.engine.fast_handlers(self)
+
+    # ------------------------------------------------------------------------------------------------------- input
+
+    def receive(self, data: bytes) -> int:
+        """Answer the whole frames at the start of `data`.
+
+        Returns: how many bytes were consumed. Hand over the rest again together with what comes next: at least
+            `needed` bytes, or after output went out (`out_bytes` above the limit), or when `is_waiting` is over.
+        """
+        at, end = 0, len(data)
+        fast = self.fast
+        unpack = HEADER.unpack_from
+        while end - at >= HEADER_BYTES:
+            magic, opcode, key_length, extras_length, datatype, vbid, body, opaque, cas = unpack(data, at)
+            stop = at + HEADER_BYTES + body
+            if stop > end:
+                if self._is_sound(magic, key_length, extras_length, body):
+                    self.needed = stop - at
+                return at
+            if (
+                magic == _REQUEST
+                and opcode in fast
+                and extras_length + key_length <= body
+                and fast[opcode](self, data, at, stop, key_length, extras_length, datatype, vbid, opaque, cas)
+            ):
+                at = stop
+                if self.out_bytes > MAX_OUTPUT_BYTES:
+                    break
+                continue
+            if not self._is_sound(magic, key_length, extras_length, body):
+                return at
+            framing_length = 0
+            if magic in _FLEXIBLE:
+                framing_length, key_length = key_length >> 8, key_length & 0xFF
+            framing_at = at + HEADER_BYTES
+            extras_at = framing_at + framing_length
+            key_at = extras_at + extras_length
+            value_at = key_at + key_length
+            self._handle(
+                Frame(
+                    magic,
+                    opcode,
+                    datatype,
+                    vbid,
+                    opaque,
+                    cas,
+                    data[framing_at:extras_at],
+                    data[extras_at:key_at],
+                    data[key_at:value_at],
+                    data[value_at:stop],
+                )
+            )
+            at = stop
+            if self.close_reason is not None or self._waiting is not None or self.out_bytes > MAX_OUTPUT_BYTES:
+                break
+            fast = self.fast
+        self.needed = HEADER_BYTES
+        return at
+
+    def _is_sound(self, magic: int, key_length: int, extras_length: int, body: int) -> bool:
+        """Whether a header can be one; if not, the connection is closed without an answer."""
+        if magic not in _MAGICS:
+            self.close(f"0x{magic:02x} is not a magic")
+            return False
+        parts = extras_length + ((key_length >> 8) + (key_length & 0xFF) if magic in _FLEXIBLE else key_length)
+        if parts > body:
+            self.close(f"framing extras, extras and key take {parts} bytes, the body has {body}")
+            return False
+        if body + HEADER_BYTES > self._max_frame_bytes:
+            self.close(f"a frame of {body + HEADER_BYTES} bytes, more than the {self._max_frame_bytes} allowed")
+            return False
+        return True
+
+    def _handle(self, frame: Frame) -> None:
+        """Answer one frame."""
+        if frame.magic == Magic.SERVER_REQUEST:
+            self.close("a request with the server's magic")
+            return
+        is_dcp = _DCP_FIRST <= frame.opcode <= _DCP_LAST
+        if frame.magic in _RESPONSES:
+            if is_dcp and self.dcp is not None:
+                self._to_dcp(frame)
+            return
+        command = self.engine.commands.get(frame.opcode)
+        if command is None and not is_dcp:
+            self.respond(frame, Status.UNKNOWN_COMMAND)
+            return
+        if self.user is None and (command is None or not command.before_login):
+            self.respond(frame, Status.EACCESS)
+            return
+        if is_dcp:
+            if self.bucket is None:
+                self.refuse(frame, Status.NO_BUCKET)
+            else:
+                self._to_dcp(frame)
+            return
+        assert command is not None
+        if frame.framing:
+            self.frame_infos, status, context = frame_infos(command, frame.framing)
+            if status:
+                self.refuse(frame, status, context)
+                return
+        elif self.frame_infos:
+            self.frame_infos = {}
+        wrong = fault(command, frame, self.datatypes)
+        if wrong is not None:
+            self.refuse(frame, Status.EINVAL, wrong)
+        elif command.needs_bucket and self.bucket is None:
+            self.refuse(frame, Status.NO_BUCKET)
+        elif not command.before_login and not self.may(command.privilege):
+            self.refuse(frame, Status.EACCESS)
+        else:
+            command.handler(self, frame)
+
+    def _to_dcp(self, frame: Frame) -> None:
+        self.engine.dcp_handler(self, frame, self.engine.now)
+        self.engine.ready.add(self)
+
+    def wait_for_persistence(self, frame: Frame) -> None:
+        """Leave later requests unread until `persistence_reached`."""
+        self._waiting = frame
+
+    def persistence_reached(self, is_reached: bool) -> None:
+        """Answer SEQNO_PERSISTENCE: persisted, or the vbucket is gone."""
+        frame, self._waiting = self._waiting, None
+        if frame is not None:
+            self.respond(frame, Status.SUCCESS if is_reached else Status.NOT_MY_VBUCKET)
+            self.engine.ready.add(self)
+
+    # ------------------------------------------------------------------------------------------------------ output
+
+    def send(self, data: bytes) -> None:
+        """Append bytes to the output."""
+        self.out.append(data)
+        self.out_bytes += len(data)
+
+    def respond(
+        self,
+        frame: Frame,
+        status: int = Status.SUCCESS,
+        *,
+        cas: int = 0,
+        datatype: int = 0,
+        extras: bytes = b"",
+        key: bytes = b"",
+        value: bytes = b"",
+    ) -> None:
+        """Answer a request."""
+        self.send(
+            encode_response(
+                frame.opcode,
+                status=status,
+                opaque=frame.opaque,
+                cas=cas,
+                datatype=datatype,
+                extras=extras,
+                key=key,
+                value=value,
+            )
+        )
+
+    def refuse(self, frame: Frame, status: int, context: str | None = None, **more: str) -> None:
+        """Answer with an error, and say why in JSON.
+
+        Without XERROR some statuses cannot be told; the connection is closed instead, as the server does.
+        """
+        if status in _DROP_WITHOUT_XERROR and Feature.XERROR not in self.features:
+            self.close(f"status 0x{status:02x} for a client without XERROR")
+            return
+        content: dict[str, Any] = dict(more)
+        if context is not None:
+            content = {"error": {"context": context}, **content}
+        value = json.dumps(content, separators=(",", ":")).encode() if content else b""
+        self.respond(frame, status, datatype=Datatype.JSON if value and self.is_json else 0, value=value)
+
+    def refuse_with_reference(self, frame: Frame, status: int, why: str) -> None:
+        """Answer with an error whose reason only the log tells; the reference leads to it."""
+        reference = f"{self.engine.random.getrandbits(64):016x}"
+        logger.warning("%s: %s (reference %s)", self.peer, why, reference)
+        value = json.dumps({"error": {"ref": reference}}, separators=(",", ":")).encode()
+        self.respond(frame, status, datatype=Datatype.JSON if self.is_json else 0, value=value)
+
+    def take_output(self) -> list[bytes]:
+        """The answers that wait."""
+        out: list[bytes] = self.out
+        if out:
+            self.out = []
+            self.out_bytes = 0
+        return out
+
+    def data_to_send(self, max_bytes: int) -> list[bytes]:
+        """What can be sent now: answers first, then DCP up to about `max_bytes`."""
+        out = self.take_output()
+        if self.dcp is not None and self.close_reason is None and max_bytes:
+            out = out + self.dcp.data_to_send(max_bytes, self.engine.now)
+            if self.dcp.close_reason is not None:
+                self.close(self.dcp.close_reason)
+        return out
+
+    # -------------------------------------------------------------------------------------------------------- end
+
+    def close(self, reason: str) -> None:
+        """Have the connection closed after what waits was sent."""
+        if self.close_reason is None:
+            self.close_reason = reason
+            self.engine.ready.add(self)
+            logger.info("%s: closing: %s", self.peer, reason)
+
+    def connection_lost(self) -> None:
+        """The connection is gone."""
+        self.close_reason = self.close_reason or "the peer closed it"
+        self.engine.sessions.discard(self)
+        self.engine.ready.discard(self)
+        bucket = self.bucket
+        if bucket is not None:
+            bucket.sessions.discard(self)
+            if self.dcp is not None and bucket.dcp_sessions.get(self.dcp.name) is self:
+                del bucket.dcp_sessions[self.dcp.name]
+        closed = getattr(self.dcp, "closed", None)
+        if closed is not None:
+            closed(self.engine.now)
+        self.dcp = None

@@ -1,0 +1,139 @@
+"""One vbucket of a bucket: its role, its history in the store, and the rules of writing to it.
+
+The history itself (rows, index, failover log on disk) is the store's; this adds what a server decides: the next CAS,
+what still counts as being in memory, when a new branch begins. Knows nothing of connections.
+
+Source: kv_engine engines/ep/src/vbucket.cc, hlc.h (CAS), failover-table.cc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from dcpstream.model import FailoverEntry, FailoverLog, SnapshotRange, VbucketState
+from dcpstream.runtime import Random, new_vbuuid
+from dcpstream.wire.block import FrameBlock
+
+if TYPE_CHECKING:
+    from dcpstream.store import VBucketLog
+
+CAS_COUNTER_MASK = 0xFFFF
+"""The low 16 bits of a CAS count writes within one tick of the clock."""
+
+MEMORY_ITEMS = 10_000
+"""Newest items of a vbucket that count as in memory: a stream that starts further back gets a disk snapshot first.
+The server's limit is in bytes of checkpoints; the number is about what its default holds."""
+
+
+class VBucket:
+    """A vbucket on this node; also what a DCP producer reads from.
+
+    Attributes:
+        vbid: u16.
+        log: its history in the store.
+        memory_start_seqno: first seqno that counts as being in memory.
+        max_cas: the highest CAS given so far.
+        topology: chains of node names as SET_VBUCKET gave them, JSON text; empty if none.
+        vbuuid: the branch that is written now.
+    """
+
+    __slots__ = ("is_active", "log", "max_cas", "memory_start_seqno", "topology", "vbid", "vbuuid", "wants_checkpoint")
+
+    def __init__(self, log: VBucketLog) -> None:
+        self.vbid = log.vbid
+        self.log = log
+        self.max_cas = 0
+        self.memory_start_seqno = log.high_seqno + 1
+        self.topology = ""
+        self.wants_checkpoint = False
+        self.is_active = log.state == VbucketState.ACTIVE
+        self.vbuuid = log.failover_log.newest.vbuuid
+
+    # ------------------------------------------------------------------------------------- what a producer asks for
+
+    @property
+    def state(self) -> VbucketState:
+        """The role of this copy."""
+        return self.log.state
+
+    @property
+    def high_seqno(self) -> int:
+        """The last seqno given."""
+        return self.log.high_seqno
+
+    @property
+    def persisted_seqno(self) -> int:
+        """The last seqno that survives a crash."""
+        return self.log.persisted_seqno
+
+    @property
+    def purge_seqno(self) -> int:
+        """Tombstones up to here may be gone."""
+        return self.log.purge_seqno
+
+    @property
+    def failover_log(self) -> FailoverLog:
+        """The branches, newest first."""
+        return self.log.failover_log
+
+    @property
+    def snapshot(self) -> SnapshotRange:
+        """The snapshot that covers the last item; (high, high) on an active copy."""
+        return self.log.snapshot
+
+    def high_seqno_of(self, collection_ids: Iterable[int]) -> int:
+        """The last seqno in one of these collections."""
+        return self.log.high_seqno_of(collection_ids)
+
+    def read(self, after_seqno: int, end_seqno: int, *, snapshot_end: int | None, max_bytes: int) -> FrameBlock:
+        """Items with after_seqno < seqno <= end_seqno that are the newest of their key at snapshot_end."""
+        return self.log.read(after_seqno, end_seqno, snapshot_end=snapshot_end, max_bytes=max_bytes)
+
+    # --------------------------------------------------------------------------------------------------- what changes
+
+    def next_cas(self, unix_ns: int) -> int:
+        """A CAS above every other of this vbucket: nanoseconds since 1970, the low 16 bits a counter."""
+        cas = unix_ns & ~CAS_COUNTER_MASK
+        if cas <= self.max_cas:
+            cas = self.max_cas + 1
+        self.max_cas = cas
+        return cas
+
+    def set_state(self, state: VbucketState, random: Random, *, is_takeover: bool = False) -> None:
+        """Change the role; becoming active other than by takeover begins a new branch."""
+        failover_log = self.log.failover_log
+        if state == VbucketState.ACTIVE and not self.is_active and not is_takeover:
+            failover_log = self._branched(random)
+        self.log.set_state(state, failover_log)
+        self.is_active = state == VbucketState.ACTIVE
+        self.vbuuid = failover_log.newest.vbuuid
+
+    def begin_branch(self, random: Random) -> None:
+        """Push a new entry on the failover log: a crash may have lost writes that somebody has seen."""
+        self.log.failover_log = self._branched(random)
+        self.vbuuid = self.log.failover_log.newest.vbuuid
+
+    def _branched(self, random: Random) -> FailoverLog:
+        return self.log.failover_log.pushed(FailoverEntry(new_vbuuid(random), self.log.branch_seqno))
+
+    def close_checkpoint(self) -> None:
+        """What is there now leaves memory as soon as it is persisted."""
+        self.wants_checkpoint = True
+        self.age_memory()
+
+    def age_memory(self) -> None:
+        """Move the start of memory; called when something was persisted."""
+        persisted = self.log.persisted_seqno
+        if self.wants_checkpoint and persisted >= self.log.high_seqno:
+            self.memory_start_seqno = persisted + 1
+            self.wants_checkpoint = False
+        elif self.log.high_seqno - self.memory_start_seqno >= 2 * MEMORY_ITEMS:
+            self.memory_start_seqno = max(
+                self.memory_start_seqno, min(persisted, self.log.high_seqno - MEMORY_ITEMS) + 1
+            )
+
+
+def new_failover_log(random: Random) -> FailoverLog:
+    """The log of a vbucket without history."""
+    return FailoverLog.of((new_vbuuid(random), 0))
