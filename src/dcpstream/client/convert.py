@@ -28,8 +28,8 @@ class Converter(Protocol):
         Args:
             event: the rows.
             has_collections: whether keys carry collection ids.
-            names: collection id → (scope name, collection name).
-            vbuuids: vbucket → branch that is read.
+            names: collection id → (scope name, collection name); the same object as long as nothing changed.
+            vbuuids: vbucket → branch that is read; likewise.
         """
         ...
 
@@ -59,7 +59,9 @@ class ArrowConverter:
     def __init__(self, value_format: ValueFormat, columns: Sequence[str] | None, max_batch_rows: int) -> None:
         columnar = require_columnar()
         self._to_changes = columnar.to_changes
-        self._context = columnar.ChangeContext
+        self._new_context = columnar.ChangeContext
+        self._context = columnar.ChangeContext()
+        self._made_of: tuple[Names, Mapping[int, int]] | None = None
         self._value_format = value_format
         self._columns = columns
         self._max_batch_rows = max_batch_rows
@@ -71,8 +73,10 @@ class ArrowConverter:
         rows = event.rows
         assert isinstance(rows, ArrowRows)
         chunk = _kept(rows.chunk, event.keep)
-        context = self._context(collection_names=names, vbuuids=vbuuids)
-        batch = self._to_changes(chunk, context=context, value_format=self._value_format, columns=self._columns)
+        if self._made_of is None or self._made_of[0] is not names or self._made_of[1] is not vbuuids:
+            self._context = self._new_context(collection_names=names, vbuuids=vbuuids)
+            self._made_of = (names, vbuuids)
+        batch = self._to_changes(chunk, context=self._context, value_format=self._value_format, columns=self._columns)
         step = self._max_batch_rows
         for first in range(0, max(len(chunk), 1), step):
             is_last = first + step >= len(chunk)
@@ -81,10 +85,11 @@ class ArrowConverter:
 
 def _kept(chunk: WireChunk, keep: Sequence[tuple[int, int]]) -> WireChunk:
     """The rows that count: a view if they lie together, else a copy."""
+    import numpy as np
+
     if not keep:
         return chunk.slice(0, 0)
     if len(keep) == 1:
         first, stop = keep[0]
         return chunk if stop - first == len(chunk) else chunk.slice(first, stop)
-    rows = [row for first, stop in keep for row in range(first, stop)]
-    return chunk.select(rows)
+    return chunk.select(np.concatenate([np.arange(first, stop) for first, stop in keep]))

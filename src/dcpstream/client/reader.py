@@ -94,6 +94,8 @@ class _Received:
 
     event: RowsReceived
     connection: NodeConnection
+    names: Mapping[int, tuple[str, str]]
+    vbuuids: Mapping[int, int]
 
 
 class StreamReader:
@@ -146,6 +148,7 @@ class StreamReader:
         self._names: dict[int, tuple[str, str]] = {}
         self._scopes: dict[int, str] = {}
         self._vbuuids: dict[int, int] = {}
+        self._are_mappings_lent = False
         self._left = 0
         self._error: BaseException | None = None
         for part in ranges:
@@ -207,7 +210,7 @@ class StreamReader:
             assert session is not None
             self._owed = (entry.connection, entry.event.flow_bytes)
             self._ready = iter(
-                self._converter.convert(entry.event, session.has_collections, self._names, dict(self._vbuuids))
+                self._converter.convert(entry.event, session.has_collections, entry.names, entry.vbuuids)
             )
 
     def step(self, now: float) -> None:
@@ -363,8 +366,15 @@ class StreamReader:
             self._manifest_requests[connection, opaque] = None
         return False
 
+    def _renew_mappings(self) -> None:
+        """Before names or branches change: rows that wait keep those under which they arrived."""
+        if self._are_mappings_lent:
+            self._names, self._vbuuids = dict(self._names), dict(self._vbuuids)
+            self._are_mappings_lent = False
+
     def _take_manifest(self, manifest: Manifest) -> None:
         self._manifest = manifest
+        self._renew_mappings()
         self._names.update(manifest.collection_names())
         self._scopes.update({scope.scope_id: scope.name for scope in manifest.scopes})
         if self._collections is not None:
@@ -394,7 +404,8 @@ class StreamReader:
                 work = self._vbuckets[vbid]
                 work.has_rows = True
                 work.failures = 0
-        self._queue.append(_Received(event, connection))
+        self._are_mappings_lent = True
+        self._queue.append(_Received(event, connection, self._names, self._vbuuids))
 
     def _opened(self, connection: NodeConnection, event: StreamOpened, now: float) -> None:
         work = self._vbuckets[event.stream.vbid]
@@ -402,7 +413,9 @@ class StreamReader:
         work.state = _State.OPEN
         work.failures = 0
         newest = event.log.newest.vbuuid
-        self._vbuuids[work.range.vbid] = newest
+        if self._vbuuids.get(work.range.vbid) != newest:
+            self._renew_mappings()
+            self._vbuuids[work.range.vbid] = newest
         refused = work.rolled_back_from
         if refused is not None:
             work.rolled_back_from = None
@@ -483,7 +496,9 @@ class StreamReader:
             self._scopes[event.scope_id] = event.name
         elif event.event == SystemEventId.CREATE_COLLECTION and event.collection_id is not None:
             scope = self._scopes.get(event.scope_id, f"0x{event.scope_id:x}")
-            self._names.setdefault(event.collection_id, (scope, event.name))
+            if event.collection_id not in self._names:
+                self._renew_mappings()
+                self._names[event.collection_id] = (scope, event.name)
 
     def _answered(self, connection: NodeConnection, event: Answer, now: float) -> None:
         frame = event.frame
