@@ -76,6 +76,18 @@ class ByteLog:
             kept += 1
         del self.sealed[:kept]
 
+    def locate(self, position: int) -> tuple[Buffer, int] | None:
+        """The buffer in memory that holds `position`, and the offset in it; None if it is in a file.
+
+        Only for the moment: the tail may grow and must not be kept.
+        """
+        if position >= self.tail_start:
+            return self.tail, position - self.tail_start
+        if not self.sealed or position < self.sealed[0][0]:
+            return None
+        start, buffer = self.sealed[bisect_right(self.sealed, position, key=_start_of) - 1]
+        return buffer, position - start
+
     def held(self, start: int, stop: int) -> list[Buffer]:
         """The bytes of positions [start, stop), all of them in sealed buffers."""
         found: list[Buffer] = []

@@ -65,26 +65,27 @@ class StoredItem:
     delete_time: int
 
 
-def read_meta(data: Buffer) -> ItemMeta:
-    """The fields of the data frame at the start of `data`; `META_BYTES` of it (or the whole frame) are enough."""
-    _, opcode, _, _, datatype, _, _, _, cas = _HEADER.unpack_from(data)
+def read_meta(data: Buffer, at: int = 0) -> ItemMeta:
+    """The fields of the data frame at `at`; `META_BYTES` of it (or the whole frame) are enough."""
+    _, opcode, _, _, datatype, _, _, _, cas = _HEADER.unpack_from(data, at)
     if opcode == _MUTATION_OPCODE:
-        seqno, rev_seqno, flags, expiration = _MUTATION.unpack_from(data, HEADER_BYTES)
+        seqno, rev_seqno, flags, expiration = _MUTATION.unpack_from(data, at + HEADER_BYTES)
         return ItemMeta(cas, rev_seqno, seqno, flags, expiration, datatype, False, 0)
-    seqno, rev_seqno, delete_time = _DELETION.unpack_from(data, HEADER_BYTES)
+    seqno, rev_seqno, delete_time = _DELETION.unpack_from(data, at + HEADER_BYTES)
     return ItemMeta(cas, rev_seqno, seqno, 0, 0, datatype, True, delete_time)
 
 
-def read_item(data: Buffer) -> StoredItem:
-    """The document in one whole stored data frame."""
-    _, opcode, key_length, extras_length, datatype, _, _, _, cas = _HEADER.unpack_from(data)
-    key_start = HEADER_BYTES + extras_length
+def read_item(data: Buffer, at: int = 0) -> StoredItem:
+    """The document in the whole stored data frame at `at`."""
+    _, opcode, key_length, extras_length, datatype, _, body, _, cas = _HEADER.unpack_from(data, at)
+    key_start = at + HEADER_BYTES + extras_length
     value_start = key_start + key_length
-    key, value = bytes(data[key_start:value_start]), bytes(data[value_start:])
+    key = bytes(data[key_start:value_start])
+    value = bytes(data[value_start : at + HEADER_BYTES + body])
     if opcode == _MUTATION_OPCODE:
-        seqno, rev_seqno, flags, expiration = _MUTATION.unpack_from(data, HEADER_BYTES)
+        seqno, rev_seqno, flags, expiration = _MUTATION.unpack_from(data, at + HEADER_BYTES)
         return StoredItem(key, value, datatype, flags, expiration, cas, rev_seqno, seqno, False, 0)
-    seqno, rev_seqno, delete_time = _DELETION.unpack_from(data, HEADER_BYTES)
+    seqno, rev_seqno, delete_time = _DELETION.unpack_from(data, at + HEADER_BYTES)
     return StoredItem(key, value, datatype, 0, 0, cas, rev_seqno, seqno, True, delete_time)
 
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 from zlib import crc32
 
-from dcpstream.errors import CorruptLog
+from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.model import SnapshotRange
 from dcpstream.store.blocks import (
     BLOCK_HEADER,
@@ -22,7 +22,6 @@ from dcpstream.store.blocks import (
     DAMAGE_HINT,
     FORMAT_VERSION,
     SEGMENT_HEADER,
-    BlockHeader,
     StoredKind,
     read_block_header,
     was_committed_after,
@@ -35,6 +34,7 @@ from dcpstream.wire.block import BlockKind, frame_kinds
 from dcpstream.wire.codes import Opcode
 
 _EXTRAS_AT = 24
+_FRAMES, _ROLLBACK = int(StoredKind.FRAMES), int(StoredKind.ROLLBACK)
 _NAMED = int(BlockKind.NAMED_COLLECTION)
 
 
@@ -98,29 +98,57 @@ class Recovery:
         data = self._segments.read(segment.number << ADDRESS_SHIFT, segment.size)
         if is_last and self._closed_at is not None and len(data) < self._closed_at[1]:
             raise CorruptLog(str(segment.path), len(data), f"{self._closed_at[1]} bytes", f"{len(data)}", DAMAGE_HINT)
-        view = memoryview(data)
+        view, unpack = memoryview(data), BLOCK_HEADER.unpack_from
+        incarnations = {vbid: vbucket.incarnation for vbid, vbucket in self._vbuckets.items()}
         found = Found()
         offset, end = SEGMENT_HEADER.size, len(data)
+        # With small commits there are hundreds of thousands of blocks: no call per block but the checksums.
         while offset < end:
-            header = read_block_header(data, offset)
-            stop = 0 if header is None else offset + BLOCK_HEADER.size + header.payload_bytes
-            if header is None or stop > end or crc32(view[offset + BLOCK_HEADER.size : stop]) != header.payload_crc:
-                self._damaged(segment, data, offset, header, is_last=is_last)
+            body = offset + BLOCK_HEADER.size
+            if body > end:
+                self._damaged(segment, data, offset, is_last=is_last)
                 break
-            if header.version != FORMAT_VERSION:
-                raise CorruptLog(str(segment.path), offset, f"block version {FORMAT_VERSION}", str(header.version))
-            self._take(segment, data, offset, header, found)
+            (
+                magic, version, kind, vbid, incarnation, frames, _, last_seqno, snapshot_start, snapshot_end, _, _, _,
+                size, payload_crc, header_crc,
+            ) = unpack(data, offset)  # fmt: skip
+            stop = body + size
+            if (
+                magic != BLOCK_MAGIC
+                or crc32(view[offset : body - 4]) != header_crc
+                or stop > end
+                or crc32(view[body:stop]) != payload_crc
+            ):
+                self._damaged(segment, data, offset, is_last=is_last)
+                break
+            if version != FORMAT_VERSION or kind not in {_FRAMES, _ROLLBACK}:
+                raise StoreError(
+                    f"{segment.path}: the block at byte {offset} is of kind {kind} in version {version}; this version "
+                    f"of dcpstream reads kinds 1 and 2 in version {FORMAT_VERSION}"
+                )
             offset = stop
+            if incarnations.get(vbid) != incarnation:
+                continue
+            self._snapshots[vbid] = (snapshot_start, snapshot_end)
+            if kind == _FRAMES:
+                found.vbids.append(vbid)
+                found.counts.append(frames)
+                found.tables.append(body)
+                found.sizes.append(size - 4 * frames)
+            else:
+                self._enter(segment, data, found)
+                found = Found()
+                self._vbuckets[vbid].recovered(SnapshotRange(0, 0))
+                self._vbuckets[vbid].truncate(last_seqno)
         self._enter(segment, data, found)
 
-    def _damaged(
-        self, segment: Segment, data: bytes, offset: int, header: BlockHeader | None, *, is_last: bool
-    ) -> None:
+    def _damaged(self, segment: Segment, data: bytes, offset: int, *, is_last: bool) -> None:
         """Cut a torn last commit off, or raise."""
         if is_last and self._closed_at is None and not was_committed_after(data, offset):
             self.cut_bytes = len(data) - offset
             self._segments.cut(segment, offset)
             return
+        header = read_block_header(data, offset)
         if header is None:
             found = data[offset : offset + 4]
             what = f"{found!r}" if found != BLOCK_MAGIC else "a header whose own checksum does not fit"
@@ -134,25 +162,6 @@ class Recovery:
             f"{crc32(payload):08x} over {len(payload)}",
             DAMAGE_HINT,
         )
-
-    def _take(self, segment: Segment, data: bytes, offset: int, header: BlockHeader, found: Found) -> None:
-        vbucket = self._vbuckets.get(header.vbid)
-        if vbucket is None or vbucket.incarnation != header.incarnation:
-            return
-        self._snapshots[header.vbid] = (header.snapshot_start, header.snapshot_end)
-        if header.kind == StoredKind.FRAMES:
-            found.vbids.append(header.vbid)
-            found.counts.append(header.frames)
-            found.tables.append(offset + BLOCK_HEADER.size)
-            found.sizes.append(header.payload_bytes - 4 * header.frames)
-        elif header.kind == StoredKind.ROLLBACK:
-            self._enter(segment, data, found)
-            for column in (found.vbids, found.counts, found.tables, found.sizes):
-                column.clear()
-            vbucket.recovered(SnapshotRange(0, 0))
-            vbucket.truncate(header.last_seqno)
-        else:
-            raise CorruptLog(str(segment.path), offset, "a block of kind 1 or 2", str(header.kind))
 
     def _enter(self, segment: Segment, data: bytes, found: Found) -> None:
         if not found.vbids:

@@ -30,6 +30,11 @@ MAX_SNAPSHOTS = 4096
 """Received snapshots a memory store remembers; a rollback to before them lands on the row itself. A disk store
 remembers those that are not committed."""
 
+MIN_RUNS_AT_ONCE = 4
+MAX_WASTE = 4
+"""A read of at least so many runs fetches the whole range around them if that is at most so many times the wanted
+bytes: bounds what superseded rows cost a read in bytes, and runs cost in calls."""
+
 BATCH_ROWS = 16
 """Below this many rows `append_many` appends one by one: the bulk path's fixed cost would be larger."""
 
@@ -221,7 +226,8 @@ class VBucketLog:
         """
         if seqno <= self.high_seqno:
             raise AssertionError(f"vb {self.vbid}: seqno {seqno} does not follow {self.high_seqno}")
-        kinds = int(kinds)
+        if type(kinds) is not int:
+            kinds = int(kinds)
         collection: int | None = None
         if kinds & SYSTEM:
             key, collection = index_key(frame)
@@ -357,7 +363,11 @@ class VBucketLog:
             row = self.rows.keys.get(key)
             if row is None:
                 return None
-            pieces = self.log.pieces(*self.rows.extent(row))
+            start, stop = self.rows.extent(row)
+            place = self.log.locate(start)
+            if place is not None:
+                return read_item(*place)
+            pieces = self.log.pieces(start, stop)
         return read_item(self._bytes(pieces))
 
     def meta(self, key: bytes) -> ItemMeta | None:
@@ -367,6 +377,9 @@ class VBucketLog:
             if row is None:
                 return None
             start, stop = self.rows.extent(row)
+            place = self.log.locate(start)
+            if place is not None:
+                return read_meta(*place)
             pieces = self.log.pieces(start, min(stop, start + META_BYTES))
         return read_meta(self._bytes(pieces))
 
@@ -388,12 +401,24 @@ class VBucketLog:
             stop = rows.row_after(end_seqno)
             view_end = stop if snapshot_end is None else rows.row_after(snapshot_end)
             runs, starts, seqnos, kinds = rows.select(first, stop, view_end, max_bytes)
-            pieces: list[Piece] = []
-            for begin, end in runs:
-                pieces += self.log.pieces(begin, end)
-        if not pieces:
-            return EMPTY_BLOCK
-        return FrameBlock(data=self._bytes(pieces), starts=starts, seqnos=seqnos, kinds=BlockKind(kinds))
+            if not runs:
+                return EMPTY_BLOCK
+            covered = self._covering(runs)
+            pieces = [self.log.pieces(begin, end) for begin, end in covered]
+        data = self._bytes([piece for group in pieces for piece in group])
+        if covered is not runs:
+            base = runs[0][0]
+            view = memoryview(data)
+            data = b"".join([view[begin - base : end - base] for begin, end in runs])
+        return FrameBlock(data, starts, seqnos, BlockKind(kinds))
+
+    @staticmethod
+    def _covering(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """What to fetch for these runs: many short ones with little between them are fetched as one and cut after."""
+        whole = runs[-1][1] - runs[0][0]
+        if len(runs) >= MIN_RUNS_AT_ONCE and whole <= MAX_WASTE * sum(end - begin for begin, end in runs):
+            return [(runs[0][0], runs[-1][1])]
+        return runs
 
     def _index_key(self, row: int) -> tuple[bytes, int | None]:
         return index_key(self._bytes(self.log.pieces(*self.rows.extent(row))))
