@@ -19,7 +19,7 @@ from dcpstream.wire import Frame, Opcode, Status, StreamFlag
 
 __all__ = ["ConsumerConnection"]
 
-_ADD_STREAM_FLAGS = (
+_ADD_STREAM_FLAGS = int(
     StreamFlag.TAKEOVER
     | StreamFlag.DISK_ONLY
     | StreamFlag.TO_LATEST

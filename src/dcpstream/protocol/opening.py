@@ -13,7 +13,7 @@ from dcpstream.wire import Datatype, Frame, OpenFlag, Status
 
 __all__ = ["OpenRequest", "read_open"]
 
-_ALLOWED = (
+_ALLOWED = int(
     OpenFlag.PRODUCER
     | OpenFlag.INCLUDE_XATTRS
     | OpenFlag.NO_VALUE

@@ -66,7 +66,7 @@ class ProducerLimits:
 
 DEFAULT_LIMITS = ProducerLimits()
 
-_STREAM_FLAGS = (
+_STREAM_FLAGS = int(
     StreamFlag.TAKEOVER
     | StreamFlag.DISK_ONLY
     | StreamFlag.TO_LATEST
@@ -76,7 +76,7 @@ _STREAM_FLAGS = (
     | StreamFlag.IGNORE_PURGED_TOMBSTONES
     | StreamFlag.CACHE_TRANSFER
 )
-_WITH_CACHE_TRANSFER = StreamFlag.CACHE_TRANSFER | StreamFlag.TAKEOVER | StreamFlag.ACTIVE_ONLY
+_WITH_CACHE_TRANSFER = int(StreamFlag.CACHE_TRANSFER | StreamFlag.TAKEOVER | StreamFlag.ACTIVE_ONLY)
 
 _DATA_OPCODES = frozenset(
     (
