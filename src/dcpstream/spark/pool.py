@@ -11,6 +11,7 @@ import contextlib
 import gc
 import os
 from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from dcpstream.client.blocking import Cluster
 from dcpstream.spark.options import SourceOptions
@@ -18,7 +19,9 @@ from dcpstream.spark.options import SourceOptions
 MAX_IDLE_CLUSTERS = 4
 """Clusters that a worker keeps open at most: of that many different buckets or users."""
 
-_idle: dict[tuple[int, SourceOptions], Cluster] = {}
+Key: TypeAlias = tuple[int, str, str, str, str, tuple[str, ...] | None, float]
+
+_idle: dict[Key, Cluster] = {}
 _is_frozen = False
 
 
@@ -57,7 +60,14 @@ def freeze_garbage_collector() -> None:
         gc.freeze()
 
 
-def _key(options: SourceOptions) -> tuple[int, SourceOptions]:
-    # The process id, because a forked worker must not use its parent's sockets. All options, because the cluster was
-    # made from them; hashing them is cheap, and two queries rarely differ in what does not matter here.
-    return os.getpid(), options
+def _key(options: SourceOptions) -> Key:
+    # With the process id, because a forked worker must not use its parent's sockets.
+    return (
+        os.getpid(),
+        options.connection_string,
+        options.username,
+        options.password,
+        options.bucket,
+        options.collections,
+        options.connect_timeout_s,
+    )
