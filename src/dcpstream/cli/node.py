@@ -1,0 +1,118 @@
+"""`dcpstream node`: a Couchbase-compatible node as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from dcpstream.errors import ConfigError
+from dcpstream.node import Node
+from dcpstream.node.embedded import DEFAULT_FLUSH_INTERVAL_S, DEFAULT_PASSWORD, DEFAULT_USERNAME, ready_content
+
+MAX_USERS_FILE_BYTES = 1024 * 1024
+
+
+def read_users(path: Path) -> Any:
+    """The parsed users file.
+
+    Raises:
+        ConfigError: too large, not readable, or not JSON. Never quotes the content: it holds passwords.
+    """
+    try:
+        if path.stat().st_size > MAX_USERS_FILE_BYTES:
+            raise ConfigError("--users", str(path), f"a file of at most {MAX_USERS_FILE_BYTES} bytes")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError("--users", str(path), f"a file that can be read ({error.strerror})") from error
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise ConfigError("--users", str(path), f"a JSON file (it is not, at {where})") from None
+
+
+def write_atomically(path: Path, content: str) -> None:
+    """Write a file so that a reader sees all of it or none."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(content, encoding="utf-8")
+    temporary.replace(path)
+
+
+@click.command("node")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=11210, show_default=True, help="KV port; 0 takes any free one.")
+@click.option("--mgmt-port", default=8091, show_default=True, help="Management (HTTP) port; 0 takes any free one.")
+@click.option("--vbuckets", default=1024, show_default=True, help="vBuckets of each bucket, 1 to 1024.")
+@click.option("--bucket", "buckets", multiple=True, default=("default",), show_default=True, help="May be repeated.")
+@click.option("--user", "username", default=DEFAULT_USERNAME, show_default=True, help="The administrator's name.")
+@click.option(
+    "--password",
+    default=DEFAULT_PASSWORD,
+    envvar="DCPSTREAM_PASSWORD",
+    help="The administrator's password; better in DCPSTREAM_PASSWORD, unseen by `ps`.  [default: password]",
+)
+@click.option("--users", type=click.Path(path_type=Path), help='JSON file of more users: {"name": {"password": "…"}}.')
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="Directory to keep the data in; without, it is in memory."
+)
+@click.option("--flush-interval", default=DEFAULT_FLUSH_INTERVAL_S, show_default=True, help="Seconds between commits.")
+@click.option(
+    "--ready-file", type=click.Path(path_type=Path), help="Written once the node serves: ports and pid, JSON."
+)
+@click.option("-v", "--verbose", count=True, help="Log more; twice for every connection.")
+def node_command(
+    host: str,
+    port: int,
+    mgmt_port: int,
+    vbuckets: int,
+    buckets: tuple[str, ...],
+    username: str,
+    password: str,
+    users: Path | None,
+    data: Path | None,
+    flush_interval: float,
+    ready_file: Path | None,
+    verbose: int,
+) -> None:
+    """Run a Couchbase-compatible node until SIGTERM or Ctrl-C.
+
+    Clients connect to couchbase://HOST:PORT. With --data, writes survive a restart, and a kill loses at most what was
+    not committed within --flush-interval.
+    """
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    stopping = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    node = Node(
+        buckets=buckets,
+        vbuckets=vbuckets,
+        path=data,
+        host=host,
+        port=port,
+        mgmt_port=mgmt_port,
+        username=username,
+        password=password,
+        users=read_users(users) if users is not None else None,
+        flush_interval_s=flush_interval,
+    )
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with node:
+            click.echo(f"{node.connection_string}  management http://{node.host}:{node.mgmt_port}", err=True)
+            if ready_file is not None:
+                write_atomically(ready_file, ready_content(node, os.getpid()) + "\n")
+            stopping.wait()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)
