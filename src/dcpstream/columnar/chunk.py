@@ -114,9 +114,8 @@ class WireChunk:
             rows: bool[n], or row numbers in any order.
         """
         picked = np.asarray(rows)
-        if picked.dtype == np.bool_:
-            picked = np.flatnonzero(picked)
-        indices = pa.array(picked.astype(np.int64))
+        picked = np.flatnonzero(picked) if picked.dtype == np.bool_ else picked.astype(np.int64)
+        indices = pa.array(picked)
         return self._mapped(lambda values: values.take(indices), lambda values: values[picked])
 
     def _mapped(
