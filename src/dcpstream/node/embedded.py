@@ -90,7 +90,8 @@ class Node:
         self.host = host
         self.port = 0
         self.mgmt_port = 0
-        self._username = username
+        self.username = username
+        self.password = password
         self._flush_interval_s = flush_interval_s
         self._users = Users(SystemRandom())
         self._users.add(username, password)
