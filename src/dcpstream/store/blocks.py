@@ -1,9 +1,9 @@
 """The bytes of segment files: headers of segments and blocks, and how a run of frames becomes blocks.
 
-A segment is a header and blocks. A block is a header and a payload: a table of frame ends (u32 each, counted from the
-first frame), then whole frames of one vbucket in stored form. A block without frames is a rollback: what the vbucket
-had above `last_seqno` is void from there on. All integers are big-endian. `docs/explanation/store-format.md` is the
-same for readers who write their own.
+A segment is a header and blocks. A block is a header, a payload and a checksum over both. The payload is a table of
+frame ends (u32 each, counted from the first frame), then whole frames of one vbucket in stored form. A block without
+frames is a rollback: what the vbucket had above `last_seqno` is void from there on. All integers are big-endian.
+`docs/explanation/store-format.md` is the same for readers who write their own.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ SEGMENT_HEADER = struct.Struct(">8sIIQI")
 """magic, version u32, segment number u32, committed bytes of the segment before it u64, CRC-32 of the above u32."""
 
 BLOCK_MAGIC = b"\xdcPb1"
-BLOCK_HEADER = struct.Struct(">4sBBHIIQQQQHHIIII")
+BLOCK_HEADER = struct.Struct(">4sBBHIIQQQQHHIII")
 """magic, version u8, kind u8, vbid u16, incarnation u32, frames u32, first, last seqno u64, snapshot start, end u64,
-what occurs u16 (`BlockKind`), 0 u16, where the commit began in the file u32, payload bytes u32, CRC-32 of the payload
-u32, CRC-32 of the header up to here u32."""
+what occurs u16 (`BlockKind`), 0 u16, where the commit began in the file u32, payload bytes u32, CRC-32 of the header
+up to here u32. The header has a checksum of its own, so that its length field can be believed where the payload is torn."""
+
+CHECKSUM = struct.Struct(">I")
+"""Behind the payload: CRC-32 of header and payload."""
 
 MAX_BLOCK_BYTES = 1024 * 1024
 """Frames of a block, unless a single one is larger: what a damaged byte can cost, and what one checksum spans."""
@@ -62,7 +65,6 @@ class BlockHeader(NamedTuple):
     reserved: int
     commit_offset: int
     payload_bytes: int
-    payload_crc: int
     header_crc: int
 
 
@@ -110,18 +112,18 @@ def encode_block(
     occurring: int = 0,
     payload: Sequence[Buffer] = (),
 ) -> list[Buffer]:
-    """The buffers of one block: header, then the payload as given."""
-    crc = size = 0
-    for buffer in payload:
-        crc = crc32(buffer, crc)
-        size += len(buffer)
+    """The buffers of one block: header, the payload as given, checksum."""
+    size = sum(map(len, payload))
     header = bytearray(BLOCK_HEADER.size)
     BLOCK_HEADER.pack_into(
         header, 0, BLOCK_MAGIC, FORMAT_VERSION, kind, vbid, incarnation, count, *seqnos, *snapshot, occurring, 0,
-        commit_offset, size, crc, 0,
+        commit_offset, size, 0,
     )  # fmt: skip
-    header[_HEADER_CHECKED:] = crc32(memoryview(header)[:_HEADER_CHECKED]).to_bytes(4, "big")
-    return [header, *payload]
+    header[_HEADER_CHECKED:] = CHECKSUM.pack(crc32(memoryview(header)[:_HEADER_CHECKED]))
+    crc = crc32(header)
+    for buffer in payload:
+        crc = crc32(buffer, crc)
+    return [header, *payload, CHECKSUM.pack(crc)]
 
 
 def encode_ends(ends: Sequence[int], base: int) -> bytes:

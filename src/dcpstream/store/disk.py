@@ -179,12 +179,10 @@ class DiskBucketStore(BucketStore):
         placed: list[list[tuple[int, int]]] = []
         for part in batch:
             blocks: list[tuple[int, int]] = []
-            for table, frames, position, header in _blocks_of(part, commit_offset):
-                buffers.append(header)
-                buffers.append(table)
-                buffers += frames
-                blocks.append((position, address + at + BLOCK_HEADER.size + len(table)))
-                at += BLOCK_HEADER.size + len(table) + sum(map(len, frames))
+            for block, position, before_frames in _blocks_of(part, commit_offset):
+                buffers += block
+                blocks.append((position, address + at + before_frames))
+                at += sum(map(len, block))
             placed.append(blocks)
         self._segments.write(buffers, at - commit_offset)
         return placed
@@ -298,8 +296,8 @@ def _pending_bytes(vbucket: VBucketLog) -> int:
     return vbucket.rows.end - vbucket.rows.start_of(vbucket.flushed_rows)
 
 
-def _blocks_of(part: Pending, commit_offset: int) -> Iterator[tuple[bytes, list[Buffer], int, Buffer]]:
-    """(table, frames, position, header) of each block of one vbucket's pending rows.
+def _blocks_of(part: Pending, commit_offset: int) -> Iterator[tuple[list[Buffer], int, int]]:
+    """Each block of one vbucket's pending rows: its buffers, its position, and how many bytes precede its frames.
 
     Runs without the store's lock: rows and sealed buffers below `stop` do not change while a commit is under way.
     """
@@ -316,7 +314,7 @@ def _blocks_of(part: Pending, commit_offset: int) -> Iterator[tuple[bytes, list[
         frames: list[Buffer] = vbucket.log.held(base, places[stop])
         snapshot = vbucket.snapshot_of_row(part.first + stop - 1)
         seqnos = vbucket.rows.seqnos
-        header = encode_block(
+        block = encode_block(
             StoredKind.FRAMES,
             vbucket.vbid,
             vbucket.incarnation,
@@ -326,5 +324,5 @@ def _blocks_of(part: Pending, commit_offset: int) -> Iterator[tuple[bytes, list[
             count=stop - first,
             occurring=occurring >> KIND_SHIFT,
             payload=(table, *frames),
-        )[0]
-        yield table, frames, base, header
+        )
+        yield block, base, BLOCK_HEADER.size + len(table)

@@ -19,6 +19,7 @@ from dcpstream.model import SnapshotRange
 from dcpstream.store.blocks import (
     BLOCK_HEADER,
     BLOCK_MAGIC,
+    CHECKSUM,
     DAMAGE_HINT,
     FORMAT_VERSION,
     SEGMENT_HEADER,
@@ -98,7 +99,7 @@ class Recovery:
         data = self._segments.read(segment.number << ADDRESS_SHIFT, segment.size)
         if is_last and self._closed_at is not None and len(data) < self._closed_at[1]:
             raise CorruptLog(str(segment.path), len(data), f"{self._closed_at[1]} bytes", f"{len(data)}", DAMAGE_HINT)
-        view, unpack = memoryview(data), BLOCK_HEADER.unpack_from
+        view, unpack, checksum_at = memoryview(data), BLOCK_HEADER.unpack_from, CHECKSUM.unpack_from
         incarnations = {vbid: vbucket.incarnation for vbid, vbucket in self._vbuckets.items()}
         found = Found()
         offset, end = SEGMENT_HEADER.size, len(data)
@@ -110,15 +111,11 @@ class Recovery:
                 break
             (
                 magic, version, kind, vbid, incarnation, frames, _, last_seqno, snapshot_start, snapshot_end, _, _, _,
-                size, payload_crc, header_crc,
+                size, _,
             ) = unpack(data, offset)  # fmt: skip
-            stop = body + size
-            if (
-                magic != BLOCK_MAGIC
-                or crc32(view[offset : body - 4]) != header_crc
-                or stop > end
-                or crc32(view[body:stop]) != payload_crc
-            ):
+            checked = body + size
+            stop = checked + CHECKSUM.size
+            if magic != BLOCK_MAGIC or stop > end or crc32(view[offset:checked]) != checksum_at(data, checked)[0]:
                 self._damaged(segment, data, offset, is_last=is_last)
                 break
             if version != FORMAT_VERSION or kind not in {_FRAMES, _ROLLBACK}:
@@ -153,15 +150,14 @@ class Recovery:
             found = data[offset : offset + 4]
             what = f"{found!r}" if found != BLOCK_MAGIC else "a header whose own checksum does not fit"
             raise CorruptLog(str(segment.path), offset, f"a block header ({BLOCK_MAGIC!r})", what, DAMAGE_HINT)
-        payload = data[offset + BLOCK_HEADER.size : offset + BLOCK_HEADER.size + header.payload_bytes]
-        raise CorruptLog(
-            str(segment.path),
-            offset,
-            f"CRC-32 {header.payload_crc:08x} over {header.payload_bytes} bytes "
-            f"(vbucket {header.vbid}, seqnos {header.first_seqno} to {header.last_seqno})",
-            f"{crc32(payload):08x} over {len(payload)}",
-            DAMAGE_HINT,
-        )
+        checked = offset + BLOCK_HEADER.size + header.payload_bytes
+        where = f"vbucket {header.vbid}, seqnos {header.first_seqno} to {header.last_seqno}"
+        if checked + CHECKSUM.size > len(data):
+            wanted, have = checked + CHECKSUM.size - offset, len(data) - offset
+            raise CorruptLog(str(segment.path), offset, f"a block of {wanted} bytes ({where})", f"{have}", DAMAGE_HINT)
+        expected = CHECKSUM.unpack_from(data, checked)[0]
+        actual = crc32(memoryview(data)[offset:checked])
+        raise CorruptLog(str(segment.path), offset, f"CRC-32 {expected:08x} ({where})", f"{actual:08x}", DAMAGE_HINT)
 
     def _enter(self, segment: Segment, data: bytes, found: Found) -> None:
         if not found.vbids:
