@@ -16,6 +16,7 @@ removal and the new rows are one commit in each table.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -199,12 +200,14 @@ class Pipeline:
         last = self._query.lastProgress if self._query is not None else None
         if last is None:
             return PipelineProgress(rows=self._rows, rollbacks=self._rollbacks)
-        lag, inside = lag_of(last)
+        # Spark 4 gives an object whose items are objects, too; its JSON has been the same since Spark 2.
+        details = json.loads(last.json)
+        lag, inside = lag_of(details)
         return PipelineProgress(
-            batch_id=last["batchId"],
+            batch_id=details["batchId"],
             rows=self._rows,
             rollbacks=self._rollbacks,
-            rows_per_second=float(last.get("processedRowsPerSecond") or 0.0),
+            rows_per_second=float(details.get("processedRowsPerSecond") or 0.0),
             lag=lag,
             vbuckets_inside_snapshot=inside,
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dcpstream.errors import OffsetError
-from dcpstream.spark.offsets import SourceOffset, position
+from dcpstream.model import StreamOffset
+from dcpstream.spark.offsets import position
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +100,12 @@ def lag_of(query_progress: Mapping[str, Any]) -> tuple[dict[int, int], int]:
     return lag, inside
 
 
-def _vbuckets(offset: Any) -> dict[int, Any]:
+def _vbuckets(offset: Any) -> dict[int, StreamOffset]:
+    if isinstance(offset, str):
+        offset = json.loads(offset)
     if not isinstance(offset, Mapping) or "vbuckets" not in offset:
         return {}
     try:
         return {int(vbid): position(entry["at"]) for vbid, entry in offset["vbuckets"].items()}
     except (KeyError, TypeError, ValueError) as error:
         raise OffsetError(f"the progress holds an offset of another source: {error}") from error
-
-
-__all__ = ["BatchReport", "PipelineProgress", "RollbackReport", "SourceOffset", "lag_of"]
