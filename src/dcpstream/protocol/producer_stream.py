@@ -268,7 +268,7 @@ class ProducerStream:
         if view.state is VbucketState.REPLICA and not is_disk_only:
             limit = max(limit, view.snapshot.end_seqno)  # a replica's snapshot is consistent at its end only
         end = limit
-        if not self.form.collections:
+        if not self.form.collections and limit <= view.high_seqno:
             visible = view.high_seqno_of((0,))
             if visible <= position:
                 self.last_read_seqno = limit
