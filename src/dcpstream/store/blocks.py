@@ -27,7 +27,10 @@ BLOCK_MAGIC = b"\xdcPb1"
 BLOCK_HEADER = struct.Struct(">4sBBHIIQQQQHHIII")
 """magic, version u8, kind u8, vbid u16, incarnation u32, frames u32, first, last seqno u64, snapshot start, end u64,
 what occurs u16 (`BlockKind`), 0 u16, where the commit began in the file u32, payload bytes u32, CRC-32 of the header
-up to here u32. The header has a checksum of its own, so that its length field can be believed where the payload is torn."""
+up to here u32.
+
+The header has a checksum of its own, so that its length field can be believed where the payload is torn.
+"""
 
 CHECKSUM = struct.Struct(">I")
 """Behind the payload: CRC-32 of header and payload."""

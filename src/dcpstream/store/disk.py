@@ -312,7 +312,6 @@ def _blocks_of(part: Pending, commit_offset: int) -> Iterator[tuple[list[Buffer]
         base = places[first]
         table = encode_ends(places[first + 1 : stop + 1], base)
         frames: list[Buffer] = vbucket.log.held(base, places[stop])
-        snapshot = vbucket.snapshot_of_row(part.first + stop - 1)
         seqnos = vbucket.rows.seqnos
         block = encode_block(
             StoredKind.FRAMES,
@@ -320,7 +319,7 @@ def _blocks_of(part: Pending, commit_offset: int) -> Iterator[tuple[list[Buffer]
             vbucket.incarnation,
             commit_offset=commit_offset,
             seqnos=(seqnos[part.first + first], seqnos[part.first + stop - 1]),
-            snapshot=(snapshot.start_seqno, snapshot.end_seqno),
+            snapshot=vbucket.bounds_of_row(part.first + stop - 1),
             count=stop - first,
             occurring=occurring >> KIND_SHIFT,
             payload=(table, *frames),

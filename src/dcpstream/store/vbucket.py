@@ -109,7 +109,7 @@ class VBucketLog:
         self.high_seqno = 0
         self.flushed_rows = 0
         self._persisted_seqno = 0
-        self._persisted_snapshot = SnapshotRange(0, 0)
+        self._persisted_snapshot: SnapshotRange | None = None
         self._marks: list[tuple[int, SnapshotRange | None]] = [(0, None)]
 
     # ----------------------------------------------------------------------------------------------------- metadata
@@ -199,7 +199,10 @@ class VBucketLog:
     @property
     def persisted_snapshot(self) -> SnapshotRange:
         """The snapshot that covers `persisted_seqno`; complete if its end is that seqno."""
-        return self._persisted_snapshot if self._owner.is_durable else self.snapshot
+        if not self._owner.is_durable:
+            return self.snapshot
+        with self._lock:  # a commit moves the seqno and the snapshot in two steps
+            return self._persisted_snapshot or SnapshotRange(self._persisted_seqno, self._persisted_seqno)
 
     @property
     def branch_seqno(self) -> int:
@@ -208,8 +211,10 @@ class VBucketLog:
         The persisted snapshot's end if all of it is persisted, else its start: a state inside of a snapshot was never
         a state of the bucket.
         """
-        snapshot = self.persisted_snapshot
-        return snapshot.end_seqno if snapshot.end_seqno <= self.persisted_seqno else snapshot.start_seqno
+        with self._lock:
+            seqno = self.persisted_seqno
+            snapshot = self._persisted_snapshot if self._owner.is_durable else self._snapshot_at(len(self.rows.seqnos))
+        return seqno if snapshot is None or snapshot.end_seqno <= seqno else snapshot.start_seqno
 
     # ------------------------------------------------------------------------------------------------------ writing
 
@@ -333,7 +338,7 @@ class VBucketLog:
             self._marks = [mark for mark in self._marks if mark[0] < row] or [(0, None)]
             if self._persisted_seqno > seqno:
                 self._persisted_seqno = seqno
-                self._persisted_snapshot = self._snapshot_at(row) or SnapshotRange(seqno, seqno)
+                self._persisted_snapshot = self._snapshot_at(row)
 
     def _recount_collections(self, seqno: int) -> None:
         stale = {collection for collection, high in self.rows.collection_high.items() if high > seqno}
@@ -437,10 +442,13 @@ class VBucketLog:
         """Freeze what is pending, so that a commit may write it while appends go on. Under the bucket's lock."""
         self.log.seal()
 
-    def snapshot_of_row(self, row: int) -> SnapshotRange:
-        """The snapshot that covers a row: the received one, or the row by itself."""
-        seqno = self.rows.seqnos[row]
-        return self._snapshot_at(row + 1) or SnapshotRange(seqno, seqno)
+    def bounds_of_row(self, row: int) -> tuple[int, int]:
+        """Start and end of the snapshot that covers a row: the received one, or the row by itself."""
+        snapshot = self._snapshot_at(row + 1)
+        if snapshot is None:
+            seqno = self.rows.seqnos[row]
+            return seqno, seqno
+        return snapshot.start_seqno, snapshot.end_seqno
 
     def flushed(self, stop: int, blocks: list[tuple[int, int]]) -> None:
         """Rows below `stop` are durable now, in blocks (position, address). Under the bucket's lock."""
@@ -448,9 +456,10 @@ class VBucketLog:
         self.log.release(self.rows.start_of(stop))
         self.flushed_rows = stop
         self._persisted_seqno = self.rows.seqnos[stop - 1]
-        self._persisted_snapshot = self.snapshot_of_row(stop - 1)
-        covering = bisect_left(self._marks, stop, key=_first_row) - 1
-        del self._marks[: max(covering, 0)]
+        self._persisted_snapshot = self._snapshot_at(stop)
+        if len(self._marks) > 1:
+            covering = bisect_left(self._marks, stop, key=_first_row) - 1
+            del self._marks[: max(covering, 0)]
 
     def recovered(self, snapshot: SnapshotRange) -> None:
         """All rows are durable; the last is covered by `snapshot`. Called while the store opens."""
