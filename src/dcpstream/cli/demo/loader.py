@@ -52,8 +52,8 @@ class Bucket(Protocol):
         """Write all, in order for each key; their tokens in the same order."""
         ...
 
-    def persisted(self, vbid: int, vbuuid: int) -> int:
-        """The last seqno of that branch that is on disk; after a restart, the last one that has survived."""
+    def persisted(self, branches: Sequence[tuple[int, int]]) -> Sequence[int]:
+        """Of each (vbid, vbuuid) the last seqno that is on disk; after a restart, the last one that has survived."""
         ...
 
     def close(self) -> None:
@@ -146,6 +146,11 @@ class Loader:
             self._released += 1
             self._moved.notify_all()
 
+    def hold_no_more(self) -> None:
+        """Forget the other points where the loader would hold."""
+        with self._moved:
+            self._hold_at.clear()
+
     def check(self) -> None:
         """Raise what ended the loader, if something did."""
         if self._error is not None:
@@ -173,7 +178,9 @@ class Loader:
         self._bucket = self._connect()
         started, base = time.monotonic(), 0
         while True:
-            room = min(WINDOW, self._hold_at[0] - self.written) if self._hold_at else WINDOW
+            with self._moved:
+                hold_at = self._hold_at[0] if self._hold_at else None
+            room = WINDOW if hold_at is None else min(WINDOW, hold_at - self.written)
             window = list(islice(self._changes, max(0, room)))
             if not window and room > 0:
                 break
@@ -181,8 +188,7 @@ class Loader:
             self._persistently(partial(self._write, window))
             self.written += len(window)
             self._confirm()
-            if self._hold_at and self.written >= self._hold_at[0]:
-                self._hold_at.popleft()
+            if hold_at is not None and self.written >= hold_at:
                 self._hold()
                 started, base = time.monotonic(), self.written
             elif self._pace is not None:
@@ -198,6 +204,9 @@ class Loader:
 
     def _hold(self) -> None:
         """Wait for `release`; if the node goes away and comes back meanwhile, repair what it lost."""
+        with self._moved:
+            if self._hold_at:
+                self._hold_at.popleft()
         while True:
             self._set(LoaderState.HOLDING)
             with self._moved:
@@ -280,10 +289,10 @@ class Loader:
             self.written_again += len(window)
 
     def _forget_persisted(self, bucket: Bucket) -> None:
+        branches = sorted({(vbid, entry.token.vbuuid) for vbid, kept in self._kept.items() for entry in kept})
+        persisted = dict(zip(branches, bucket.persisted(branches), strict=True))
         for vbid, kept in self._kept.items():
-            branches = {entry.token.vbuuid for entry in kept}
-            persisted = {vbuuid: bucket.persisted(vbid, vbuuid) for vbuuid in branches}
-            self._kept[vbid] = deque(entry for entry in kept if entry.token.seqno > persisted[entry.token.vbuuid])
+            self._kept[vbid] = deque(entry for entry in kept if entry.token.seqno > persisted[vbid, entry.token.vbuuid])
 
     def _pause(self, seconds: float) -> None:
         self._stop.wait(seconds)

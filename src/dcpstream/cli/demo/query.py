@@ -1,0 +1,123 @@
+"""The streaming query of the demo, as a process of its own: `python -m dcpstream.cli.demo.query SETTINGS`.
+
+Runs until SIGTERM, or until its standard input ends. Tells what it does as JSON lines on standard output. A query that
+fails because the node is away, or because its history went back in the middle of a batch, is started again from its
+checkpoint, a few times; that is how such a job is run in earnest, too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dcpstream.runtime import SystemClock
+
+if TYPE_CHECKING:
+    from dcpstream.pipelines import BatchReport
+
+RESTARTS_MAX = 20
+"""Starts of the query in this process; one that fails so often has another problem than a node that is away."""
+
+RESTART_PAUSE_S = 0.5
+
+_POLL_S = 0.2
+
+_log = logging.getLogger(__name__)
+
+
+def emit(event: str, **detail: Any) -> None:
+    """One JSON line on standard output."""
+    sys.stdout.write(json.dumps({"event": event, **detail}) + "\n")
+    sys.stdout.flush()
+
+
+def report_batch(report: BatchReport) -> None:
+    """Tell about a batch that stands in both tables."""
+    emit(
+        "batch",
+        batch_id=report.batch_id,
+        rows=report.rows,
+        documents=report.documents,
+        removed=report.removed,
+        seconds=[round(report.collect_s, 3), round(report.changes_s, 3), round(report.current_s, 3)],
+        is_recovered=report.is_recovered,
+        rollbacks=[
+            {
+                "vbucket": item.vbucket,
+                "from_seqno": item.from_seqno,
+                "to_seqno": item.to_seqno,
+                "old_vbuuid": str(item.old_vbuuid),
+                "new_vbuuid": str(item.new_vbuuid),
+            }
+            for item in report.rollbacks
+        ],
+    )
+
+
+def run(settings: Mapping[str, Any], stopping: threading.Event) -> int:
+    """Run the pipeline until it is told to stop; returns the exit status.
+
+    Args:
+        settings: `path` of the tables, `options` of the source, `trigger`, `master` and `temp` of Spark.
+    """
+    from dcpstream.pipelines import Pipeline
+    from dcpstream.spark.session import build_session
+
+    clock = SystemClock()
+    began = clock.monotonic()
+    spark = build_session("dcpstream demo", master=settings["master"], settings={"spark.local.dir": settings["temp"]})
+    emit("session", seconds=round(clock.monotonic() - began, 2), spark=spark.version)
+    pipeline = Pipeline(spark, settings["path"], settings["options"], on_batch=report_batch)
+    failures = 0
+    try:
+        while not stopping.is_set():
+            pipeline.start(trigger=settings["trigger"])
+            emit("started")
+            while pipeline.is_running and not stopping.wait(_POLL_S):
+                pass
+            failure = pipeline.failure
+            if failure is None:
+                break
+            failures += 1
+            _log.warning("the query failed: %s", failure)
+            emit("failed", error=_first_line(failure), failures=failures)
+            if failures > RESTARTS_MAX:
+                return 1
+            stopping.wait(RESTART_PAUSE_S)
+    finally:
+        pipeline.stop()
+        emit("stopped")
+    return 0
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # Of a Python source's failure the last line of the traceback tells what went wrong.
+    named = [line for line in lines if line.startswith("dcpstream.errors.")]
+    return (named[-1] if named else lines[0] if lines else type(error).__name__)[:300]
+
+
+def main() -> int:
+    """Read the settings, run, and stop when told."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    settings = json.loads(sys.argv[1])
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+
+    def watch_input() -> None:
+        # Nobody writes to us: the end of the input means that the demo is gone.
+        sys.stdin.buffer.read()
+        stopping.set()
+
+    threading.Thread(target=watch_input, name="watch the demo", daemon=True).start()
+    return run(settings, stopping)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
