@@ -326,8 +326,10 @@ class ProducerStream:
         """Whether a filtered stream can spare itself the reading."""
         if self.last_read_seqno >= end:
             return True
-        ids = self.wanted.collection_ids
-        return ids is not None and self.wanted.scope_id is None and self.view.high_seqno_of(ids) <= self.last_read_seqno
+        ids, view = self.wanted.collection_ids, self.view
+        if ids is None or self.wanted.scope_id is not None or end > view.high_seqno:
+            return False
+        return view.high_seqno_of(ids) <= self.last_read_seqno
 
     def _close_snapshot(self) -> Buffer:
         """All of the snapshot was read; say so if its last message was not for this stream."""
