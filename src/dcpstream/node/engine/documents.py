@@ -108,6 +108,11 @@ def live_item(vbucket: VBucket, key: bytes, unix_ns: int) -> StoredItem | None:
     return item
 
 
+def next_rev(vbucket: VBucket, meta: ItemMeta | None) -> int:
+    """The revision of the next version of a document; `meta` is of what there is now, a tombstone included."""
+    return (vbucket.max_deleted_rev if meta is None else meta.rev_seqno) + 1
+
+
 def store(
     vbucket: VBucket,
     key: bytes,
@@ -159,12 +164,14 @@ def _bury(vbucket: VBucket, key: bytes, meta: ItemMeta, unix_ns: int, *, is_expi
             value, datatype = encode_xattrs(kept), int(Datatype.XATTR)
     seqno = log.high_seqno + 1
     cas = vbucket.next_cas(unix_ns)
+    rev_seqno = meta.rev_seqno + 1
+    vbucket.max_deleted_rev = max(vbucket.max_deleted_rev, rev_seqno)
     encode = encode_stored_expiration if is_expiration else encode_stored_deletion
     frame = encode(
         vbid=vbucket.vbid,
         key=key,
         by_seqno=seqno,
-        rev_seqno=meta.rev_seqno + 1,
+        rev_seqno=rev_seqno,
         cas=cas,
         delete_time=unix_ns // 1_000_000_000,
         value=value,

@@ -114,7 +114,7 @@ def fast_set(
     engine = session.engine
     unix_ns = engine.unix_ns
     log = vbucket.log
-    rev_seqno = 1
+    rev_seqno = vbucket.max_deleted_rev + 1
     if key in log.rows.keys:
         meta = documents.live_meta(vbucket, key, unix_ns)
         assert meta is not None, "it was there a line ago"

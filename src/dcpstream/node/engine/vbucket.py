@@ -34,16 +34,29 @@ class VBucket:
         log: its history in the store.
         memory_start_seqno: first seqno that counts as being in memory.
         max_cas: the highest CAS given so far.
+        max_deleted_rev: the highest revision of a tombstone made here; a new key begins above it, so that a document
+            that was deleted, forgotten and written again never repeats a revision.
         topology: chains of node names as SET_VBUCKET gave them, JSON text; empty if none.
         vbuuid: the branch that is written now.
     """
 
-    __slots__ = ("is_active", "log", "max_cas", "memory_start_seqno", "topology", "vbid", "vbuuid", "wants_checkpoint")
+    __slots__ = (
+        "is_active",
+        "log",
+        "max_cas",
+        "max_deleted_rev",
+        "memory_start_seqno",
+        "topology",
+        "vbid",
+        "vbuuid",
+        "wants_checkpoint",
+    )
 
     def __init__(self, log: VBucketLog) -> None:
         self.vbid = log.vbid
         self.log = log
         self.max_cas = 0
+        self.max_deleted_rev = 0
         self.memory_start_seqno = log.high_seqno + 1
         self.topology = ""
         self.wants_checkpoint = False
@@ -105,6 +118,7 @@ class VBucket:
         failover_log = self.log.failover_log
         if state == VbucketState.ACTIVE and not self.is_active and not is_takeover:
             failover_log = self._branched(random)
+            self.close_checkpoint()
         self.log.set_state(state, failover_log)
         self.is_active = state == VbucketState.ACTIVE
         self.vbuuid = failover_log.newest.vbuuid

@@ -126,7 +126,7 @@ def store(session: Session, frame: Frame) -> None:
         datatype=datatype,
         flags=flags,
         expiration=expiration,
-        rev_seqno=meta.rev_seqno + 1 if meta is not None else 1,
+        rev_seqno=documents.next_rev(vbucket, meta),
     )
     written(session, frame, vbucket, result)
 
@@ -215,7 +215,7 @@ def count(session: Session, frame: Frame) -> None:
         datatype=Datatype.JSON | (Datatype.XATTR if section else 0),
         flags=flags,
         expiration=expiration,
-        rev_seqno=meta.rev_seqno + 1 if meta is not None else 1,
+        rev_seqno=documents.next_rev(vbucket, meta),
     )
     written(session, frame, vbucket, result, number.to_bytes(8, "big"))
 
