@@ -79,6 +79,10 @@ docs: $(STAMPS)/docs ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict --quiet
 	@echo 'open site/index.html'
 
+.PHONY: reference
+reference: setup ## write the generated pages of the documentation anew
+	@$(PY) tools/message_reference.py && $(PY) tools/user_reference.py
+
 .PHONY: format
 format: setup ## format the code, and mend what the linter can mend
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .
