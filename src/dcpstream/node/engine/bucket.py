@@ -57,18 +57,16 @@ class Bucket:
         return self.store.manifest
 
     def open(self) -> None:
-        """Take over what the store holds; vbuckets it lacks are created active.
+        """Take over what the store holds; in an empty store every vbucket is created, active.
 
         A store that was not closed cleanly may have lost its last writes, which somebody may have seen: every active
         vbucket then begins a new branch where that loss may have begun.
         """
-        held = self.store.vbuckets
+        held = dict(self.store.vbuckets)
         with self.store.metadata_batch():
-            for vbid in range(self.vbucket_count):
-                log = held.get(vbid)
-                if log is None:
-                    self._create(vbid, VbucketState.ACTIVE)
-                    continue
+            for vbid in range(self.vbucket_count) if not held else ():
+                self._create(vbid, VbucketState.ACTIVE)
+            for vbid, log in held.items():
                 vbucket = VBucket(log)
                 self.vbuckets[vbid] = vbucket
                 if vbucket.is_active and not self.store.was_clean:

@@ -49,7 +49,6 @@ class VBucket:
         "topology",
         "vbid",
         "vbuuid",
-        "wants_checkpoint",
     )
 
     def __init__(self, log: VBucketLog) -> None:
@@ -59,7 +58,6 @@ class VBucket:
         self.max_deleted_rev = 0
         self.memory_start_seqno = log.high_seqno + 1
         self.topology = ""
-        self.wants_checkpoint = False
         self.is_active = log.state == VbucketState.ACTIVE
         self.vbuuid = log.failover_log.newest.vbuuid
 
@@ -132,20 +130,18 @@ class VBucket:
         return self.log.failover_log.pushed(FailoverEntry(new_vbuuid(random), self.log.branch_seqno))
 
     def close_checkpoint(self) -> None:
-        """What is there now leaves memory as soon as it is persisted."""
-        self.wants_checkpoint = True
-        self.age_memory()
+        """Begin a checkpoint: what is there now counts as being on disk, whether or not it is persisted by now.
+
+        A server waits for the disk; here a producer reads both alike, and the line lies where it was drawn also if
+        more is written before the next commit.
+        """
+        self.memory_start_seqno = self.log.high_seqno + 1
 
     def age_memory(self) -> None:
-        """Move the start of memory; called when something was persisted."""
-        persisted = self.log.persisted_seqno
-        if self.wants_checkpoint and persisted >= self.log.high_seqno:
-            self.memory_start_seqno = persisted + 1
-            self.wants_checkpoint = False
-        elif self.log.high_seqno - self.memory_start_seqno >= 2 * MEMORY_ITEMS:
-            self.memory_start_seqno = max(
-                self.memory_start_seqno, min(persisted, self.log.high_seqno - MEMORY_ITEMS) + 1
-            )
+        """Move the start of memory behind what is persisted and old; called when something was persisted."""
+        high, start = self.log.high_seqno, self.memory_start_seqno
+        if high - start >= 2 * MEMORY_ITEMS:
+            self.memory_start_seqno = max(start, min(self.log.persisted_seqno, high - MEMORY_ITEMS) + 1)
 
 
 def new_failover_log(random: Random) -> FailoverLog:
