@@ -118,6 +118,23 @@ def step_back(refused: StreamOffset, rollback_seqno: int, earlier: Iterable[Stre
     return best if best.seqno else StreamOffset.ZERO
 
 
+def land(
+    recorded: StreamOffset, refused: StreamOffset, rollback_seqno: int, earlier: Iterable[StreamOffset]
+) -> StreamOffset:
+    """`step_back` for a planner, whose reader may have gone back by itself without telling.
+
+    Args:
+        recorded: the end offset as it was written when its batch was planned, before `complete`.
+        refused: the position that was refused: `recorded` when completed, or what an earlier call returned.
+        rollback_seqno, earlier: as for `step_back`.
+
+    Returns:
+        If the end was never completed on its branch, its batch may have been read on another branch, from any of the
+        recorded positions: none of them is known to be what the reader has. Then only the beginning is safe.
+    """
+    return StreamOffset.ZERO if recorded.snapshot_end is None else step_back(refused, rollback_seqno, earlier)
+
+
 def reachable_end(end_seqno: int, planned_vbuuid: int, state: BranchState) -> int:
     """How far a task can read towards its planned end on the branch that it found.
 
