@@ -250,6 +250,15 @@ def test_the_window_is_overshot_by_one_message_at_most(buffer_bytes):
         assert rows == [(0, count, 5), *range(1, count + 1), ("end", 0)]
 
 
+@pytest.mark.parametrize(("messages", "expected"), [(1, 1), (2, 2), (4, 4)])
+def test_a_window_filled_to_the_byte_is_full(messages, expected):
+    # A marker of 44 bytes, then mutations of 24 + 31 + 2 + 1 (collection prefixes are not sent here).
+    client = Client(filled(9))
+    client.control(b"connection_buffer_size", b"%d" % (44 + (messages - 1) * 58))
+    client.request()
+    assert len([frame for frame in client.all() if frame.is_request]) == expected
+
+
 def test_the_window_counts_what_is_sent_not_what_is_stored():
     # Stream ids make messages longer than their stored form.
     client = Client(filled(50), features=COLLECTIONS)
