@@ -206,6 +206,4 @@ def _confirmed(
         elif at < lane_end:
             walked, at = _walk(buffer, at, stop, until=lane_end)
             pieces.append(np.array(walked, np.int64))
-            if at < lane_end:  # the frame there is not whole: nothing follows
-                break
     return np.concatenate(pieces), at

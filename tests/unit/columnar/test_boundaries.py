@@ -114,6 +114,12 @@ def test_bytes_behind_the_stop_are_not_read() -> None:
         assert find_boundaries(buffer + buffer, 0, cut)[1] == find_boundaries(buffer[:cut], 0, cut)[1]
 
 
+def test_the_last_frame_is_a_header_alone() -> None:
+    buffer = stream(900, lambda _: 50) + build.frame(0x5C)
+    check(buffer)
+    assert find_boundaries(buffer, 0, len(buffer))[1] == len(buffer)
+
+
 def test_begin_in_the_middle() -> None:
     buffer = stream(900, lambda _: 50)
     start = find_boundaries(buffer, 0, len(buffer))[0][10]

@@ -212,11 +212,28 @@ class TestFlexibleFraming:
         assert chunk.stream_ids[:4].tolist() == [1, 65535, 0, 4]
         assert chunk.expiry[:4].tolist() == [0, 8, 0, 0]
 
+    def test_the_index_is_not_changed(self) -> None:
+        buffer = build.mutation(seqno=7, stream_id=1) * 60
+        index = scan(buffer)
+        assert index.headers is not None
+        words = index.headers.words.copy()
+        decode_wire(buffer, index, IDS)
+        np.testing.assert_array_equal(index.headers.words, words)
+
     def test_not_asked_for(self) -> None:
         assert decode(b"".join(many([build.mutation(stream_id=1)]))).stream_ids is None
 
     @pytest.mark.parametrize(
-        "framing", [b"", b"\x00", b"\x22\x00\x09\x00", b"\x00\x22\x00\x09", b"\xf0\x01", b"\x2f\x00" + bytes(15)[:0]]
+        "framing",
+        [
+            b"",
+            b"\x00",
+            b"\x22\x00\x09\x00",
+            b"\x00\x22\x00\x09",
+            b"\x11\x01\x00",
+            b"\xf0\x01",
+            b"\x2f\x00" + bytes(15)[:0],
+        ],
     )
     def test_other_elements_beside_it(self, framing: bytes) -> None:
         odd = build.frame(0x57, magic=0x08, framing=framing, extras=bytes(31), key=b"\0k", value=b"v")

@@ -85,6 +85,13 @@ def test_the_largest_frame_is_awaited() -> None:
     assert scan(bytes(head)).consumed == 0
 
 
+def test_the_largest_frame_among_many() -> None:
+    largest = build.mutation(b"\0k", bytes(MAX_FRAME_BYTES - 24 - 31 - 2))
+    assert len(largest) == MAX_FRAME_BYTES
+    index = scan(build.mutation() * 100 + largest + build.mutation())
+    assert len(index) == 102
+
+
 @pytest.mark.parametrize("before", [b"", MANY], ids=["alone", "after many"])
 def test_the_first_byte_of_an_incomplete_header_is_looked_at(before: bytes) -> None:
     with pytest.raises(FrameError) as caught:
