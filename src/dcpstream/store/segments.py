@@ -14,8 +14,9 @@ from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.runtime import File, FileSystem
 from dcpstream.store.blocks import DAMAGE_HINT, SEGMENT_HEADER, decode_segment_header, encode_segment_header
 
-SEGMENT_BYTES = 64 * 1024 * 1024
-"""A segment that has reached this size is closed and a new one begun: the unit of opening and of compaction."""
+SEGMENT_BYTES = 128 * 1024 * 1024
+"""A segment that has reached this size is closed and a new one begun: what opening holds in memory, and what compaction
+rewrites, at a time. Smaller ones make opening dearer (measured: 64 MiB +7 % CPU at 1,024 vbuckets)."""
 MAX_SEGMENT_BYTES = 2**32 - 1
 """Offsets in a file are u32."""
 JOIN_BYTES = 4 * 1024 * 1024
