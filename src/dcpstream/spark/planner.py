@@ -223,13 +223,6 @@ def balance(
     return result
 
 
-def backlog_of(at: SourceOffset, high_seqnos: Mapping[int, int]) -> dict[int, int]:
-    """Vbucket → seqnos that are still to come, never below 0."""
-    return {
-        vbid: max(0, high_seqnos[vbid] - entry.at.seqno) for vbid, entry in at.vbuckets.items() if vbid in high_seqnos
-    }
-
-
 def _continues(at: StreamOffset, state: BranchState) -> bool:
     """Whether the position lies on the branch that is written now."""
     return at.seqno == 0 or (at.vbuuid == state.vbuuid and at.seqno <= state.high_seqno)

@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dcpstream.errors import AuthenticationFailed, ConfigError, ConnectionLost, OffsetError, RollbackRequired
+from dcpstream.model import StreamOffset
+from dcpstream.spark.coordinator import FULL_OBSERVATION_INTERVAL_S, Coordinator
+from dcpstream.spark.offsets import SourceOffset
+from dcpstream.spark.options import OffsetSpec, SourceOptions
+from tests.unit.spark.model import FakeClock, FakeCluster
+
+NEEDED = {"connectionString": "couchbase://localhost", "username": "u", "password": "p", "bucket": "b"}
+
+
+class Setup:
+    """A coordinator of a fake cluster with two vbuckets of three rows each."""
+
+    def __init__(self, default: OffsetSpec | None = None, **options: str) -> None:
+        self.cluster = FakeCluster(2)
+        self.clock = FakeClock()
+        for vbid in (0, 1):
+            for number in range(3):
+                self.cluster.write(vbid, f"k{number}", number)
+        self.options = SourceOptions.parse({**NEEDED, **options})
+        self.default = default or OffsetSpec("earliest")
+        self.coordinator = self.another()
+
+    def another(self) -> Coordinator:
+        return Coordinator(
+            self.options, default_start=self.default, connect=lambda options: self.cluster, clock=self.clock
+        )
+
+    def first(self, limit: int | None = None) -> dict[str, Any]:
+        return self.coordinator.next_offset(self.coordinator.start_marker().to_json(), limit)
+
+    def fail_over(self, vbid: int, at: int) -> None:
+        self.cluster.add_replica(vbid, at, at)
+        self.cluster.fail_over(vbid)
+
+
+def seqnos(data: dict[str, Any]) -> list[int]:
+    return [int(entry["at"][1]) for entry in data["vbuckets"].values()]
+
+
+def test_the_marker_asks_nobody() -> None:
+    setup = Setup()
+    assert setup.coordinator.start_marker().to_json() == {"v": 1, "start": "earliest"}
+    assert setup.cluster.questions == []
+
+
+def test_the_first_end_holds_where_latest_was() -> None:
+    setup = Setup(OffsetSpec("latest"))
+    end = setup.first()
+    assert seqnos(end) == [3, 3]
+    setup.cluster.write(0, "later", 1)
+    # A restart before the first commit: the same batch, planned from what was logged, not from what is latest now.
+    again = setup.another()
+    assert again.ranges({"v": 1, "start": "latest"}, json.loads(json.dumps(end))) == []
+    then = again.next_offset(end, None)
+    (planned,) = again.ranges(end, then)
+    assert (planned.range.start.seqno, planned.range.end_seqno) == (3, 4)
+
+
+def test_nothing_new_gives_back_the_very_same_offset() -> None:
+    setup = Setup()
+    end = setup.first()
+    assert setup.coordinator.next_offset(end, None) is end
+    asked = len(setup.cluster.questions)
+    assert setup.coordinator.next_offset(end, None) is end
+    assert setup.cluster.questions[asked:] == ["high_seqnos"], "an idle bucket costs one question a node"
+
+
+def test_all_branches_are_looked_at_now_and_then() -> None:
+    setup = Setup(onRollback="rewindAndMark")
+    end = setup.first()
+    assert setup.coordinator.next_offset(end, None) is end
+    setup.fail_over(0, 3)
+    assert setup.coordinator.next_offset(end, None) is end, "nothing moved, so nobody was asked"
+    setup.clock.now += FULL_OBSERVATION_INTERVAL_S
+    assert setup.coordinator.next_offset(end, None) is end, "the position is whole and the new branch begins there"
+
+
+def test_a_failover_of_a_vbucket_that_stood_still_costs_nothing() -> None:
+    setup = Setup(onRollback="rewindAndMark")
+    end = setup.first()
+    setup.coordinator.next_offset(end, None)
+    setup.fail_over(0, 3)
+    setup.cluster.write(0, "new", 1)
+    then = setup.coordinator.next_offset(end, None)
+    (planned,) = setup.coordinator.ranges(end, then)
+    assert planned.rolled_back_from is None
+    # Another process does not know that the bounds were completed meanwhile, and must assume the worst.
+    then = setup.another().next_offset(end, None)
+    (planned,) = setup.coordinator.ranges(end, then)
+    assert planned.rolled_back_from is not None
+
+
+def test_a_rollback_with_policy_fail_says_what_to_do() -> None:
+    setup = Setup()
+    end = setup.first()
+    setup.coordinator.next_offset(end, None)
+    setup.fail_over(1, 1)
+    setup.cluster.write(1, "new", 1)
+    with pytest.raises(RollbackRequired, match="onRollback=rewindAndMark") as raised:
+        setup.coordinator.next_offset(end, None)
+    assert raised.value.vbid == 1
+
+
+@pytest.mark.parametrize(("rewind_to", "expected"), [("recorded", 3), ("zero", 0)])
+def test_a_rollback_goes_back_as_far_as_asked(rewind_to: str, expected: int) -> None:
+    setup = Setup(onRollback="rewindAndMark", rewindTo=rewind_to)
+    one = setup.first()
+    setup.coordinator.next_offset(one, None)
+    for number in range(4):
+        setup.cluster.write(0, f"n{number}", 1)
+    two = setup.coordinator.next_offset(one, None)
+    assert setup.coordinator.next_offset(two, None) is two
+    setup.fail_over(0, 5)
+    setup.cluster.write(0, "other", 1)
+    three = setup.coordinator.next_offset(two, None)
+    (planned,) = setup.coordinator.ranges(two, three)
+    assert planned.rolled_back_from is not None
+    assert (planned.rolled_back_from.seqno, planned.range.start.seqno, planned.range.end_seqno) == (7, expected, 6)
+
+
+def test_available_now_stops_at_the_target() -> None:
+    setup = Setup()
+    setup.coordinator.freeze_target()
+    setup.cluster.write(0, "later", 1)
+    end = setup.first(2)
+    rounds = 1
+    while (then := setup.coordinator.next_offset(end, 2)) is not end:
+        end = then
+        rounds += 1
+    assert seqnos(end) == [3, 3]
+    assert rounds >= 3
+
+
+def test_a_batch_goes_from_start_to_end() -> None:
+    setup = Setup(startingOffsets='{"0": "1"}', endingOffsets='{"0": "2", "1": "2"}')
+    start, end = setup.coordinator.batch()
+    ranges = {one.range.vbid: one.range for one in setup.coordinator.ranges_between(start, end)}
+    assert [(ranges[vbid].start.seqno, ranges[vbid].end_seqno) for vbid in (0, 1)] == [(1, 2), (0, 2)]
+    assert setup.coordinator.tasks_of([]) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("endingOffsets", '{"0": "4"}'), ("endingOffsets", '{"0": "x"}'), ("startingOffsets", '{"0": []}'),
+     ("startingOffsets", '{"5": "1"}')],
+)  # fmt: skip
+def test_positions_that_cannot_be_are_refused(option: str, value: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Setup(**{option: value}).coordinator.batch()
+    assert raised.value.option == option
+
+
+def test_a_start_of_another_history_is_refused() -> None:
+    with pytest.raises(RollbackRequired, match="vbucket 0"):
+        Setup(startingOffsets='{"0": {"vbuuid": "77", "seqno": "2"}}').coordinator.batch()
+
+
+def test_a_checkpoint_of_another_bucket_is_refused() -> None:
+    setup = Setup()
+    end = setup.first()
+    setup.cluster.active.append(setup.cluster.active[0])
+    with pytest.raises(OffsetError, match="2 vbuckets"):
+        setup.coordinator.next_offset(end, None)
+    with pytest.raises(OffsetError, match="did not write"):
+        setup.coordinator.next_offset({"partition": 1}, None)
+
+
+class Away(FakeCluster):
+    """A cluster that does not answer for a while; the clock runs meanwhile."""
+
+    failures = 0
+    error: Exception = ConnectionLost("nobody listens")
+
+    def high_seqnos(self) -> dict[int, int]:
+        self._fail()
+        return super().high_seqnos()
+
+    def observe(self, vbids: Any = None) -> Any:
+        self._fail()
+        return super().observe(vbids)
+
+    def _fail(self) -> None:
+        if self.failures:
+            self.failures -= 1
+            self.clock.now += 1
+            raise self.error
+
+    clock: FakeClock
+
+
+def away(failures: int, **options: str) -> tuple[Coordinator, Away, dict[str, Any]]:
+    cluster = Away(1)
+    cluster.write(0, "k", 1)
+    cluster.clock = FakeClock()
+    coordinator = Coordinator(
+        SourceOptions.parse({**NEEDED, **options}),
+        default_start=OffsetSpec("earliest"),
+        connect=lambda options: cluster,
+        clock=cluster.clock,
+    )
+    end = coordinator.next_offset(coordinator.start_marker().to_json(), None)
+    cluster.write(0, "k", 2)
+    cluster.failures = failures
+    return coordinator, cluster, end
+
+
+def test_a_query_outlives_a_node_that_is_away_for_a_while() -> None:
+    coordinator, _, end = away(3, idleTimeout="10")
+    assert [coordinator.next_offset(end, None) is end for _ in range(4)] == [True, True, True, False]
+
+
+def test_a_query_gives_up_after_the_idle_timeout() -> None:
+    coordinator, _, end = away(9, idleTimeout="2")
+    assert coordinator.next_offset(end, None) is end
+    assert coordinator.next_offset(end, None) is end
+    with pytest.raises(ConnectionLost, match="nobody listens"):
+        coordinator.next_offset(end, None)
+
+
+def test_a_wrong_password_is_told_at_once() -> None:
+    coordinator, cluster, end = away(1)
+    cluster.error = AuthenticationFailed("wrong password")
+    with pytest.raises(AuthenticationFailed):
+        coordinator.next_offset(end, None)
+
+
+def test_a_run_that_ends_waits_for_the_cluster() -> None:
+    coordinator, _, end = away(2)
+    coordinator.freeze_target()
+    assert seqnos(coordinator.next_offset(end, None)) == [2]
+
+
+def test_lag_is_reported_as_an_offset() -> None:
+    coordinator, cluster, _ = away(0)
+    report = coordinator.report()
+    assert report is not None
+    assert report.vbuckets[0].at.seqno == 2
+    cluster.failures = 1
+    assert coordinator.report() is None
+
+
+def test_without_a_known_start_the_end_holds_for_every_start() -> None:
+    setup = Setup()
+    end = setup.coordinator.unanchored_offset()
+    offset = SourceOffset.from_json(end, bucket="b", collections=None)
+    assert offset.vbuckets[0].at == StreamOffset(1000, 3, 0, None)
+    logged = SourceOffset.starting_at("b", None, {0: StreamOffset(1000, 2, 1, None), 1: StreamOffset.ZERO}).to_json()
+    ranges = {one.range.vbid: one.range for one in setup.coordinator.ranges(logged, end)}
+    assert ranges[0].start == StreamOffset(1000, 2, 1, 3), "completed by what the node says now"
+
+
+def test_close_twice() -> None:
+    setup = Setup()
+    setup.first()
+    setup.coordinator.close()
+    setup.coordinator.close()
+    assert setup.cluster.questions.count("close") == 1

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dcpstream.columnar import CHANGE_SCHEMA
+from dcpstream.errors import ConfigError
+from dcpstream.spark.options import OnRollback, RewindTo, SourceOptions, option_table
+
+NEEDED = {"connectionString": "couchbase://localhost", "username": "u", "password": "secret", "bucket": "b"}
+
+
+def test_defaults() -> None:
+    options = SourceOptions.parse(NEEDED)
+    assert options.columns == tuple(CHANGE_SCHEMA.names)
+    assert options.collections is None
+    assert options.starting_offsets is None
+    assert options.ending_offsets.kind == "latest"
+    assert (options.on_rollback, options.rewind_to) == (OnRollback.FAIL, RewindTo.RECORDED)
+    assert options.max_offsets_per_trigger == 1_000_000
+
+
+def test_names_and_words_are_taken_in_any_case() -> None:
+    lower = {name.lower(): value for name, value in NEEDED.items()}
+    options = SourceOptions.parse(
+        {**lower, "ONROLLBACK": "rewindandmark", "valueformat": "String", "numpartitions": "3"}
+    )
+    assert options.on_rollback is OnRollback.REWIND_AND_MARK
+    assert options.value_format == "string"
+    assert options.num_partitions == 3
+
+
+def test_lists() -> None:
+    options = SourceOptions.parse({**NEEDED, "collections": "s.b, a", "columns": "SEQNO,key"})
+    assert options.collections == ("a", "s.b")
+    assert options.columns == ("seqno", "key")
+
+
+def test_the_password_is_not_shown() -> None:
+    assert "secret" not in repr(SourceOptions.parse(NEEDED))
+    with pytest.raises(ConfigError) as raised:
+        SourceOptions.parse({**NEEDED, "passwort": "secret"})
+    assert "secret" not in str(raised.value)
+    assert "password" in str(raised.value)
+
+
+@pytest.mark.parametrize("missing", sorted(NEEDED))
+def test_needed_options_are_asked_for_by_name(missing: str) -> None:
+    given = {name: value for name, value in NEEDED.items() if name != missing}
+    with pytest.raises(ConfigError, match=missing) as raised:
+        SourceOptions.parse(given)
+    assert raised.value.option == missing
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "allowed"),
+    [
+        ("connectionString", "http://x", ""),
+        ("bucket", " ", "not empty"),
+        ("startingOffsets", "newest", "earliest or latest"),
+        ("startingOffsets", "{}", "earliest or latest"),
+        ("startingOffsets", '{"x": "1"}', "not a vbucket"),
+        ("endingOffsets", "earliest", "latest"),
+        ("maxOffsetsPerTrigger", "0", "from 1"),
+        ("maxOffsetsPerTrigger", "many", "whole number"),
+        ("numPartitions", "-1", "from 1 to 1024"),
+        ("valueFormat", "json", "binary, string"),
+        ("columns", "key,nothing", "key, value"),
+        ("columns", "key,key", "different"),
+        ("collections", "a..b", "scope.collection"),
+        ("onRollback", "ignore", "fail, rewindAndMark"),
+        ("rewindTo", "1", "recorded, zero"),
+        ("connectTimeout", "0", "seconds"),
+        ("flowControlBufferBytes", "1", "65536"),
+    ],
+)
+def test_a_wrong_value_names_option_value_and_what_is_allowed(option: str, value: str, allowed: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        SourceOptions.parse({**NEEDED, option: value})
+    assert raised.value.option == option
+    assert raised.value.value == value
+    assert allowed in raised.value.allowed
+    assert repr(value) in str(raised.value)
+
+
+def test_an_unknown_option_gets_a_hint() -> None:
+    with pytest.raises(ConfigError, match="did you mean startingOffsets"):
+        SourceOptions.parse({**NEEDED, "startingOffset": "latest"})
+
+
+def test_offsets_as_json() -> None:
+    positions = {"0": "12", "1": {"vbuuid": "5", "seqno": "7"}}
+    assert SourceOptions.parse({**NEEDED, "startingOffsets": json.dumps(positions)}).starting_offsets is not None
+    whole = {"v": 1, "bucket": "b", "collections": None, "vbuckets": {"3": {"at": ["1", "2", "0", None, "0"]}}}
+    spec = SourceOptions.parse({**NEEDED, "endingOffsets": json.dumps(whole)}).ending_offsets
+    assert (spec.kind, list(spec.positions)) == ("positions", [3])
+
+
+def test_the_table_of_options_is_complete() -> None:
+    attributes = {option.attribute for option in option_table()}
+    assert attributes == set(SourceOptions.__dataclass_fields__)

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcpstream.client.ranges import VbucketRange
+from dcpstream.client.resume import BranchState
+from dcpstream.model import FailoverLog, StreamOffset
+from dcpstream.spark import planner
+from dcpstream.spark.offsets import Rewind, SourceOffset, VbucketOffset
+from dcpstream.spark.planner import PlannedRange
+
+BACKLOGS = st.dictionaries(st.integers(0, 1023), st.integers(1, 10_000), max_size=40)
+
+
+def state(vbuuid: int, high: int, *older: tuple[int, int]) -> BranchState:
+    return BranchState(vbuuid, high, FailoverLog.of((vbuuid, older[-1][1] if older else 0), *older))
+
+
+def offset(**entries: VbucketOffset) -> SourceOffset:
+    return SourceOffset("b", None, {int(name[1:]): entry for name, entry in entries.items()})
+
+
+@given(BACKLOGS, st.none() | st.integers(0, 50_000), st.integers(1, 8))
+def test_a_limit_is_kept_and_used(backlog: dict[int, int], limit: int | None, tasks: int) -> None:
+    takes = planner.share_out(backlog, limit, tasks)
+    assert all(0 < take <= backlog[vbid] for vbid, take in takes.items())
+    total = sum(takes.values())
+    if limit is None or sum(backlog.values()) <= limit:
+        assert takes == backlog
+    else:
+        assert total <= limit
+        # Someone may be held back by a task's share; else the limit is used up.
+        share = max(1, -(-limit // tasks))
+        assert total == limit or all(takes.get(vbid, 0) == min(size, share) for vbid, size in backlog.items())
+
+
+@given(BACKLOGS, st.integers(1, 5_000), st.integers(1, 4))
+def test_a_limit_delays_but_never_starves(backlog: dict[int, int], limit: int, tasks: int) -> None:
+    left = dict(backlog)
+    rounds = 0
+    while left:
+        takes = planner.share_out(left, limit, tasks)
+        assert takes
+        left = {vbid: size - takes.get(vbid, 0) for vbid, size in left.items() if size > takes.get(vbid, 0)}
+        rounds += 1
+    assert rounds <= sum(backlog.values()) / max(1, limit // tasks) + len(backlog) + 1
+
+
+def test_few_vbuckets_end_inside_a_snapshot() -> None:
+    takes = planner.share_out(dict.fromkeys(range(1000), 1000), 100_000, 2)
+    assert sum(take < 1000 for take in takes.values()) <= 1
+    assert sorted(takes) == list(range(100)), "neighbours, so that a table by vbucket is touched in few files"
+
+
+def test_a_planned_end_has_conservative_bounds_and_remembers_its_start() -> None:
+    old = StreamOffset(7, 3, 3, 3)
+    at = StreamOffset(7, 10, 3, None)
+    start = offset(v0=VbucketOffset(at, (old,)))
+    observed = {0: state(7, 25)}
+    completed = planner.completed(start, observed)
+    assert completed.vbuckets[0].at == StreamOffset(7, 10, 3, 25)
+    end = planner.plan_end_offset(completed, observed, {}, limit=5)
+    assert end.vbuckets[0] == VbucketOffset(StreamOffset(7, 15, 10, None), (StreamOffset(7, 10, 3, 25), old))
+    (planned,) = planner.planned_ranges(start, end, to_zero=False)
+    assert planned.range == VbucketRange(0, StreamOffset(7, 10, 3, 25), 15, (old,), 7)
+    assert planner.planned_ranges(start, end, to_zero=True)[0].range.earlier == ()
+
+
+def test_nothing_new_is_the_same_offset() -> None:
+    start = offset(v0=VbucketOffset(StreamOffset(7, 10, 3, None)))
+    completed = planner.completed(start, {0: state(7, 10)})
+    assert planner.plan_end_offset(completed, {0: state(7, 10)}, {}) is completed
+    assert planner.plan_end_offset(start, {}, {}) is start, "an unknown node moves nothing"
+
+
+def test_a_vbucket_that_does_not_move_keeps_its_bounds_and_gets_no_task() -> None:
+    start = offset(v0=VbucketOffset(StreamOffset(7, 10, 3, 12)), v1=VbucketOffset(StreamOffset(8, 1, 0, 1)))
+    end = planner.plan_end_offset(start, {0: state(7, 12), 1: state(8, 9)}, {}, target={1: 9})
+    assert end.vbuckets[0] == start.vbuckets[0]
+    assert [planned.range.vbid for planned in planner.planned_ranges(start, end, to_zero=False)] == [1]
+
+
+def test_only_a_changed_branch_or_a_lost_end_is_suspect() -> None:
+    at = StreamOffset(7, 10, 3, 10)
+    start = offset(
+        v0=VbucketOffset(at), v1=VbucketOffset(at), v2=VbucketOffset(at), v3=VbucketOffset(StreamOffset.ZERO)
+    )
+    observed = {0: state(7, 10), 1: state(9, 20, (7, 10)), 2: state(7, 9), 3: state(5, 3)}
+    assert set(planner.suspects(start, observed)) == {1, 2}
+
+
+def test_a_position_without_an_end_is_not_completed_by_another_branch() -> None:
+    start = offset(v0=VbucketOffset(StreamOffset(7, 10, 3, None)))
+    assert planner.completed(start, {0: state(9, 40, (7, 10))}) == start
+
+
+def test_a_refused_position_goes_back_to_a_recorded_one() -> None:
+    old, older = StreamOffset(7, 6, 2, 8), StreamOffset(7, 2, 2, 2)
+    entry = VbucketOffset(StreamOffset(7, 10, 6, 12), (old, older))
+    assert planner.landing(entry, entry.at, 7, to_zero=False) == old
+    assert planner.landing(entry, old, 5, to_zero=False) == older
+    assert planner.landing(entry, older, 1, to_zero=False) == StreamOffset.ZERO
+    assert planner.landing(entry, entry.at, 7, to_zero=True) == StreamOffset.ZERO
+    unknown = VbucketOffset(StreamOffset(7, 10, 6, None), (old, older))
+    assert planner.landing(unknown, unknown.at, 7, to_zero=False) == StreamOffset.ZERO, "nobody knows where it stands"
+
+
+def test_a_rollback_begins_the_batch_at_the_accepted_position() -> None:
+    old = StreamOffset(7, 6, 2, 8)
+    start = offset(v0=VbucketOffset(StreamOffset(7, 10, 6, 12), (old, StreamOffset(7, 8, 6, 9))))
+    observed = {0: state(9, 20, (7, 8))}
+    end = planner.plan_end_offset(start, observed, {0: old}, limit=4)
+    assert end.vbuckets[0] == VbucketOffset(StreamOffset(9, 10, 6, None), (old,), Rewind(old, 9))
+    (planned,) = planner.planned_ranges(start, end, to_zero=False)
+    assert planned == PlannedRange(VbucketRange(0, old, 10, (), 9), StreamOffset(7, 10, 6, 12), 9)
+    # The next batch does not tell it again.
+    later = planner.plan_end_offset(planner.completed(end, observed), observed, {})
+    (planned,) = planner.planned_ranges(end, later, to_zero=False)
+    assert planned.rolled_back_from is None
+
+
+def test_a_rollback_is_told_even_if_the_limit_leaves_no_rows() -> None:
+    start = offset(v0=VbucketOffset(StreamOffset(7, 10, 6, 12)))
+    end = planner.plan_end_offset(start, {0: state(9, 20, (7, 8))}, {0: StreamOffset.ZERO}, limit=0)
+    (planned,) = planner.planned_ranges(start, end, to_zero=True)
+    assert (planned.seqnos, planned.rolled_back_from) == (0, StreamOffset(7, 10, 6, 12))
+    again = planner.plan_end_offset(end, {0: state(9, 20, (7, 8))}, {})
+    (planned,) = planner.planned_ranges(end, again, to_zero=True)
+    assert (planned.range.start, planned.range.end_seqno, planned.rolled_back_from) == (StreamOffset.ZERO, 20, None)
+
+
+@given(st.dictionaries(st.integers(0, 200), st.integers(0, 50_000), min_size=1, max_size=60), st.integers(1, 8))
+def test_tasks_hold_each_range_once_on_its_own_node(sizes: dict[int, int], tasks: int) -> None:
+    ranges = [PlannedRange(VbucketRange(vbid, StreamOffset.ZERO, size)) for vbid, size in sizes.items()]
+    node_of = {vbid: f"n{vbid % 3}" for vbid in sizes if vbid % 7}
+    result = planner.balance(ranges, node_of, tasks)
+    assert sorted(one.range.vbid for _, members in result for one in members) == sorted(sizes)
+    for node, members in result:
+        assert all(node_of.get(one.range.vbid, "") == node for one in members)
+    assert len(result) <= max(tasks + 2, 4)
+
+
+def test_tasks_are_of_about_one_size() -> None:
+    ranges = [PlannedRange(VbucketRange(vbid, StreamOffset.ZERO, 100 + vbid)) for vbid in range(1024)]
+    sizes = [sum(one.seqnos for one in members) for _, members in planner.balance(ranges, {}, 2)]
+    assert len(sizes) == 2
+    assert max(sizes) - min(sizes) <= 1200
+    few = [PlannedRange(VbucketRange(vbid, StreamOffset.ZERO, 1)) for vbid in range(10)]
+    assert len(planner.balance(few, {}, 8)) == 1, "a task costs more than ten rows"
