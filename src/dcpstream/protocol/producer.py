@@ -377,7 +377,8 @@ class ProducerConnection:
         """Bytes to send now, in order; empty if there is nothing to do until something comes in or changes.
 
         Args:
-            max_bytes: a soft limit: answers go out whole, and one message may exceed it.
+            max_bytes: a soft limit: answers go out whole, and a stream's turn is not cut short, so up to twice as much
+                and a message may come.
             now: seconds of a monotonic clock.
         """
         if self.close_reason is not None:
@@ -390,12 +391,13 @@ class ProducerConnection:
             made += len(piece)
         ready, window = self._ready, self.window
         is_sequential = self.settings.backfill_order == "sequential"
+        turn_bytes = min(self.limits.turn_bytes, max_bytes)
         while ready and made < max_bytes:
             credit = window.credit_bytes
             if credit == 0:
                 break
             stream = ready.popleft()
-            pieces = stream.produce(credit, min(self.limits.turn_bytes, max_bytes - made))
+            pieces = stream.produce(credit, turn_bytes)
             size = sum(map(len, pieces))
             window.sent(size)
             made += size

@@ -49,6 +49,11 @@ _MARKER_V2 = struct.Struct(">QQIQQ")
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 
+# Plain ints: flags are combined for each snapshot of each stream, and enum arithmetic is slow.
+_FROM_DISK = int(MarkerFlag.DISK | MarkerFlag.CHECKPOINT)
+_FROM_MEMORY = int(MarkerFlag.MEMORY)
+_NEW_CHECKPOINT = int(MarkerFlag.MEMORY | MarkerFlag.CHECKPOINT)
+
 SKIPPED_MESSAGES_MAX = 10_000
 """Messages a filter may drop in a row before the client is told how far the stream has come: the server's
 dcp_backfill_antilag_interval."""
@@ -104,6 +109,8 @@ class ProducerStream:
     __slots__ = (
         "_checkpoint_seqno",
         "_has_marker_v2",
+        "_ignores_purge",
+        "_is_disk_only",
         "_is_first_marker",
         "_known_manifest_uid",
         "_purge_seqno",
@@ -162,6 +169,8 @@ class ProducerStream:
         self.bytes_sent = 0
         self._source = source
         self._has_marker_v2 = has_marker_v2
+        self._is_disk_only = bool(flags & StreamFlag.DISK_ONLY)
+        self._ignores_purge = bool(flags & StreamFlag.IGNORE_PURGED_TOMBSTONES)
         self._known_manifest_uid = source.manifest.uid
         self._purge_seqno = view.purge_seqno
         self._is_first_marker = True
@@ -238,12 +247,7 @@ class ProducerStream:
         A client that began its present snapshot with nothing cannot miss a deletion.
         """
         purge = self.view.purge_seqno
-        return (
-            purge > self._purge_seqno
-            and base_seqno > 0
-            and self.last_read_seqno < purge
-            and not self.flags & StreamFlag.IGNORE_PURGED_TOMBSTONES
-        )
+        return purge > self._purge_seqno and base_seqno > 0 and self.last_read_seqno < purge and not self._ignores_purge
 
     def _open_snapshot(self) -> Buffer | None:
         """Announce what the log holds beyond the position."""
@@ -254,7 +258,7 @@ class ProducerStream:
         if self._was_purged(position):
             self.end(StreamEndReason.ROLLBACK)
             return b""
-        is_disk_only = bool(self.flags & StreamFlag.DISK_ONLY)
+        is_disk_only = self._is_disk_only
         limit = view.persisted_seqno if is_disk_only else view.high_seqno
         if limit <= position:
             if not is_disk_only:
@@ -280,12 +284,12 @@ class ProducerStream:
 
     def _marker(self, position: int, end: int, *, is_disk: bool, memory_start: int) -> bytes:
         if is_disk:
-            flags = MarkerFlag.DISK | MarkerFlag.CHECKPOINT
+            flags = _FROM_DISK
         else:
-            flags = MarkerFlag.MEMORY
+            flags = _FROM_MEMORY
             is_new_checkpoint = self._checkpoint_seqno is None or self._checkpoint_seqno < memory_start <= position + 1
             if is_new_checkpoint:
-                flags |= MarkerFlag.CHECKPOINT
+                flags = _NEW_CHECKPOINT
                 self._checkpoint_seqno = memory_start
         start = position + 1
         if self._is_first_marker:
@@ -343,7 +347,7 @@ class ProducerStream:
     def _snapshot_done(self) -> None:
         self.last_read_seqno = self._snapshot_limit
         self._snapshot_end = None
-        if self.is_backfilling and not self.flags & StreamFlag.DISK_ONLY:
+        if self.is_backfilling and not self._is_disk_only:
             self._go(StreamState.IN_MEMORY)
         self._check_filter()
 
