@@ -2,8 +2,9 @@
 
     python tools/judge.py [SCENARIO ...]          a prefix such as s15 is enough; without any, all of them
 
-Starts a node in memory with 1,024 vbuckets and the three users the scenarios need, lets tests/scenarios/run.py drive
-it, and tests/scenarios/compare.py judge. Exit status 0 only if every scenario ran and nothing differs.
+Starts a node with 1,024 vbuckets and the three users the scenarios need, lets tests/scenarios/run.py drive it, and
+tests/scenarios/compare.py judge. The node keeps its data on disk, as the real server does; `--memory` keeps it in
+memory, where steps that need persistence differ. Exit status 0 only if every scenario ran and nothing differs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import dcpstream
@@ -34,14 +36,17 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / ".cache" / "judge", help="where the recordings go")
     parser.add_argument("--show", type=int, default=8, help="differences to print of each scenario")
     parser.add_argument("--timeout", type=int, default=SCENARIO_TIMEOUT_S, help="seconds a scenario may take")
+    parser.add_argument("--memory", action="store_true", help="a node that keeps nothing on disk")
     arguments = parser.parse_args()
     shutil.rmtree(arguments.out, ignore_errors=True)
     arguments.out.mkdir(parents=True)
 
-    with dcpstream.Node(vbuckets=1024, username="@admin", password="password", users=USERS) as node:
-        print(f"node on port {node.port}, recordings in {arguments.out}", flush=True)
-        address = ["--port", str(node.port), "--out", str(arguments.out), "--timeout", str(arguments.timeout)]
-        ran = run("run.py", *address, *arguments.scenarios)
+    with tempfile.TemporaryDirectory(prefix="dcpstream-judge-") as directory:
+        path = None if arguments.memory else directory
+        with dcpstream.Node(vbuckets=1024, path=path, username="@admin", password="password", users=USERS) as node:
+            print(f"node on port {node.port}, recordings in {arguments.out}", flush=True)
+            address = ["--port", str(node.port), "--out", str(arguments.out), "--timeout", str(arguments.timeout)]
+            ran = run("run.py", *address, *arguments.scenarios)
 
     status = ran
     for name in sorted(path.stem for path in arguments.out.glob("*.jsonl")):
