@@ -51,7 +51,8 @@ def rows(draw: Any) -> bytes:
         fields["delete_time"] = draw(u32)
     else:
         fields["delete_time"] = draw(st.one_of(st.none(), u32))
-    return kind(draw(keys), value, **fields)
+    row: bytes = kind(draw(keys), value, **fields)
+    return row
 
 
 frames = st.one_of(rows(), rows(), rows(), st.sampled_from(build.controls()))

@@ -10,9 +10,9 @@ opaque, and what to do about control frames is the caller's.
 
 from dcpstream.columnar.changes import ChangeContext, rollback_row, to_changes
 from dcpstream.columnar.chunk import WIRE_SCHEMA, DecodeOptions, WireChunk
+from dcpstream.columnar.frame_index import MAX_BUFFER_BYTES, FrameIndex, scan
 from dcpstream.columnar.messages import decode_messages
 from dcpstream.columnar.rows import decode_wire
-from dcpstream.columnar.scan import MAX_BUFFER_BYTES, FrameIndex, scan
 from dcpstream.columnar.schema import CHANGE_SCHEMA, Missing, ValueFormat, change_schema
 from dcpstream.columnar.text import escape, unescape
 

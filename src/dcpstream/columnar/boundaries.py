@@ -13,7 +13,7 @@ differs (a value that holds something like a header, at worst a perfect chain of
 that lane is followed one by one from the place where the chain before it really left. So guesses decide the speed,
 never the result.
 
-Refuses to know what frames mean; `dcpstream.columnar.scan` checks their headers.
+Refuses to know what frames mean; `dcpstream.columnar.frame_index` checks their headers.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from dcpstream.columnar.boundaries import BytesLike, Int64Array
 from dcpstream.columnar.chunk import DecodeOptions, WireChunk
+from dcpstream.columnar.frame_index import FrameIndex
 from dcpstream.columnar.headers import Headers, gather, swap_words
 from dcpstream.columnar.messages import decode_messages, stream_id_of
-from dcpstream.columnar.scan import FrameIndex
 from dcpstream.errors import FieldError
 from dcpstream.wire.codes import FrameInfoId, Magic, Opcode
 from dcpstream.wire.frames import HEADER_BYTES, decode_frame

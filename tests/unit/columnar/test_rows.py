@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dcpstream.columnar import DecodeOptions, WireChunk, decode_messages, decode_wire, scan
-from dcpstream.columnar.scan import SMALL_BATCH_FRAMES
+from dcpstream.columnar.frame_index import SMALL_BATCH_FRAMES
 from dcpstream.errors import FieldError
 from dcpstream.wire.frames import decode_frame
 from dcpstream.wire.keys import leb128_encode
