@@ -215,7 +215,9 @@ class ProducerStream:
         """
         out: list[Buffer] = []
         made = 0
-        while made < max_bytes and (credit is None or made < credit) and not self.is_finished:
+        # A small rest of the room is left alone: to fill it would cost a whole read of the store for a few messages.
+        enough = max_bytes - max_bytes // 8
+        while made < enough and (credit is None or made < credit) and not self.is_finished:
             piece = self._next_piece(max_bytes - made, None if credit is None else credit - made)
             if piece is None:
                 break

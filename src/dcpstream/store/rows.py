@@ -45,6 +45,9 @@ POSITION_MASK = (1 << KIND_SHIFT) - 1
 SELECT_ROWS = 16_384
 """Rows looked at in one step of a selection: bounds the temporary arrays (some 400 KiB) however many rows are dead."""
 
+LOOKAHEAD_ROWS = 64
+"""Rows looked at beyond those that fit into a read by the mean size of a row."""
+
 DELETED = int(BlockKind.DELETION | BlockKind.EXPIRATION)
 SYSTEM = int(BlockKind.SYSTEM_EVENT)
 NOT_A_DOCUMENT = DELETED | SYSTEM
@@ -199,7 +202,9 @@ class RowTable:
         seqnos: list[Any] = []
         kinds = size = 0
         while first < stop and (not runs or size < max_bytes):
-            step = min(stop, first + SELECT_ROWS)
+            # No more rows than may fit, if they are of the usual size: the rest would be looked at for nothing.
+            fitting = LOOKAHEAD_ROWS + (max_bytes - size) * len(self.positions) // max(self.end, 1)
+            step = min(stop, first + SELECT_ROWS, first + fitting)
             # Views of the arrays must be gone before the next append, which could not resize them otherwise.
             live = np.frombuffer(self.successors, dtype=np.uint32)[first:step] >= view_end
             tagged = np.frombuffer(self.positions, dtype=np.uint64)[first : step + 1].copy()
