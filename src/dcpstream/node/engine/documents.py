@@ -38,8 +38,11 @@ FREQUENCY_OF_NEW = 2
 
 STORED_MUTATION = struct.Struct(">BBHBBHIIQQQIIIHB")
 """Header and extras of a stored mutation in one piece."""
+SET_ANSWER = struct.Struct(">BBHBBHIIQQQ")
+"""Header and mutation token of the answer to a write."""
 
-_JSON_STARTS = frozenset(b'{["-0123456789tfn \t\r\n')
+# What a JSON text can begin with.
+JSON_STARTS = frozenset(b'{["-0123456789tfn \t\r\n')
 _MAGIC, _MUTATION = int(Magic.REQUEST), int(Opcode.DCP_MUTATION)
 
 
@@ -60,7 +63,7 @@ _scan_json = json.JSONDecoder(parse_float=len, parse_int=len, parse_constant=_re
 
 def is_json(value: bytes) -> bool:
     """Whether the bytes are one JSON text in UTF-8."""
-    if not value or value[0] not in _JSON_STARTS:
+    if not value or value[0] not in JSON_STARTS:
         return False
     try:
         _scan_json(value.decode())

@@ -18,19 +18,18 @@ if TYPE_CHECKING:
 
 _HEAD = 24
 _FLAGS_EXPIRATION = struct.Struct(">II")
-_WITH_TOKEN = struct.Struct(">BBHBBHIIQQQ")
 _BARE = struct.Struct(">BBHBBHIIQ")
 _WITH_FLAGS = struct.Struct(">BBHBBHIIQI")
 _RESPONSE = int(Magic.RESPONSE)
 _REQUEST = int(Magic.REQUEST)
 _GET, _SET, _MUTATION = int(Opcode.GET), int(Opcode.SET), int(Opcode.DCP_MUTATION)
 _MAX_KEY = 250
-_pack_token, _pack_bare, _pack_flags = _WITH_TOKEN.pack, _BARE.pack, _WITH_FLAGS.pack
+_pack_token, _pack_bare, _pack_flags = documents.SET_ANSWER.pack, _BARE.pack, _WITH_FLAGS.pack
 _unpack_store = _FLAGS_EXPIRATION.unpack_from
 _pack_stored = documents.STORED_MUTATION.pack
 _FREQUENCY = documents.FREQUENCY_OF_NEW
 _RELATIVE = documents.RELATIVE_EXPIRY_MAX_S
-_JSON_STARTS = documents._JSON_STARTS
+_JSON_STARTS = documents.JSON_STARTS
 
 
 def fast_get(
