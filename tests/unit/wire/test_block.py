@@ -91,6 +91,24 @@ def test_rewriting_for_a_stream_without_collections() -> None:
     assert (rendered.messages, rendered.next_index) == (2, 3)
 
 
+@given(
+    st.lists(st.tuples(st.binary(min_size=1, max_size=9), st.binary(max_size=40)), min_size=1, max_size=20),
+    st.integers(0, 2**32 - 1),
+    st.one_of(st.none(), st.integers(1, 2000)),
+    st.data(),
+)
+def test_stripping_prefixes_at_once_gives_what_rewriting_each_message_gives(
+    documents: list[tuple[bytes, bytes]], opaque: int, budget: int | None, data: object
+) -> None:
+    form = dataclasses.replace(LEGACY, collection_ids=frozenset((0,)))
+    stored = [mutation(index + 1, b"\0" + key, value) for index, (key, value) in enumerate(documents)]
+    block = wire.block_of(b"".join(stored))
+    first = data.draw(st.integers(0, len(stored) - 1))  # type: ignore[attr-defined]
+    rendered = wire.render(block, opaque, form, first, budget)
+    rewritten = block_module._rewrite(block, opaque, form, first, budget)
+    assert (bytes(rendered.data), rendered[1:]) == (bytes(rewritten.data), rewritten[1:])
+
+
 def test_a_filter_lets_only_its_collections_pass() -> None:
     block = wire.block_of(mutation(1) + mutation(2, key=b"\x08named") + mutation(3, key=b"\x09other"))
     rendered = wire.render(block, 4, StreamForm(collection_ids=frozenset((8,))))
