@@ -69,7 +69,7 @@ class Display:
     def track(self, items: Iterable[_T], name: str, total: int, every: int = 1000) -> Iterator[_T]:
         """Pass items on and show how many there were."""
         count = 0
-        for count, item in enumerate(items, 1):  # noqa: B007 - used after the loop
+        for count, item in enumerate(items, 1):
             if count % every == 0:
                 self.bar(name, count, total)
             yield item

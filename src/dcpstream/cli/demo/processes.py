@@ -41,6 +41,7 @@ class Child:
         command: what to run.
         log: where its standard error goes (appended), and its standard output unless `on_line` takes it.
         on_line: called in a thread of ours with each line of its standard output.
+        first_input: written to its standard input, which stays open: what `ps` must not show.
         environment: added to ours.
     """
 
@@ -51,6 +52,7 @@ class Child:
         log: Path,
         *,
         on_line: Callable[[str], None] | None = None,
+        first_input: bytes = b"",
         environment: dict[str, str] | None = None,
     ) -> None:
         self.name = name
@@ -64,6 +66,11 @@ class Child:
                 start_new_session=True,
                 env={**os.environ, **(environment or {})},
             )
+        if first_input:
+            assert self._process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(first_input)
+                self._process.stdin.flush()
         self._is_over = False  # then its number may belong to another process
         self._reader: threading.Thread | None = None
         if on_line is not None:

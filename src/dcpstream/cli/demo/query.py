@@ -1,8 +1,8 @@
-"""The streaming query of the demo, as a process of its own: `python -m dcpstream.cli.demo.query SETTINGS`.
+"""The streaming query of the demo, as a process of its own: `python -m dcpstream.cli.demo.query`.
 
-Runs until SIGTERM, or until its standard input ends. Tells what it does as JSON lines on standard output. A query that
-fails because the node is away, or because its history went back in the middle of a batch, is started again from its
-checkpoint, a few times; that is how such a job is run in earnest, too.
+The first line of its standard input holds the settings; it runs until SIGTERM, or until that input ends. Tells what it
+does as JSON lines on standard output. A query that fails because the node is away, or because its history went back in
+the middle of a batch, is started again from its checkpoint, a few times; that is how such a job is run in earnest, too.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from dcpstream.cli.demo.guarded import STANDARD_INPUT, wait_for_end_of_input
 from dcpstream.runtime import SystemClock
 
 if TYPE_CHECKING:
@@ -105,14 +106,14 @@ def _first_line(error: BaseException) -> str:
 def main() -> int:
     """Read the settings, run, and stop when told."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    settings = json.loads(sys.argv[1])
+    with open(STANDARD_INPUT, "rb", buffering=0, closefd=False) as raw:
+        settings = json.loads(raw.readline())
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
 
     def watch_input() -> None:
-        # Nobody writes to us: the end of the input means that the demo is gone.
-        sys.stdin.buffer.read()
+        wait_for_end_of_input()
         stopping.set()
 
     threading.Thread(target=watch_input, name="watch the demo", daemon=True).start()

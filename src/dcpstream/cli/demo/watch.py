@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dcpstream.cli.demo.bucket import Access
 from dcpstream.client.blocking import Cluster
 from dcpstream.client.kv import ObservedSeqno
 from dcpstream.errors import ConnectionLost
+from dcpstream.model import FailoverLog, StreamOffset
 from dcpstream.spark.offsets import SourceOffset
 
 
@@ -36,7 +37,7 @@ class NodeWatch:
         """Vbucket → seqnos; None while the node is away."""
         try:
             if not self._branches:
-                self._branches = self.branches()
+                self._branches = {vbid: log.newest.vbuuid for vbid, log in self.failover_logs().items()}
             found = {item.vbid: item for item in self._observe(self._branches)}
         except ConnectionLost:
             self._client.close()
@@ -48,23 +49,24 @@ class NodeWatch:
         }
 
     def survived(self, branches: Mapping[int, int]) -> dict[int, int]:
-        """Of each vbucket's branch the last seqno that the node still has.
+        """Of each vbucket's branch the last seqno that a node which was started again still has.
 
         Raises:
             ConnectionLost: the node is away.
         """
+        self._client.close()  # the connection is one to the node before
         return {
             item.vbid: item.old_high_seqno if item.old_vbuuid else item.current_seqno
             for item in self._observe(branches)
         }
 
-    def branches(self) -> dict[int, int]:
-        """Vbucket → newest branch, asked anew."""
+    def failover_logs(self) -> dict[int, FailoverLog]:
+        """Vbucket → its branches."""
         access = self._access
         with Cluster(
             access.connection_string, username=access.username, password=access.password, bucket=access.bucket
         ) as cluster:
-            return {vbid: log.newest.vbuuid for vbid, log in cluster.failover_logs().items()}
+            return cluster.failover_logs()
 
     def close(self) -> None:
         """Close the connection."""
@@ -81,17 +83,31 @@ class Committed:
     Attributes:
         batch_id: the last committed batch, -1 before the first.
         is_batch_open: a later batch is planned, and not committed yet.
-        seqnos: vbucket → last seqno of the committed batch.
+        positions: vbucket → where the committed batch ended; empty before the first.
     """
 
     batch_id: int = -1
     is_batch_open: bool = False
-    seqnos: Mapping[int, int] | None = None
+    positions: Mapping[int, StreamOffset] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
         """Sum of the seqnos."""
-        return sum((self.seqnos or {}).values())
+        return sum(position.seqno for position in self.positions.values())
+
+    def has_all_of(self, node: Mapping[int, NodeSeqnos], logs: Mapping[int, FailoverLog]) -> bool:
+        """Whether nothing is left to read: every vbucket stands at the node's seqno, on history that the node knows.
+
+        A seqno alone says nothing: after a rollback the void history may have been longer than the new one is.
+        """
+        for vbid, seqnos in node.items():
+            position = self.positions.get(vbid)
+            if position is None or vbid not in logs:
+                return False
+            upper = logs[vbid].upper(position.vbuuid, seqnos.current) if position.seqno else 0
+            if upper is None or upper < position.seqno or position.seqno < seqnos.current:
+                return False
+        return not self.is_batch_open
 
 
 class CheckpointWatch:
@@ -106,19 +122,17 @@ class CheckpointWatch:
         """What is committed now."""
         committed = _largest_number(self._directory / "commits")
         planned = _largest_number(self._directory / "offsets")
-        seqnos = self._known.seqnos
+        positions = self._known.positions
         if committed != self._known.batch_id:
-            seqnos = self._seqnos(committed)
-        self._known = Committed(committed, planned > committed, seqnos)
+            positions = self._positions(committed)
+        self._known = Committed(committed, planned > committed, positions)
         return self._known
 
-    def _seqnos(self, batch_id: int) -> Mapping[int, int] | None:
-        if batch_id < 0:
-            return None
+    def _positions(self, batch_id: int) -> Mapping[int, StreamOffset]:
         # The file: a version, the query's settings, then one line for each source.
         lines = (self._directory / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()
         offset = SourceOffset.from_json(json.loads(lines[2]), bucket=self._bucket, collections=None)
-        return {vbid: entry.at.seqno for vbid, entry in offset.vbuckets.items()}
+        return {vbid: entry.at for vbid, entry in offset.vbuckets.items()}
 
 
 def _largest_number(directory: Path) -> int:
@@ -128,12 +142,12 @@ def _largest_number(directory: Path) -> int:
         return -1
 
 
-def ahead_of_disk(committed: Mapping[int, int], persisted: Mapping[int, int]) -> dict[int, int]:
-    """Vbucket → changes that stand in the tables although the node would lose them if it were killed now."""
+def ahead_of(committed: Committed, kept: Mapping[int, int]) -> dict[int, int]:
+    """Vbucket → how far the tables are beyond a seqno that the node has kept, or would keep if it were killed."""
     return {
-        vbid: seqno - persisted[vbid]
-        for vbid, seqno in committed.items()
-        if vbid in persisted and seqno > persisted[vbid]
+        vbid: position.seqno - kept[vbid]
+        for vbid, position in committed.positions.items()
+        if vbid in kept and position.seqno > kept[vbid]
     }
 
 
