@@ -1,5 +1,34 @@
 """Reading a bucket's changes: positions, bounded reads, live streams.
 
-The machines (`handshake`, `session`, `reader`, `resume`) know bytes and time only as arguments; `blocking` and
-`asyncio_` hold the sockets.
+The machines (`handshake`, `session`, `reader`, `questions`, `resume`) know bytes and time only as arguments;
+`blocking`, `blocking_client`, `asyncio_` and `kv` hold the sockets.
 """
+
+from dcpstream.client.asyncio_ import AsyncBatch, AsyncClient
+from dcpstream.client.blocking import Cluster
+from dcpstream.client.blocking_client import Batch, Client
+from dcpstream.client.changes import Change
+from dcpstream.client.kv import KvClient
+from dcpstream.client.offsets import FileOffsetStore, OffsetStore, SavedOffset, SqliteOffsetStore
+from dcpstream.client.ranges import Accepted, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
+from dcpstream.client.resume import BranchState
+
+__all__ = [
+    "Accepted",
+    "AsyncBatch",
+    "AsyncClient",
+    "Batch",
+    "BranchState",
+    "Change",
+    "Client",
+    "Cluster",
+    "FileOffsetStore",
+    "KvClient",
+    "OffsetStore",
+    "ReadBatch",
+    "RollbackEvent",
+    "RollbackTo",
+    "SavedOffset",
+    "SqliteOffsetStore",
+    "VbucketRange",
+]

@@ -18,15 +18,15 @@ from dcpstream.client.convert import ArrowConverter, ValueFormat
 from dcpstream.client.handshake import BUFFER_BYTES, DcpSettings, Login
 from dcpstream.client.hub import SocketHub
 from dcpstream.client.nodes import ConnectOptions, Nodes
-from dcpstream.client.questions import Question, Questions
+from dcpstream.client.options import check_buffer_bytes, dcp_settings
+from dcpstream.client.questions import Question, Questions, high_seqnos_of, logs_of, states_of
 from dcpstream.client.ranges import Accepted, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
 from dcpstream.client.reader import ACTIVE_STATE, RollbackPolicy, StreamReader
-from dcpstream.client.resume import BranchState, observed
+from dcpstream.client.resume import BranchState
 from dcpstream.errors import ConfigError, ConnectTimeout
 from dcpstream.model import FailoverLog, Manifest, StreamOffset, VbucketMap
 from dcpstream.runtime import Clock, Random, SystemClock, SystemRandom
 from dcpstream.wire import Opcode
-from dcpstream.wire.values import decode_failover_log, decode_vbucket_seqnos
 
 CONNECT_TIMEOUT_S = 10.0
 """How long connecting to any node, with authentication and bucket, may take before ConnectTimeout."""
@@ -37,16 +37,8 @@ IDLE_TIMEOUT_S = 60.0
 MAX_BATCH_ROWS = 10_000
 """Rows of a batch at most: what Spark takes best."""
 
-MIN_BUFFER_BYTES = 64 * 1024
-"""Smallest flow-control window: below it the node waits for acknowledgements most of the time."""
-
-MAX_BUFFER_BYTES = 1024 * 1024 * 1024
-"""Largest flow-control window."""
-
 MAX_WAIT_S = 1.0
 """Longest single wait for sockets, so that clocks are looked at in between."""
-
-_VALUE_COLUMNS = frozenset(("value", "xattrs", "datatype"))
 
 
 class _Machine(Protocol):
@@ -70,17 +62,6 @@ def turn(machine: _Machine, nodes: Nodes, hub: SocketHub, clock: Clock, limit_s:
         else:
             machine.lost(connection, lost, clock.monotonic())
     machine.handle_timeout(clock.monotonic())
-
-
-def check_buffer_bytes(buffer_bytes: int) -> int:
-    """The window, if it is one.
-
-    Raises:
-        ConfigError: it is too small or too large.
-    """
-    if not MIN_BUFFER_BYTES <= buffer_bytes <= MAX_BUFFER_BYTES:
-        raise ConfigError("buffer_bytes", buffer_bytes, f"{MIN_BUFFER_BYTES} to {MAX_BUFFER_BYTES}")
-    return buffer_bytes
 
 
 class Cluster:
@@ -154,22 +135,14 @@ class Cluster:
             Question(Opcode.GET_ALL_VB_SEQNOS, node=node, extras=ACTIVE_STATE) for node in self.map.vbuckets_by_node()
         ]
         self._ask(questions)
-        result: dict[int, int] = {}
-        for question in questions:
-            if question.answer is not None:
-                result.update(decode_vbucket_seqnos(question.answer.value))
-        return result
+        return high_seqnos_of(questions)
 
     def failover_logs(self, vbids: Iterable[int] | None = None) -> dict[int, FailoverLog]:
         """Vbucket → failover log of its active node; all vbuckets if None. Unknown ones are missing."""
         wanted = range(self.map.vbucket_count) if vbids is None else vbids
         questions = [Question(Opcode.DCP_GET_FAILOVER_LOG, vbid) for vbid in wanted]
         self._ask(questions)
-        return {
-            question.vbid: decode_failover_log(question.answer.value)
-            for question in questions
-            if question.answer is not None and question.vbid is not None
-        }
+        return logs_of(questions)
 
     def observe(self, vbids: Iterable[int] | None = None) -> dict[int, BranchState]:
         """Branch and high seqno of vbuckets, each as one observation: log, high seqno, log again.
@@ -179,14 +152,7 @@ class Cluster:
         wanted = list(range(self.map.vbucket_count)) if vbids is None else list(vbids)
         before = self.failover_logs(wanted)
         high_seqnos = self.high_seqnos()
-        after = self.failover_logs(wanted)
-        result: dict[int, BranchState] = {}
-        for vbid in wanted:
-            if vbid in before and vbid in high_seqnos and vbid in after:
-                state = observed(before[vbid], high_seqnos[vbid], after[vbid])
-                if state is not None:
-                    result[vbid] = state
-        return result
+        return states_of(before, high_seqnos, self.failover_logs(wanted))
 
     def check_positions(self, positions: Mapping[int, StreamOffset]) -> dict[int, Accepted | RollbackTo]:
         """What the nodes say to positions, by streams of length zero, which send nothing.
@@ -237,7 +203,7 @@ class Cluster:
             raise ConfigError("max_batch_rows", max_batch_rows, "1 or more")
         converter = ArrowConverter(value_format, columns, max_batch_rows)
         names = self._collections if collections is None else tuple(collections)
-        return self._read(ranges, converter, _settings(self._name, buffer_bytes, columns), names, idle_timeout_s)
+        return self._read(ranges, converter, dcp_settings(self._name, buffer_bytes, columns), names, idle_timeout_s)
 
     def _read(
         self,
@@ -251,7 +217,7 @@ class Cluster:
         if settings in self._data:
             nodes, hub = self._data.pop(settings)
         else:
-            nodes = Nodes(replace(self._options, arrow=True, settings=settings), self._random)
+            nodes = Nodes(self.connect_options(settings, arrow=True), self._random)
             hub = SocketHub()
         if nodes.map is None or (self._control.map is not None and self._control.map.version > nodes.map.version):
             nodes.map = self._control.map
@@ -282,6 +248,10 @@ class Cluster:
             else:
                 hub.close()
 
+    def connect_options(self, settings: DcpSettings, *, arrow: bool) -> ConnectOptions:
+        """How this cluster's nodes are connected to, for connections of another kind."""
+        return replace(self._options, arrow=arrow, settings=settings)
+
     def close(self) -> None:
         """Close all connections; a second time does nothing."""
         if self._control_hub is not None:
@@ -300,7 +270,13 @@ class Cluster:
         """
         if self._control_hub is None:
             self._control_hub = SocketHub()
-        machine = Questions(questions, self._control, self._random)
+        try:
+            self._wait_for_answers(Questions(questions, self._control, self._random), self._control_hub)
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait_for_answers(self, machine: Questions, hub: SocketHub) -> None:
         deadline = self._clock.monotonic() + self._options.connect_timeout_s
         while not machine.is_done:
             now = self._clock.monotonic()
@@ -308,7 +284,7 @@ class Cluster:
             machine.check()
             if now >= deadline:
                 break
-            turn(machine, self._control, self._control_hub, self._clock, min(MAX_WAIT_S, deadline - now))
+            turn(machine, self._control, hub, self._clock, min(MAX_WAIT_S, deadline - now))
             machine.check()
         if self._control.map is None:
             raise self._no_answer("the cluster map")
@@ -347,14 +323,3 @@ def drive(
         else:
             reader.step(clock.monotonic())
             turn(reader, nodes, hub, clock)
-
-
-def _settings(name: str, buffer_bytes: int, columns: Sequence[str] | None) -> DcpSettings:
-    """What has to come over the wire for some columns."""
-    wanted = None if columns is None else frozenset(columns)
-    return DcpSettings(
-        name=name,
-        buffer_bytes=buffer_bytes,
-        xattrs=wanted is None or "xattrs" in wanted,
-        no_value=wanted is not None and not wanted & _VALUE_COLUMNS,
-    )

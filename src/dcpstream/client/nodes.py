@@ -262,7 +262,11 @@ class Nodes:
     def tried(self) -> str:
         """Which nodes were tried and what came of it, for messages."""
         parts = [f"{name}: {backoff.last_error}" for name, backoff in self._backoffs.items()]
-        parts += [f"{name}: no answer yet" for name, found in self._connections.items() if not found.is_ready]
+        parts += [
+            f"{name}: no answer yet"
+            for name, found in self._connections.items()
+            if not found.is_ready and name not in self._backoffs
+        ]
         return "; ".join(parts) or "nothing"
 
     def _connect(self, address: NodeAddress, now: float) -> bool:

@@ -6,18 +6,20 @@ not answered by then stays unanswered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dcpstream.client.connection import NodeConnection
 from dcpstream.client.nodes import Nodes, pause_s
 from dcpstream.client.ranges import Accepted, RollbackTo
+from dcpstream.client.resume import BranchState, observed
 from dcpstream.client.session import Answer, Stream, StreamOpened, StreamRefused
 from dcpstream.errors import DcpstreamError
-from dcpstream.model import NodeAddress, StreamOffset
+from dcpstream.model import FailoverLog, NodeAddress, StreamOffset
 from dcpstream.runtime import Random
 from dcpstream.wire import Frame, Opcode, Status
 from dcpstream.wire.status import status_error
+from dcpstream.wire.values import decode_failover_log, decode_vbucket_seqnos
 
 _RETRY = frozenset(
     (Status.TMPFAIL, Status.ENOMEM, Status.BUSY, Status.KEY_EEXISTS, Status.WOULD_THROTTLE, Status.NOT_MY_VBUCKET)
@@ -187,3 +189,33 @@ class Questions:
                 del self._by_opaque[key]
                 self._postpone(question, now)
                 self._unsent.append(question)
+
+
+def logs_of(questions: Iterable[Question]) -> dict[int, FailoverLog]:
+    """Vbucket → failover log, of questions for it that were answered."""
+    return {
+        question.vbid: decode_failover_log(question.answer.value)
+        for question in questions
+        if question.answer is not None and question.vbid is not None
+    }
+
+
+def high_seqnos_of(questions: Iterable[Question]) -> dict[int, int]:
+    """Vbucket → high seqno, of questions to nodes that were answered."""
+    result: dict[int, int] = {}
+    for question in questions:
+        if question.answer is not None:
+            result.update(decode_vbucket_seqnos(question.answer.value))
+    return result
+
+
+def states_of(
+    before: Mapping[int, FailoverLog], high_seqnos: Mapping[int, int], after: Mapping[int, FailoverLog]
+) -> dict[int, BranchState]:
+    """The vbuckets for which three answers make one observation."""
+    result = {}
+    for vbid in before.keys() & high_seqnos.keys() & after.keys():
+        state = observed(before[vbid], high_seqnos[vbid], after[vbid])
+        if state is not None:
+            result[vbid] = state
+    return result

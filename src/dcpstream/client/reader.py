@@ -21,7 +21,7 @@ from dcpstream.client.connection import NodeConnection
 from dcpstream.client.convert import Converter
 from dcpstream.client.nodes import Nodes, pause_s
 from dcpstream.client.ranges import RollbackEvent, VbucketRange
-from dcpstream.client.resume import BranchState, reachable_end, remember, step_back
+from dcpstream.client.resume import BranchState, reachable_end, spaced, step_back
 from dcpstream.client.session import (
     Answer,
     CollectionEvent,
@@ -156,7 +156,8 @@ class StreamReader:
             if part.vbid in self._vbuckets:
                 raise ValueError(f"two ranges for vbucket {part.vbid}")
             self._vbuckets[part.vbid] = work
-            if part.start.seqno >= part.end_seqno:
+            # A start beyond the end is put to the node all the same: that history may have been rolled back.
+            if part.start.seqno == part.end_seqno:
                 work.state = _State.DONE
             else:
                 self._left += 1
@@ -552,4 +553,4 @@ class StreamReader:
         """The user has recorded these positions: a rollback can go back to them."""
         for vbid, offset in offsets.items():
             work = self._vbuckets[vbid]
-            work.earlier = remember(work.earlier, offset)
+            work.earlier = spaced(work.earlier, offset)

@@ -101,6 +101,21 @@ def remember(
     return (position, *kept)[:limit]
 
 
+def spaced(earlier: Iterable[StreamOffset], position: StreamOffset) -> tuple[StreamOffset, ...]:
+    """The recorded positions with one more, newest first, their distances doubling: for a reader that records often.
+
+    With n seqnos behind it a reader keeps about log2(n) positions, and a rollback by k seqnos costs it at most about k
+    more than is needed.
+    """
+    if position.seqno == 0:
+        return ()
+    kept = [position]
+    for old in sorted((old for old in earlier if 0 < old.seqno < position.seqno), key=lambda old: -old.seqno):
+        if len(kept) < 2 or position.seqno - old.seqno >= 2 * (position.seqno - kept[-1].seqno):
+            kept.append(old)
+    return tuple(kept)
+
+
 def step_back(refused: StreamOffset, rollback_seqno: int, earlier: Iterable[StreamOffset]) -> StreamOffset:
     """Where to ask next after the producer answered ROLLBACK.
 

@@ -1,0 +1,399 @@
+"""The asyncio client: the same streams as the blocking one, as asynchronous iterators.
+
+The machines are the same; here are only the event loop's transports and the waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dcpstream.client import connection_string as connection_strings
+from dcpstream.client.changes import Change
+from dcpstream.client.connection import NodeConnection
+from dcpstream.client.convert import ValueFormat
+from dcpstream.client.handshake import BUFFER_BYTES, DcpSettings, Login
+from dcpstream.client.hub import cannot_connect
+from dcpstream.client.nodes import ConnectOptions, Nodes
+from dcpstream.client.offsets import OffsetStore
+from dcpstream.client.options import check_buffer_bytes, dcp_settings
+from dcpstream.client.questions import Question, Questions, high_seqnos_of, logs_of, states_of
+from dcpstream.client.ranges import RollbackEvent
+from dcpstream.client.reader import ACTIVE_STATE, StreamReader
+from dcpstream.client.resume import BranchState
+from dcpstream.client.streaming import (
+    MAX_BATCH_ROWS,
+    End,
+    OnRollback,
+    Positions,
+    Start,
+    StreamOptions,
+    rollback_batch,
+    rollback_change,
+)
+from dcpstream.errors import ConnectionLost, ConnectTimeout
+from dcpstream.model import StreamOffset, VbucketMap
+from dcpstream.runtime import Clock, SystemClock, SystemRandom
+from dcpstream.wire import Opcode
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CONNECT_TIMEOUT_S = 10.0
+"""How long connecting to a cluster may take before ConnectTimeout."""
+
+PATIENCE_S = 300.0
+"""How long a node that is needed may stay away before a stream gives up; an automatic failover takes up to 120 s."""
+
+MAX_WAIT_S = 1.0
+"""Longest single wait, so that clocks are looked at in between."""
+
+
+class _Machine(Protocol):
+    def received(self, connection: NodeConnection, now: float) -> None: ...
+    def lost(self, connection: NodeConnection, error: BaseException, now: float) -> None: ...
+    def next_timeout(self) -> float: ...
+    def handle_timeout(self, now: float) -> None: ...
+
+
+class _Link(asyncio.BufferedProtocol):
+    """One connection's transport."""
+
+    def __init__(self, hub: _Hub, connection: NodeConnection) -> None:
+        self.hub = hub
+        self.connection = connection
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.flush()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.connection.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.connection.buffer_updated(nbytes)
+        self.hub.machine.received(self.connection, self.hub.clock.monotonic())
+        self.flush()
+        self.hub.wake.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        why = f": {exc}" if exc else " closed the connection"
+        self.hub.lost(self.connection, ConnectionLost(f"{self.connection.address}{why}", cause=exc))
+
+    def flush(self) -> None:
+        if self.transport is not None:
+            data = self.connection.data_to_send()
+            if data:
+                self.transport.write(data)
+
+
+class _Hub:
+    """Transports of all connections of some `Nodes`."""
+
+    def __init__(self, machine: _Machine, nodes: Nodes, clock: Clock) -> None:
+        self.machine = machine
+        self.nodes = nodes
+        self.clock = clock
+        self.wake = asyncio.Event()
+        self._links: dict[NodeConnection, _Link] = {}
+        self._tasks: dict[NodeConnection, asyncio.Task[None]] = {}
+
+    async def turn(self, limit_s: float = MAX_WAIT_S) -> None:
+        """Open, close and send as the machine wants it; wait until something happens, but at most `limit_s`."""
+        for connection in self.nodes.to_disconnect():
+            self._close(connection)
+        for connection in self.nodes.to_connect():
+            self._tasks[connection] = asyncio.create_task(self._connect(connection))
+        for link in self._links.values():
+            link.flush()
+        wait_s = min(self.machine.next_timeout() - self.clock.monotonic(), limit_s)
+        try:
+            async with asyncio.timeout(max(0.0, wait_s)):
+                await self.wake.wait()
+        except TimeoutError:
+            pass
+        self.wake.clear()
+        self.machine.handle_timeout(self.clock.monotonic())
+
+    def flush(self) -> None:
+        """Send what is to be sent."""
+        for link in self._links.values():
+            link.flush()
+
+    def lost(self, connection: NodeConnection, error: BaseException) -> None:
+        """A connection is gone."""
+        if self._links.pop(connection, None) is not None or connection in self._tasks:
+            self.machine.lost(connection, error, self.clock.monotonic())
+            self.wake.set()
+
+    async def close(self) -> None:
+        """Close everything."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        for connection in list(self._links):
+            self._close(connection)
+        await asyncio.sleep(0)
+
+    def _close(self, connection: NodeConnection) -> None:
+        task = self._tasks.pop(connection, None)
+        if task is not None:
+            task.cancel()
+        link = self._links.pop(connection, None)
+        if link is not None and link.transport is not None:
+            link.transport.abort()
+
+    async def _connect(self, connection: NodeConnection) -> None:
+        address = connection.address
+        try:
+            _, link = await asyncio.get_running_loop().create_connection(
+                lambda: _Link(self, connection), address.host, address.kv_port
+            )
+        except OSError as error:
+            self.lost(connection, cannot_connect(address, error))
+        else:
+            self._links[connection] = link
+            link.flush()
+        finally:
+            self._tasks.pop(connection, None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AsyncBatch:
+    """Rows of a stream; as `dcpstream.client.Batch`, with `ack` to be awaited."""
+
+    record_batch: pa.RecordBatch
+    offsets: Mapping[int, StreamOffset]
+    rollback: RollbackEvent | None
+    _positions: Positions
+
+    async def ack(self) -> None:
+        """This batch and those before it are dealt with: save the positions after it (in a thread of its own)."""
+        await asyncio.to_thread(self._positions.save, self.offsets)
+
+
+class AsyncClient:
+    """A bucket's changes, for asyncio; arguments and streams are those of `dcpstream.Client`.
+
+    While the user works on a batch, the event loop goes on answering the nodes' probes, within the flow-control window.
+    """
+
+    def __init__(
+        self,
+        connection_string: str,
+        *,
+        username: str,
+        password: str,
+        bucket: str,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        patience_s: float = PATIENCE_S,
+        buffer_bytes: int = BUFFER_BYTES,
+        name: str = "dcpstream",
+    ) -> None:
+        parsed = connection_strings.parse(connection_string)
+        self._options = ConnectOptions(
+            seeds=parsed.seeds,
+            network=parsed.network,
+            login=Login(username, password, bucket),
+            connect_timeout_s=connect_timeout_s,
+            arrow=False,
+            settings=DcpSettings(name=f"{name}:control"),
+        )
+        self._patience_s = patience_s
+        self._buffer_bytes = check_buffer_bytes(buffer_bytes)
+        self._name = name
+        self._clock = SystemClock()
+        self._random = SystemRandom()
+
+    async def map(self) -> VbucketMap:
+        """The cluster map, asked now."""
+        return (await self._observe(None))[0]
+
+    async def observe(self, vbids: Sequence[int] | None = None) -> dict[int, BranchState]:
+        """Branch and high seqno of vbuckets, each as one observation; unknown ones are missing."""
+        found, states = await self._observe(vbids if vbids is not None else ())
+        if vbids is None:
+            _, states = await self._observe(range(found.vbucket_count))
+        return states
+
+    async def stream(
+        self,
+        *,
+        start: Start = "earliest",
+        end: End = None,
+        store: OffsetStore | None = None,
+        collections: Sequence[str] | None = None,
+        value_format: ValueFormat = "binary",
+        columns: Sequence[str] | None = None,
+        on_rollback: OnRollback = "fail",
+        members: tuple[int, int] = (0, 1),
+        max_batch_rows: int = MAX_BATCH_ROWS,
+        idle_timeout_s: float | None = None,
+    ) -> AsyncIterator[AsyncBatch]:
+        """The changes as Arrow batches; see `Client.stream`."""
+        options = StreamOptions(
+            start=start,
+            end=end,
+            store=store,
+            collections=None if collections is None else tuple(collections),
+            value_format=value_format,
+            columns=None if columns is None else tuple(columns),
+            on_rollback=on_rollback,
+            members=members,
+            max_batch_rows=max_batch_rows,
+            arrow=True,
+        )
+        events = self._run(options, idle_timeout_s)
+        try:
+            async for thing, offsets, rollback, positions in events:
+                if rollback is not None:
+                    if callable(options.on_rollback):
+                        options.on_rollback(rollback)
+                        await asyncio.to_thread(positions.save, offsets)
+                        continue
+                    row = rollback_batch(rollback, options, self._clock.time_ns())
+                    yield AsyncBatch(row, offsets, rollback, positions)
+                else:
+                    yield AsyncBatch(thing, offsets, None, positions)
+        finally:
+            await events.aclose()
+
+    async def changes(
+        self,
+        *,
+        start: Start = "earliest",
+        end: End = None,
+        store: OffsetStore | None = None,
+        collections: Sequence[str] | None = None,
+        on_rollback: OnRollback = "fail",
+        members: tuple[int, int] = (0, 1),
+        idle_timeout_s: float | None = None,
+    ) -> AsyncIterator[Change]:
+        """The changes one by one; see `Client.changes`."""
+        options = StreamOptions(
+            start=start,
+            end=end,
+            store=store,
+            collections=None if collections is None else tuple(collections),
+            value_format="binary",
+            columns=None,
+            on_rollback=on_rollback,
+            members=members,
+            max_batch_rows=MAX_BATCH_ROWS,
+            arrow=False,
+        )
+        events = self._run(options, idle_timeout_s)
+        try:
+            async for thing, offsets, rollback, positions in events:
+                if rollback is None:
+                    for change in thing:
+                        yield change
+                elif callable(options.on_rollback):
+                    options.on_rollback(rollback)
+                else:
+                    yield rollback_change(rollback)
+                await asyncio.to_thread(positions.save, offsets)
+        finally:
+            await events.aclose()
+
+    async def close(self) -> None:
+        """Streams close their connections when they end; there are no others."""
+
+    async def __aenter__(self) -> AsyncClient:
+        """The client itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close."""
+        await self.close()
+
+    async def _run(
+        self, options: StreamOptions, idle_timeout_s: float | None
+    ) -> AsyncGenerator[tuple[Any, Mapping[int, StreamOffset], RollbackEvent | None, Positions], None]:
+        store = options.offset_store
+        saved = await asyncio.to_thread(store.load) if store is not None else {}
+        found, _ = await self._observe(())
+        own = options.own_vbuckets(found.vbucket_count)
+        observed = (await self._observe(own))[1] if options.needs_observation else {}
+        ranges = options.ranges(found.vbucket_count, saved, observed)
+        positions = Positions(ranges, store)
+        settings = dcp_settings(self._name, self._buffer_bytes, options.columns)
+        nodes = Nodes(replace(self._options, arrow=options.arrow, settings=settings), self._random)
+        nodes.map = found
+        reader = StreamReader(
+            ranges,
+            nodes,
+            self._random,
+            options.converter(),
+            policy=options.policy,
+            collections=options.collections,
+            idle_timeout_s=idle_timeout_s,
+            patience_s=self._patience_s,
+            now=self._clock.monotonic(),
+        )
+        hub = _Hub(reader, nodes, self._clock)
+        try:
+            while True:
+                event = reader.next_event()
+                if isinstance(event, RollbackEvent):
+                    yield None, {event.vbid: event.resumed_at}, event, positions
+                elif event is not None:
+                    thing, offsets = event
+                    yield thing, offsets, None, positions
+                    reader.record(offsets)
+                    reader.resumed(self._clock.monotonic())
+                elif reader.is_done:
+                    return
+                else:
+                    reader.step(self._clock.monotonic())
+                    await hub.turn()
+        finally:
+            await hub.close()
+
+    async def _observe(self, vbids: Sequence[int] | None) -> tuple[VbucketMap, dict[int, BranchState]]:
+        """The map, and the branches of some vbuckets: log, high seqno, log again."""
+        nodes = Nodes(self._options, self._random)
+        machine = Questions([Question(Opcode.NOOP)], nodes, self._random)
+        hub = _Hub(machine, nodes, self._clock)
+        try:
+            await self._ask(machine, nodes, hub)
+            assert nodes.map is not None
+            if not vbids:
+                return nodes.map, {}
+            before = [Question(Opcode.DCP_GET_FAILOVER_LOG, vbid) for vbid in vbids]
+            highs = [
+                Question(Opcode.GET_ALL_VB_SEQNOS, node=node, extras=ACTIVE_STATE)
+                for node in nodes.map.vbuckets_by_node()
+            ]
+            after = [Question(Opcode.DCP_GET_FAILOVER_LOG, vbid) for vbid in vbids]
+            for questions in (before, highs, after):
+                machine = Questions(questions, nodes, self._random)
+                hub.machine = machine
+                await self._ask(machine, nodes, hub)
+            return nodes.map, states_of(logs_of(before), high_seqnos_of(highs), logs_of(after))
+        finally:
+            await hub.close()
+
+    async def _ask(self, machine: Questions, nodes: Nodes, hub: _Hub) -> None:
+        deadline = self._clock.monotonic() + self._options.connect_timeout_s
+        while not machine.is_done:
+            now = self._clock.monotonic()
+            machine.step(now)
+            machine.check()
+            if now >= deadline:
+                break
+            await hub.turn(min(MAX_WAIT_S, deadline - now))
+            machine.check()
+        if nodes.map is None:
+            raise ConnectTimeout(
+                f"no node gave the cluster map within {self._options.connect_timeout_s:g} s. Tried {nodes.tried()}. "
+                "Is the node running, and is this its data port?"
+            )

@@ -1,0 +1,262 @@
+"""The blocking client: streams of changes as Arrow batches or as single changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from dcpstream.client.blocking import CONNECT_TIMEOUT_S, Cluster, drive
+from dcpstream.client.changes import Change
+from dcpstream.client.convert import ValueFormat
+from dcpstream.client.handshake import BUFFER_BYTES
+from dcpstream.client.hub import SocketHub
+from dcpstream.client.nodes import Nodes
+from dcpstream.client.offsets import OffsetStore
+from dcpstream.client.options import check_buffer_bytes, dcp_settings
+from dcpstream.client.ranges import RollbackEvent
+from dcpstream.client.reader import StreamReader
+from dcpstream.client.streaming import (
+    MAX_BATCH_ROWS,
+    End,
+    OnRollback,
+    Positions,
+    Start,
+    StreamOptions,
+    rollback_batch,
+    rollback_change,
+)
+from dcpstream.model import StreamOffset
+from dcpstream.runtime import SystemClock, SystemRandom
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PATIENCE_S = 300.0
+"""How long a node that is needed may stay away before a stream gives up; an automatic failover takes up to 120 s."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Rows of a stream.
+
+    Attributes:
+        record_batch: rows with the columns of CHANGE_SCHEMA.
+        offsets: vbucket → position after this batch, for those that moved.
+        rollback: set on a batch of one control row: what this vbucket's earlier rows above `rollback.to_seqno` said
+            is void.
+    """
+
+    record_batch: pa.RecordBatch
+    offsets: Mapping[int, StreamOffset]
+    rollback: RollbackEvent | None
+    _positions: Positions
+
+    def ack(self) -> None:
+        """This batch and those before it are dealt with: save the positions after it."""
+        self._positions.save(self.offsets)
+
+
+class Client:
+    """A bucket's changes, blocking.
+
+    Nothing is asked of the cluster before the first use. One client may have several streams; each has its own
+    connections. Not safe for use by several threads at once.
+
+    Args:
+        connection_string: `couchbase://host[:port][,host…][?network=…]` or `host[:port]`.
+        username, password: of a user with the right to read the bucket by DCP.
+        bucket: its name.
+        connect_timeout_s: limit for connecting to a cluster that is not there.
+        patience_s: how long a node may stay away while a stream runs.
+        buffer_bytes: flow-control window of each connection: the bound of memory.
+        name: what the connections are called in the node's statistics.
+
+    Raises:
+        ConfigError: an option is not allowed.
+    """
+
+    def __init__(
+        self,
+        connection_string: str,
+        *,
+        username: str,
+        password: str,
+        bucket: str,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        patience_s: float = PATIENCE_S,
+        buffer_bytes: int = BUFFER_BYTES,
+        name: str = "dcpstream",
+    ) -> None:
+        self.cluster = Cluster(
+            connection_string,
+            username=username,
+            password=password,
+            bucket=bucket,
+            connect_timeout_s=connect_timeout_s,
+            name=name,
+        )
+        self._patience_s = patience_s
+        self._buffer_bytes = check_buffer_bytes(buffer_bytes)
+        self._name = name
+        self._clock = SystemClock()
+
+    def stream(
+        self,
+        *,
+        start: Start = "earliest",
+        end: End = None,
+        store: OffsetStore | None = None,
+        collections: Sequence[str] | None = None,
+        value_format: ValueFormat = "binary",
+        columns: Sequence[str] | None = None,
+        on_rollback: OnRollback = "fail",
+        members: tuple[int, int] = (0, 1),
+        max_batch_rows: int = MAX_BATCH_ROWS,
+        idle_timeout_s: float | None = None,
+    ) -> Iterator[Batch]:
+        """The changes as Arrow batches.
+
+        Taking the next batch tells the node that the one before was consumed, so a slow user slows the node down and
+        memory stays bounded. A lost connection, a moved vbucket or a node that restarts is resumed without a word.
+
+        Args:
+            start: "earliest", "latest", positions, or an OffsetStore: what it has, the rest from the beginning.
+            end: None for ever, "latest" for the high seqnos of now, or {vbucket: seqno}; a vbucket that is not named
+                is not read then.
+            store: where `ack` saves positions, and where saved ones are taken from before `start` is looked at.
+            collections: "scope.collection" or "collection"; None for all.
+            value_format: "binary" or "string".
+            columns: names of CHANGE_SCHEMA to fill, None for all.
+            on_rollback: "fail" raises RollbackRequired; "rewind" goes back and yields a control row; a function is
+                called with the RollbackEvent and then the stream goes back without one.
+            members: (i, n): read only the vbuckets of member i (from 0) of n.
+            max_batch_rows: rows of a batch at most.
+            idle_timeout_s: raise after so long without any progress; None to wait for ever.
+
+        Raises:
+            ConfigError: an option is not allowed, or pyarrow is missing.
+            RollbackRequired: history was rolled back, and `on_rollback` is "fail".
+            AuthenticationFailed, ConnectTimeout, StatusError: the cluster does not let us in.
+        """
+        options = StreamOptions(
+            start=start,
+            end=end,
+            store=store,
+            collections=None if collections is None else tuple(collections),
+            value_format=value_format,
+            columns=None if columns is None else tuple(columns),
+            on_rollback=on_rollback,
+            members=members,
+            max_batch_rows=max_batch_rows,
+            arrow=True,
+        )
+        options.converter()  # complains now rather than at the first batch
+        return self._batches(options, idle_timeout_s)
+
+    def changes(
+        self,
+        *,
+        start: Start = "earliest",
+        end: End = None,
+        store: OffsetStore | None = None,
+        collections: Sequence[str] | None = None,
+        on_rollback: OnRollback = "fail",
+        members: tuple[int, int] = (0, 1),
+        idle_timeout_s: float | None = None,
+    ) -> Iterator[Change]:
+        """The changes one by one; needs neither numpy nor pyarrow.
+
+        Options are those of `stream`. Positions are saved to the store as the changes are taken: when the first one of
+        the next portion is asked for, those before it count as dealt with.
+        """
+        options = StreamOptions(
+            start=start,
+            end=end,
+            store=store,
+            collections=None if collections is None else tuple(collections),
+            value_format="binary",
+            columns=None,
+            on_rollback=on_rollback,
+            members=members,
+            max_batch_rows=MAX_BATCH_ROWS,
+            arrow=False,
+        )
+        return self._single(options, idle_timeout_s)
+
+    def close(self) -> None:
+        """Close the connections for questions; streams close theirs when they end."""
+        self.cluster.close()
+
+    def __enter__(self) -> Client:
+        """The client itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _batches(self, options: StreamOptions, idle_timeout_s: float | None) -> Iterator[Batch]:
+        for thing, offsets, rollback, positions in self._run(options, idle_timeout_s):
+            if rollback is not None:
+                if callable(options.on_rollback):
+                    options.on_rollback(rollback)
+                    positions.save(offsets)
+                    continue
+                yield Batch(rollback_batch(rollback, options, self._clock.time_ns()), offsets, rollback, positions)
+            else:
+                yield Batch(thing, offsets, None, positions)
+
+    def _single(self, options: StreamOptions, idle_timeout_s: float | None) -> Iterator[Change]:
+        for thing, offsets, rollback, positions in self._run(options, idle_timeout_s):
+            if rollback is None:
+                yield from thing
+            elif callable(options.on_rollback):
+                options.on_rollback(rollback)
+            else:
+                yield rollback_change(rollback)
+            positions.save(offsets)
+
+    def _run(
+        self, options: StreamOptions, idle_timeout_s: float | None
+    ) -> Iterator[tuple[Any, Mapping[int, StreamOffset], RollbackEvent | None, Positions]]:
+        """(what the converter made, offsets, rollback, records) of each event."""
+        cluster = self.cluster
+        random = SystemRandom()
+        store = options.offset_store
+        saved = store.load() if store is not None else {}
+        own = options.own_vbuckets(cluster.map.vbucket_count)
+        observed = cluster.observe(own) if options.needs_observation else {}
+        ranges = options.ranges(cluster.map.vbucket_count, saved, observed)
+        positions = Positions(ranges, store)
+        nodes = Nodes(
+            cluster.connect_options(dcp_settings(self._name, self._buffer_bytes, options.columns), arrow=options.arrow),
+            random,
+        )
+        nodes.map = cluster.map
+        hub = SocketHub()
+        reader = StreamReader(
+            ranges,
+            nodes,
+            random,
+            options.converter(),
+            policy=options.policy,
+            collections=options.collections,
+            idle_timeout_s=idle_timeout_s,
+            patience_s=self._patience_s,
+            now=self._clock.monotonic(),
+        )
+        try:
+            for event in drive(reader, nodes, hub, self._clock):
+                if isinstance(event, RollbackEvent):
+                    offsets: Mapping[int, StreamOffset] = {event.vbid: event.resumed_at}
+                    yield None, offsets, event, positions
+                else:
+                    thing, offsets = event
+                    yield thing, offsets, None, positions
+                    reader.record(offsets)
+        finally:
+            hub.close()

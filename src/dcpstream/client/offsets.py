@@ -1,0 +1,202 @@
+"""Where a reader's positions are kept between runs.
+
+A vbucket's record is written and read whole: position, branch, snapshot bounds, manifest uid, and the positions
+recorded before, to which a rollback can go back. All 64-bit numbers are text. Positions are saved when the user says
+that the changes before them are dealt with, never earlier.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+from zlib import crc32
+
+from dcpstream.errors import OffsetError
+from dcpstream.model import StreamOffset
+
+FORMAT = "dcpstream offsets"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SavedOffset:
+    """One vbucket's record.
+
+    Attributes:
+        offset: where to resume.
+        earlier: positions recorded before, newest first.
+    """
+
+    offset: StreamOffset
+    earlier: tuple[StreamOffset, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as JSON values."""
+        return {**self.offset.to_json(), "earlier": [old.to_json() for old in self.earlier]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SavedOffset:
+        """The inverse of `to_json`; raises ValueError."""
+        earlier = data.get("earlier", ())
+        if not isinstance(earlier, list | tuple):
+            raise ValueError("earlier positions are not a list")
+        return cls(StreamOffset.from_json(data), tuple(StreamOffset.from_json(old) for old in earlier))
+
+
+@runtime_checkable
+class OffsetStore(Protocol):
+    """What a store must do; `save` must be durable when it returns."""
+
+    def load(self) -> dict[int, SavedOffset]:
+        """Everything saved: vbucket → record; empty if nothing was saved yet."""
+        ...
+
+    def save(self, offsets: Mapping[int, SavedOffset]) -> None:
+        """Replace the records of these vbuckets; the others stay."""
+        ...
+
+
+class FileOffsetStore:
+    """Positions in one text file, replaced as a whole at each save.
+
+    The first line is a header with a checksum of the rest; each further line is one vbucket. A save writes a new file
+    beside the old one, makes it durable and renames it, so a crash leaves the old or the new one.
+
+    Args:
+        path: the file; its directory must exist.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._records: dict[int, SavedOffset] | None = None
+
+    def load(self) -> dict[int, SavedOffset]:
+        """Everything saved.
+
+        Raises:
+            OffsetError: the file is damaged or of another kind; says what to do.
+        """
+        if self._records is None:
+            self._records = self._read()
+        return dict(self._records)
+
+    def save(self, offsets: Mapping[int, SavedOffset]) -> None:
+        """Replace the records of these vbuckets and make that durable.
+
+        Raises:
+            OffsetError: the existing file is damaged; nothing is written then.
+            OSError: the file cannot be written; the old one is still there.
+        """
+        records = self.load() | dict(offsets)
+        body = "".join(
+            json.dumps({"vbucket": vbid, **records[vbid].to_json()}, sort_keys=True) + "\n" for vbid in sorted(records)
+        ).encode()
+        header = {"format": FORMAT, "version": VERSION, "vbuckets": len(records), "crc32": f"{crc32(body):08x}"}
+        fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}.new")
+        try:
+            with fresh.open("wb") as file:
+                file.write(json.dumps(header).encode() + b"\n" + body)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self.path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                fresh.unlink()
+            raise
+        directory = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        self._records = records
+
+    def _read(self) -> dict[int, SavedOffset]:
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        first, _, body = content.partition(b"\n")
+        try:
+            header = json.loads(first)
+            if not isinstance(header, dict) or header.get("format") != FORMAT:
+                raise ValueError("it is not a file of offsets")
+            if header.get("version") != VERSION:
+                raise ValueError(f"its version is {header.get('version')}, this program knows {VERSION}")
+            if header.get("crc32") != f"{crc32(body):08x}":
+                raise ValueError("its checksum is wrong: it was cut or changed")
+            records = {}
+            for line in body.splitlines():
+                data = json.loads(line)
+                records[int(data["vbucket"])] = SavedOffset.from_json(data)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _damaged(str(self.path), error) from error
+        return records
+
+
+class SqliteOffsetStore:
+    """Positions in an SQLite database, one row a vbucket.
+
+    Args:
+        path: the database; made if it is missing.
+        name: which reader's positions, if several share the database.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], name: str = "default") -> None:
+        self.path = Path(path)
+        self.name = name
+
+    def load(self) -> dict[int, SavedOffset]:
+        """Everything saved.
+
+        Raises:
+            OffsetError: the database or a record is damaged; says what to do.
+        """
+        if not self.path.exists():
+            return {}
+        try:
+            with contextlib.closing(self._connect()) as connection:
+                rows = connection.execute("SELECT vbucket, record FROM offsets WHERE name = ?", (self.name,)).fetchall()
+            return {int(vbid): SavedOffset.from_json(json.loads(record)) for vbid, record in rows}
+        except (sqlite3.DatabaseError, ValueError, TypeError, AttributeError) as error:
+            raise _damaged(str(self.path), error) from error
+
+    def save(self, offsets: Mapping[int, SavedOffset]) -> None:
+        """Replace the records of these vbuckets in one transaction.
+
+        Raises:
+            OffsetError: the database is damaged.
+        """
+        rows = [
+            (self.name, vbid, json.dumps(record.to_json(), sort_keys=True)) for vbid, record in sorted(offsets.items())
+        ]
+        try:
+            with contextlib.closing(self._connect()) as connection, connection:
+                connection.executemany("INSERT OR REPLACE INTO offsets (name, vbucket, record) VALUES (?, ?, ?)", rows)
+        except sqlite3.DatabaseError as error:
+            raise _damaged(str(self.path), error) from error
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path)
+        try:
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS offsets ("
+                "name TEXT NOT NULL, vbucket INTEGER NOT NULL, record TEXT NOT NULL, PRIMARY KEY (name, vbucket))"
+            )
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _damaged(path: str, error: BaseException) -> OffsetError:
+    return OffsetError(
+        f"{path}: saved offsets cannot be read: {error}. Nothing was changed. Restore the file from a copy, or move it "
+        "away to read all changes again from the beginning."
+    )

@@ -1,0 +1,198 @@
+"""What both clients share: the options of a stream, where each vbucket begins, and what a rollback looks like.
+
+No I/O: the shells ask the cluster, load and save.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from dcpstream.client.changes import Change
+from dcpstream.client.convert import ArrowConverter, ChangeConverter, Converter, ValueFormat
+from dcpstream.client.offsets import OffsetStore, SavedOffset
+from dcpstream.client.ranges import RollbackEvent, VbucketRange
+from dcpstream.client.reader import RollbackPolicy
+from dcpstream.client.resume import BranchState, spaced
+from dcpstream.client.rows import require_columnar
+from dcpstream.errors import ConfigError
+from dcpstream.model import MAX_SEQNO, StreamOffset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Start = Literal["earliest", "latest"] | Mapping[int, StreamOffset] | OffsetStore
+End = None | Literal["latest"] | Mapping[int, int]
+OnRollback = Literal["fail", "rewind"] | Callable[[RollbackEvent], None]
+
+MAX_BATCH_ROWS = 10_000
+"""Rows of a batch at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What a stream was asked for; see `Client.stream`.
+
+    Raises:
+        ConfigError: an option is not allowed.
+    """
+
+    start: Start
+    end: End
+    store: OffsetStore | None
+    collections: tuple[str, ...] | None
+    value_format: ValueFormat
+    columns: tuple[str, ...] | None
+    on_rollback: OnRollback
+    members: tuple[int, int]
+    max_batch_rows: int
+    arrow: bool
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without the cluster."""
+        if isinstance(self.start, str) and self.start not in {"earliest", "latest"}:
+            raise ConfigError("start", self.start, "'earliest', 'latest', {vbucket: StreamOffset} or an OffsetStore")
+        if isinstance(self.end, str) and self.end != "latest":
+            raise ConfigError("end", self.end, "None (never), 'latest' or {vbucket: seqno}")
+        if isinstance(self.on_rollback, str) and self.on_rollback not in {"fail", "rewind"}:
+            raise ConfigError("on_rollback", self.on_rollback, "'fail', 'rewind' or a function of a RollbackEvent")
+        member, count = self.members
+        if not 0 <= member < count:
+            raise ConfigError("members", self.members, "(i, n) with 0 <= i < n: this is member i of n")
+        if self.max_batch_rows < 1:
+            raise ConfigError("max_batch_rows", self.max_batch_rows, "1 or more")
+
+    @property
+    def needs_observation(self) -> bool:
+        """Whether high seqnos must be known before the stream begins."""
+        return self.start == "latest" or self.end == "latest"
+
+    @property
+    def offset_store(self) -> OffsetStore | None:
+        """Where positions are loaded from and saved to."""
+        return self.start if isinstance(self.start, OffsetStore) else self.store
+
+    @property
+    def policy(self) -> RollbackPolicy:
+        """What the reader does about a rollback."""
+        return RollbackPolicy.FAIL if self.on_rollback == "fail" else RollbackPolicy.REWIND
+
+    def own_vbuckets(self, vbucket_count: int) -> list[int]:
+        """The vbuckets of this member."""
+        member, count = self.members
+        return list(range(member, vbucket_count, count))
+
+    def converter(self) -> Converter:
+        """What makes the user's batches."""
+        if self.arrow:
+            return ArrowConverter(self.value_format, self.columns, self.max_batch_rows)
+        return ChangeConverter()
+
+    def ranges(
+        self, vbucket_count: int, saved: Mapping[int, SavedOffset], observed: Mapping[int, BranchState]
+    ) -> list[VbucketRange]:
+        """What to read.
+
+        Args:
+            vbucket_count: of the bucket.
+            saved: what the offset store has.
+            observed: branches and high seqnos, if `needs_observation`.
+
+        Raises:
+            ConfigError: a vbucket is named that the bucket does not have, or whose node cannot be reached.
+        """
+        own = self.own_vbuckets(vbucket_count)
+        named = {*saved, *(self.start if isinstance(self.start, Mapping) else ())}
+        beyond = sorted(vbid for vbid in named if vbid >= vbucket_count)
+        if beyond:
+            raise ConfigError("start", beyond, f"the bucket has {vbucket_count} vbuckets: these are another bucket's")
+        result = []
+        for vbid in own:
+            record = saved.get(vbid) or SavedOffset(self._first(vbid, observed))
+            end = MAX_SEQNO
+            if self.end == "latest":
+                end = self._state(vbid, observed, "end").high_seqno
+            elif isinstance(self.end, Mapping):
+                end = self.end.get(vbid, record.offset.seqno)
+            branch = observed[vbid].vbuuid if vbid in observed else 0
+            if end > record.offset.seqno or self.end == "latest":
+                # Also a start above "latest" is asked for: the node will say that its history was rolled back.
+                result.append(VbucketRange(vbid, record.offset, end, record.earlier, branch))
+        return result
+
+    def _first(self, vbid: int, observed: Mapping[int, BranchState]) -> StreamOffset:
+        if self.start == "latest":
+            state = self._state(vbid, observed, "start")
+            return StreamOffset(state.vbuuid, state.high_seqno, state.high_seqno, state.high_seqno)
+        if isinstance(self.start, Mapping):
+            return self.start.get(vbid, StreamOffset.ZERO)
+        return StreamOffset.ZERO
+
+    @staticmethod
+    def _state(vbid: int, observed: Mapping[int, BranchState], option: str) -> BranchState:
+        state = observed.get(vbid)
+        if state is None:
+            why = f"the node of vbucket {vbid} cannot be reached, so its high seqno is not known"
+            raise ConfigError(option, "latest", why)
+        return state
+
+
+class Positions:
+    """The records of a stream: what is saved when the user acknowledges."""
+
+    def __init__(self, ranges: Sequence[VbucketRange], store: OffsetStore | None) -> None:
+        self._earlier = {part.vbid: part.earlier for part in ranges}
+        self._store = store
+
+    def save(self, offsets: Mapping[int, StreamOffset]) -> None:
+        """Save positions, each with those recorded before."""
+        records = {}
+        for vbid, offset in offsets.items():
+            earlier = tuple(old for old in self._earlier.get(vbid, ()) if old.seqno < offset.seqno)
+            records[vbid] = SavedOffset(offset, earlier)
+            self._earlier[vbid] = spaced(earlier, offset)
+        if self._store is not None and records:
+            self._store.save(records)
+
+
+def rollback_batch(event: RollbackEvent, options: StreamOptions, time_ns: int) -> pa.RecordBatch:
+    """The control row that tells a table about a rollback."""
+    columnar = require_columnar()
+    row: pa.RecordBatch = columnar.rollback_row(
+        event.vbid,
+        event.from_seqno,
+        event.to_seqno,
+        event.old_vbuuid,
+        event.new_vbuuid,
+        value_format=options.value_format,
+        columns=options.columns,
+        time=time_ns / 1e9,
+    )
+    return row
+
+
+def rollback_change(event: RollbackEvent) -> Change:
+    """The change that tells about a rollback: the op is "rollback", the value JSON."""
+    value: dict[str, Any] = {
+        "from_seqno": str(event.from_seqno),
+        "to_seqno": str(event.to_seqno),
+        "old_vbuuid": str(event.old_vbuuid),
+        "new_vbuuid": str(event.new_vbuuid),
+    }
+    return Change(
+        op="rollback",
+        key=b"",
+        value=json.dumps(value).encode(),
+        scope="",
+        collection="",
+        vbid=event.vbid,
+        vbuuid=event.new_vbuuid,
+        seqno=event.to_seqno,
+        rev=0,
+        cas=0,
+        flags=0,
+        datatype=0,
+        expiry=0,
+    )
