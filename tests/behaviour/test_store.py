@@ -195,10 +195,9 @@ def test_the_newest_event_of_a_collection_supersedes_the_older(store: BucketStor
 
 
 def test_it_says_when_writers_should_wait(store: BucketStore) -> None:
-    assert store.has_room
-    store.pending_bytes = MAX_PENDING_BYTES
-    assert not store.has_room
-    store.pending_bytes = 0
+    for pending, has_room in ((0, True), (MAX_PENDING_BYTES - 1, True), (MAX_PENDING_BYTES, False), (0, True)):
+        store.pending_bytes = pending
+        assert store.has_room is has_room
 
 
 def test_a_thousand_vbuckets_cost_little_to_make() -> None:

@@ -19,6 +19,7 @@ from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.model import Collection, FailoverLog, Manifest, Scope, SnapshotRange, VbucketState
 from dcpstream.runtime import File, SystemFileSystem
 from dcpstream.store import DiskBucketStore
+from dcpstream.store import disk as disk_module
 from dcpstream.store.blocks import BLOCK_HEADER, SEGMENT_HEADER
 from tests.behaviour.store_kit import LOG, fill, frame_of, key_of, put, read_all
 
@@ -337,6 +338,22 @@ def test_a_failed_commit_loses_nothing_and_promises_nothing(tmp_path: Path, faul
         assert read_all(store.vbuckets[0], 0, 9) == [*frames[:6], frames[7]]
 
 
+def test_a_large_commit_is_done_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_module, "MAX_COMMIT_BYTES", 200)
+    disk = FullFileSystem()
+    with opened(tmp_path, 4, file_system=disk) as store:
+        fill(store)
+        for vbid in range(4):
+            put(store.vbuckets[vbid], key_of(vbid), b"v" * 150)
+        disk.room = 0
+        with pytest.raises(StoreError, match="of 1 vbuckets are not persisted"):
+            store.commit()
+        assert sorted(store.dirty) == [0, 1, 2, 3]
+        disk.room = None
+        assert sorted(store.commit()) == [(0, 1), (1, 1), (2, 1), (3, 1)]
+        assert (store.dirty, store.pending_bytes, store.commit()) == ({}, 0, [])
+
+
 def test_a_failed_rollback_changes_nothing(tmp_path: Path) -> None:
     disk = FullFileSystem()
     with opened(tmp_path, file_system=disk) as store:
@@ -410,6 +427,7 @@ CHILD = """
 import json, random, sys
 from pathlib import Path
 from dcpstream.store import DiskBucketStore
+from dcpstream.store import disk as disk_module
 from tests.behaviour.store_kit import fill, key_of, put
 store = DiskBucketStore(Path(sys.argv[1]), 8, segment_bytes=50_000)
 chance = random.Random(int(sys.argv[2]))

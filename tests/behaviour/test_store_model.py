@@ -179,7 +179,7 @@ def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def test_histories_agree_with_the_model(machine: type[StoreMachine]) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
-    profile = settings.default
+    profile = settings()
     run_state_machine_as_test(
         machine,
         settings=settings(

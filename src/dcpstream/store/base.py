@@ -31,7 +31,7 @@ class BucketStore(ABC):
         vbucket_count: how many the bucket has over all nodes.
         is_durable: whether commits write files.
         was_clean: whether the store was closed before it was opened; true for a new one.
-        lock: guards rows and buffers of all vbuckets; held for microseconds.
+        lock: guards rows and buffers of all vbuckets; held for some microseconds per vbucket that a commit takes.
         dirty: vbuckets with rows that are not committed.
         pending_bytes: the size of those rows.
     """

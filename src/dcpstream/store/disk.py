@@ -126,6 +126,8 @@ class DiskBucketStore(BucketStore):
         recovery = Recovery(self.vbuckets, segments, closed_at)
         recovery.run()
         self.cut_bytes = recovery.cut_bytes
+        if made_for is None:
+            self._file_system.sync_directory(self.path.parent)
         # From here on a crash is a crash, also before the first commit.
         metadata.put({"format": FORMAT, "vbucket_count": str(self.vbucket_count), "closed_at": ""})
 
@@ -135,13 +137,15 @@ class DiskBucketStore(BucketStore):
         """See `BucketStore.commit`."""
         persisted: list[tuple[int, int]] = []
         with self._commit_lock:
-            while batch := self._take():
+            with self.lock:
+                # What becomes dirty from now on is for the next commit, or this one might never end.
+                waiting, self.dirty = self.dirty, {}
+            while batch := self._take(waiting):
                 try:
                     blocks = self._write(batch)
                 except StoreError as error:
                     with self.lock:
-                        for part in batch:
-                            self.dirty.setdefault(part.vbucket.vbid, part.vbucket)
+                        self.dirty = {part.vbucket.vbid: part.vbucket for part in batch} | waiting | self.dirty
                     size = sum(part.size for part in batch)
                     raise StoreError(
                         f"{error} {size} bytes of {len(batch)} vbuckets are not persisted. They are kept in memory, "
@@ -154,17 +158,17 @@ class DiskBucketStore(BucketStore):
                         persisted.append((part.vbucket.vbid, part.vbucket.persisted_seqno))
         return persisted
 
-    def _take(self) -> list[Pending]:
-        """Freeze the pending rows of dirty vbuckets, up to `MAX_COMMIT_BYTES` (but at least one vbucket)."""
+    def _take(self, waiting: dict[int, VBucketLog]) -> list[Pending]:
+        """Freeze the pending rows of waiting vbuckets, up to `MAX_COMMIT_BYTES` (but at least one vbucket)."""
         batch: list[Pending] = []
         size = 0
         with self.lock:
-            while self.dirty and size < MAX_COMMIT_BYTES:
-                vbucket = self.dirty.pop(next(iter(self.dirty)))
-                vbucket.seal()
+            while waiting and size < MAX_COMMIT_BYTES:
+                _, vbucket = waiting.popitem()
                 first, stop = vbucket.flushed_rows, len(vbucket.rows.seqnos)
                 if first == stop:
                     continue
+                vbucket.seal()
                 start = vbucket.log.held_start
                 batch.append(Pending(vbucket, first, stop, start, vbucket.rows.end - start))
                 size += batch[-1].size
