@@ -19,6 +19,9 @@ Piece = Buffer | tuple[int, int]
 CHUNK_BYTES = 1024 * 1024
 """A tail of this size is sealed. Bounds what growing a bytearray copies; large enough for a whole backfill block."""
 
+SEAL_FOR_READER_BYTES = 32 * 1024
+"""A reader that wants at least this much of the tail gets a view instead of a copy. Smaller would make many buffers."""
+
 
 class ByteLog:
     """The stream of frames of one vbucket.
@@ -95,15 +98,17 @@ class ByteLog:
         return found
 
     def pieces(self, start: int, stop: int) -> list[Piece]:
-        """The bytes of positions [start, stop), in pieces; those of the tail are copied."""
+        """The bytes of positions [start, stop), in pieces; those of a short tail are copied, a long one is sealed."""
         found: list[Piece] = []
+        if stop - max(start, self.tail_start) >= SEAL_FOR_READER_BYTES:
+            self.seal()
         held = self.held_start
         if start < held:
             start = self._block_pieces(start, min(stop, held), held, found)
         if start < min(stop, self.tail_start):
             start = self._sealed_pieces(start, min(stop, self.tail_start), found)
         if start < stop:
-            found.append(bytes(self.tail[start - self.tail_start : stop - self.tail_start]))
+            found.append(bytes(memoryview(self.tail)[start - self.tail_start : stop - self.tail_start]))
         return found
 
     def _block_pieces(self, start: int, stop: int, held: int, found: list[Piece]) -> int:

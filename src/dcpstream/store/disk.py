@@ -163,8 +163,10 @@ class DiskBucketStore(BucketStore):
         batch: list[Pending] = []
         size = 0
         with self.lock:
-            while waiting and size < MAX_COMMIT_BYTES:
-                _, vbucket = waiting.popitem()
+            for vbid in [*waiting]:
+                if size >= MAX_COMMIT_BYTES:
+                    break
+                vbucket = waiting.pop(vbid)
                 first, stop = vbucket.flushed_rows, len(vbucket.rows.seqnos)
                 if first == stop:
                     continue

@@ -211,6 +211,25 @@ class RowTable:
             places = (tagged & np.uint64(POSITION_MASK)).astype(np.int64)
             if step == len(self.positions):
                 places = np.append(places, self.end)
+            if live.all():
+                # Nothing superseded: one run, and the rows' places as they are.
+                offsets = places - places[0]
+                count = int(np.searchsorted(offsets[1:], max_bytes - size, side="right"))
+                if count == 0 and runs:
+                    break
+                count = max(count, 1)
+                starts.append(offsets[:count] + size)
+                seqnos.append(np.frombuffer(self.seqnos, dtype=np.uint64)[first : first + count].copy())
+                kinds |= int(np.bitwise_or.reduce(tagged[:count])) >> KIND_SHIFT
+                begin, finish = int(places[0]), int(places[count])
+                if runs and runs[-1][1] == begin:
+                    begin = runs.pop()[0]
+                runs.append((begin, finish))
+                size += int(offsets[count])
+                if first + count < step:
+                    break
+                first = step
+                continue
             rows = np.flatnonzero(live)
             first = step
             if not len(rows):
