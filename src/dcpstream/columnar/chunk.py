@@ -33,6 +33,7 @@ WIRE_SCHEMA = pa.schema(
 """Key and value as sent (the key without its collection prefix), then the fixed fields of a data message."""
 
 _FIXED = WIRE_SCHEMA.names[2:]
+_FIXED_TYPES = WIRE_SCHEMA.types[2:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class WireChunk:
         """The columns of WIRE_SCHEMA as a RecordBatch; no copy."""
         if self._batch is None:
             columns = [self.key, self.value]
-            columns += [arrow_of(getattr(self, name), WIRE_SCHEMA.field(name).type) for name in _FIXED]
+            columns += [arrow_of(getattr(self, name), kind) for name, kind in zip(_FIXED, _FIXED_TYPES, strict=True)]
             self._batch = pa.RecordBatch.from_arrays(columns, schema=WIRE_SCHEMA)
         return self._batch
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dcpstream.columnar.boundaries import BytesLike, Int64Array, find_boundaries
-from dcpstream.columnar.headers import SUPPORTED, WORDS_BYTES, Headers, gather, swap_words
+from dcpstream.columnar.boundaries import LITTLE_ENDIAN, BytesLike, Int64Array, find_boundaries
+from dcpstream.columnar.headers import WORDS_BYTES, Headers, gather, swap_words
 from dcpstream.errors import FrameError
 from dcpstream.wire.frames import HEADER_BYTES, MAGICS, frame_length
 
@@ -70,7 +70,7 @@ def scan(buffer: BytesLike, start: int = 0, stop: int | None = None) -> FrameInd
         raise ValueError(f"cannot scan {start}:{stop} of {len(buffer)} bytes (at most {MAX_BUFFER_BYTES})")
     starts, end = find_boundaries(buffer, start, stop)
     headers = None
-    if len(starts) < SMALL_BATCH_FRAMES or not SUPPORTED:
+    if len(starts) < SMALL_BATCH_FRAMES or not LITTLE_ENDIAN:
         for at in starts.tolist():
             frame_length(buffer, at)
     else:

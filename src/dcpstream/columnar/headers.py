@@ -6,14 +6,13 @@ time of a deletion. 48 bytes are six big-endian words of 64 bits. They are gathe
 once, so that every field is a strided slice of a word. With framing extras the second half begins later and is gathered
 for itself.
 
-The slices assume a little-endian host; `SUPPORTED` says so, and the decoder goes message by message elsewhere.
+The slices assume a little-endian host; elsewhere the decoder goes message by message.
 
 Source: kv_engine docs/BinaryProtocol.md, docs/dcp/documentation/commands/{mutation,deletion,expiration}.md.
 """
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -23,13 +22,12 @@ import numpy.typing as npt
 from dcpstream.columnar.boundaries import BytesLike, Int64Array
 from dcpstream.wire.frames import HEADER_BYTES, MAGICS, MAX_FRAME_BYTES
 
-SUPPORTED = sys.byteorder == "little"
-
 WORDS_BYTES = 48
 UInt64Array: TypeAlias = npt.NDArray[np.uint64]
 
 _IS_MAGIC = np.zeros(256, np.bool_)
 _IS_MAGIC[sorted(MAGICS)] = True
+_REQUEST = 0x80
 _CLASSIC_MIN = 0x80
 """Of the six magics only the two with framing extras (0x08, 0x18) are below."""
 
@@ -173,12 +171,15 @@ class Headers:
 
     def broken(self) -> npt.NDArray[np.bool_]:
         """Which headers are no headers: unknown magic, parts longer than the body, frame above the limit."""
+        magic, body = self.magic, self.body
+        bad: npt.NDArray[np.bool_] = body > MAX_FRAME_BYTES - HEADER_BYTES
+        if (magic == _REQUEST).all():  # nearly always
+            bad |= np.add(self.key_field, self.extras_length, dtype=np.uint32) > body
+            return bad
         framing, parts = self.part_lengths()
         if framing is not None:
             parts += framing
         parts += self.extras_length
-        body = self.body
-        bad: npt.NDArray[np.bool_] = parts > body
-        bad |= ~_IS_MAGIC[self.magic]
-        bad |= body > MAX_FRAME_BYTES - HEADER_BYTES
+        bad |= parts > body
+        bad |= ~_IS_MAGIC[magic]
         return bad
