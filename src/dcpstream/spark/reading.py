@@ -104,5 +104,5 @@ def _control_row(event: RollbackEvent, options: SourceOptions, clock: Clock) -> 
         event.new_vbuuid,
         value_format=options.value_format,
         columns=options.columns,
-        time=clock.time_ns(),
+        time=clock.time_ns() / 1e9,
     )

@@ -1,0 +1,361 @@
+"""The readers against a real node, without Spark: what a task yields, and exactly in which types."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+import dcpstream
+from dcpstream.client.kv import KvClient
+from dcpstream.errors import AuthenticationFailed, ConfigError, ConnectionLost, RollbackRequired, StatusError
+from dcpstream.model import StreamOffset
+from dcpstream.spark import pool
+from dcpstream.spark.options import SourceOptions
+from dcpstream.spark.reading import DcpPartition, read_partition
+from dcpstream.spark.schema import arrow_schema, conform, spark_schema
+from dcpstream.spark.source import DcpBatchReader, DcpDataSource, DcpStreamReader, PlainStreamReader
+
+VBUCKETS = 8
+
+
+@pytest.fixture(autouse=True)
+def _no_connections_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # What is frozen is never collected, which is right for a worker of Spark and wrong for a test run.
+    monkeypatch.setattr(pool, "_is_frozen", True)
+    yield
+    pool.close_all()
+    while Stream.running:
+        Stream.running.pop().stop()
+
+
+@pytest.fixture
+def node() -> Iterator[dcpstream.Node]:
+    with dcpstream.Node(vbuckets=VBUCKETS) as node:
+        yield node
+
+
+def access(node: dcpstream.Node, **options: str) -> dict[str, str]:
+    needed = {"connectionString": node.connection_string, "username": "Administrator", "password": "password"}
+    return {**needed, "bucket": "default", **options}
+
+
+def kv_of(node: dcpstream.Node) -> KvClient:
+    return KvClient(node.connection_string, username="Administrator", password="password", bucket="default")
+
+
+def rows_of(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+class Stream:
+    """A stream reader, driven as Spark drives it, with offsets that have been through JSON."""
+
+    running: ClassVar[list[DcpStreamReader]] = []
+
+    def __init__(self, node: dcpstream.Node, **options: str) -> None:
+        source = DcpDataSource(access(node, startingOffsets="earliest", **options))
+        reader = source.streamReader(source.schema())
+        assert isinstance(reader, DcpStreamReader)
+        self.reader = reader
+        self.running.append(reader)
+        self.at: dict[str, Any] = json.loads(json.dumps(reader.initialOffset()))
+
+    def plan(self) -> dict[str, Any]:
+        limit = self.reader.getDefaultReadLimit()
+        end: dict[str, Any] = json.loads(json.dumps(self.reader.latestOffset(self.at, limit)))
+        return end
+
+    def read(self, end: dict[str, Any]) -> list[dict[str, Any]]:
+        rows = []
+        for planned in self.reader.partitions(self.at, end):
+            # The executor gets copies.
+            reader, partition = pickle.loads(pickle.dumps((self.reader, planned)))
+            rows += rows_of(reader.read(partition))
+        return rows
+
+    def step(self) -> list[dict[str, Any]]:
+        end = self.plan()
+        rows = self.read(end)
+        self.at = end
+        return rows
+
+
+@pytest.mark.parametrize("value_format", ["binary", "string"])
+def test_batches_have_exactly_the_types_that_spark_demands(node: dcpstream.Node, value_format: str) -> None:
+    with kv_of(node) as kv:
+        kv.set_many((f"k{n}", b'{"n":%d}' % n) for n in range(500))
+    source = DcpDataSource(access(node, valueFormat=value_format, maxBatchRows="50"))
+    demanded = to_arrow_schema(source.schema(), timezone="UTC")
+    reader = source.reader(source.schema())
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert len(batches) > 5
+    assert all(batch.schema == demanded and batch.num_rows <= 50 for batch in batches)
+    assert sum(batch.num_rows for batch in batches) == 500
+
+
+def test_columns_come_in_the_order_asked_for(node: dcpstream.Node) -> None:
+    with kv_of(node) as kv:
+        kv.set("k", b"v", flags=7)
+    source = DcpDataSource(access(node, columns="flags,key,value"))
+    assert source.schema().names == ["flags", "key", "value"]
+    reader = source.reader(source.schema())
+    rows = [row for part in reader.partitions() for row in rows_of(reader.read(part))]
+    assert rows == [{"flags": 7, "key": "k", "value": b"v"}]
+
+
+def test_a_batch_between_positions(node: dcpstream.Node) -> None:
+    with kv_of(node) as kv:
+        tokens = [kv.set(f"k{n}", b"v") for n in range(40)]
+    vbid = tokens[0].vbid
+    mine = sorted(token.seqno for token in tokens if token.vbid == vbid)
+    assert len(mine) >= 3
+    bounds = {"startingOffsets": mine[0], "endingOffsets": mine[-2]}
+    options = access(node, **{name: json.dumps({str(vbid): str(seqno)}) for name, seqno in bounds.items()})
+    reader = DcpBatchReader(SourceOptions.parse(options))
+    rows = [row for part in reader.partitions() for row in rows_of(reader.read(part))]
+    assert sorted(row["seqno"] for row in rows if row["vbucket"] == vbid) == mine[1:-1]
+    assert len(rows) == 40 - 2, "the other vbuckets are read whole"
+
+
+def test_an_empty_bucket_has_no_partitions(node: dcpstream.Node) -> None:
+    reader = DcpBatchReader(SourceOptions.parse(access(node)))
+    assert reader.partitions() == []
+    assert list(reader.read(None)) == []  # type: ignore[arg-type]
+
+
+def test_a_stream_delivers_each_row_once_in_limited_batches(node: dcpstream.Node) -> None:
+    stream = Stream(node, maxOffsetsPerTrigger="70")
+    seen: list[tuple[int, int]] = []
+    with kv_of(node) as kv:
+        for turn in range(4):
+            kv.set_many((f"k{n}", b"%d" % turn) for n in range(100))
+            rows = stream.step()
+            assert len(rows) <= 70
+            seen += [(row["vbucket"], row["seqno"]) for row in rows]
+        while rows := stream.step():
+            seen += [(row["vbucket"], row["seqno"]) for row in rows]
+        assert len(seen) == len(set(seen))
+        assert stream.plan() == stream.at
+        newest = {key: kv.get(key) for key in ("k0", "k99")}
+        assert all(document is not None and document.value == b"3" for document in newest.values())
+    # Every vbucket was followed up to its last seqno.
+    report = stream.reader.reportLatestOffset()
+    assert report is not None
+    for vbid, entry in report["vbuckets"].items():
+        assert max(seqno for at, seqno in seen if at == int(vbid)) == int(entry["at"][1])
+
+
+def test_a_replayed_batch_gives_the_same_rows(node: dcpstream.Node) -> None:
+    stream = Stream(node)
+    with kv_of(node) as kv:
+        kv.set_many((f"k{n}", b"v") for n in range(50))
+        end = stream.plan()
+        first = stream.read(end)
+        kv.set_many((f"new{n}", b"v") for n in range(50))
+    another = Stream(node)
+    assert sorted(row["key"] for row in another.read(end)) == sorted(row["key"] for row in first)
+    assert len(first) == 50
+
+
+def test_deletions_are_rows(node: dcpstream.Node) -> None:
+    stream = Stream(node)
+    with kv_of(node) as kv:
+        kv.set("a", b"1")
+        assert [row["_change_type"] for row in stream.step()] == ["insert"]
+        kv.delete("a")
+    (row,) = stream.step()
+    assert (row["op"], row["_change_type"], row["key"], row["value"]) == ("deletion", "delete", "a", None)
+
+
+class Disk:
+    """A node on disk whose last writes can be lost."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.node = self._node(0.02, 0).start()
+        self.port = self.node.port
+
+    def _node(self, flush_interval_s: float, port: int) -> dcpstream.Node:
+        return dcpstream.Node(vbuckets=VBUCKETS, path=self.path, port=port, flush_interval_s=flush_interval_s)
+
+    def stop_flushing(self) -> None:
+        """From now on nothing is made durable."""
+        self.node.stop()
+        self.node = self._node(3600, self.port).start()
+
+    def crash(self) -> None:
+        self.node.crash()
+        self.node = self._node(0.02, self.port).start()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    disk = Disk(tmp_path / "node")
+    yield disk
+    disk.node.stop()
+
+
+def names(prefix: str) -> list[str]:
+    return [f"{prefix}{n}" for n in range(20)]
+
+
+def lose_some(disk: Disk, stream: Stream) -> list[dict[str, Any]]:
+    """20 documents stay, 20 were read and are lost; the rows that were read."""
+    with kv_of(disk.node) as kv:
+        kv.set_many((f"kept{n}", b"1") for n in range(20))
+    rows = stream.step()
+    assert stream.plan() == stream.at, "learns where the snapshots ended"
+    disk.stop_flushing()
+    with kv_of(disk.node) as kv:
+        kv.set_many((f"lost{n}", b"1") for n in range(20))
+    rows += stream.step()
+    assert len(rows) == 40
+    stream.plan()
+    disk.crash()
+    with kv_of(disk.node) as kv:
+        kv.set_many((f"other{n}", b"1") for n in range(20))
+    return rows
+
+
+def drain(stream: Stream, held: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Follow the stream until nothing comes; what a user holds then, and the details of all control rows."""
+    details = []
+    # So long a coordinator may rely on what it saw of branches.
+    stream.reader._coordinator._observed_all = None
+    while rows := stream.step():
+        for row in rows:
+            if row["op"] != "rollback":
+                held.append(row)
+                continue
+            detail = json.loads(row["value"])
+            assert (row["key"], row["_change_type"]) == (None, None)
+            assert int(detail["from_seqno"]) > int(detail["to_seqno"]) == row["seqno"]
+            assert detail["new_vbuuid"] == row["vbuuid"] != detail["old_vbuuid"]
+            details.append(detail)
+            held[:] = [one for one in held if one["vbucket"] != row["vbucket"] or one["seqno"] <= row["seqno"]]
+    return details
+
+
+@pytest.mark.parametrize("rewind_to", ["zero", "recorded"])
+def test_a_lost_tail_is_taken_back(disk: Disk, rewind_to: str) -> None:
+    stream = Stream(disk.node, onRollback="rewindAndMark", rewindTo=rewind_to)
+    held = lose_some(disk, stream)
+    details = drain(stream, held)
+    assert sorted(row["key"] for row in held) == sorted([*names("kept"), *names("other")])
+    went_to = {int(detail["to_seqno"]) for detail in details}
+    assert went_to == {0} if rewind_to == "zero" else max(went_to) > 0
+
+
+def test_with_policy_fail_a_lost_tail_ends_the_query(disk: Disk) -> None:
+    stream = Stream(disk.node)
+    lose_some(disk, stream)
+    with pytest.raises(RollbackRequired, match="onRollback=rewindAndMark"):
+        stream.step()
+
+
+def test_a_failover_between_planning_and_reading(disk: Disk) -> None:
+    """The task meets the new branch: it tells the rollback by itself and reads up to the planned end."""
+    stream = Stream(disk.node, onRollback="rewindAndMark", rewindTo="zero")
+    failing = Stream(disk.node)
+    with kv_of(disk.node) as kv:
+        kv.set_many((f"kept{n}", b"1") for n in range(20))
+    stream.step()
+    disk.stop_flushing()
+    with kv_of(disk.node) as kv:
+        kv.set_many((f"read{n}", b"1") for n in range(20))
+    stream.step()
+    failing.at = stream.at
+    with kv_of(disk.node) as kv:
+        kv.set_many((f"planned{n}", b"1") for n in range(20))
+    end = stream.plan()
+    disk.crash()
+    with pytest.raises(RollbackRequired, match="onRollback=rewindAndMark"):
+        failing.read(end)
+    rows = stream.read(end)
+    assert any(row["op"] == "rollback" for row in rows)
+    keys = {row["key"] for row in rows if row["key"]}
+    assert not any(key.startswith(("read", "planned")) for key in keys), "those were lost"
+    # The next planning cannot know where the task stood, and reads these vbuckets from the beginning.
+    stream.at = end
+    held = [row for row in rows if row["key"]]
+    drain(stream, held)
+    assert sorted(row["key"] for row in held) == sorted(names("kept"))
+
+
+def test_a_wrong_password_a_wrong_bucket_and_nobody(node: dcpstream.Node) -> None:
+    with pytest.raises(AuthenticationFailed):
+        DcpBatchReader(SourceOptions.parse(access(node, password="wrong"))).partitions()
+    with pytest.raises(StatusError, match="no such bucket"):
+        DcpBatchReader(SourceOptions.parse(access(node, bucket="nothing", idleTimeout="0.1"))).partitions()
+    options = access(node, connectionString="couchbase://127.0.0.1:1", idleTimeout="0.1", connectTimeout="0.5")
+    with pytest.raises(ConnectionLost, match=r"127\.0\.0\.1:1"):
+        DcpBatchReader(SourceOptions.parse(options)).partitions()
+
+
+def test_the_schema_is_the_sources_own(node: dcpstream.Node) -> None:
+    source = DcpDataSource(access(node))
+    with pytest.raises(ConfigError, match="columns"):
+        source.reader(spark_schema(("key",), "binary"))
+
+
+def test_connections_are_kept_between_tasks_and_closed_after_a_failure(node: dcpstream.Node) -> None:
+    with kv_of(node) as kv:
+        kv.set("k", b"v")
+    options = SourceOptions.parse(access(node))
+    made = []
+
+    def connect(options: SourceOptions) -> Any:
+        from dcpstream.spark.coordinator import open_cluster
+
+        made.append(open_cluster(options))
+        return made[-1]
+
+    parts = DcpBatchReader(options).partitions()
+    for _ in range(2):
+        for part in parts:
+            assert isinstance(part, DcpPartition)
+            assert len(rows_of(read_partition(options, part, connect=connect))) == 1
+    assert len(made) == 1
+    with pytest.raises(KeyError), pool.borrowed(options, connect):
+        raise KeyError
+    with pool.borrowed(options, connect):
+        pass
+    assert len(made) == 2
+
+
+def test_older_sparks_have_no_start(node: dcpstream.Node) -> None:
+    with kv_of(node) as kv:
+        kv.set_many((f"k{n}", b"v") for n in range(10))
+        reader = PlainStreamReader(SourceOptions.parse(access(node, startingOffsets="earliest")))
+        start = reader.initialOffset()
+        end = reader.latestOffset()
+        rows = [row for part in reader.partitions(start, end) for row in rows_of(reader.read(part))]
+        assert len(rows) == 10
+        assert reader.latestOffset() == end
+        kv.set("k0", b"new")
+        then = reader.latestOffset()
+        rows = [row for part in reader.partitions(end, then) for row in rows_of(reader.read(part))]
+        assert [row["value"] for row in rows] == [b"new"]
+        # After a restart the start is not known again.
+        kv.set("k1", b"new")
+        fresh = PlainStreamReader(SourceOptions.parse(access(node)))
+        last = fresh.latestOffset()
+        rows = [row for part in fresh.partitions(then, last) for row in rows_of(fresh.read(part))]
+        assert [row["key"] for row in rows] == ["k1"]
+        fresh.stop()
+        reader.stop()
+
+
+def test_conform_names_a_wrong_column() -> None:
+    schema = arrow_schema(("key", "seqno"), "binary")
+    batch = pa.record_batch({"seqno": pa.array([1], pa.uint64()), "key": ["k"]})
+    with pytest.raises(TypeError, match="seqno is uint64"):
+        conform(batch, schema)
+    assert StreamOffset.ZERO.seqno == 0
