@@ -26,7 +26,7 @@ from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse, str
 from dcpstream.protocol.controls import ProducerSettings, apply_control
 from dcpstream.protocol.flow_control import ProducerWindow
 from dcpstream.protocol.noop import DEFAULT_IDLE_TIMEOUT_S, NoopTimer
-from dcpstream.protocol.producer_stream import Buffer, ProducerStream, stat_text
+from dcpstream.protocol.producer_stream import Buffer, ProducerStream, enough_of, stat_text
 from dcpstream.protocol.rollback import Refuse, Rollback, decide
 from dcpstream.protocol.source import HistorySource, VBucketView
 from dcpstream.protocol.stream_filter import StreamFilter, read_filter
@@ -392,7 +392,8 @@ class ProducerConnection:
         ready, window = self._ready, self.window
         is_sequential = self.settings.backfill_order == "sequential"
         turn_bytes = min(self.limits.turn_bytes, max_bytes)
-        while ready and made < max_bytes:
+        enough = enough_of(max_bytes)
+        while ready and made < enough:
             credit = window.credit_bytes
             if credit == 0:
                 break

@@ -54,6 +54,9 @@ _FROM_DISK = int(MarkerFlag.DISK | MarkerFlag.CHECKPOINT)
 _FROM_MEMORY = int(MarkerFlag.MEMORY)
 _NEW_CHECKPOINT = int(MarkerFlag.MEMORY | MarkerFlag.CHECKPOINT)
 
+SMALL_REST_BYTES = 32 * 1024
+"""Room of at most this size that is left of a much larger one is not filled."""
+
 SKIPPED_MESSAGES_MAX = 10_000
 """Messages a filter may drop in a row before the client is told how far the stream has come: the server's
 dcp_backfill_antilag_interval."""
@@ -81,6 +84,11 @@ TRANSITIONS: Mapping[StreamState, frozenset[StreamState]] = MappingProxyType(
     }
 )
 """Which state may follow which, as in kv_engine. The takeover states are named and not entered yet."""
+
+
+def enough_of(max_bytes: int) -> int:
+    """How much fills a room of `max_bytes`: to fill a small rest would cost a read of the store for a few messages."""
+    return max_bytes - SMALL_REST_BYTES if max_bytes > 4 * SMALL_REST_BYTES else max_bytes
 
 
 class ProducerStream:
@@ -215,8 +223,7 @@ class ProducerStream:
         """
         out: list[Buffer] = []
         made = 0
-        # A small rest of the room is left alone: to fill it would cost a whole read of the store for a few messages.
-        enough = max_bytes - max_bytes // 8
+        enough = enough_of(max_bytes)
         while made < enough and (credit is None or made < credit) and not self.is_finished:
             piece = self._next_piece(max_bytes - made, None if credit is None else credit - made)
             if piece is None:
