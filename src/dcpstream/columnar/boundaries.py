@@ -47,7 +47,7 @@ FRAMES_PER_LANE_BASE = 8
 FRAMES_PER_LANE_SLOPE = 700
 WINDOW_FRAMES = 1.25
 """Mean frames that are searched for a guess; a lane without one becomes part of the lane before it."""
-ACTIVE_LANES_MIN = 24
+ACTIVE_LANES_MIN = 12
 """A step costs as much as following this many frames one by one: with fewer lanes left, they are followed so."""
 LANE_STEPS_SLACK = 4
 """Steps, as a multiple of the expected ones, after which the lanes left are followed one by one: bounds the memory."""
