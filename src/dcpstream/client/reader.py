@@ -156,8 +156,9 @@ class StreamReader:
             if part.vbid in self._vbuckets:
                 raise ValueError(f"two ranges for vbucket {part.vbid}")
             self._vbuckets[part.vbid] = work
-            # A start beyond the end is put to the node all the same: that history may have been rolled back.
-            if part.start.seqno == part.end_seqno:
+            # A start beyond the end, or at an end that was seen on another branch, is put to the node all the same:
+            # that history may have been rolled back.
+            if part.start.seqno == part.end_seqno and (not part.end_seqno or part.planned_vbuuid == part.start.vbuuid):
                 work.state = _State.DONE
             else:
                 self._left += 1
@@ -420,7 +421,8 @@ class StreamReader:
         refused = work.rolled_back_from
         if refused is not None:
             work.rolled_back_from = None
-            at = event.stream.tracker.offset
+            # Not the tracker's: rows that came in the same piece of data have moved it already.
+            at = work.offset
             self._queue.append(RollbackEvent(work.range.vbid, refused.seqno, at.seqno, refused.vbuuid, newest, at))
         if work.range.end_seqno != MAX_SEQNO and work.range.planned_vbuuid not in {0, newest}:
             # The planned branch is no longer the newest: how far this one goes decides where to stop.
