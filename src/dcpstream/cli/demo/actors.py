@@ -16,7 +16,7 @@ from dcpstream.cli.demo.settings import BUCKET, USERNAME, Settings
 NODE_START_TIMEOUT_S = 60.0
 """Start-up of a Python process and of a store with a million changes, on a busy machine."""
 
-QUERY_STARTS_MAX = 8
+QUERY_STARTS_MAX = 4
 """Processes of the query, the first and those after kills; one that ends so often by itself is broken."""
 
 MAX_EVENTS = 10_000

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import signal
 import sys
 import threading
@@ -21,12 +22,16 @@ from dcpstream.runtime import SystemClock
 if TYPE_CHECKING:
     from dcpstream.pipelines import BatchReport
 
-RESTARTS_MAX = 20
-"""Starts of the query in this process; one that fails so often has another problem than a node that is away."""
+FAILURES_MAX = 6
+"""Failures of the query without a batch between them; one that fails so often has another problem than a node that is
+away."""
 
 RESTART_PAUSE_S = 0.5
 
 _POLL_S = 0.2
+
+_CAUSE = re.compile(r"[A-Za-z_][\w.]*: \S")
+"""The last line of a Python traceback."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,8 +78,14 @@ def run(settings: Mapping[str, Any], stopping: threading.Event) -> int:
     began = clock.monotonic()
     spark = build_session("dcpstream demo", master=settings["master"], settings={"spark.local.dir": settings["temp"]})
     emit("session", seconds=round(clock.monotonic() - began, 2), spark=spark.version)
-    pipeline = Pipeline(spark, settings["path"], settings["options"], on_batch=report_batch)
     failures = 0
+
+    def on_batch(report: BatchReport) -> None:
+        nonlocal failures
+        failures = 0
+        report_batch(report)
+
+    pipeline = Pipeline(spark, settings["path"], settings["options"], on_batch=on_batch)
     try:
         while not stopping.is_set():
             pipeline.start(trigger=settings["trigger"])
@@ -86,8 +97,8 @@ def run(settings: Mapping[str, Any], stopping: threading.Event) -> int:
                 break
             failures += 1
             _log.warning("the query failed: %s", failure)
-            emit("failed", error=_first_line(failure), failures=failures)
-            if failures > RESTARTS_MAX:
+            emit("failed", error=root_cause(failure), failures=failures)
+            if failures > FAILURES_MAX:
                 return 1
             stopping.wait(RESTART_PAUSE_S)
     finally:
@@ -96,11 +107,15 @@ def run(settings: Mapping[str, Any], stopping: threading.Event) -> int:
     return 0
 
 
-def _first_line(error: BaseException) -> str:
+def root_cause(error: BaseException) -> str:
+    """The line that tells what went wrong, out of an exception that Spark has wrapped several times.
+
+    It is the last line of the innermost Python traceback, best one of ours; else the first line there is.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # Of a Python source's failure the last line of the traceback tells what went wrong.
-    named = [line for line in lines if line.startswith("dcpstream.errors.")]
-    return (named[-1] if named else lines[0] if lines else type(error).__name__)[:300]
+    causes = [line for line in lines if _CAUSE.match(line) and not line.startswith(("py4j.", "org.", "pyspark."))]
+    ours = [line.removeprefix("dcpstream.errors.") for line in causes if line.startswith("dcpstream.")]
+    return next(iter(ours + causes + lines), type(error).__name__)[:300]
 
 
 def main() -> int:

@@ -208,6 +208,8 @@ class _Stage:
 
     def kill_node(self) -> None:
         """Kill -9 the node while the tables hold what its disk does not, until that has happened once."""
+        assert self._query is not None
+        self._until(self._query.is_started.is_set, QUERY_START_TIMEOUT_S, "the query to start again")
         for attempt in range(1, self._attempts_left + 1):
             self._until(lambda: self._loader.state in _AT_REST, STALL_TIMEOUT_S, "the loader to get so far")
             if self._loader.state is LoaderState.DONE:
