@@ -1,0 +1,162 @@
+"""Ingest: SET requests through a session of the node, compared with just finding where each request ends.
+
+The baseline is what no server in pure Python can be faster than: a loop that unpacks each header and jumps to the next.
+`per_op` is the whole of an operation, from bytes to bytes: header, rights, vbucket, JSON check, CAS, the stored frame,
+the index, the answer with its mutation token. No sockets, memory store, one session, 256 KiB at a time.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from typing import Any
+
+from bench.common import Figure, measure, measure_in_turns, median_of_ratios, repeats_for, report
+from dcpstream.model import NodeAddress
+from dcpstream.node import Node
+from dcpstream.node.dcp import dcp_stats, handle_dcp
+from dcpstream.node.engine import ClusterConfig, Session, Users, new_engine
+from dcpstream.runtime import SystemRandom
+from dcpstream.store import MemoryBucketStore
+from dcpstream.wire import HEADER, HEADER_BYTES, Feature, Opcode, encode_request
+
+OPERATIONS = 50_000
+QUICK_OPERATIONS = 10_000
+VBUCKETS = 1024
+READ_BYTES = 256 * 1024
+VALUE_BYTES = 256
+START_ROUNDS = 5
+
+
+def requests(count: int, value: bytes, opcode: Opcode = Opcode.SET) -> bytes:
+    """Pipelined requests for `count` keys, as a loader sends them."""
+    parts = []
+    for number in range(count):
+        key = b"doc-%010d" % number
+        vbid = ((zlib.crc32(key) >> 16) & 0x7FFF) % VBUCKETS
+        extras = bytes(8) if opcode == Opcode.SET else b""
+        body = value if opcode == Opcode.SET else b""
+        parts.append(encode_request(opcode, vbid=vbid, opaque=number, extras=extras, key=b"\0" + key, value=body))
+    return b"".join(parts)
+
+
+def scan(data: bytes) -> int:
+    """The bare boundary loop: how many requests there are."""
+    at, end, count = 0, len(data), 0
+    unpack = HEADER.unpack_from
+    while end - at >= HEADER_BYTES:
+        _, _, _, _, _, _, body, _, _ = unpack(data, at)
+        at += HEADER_BYTES + body
+        count += 1
+    return count
+
+
+def new_session() -> Session:
+    """A session that is logged in, with a bucket, on an engine without sockets."""
+    users = Users(SystemRandom())
+    users.add("bench", "unused")
+    user = users.find("bench")
+    assert user is not None
+    engine = new_engine(users, ClusterConfig([NodeAddress("", 1, 2)]), SystemRandom(), handle_dcp, dcp_stats)
+    engine.set_time(0.0, time.time_ns())
+    bucket = engine.add_bucket("default", MemoryBucketStore(VBUCKETS), storage="memory")
+    session = engine.new_session("bench")
+    assert session is not None
+    session.logged_in(user)
+    session.select(bucket)
+    session.negotiated(frozenset((Feature.MUTATION_SEQNO, Feature.XERROR, Feature.JSON, Feature.COLLECTIONS)))
+    return session
+
+
+def feed(session: Session, data: bytes) -> int:
+    """Hand the bytes to the session as a socket would; returns the bytes of the answers."""
+    rest, answered = b"", 0
+    for at in range(0, len(data), READ_BYTES):
+        piece = rest + data[at : at + READ_BYTES]
+        used = session.receive(piece)
+        while True:
+            out = session.take_output()
+            answered += sum(map(len, out))
+            more = session.receive(piece[used:]) if out else 0
+            if not more:
+                break
+            used += more
+        rest = piece[used:]
+    assert not rest
+    session.engine.end_turn()
+    return answered
+
+
+def run(quick: bool) -> dict[str, Any]:
+    """Measure."""
+    count = QUICK_OPERATIONS if quick else OPERATIONS
+    repeats = repeats_for(quick)
+    values = {
+        "per_op": b"\x80" + b"v" * (VALUE_BYTES - 1),
+        "per_op_json": b'{"name":"abcdefgh","number":12345,"text":"' + b"x" * (VALUE_BYTES - 44) + b'"}',
+    }
+    figures: list[Figure] = []
+    ratios: dict[str, float | None] = {}
+    for name, value in values.items():
+        data = requests(count, value)
+        scans = 10
+        # Each round writes to a new engine, so that every SET is an insert; making it is not part of the figure.
+        sessions = iter([new_session() for _ in range(repeats + 1)])
+        scanning, setting = measure_in_turns(
+            lambda data=data, scans=scans: [scan(data) for _ in range(scans)],
+            lambda data=data, sessions=sessions: feed(next(sessions), data),
+            repeats=repeats,
+        )
+        scan_rates, rates = scanning.cpu_rates(count * scans / 1e6), setting.cpu_rates(count / 1e6)
+        figures.append(
+            Figure(
+                name=f"ingest.{name}",
+                value=count / setting.cpu / 1e6,
+                unit="M op/s",
+                baseline="header loop of the same requests",
+                baseline_value=count * scans / scanning.cpu / 1e6,
+                repeats=repeats,
+                samples=rates,
+                note=f"SET, {VALUE_BYTES} B {'JSON' if 'json' in name else 'binary'}, new keys, CPU time",
+            )
+        )
+        ratios[f"ingest.{name}.of_scan"] = median_of_ratios(rates, scan_rates)
+    figures += reads(count, repeats)
+    started = measure(start_and_stop, repeats=START_ROUNDS if not quick else 3)
+    figures.append(
+        Figure(
+            name="node_start_s",
+            value=started.wall,
+            unit="s",
+            repeats=started.repeats,
+            samples=started.wall_s,
+            note="start and stop, 1,024 vbuckets, memory; imports done before",
+        )
+    )
+    ratios["node_start_s"] = started.wall
+    return report(figures, ratios)
+
+
+def reads(count: int, repeats: int) -> list[Figure]:
+    """GET of the same keys."""
+    session = new_session()
+    feed(session, requests(count, b"\x80" + b"v" * (VALUE_BYTES - 1)))
+    data = requests(count, b"", Opcode.GET)
+    scanning, getting = measure_in_turns(lambda: scan(data), lambda: feed(session, data), repeats=repeats)
+    return [
+        Figure(
+            name="ingest.get",
+            value=count / getting.cpu / 1e6,
+            unit="M op/s",
+            baseline="header loop of the same requests",
+            baseline_value=count / scanning.cpu / 1e6,
+            repeats=repeats,
+            note=f"GET, {VALUE_BYTES} B, CPU time",
+        )
+    ]
+
+
+def start_and_stop() -> None:
+    """A node's whole life without clients."""
+    with Node(vbuckets=VBUCKETS):
+        pass

@@ -1,0 +1,151 @@
+"""Backfill: a node that streams its whole history over loopback, compared with `sendall` of a constant buffer.
+
+The reader, a process of its own, throws away what it gets. What counts is the CPU time of the sending process: for the
+node everything from its store to the socket; for the baseline one blocking `sendall` after the other of a buffer made
+beforehand. The buffer is as large as what a socket takes at once, so it stays in the CPU's cache: the node, which has
+to fetch every byte of its history from memory once, cannot reach 1.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+import statistics
+import struct
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+from bench.common import Figure, repeats_for, report
+from dcpstream.node import Node
+from dcpstream.wire import Opcode, encode_request, encode_stored_mutation
+
+VALUE_SIZES = (256, 1024)
+TOTAL_BYTES = 256 * 1024 * 1024
+QUICK_TOTAL_BYTES = 64 * 1024 * 1024
+CONSTANT_BYTES = 256 * 1024
+RECEIVE_BYTES = 1024 * 1024
+BATCH_ROWS = 5000
+PASSWORD = "password"
+TIMEOUT_S = 60.0
+
+
+def fill(node: Node, value_bytes: int, total_bytes: int) -> int:
+    """Give vbucket 0 a history of about `total_bytes`; returns its exact size."""
+    assert node.engine is not None
+    vbucket = node.engine.buckets["default"].vbucket(0)
+    assert vbucket is not None
+    value = b"\x80" * value_bytes
+    size = seqno = 0
+    while size < total_bytes:
+        keys = [b"\0doc-%010d" % number for number in range(seqno + 1, seqno + 1 + BATCH_ROWS)]
+        frames = [
+            encode_stored_mutation(vbid=0, key=key, value=value, by_seqno=number, rev_seqno=1, cas=number)
+            for number, key in enumerate(keys, seqno + 1)
+        ]
+        vbucket.log.append_many(frames, keys, range(seqno + 1, seqno + 1 + BATCH_ROWS))
+        seqno += BATCH_ROWS
+        size += sum(map(len, frames))
+    return size
+
+
+def receive(port: int, wanted: int, is_node: bool, control: Connection) -> None:
+    """The reader: asks for the stream if a node sends it, and counts until it has everything."""
+    connection = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
+    if is_node:
+        ask(connection)
+    buffer = bytearray(RECEIVE_BYTES)
+    control.send("ready")
+    control.recv()
+    if is_node:
+        extras = struct.pack(">IIQQQQQ", 4, 0, 0, (1 << 64) - 1, 0, 0, 0)
+        connection.sendall(encode_request(Opcode.DCP_STREAM_REQ, extras=extras))
+    received = 0
+    while received < wanted:
+        count = connection.recv_into(buffer)
+        if not count:
+            break
+        received += count
+    control.send(received)
+    connection.close()
+
+
+def ask(connection: socket.socket) -> None:
+    """Log in and open a DCP connection without flow control."""
+    features = struct.pack(">6H", 0x04, 0x06, 0x07, 0x08, 0x0B, 0x12)
+    requests = (
+        encode_request(Opcode.HELLO, key=b"bench", value=features),
+        encode_request(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0Administrator\0" + PASSWORD.encode()),
+        encode_request(Opcode.SELECT_BUCKET, key=b"default"),
+        encode_request(Opcode.DCP_OPEN, key=b"bench", extras=struct.pack(">II", 0, 0x01 | 0x04 | 0x20)),
+        encode_request(Opcode.DCP_CONTROL, key=b"enable_noop", value=b"true"),
+        encode_request(Opcode.DCP_CONTROL, key=b"enable_expiry_opcode", value=b"true"),
+    )
+    stream = connection.makefile("rb")
+    for request in requests:
+        connection.sendall(request)
+        header = stream.read(24)
+        stream.read(int.from_bytes(header[8:12], "big"))
+        assert header[6:8] == b"\0\0", f"the node refuses opcode 0x{request[1]:02x}"
+
+
+def timed(port: int, wanted: int, *, is_node: bool, listener: socket.socket | None = None) -> tuple[float, float]:
+    """(CPU seconds of this process, wall seconds) for sending `wanted` bytes to a reader."""
+    context = multiprocessing.get_context("spawn")
+    control, other = context.Pipe()
+    reader = context.Process(target=receive, args=(port, wanted, is_node, other), daemon=True)
+    reader.start()
+    connection: socket.socket | None = None
+    if listener is not None:
+        connection, _ = listener.accept()
+    assert control.poll(TIMEOUT_S)
+    control.recv()
+    cpu, wall = time.process_time(), time.perf_counter()
+    control.send("go")
+    if connection is not None:
+        block, left = b"\x80" * CONSTANT_BYTES, wanted
+        while left > 0:
+            connection.sendall(block[: min(left, CONSTANT_BYTES)])
+            left -= CONSTANT_BYTES
+    assert control.poll(TIMEOUT_S)
+    received = control.recv()
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    if connection is not None:
+        connection.close()
+    reader.join(TIMEOUT_S)
+    assert received >= wanted, f"only {received} of {wanted} bytes came"
+    return cpu, wall
+
+
+def run(quick: bool) -> dict[str, Any]:
+    """Measure."""
+    total, repeats = QUICK_TOTAL_BYTES if quick else TOTAL_BYTES, repeats_for(quick)
+    figures: list[Figure] = []
+    ratios: dict[str, float | None] = {}
+    for value_bytes in VALUE_SIZES:
+        with Node(vbuckets=1, password=PASSWORD) as node, socket.create_server(("127.0.0.1", 0)) as listener:
+            size = fill(node, value_bytes, total)
+            port = listener.getsockname()[1]
+            streaming: list[tuple[float, float]] = []
+            constant: list[tuple[float, float]] = []
+            for _ in range(repeats + 1):
+                streaming.append(timed(node.port, size, is_node=True))
+                constant.append(timed(port, size, is_node=False, listener=listener))
+        rates = tuple(size / cpu / 1e9 for cpu, _ in streaming[1:])
+        baseline = tuple(size / cpu / 1e9 for cpu, _ in constant[1:])
+        ratio = statistics.median(a / b for a, b in zip(rates, baseline, strict=True))
+        wall = statistics.median(b / a for (_, a), (_, b) in zip(streaming[1:], constant[1:], strict=True))
+        figures.append(
+            Figure(
+                name=f"send.{value_bytes}",
+                value=statistics.median(rates),
+                unit="GB/s",
+                baseline=f"sendall of a constant buffer of {CONSTANT_BYTES // 1024} KiB",
+                baseline_value=statistics.median(baseline),
+                repeats=repeats,
+                samples=rates,
+                note=f"CPU time of the sender; by wall clock the ratio is {wall:.2f}",
+            )
+        )
+        ratios[f"send.{value_bytes}.of_sendall"] = ratio
+    return report(figures, ratios)
