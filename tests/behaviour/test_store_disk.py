@@ -102,7 +102,7 @@ def test_a_torn_commit_is_cut_off_wherever_it_tore(tmp_path: Path) -> None:
     path = tmp_path / FIRST
     whole = path.read_bytes()
     *_, before, last = sorted(ends)
-    for size in range(before, last + 1):
+    for size in [*range(before, last, 9), last - 1, last]:
         path.write_bytes(whole[:size])
         with opened(tmp_path) as store:
             high = store.vbuckets[0].high_seqno

@@ -16,8 +16,9 @@ HEADER_BYTES = 24
 META_BYTES = HEADER_BYTES + 31
 """Header and the longest extras of a document: enough for `read_meta`."""
 
-SYSTEM_COLLECTION = b"\x01"
-"""Collection id 1 is reserved, so index keys of system events cannot meet a document's."""
+SYSTEM_COLLECTION = 1
+"""A reserved collection id, so index keys of system events, which begin with it, cannot meet a document's."""
+COLLECTION_EVENT, SCOPE_EVENT = b"_collection", b"_scope"
 NO_COLLECTION = -1
 """Stands for the collection of scope events, which belong to none."""
 
@@ -89,20 +90,17 @@ def read_item(data: Buffer, at: int = 0) -> StoredItem:
     return StoredItem(key, value, datatype, 0, 0, cas, rev_seqno, seqno, True, delete_time)
 
 
-def index_key(data: Buffer) -> tuple[bytes, int | None]:
-    """The key under which a stored frame is in the index, and the collection if the key does not tell it.
+def index_key(data: Buffer) -> bytes:
+    """The key under which a stored frame is in the index.
 
     A document is found by its key. Of system events the newest about a collection (or scope) supersedes the older
     ones, as in the server, so their key is the kind and the id: begin, modify and end of a collection share one.
-
-    Returns: (index key, None) of a document; (index key, collection id or `NO_COLLECTION`) of a system event.
     """
     opcode, key_length, extras_length = data[1], data[2] << 8 | data[3], data[4]
     key_start = HEADER_BYTES + extras_length
     if opcode != Opcode.DCP_SYSTEM_EVENT:
-        return bytes(data[key_start : key_start + key_length]), None
+        return bytes(data[key_start : key_start + key_length])
     _, event, _ = _SYSTEM_EVENT.unpack_from(data, HEADER_BYTES)
     value = bytes(data[key_start + key_length :])
-    if event in _SCOPE_EVENTS:
-        return SYSTEM_COLLECTION + b"_scope" + value[8:12], NO_COLLECTION
-    return SYSTEM_COLLECTION + b"_collection" + value[12:16], int.from_bytes(value[12:16], "big")
+    kind, identity = (SCOPE_EVENT, value[8:12]) if event in _SCOPE_EVENTS else (COLLECTION_EVENT, value[12:16])
+    return bytes((SYSTEM_COLLECTION,)) + kind + identity

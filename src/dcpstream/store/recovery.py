@@ -178,10 +178,10 @@ class Recovery:
             assert ends[-1] == size
             for begin, end in pairwise(ends):
                 frame = data[base + begin : base + end]
-                key, collection = index_key(frame)
+                key = index_key(frame)
                 kinds = int(frame_kinds(frame[1], frame[5], key))
                 seqno = int.from_bytes(frame[_EXTRAS_AT : _EXTRAS_AT + 8], "big")
-                rows.append(key, seqno, kinds, end - begin, collection_of(key) if collection is None else collection)
+                rows.append(key, seqno, kinds, end - begin, collection_of(key))
 
     def _enter_numpy(self, segment: Segment, data: bytes, found: Found) -> None:
         """All frames of the segment as columns, sorted by vbucket, then one bulk step per vbucket."""
@@ -214,7 +214,7 @@ class Recovery:
         kinds[~in_default & (opcodes != Opcode.DCP_SYSTEM_EVENT)] |= _NAMED
         keys = [data[start:stop] for start, stop in zip(key_starts.tolist(), key_stops.tolist(), strict=True)]
         for row in np.flatnonzero(kinds & SYSTEM).tolist():
-            keys[row] = index_key(data[int(starts[row]) : int(starts[row] + sizes[row])])[0]
+            keys[row] = index_key(data[int(starts[row]) : int(starts[row] + sizes[row])])
 
         # Of each vbucket: its blocks [b, next b), and through `firsts` its rows.
         block_bounds = [0, *(np.flatnonzero(np.diff(vbids)) + 1).tolist(), len(vbids)]
@@ -235,26 +235,11 @@ class Recovery:
             rows.seqnos.frombytes(seqnos[first:stop].tobytes())
             rows.positions.frombytes(tagged.tobytes())
             rows.end = int(positions[-1])
-            self._note_collections(data, vbucket, own_keys, starts[first:stop], of_rows)
-
-    def _note_collections(self, data: bytes, vbucket: VBucketLog, keys: list[bytes], starts: Any, kinds: Any) -> None:
-        """Set the highest seqno of each collection."""
-        rows = vbucket.rows
-        high = rows.collection_high
-        occurring = int(np.bitwise_or.reduce(kinds))
-        if not occurring & (_NAMED | SYSTEM):
-            high[0] = rows.seqnos[-1]
-            return
-        first = len(rows.seqnos) - len(keys)
-        for row, (key, start, kind) in enumerate(zip(keys, starts.tolist(), kinds.tolist(), strict=True), first):
-            if kind & SYSTEM:
-                collection = index_key(data[start : start + int.from_bytes(data[start + 8 : start + 12], "big") + 24])[
-                    1
-                ]
-                assert collection is not None
+            if int(np.bitwise_or.reduce(of_rows)) & (_NAMED | SYSTEM):
+                for key, seqno in zip(own_keys, seqnos[first:stop].tolist(), strict=True):
+                    rows.collection_high[collection_of(key)] = seqno
             else:
-                collection = collection_of(key)
-            high[collection] = rows.seqnos[row]
+                rows.collection_high[0] = rows.seqnos[-1]
 
 
 def _unaligned(data: bytes, kind: str) -> Any:

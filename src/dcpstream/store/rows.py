@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+from dcpstream.store.items import NO_COLLECTION, SCOPE_EVENT, SYSTEM_COLLECTION
 from dcpstream.wire.block import BlockKind
 from dcpstream.wire.keys import leb128_decode
 
@@ -277,24 +278,41 @@ class RowTable:
         else:
             self.item_count = 0
 
-    def truncate(self, row: int, key_of: Iterable[bytes], revived: Iterable[tuple[int, bytes]]) -> None:
-        """Forget `row` and all later rows.
+    def truncate(self, row: int) -> None:
+        """Forget `row` and all later rows; what they had superseded is the newest of its key again.
 
-        Args:
-            row: the first row to go.
-            key_of: the index keys of the rows that go.
-            revived: (row, index key) of the rows below that `superseded_from(row)` names.
+        Cost: one pass over the keys, one over the rows that go; no frame is read.
         """
-        for key in key_of:
-            self.keys.pop(key, None)
-        for older, key in revived:
-            self.successors[older] = LIVE
-            self.keys[key] = older
+        going = {newest: key for key, newest in self.keys.items() if newest >= row}
+        successors = self.successors
+        for older in self.superseded_from(row):
+            # The chain of successors ends at the row under which the index knows the key.
+            newest = successors[older]
+            while successors[newest] != LIVE:
+                newest = successors[newest]
+            self.keys[going.pop(newest)] = older
+            successors[older] = LIVE
+        for key in going.values():
+            del self.keys[key]
+        high = self.seqnos[row - 1] if row else 0
         self.end = self.start_of(row)
         del self.seqnos[row:]
         del self.positions[row:]
         del self.successors[row:]
         self.recount()
+        self._recount_collections(high)
+
+    def _recount_collections(self, high: int) -> None:
+        stale = {collection for collection, seqno in self.collection_high.items() if seqno > high}
+        for collection in stale:
+            del self.collection_high[collection]
+        if not stale:
+            return
+        # The highest row of a collection is the newest of its key, so the keys' rows are enough.
+        for key, row in self.keys.items():
+            collection = collection_of(key)
+            if collection in stale:
+                self.collection_high[collection] = max(self.collection_high.get(collection, 0), self.seqnos[row])
 
     def superseded_from(self, row: int) -> list[int]:
         """The rows before `row` that were superseded by `row` or a later one: a rollback brings them back."""
@@ -306,6 +324,8 @@ class RowTable:
 
 
 def collection_of(key: bytes) -> int:
-    """The collection of an index key: what its LEB128 prefix says."""
+    """The collection of an index key: what its LEB128 prefix says, or which collection a system event is about."""
     first = key[0]
+    if first == SYSTEM_COLLECTION:
+        return NO_COLLECTION if key[1:].startswith(SCOPE_EVENT) else int.from_bytes(key[-4:], "big")
     return first if first < 0x80 else leb128_decode(key)[0]

@@ -233,13 +233,11 @@ class VBucketLog:
             raise AssertionError(f"vb {self.vbid}: seqno {seqno} does not follow {self.high_seqno}")
         if type(kinds) is not int:
             kinds = int(kinds)
-        collection: int | None = None
         if kinds & SYSTEM:
-            key, collection = index_key(frame)
+            key = index_key(frame)
         elif is_deleted and not kinds & DELETED:
             kinds |= DELETED & int(BlockKind.DELETION)
-        if collection is None:
-            collection = key[0] if key[0] < 0x80 else collection_of(key)
+        collection = 0 if not key[0] else collection_of(key)
         owner = self._owner
         with self._lock:
             self.rows.append(key, seqno, kinds, len(frame), collection)
@@ -328,10 +326,7 @@ class VBucketLog:
         """The part of a rollback in memory; for the owner."""
         with self._lock:
             row = self.rows.row_after(seqno)
-            going = [self._index_key(gone) for gone in range(row, len(self.rows.seqnos))]
-            revived = [(older, self._index_key(older)) for older in self.rows.superseded_from(row)]
-            self.rows.truncate(row, [key for key, _ in going], [(older, key) for older, (key, _) in revived])
-            self._recount_collections(seqno)
+            self.rows.truncate(row)
             self.log.truncate(self.rows.end)
             self.high_seqno = seqno
             self.flushed_rows = min(self.flushed_rows, row)
@@ -339,21 +334,6 @@ class VBucketLog:
             if self._persisted_seqno > seqno:
                 self._persisted_seqno = seqno
                 self._persisted_snapshot = self._snapshot_at(row)
-
-    def _recount_collections(self, seqno: int) -> None:
-        stale = {collection for collection, high in self.rows.collection_high.items() if high > seqno}
-        for collection in stale:
-            del self.rows.collection_high[collection]
-        if not stale:
-            return
-        # The highest row of a collection is the newest of its key, so the keys' rows are enough.
-        for key, row in self.rows.keys.items():
-            collection = collection_of(key)
-            if self.rows.positions[row] >> KIND_SHIFT & SYSTEM:
-                collection = self._index_key(row)[1] or 0
-            if collection in stale:
-                high = self.rows.collection_high.get(collection, 0)
-                self.rows.collection_high[collection] = max(high, self.rows.seqnos[row])
 
     # ------------------------------------------------------------------------------------------------------ reading
 
@@ -424,9 +404,6 @@ class VBucketLog:
         if len(runs) >= MIN_RUNS_AT_ONCE and whole <= MAX_WASTE * sum(end - begin for begin, end in runs):
             return [(runs[0][0], runs[-1][1])]
         return runs
-
-    def _index_key(self, row: int) -> tuple[bytes, int | None]:
-        return index_key(self._bytes(self.log.pieces(*self.rows.extent(row))))
 
     def _bytes(self, pieces: list[Piece]) -> bytes | memoryview:
         read = self._owner.read_file

@@ -19,10 +19,9 @@ def test_events_about_one_thing_share_a_key() -> None:
     made = event(SystemEventId.CREATE_COLLECTION, bytes(4) + ID)
     dropped = event(SystemEventId.DROP_COLLECTION, bytes(4) + ID)
     scope = event(SystemEventId.CREATE_SCOPE, ID)
-    assert index_key(made) == index_key(dropped) == (b"\x01_collection\0\0\0\x08", 8)
-    assert (
-        index_key(scope) == index_key(event(SystemEventId.DROP_SCOPE, ID)) == (b"\x01_scope\0\0\0\x08", NO_COLLECTION)
-    )
+    assert index_key(made) == index_key(dropped) == b"\x01_collection\0\0\0\x08"
+    assert index_key(scope) == index_key(event(SystemEventId.DROP_SCOPE, ID)) == b"\x01_scope\0\0\0\x08"
+    assert (collection_of(index_key(made)), collection_of(index_key(scope))) == (8, NO_COLLECTION)
 
 
 def test_a_frame_is_read_in_the_middle_of_a_buffer() -> None:
@@ -33,7 +32,7 @@ def test_a_frame_is_read_in_the_middle_of_a_buffer() -> None:
         vbid=1, key=b"\0b", value=b"x", by_seqno=6, rev_seqno=7, cas=8, delete_time=9, datatype=4
     )
     data = bytearray(first + second + first)
-    assert index_key(second) == (b"\0b", None)
+    assert index_key(second) == b"\0b"
     assert read_meta(data) == (3, 2, 1, 4, 5, 1, False, 0)
     assert read_meta(data, len(first)) == (8, 7, 6, 0, 0, 4, True, 9)
     item = read_item(data, len(first))
