@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dcpstream.store import index_key
 from dcpstream.store.items import NO_COLLECTION, read_item, read_meta
+from dcpstream.store.rows import collection_of
 from dcpstream.wire import SystemEvent, SystemEventId, encode_stored_deletion, encode_stored_mutation
 
 ID = (8).to_bytes(4, "big")
