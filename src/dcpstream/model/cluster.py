@@ -95,6 +95,7 @@ class VbucketMap:
         Args:
             data: the JSON text, or its parsed form.
             origin_host: the host that the configuration was asked from; stands in for `$HOST` and for a missing name.
+
         Raises:
             ValueError: not a cluster configuration.
         """
