@@ -349,7 +349,8 @@ class ProducerConnection:
     def vbucket_changed(self, vbid: int, now: float) -> None:
         """Something was written or persisted; `has_output` tells whether it matters here."""
         for stream in self._streams.get(vbid, _NO_STREAMS).values():
-            self._queue(stream)
+            if stream.has_news:
+                self._queue(stream)
 
     def vbucket_state_changed(self, vbid: int, now: float) -> None:
         """The vbucket's role changed, or it was deleted: its streams end."""

@@ -199,6 +199,11 @@ class ProducerStream:
         """Whether it reads a disk snapshot."""
         return self.state is StreamState.BACKFILLING
 
+    @property
+    def has_news(self) -> bool:
+        """Whether the vbucket holds what the stream has not looked at; after a commit it mostly does not."""
+        return self.last_read_seqno < self.view.high_seqno
+
     def end(self, reason: int) -> None:
         """Let the stream end: its next and last message is a STREAM_END with this reason."""
         if self.end_reason is None:

@@ -192,6 +192,14 @@ def test_idle_streams_are_not_read_when_others_change():
     assert not client.machine.has_output
 
 
+def test_a_commit_wakes_nobody_who_has_read_everything():
+    client = Client(filled())
+    client.request()
+    client.all()
+    client.wrote()
+    assert not client.machine.has_output
+
+
 def test_streams_take_turns():
     client = Client(filled(40, 0), filled(40, 1), limits=ProducerLimits(turn_bytes=500))
     client.request(0, opaque=1)
