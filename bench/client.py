@@ -1,8 +1,9 @@
 """The client end to end, compared with a loop that only receives the same bytes.
 
-A whole bucket goes from a node in another process to batches that are thrown away. Both sides are CPU time of this process alone: handshake, stream requests, receiving, and for the client decoding,
-positions, the full table schema and acknowledgements. The receive-only loop asks for the same streams with a window
-that is never full, reads into the same buffer, and looks at nothing.
+A whole bucket goes from a node in another process to batches that are thrown away. Both sides are CPU time of this
+process alone: handshake, stream requests, receiving, and for the client decoding, positions, the full table schema and
+acknowledgements. The receive-only loop asks for the same streams with a window that is never full, reads into the same
+buffer, and looks at nothing.
 """
 
 from __future__ import annotations

@@ -102,16 +102,19 @@ def remember(
 
 
 def spaced(earlier: Iterable[StreamOffset], position: StreamOffset) -> tuple[StreamOffset, ...]:
-    """The recorded positions with one more, newest first, their distances doubling: for a reader that records often.
+    """The recorded positions with one more, newest first, their distances growing: for a reader that records often.
 
-    With n seqnos behind it a reader keeps about log2(n) positions, and a rollback by k seqnos costs it at most about k
-    more than is needed.
+    With n seqnos behind it a reader keeps about 2 log2(n) positions, and a rollback by k seqnos costs it at most about
+    k more than is needed.
     """
     if position.seqno == 0:
         return ()
+    older = sorted((old for old in earlier if 0 < old.seqno < position.seqno), key=lambda old: -old.seqno)
     kept = [position]
-    for old in sorted((old for old in earlier if 0 < old.seqno < position.seqno), key=lambda old: -old.seqno):
-        if len(kept) < 2 or position.seqno - old.seqno >= 2 * (position.seqno - kept[-1].seqno):
+    for index, old in enumerate(older):
+        next_seqno = older[index + 1].seqno if index + 1 < len(older) else 0
+        # Without this one, a reader that goes back from beyond it loses no more than it had to anyway.
+        if kept[-1].seqno - next_seqno > position.seqno - kept[-1].seqno:
             kept.append(old)
     return tuple(kept)
 

@@ -1,0 +1,355 @@
+"""One connection's streams, through the whole machine: bytes in, events and bytes out."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcpstream.client.connection import RECEIVE_BYTES, NodeConnection
+from dcpstream.client.rows import FrameRows
+from dcpstream.client.session import (
+    ANSWER_TIMEOUT_S,
+    Answer,
+    CollectionEvent,
+    RowsReceived,
+    Stream,
+    StreamDone,
+    StreamOpened,
+    StreamRefused,
+    StreamStopped,
+)
+from dcpstream.errors import ConnectTimeout, DeadConnection, RemoteProtocolError
+from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
+from dcpstream.wire import (
+    Feature,
+    Frame,
+    FrameReader,
+    Opcode,
+    Status,
+    StreamFlag,
+    encode_request,
+    encode_response,
+)
+from tests.unit.client.kit import (
+    GRANTED,
+    LOG,
+    FakeNode,
+    accepted,
+    deletion,
+    marker,
+    mutation,
+    new_connection,
+    pump,
+    ready_connection,
+    rollback,
+    seqno_advanced,
+    stream_end,
+    system_event,
+)
+
+
+def open_stream(connection: NodeConnection, end: int = MAX_SEQNO, offset: StreamOffset = StreamOffset.ZERO) -> Stream:
+    assert connection.session is not None
+    return connection.session.open_stream(0, offset, end, 0.0)
+
+
+def sent(connection: NodeConnection) -> list[Frame]:
+    reader = FrameReader()
+    reader.receive_data(connection.data_to_send())
+    return list(reader.frames())
+
+
+def seqnos(events: Iterator[object] | list[object]) -> list[int]:
+    """The seqnos of all rows that count."""
+    result = []
+    for event in events:
+        if isinstance(event, RowsReceived):
+            assert isinstance(event.rows, FrameRows)
+            for first, stop in event.keep:
+                result += [event.rows.seqno(row) for row in range(first, stop)]
+    return result
+
+
+@pytest.fixture
+def connection() -> NodeConnection:
+    return ready_connection()[0]
+
+
+def test_the_request_carries_the_whole_position(connection: NodeConnection) -> None:
+    open_stream(connection, 99, StreamOffset(0xA, 7, 3, None))
+    (request,) = sent(connection)
+    assert struct.unpack(">IIQQQQQ", request.extras) == (StreamFlag.ACTIVE_ONLY, 0, 7, 99, 0xA, 3, MAX_SEQNO)
+
+
+def test_at_zero_no_branch_is_named(connection: NodeConnection) -> None:
+    open_stream(connection, 99, StreamOffset(0xA, 0, 0, 0))
+    assert struct.unpack(">IIQQQQQ", sent(connection)[0].extras)[4] == 0
+
+
+def test_a_stream_from_marker_to_end(connection: NodeConnection) -> None:
+    stream = open_stream(connection)
+    opaque = stream.opaque
+    connection.receive_data(
+        accepted(opaque)
+        + marker(opaque, 0, 3)
+        + mutation(opaque, 1)
+        + deletion(opaque, 3)
+        + marker(opaque, 4, 9)
+        + stream_end(opaque, 2),
+        0.0,
+    )
+    opened, rows, stopped = connection.events()
+    assert opened == StreamOpened(stream, LOG)
+    assert isinstance(rows, RowsReceived)
+    assert rows.offsets == {0: StreamOffset(0xA, 3, 0, 3)}
+    assert seqnos([rows]) == [1, 3]
+    assert stopped == StreamStopped(stream, 2)
+
+
+def test_rollback_and_other_refusals(connection: NodeConnection) -> None:
+    first, second = open_stream(connection), open_stream(connection)
+    refusal = encode_response(
+        Opcode.DCP_STREAM_REQ, status=Status.NOT_MY_VBUCKET, opaque=second.opaque, value=b'{"rev": 2}'
+    )
+    connection.receive_data(rollback(first.opaque, 5) + refusal, 0.0)
+    assert list(connection.events()) == [
+        StreamRefused(first, Status.ROLLBACK, 5),
+        StreamRefused(second, Status.NOT_MY_VBUCKET, None, b'{"rev": 2}'),
+    ]
+
+
+def test_an_end_inside_a_snapshot_closes_the_stream_and_drops_the_rest(connection: NodeConnection) -> None:
+    stream = open_stream(connection, 5)
+    opaque = stream.opaque
+    sent(connection)
+    connection.receive_data(
+        accepted(opaque) + marker(opaque, 0, 9) + b"".join(mutation(opaque, seqno) for seqno in (1, 4, 6, 7)), 0.0
+    )
+    events = list(connection.events())
+    assert seqnos(events) == [1, 4]
+    assert isinstance(events[1], RowsReceived)
+    assert events[1].offsets == {0: StreamOffset(0xA, 5, 0, 9)}
+    assert events[-1] == StreamDone(stream)
+    assert [frame.opcode for frame in sent(connection)] == [Opcode.DCP_CLOSE_STREAM]
+    connection.receive_data(mutation(opaque, 8) + mutation(opaque, 9) + stream_end(opaque, 1), 0.0)
+    assert list(connection.events()) == []
+
+
+def test_an_end_that_is_hit_exactly(connection: NodeConnection) -> None:
+    stream = open_stream(connection, 5)
+    connection.receive_data(accepted(stream.opaque) + marker(stream.opaque, 0, 9) + mutation(stream.opaque, 5), 0.0)
+    events = list(connection.events())
+    assert seqnos(events) == [5]
+    assert events[-1] == StreamDone(stream)
+
+
+@pytest.mark.parametrize("seqno", [5, 6])
+def test_an_end_is_reached_without_a_row_too(connection: NodeConnection, seqno: int) -> None:
+    for message in (seqno_advanced, lambda opaque, at: system_event(opaque, at, "c", 8)):
+        stream = open_stream(connection, 5)
+        opaque = stream.opaque
+        connection.receive_data(accepted(opaque) + marker(opaque, 0, 9) + message(opaque, seqno), 0.0)
+        events = list(connection.events())
+        assert StreamDone(stream) in events
+        assert stream.tracker.offset == StreamOffset(0xA, 5, 0, 9, stream.tracker.offset.manifest_uid)
+
+
+def test_rows_of_several_streams_keep_their_own_positions(connection: NodeConnection) -> None:
+    assert connection.session is not None
+    streams = [connection.session.open_stream(vbid, StreamOffset.ZERO, MAX_SEQNO, 0.0) for vbid in range(3)]
+    data = b"".join(accepted(stream.opaque) + marker(stream.opaque, 0, 10, vbid=stream.vbid) for stream in streams)
+    for seqno in (1, 2):
+        data += b"".join(mutation(stream.opaque, seqno + stream.vbid, vbid=stream.vbid) for stream in streams)
+    connection.receive_data(data, 0.0)
+    rows = [event for event in connection.events() if isinstance(event, RowsReceived)]
+    assert {vbid: offset.seqno for vbid, offset in rows[-1].offsets.items()} == {0: 2, 1: 3, 2: 4}
+    assert seqnos(list(rows)) == [1, 2, 3, 2, 3, 4]
+
+
+def test_a_new_collection_is_told(connection: NodeConnection) -> None:
+    stream = open_stream(connection)
+    opaque = stream.opaque
+    connection.receive_data(accepted(opaque) + marker(opaque, 0, 4) + system_event(opaque, 4, "fleet", 9), 0.0)
+    assert CollectionEvent(0, 0, 5, 0, 9, "fleet") in list(connection.events())
+    assert stream.tracker.offset == StreamOffset(0xA, 4, 0, 4, 5)
+
+
+def test_noops_are_answered(connection: NodeConnection) -> None:
+    connection.receive_data(encode_request(Opcode.DCP_NOOP, opaque=10000001), 0.0)
+    (answer,) = sent(connection)
+    assert (answer.is_response, answer.opcode, answer.opaque) == (True, Opcode.DCP_NOOP, 10000001)
+
+
+def test_markers_that_want_an_answer_get_one(connection: NodeConnection) -> None:
+    stream = open_stream(connection)
+    sent(connection)
+    connection.receive_data(accepted(stream.opaque) + marker(stream.opaque, 0, 4, flags=0x9), 0.0)
+    (answer,) = sent(connection)
+    assert (answer.opcode, answer.opaque) == (Opcode.DCP_SNAPSHOT_MARKER, stream.opaque)
+
+
+def test_markers_of_the_newer_layout(connection: NodeConnection) -> None:
+    stream = open_stream(connection)
+    newer = encode_request(
+        Opcode.DCP_SNAPSHOT_MARKER,
+        opaque=stream.opaque,
+        extras=b"\x02",
+        value=struct.pack(">QQIQQQQ", 0, 6, 2, 6, 0, 0, 0),
+    )
+    connection.receive_data(accepted(stream.opaque) + newer + mutation(stream.opaque, 2), 0.0)
+    assert stream.tracker.offset == StreamOffset(0xA, 2, 0, 6)
+
+
+def test_a_marker_of_unknown_layout_is_refused(connection: NodeConnection) -> None:
+    stream = open_stream(connection)
+    odd = encode_request(Opcode.DCP_SNAPSHOT_MARKER, opaque=stream.opaque, extras=b"\x02\x03")
+    with pytest.raises(RemoteProtocolError, match="unknown layout"):
+        connection.receive_data(accepted(stream.opaque) + odd, 0.0)
+
+
+def test_consumed_bytes_are_acknowledged_not_received_ones() -> None:
+    connection, _ = ready_connection(buffer_bytes=1000)
+    assert connection.session is not None
+    stream = open_stream(connection)
+    sent(connection)
+    rows = b"".join(mutation(stream.opaque, seqno, value=b"x" * 100) for seqno in range(1, 5))
+    data = marker(stream.opaque, 0, 10) + rows
+    connection.receive_data(accepted(stream.opaque) + data, 0.0)
+    assert sent(connection) == []
+    (received,) = [event for event in connection.events() if isinstance(event, RowsReceived)]
+    assert received.flow_bytes == len(data), "responses are not counted, markers are"
+    connection.session.consumed(received.flow_bytes)
+    (ack,) = sent(connection)
+    assert (ack.opcode, ack.extras) == (Opcode.DCP_BUFFER_ACK, struct.pack(">I", len(data)))
+
+
+def test_dropped_bytes_are_acknowledged_without_the_user() -> None:
+    connection, _ = ready_connection(buffer_bytes=1000)
+    connection.receive_data(mutation(12345, 1, value=b"x" * 300), 0.0)
+    assert [frame.opcode for frame in sent(connection)] == [Opcode.DCP_BUFFER_ACK]
+
+
+def test_other_requests_are_answered_by_opaque(connection: NodeConnection) -> None:
+    assert connection.session is not None
+    opaque = connection.session.request(Opcode.GET_ALL_VB_SEQNOS, 0.0)
+    assert connection.session.has_requests
+    connection.receive_data(encode_response(Opcode.GET_ALL_VB_SEQNOS, opaque=opaque, value=b"12"), 0.0)
+    (answer,) = connection.events()
+    assert isinstance(answer, Answer)
+    assert (answer.opaque, answer.frame.value) == (opaque, b"12")
+
+
+def test_an_answer_to_another_question_is_refused(connection: NodeConnection) -> None:
+    assert connection.session is not None
+    opaque = connection.session.request(Opcode.GET_ALL_VB_SEQNOS, 0.0)
+    with pytest.raises(RemoteProtocolError):
+        connection.receive_data(encode_response(Opcode.NOOP, opaque=opaque), 0.0)
+
+
+def test_silence_is_noticed(connection: NodeConnection) -> None:
+    connection.handle_timeout(connection.next_timeout() - 0.1)
+    with pytest.raises(DeadConnection, match="silent"):
+        connection.handle_timeout(connection.next_timeout())
+
+
+def test_an_answer_that_does_not_come_is_noticed(connection: NodeConnection) -> None:
+    open_stream(connection)
+    now = 0.0
+    while now < ANSWER_TIMEOUT_S:
+        now += 20.0
+        connection.receive_data(encode_request(Opcode.DCP_NOOP, opaque=1), now)
+    with pytest.raises(DeadConnection, match="DCP_STREAM_REQ"):
+        connection.handle_timeout(now)
+
+
+def test_a_handshake_that_does_not_end_is_noticed() -> None:
+    connection = new_connection()
+    with pytest.raises(ConnectTimeout):
+        connection.handle_timeout(connection.next_timeout())
+
+
+def test_garbage_instead_of_a_handshake() -> None:
+    with pytest.raises(RemoteProtocolError, match="is it the data port"):
+        new_connection().receive_data(b"HTTP/1.1 400 Bad Request\r\n\r\n", 0.0)
+
+
+def test_garbage_later(connection: NodeConnection) -> None:
+    with pytest.raises(Exception, match="magic"):
+        connection.receive_data(b"?" * 24, 0.0)
+
+
+def test_without_collections_keys_have_no_prefix_and_filters_are_not_sent() -> None:
+    node = FakeNode(granted=[code for code in GRANTED if code != Feature.COLLECTIONS])
+    connection, _ = ready_connection(node)
+    assert connection.session is not None
+    assert not connection.session.has_collections
+    connection.session.open_stream(0, StreamOffset.ZERO, 9, 0.0, collection_ids=[0])
+    assert sent(connection)[0].value == b""
+
+
+def test_a_filter_names_collections_in_hexadecimal(connection: NodeConnection) -> None:
+    assert connection.session is not None
+    connection.session.open_stream(0, StreamOffset.ZERO, 9, 0.0, collection_ids=[8, 0x1F])
+    assert sent(connection)[0].value == b'{"collections": ["8", "1f"]}'
+
+
+def test_a_frame_larger_than_the_buffer(connection: NodeConnection) -> None:
+    stream = open_stream(connection)
+    value = bytes(3 * RECEIVE_BYTES)
+    connection.receive_data(
+        accepted(stream.opaque)
+        + marker(stream.opaque, 0, 2)
+        + mutation(stream.opaque, 1, value=value)
+        + mutation(stream.opaque, 2),
+        0.0,
+    )
+    assert seqnos(connection.events()) == [1, 2]
+
+
+CONVERSATION = (
+    accepted(1)
+    + marker(1, 0, 4)
+    + b"".join(mutation(1, seqno, value=b"x" * seqno) for seqno in (1, 2, 4))
+    + encode_request(Opcode.DCP_NOOP, opaque=7)
+    + marker(1, 5, 6)
+    + deletion(1, 6)
+    + stream_end(1, 2)
+)
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+@given(cuts=st.lists(st.integers(0, len(CONVERSATION)), max_size=8))
+def test_every_split_of_the_bytes_tells_the_same(arrow: bool, cuts: list[int]) -> None:
+    connection, _ = ready_connection(arrow=arrow)
+    stream = open_stream(connection)
+    assert stream.opaque == 1
+    events: list[object] = []
+    bounds = sorted({0, *cuts, len(CONVERSATION)})
+    for first, last in pairwise(bounds):
+        connection.receive_data(CONVERSATION[first:last], 0.0)
+        events += connection.events()
+    rows = [event for event in events if isinstance(event, RowsReceived)]
+    assert sum(stop - first for event in rows for first, stop in event.keep) == 4
+    assert rows[-1].offsets == {0: StreamOffset(0xA, 6, 5, 6)}
+    assert events[-1] == StreamStopped(stream, 2)
+
+
+def test_byte_by_byte_from_the_first_one() -> None:
+    node, connection = FakeNode(), new_connection()
+    while data := connection.data_to_send():
+        for byte in node.receive(data):
+            connection.receive_data(bytes((byte,)), 0.0)
+    assert connection.is_ready
+    pump(connection, node)
+
+
+def test_the_log_of_a_resumed_stream_is_the_new_one(connection: NodeConnection) -> None:
+    log = FailoverLog.of((0xB, 9), (0xA, 0))
+    stream = open_stream(connection, offset=StreamOffset(0xA, 5, 2, 9))
+    connection.receive_data(accepted(stream.opaque, log), 0.0)
+    assert stream.tracker.offset == StreamOffset(0xB, 5, 2, 9)

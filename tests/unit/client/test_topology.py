@@ -1,0 +1,62 @@
+"""Cluster maps as nodes send them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dcpstream.client.topology import parse_config
+from dcpstream.errors import RemoteProtocolError
+from dcpstream.model import NodeAddress
+from tests.unit.client.kit import config
+
+ORIGIN = NodeAddress("10.0.0.1", 11210)
+
+
+def two_networks() -> dict[str, Any]:
+    entries = [
+        {
+            "services": {"kv": 11210},
+            "hostname": f"inside{number}",
+            "alternateAddresses": {"external": {"hostname": f"outside{number}", "ports": {"kv": 3000 + number}}},
+        }
+        for number in range(2)
+    ]
+    return {"rev": 1, "nodes": [{}, {}], "nodesExt": entries, "vBucketServerMap": {"vBucketMap": [[0], [1]]}}
+
+
+def test_a_missing_host_is_the_one_that_answered() -> None:
+    found = parse_config(config(3, ports=(11210, 11211)), ORIGIN)
+    assert [str(node) for node in found.nodes] == ["10.0.0.1:11210", "10.0.0.1:11211"]
+    assert found.vbucket_count == 3
+
+
+def test_host_placeholder() -> None:
+    text = json.dumps(
+        {"rev": 1, "vBucketServerMap": {"serverList": ["$HOST:11999"], "vBucketMap": [[0]]}, "name": "default"}
+    )
+    assert str(parse_config(text, ORIGIN).nodes[0]) == "10.0.0.1:11999"
+
+
+@pytest.mark.parametrize(
+    ("network", "seed", "host"),
+    [
+        ("default", "inside0:11210", "inside0:11210"),
+        ("external", "inside0:11210", "outside0:3000"),
+        ("auto", "inside0:11210", "inside0:11210"),
+        ("auto", "outside1:3001", "outside0:3000"),
+        ("elsewhere", "inside0:11210", "inside0:11210"),
+    ],
+)
+def test_networks(network: str, seed: str, host: str) -> None:
+    name, _, port = seed.partition(":")
+    found = parse_config(json.dumps(two_networks()), ORIGIN, network, (NodeAddress(name, int(port)),))
+    assert str(found.active_node(0)) == host
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"nodesExt": [{}]}', '{"rev": 1, "nodesExt": []}'])
+def test_what_is_no_map(text: str) -> None:
+    with pytest.raises(RemoteProtocolError, match="cluster map"):
+        parse_config(text, ORIGIN)
