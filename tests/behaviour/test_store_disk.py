@@ -354,6 +354,22 @@ def test_a_large_commit_is_done_in_steps(tmp_path: Path, monkeypatch: pytest.Mon
         assert (store.dirty, store.pending_bytes, store.commit()) == ({}, 0, [])
 
 
+def test_closing_on_a_full_disk_says_what_is_lost(tmp_path: Path) -> None:
+    disk = FullFileSystem()
+    store = opened(tmp_path, file_system=disk)
+    fill(store)
+    put(store.vbuckets[0], key_of("kept"), b"")
+    store.commit()
+    frame = put(store.vbuckets[0], key_of("lost"), b"")
+    disk.room = 0
+    with pytest.raises(StoreError, match=f"No space left.*closed without the last {len(frame)} bytes"):
+        store.close()
+    store.close()
+    with opened(tmp_path) as store:
+        assert not store.was_clean
+        assert store.vbuckets[0].high_seqno == 1
+
+
 def test_a_failed_rollback_changes_nothing(tmp_path: Path) -> None:
     disk = FullFileSystem()
     with opened(tmp_path, file_system=disk) as store:

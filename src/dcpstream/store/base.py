@@ -100,7 +100,10 @@ class BucketStore(ABC):
 
     @abstractmethod
     def close(self, clean: bool = True) -> None:
-        """Commit and close. With clean=False drop what is pending and leave the files as a crash would."""
+        """Commit and close. With clean=False drop what is pending and leave the files as a crash would.
+
+        Raises: StoreError: the last commit failed. The store is closed all the same, without what was pending.
+        """
 
     # ------------------------------------------------------------------------------------ for the vbuckets (Owner)
 

@@ -148,8 +148,8 @@ class DiskBucketStore(BucketStore):
                         self.dirty = {part.vbucket.vbid: part.vbucket for part in batch} | waiting | self.dirty
                     size = sum(part.size for part in batch)
                     raise StoreError(
-                        f"{error} {size} bytes of {len(batch)} vbuckets are not persisted. They are kept in memory, "
-                        "and the next commit tries again: free space on the disk, or see what the system says of it."
+                        f"{error}. {size} bytes of {len(batch)} vbuckets are not persisted; they are kept in memory, "
+                        "and the next commit tries again. Free space on the disk, or see what the system says of it."
                     ) from error
                 with self.lock:
                     for part, placed in zip(batch, blocks, strict=True):
@@ -281,12 +281,21 @@ class DiskBucketStore(BucketStore):
             return
         try:
             if clean:
-                self.commit()
-                assert self._metadata is not None
-                assert self._segments is not None
-                self._metadata.put({"closed_at": json.dumps(self._segments.end)})
+                self._close_cleanly()
         finally:
             self._shut()
+
+    def _close_cleanly(self) -> None:
+        assert self._metadata is not None
+        assert self._segments is not None
+        try:
+            self.commit()
+        except StoreError as error:
+            raise StoreError(
+                f"{error.__cause__ or error}. The store in {self.path} is closed without the last {self.pending_bytes} "
+                "bytes, which were never reported as persisted. What was is there when it is opened again."
+            ) from error
+        self._metadata.put({"closed_at": json.dumps(self._segments.end)})
 
     def _shut(self) -> None:
         self._is_open = False
