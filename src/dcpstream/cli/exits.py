@@ -9,7 +9,7 @@ Exit statuses:
 | 2 | wrong option or value |
 | 3 | the node cannot be reached, or the connection broke |
 | 4 | the node refuses user, password, bucket or privilege |
-| 5 | bytes that are not what they should be: bad frames, a damaged file |
+| 5 | bytes that are not what they should be: bad frames, a damaged file or checkpoint |
 | 6 | history that was read is void or gone: rollback, purge |
 | 7 | something that this command needs is not installed |
 | 130 | interrupted (Ctrl-C) |
@@ -44,6 +44,7 @@ _STATUS_OF: tuple[tuple[type[BaseException], int], ...] = (
     (errors.WireError, BAD_DATA),
     (errors.RemoteProtocolError, BAD_DATA),
     (errors.CorruptLog, BAD_DATA),
+    (errors.OffsetError, BAD_DATA),
 )
 
 _EXTRA_OF = {

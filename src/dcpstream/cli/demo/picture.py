@@ -68,7 +68,7 @@ def draw(path: Path, history: History, carriers: Sequence[CarrierRow], title: st
     rates.plot(times, [point[2] for point in points], color=_TABLES, lw=1.6, label="arrived in both tables")
     rates.set_ylabel("changes per second")
     rates.yaxis.set_major_formatter(thousands)
-    rates.legend(loc="upper right", frameon=False)
+    rates.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, frameon=False, borderaxespad=0.2)
     rates.set_ylim(bottom=0)
 
     lags = history.lags_s()

@@ -1,0 +1,149 @@
+"""`dcpstream stream`: a bucket's changes as JSON lines."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import click
+
+from dcpstream.client import Change, Client, FileOffsetStore, OffsetStore, SqliteOffsetStore
+from dcpstream.errors import ConfigError
+
+DEFAULT_CONNECTION = "couchbase://127.0.0.1:11210"
+
+_SQLITE_SUFFIXES = frozenset((".db", ".sqlite", ".sqlite3"))
+
+
+@click.command("stream")
+@click.argument("connection_string", metavar="[COUCHBASE://HOST:PORT]", default=DEFAULT_CONNECTION)
+@click.option("--user", "username", default="Administrator", show_default=True)
+@click.option(
+    "--password",
+    envvar="DCPSTREAM_PASSWORD",
+    default="password",
+    help="Better in DCPSTREAM_PASSWORD, unseen by `ps`.  [default: password]",
+)
+@click.option("--bucket", default="default", show_default=True)
+@click.option(
+    "--from",
+    "start",
+    type=click.Choice(["earliest", "latest"]),
+    default="earliest",
+    show_default=True,
+    help="Where to start; vbuckets with saved offsets go on where they were.",
+)
+@click.option("--follow", is_flag=True, help="Go on for ever, instead of ending at what is there now.")
+@click.option(
+    "--offsets",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Save positions here and go on from them (.db, .sqlite: SQLite, else a text file).",
+)
+@click.option("--collections", help="Only these, separated by commas: scope.collection or collection.")
+@click.option(
+    "--on-rollback",
+    type=click.Choice(["fail", "rewind"]),
+    default="fail",
+    show_default=True,
+    help="When history went back: end with status 6, or print a rollback line and read the new history.",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="End after so many lines.")
+@click.option(
+    "--connect-timeout", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds to connect."
+)
+def stream_command(
+    connection_string: str,
+    username: str,
+    password: str,
+    bucket: str,
+    start: Literal["earliest", "latest"],
+    follow: bool,
+    offsets: Path | None,
+    collections: str | None,
+    on_rollback: Literal["fail", "rewind"],
+    limit: int | None,
+    connect_timeout: float,
+) -> None:
+    """Print the changes of a bucket, one JSON object a line.
+
+    64-bit numbers (seqno, vbuuid, cas, rev) are texts. The document is in "value" if it is JSON, else in "text" or
+    "base64"; deletions have none of them. With --offsets, a line may come again after a restart, none is left out.
+    """
+    if start == "latest" and not follow and offsets is None:
+        raise ConfigError("--from", "latest", "with --follow: without it there is nothing to wait for")
+    with Client(
+        connection_string, username=username, password=password, bucket=bucket, connect_timeout_s=connect_timeout
+    ) as client:
+        changes = client.changes(
+            start=start,
+            end=None if follow else "latest",
+            store=offset_store(offsets),
+            collections=None if collections is None else [name.strip() for name in collections.split(",")],
+            on_rollback=on_rollback,
+        )
+        # A position must not be saved before its line has left us, and a reader of the pipe does not want to wait.
+        print_changes(islice(changes, limit), sys.stdout, is_flushed=follow or offsets is not None)
+
+
+def offset_store(path: Path | None) -> OffsetStore | None:
+    """The store that a file name stands for.
+
+    Raises:
+        ConfigError: its directory does not exist.
+    """
+    if path is None:
+        return None
+    if not path.absolute().parent.is_dir():
+        raise ConfigError("--offsets", str(path), "a file in a directory that exists")
+    return SqliteOffsetStore(path) if path.suffix in _SQLITE_SUFFIXES else FileOffsetStore(path)
+
+
+def print_changes(changes: Iterable[Change], output: IO[str], *, is_flushed: bool) -> None:
+    """Each change as a line, handed over before the next one is asked for if `is_flushed`."""
+    for change in changes:
+        output.write(json.dumps(as_object(change), ensure_ascii=False, separators=(",", ":")) + "\n")
+        if is_flushed:
+            output.flush()
+    output.flush()
+
+
+def as_object(change: Change) -> dict[str, Any]:
+    """A change as JSON values."""
+    row: dict[str, Any] = {"op": change.op}
+    try:
+        row["key"] = change.key.decode()
+    except UnicodeDecodeError:
+        row["key_base64"] = base64.b64encode(change.key).decode()
+    if change.value is not None:
+        row |= _value(change.value)
+    row |= {
+        "scope": change.scope,
+        "collection": change.collection,
+        "vbucket": change.vbid,
+        "vbuuid": str(change.vbuuid),
+        "seqno": str(change.seqno),
+        "rev": str(change.rev),
+        "cas": str(change.cas),
+        "flags": change.flags,
+        "datatype": change.datatype,
+        "expiry": change.expiry,
+    }
+    if change.xattrs:
+        row["xattrs"] = {name: _value(text).get("value") for name, text in change.xattrs.items()}
+    return row
+
+
+def _value(value: bytes) -> dict[str, Any]:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+    try:
+        return {"value": json.loads(text)}
+    except ValueError:
+        return {"text": text}
