@@ -1,0 +1,126 @@
+"""Stores of positions: what was saved comes back, and damage is told."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dcpstream.client.offsets import FileOffsetStore, OffsetStore, SavedOffset, SqliteOffsetStore
+from dcpstream.errors import OffsetError
+from dcpstream.model import MAX_SEQNO, StreamOffset
+
+Make = Callable[[Path], OffsetStore]
+RECORD = SavedOffset(
+    StreamOffset(2**64 - 5, 2**63 + 1, 7, MAX_SEQNO, 3), (StreamOffset(9, 5, 2, None), StreamOffset(8, 1, 1, 1))
+)
+
+
+@pytest.fixture(params=["file", "sqlite"])
+def make(request: pytest.FixtureRequest) -> Make:
+    kind = FileOffsetStore if request.param == "file" else SqliteOffsetStore
+    return lambda directory: kind(directory / "offsets")
+
+
+def test_nothing_saved_yet(make: Make, tmp_path: Path) -> None:
+    assert make(tmp_path).load() == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_values_of_a_record_come_back(make: Make, tmp_path: Path) -> None:
+    make(tmp_path).save({5: RECORD})
+    assert make(tmp_path).load() == {5: RECORD}
+
+
+def test_other_vbuckets_stay(make: Make, tmp_path: Path) -> None:
+    store, other = make(tmp_path), SavedOffset(StreamOffset(1, 2, 2, 2))
+    store.save({5: RECORD, 6: RECORD})
+    store.save({6: other, 1023: RECORD})
+    assert make(tmp_path).load() == {5: RECORD, 6: other, 1023: RECORD}
+
+
+def test_they_are_stores(make: Make, tmp_path: Path) -> None:
+    assert isinstance(make(tmp_path), OffsetStore)
+
+
+def test_numbers_are_text(tmp_path: Path) -> None:
+    FileOffsetStore(tmp_path / "offsets").save({5: RECORD})
+    record = json.loads((tmp_path / "offsets").read_text().splitlines()[1])
+    assert record["vbuuid"] == str(2**64 - 5)
+    assert record["snapshot_end"] == str(MAX_SEQNO)
+    assert record["earlier"][0]["snapshot_end"] is None
+
+
+def test_a_save_leaves_nothing_beside_the_file(tmp_path: Path) -> None:
+    store = FileOffsetStore(tmp_path / "offsets")
+    store.save({5: RECORD})
+    store.save({6: RECORD})
+    assert [path.name for path in tmp_path.iterdir()] == ["offsets"]
+
+
+def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FileOffsetStore(tmp_path / "offsets")
+    store.save({5: RECORD})
+
+    def broken(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.fsync", broken)
+    with pytest.raises(OSError, match="disk full"):
+        store.save({6: RECORD})
+    assert [path.name for path in tmp_path.iterdir()] == ["offsets"]
+    assert FileOffsetStore(tmp_path / "offsets").load() == {5: RECORD}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-3],
+        lambda content: content.replace(b'"seqno": "9223372036854775809"', b'"seqno": "1"'),
+        lambda content: b"{}\n" + content,
+        lambda content: b"\xff\x00",
+        lambda content: b"",
+        lambda content: content.replace(b'"version": 1', b'"version": 9'),
+        lambda content: b"[1]\n",
+    ],
+)
+def test_a_damaged_file_is_told_and_kept(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "offsets"
+    FileOffsetStore(path).save({5: RECORD})
+    path.write_bytes(damage(path.read_bytes()))
+    before = path.read_bytes()
+    with pytest.raises(OffsetError, match="move it away") as caught:
+        FileOffsetStore(path).load()
+    assert str(path) in str(caught.value)
+    with pytest.raises(OffsetError):
+        FileOffsetStore(path).save({6: RECORD})
+    assert path.read_bytes() == before
+
+
+def test_a_damaged_database_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "offsets"
+    path.write_bytes(b"this is no database, " * 100)
+    with pytest.raises(OffsetError, match="move it away"):
+        SqliteOffsetStore(path).load()
+    with pytest.raises(OffsetError, match="move it away"):
+        SqliteOffsetStore(path).save({5: RECORD})
+
+
+def test_a_damaged_record_in_a_database_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "offsets"
+    SqliteOffsetStore(path).save({5: RECORD})
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE offsets SET record = '{}'")
+    connection.commit()
+    connection.close()
+    with pytest.raises(OffsetError, match="not a stream offset"):
+        SqliteOffsetStore(path).load()
+
+
+def test_several_readers_share_a_database(tmp_path: Path) -> None:
+    SqliteOffsetStore(tmp_path / "offsets", "a").save({5: RECORD})
+    assert SqliteOffsetStore(tmp_path / "offsets", "b").load() == {}
+    assert SqliteOffsetStore(tmp_path / "offsets", "a").load() == {5: RECORD}
