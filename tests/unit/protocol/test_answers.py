@@ -1,0 +1,88 @@
+"""Shapes of DCP requests and what is answered to those that are wrong."""
+
+import json
+
+import pytest
+
+from dcpstream.protocol.answers import DCP_OPCODES, Refusal, answer, check_shape, error_body, refuse, stream_id_of
+from dcpstream.wire import Datatype, Opcode, Status, decode_frame
+from tests.unit.protocol.list_history import frame_of
+
+
+@pytest.mark.parametrize(
+    ("opcode", "fields", "text"),
+    [
+        (Opcode.DCP_CLOSE_STREAM, {"extras": b"\0"}, "Request must not include extras"),
+        (Opcode.DCP_CLOSE_STREAM, {"key": b"k"}, "Request must not include key"),
+        (Opcode.DCP_CLOSE_STREAM, {"value": b"v"}, "Request must not include value"),
+        (Opcode.DCP_CLOSE_STREAM, {"datatype": 1}, "Request datatype invalid"),
+        (Opcode.DCP_STREAM_REQ, {"extras": bytes(47)}, "Request must include extras of length 48"),
+        (Opcode.DCP_CONTROL, {"value": b"v"}, "Request must include key"),
+        (Opcode.DCP_CONTROL, {"key": b"k"}, "Request must include value"),
+        (Opcode.DCP_OPEN, {"key": b"k" * 251, "extras": bytes(8)}, "Key length exceeds 250"),
+        (Opcode.DCP_MUTATION, {"extras": bytes(31)}, "Request must include key"),
+        (Opcode.DCP_DELETION, {"extras": bytes(20), "key": b"k"}, "Request must include extras of length 18"),
+    ],
+)
+def test_misfits_are_named(opcode, fields, text):
+    assert check_shape(frame_of(opcode, **fields)) == Refusal(Status.EINVAL, text)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "fields"),
+    [
+        (Opcode.DCP_STREAM_REQ, {"extras": bytes(48), "value": b"{}"}),
+        (Opcode.DCP_DELETION, {"extras": bytes(18), "key": b"k"}),
+        (Opcode.DCP_DELETION, {"extras": bytes(21), "key": b"k", "value": b"x", "datatype": 4}),
+        (Opcode.DCP_SNAPSHOT_MARKER, {"extras": bytes(20)}),
+        (Opcode.DCP_SNAPSHOT_MARKER, {"extras": b"\0", "value": bytes(36)}),
+        (Opcode.DCP_SYSTEM_EVENT, {"extras": bytes(13)}),
+        (Opcode.DCP_CLOSE_STREAM, {"framing": b"\x22\x00\x01"}),
+    ],
+)
+def test_what_fits(opcode, fields):
+    assert check_shape(frame_of(opcode, **fields)) is None
+
+
+@pytest.mark.parametrize("fields", [{}, {"extras": bytes(19)}, {"extras": b"\0", "value": bytes(20)}])
+def test_a_marker_of_no_version(fields):
+    assert check_shape(frame_of(Opcode.DCP_SNAPSHOT_MARKER, **fields)) == Refusal(Status.EINVAL)
+
+
+@pytest.mark.parametrize(
+    ("framing", "status"),
+    [
+        (b"\xf1\x00\x00", Status.UNKNOWN_FRAME_INFO),
+        (b"\x21\x00", Status.EINVAL),
+        (b"\x24\x00", Status.EINVAL),
+        (b"\xf0", Status.EINVAL),
+    ],
+)
+def test_framing_extras_that_are_wrong(framing, status):
+    assert check_shape(frame_of(Opcode.DCP_CLOSE_STREAM, framing=framing)) == Refusal(status)
+
+
+def test_every_dcp_opcode_has_an_answer_for_a_bare_request():
+    for opcode in DCP_OPCODES:
+        refusal = check_shape(frame_of(opcode))
+        assert refusal is None or refusal.status in (Status.EINVAL, Status.NOT_SUPPORTED, Status.UNKNOWN_COMMAND)
+
+
+def test_a_stream_id_of_zero_counts_as_none():
+    assert stream_id_of(frame_of(Opcode.DCP_CLOSE_STREAM)) is None
+    assert stream_id_of(frame_of(Opcode.DCP_CLOSE_STREAM, framing=b"\x22\x00\x00")) is None
+    assert stream_id_of(frame_of(Opcode.DCP_CLOSE_STREAM, framing=b"\x22\x01\x02")) == 0x102
+
+
+def test_refusals_explain_themselves_in_json():
+    request = frame_of(Opcode.DCP_STREAM_REQ, opaque=9)
+    frame = decode_frame(refuse(request, Refusal(Status.UNKNOWN_COLLECTION, "no such collection", 0x1F)))
+    assert (frame.status, frame.opaque, frame.datatype) == (Status.UNKNOWN_COLLECTION, 9, Datatype.JSON)
+    assert json.loads(frame.value) == {"error": {"context": "no such collection"}, "manifest_uid": "1f"}
+    bare = decode_frame(refuse(request, Refusal(Status.ERANGE)))
+    assert (bare.value, bare.datatype, error_body(Refusal(Status.ERANGE))) == (b"", 0, b"")
+
+
+def test_answers_echo_opcode_and_opaque():
+    frame = decode_frame(answer(frame_of(Opcode.DCP_CONTROL, opaque=7), value=b"x"))
+    assert (frame.opcode, frame.opaque, frame.status, frame.value) == (Opcode.DCP_CONTROL, 7, 0, b"x")
