@@ -61,7 +61,7 @@ def change_schema(
         ConfigError: an unknown format or column.
     """
     if value_format not in {"binary", "string"}:
-        raise ConfigError("valueFormat", value_format, "binary or string")
+        raise ConfigError("value_format", value_format, "binary or string")
     if missing not in {"null", "drop"}:
         raise ConfigError("missing", missing, "null or drop")
     wanted = set(COLUMNS) if columns is None else set(columns)

@@ -1,8 +1,8 @@
-"""Values as documents: inflated, without their xattr section; and the xattrs as a map.
+"""Values as documents: inflated, and without their xattr section.
 
 All works on the value column at once where it can: sizes and section lengths are read with numpy, and a body is cut out
-with the same interleaved array and `take` that cut keys and values out of the receive buffer. Only snappy itself (one
-call a value) and the pairs of an xattr section are a Python step each.
+with the same interleaved array and `take` that cut keys and values out of the receive buffer. Only snappy itself is a
+call for each value. What is in a section is read by `dcpstream.columnar.xattrs`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dcpstream.columnar.schema import XATTRS
-from dcpstream.columnar.text import escape
 from dcpstream.errors import FieldError
 from dcpstream.wire.codes import Datatype
-from dcpstream.wire.values import decode_xattrs
 
 MAX_BATCH_BYTES = 2**31 - 1
 """Arrow's plain binary column counts its bytes in an int32."""
@@ -29,7 +26,7 @@ MAX_VALUE_BYTES = 30 * 1024 * 1024
 _SNAPPY_RATIO_MAX = 32
 """A snappy block's densest element makes 64 bytes of 3; a larger claim is refused before memory is taken for it."""
 _VARINT_BYTES_MAX = 5
-_SECTION_LENGTH_BYTES = 4
+LENGTH_BYTES = 4
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -126,6 +123,14 @@ def _inflated_sizes(blocks: pa.BinaryArray, rows: Int64Array, blame: Blame) -> I
     return sizes
 
 
+def lengths_at(content: npt.NDArray[np.uint8], positions: Int64Array) -> Int64Array:
+    """The big-endian u32 at each position."""
+    length = np.zeros(len(positions), np.int64)
+    for byte in range(LENGTH_BYTES):
+        length = length << 8 | content[positions + byte]
+    return length
+
+
 def split_sections(
     values: pa.BinaryArray, datatype: npt.NDArray[np.uint8], blame: Blame
 ) -> tuple[pa.BinaryArray, pa.BinaryArray | None, Int64Array]:
@@ -148,12 +153,10 @@ def split_sections(
     offsets, data = offsets_and_data(values)
     content = np.frombuffer(data, np.uint8)
     starts, ends = offsets[rows], offsets[rows + 1]
-    bad = ends - starts < _SECTION_LENGTH_BYTES
+    bad = ends - starts < LENGTH_BYTES
     if not bad.any():
-        length = np.zeros(len(rows), np.int64)
-        for byte in range(_SECTION_LENGTH_BYTES):
-            length = length << 8 | content[starts + byte]
-        cut = starts + _SECTION_LENGTH_BYTES + length
+        length = lengths_at(content, starts)
+        cut = starts + LENGTH_BYTES + length
         bad = cut > ends
     if bad.any():
         raise blame(int(rows[np.argmax(bad)]), "an xattr section longer than its value")
@@ -164,35 +167,12 @@ def split_sections(
     halves[2 * rows + 1] = cut
     parts = pa.Array.from_buffers(pa.binary(), 2 * len(values), [None, pa.py_buffer(halves), data])
     even = np.arange(0, 2 * len(values), 2, dtype=np.int64)
-    return _pick(parts, even + 1), _pick(parts, even), rows
+    return pick(parts, even + 1), pick(parts, even), rows
 
 
-def _pick(parts: pa.BinaryArray, rows: Int64Array) -> pa.BinaryArray:
+def pick(parts: pa.BinaryArray, rows: Int64Array) -> pa.BinaryArray:
+    """Copies of the elements with these numbers."""
     return pc.take(parts, pa.array(rows), boundscheck=False)
-
-
-def xattr_maps(sections: pa.BinaryArray | None, rows: Int64Array, count: int, blame: Blame) -> pa.MapArray:
-    """map<string, string>[count]: name → JSON text of the attributes; null where a row has no section.
-
-    Raises:
-        FieldError: a section whose lengths disagree.
-    """
-    if sections is None:
-        return pa.nulls(count, XATTRS)
-    names: list[str] = []
-    texts: list[str] = []
-    offsets: list[int | None] = [None] * count
-    for row, section in zip(rows.tolist(), sections.take(pa.array(rows)).to_pylist(), strict=True):
-        offsets[row] = len(names)
-        try:
-            attributes, _ = decode_xattrs(section)
-        except FieldError as error:
-            raise blame(row, str(error)) from error
-        names.extend(attributes)
-        texts.extend(map(escape, attributes.values()))
-    return pa.MapArray.from_arrays(
-        pa.array([*offsets, len(names)], pa.int32()), pa.array(names, pa.string()), pa.array(texts, pa.string())
-    )
 
 
 def with_nulls(values: Any, null: BoolArray) -> Any:

@@ -31,7 +31,7 @@ def test_chosen_columns_keep_the_order() -> None:
 @pytest.mark.parametrize(
     ("arguments", "option", "value"),
     [
-        ({"value_format": "json"}, "valueFormat", "json"),
+        ({"value_format": "json"}, "value_format", "json"),
         ({"columns": ["key", "kex", "another"]}, "columns", "another, kex"),
         ({"missing": "zero"}, "missing", "zero"),
     ],

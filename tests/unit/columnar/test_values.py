@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dcpstream.columnar.values import MAX_VALUE_BYTES, inflate, split_sections, with_nulls, xattr_maps
+from dcpstream.columnar.values import MAX_VALUE_BYTES, inflate, split_sections, with_nulls
 from dcpstream.errors import FieldError
 from dcpstream.wire.values import encode_xattrs
 from tests.unit.columnar.build import JSON, SNAPPY, XATTR
@@ -104,45 +104,33 @@ class TestSections:
         assert sections is None
         assert rows.tolist() == []
 
-    def test_bodies_and_maps(self) -> None:
+    def test_bodies_and_sections(self) -> None:
+        first, second, third = {"_sync": b'{"rev":1}', "meta": b"2"}, {"only": b"null"}, {}
         values = binary(
             b"plain",
-            encode_xattrs({"_sync": b'{"rev":1}', "meta": b"2"}, b'{"body":true}'),
-            encode_xattrs({"only": b"null"}),
-            encode_xattrs({}, b"body"),
+            encode_xattrs(first, b'{"body":true}'),
+            encode_xattrs(second),
+            encode_xattrs(third, b"body"),
             b"",
         )
         bodies, sections, rows = split_sections(values, datatypes(0, 5, 4, 4, 4), blame)
         assert bodies.to_pylist() == [b"plain", b'{"body":true}', b"", b"body", b""]
         assert rows.tolist() == [1, 2, 3]
-        maps = xattr_maps(sections, rows, 5, blame)
-        assert maps.to_pylist() == [None, [("_sync", '{"rev":1}'), ("meta", "2")], [("only", "null")], [], None]
-        for array in (bodies, maps):
-            array.validate(full=True)
+        assert sections is not None
+        expected = [b"", encode_xattrs(first), encode_xattrs(second), encode_xattrs(third), b""]
+        assert sections.to_pylist() == expected
 
     def test_slices(self) -> None:
         values = binary(b"skipped", b"one", encode_xattrs({"a": b"1"}, b"two"), b"skipped").slice(1, 2)
-        bodies, sections, rows = split_sections(values, datatypes(0, 4), blame)
+        bodies, sections, _ = split_sections(values, datatypes(0, 4), blame)
         assert bodies.to_pylist() == [b"one", b"two"]
-        assert xattr_maps(sections, rows, 2, blame).to_pylist() == [None, [("a", "1")]]
+        assert sections is not None
+        assert sections.to_pylist() == [b"", encode_xattrs({"a": b"1"})]
 
     @pytest.mark.parametrize("value", [b"\0\0\0", b"\0\0\0\x09body", b"\xff\xff\xff\xffbody"])
     def test_a_section_longer_than_its_value(self, value: bytes) -> None:
         with pytest.raises(FieldError, match="row 1: an xattr section longer"):
             split_sections(binary(b"a", value, encode_xattrs({"a": b"1"})), datatypes(0, 4, 4), blame)
-
-    @pytest.mark.parametrize(
-        "section", [b"\0\0\0\x02ab", b"\0\0\0\x06\0\0\0\x09ab", b"\0\0\0\x07\0\0\0\x03ab\0", b"\0\0\0\x05\0\0\0\x01a"]
-    )
-    def test_pairs_that_cannot_be_read(self, section: bytes) -> None:
-        bodies, sections, rows = split_sections(binary(section + b"body"), datatypes(4), blame)
-        assert bodies.to_pylist() == [b"body"]
-        with pytest.raises(FieldError, match="row 0: an xattr pair"):
-            xattr_maps(sections, rows, 1, blame)
-
-    def test_texts_that_are_no_utf_8_are_visible(self) -> None:
-        _, sections, rows = split_sections(binary(encode_xattrs({"bin": b"\xff"})), datatypes(4), blame)
-        assert xattr_maps(sections, rows, 1, blame).to_pylist() == [[("bin", r"\xff")]]
 
 
 def test_with_nulls() -> None:
