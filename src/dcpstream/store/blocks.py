@@ -12,6 +12,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -39,6 +40,8 @@ MAX_BLOCK_BYTES = 1024 * 1024
 """Frames of a block, unless a single one is larger: what a damaged byte can cost, and what one checksum spans."""
 
 _HEADER_CHECKED = BLOCK_HEADER.size - 4
+_pack_header = struct.Struct(BLOCK_HEADER.format.removesuffix("I")).pack
+_pack_crc = CHECKSUM.pack
 _SEGMENT_CHECKED = SEGMENT_HEADER.size - 4
 
 Buffer = bytes | bytearray | memoryview
@@ -116,28 +119,37 @@ def encode_block(
     payload: Sequence[Buffer] = (),
 ) -> list[Buffer]:
     """The buffers of one block: header, the payload as given, checksum."""
-    size = sum(map(len, payload))
-    header = bytearray(BLOCK_HEADER.size)
-    BLOCK_HEADER.pack_into(
-        header, 0, BLOCK_MAGIC, FORMAT_VERSION, kind, vbid, incarnation, count, *seqnos, *snapshot, occurring, 0,
-        commit_offset, size, 0,
+    size = 0
+    for buffer in payload:
+        size += len(buffer)
+    header = _pack_header(
+        BLOCK_MAGIC, FORMAT_VERSION, int(kind), vbid, incarnation, count, *seqnos, *snapshot, occurring, 0,
+        commit_offset, size,
     )  # fmt: skip
-    header[_HEADER_CHECKED:] = CHECKSUM.pack(crc32(memoryview(header)[:_HEADER_CHECKED]))
+    header += _pack_crc(crc32(header))
     crc = crc32(header)
     for buffer in payload:
         crc = crc32(buffer, crc)
-    return [header, *payload, CHECKSUM.pack(crc)]
+    return [header, *payload, _pack_crc(crc)]
+
+
+@lru_cache(maxsize=1024)
+def _table(count: int) -> struct.Struct:
+    """The table of so many frame ends."""
+    return struct.Struct(f">{count}I")
 
 
 def encode_ends(ends: Sequence[int], base: int) -> bytes:
     """The table of frame ends, relative to `base`."""
-    return struct.pack(f">{len(ends)}I", *[end - base for end in ends])
+    return _table(len(ends)).pack(*[end - base for end in ends])
 
 
 def split_rows(places: Sequence[int]) -> list[tuple[int, int]]:
     """Rows [from, to) of each block, given the rows' positions and, last, the end."""
     blocks = []
     first, last = 0, len(places) - 1
+    if last > 0 and places[last] - places[0] <= MAX_BLOCK_BYTES:
+        return [(0, last)]
     while first < last:
         stop = bisect_right(places, places[first] + MAX_BLOCK_BYTES, lo=first + 1) - 1
         stop = max(min(stop, last), first + 1)

@@ -93,6 +93,9 @@ class ByteLog:
 
     def held(self, start: int, stop: int) -> list[Buffer]:
         """The bytes of positions [start, stop), all of them in sealed buffers."""
+        first, buffer = self.sealed[0]
+        if first == start and first + len(buffer) == stop:
+            return [buffer]
         found: list[Buffer] = []
         self._sealed_pieces(start, stop, found)
         return found

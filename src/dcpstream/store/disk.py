@@ -188,7 +188,8 @@ class DiskBucketStore(BucketStore):
             for block, position, before_frames in _blocks_of(part, commit_offset):
                 buffers += block
                 blocks.append((position, address + at + before_frames))
-                at += sum(map(len, block))
+                for buffer in block:
+                    at += len(buffer)
             placed.append(blocks)
         self._segments.write(buffers, at - commit_offset)
         return placed
@@ -318,12 +319,14 @@ def _blocks_of(part: Pending, commit_offset: int) -> Iterator[tuple[list[Buffer]
     """
     vbucket = part.vbucket
     tagged = vbucket.rows.positions[part.first : part.stop].tolist()
-    places = [position & POSITION_MASK for position in tagged]
+    is_plain = max(tagged) <= POSITION_MASK
+    places = tagged if is_plain else [position & POSITION_MASK for position in tagged]
     places.append(part.start + part.size)
     for first, stop in split_rows(places):
         occurring = 0
-        for position in tagged[first:stop]:
-            occurring |= position
+        if not is_plain:
+            for position in tagged[first:stop]:
+                occurring |= position
         base = places[first]
         table = encode_ends(places[first + 1 : stop + 1], base)
         frames: list[Buffer] = vbucket.log.held(base, places[stop])
