@@ -422,7 +422,7 @@ class StreamReader:
         if refused is not None:
             work.rolled_back_from = None
             # Not the tracker's: rows that came in the same piece of data have moved it already.
-            at = work.offset
+            at = event.offset
             self._queue.append(RollbackEvent(work.range.vbid, refused.seqno, at.seqno, refused.vbuuid, newest, at))
         if work.range.end_seqno != MAX_SEQNO and work.range.planned_vbuuid not in {0, newest}:
             # The planned branch is no longer the newest: how far this one goes decides where to stop.

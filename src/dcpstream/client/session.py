@@ -73,10 +73,11 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class StreamOpened:
-    """The node accepted the position."""
+    """The node accepted the position: `offset`, now on the newest branch of `log`."""
 
     stream: Stream
     log: FailoverLog
+    offset: StreamOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,7 +437,7 @@ class DcpSession:
         if frame.status == Status.SUCCESS:
             stream.log = decode_failover_log(frame.value)
             stream.tracker.opened(stream.log)
-            turn.first.append(StreamOpened(stream, stream.log))
+            turn.first.append(StreamOpened(stream, stream.log, stream.tracker.offset))
             return
         del self._streams[stream.opaque]
         if frame.status == Status.ROLLBACK:

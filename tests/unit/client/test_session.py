@@ -104,7 +104,7 @@ def test_a_stream_from_marker_to_end(connection: NodeConnection) -> None:
         0.0,
     )
     opened, rows, stopped = connection.events()
-    assert opened == StreamOpened(stream, LOG)
+    assert opened == StreamOpened(stream, LOG, StreamOffset(0xA, 0, 0, 0))
     assert isinstance(rows, RowsReceived)
     assert rows.offsets == {0: StreamOffset(0xA, 3, 0, 3)}
     assert seqnos([rows]) == [1, 3]

@@ -1,0 +1,490 @@
+"""The reader over several nodes: refusals, ends, moves and cuts, without sockets, on a clock turned by hand."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from dcpstream.client.connection import NodeConnection
+from dcpstream.client.convert import ChangeConverter
+from dcpstream.client.handshake import DcpSettings
+from dcpstream.client.nodes import MAX_PAUSE_S, Backoff, ConnectOptions, Nodes
+from dcpstream.client.ranges import RollbackEvent, VbucketRange
+from dcpstream.client.reader import RollbackPolicy, StreamReader
+from dcpstream.errors import (
+    AuthenticationFailed,
+    ConfigError,
+    ConnectionLost,
+    ConnectTimeout,
+    OutOfRange,
+    RollbackRequired,
+    StreamEnded,
+)
+from dcpstream.model import MAX_SEQNO, FailoverLog, NodeAddress, StreamOffset
+from dcpstream.wire import Frame, Opcode, Status, encode_response
+from dcpstream.wire.values import encode_vbucket_seqnos
+from tests.unit.client.kit import (
+    LOG,
+    LOGIN,
+    FakeNode,
+    accepted,
+    config,
+    marker,
+    mutation,
+    rollback,
+    stream_end,
+    system_event,
+)
+
+Answer = Callable[[Frame, int], bytes]
+
+
+class World:
+    """A reader, nodes by port, and a clock.
+
+    Args:
+        answer: what a node says to a stream request, given the frame and how many came before; or other requests.
+    """
+
+    def __init__(
+        self,
+        ranges: list[VbucketRange],
+        answer: Answer,
+        *,
+        policy: RollbackPolicy = RollbackPolicy.REWIND_UNREAD,
+        ports: tuple[int, ...] = (11210,),
+        collections: list[str] | None = None,
+        high_seqnos: dict[int, int] | None = None,
+        **node_options: object,
+    ) -> None:
+        self.now = 0.0
+        self.requests: list[tuple[int, tuple[int, ...]]] = []
+        self.values: list[bytes] = []
+        self.out: list[object] = []
+        self.offsets: dict[int, StreamOffset] = {}
+        self.down: set[int] = set()
+        self.links: dict[NodeConnection, FakeNode] = {}
+        self._answer = answer
+        self._high_seqnos = high_seqnos or {}
+        self._node_options = {"cluster_map": config(4, ports=ports), **node_options}
+        options = ConnectOptions(
+            seeds=(NodeAddress("127.0.0.1", ports[0]),),
+            network="auto",
+            login=LOGIN,
+            connect_timeout_s=5.0,
+            arrow=False,
+            settings=DcpSettings(name="test"),
+        )
+        rng = random.Random(7)
+        self.nodes = Nodes(options, rng)
+        self.reader = StreamReader(
+            ranges,
+            self.nodes,
+            rng,
+            ChangeConverter(),
+            policy=policy,
+            collections=collections,
+            idle_timeout_s=30.0,
+            patience_s=30.0,
+            now=self.now,
+        )
+
+    def run(self, until: Callable[[], bool] | None = None, limit_s: float = 100.0) -> None:
+        """Turn the wheel until the reader is done (or `until`)."""
+        while not (until() if until else self.reader.is_done):
+            assert self.now < limit_s, "the reader does not come to an end"
+            self.turn()
+
+    def turn(self) -> None:
+        self._take()
+        self.reader.step(self.now)
+        moved = self._carry()
+        self._take()
+        if not moved:
+            self.now = max(self.now + 0.001, min(self.reader.next_timeout(), self.now + 5.0))
+            self.reader.handle_timeout(self.now)
+            self._take()
+
+    def cut(self, connection: NodeConnection) -> None:
+        del self.links[connection]
+        self.reader.lost(connection, ConnectionLost("cut"), self.now)
+
+    def seqnos(self) -> list[int]:
+        return [item for item in self.out if isinstance(item, int)]
+
+    def _carry(self) -> bool:
+        moved = False
+        for connection in self.nodes.to_disconnect():
+            self.links.pop(connection, None)
+        for connection in self.nodes.to_connect():
+            port = connection.address.kv_port
+            if port in self.down:
+                self.reader.lost(connection, ConnectTimeout(f"nobody at {port}"), self.now)
+            else:
+                self.links[connection] = FakeNode(answer=self._answers(connection), **self._node_options)
+            moved = True
+        for connection, node in list(self.links.items()):
+            data = connection.data_to_send()
+            if not data:
+                continue
+            moved = True
+            for byte_range in (node.receive(data),):
+                view = memoryview(byte_range)
+                while view and connection in self.links:
+                    room = connection.get_buffer()
+                    count = min(len(room), len(view))
+                    room[:count] = view[:count]
+                    view = view[count:]
+                    connection.buffer_updated(count)
+                    self.reader.received(connection, self.now)
+        return moved
+
+    def _answers(self, connection: NodeConnection) -> Callable[[Frame], bytes]:
+        def answer(frame: Frame) -> bytes:
+            if frame.opcode == Opcode.DCP_STREAM_REQ:
+                fields = struct.unpack(">IIQQQQQ", frame.extras)[2:]
+                self.requests.append((connection.address.kv_port, fields))
+                self.values.append(frame.value)
+                return self._answer(frame, len(self.requests) - 1)
+            if frame.opcode == Opcode.GET_ALL_VB_SEQNOS:
+                value = encode_vbucket_seqnos(sorted(self._high_seqnos.items()))
+                return encode_response(frame.opcode, opaque=frame.opaque, value=value)
+            return b""
+
+        return answer
+
+    def _take(self) -> None:
+        while (event := self.reader.next_event()) is not None:
+            if isinstance(event, RollbackEvent):
+                self.out.append(event)
+            else:
+                changes, offsets = event
+                self.out += [change.seqno for change in changes]  # type: ignore[attr-defined]
+                self.offsets.update(offsets)
+
+
+def history(frame: Frame, last: int, log: FailoverLog = LOG) -> bytes:
+    """An accepted stream with every seqno up to the last one, in one snapshot."""
+    start = struct.unpack(">IIQQQQQ", frame.extras)[2]
+    rows = b"".join(mutation(frame.opaque, seqno, vbid=frame.vbid) for seqno in range(start + 1, last + 1))
+    return accepted(frame.opaque, log) + (marker(frame.opaque, start, last, vbid=frame.vbid) + rows if rows else b"")
+
+
+def refused(frame: Frame, status: int, value: bytes = b"") -> bytes:
+    return encode_response(Opcode.DCP_STREAM_REQ, status=status, opaque=frame.opaque, value=value)
+
+
+def at(seqno: int, start: int | None = None, end: int | None = None, vbuuid: int = 0xA) -> StreamOffset:
+    return StreamOffset(vbuuid, seqno, seqno if start is None else start, seqno if end is None else end)
+
+
+def test_a_range_from_the_beginning() -> None:
+    world = World([VbucketRange(0, StreamOffset.ZERO, 5)], lambda frame, _: history(frame, 5))
+    world.run()
+    assert world.out == [1, 2, 3, 4, 5]
+    assert world.offsets == {0: at(5, 0, 5)}
+
+
+def test_an_end_inside_a_snapshot() -> None:
+    world = World([VbucketRange(0, StreamOffset.ZERO, 3)], lambda frame, _: history(frame, 9))
+    world.run()
+    assert world.out == [1, 2, 3]
+    assert world.offsets == {0: at(3, 0, 9)}
+
+
+def test_nothing_to_do_is_done_at_once() -> None:
+    world = World([VbucketRange(0, at(5), 5)], lambda *_: b"")
+    assert world.reader.is_done
+
+
+def test_a_start_at_an_end_that_was_seen_on_another_branch_is_put_to_the_node() -> None:
+    """A new branch may be just as long as what was read of the old one."""
+    log = FailoverLog.of((0xB, 2), (0xA, 0))
+    world = World(
+        [VbucketRange(0, at(5), 5, (), 0xB)],
+        lambda frame, attempt: rollback(frame.opaque, 2) if attempt == 0 else history(frame, 5, log),
+    )
+    world.run()
+    assert world.out[0] == RollbackEvent(0, 5, 0, 0xA, 0xB, at(0, vbuuid=0xB))
+    assert world.seqnos() == [1, 2, 3, 4, 5]
+
+
+def test_several_vbuckets() -> None:
+    world = World([VbucketRange(vbid, StreamOffset.ZERO, 4) for vbid in range(4)], lambda frame, _: history(frame, 4))
+    world.run()
+    assert sorted(world.seqnos()) == sorted([1, 2, 3, 4] * 4)
+    assert len(world.links) == 1
+
+
+def test_two_ranges_of_one_vbucket_are_refused() -> None:
+    with pytest.raises(ValueError, match="two ranges"):
+        World([VbucketRange(0, StreamOffset.ZERO, 4)] * 2, lambda *_: b"")
+
+
+@pytest.mark.parametrize("reason", [1, 2, 3, 4, 5, 6, 99])
+def test_any_other_end_is_resumed_where_it_stopped(reason: int) -> None:
+    def answer(frame: Frame, attempt: int) -> bytes:
+        if attempt == 0:
+            return history(frame, 3) + stream_end(frame.opaque, reason)
+        return history(frame, 6)
+
+    world = World([VbucketRange(0, StreamOffset.ZERO, 6)], answer)
+    world.run()
+    assert world.out == [1, 2, 3, 4, 5, 6]
+    assert world.requests[1][1] == (3, 6, 0xA, 0, 3)
+
+
+def test_end_of_stream_ends_it_even_if_the_last_seqnos_were_for_nobody() -> None:
+    def answer(frame: Frame, _: int) -> bytes:
+        rows = mutation(frame.opaque, 2)
+        return accepted(frame.opaque) + marker(frame.opaque, 0, 5) + rows + stream_end(frame.opaque, 0)
+
+    world = World([VbucketRange(0, StreamOffset.ZERO, 5)], answer)
+    world.run()
+    assert world.out == [2]
+
+
+def test_an_endless_stream_that_the_node_ends_is_opened_again() -> None:
+    def answer(frame: Frame, attempt: int) -> bytes:
+        return history(frame, 2 * (attempt + 1)) + stream_end(frame.opaque, 0)
+
+    world = World([VbucketRange(0, StreamOffset.ZERO, MAX_SEQNO)], answer)
+    world.run(lambda: len(world.out) >= 6)
+    assert world.seqnos()[:6] == [1, 2, 3, 4, 5, 6]
+
+
+def test_lost_rights_are_an_error() -> None:
+    world = World(
+        [VbucketRange(0, StreamOffset.ZERO, 5)], lambda frame, _: accepted(frame.opaque) + stream_end(frame.opaque, 8)
+    )
+    with pytest.raises(StreamEnded, match="right"):
+        world.run()
+
+
+def test_an_empty_filter_is_an_end() -> None:
+    world = World(
+        [VbucketRange(0, StreamOffset.ZERO, 5)], lambda frame, _: accepted(frame.opaque) + stream_end(frame.opaque, 7)
+    )
+    world.run()
+    assert world.out == []
+
+
+def test_a_cut_connection_is_made_again_and_goes_on() -> None:
+    world = World(
+        [VbucketRange(0, StreamOffset.ZERO, 6)],
+        lambda frame, attempt: history(frame, 3 if attempt == 0 else 6),
+    )
+    world.run(lambda: len(world.out) == 3)
+    world.cut(next(iter(world.links)))
+    world.run()
+    assert world.out == [1, 2, 3, 4, 5, 6]
+    assert world.requests[1][1] == (3, 6, 0xA, 0, 3)
+
+
+def test_a_vbucket_that_moved_is_followed_by_the_map_in_the_answer() -> None:
+    moved = config(4, rev=2, ports=(11210, 11211), owner=1)
+
+    def answer(frame: Frame, attempt: int) -> bytes:
+        return refused(frame, Status.NOT_MY_VBUCKET, moved) if attempt == 0 else history(frame, 3)
+
+    world = World([VbucketRange(0, StreamOffset.ZERO, 3)], answer)
+    world.run()
+    assert [port for port, _ in world.requests] == [11210, 11211]
+    assert world.out == [1, 2, 3]
+
+
+def test_without_a_map_in_the_answer_the_node_is_asked() -> None:
+    world = World(
+        [VbucketRange(0, StreamOffset.ZERO, 3)],
+        lambda frame, attempt: refused(frame, Status.NOT_MY_VBUCKET) if attempt < 3 else history(frame, 3),
+    )
+    world.run()
+    assert world.out == [1, 2, 3]
+    (node,) = world.links.values()
+    assert len(node.asked(Opcode.GET_CLUSTER_CONFIG)) > 1
+
+
+@pytest.mark.parametrize("status", [Status.TMPFAIL, Status.ENOMEM, Status.BUSY, Status.KEY_EEXISTS])
+def test_what_can_be_tried_again_is(status: int) -> None:
+    world = World(
+        [VbucketRange(0, at(2), 4)],
+        lambda frame, attempt: refused(frame, status) if attempt < 2 else history(frame, 4),
+    )
+    world.run()
+    assert world.out == [3, 4]
+    assert [fields[0] for _, fields in world.requests] == [2, 2, 2]
+
+
+def test_what_cannot_is_an_error() -> None:
+    world = World([VbucketRange(0, at(2), 4)], lambda frame, _: refused(frame, Status.ERANGE))
+    with pytest.raises(OutOfRange, match="vbucket 0"):
+        world.run()
+
+
+def test_a_refused_start_goes_back_along_the_recorded_positions() -> None:
+    """Not R, R, R: each position with its own branch and bounds, and refused again it goes further back."""
+    newer, older = at(40, 35, 60), at(20, 15, 22)
+    log = FailoverLog.of((0xB, 38), (0xA, 0))
+    script = {0: lambda frame: rollback(frame.opaque, 45), 1: lambda frame: rollback(frame.opaque, 35)}
+
+    def answer(frame: Frame, attempt: int) -> bytes:
+        return script[attempt](frame) if attempt in script else history(frame, 60, log)
+
+    world = World([VbucketRange(0, at(50, 30, 70), 60, (newer, older), 0xB)], answer)
+    world.run()
+    assert [fields for _, fields in world.requests] == [
+        (50, 60, 0xA, 30, 70),
+        (40, 60, 0xA, 35, 60),
+        (20, 60, 0xA, 15, 22),
+    ]
+    event = world.out[0]
+    assert event == RollbackEvent(0, 50, 20, 0xA, 0xB, at(20, 15, 22, vbuuid=0xB))
+    assert world.seqnos() == list(range(21, 61))
+
+
+def test_without_recorded_positions_it_starts_over() -> None:
+    world = World(
+        [VbucketRange(0, at(5), 6, (), 0xB)],
+        lambda frame, attempt: (
+            rollback(frame.opaque, 3) if attempt == 0 else history(frame, 6, FailoverLog.of((0xB, 3), (0xA, 0)))
+        ),
+    )
+    world.run()
+    assert world.requests[1][1] == (0, 6, 0, 0, 0)
+    assert world.seqnos() == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_rollback_after_rows_raises() -> None:
+    def answer(frame: Frame, attempt: int) -> bytes:
+        return history(frame, 3) + stream_end(frame.opaque, 6) if attempt == 0 else rollback(frame.opaque, 1)
+
+    world = World([VbucketRange(0, StreamOffset.ZERO, 6)], answer)
+    with pytest.raises(RollbackRequired) as caught:
+        world.run()
+    assert (caught.value.vbid, caught.value.seqno) == (0, 1)
+    assert world.out == [1, 2, 3]
+
+
+def test_the_policy_to_fail() -> None:
+    world = World([VbucketRange(0, at(5), 6)], lambda frame, _: rollback(frame.opaque, 3), policy=RollbackPolicy.FAIL)
+    with pytest.raises(RollbackRequired, match="on_rollback"):
+        world.run()
+
+
+def test_the_policy_to_rewind_goes_back_after_rows_to_what_was_recorded() -> None:
+    log = FailoverLog.of((0xB, 2), (0xA, 0))
+
+    def answer(frame: Frame, attempt: int) -> bytes:
+        if attempt == 0:
+            first = accepted(frame.opaque) + marker(frame.opaque, 0, 2) + mutation(frame.opaque, 2)
+            return first + marker(frame.opaque, 3, 5) + mutation(frame.opaque, 4)
+        return rollback(frame.opaque, 2) if attempt == 1 else history(frame, 6, log)
+
+    world = World([VbucketRange(0, StreamOffset.ZERO, 6)], answer, policy=RollbackPolicy.REWIND)
+    world.run(lambda: len(world.out) == 2)
+    world.reader.record({0: at(2, 0, 2)})
+    world.cut(next(iter(world.links)))
+    world.run()
+    assert world.out == [2, 4, RollbackEvent(0, 4, 2, 0xA, 0xB, at(2, 0, 2, vbuuid=0xB)), 3, 4, 5, 6]
+
+
+def test_a_planned_end_on_a_branch_that_ended_below_it_stops_at_what_the_new_one_has() -> None:
+    log = FailoverLog.of((0xB, 4), (0xA, 0))
+    world = World([VbucketRange(0, at(2), 9, (), 0xA)], lambda frame, _: history(frame, 6, log), high_seqnos={0: 6})
+    world.run(limit_s=1.0)
+    assert world.out == [3, 4, 5, 6]
+
+
+def test_while_the_planned_branch_is_the_newest_the_task_waits_and_then_complains() -> None:
+    world = World([VbucketRange(0, at(2), 9, (), 0xA)], lambda frame, _: history(frame, 6), high_seqnos={0: 6})
+
+    def keep_alive() -> bool:
+        return False
+
+    with pytest.raises(ConnectTimeout, match="no progress for 30 s: vbucket 0 at 6 of 9"):
+        world.run(keep_alive)
+    assert world.seqnos() == [3, 4, 5, 6]
+
+
+def test_a_filter_is_sent_as_ids() -> None:
+    world = World(
+        [VbucketRange(0, StreamOffset.ZERO, 1)], lambda frame, _: history(frame, 1), collections=["_default.flights"]
+    )
+    world.run()
+    assert world.values == [b'{"collections": ["8"]}']
+
+
+def test_an_unknown_collection_is_told() -> None:
+    world = World([VbucketRange(0, StreamOffset.ZERO, 1)], lambda *_: b"", collections=["nope"])
+    with pytest.raises(ConfigError, match="flights"):
+        world.run()
+
+
+def test_a_collection_that_is_made_meanwhile_has_its_name() -> None:
+    def answer(frame: Frame, _: int) -> bytes:
+        opaque = frame.opaque
+        rows = mutation(opaque, 1) + system_event(opaque, 2, "fleet", 9)
+        late = mutation(opaque, 3)
+        # The prefix of the key is the collection's id.
+        late = late.replace(b"\0k" + b"v", b"\x09k" + b"v")
+        return accepted(opaque) + marker(opaque, 0, 3) + rows + late
+
+    world = World([VbucketRange(0, StreamOffset.ZERO, 3)], answer)
+    changes = []
+    world._take = lambda: changes.extend(  # type: ignore[method-assign]
+        change
+        for event in iter(world.reader.next_event, None)
+        for change in event[0]  # type: ignore[index]
+    )
+    world.run()
+    assert [(change.scope, change.collection) for change in changes] == [
+        ("_default", "_default"),
+        ("_default", "fleet"),
+    ]
+
+
+def test_wrong_password_is_not_tried_again() -> None:
+    world = World([VbucketRange(0, StreamOffset.ZERO, 1)], lambda *_: b"", password="other")
+    with pytest.raises(AuthenticationFailed):
+        world.run(limit_s=1.0)
+
+
+def test_a_node_that_stays_away_is_an_error_that_names_it() -> None:
+    world = World([VbucketRange(0, StreamOffset.ZERO, 1)], lambda *_: b"")
+    world.down.add(11210)
+    with pytest.raises(ConnectTimeout, match=r"127\.0\.0\.1:11210: nobody at 11210"):
+        world.run()
+    assert world.now < 10.0
+
+
+def test_a_node_that_comes_back_in_time_is_used() -> None:
+    world = World([VbucketRange(0, StreamOffset.ZERO, 2)], lambda frame, _: history(frame, 2))
+    world.down.add(11210)
+    world.run(lambda: world.now > 2.0)
+    world.down.clear()
+    world.run()
+    assert world.out == [1, 2]
+
+
+def test_pauses_double_up_to_a_bound() -> None:
+    backoff = Backoff(random.Random(1))
+    pauses = []
+    for _ in range(20):
+        backoff.failed(0.0)
+        pauses.append(backoff.retry_at)
+    assert all(0 < pause <= MAX_PAUSE_S for pause in pauses)
+    assert pauses[0] < 0.05 < MAX_PAUSE_S / 2 <= pauses[-1]
+    backoff.worked()
+    assert backoff.failures == 0
+
+
+def test_what_the_user_left_is_closed() -> None:
+    world = World([VbucketRange(0, StreamOffset.ZERO, MAX_SEQNO)], lambda frame, _: history(frame, 2))
+    world.run(lambda: len(world.out) == 2)
+    world.reader.abandon()
+    assert world.reader.is_done
+    (connection,) = world.links
+    assert connection.data_to_send()[1] == Opcode.DCP_CLOSE_STREAM
