@@ -1,0 +1,70 @@
+"""Rebuilding the index: in bulk and frame by frame it comes out the same."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from dcpstream.errors import StoreError
+from dcpstream.store import DiskBucketStore, blocks, recovery, rows
+from dcpstream.wire import BlockKind, SystemEvent, SystemEventId
+from tests.behaviour.store_kit import fill, key_of, put
+
+
+def event(vbid: int, seqno: int, kind: SystemEventId, collection: int) -> bytes:
+    value = bytes(12) + collection.to_bytes(4, "big")
+    return SystemEvent(vbid=vbid, opaque=0, by_seqno=seqno, event=kind, version=0, key=b"c", value=value).encode()
+
+
+def test_in_bulk_and_one_by_one_the_index_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numpy")
+    chance = random.Random(3)
+    with DiskBucketStore(tmp_path, 3, segment_bytes=3000) as store:
+        fill(store)
+        for _ in range(40):
+            for vbucket in store.vbuckets.values():
+                for _ in range(chance.randrange(4)):
+                    collection = chance.choice([b"\0", b"\x08", b"\x88\x01"])
+                    value = chance.choice([None, b"", b"v" * 30])
+                    put(
+                        vbucket, key_of(chance.randrange(20), collection), value, kind=chance.choice(["", "expiration"])
+                    )
+                if not chance.randrange(5):
+                    seqno = vbucket.high_seqno + 2
+                    kind = chance.choice([SystemEventId.CREATE_COLLECTION, SystemEventId.DROP_COLLECTION])
+                    vbucket.append(event(vbucket.vbid, seqno, kind, 8), b"", seqno, kinds=BlockKind.SYSTEM_EVENT)
+                if not chance.randrange(9):
+                    vbucket.rollback(vbucket.high_seqno - 2)
+            store.commit()
+        store.create_vbucket(2, store.vbuckets[2].state, store.vbuckets[2].failover_log)
+
+    def index() -> list[object]:
+        with DiskBucketStore(tmp_path, 3, segment_bytes=3000) as store:
+            assert store.was_clean
+            return [
+                (
+                    vbucket.rows.keys, vbucket.rows.seqnos, vbucket.rows.positions, vbucket.rows.successors,
+                    vbucket.rows.end, vbucket.rows.item_count, vbucket.rows.collection_high,
+                    vbucket.log.block_starts, vbucket.log.block_addresses, vbucket.persisted_snapshot,
+                )
+                for vbucket in store.vbuckets.values()
+            ]  # fmt: skip
+
+    in_bulk = index()
+    monkeypatch.setattr(rows, "np", None)
+    monkeypatch.setattr(recovery, "np", None)
+    assert index() == in_bulk
+
+
+def test_a_later_kind_of_block_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with DiskBucketStore(tmp_path, 1) as store:
+        fill(store)
+        with monkeypatch.context() as patch:
+            patch.setattr(blocks, "FORMAT_VERSION", 2)
+            store.commit()
+            put(store.vbuckets[0], key_of("a"), b"")
+            store.commit()
+    with pytest.raises(StoreError, match=r"format 2|in version 2"):
+        DiskBucketStore(tmp_path, 1)
