@@ -3,3 +3,37 @@
 Nothing here touches sockets, clocks, threads or chance: bytes and messages come in as arguments, `now` (seconds of a
 monotonic clock) with them, and what is to be sent is asked for. Servers, clients and tests are shells around it.
 """
+
+from dcpstream.protocol.consumer import ConsumerConnection
+from dcpstream.protocol.producer import ProducerConnection, ProducerLimits
+from dcpstream.protocol.rollback import Accept, Decision, Refuse, Rollback, decide
+from dcpstream.protocol.sasl import (
+    MECHANISMS,
+    ClientLogin,
+    Credentials,
+    Outcome,
+    ServerLogin,
+    ServerStep,
+    strongest_mechanism,
+)
+from dcpstream.protocol.source import HistorySource, VBucketView
+
+__all__ = [
+    "MECHANISMS",
+    "Accept",
+    "ClientLogin",
+    "ConsumerConnection",
+    "Credentials",
+    "Decision",
+    "HistorySource",
+    "Outcome",
+    "ProducerConnection",
+    "ProducerLimits",
+    "Refuse",
+    "Rollback",
+    "ServerLogin",
+    "ServerStep",
+    "VBucketView",
+    "decide",
+    "strongest_mechanism",
+]
