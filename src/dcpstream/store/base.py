@@ -11,6 +11,7 @@ from typing import Self
 
 from dcpstream.errors import ConfigError
 from dcpstream.model import FailoverLog, Manifest, VbucketState
+from dcpstream.store.bytelog import Buffer, Piece
 from dcpstream.store.vbucket import VBucketLog
 
 MAX_VBUCKETS = 1024
@@ -108,8 +109,8 @@ class BucketStore(ABC):
     # ------------------------------------------------------------------------------------ for the vbuckets (Owner)
 
     @abstractmethod
-    def read_file(self, address: int, length: int) -> bytes:
-        """Bytes of a block in the files."""
+    def read_pieces(self, pieces: list[Piece]) -> list[Buffer]:
+        """The pieces, those that are in files read."""
 
     @abstractmethod
     def metadata_changed(self, vbucket: VBucketLog) -> None:

@@ -9,7 +9,8 @@ store a commit turns the sealed buffers into blocks.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
 from typing import Any
 
 Buffer = bytes | bytearray | memoryview
@@ -107,23 +108,21 @@ class ByteLog:
             self.seal()
         held = self.held_start
         if start < held:
-            start = self._block_pieces(start, min(stop, held), held, found)
+            start = self._block_pieces(start, min(stop, held), found)
         if start < min(stop, self.tail_start):
             start = self._sealed_pieces(start, min(stop, self.tail_start), found)
         if start < stop:
             found.append(bytes(memoryview(self.tail)[start - self.tail_start : stop - self.tail_start]))
         return found
 
-    def _block_pieces(self, start: int, stop: int, held: int, found: list[Piece]) -> int:
-        starts = self.block_starts
-        index = bisect_right(starts, start) - 1
-        while start < stop:
-            following = starts[index + 1] if index + 1 < len(starts) else held
-            end = min(stop, following)
-            found.append((self.block_addresses[index] + start - starts[index], end - start))
-            start = end
-            index += 1
-        return start
+    def _block_pieces(self, start: int, stop: int, found: list[Piece]) -> int:
+        first = bisect_right(self.block_starts, start) - 1
+        last = bisect_left(self.block_starts, stop, lo=first + 1)
+        addresses = self.block_addresses[first:last]
+        addresses[0] += start - self.block_starts[first]
+        bounds = [start, *self.block_starts[first + 1 : last], stop]
+        found += zip(addresses, [end - begin for begin, end in pairwise(bounds)], strict=True)
+        return stop
 
     def _sealed_pieces(self, start: int, stop: int, found: list[Any]) -> int:
         index = bisect_right(self.sealed, start, key=_start_of) - 1

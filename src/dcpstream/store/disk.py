@@ -25,6 +25,7 @@ from dcpstream.model import Manifest
 from dcpstream.runtime import FileSystem, SystemFileSystem
 from dcpstream.store.base import BucketStore
 from dcpstream.store.blocks import BLOCK_HEADER, Buffer, StoredKind, encode_block, encode_ends, split_rows
+from dcpstream.store.bytelog import Piece
 from dcpstream.store.metadata import FORMAT, Metadata, VbucketMetadata
 from dcpstream.store.recovery import Recovery
 from dcpstream.store.rows import KIND_SHIFT, POSITION_MASK
@@ -271,10 +272,10 @@ class DiskBucketStore(BucketStore):
 
     # ------------------------------------------------------------------------------------------------ reading, end
 
-    def read_file(self, address: int, length: int) -> bytes:
-        """Bytes of a segment file."""
+    def read_pieces(self, pieces: list[Piece]) -> list[Buffer]:
+        """The pieces, those that are in segment files read."""
         assert self._segments is not None
-        return self._segments.read(address, length)
+        return self._segments.read_pieces(pieces)
 
     def close(self, clean: bool = True) -> None:
         """See `BucketStore.close`; a second time does nothing."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.runtime import File, FileSystem
 from dcpstream.store.blocks import DAMAGE_HINT, SEGMENT_HEADER, decode_segment_header, encode_segment_header
+from dcpstream.store.bytelog import Buffer, Piece
 
 SEGMENT_BYTES = 128 * 1024 * 1024
 """A segment that has reached this size is closed and a new one begun: what opening holds in memory, and what compaction
@@ -188,21 +189,32 @@ class Segments:
         segment.size += size
 
     def read(self, address: int, length: int) -> bytes:
-        """Bytes of a file.
+        """Bytes of a file; see `read_pieces`."""
+        return bytes(self.read_pieces([(address, length)])[0])
+
+    def read_pieces(self, pieces: Sequence[Piece]) -> list[Buffer]:
+        """The pieces with each (address, length) replaced by the bytes there.
 
         Raises:
-            CorruptLog: the file is shorter than it was.
+            CorruptLog: a file is shorter than it was.
             StoreError: the system cannot read it.
         """
-        segment = self._by_number[address >> ADDRESS_SHIFT]
-        offset = address & OFFSET_MASK
-        try:
-            data = segment.file.read(offset, length)
-        except OSError as error:
-            raise StoreError(f"{segment.path} cannot be read at byte {offset}: {error}") from error
-        if len(data) != length:
-            raise CorruptLog(str(segment.path), offset, f"{length} bytes", f"{len(data)}", DAMAGE_HINT)
-        return data
+        parts: list[Buffer] = []
+        by_number = self._by_number
+        for piece in pieces:
+            if not isinstance(piece, tuple):
+                parts.append(piece)
+                continue
+            address, length = piece
+            segment, offset = by_number[address >> ADDRESS_SHIFT], address & OFFSET_MASK
+            try:
+                data = segment.file.read(offset, length)
+            except OSError as error:
+                raise StoreError(f"{segment.path} cannot be read at byte {offset}: {error}") from error
+            if len(data) != length:
+                raise CorruptLog(str(segment.path), offset, f"{length} bytes", f"{len(data)}", DAMAGE_HINT)
+            parts.append(data)
+        return parts
 
     def close(self) -> None:
         """Close all files."""

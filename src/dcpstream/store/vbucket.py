@@ -18,7 +18,7 @@ from threading import Lock
 from typing import Protocol
 
 from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
-from dcpstream.store.bytelog import ByteLog, Piece
+from dcpstream.store.bytelog import Buffer, ByteLog, Piece
 from dcpstream.store.items import META_BYTES, ItemMeta, StoredItem, index_key, read_item, read_meta
 from dcpstream.store.rows import DELETED, KIND_SHIFT, NOT_A_DOCUMENT, SYSTEM, RowTable, collection_of
 from dcpstream.wire.block import EMPTY_BLOCK, BlockKind, FrameBlock
@@ -47,8 +47,8 @@ class Owner(Protocol):
     pending_bytes: int
     dirty: dict[int, VBucketLog]
 
-    def read_file(self, address: int, length: int) -> bytes:
-        """Bytes of a block in the files."""
+    def read_pieces(self, pieces: list[Piece]) -> list[Buffer]:
+        """The pieces, those that are in files read."""
         ...
 
     def metadata_changed(self, vbucket: VBucketLog) -> None:
@@ -406,8 +406,7 @@ class VBucketLog:
         return runs
 
     def _bytes(self, pieces: list[Piece]) -> bytes | memoryview:
-        read = self._owner.read_file
-        parts = [read(*piece) if isinstance(piece, tuple) else piece for piece in pieces]
+        parts = self._owner.read_pieces(pieces)
         if len(parts) == 1:
             part = parts[0]
             return bytes(part) if isinstance(part, bytearray) else part
