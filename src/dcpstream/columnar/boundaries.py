@@ -124,7 +124,7 @@ def _guess(buffer: BytesLike, start: int, stop: int, mean: float, head: int) -> 
     lanes = min(LANES_MAX, int(frames / (FRAMES_PER_LANE_BASE + frames / FRAMES_PER_LANE_SLOPE)) + 1)
     width = (stop - start) // lanes
     # A guess is looked for in little more than a frame's length, so that searching stays a fraction of reading.
-    window = min(width, int(WINDOW_FRAMES * mean))
+    window = int(WINDOW_FRAMES * mean)
     # No header fits behind stop - 24; positions from there on are exits.
     final = stop - HEADER_BYTES + 1
     begin = start + width

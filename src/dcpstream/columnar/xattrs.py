@@ -118,7 +118,7 @@ def _pairs(sections: pa.BinaryArray, rows: Int64Array, blame: Blame) -> _Pairs |
         after = np.where(cut, end + 1, at + LENGTH_BYTES)
         after += lengths_at(content, np.where(cut, 0, at))
         name = at + LENGTH_BYTES
-        bad = (after > end) | (after <= name)
+        bad = after > end
         # The first zero byte from the name on ends it; it must neither be at once nor be the pair's last byte.
         name_end = np.append(zeros, len(content))[np.searchsorted(zeros, name)]
         bad |= (name_end <= name) | (name_end >= after - 1)

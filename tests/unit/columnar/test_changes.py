@@ -32,7 +32,7 @@ NAMES = {0: ("_default", "_default"), 8: ("inventory", "airline"), 0x555: ("inve
 CONTEXT = ChangeContext(collection_names=NAMES, vbuuids={3: 2**64 - 1, 4: 77})
 WRITTEN = 1_385_769_600_123_456
 """Microseconds of 2013-11-30T00:00:00.123456Z."""
-CAS = (WRITTEN * 1000 + 789) & ~0xFFFF | 5
+CAS = (WRITTEN * 1000 + 789) & ~0xFFFF | 0xFFF5
 
 
 def rows_of(*frames: bytes, **options: Any) -> list[dict[str, Any]]:

@@ -62,6 +62,14 @@ def test_more_attributes_than_are_read_together(before: int) -> None:
 
 
 @FEW_AND_MANY
+def test_a_name_twice_far_apart(before: int) -> None:
+    pairs = [b"name%d\0%d\0" % (number % (ROUNDS_MAX + 8), number) for number in range(ROUNDS_MAX + 9)]
+    (last,) = maps_of(*[section(pairs)] * (before + 1)).to_pylist()[-1:]
+    assert len(last) == ROUNDS_MAX + 8
+    assert last[0] == ("name0", str(ROUNDS_MAX + 8))
+
+
+@FEW_AND_MANY
 def test_texts_that_are_no_utf_8_are_visible(before: int) -> None:
     assert maps_of(*[encode_xattrs({"bin": b"\xff"})] * (before + 1)).to_pylist()[-1] == [("bin", r"\xff")]
 
