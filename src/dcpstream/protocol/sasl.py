@@ -18,7 +18,7 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
@@ -52,6 +52,9 @@ MAX_ITERATIONS = 1_000_000
 
 MIN_NONCE_BYTES = 16
 """Random bytes in a nonce."""
+
+_CHECKING = "SCRAM-SHA256"
+"""Whose keys check a password that came in plain text."""
 
 _GS2_HEADER = b"n,,"
 _CHANNEL_BINDING = b"c=" + base64.b64encode(_GS2_HEADER)
@@ -220,26 +223,37 @@ class ClientLogin:
             raise RemoteProtocolError("the server's signature is wrong: it does not know the password")
 
 
-@dataclass(slots=True)
 class Credentials:
-    """A user's password as a server keeps it; SCRAM keys are derived once, when first needed."""
+    """What a server keeps of a user's password: the keys that check it, derived once; never the password itself.
 
-    password: str
-    salt: bytes
-    iterations: int = DEFAULT_ITERATIONS
-    _keys: dict[str, ScramKeys] = field(default_factory=dict, repr=False)
+    Args:
+        password: forgotten when this returns.
+        salt: random bytes, of this user alone.
+        iterations: rounds of PBKDF2.
+    """
+
+    __slots__ = ("_keys",)
+
+    def __init__(self, password: str, salt: bytes, iterations: int = DEFAULT_ITERATIONS) -> None:
+        self._keys = {
+            mechanism: _scram_keys(algorithm, password, salt, iterations) for mechanism, algorithm in _HASHES.items()
+        }
+
+    def __repr__(self) -> str:
+        """Nothing of the password, nor of what is derived from it."""
+        return "Credentials(…)"
 
     def matches(self, password: bytes) -> bool:
-        """Whether this is the password, in constant time."""
-        return hmac.compare_digest(self.password.encode(), password)
+        """Whether this is the password: derived in the same way, compared in constant time."""
+        keys = self._keys[_CHECKING]
+        algorithm = _HASHES[_CHECKING]
+        salted = hashlib.pbkdf2_hmac(algorithm, password, keys.salt, keys.iterations)
+        stored_key = hashlib.new(algorithm, _hmac(algorithm, salted, b"Client Key")).digest()
+        return hmac.compare_digest(stored_key, keys.stored_key)
 
     def keys(self, mechanism: str) -> ScramKeys:
         """The keys for a SCRAM mechanism."""
-        found = self._keys.get(mechanism)
-        if found is None:
-            found = _scram_keys(_HASHES[mechanism], self.password, self.salt, self.iterations)
-            self._keys[mechanism] = found
-        return found
+        return self._keys[mechanism]
 
 
 class ServerLogin:

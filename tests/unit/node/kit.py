@@ -1,0 +1,128 @@
+"""An engine on a memory store and a client that talks to one of its sessions, without sockets and clocks."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterable
+from functools import cache
+
+from dcpstream.model import NodeAddress
+from dcpstream.node.dcp import dcp_stats, handle_dcp
+from dcpstream.node.engine import ClusterConfig, Engine, Session, Users, new_engine
+from dcpstream.store import BucketStore, MemoryBucketStore
+from dcpstream.wire import Feature, Frame, FrameReader, Opcode, encode_request
+
+START_UNIX_S = 1_700_000_000
+USUAL = (
+    Feature.XATTR,
+    Feature.XERROR,
+    Feature.SELECT_BUCKET,
+    Feature.SNAPPY,
+    Feature.JSON,
+    Feature.MUTATION_SEQNO,
+    Feature.COLLECTIONS,
+    Feature.ALT_REQUEST,
+    Feature.PRESERVE_TTL,
+)
+
+
+class SeededRandom:
+    """Chance that repeats itself."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self._random = random.Random(seed)
+
+    def getrandbits(self, count: int) -> int:
+        return self._random.getrandbits(count)
+
+
+@cache
+def known_users() -> Users:
+    """Made once: deriving the keys of a password takes milliseconds."""
+    users = Users(SeededRandom())
+    users.add("admin", "secret")
+    users.add("@admin", "secret")
+    users.add("reader", "secret", frozenset(("Read", "DcpProducer")))
+    users.add("writer", "secret", frozenset(("Read", "Upsert", "Insert", "Delete")))
+    return users
+
+
+def engine_of(store: BucketStore | None = None, *, vbuckets: int = 4) -> Engine:
+    """An engine with the bucket `default` and the users admin, reader and writer, all with the password `secret`."""
+    config = ClusterConfig([NodeAddress("", 11210, 8091)], cluster_uuid="c1")
+    engine = new_engine(known_users(), config, SeededRandom(2), handle_dcp, dcp_stats)
+    engine.set_time(100.0, START_UNIX_S * 1_000_000_000)
+    is_durable = store is not None and store.is_durable
+    engine.add_bucket("default", store or MemoryBucketStore(vbuckets), storage="disk" if is_durable else "memory")
+    return engine
+
+
+class Talker:
+    """A client of one session."""
+
+    def __init__(self, engine: Engine, *, user: str | None = "admin", features: Iterable[int] = USUAL) -> None:
+        self.engine = engine
+        session = engine.new_session("test")
+        assert session is not None
+        self.session: Session = session
+        self.features = tuple(features)
+        self._opaque = 0
+        if user is not None:
+            if self.features:
+                self.hello(self.features)
+            assert self.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0%b\0secret" % user.encode()).status == 0
+            assert self.call(Opcode.SELECT_BUCKET, key=b"default").status == 0
+
+    def send(self, data: bytes) -> list[Frame]:
+        """Hand bytes to the session; returns the frames it answers."""
+        consumed = self.session.receive(data)
+        assert consumed == len(data) or self.session.is_closing or self.session.is_waiting
+        return self.collect()
+
+    def collect(self) -> list[Frame]:
+        """What the session has to send."""
+        self.engine.end_turn()
+        reader = FrameReader()
+        for piece in self.session.data_to_send(1 << 20):
+            reader.receive_data(piece)
+        return list(reader.frames())
+
+    def call(self, opcode: int, **fields: object) -> Frame:
+        """One request, one answer."""
+        self._opaque += 1
+        frames = self.send(encode_request(opcode, opaque=self._opaque, **fields))  # type: ignore[arg-type]
+        assert len(frames) == 1, frames
+        assert frames[0].opaque == self._opaque
+        return frames[0]
+
+    def hello(self, features: Iterable[int]) -> Frame:
+        return self.call(Opcode.HELLO, key=b"test", value=b"".join(struct.pack(">H", code) for code in features))
+
+    # documents, with the collection prefix if collections were negotiated
+
+    def key(self, key: str) -> bytes:
+        return (b"\0" if self.session.has_collections else b"") + key.encode()
+
+    def set(self, key: str, value: bytes, *, flags: int = 0, expiration: int = 0, opcode: int = Opcode.SET,
+            **fields: object) -> Frame:  # fmt: skip
+        extras = struct.pack(">II", flags, expiration)
+        return self.call(opcode, key=self.key(key), value=value, extras=extras, **fields)
+
+    def get(self, key: str, **fields: object) -> Frame:
+        return self.call(Opcode.GET, key=self.key(key), **fields)
+
+    def delete(self, key: str, **fields: object) -> Frame:
+        return self.call(Opcode.DELETE, key=self.key(key), **fields)
+
+    def stats(self, group: str) -> dict[str, str]:
+        """A whole STAT answer."""
+        frames = self.send(encode_request(Opcode.STAT, key=group.encode(), opaque=7))
+        assert not frames[-1].key
+        assert all(frame.status == 0 for frame in frames)
+        return {frame.key.decode(): frame.value.decode() for frame in frames[:-1]}
+
+
+def pass_time(engine: Engine, seconds: float) -> None:
+    """Let the clocks go on."""
+    engine.set_time(engine.now + seconds, engine.unix_ns + int(seconds * 1e9))
