@@ -126,6 +126,7 @@ class _Answered(NamedTuple):
     cas: int
     extras: bytes
     value: bytes
+    key: bytes = b""
 
 
 class KvClient:
@@ -296,6 +297,23 @@ class KvClient:
             old = _OBSERVED_OLD.unpack_from(answer.value, _OBSERVED.size) if kind == 1 else (0, 0)
             results.append(ObservedSeqno(vbid, newest, persisted, current, *old))
         return results
+
+    def stats(self, group: str = "") -> dict[str, str]:
+        """A node's statistics of a group ("vbucket", "dcp", …); of several nodes, of the one connected to first.
+
+        Raises:
+            KeyNotFound: the node does not know the group.
+        """
+        link = next(iter(self._links.values()), None) or self._connect_any()
+        link.send(encode_request(Opcode.STAT, key=group.encode()))
+        result: dict[str, str] = {}
+        while True:
+            answer = link.answers(1)[0]
+            if answer.status != Status.SUCCESS:
+                raise status_error(answer.status, opcode=Opcode.STAT, context=f"group {group!r}")
+            if not answer.key:
+                return result
+            result[answer.key.decode(errors="replace")] = answer.value.decode(errors="replace")
 
     def close(self) -> None:
         """Close all connections; a second time does nothing."""
@@ -525,14 +543,16 @@ class _Link:
             elif magic != 0x81:
                 raise RemoteProtocolError(f"{self.address} sent a frame with magic 0x{magic:02x} as an answer")
             extras_at = at + _HEADER_BYTES + framing
-            value_at = extras_at + extras_length + key_length
+            key_at = extras_at + extras_length
+            value_at = key_at + key_length
             result.append(
                 _Answered(
                     status,
                     datatype,
                     _U64.unpack_from(buffer, at + 16)[0],
-                    bytes(buffer[extras_at : extras_at + extras_length]),
+                    bytes(buffer[extras_at:key_at]),
                     bytes(buffer[value_at:end]) if value_at < end else b"",
+                    bytes(buffer[key_at:value_at]) if key_length else b"",
                 )
             )
             at = end
