@@ -175,7 +175,7 @@ class KvProtocol(asyncio.BufferedProtocol):
         session, transport = self.session, self._transport
         if session is None or transport is None or transport.is_closing():
             return
-        if session.is_ready_to_read_on and self._filled >= session.needed:
+        if session.is_ready_to_read_on and not self._is_reading:
             self._process()
         for _ in range(PULLS_PER_TURN):
             if not self._is_writable and not session.out:
