@@ -17,6 +17,8 @@ Exit statuses:
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dcpstream import errors
@@ -57,6 +59,24 @@ _EXTRA_OF = {
 """Which extra of ours brings a package in."""
 
 
+class NotInstalled(errors.DcpstreamError):
+    """A package that a command needs is not there; the message says how to get it."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed; this command needs it: pip install 'dcpstream[{extra}]'")
+
+
+def require(packages: Iterable[str], extra: str) -> None:
+    """Look whether packages are installed, without importing them.
+
+    Raises:
+        NotInstalled: one is not.
+    """
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise NotInstalled(package, extra)
+
+
 @dataclass(frozen=True, slots=True)
 class Exit:
     """How a command ends: the exit status, and what is said on standard error."""
@@ -67,15 +87,14 @@ class Exit:
 
 def exit_for(error: BaseException) -> Exit | None:
     """How to end after this exception, or None for one that nobody foresaw (then a traceback is in place)."""
+    if isinstance(error, NotInstalled):
+        return Exit(NOT_INSTALLED, str(error))
     if isinstance(error, errors.DcpstreamError):
         status = next((status for kind, status in _STATUS_OF if isinstance(error, kind)), FAILED)
         return Exit(status, str(error))
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _EXTRA_OF:
         package = (error.name or "").partition(".")[0]
-        return Exit(
-            NOT_INSTALLED,
-            f"{package} is not installed; this command needs it: pip install 'dcpstream[{_EXTRA_OF[package]}]'",
-        )
+        return Exit(NOT_INSTALLED, str(NotInstalled(package, _EXTRA_OF[package])))
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename is not None else ""
         return Exit(FAILED, f"{where}{error.strerror}")

@@ -103,3 +103,12 @@ def test_python_m_runs_it(tmp_path: Path) -> None:
     assert outcome.returncode == exits.BAD_DATA
     assert "at byte 0" in outcome.stderr
     assert "Traceback" not in outcome.stderr
+
+
+def test_missing_package_is_told_with_the_extra_that_brings_it() -> None:
+    exits.require(["json"], "demo")
+    with pytest.raises(exits.NotInstalled, match=r"pip install 'dcpstream\[demo\]'") as caught:
+        exits.require(["json", "no_such_package"], "demo")
+    ending = exits.exit_for(caught.value)
+    assert ending is not None
+    assert ending.status == exits.NOT_INSTALLED

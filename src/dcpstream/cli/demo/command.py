@@ -60,12 +60,15 @@ def demo_command(
     a process of its own. A streaming query keeps the tables `changes` and `current`. Node and query are killed (-9) and
     started again; at the end `current` is compared with the bucket, key by key. The last line is the verdict.
     """
+    exits.require(("numpy", "pyarrow", "pyspark", "deltalake", "matplotlib"), "demo")
     from rich.console import Console
 
     from dcpstream.cli.demo.display import Display
     from dcpstream.cli.demo.processes import Children
     from dcpstream.cli.demo.run import Run
+    from dcpstream.spark.java import ensure_java
 
+    ensure_java()
     settings = Settings(
         directory=directory.absolute(),
         flights=flights,

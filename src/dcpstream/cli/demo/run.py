@@ -317,6 +317,8 @@ class _Stage:
         self.node.check()
         self._take_events()
         if not self._query.is_running:
+            if not self._query.is_started.is_set():
+                raise self._query.failure("did not start")
             self._display.say("the query's process has ended; starting it again", style="yellow")
             self._query.start()
         seen = self._watch.look()
