@@ -26,10 +26,12 @@ from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse, str
 from dcpstream.protocol.controls import ProducerSettings, apply_control
 from dcpstream.protocol.flow_control import ProducerWindow
 from dcpstream.protocol.noop import DEFAULT_IDLE_TIMEOUT_S, NoopTimer
-from dcpstream.protocol.producer_stream import Buffer, ProducerStream, enough_of, stat_text
+from dcpstream.protocol.producer_stats import connection_stats
+from dcpstream.protocol.producer_stream import Buffer, ProducerStream, enough_of
 from dcpstream.protocol.rollback import Refuse, Rollback, decide
 from dcpstream.protocol.source import HistorySource, VBucketView
 from dcpstream.protocol.stream_filter import StreamFilter, read_filter
+from dcpstream.protocol.tolerance import is_tolerated
 from dcpstream.wire import (
     Feature,
     Frame,
@@ -78,23 +80,6 @@ _STREAM_FLAGS = int(
 )
 _WITH_CACHE_TRANSFER = int(StreamFlag.CACHE_TRANSFER | StreamFlag.TAKEOVER | StreamFlag.ACTIVE_ONLY)
 
-_DATA_OPCODES = frozenset(
-    (
-        Opcode.DCP_MUTATION,
-        Opcode.DCP_DELETION,
-        Opcode.DCP_EXPIRATION,
-        Opcode.DCP_SYSTEM_EVENT,
-        Opcode.DCP_PREPARE,
-        Opcode.DCP_COMMIT,
-        Opcode.DCP_ABORT,
-        Opcode.DCP_CACHE_TRANSFER,
-        Opcode.DCP_CACHE_TRANSFER_END,
-        Opcode.DCP_STREAM_END,
-    )
-)
-_ALWAYS_TOLERATED = frozenset(
-    (Status.SUCCESS, Status.NOT_MY_VBUCKET, Status.DCP_STREAM_NOT_FOUND, Status.OPAQUE_NO_MATCH)
-)
 _NEEDS_XERROR = frozenset((Status.EACCESS, Status.NO_BUCKET, Status.AUTH_STALE, Status.DCP_STREAMID_INVALID))
 _NO_STREAMS: Mapping[int | None, ProducerStream] = MappingProxyType({})
 _ALREADY_OPEN = Refusal(Status.EINVAL, "The connection is already opened as a DCP connection")
@@ -117,6 +102,7 @@ class ProducerConnection:
         settings: what the client's controls said.
         window: the consumer's buffer.
         bytes_sent: everything given out by `data_to_send`.
+        opened_at, last_sent_at, last_received_at: seconds of the monotonic clock.
     """
 
     def __init__(
@@ -142,9 +128,9 @@ class ProducerConnection:
         self.noop = NoopTimer(now, limits.idle_timeout_s)
         self.has_collections = Feature.COLLECTIONS in features
         self._has_xerror = Feature.XERROR in features
-        self._opened_at = now
-        self._last_sent_at = now
-        self._last_received_at = now
+        self.opened_at = now
+        self.last_sent_at = now
+        self.last_received_at = now
         self._answers: deque[bytes] = deque()
         self._streams: dict[int, dict[int | None, ProducerStream]] = {}
         self._stream_count = 0
@@ -159,7 +145,7 @@ class ProducerConnection:
         if self.close_reason is not None:
             return
         self.noop.received(now)
-        self._last_received_at = now
+        self.last_received_at = now
         if frame.is_response:
             self._handle_response(frame)
             return
@@ -319,30 +305,11 @@ class ProducerConnection:
 
     def _handle_response(self, frame: Frame) -> None:
         """Answers of the client: mostly not asked for, some tolerated, the others end the connection."""
-        opcode, status = frame.opcode, frame.status
-        if opcode == Opcode.DCP_NOOP:
+        if frame.opcode == Opcode.DCP_NOOP:
             if not self.noop.answered(frame.opaque):
                 self._drop(f"a NOOP answer with opaque {frame.opaque} that nothing waits for")
-        elif opcode in _DATA_OPCODES:
-            if not self._tolerates(opcode, status):
-                self._drop(f"the client answered {Opcode(opcode).name} with status 0x{status:02x}")
-        elif opcode in (Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE, Opcode.DCP_STREAM_REQ):
-            return  # takeover looks at the first two; the third is recorded as having no effect
-        else:
-            self._drop(f"the client answered opcode 0x{opcode:02x}, which a producer does not send")
-
-    def _tolerates(self, opcode: int, status: int) -> bool:
-        if status in _ALWAYS_TOLERATED:
-            return True
-        if status == Status.ENOMEM:
-            return opcode == Opcode.DCP_CACHE_TRANSFER
-        if status == Status.KEY_ENOENT and opcode == Opcode.DCP_STREAM_END:
-            return True
-        if self.settings.v7_status_codes:
-            return False
-        if status == Status.KEY_ENOENT:
-            return opcode not in (Opcode.DCP_COMMIT, Opcode.DCP_ABORT)
-        return status == Status.KEY_EEXISTS
+        elif not is_tolerated(frame.opcode, frame.status, has_v7_codes=self.settings.v7_status_codes):
+            self._drop(f"the client answered opcode 0x{frame.opcode:02x} with status 0x{frame.status:02x}")
 
     # ------------------------------------------------------------------------------------ what happens in the bucket
 
@@ -414,7 +381,7 @@ class ProducerConnection:
                 ready.append(stream)
         if out:
             self.bytes_sent += made
-            self._last_sent_at = now
+            self.last_sent_at = now
         return out
 
     def next_timeout(self) -> float | None:
@@ -487,73 +454,24 @@ class ProducerConnection:
 
     # ------------------------------------------------------------------------------------------------------- stats
 
-    def stats(self) -> Iterator[tuple[str, str]]:
-        """Names and values of the `dcp` group for this connection."""
-        prefix = f"eq_dcpq:{self.name}:"
-        for name, value in self._stat_values().items():
-            yield prefix + name, stat_text(value)
-        for stream in self._all_streams():
-            for name, text in stream.stats():
-                yield prefix + name, text
-        yield prefix + "num_streams", str(self._stream_count)
-
     @property
     def items_sent(self) -> int:
         """Mutations, deletions and the like sent so far."""
-        return self._items_sent + sum(stream.messages_sent for stream in self._all_streams())
+        return self._items_sent + sum(stream.messages_sent for stream in self.streams())
 
-    def _all_streams(self) -> Iterator[ProducerStream]:
+    @property
+    def ready_count(self) -> int:
+        """Streams that have something to say."""
+        return len(self._ready)
+
+    def streams(self) -> Iterator[ProducerStream]:
+        """The streams that are open or whose end was not sent yet."""
         for streams in self._streams.values():
             yield from streams.values()
 
-    def _stat_values(self) -> Mapping[str, object]:
-        settings, window = self.settings, self.window
-        return {
-            "type": "producer",
-            "created": int(self._opened_at),
-            "pending_disconnect": self.close_reason is not None,
-            "supports_ack": window.is_enabled,
-            "paused": not self._ready,
-            "paused_current_reason": "BufferLogFull" if window.is_full else "ReadyListEmpty",
-            "paused_current_duration": f"{max(0, int((self._last_received_at - self._last_sent_at) * 1000))} ms",
-            "priority": settings.priority.capitalize(),
-            "flatbuffers_system_events": settings.flatbuffers_system_events,
-            "change_streams_enabled": False,
-            "items_sent": self.items_sent,
-            "items_remaining": 0,
-            "total_bytes_sent": self.bytes_sent,
-            "total_uncompressed_data_size": self.bytes_sent,
-            "last_sent_time": int(self._last_sent_at),
-            "last_receive_time": int(self._last_received_at),
-            "noop_enabled": settings.noop_enabled,
-            "noop_wait": self.noop.pending_opaque is not None,
-            "force_value_compression": settings.force_value_compression,
-            "send_stream_end_on_client_close_stream": settings.stream_end_on_client_close,
-            "enable_expiry_opcode": settings.expiry_opcode,
-            "enable_stream_id": settings.stream_ids,
-            "synchronous_replication": settings.is_sync_replication,
-            "synchronous_writes": settings.sync_writes,
-            "backfill_buffer_bytes_read": 0,
-            "backfill_buffer_max_bytes": self.limits.turn_bytes,
-            "backfill_buffer_full": False,
-            "backfill_buffer_next_read_size": 0,
-            "backfill_num_initializing": 0,
-            "backfill_num_active": 0,
-            "backfill_num_snoozing": 0,
-            "backfill_num_pending": 0,
-            "backfill_order": settings.backfill_order,
-            "max_buffer_bytes": window.buffer_bytes,
-            "unacked_bytes": window.outstanding_bytes,
-            "total_acked_bytes": window.acked_bytes,
-            "flow_control": "enabled" if window.is_enabled else "disabled",
-            "flow_control_last_checked_acked_bytes": "nullopt",
-            "flow_control_last_checked_time": 0,
-            "ckpt_processor_queue_size": len(self._ready),
-            "ckpt_processor_queue_notified": bool(self._ready),
-            "dcp_ready_queue_size": len(self._ready),
-            "should_disconnect_when_stuck": False,
-            "disconnect_when_stuck_timeout": 720,
-        }
+    def stats(self) -> Iterator[tuple[str, str]]:
+        """Names and values of the `dcp` group for this connection."""
+        return connection_stats(self)
 
 
 _HANDLERS: Mapping[int, Callable[[ProducerConnection, Frame], None]] = MappingProxyType(

@@ -19,7 +19,7 @@ Source: kv_engine engines/ep/src/dcp/active_stream.cc; markers, flags and ends a
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
 
@@ -387,56 +387,6 @@ class ProducerStream:
         body = len(framing) + len(extras) + len(value)
         header = HEADER.pack(magic, opcode, key_field, len(extras), 0, self.vbid, body, self.opaque, 0)
         return header + framing + extras + value
-
-    # -------------------------------------------------------------------------------------------------------- stats
-
-    def stats(self) -> Iterator[tuple[str, str]]:
-        """Names and values as in the `dcp` group, without the connection's prefix."""
-        vbid, accepted = self.vbid, self.accepted
-        ids = self.wanted.collection_ids
-        prefix = f"stream_{vbid}_" if self.stream_id is None else f"stream_{vbid}_sid:{self.stream_id}_"
-        values: dict[str, object] = {
-            "flags": self.flags,
-            "opaque": self.opaque,
-            "start_seqno": accepted.start_seqno,
-            "end_seqno": accepted.end_seqno,
-            "vb_uuid": accepted.vbuuid,
-            "snap_start_seqno": accepted.snapshot_start,
-            "snap_end_seqno": accepted.snapshot_end,
-            "state": self.state.value,
-            "items_ready": self.is_queued,
-            "readyQ_items": 0,
-            "backfill_disk_items": self.messages_backfilled,
-            "backfill_mem_items": 0,
-            "backfill_sent": self.messages_backfilled,
-            "memory_phase": self.messages_sent - self.messages_backfilled,
-            "last_sent_seqno": self.last_sent_seqno,
-            "last_sent_seqno_advance": 0,
-            "last_sent_snap_end_seqno": self.last_snapshot_end,
-            "last_read_seqno": self.last_read_seqno,
-            "ready_queue_memory": 0,
-            "backfill_buffer_bytes": 0,
-            "backfill_buffer_items": 0,
-            "change_streams_enabled": False,
-        }
-        for name, value in values.items():
-            yield prefix + name, stat_text(value)
-        sid = "none" if self.stream_id is None else str(self.stream_id)
-        filters: dict[str, object] = {
-            "passthrough": ids is None,
-            "default_allowed": ids is None or 0 in ids,
-            "system_allowed": self.form.collections,
-            "sid": f"sid:{sid}",
-        }
-        if ids is not None:
-            filters |= {"size": len(ids), "cids": ",".join(f"0x{number:x}" for number in sorted(ids))}
-        for name, value in filters.items():
-            yield f"filter_{vbid}_{name}", stat_text(value)
-
-
-def stat_text(value: object) -> str:
-    """A stat's value as the server writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _last_seqno(data: Buffer) -> int:
