@@ -1,0 +1,116 @@
+"""The data source in Spark itself: found, read, refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.conftest import Bucket
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_batch_is_found_without_registration_and_read(spark: SparkSession, bucket: Bucket) -> None:
+    bucket.set_many("k", 300, '{"n": 1}')
+    bucket.delete("k0", "k1")
+    frame = spark.read.format("dcp").options(**bucket.options, valueFormat="string").load()
+    counts = {row["_change_type"]: row["count"] for row in frame.groupBy("_change_type").count().collect()}
+    assert counts == {"insert": 298, "delete": 2}
+    row = frame.where("key = 'k7'").selectExpr("get_json_object(value, '$.n') n", "collection", "op").collect()[0]
+    assert (row["n"], row["collection"], row["op"]) == ("1", "_default", "mutation")
+
+
+def test_an_empty_bucket_gives_no_rows(spark: SparkSession, bucket: Bucket) -> None:
+    assert spark.read.format("dcp").options(**bucket.options).load().count() == 0
+
+
+def test_a_stream_follows_and_a_restart_goes_on(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+    def run() -> int:
+        stream = spark.readStream.format("dcp").options(
+            **bucket.options, startingOffsets="earliest", maxOffsetsPerTrigger="40", columns="key,vbucket,seqno"
+        )
+        query = (
+            stream.load()
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return sum(progress.numInputRows for progress in query.recentProgress)
+
+    bucket.set_many("k", 100, "1")
+    assert run() == 100
+    bucket.set_many("k", 30, "2")
+    assert run() == 30
+    rows = spark.read.parquet(str(tmp_path / "out"))
+    assert rows.count() == rows.select("vbucket", "seqno").distinct().count() == 130
+    assert run() == 0
+
+
+def test_latest_starts_at_what_comes(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+    bucket.set_many("old", 20, "1")
+    seen: list[str] = []
+    stream = spark.readStream.format("dcp").options(**bucket.options).load()
+    query = (
+        stream.writeStream.foreachBatch(lambda frame, _: seen.extend(row["key"] for row in frame.collect()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        bucket.set_many("new", 5, "1")
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert sorted(seen) == [f"new{n}" for n in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOffset": "latest"}, "did you mean startingOffsets"),
+        ({"valueFormat": "json"}, "valueFormat='json' is not allowed: one of binary, string"),
+        ({"password": "wrong"}, "wrong password"),
+        ({"bucket": "nothing"}, "no such bucket"),
+        ({"connectionString": "couchbase://127.0.0.1:1", "idleTimeout": "0.1"}, "127.0.0.1:1"),
+    ],
+)
+def test_a_mistake_is_told_by_name(spark: SparkSession, bucket: Bucket, options: dict[str, str], message: str) -> None:
+    with pytest.raises(Exception, match="(?s)" + message.replace(".", r"\.")):
+        spark.read.format("dcp").options(**{**bucket.options, **options}).load().count()
+
+
+def test_a_corrupt_checkpoint_is_told(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+    def run() -> None:
+        stream = spark.readStream.format("dcp").options(**bucket.options, startingOffsets="earliest").load()
+        query = (
+            stream.writeStream.format("noop")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    bucket.set_many("k", 20, "1")
+    run()
+    log = tmp_path / "checkpoint" / "offsets" / "0"
+    version, metadata, offset = log.read_text(encoding="utf-8").split("\n")
+    for name in log.parent.glob(".*.crc"):
+        name.unlink()
+    damaged = json.loads(offset)
+    damaged["vbuckets"]["0"]["at"][1] = "minus one"
+    log.write_text("\n".join([version, metadata, json.dumps(damaged)]), encoding="utf-8")
+    with pytest.raises(Exception, match=r"offset is damaged.*another checkpointLocation"):
+        run()
+    foreign = {**json.loads(offset), "bucket": "other"}
+    log.write_text("\n".join([version, metadata, json.dumps(foreign)]), encoding="utf-8")
+    with pytest.raises(Exception, match="belongs to bucket 'other'"):
+        run()
