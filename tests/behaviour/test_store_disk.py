@@ -21,6 +21,7 @@ from dcpstream.runtime import File, SystemFileSystem
 from dcpstream.store import DiskBucketStore
 from dcpstream.store import disk as disk_module
 from dcpstream.store.blocks import BLOCK_HEADER, SEGMENT_HEADER
+from dcpstream.store.metadata import Metadata
 from tests.behaviour.store_kit import LOG, fill, frame_of, key_of, put, read_all
 
 FIRST = "segment-0000000001.log"
@@ -95,6 +96,28 @@ def test_a_vbucket_made_anew_does_not_see_its_old_blocks(tmp_path: Path) -> None
     with opened(tmp_path) as store:
         assert read_all(store.vbuckets[0], 0, 9) == [new]
         assert store.vbuckets[0].get(key_of("old")) is None
+
+
+def test_a_vbucket_made_anew_is_never_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(tmp_path)
+    fill(store)
+    old = put(store.vbuckets[0], key_of("old"), b"")
+    store.commit()
+    with monkeypatch.context() as patch:
+        patch.setattr(Metadata, "put", _refuse)
+        with pytest.raises(StoreError, match="refused"):
+            store.create_vbucket(0, VbucketState.ACTIVE, LOG)
+    assert read_all(store.vbuckets[0], 0, 9) == [old]
+    monkeypatch.setattr(DiskBucketStore, "_drop", _refuse)
+    with pytest.raises(StoreError, match="refused"):
+        store.create_vbucket(0, VbucketState.REPLICA, LOG)
+    store.close(clean=False)
+    with opened(tmp_path) as store:
+        assert (store.vbuckets[0].state, store.vbuckets[0].high_seqno) == (VbucketState.REPLICA, 0)
+
+
+def _refuse(*arguments: object) -> None:
+    raise StoreError("refused")
 
 
 def test_a_torn_commit_is_cut_off_wherever_it_tore(tmp_path: Path) -> None:

@@ -71,12 +71,11 @@ class BucketStore(ABC):
         """
         if not 0 <= vbid < self.vbucket_count:
             raise ConfigError("vbid", vbid, f"a number below {self.vbucket_count}")
-        if vbid in self.vbuckets:
-            self.delete_vbucket(vbid)
-        vbucket = self.vbuckets[vbid] = VBucketLog(
-            self, vbid, state, failover_log, incarnation=self._next_incarnation(vbid)
-        )
+        vbucket = VBucketLog(self, vbid, state, failover_log, incarnation=self._next_incarnation(vbid))
+        # One step on disk: its line replaces the old one's, whose blocks are void by their incarnation.
         self.metadata_changed(vbucket)
+        self._drop(vbid)
+        self.vbuckets[vbid] = vbucket
         return vbucket
 
     @abstractmethod
@@ -122,6 +121,10 @@ class BucketStore(ABC):
 
     @abstractmethod
     def _next_incarnation(self, vbid: int) -> int: ...
+
+    @abstractmethod
+    def _drop(self, vbid: int) -> None:
+        """Take a vbucket, if it is there, and its pending rows out of memory."""
 
     def __enter__(self) -> Self:
         """The store itself."""

@@ -260,15 +260,16 @@ class DiskBucketStore(BucketStore):
 
     def delete_vbucket(self, vbid: int) -> None:
         """See `BucketStore.delete_vbucket`."""
-        with self._commit_lock:
-            vbucket = self.vbuckets.get(vbid)
-            if vbucket is None:
-                return
+        vbucket = self.vbuckets.get(vbid)
+        if vbucket is not None:
             self._put_line(VbucketMetadata(vbid, vbucket.incarnation, None, None, 0))
-            with self.lock:
-                del self.vbuckets[vbid]
-                if self.dirty.pop(vbid, None) is not None:
-                    self.pending_bytes -= _pending_bytes(vbucket)
+            self._drop(vbid)
+
+    def _drop(self, vbid: int) -> None:
+        with self._commit_lock, self.lock:
+            vbucket = self.vbuckets.pop(vbid, None)
+            if vbucket is not None and self.dirty.pop(vbid, None) is not None:
+                self.pending_bytes -= _pending_bytes(vbucket)
 
     # ------------------------------------------------------------------------------------------------ reading, end
 

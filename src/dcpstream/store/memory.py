@@ -26,7 +26,7 @@ class MemoryBucketStore(BucketStore):
 
     def delete_vbucket(self, vbid: int) -> None:
         """Forget a vbucket and all it holds."""
-        self.vbuckets.pop(vbid, None)
+        self._drop(vbid)
 
     def read_pieces(self, pieces: list[Piece]) -> list[Buffer]:
         """The pieces as they are: there are no files."""
@@ -41,3 +41,6 @@ class MemoryBucketStore(BucketStore):
 
     def _next_incarnation(self, vbid: int) -> int:
         return 0
+
+    def _drop(self, vbid: int) -> None:
+        self.vbuckets.pop(vbid, None)
