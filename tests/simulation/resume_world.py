@@ -277,8 +277,8 @@ class PlannedReader:
         self.table = Table()
         self.recorded = Recorded(StreamOffset.ZERO)
 
-    def batch(self, happen: Callable[[], None], limit: int | None) -> None:
-        """Plan, let things happen, read (again if need be), commit."""
+    def batch(self, happen: Callable[[], None], limit: int | None) -> bool:
+        """Plan, let things happen, read (again if need be), commit; whether there was nothing to do."""
         producer, rules = self.producer, self.rules
         state = producer.observe()
         start = rules.complete(self.recorded.at, state)
@@ -292,7 +292,7 @@ class PlannedReader:
         if limit is not None:
             take = min(take, limit)
         if not take and begin == start:
-            return
+            return True
         end_seqno = begin.seqno + take
         end = rules.plan_end(begin, end_seqno, state.vbuuid, state)
         before = tuple(old for old in self.recorded.earlier if old.seqno < begin.seqno)
@@ -312,6 +312,7 @@ class PlannedReader:
                 self.table.roll_back(seqno)
         self.table.add(rows)
         self.recorded = Recorded(end, earlier)
+        return False
 
     def _task(
         self,
@@ -355,8 +356,8 @@ class LiveReader:
         self.offset = StreamOffset.ZERO
         self.earlier: tuple[StreamOffset, ...] = ()
 
-    def batch(self, happen: Callable[[], None], limit: int | None) -> None:
-        """Read a little."""
+    def batch(self, happen: Callable[[], None], limit: int | None) -> bool:
+        """Read a little; whether the node accepted the position and had nothing more."""
         producer = self.producer
         happen()
         answer = ask(producer, self.offset, MAX_SEQNO)
@@ -364,12 +365,13 @@ class LiveReader:
             self.offset = self.rules.step_back(self.offset, answer, self.earlier)
             self.earlier = tuple(old for old in self.earlier if old.seqno < self.offset.seqno)
             self.table.roll_back(self.offset.seqno)
-            return
+            return False
         tracker = PositionTracker(self.offset)
         self.table.add(stream(producer, tracker, MAX_SEQNO, answer))
         self.offset = tracker.offset
         if producer.rng.random() < 0.5:
             self.earlier = resume.remember(self.earlier, self.offset)
+        return self.offset.seqno == producer.active.high_seqno
 
 
 def run(seed: int, rules: Rules, kind: type[PlannedReader] | type[LiveReader]) -> str | None:
@@ -388,12 +390,7 @@ def run(seed: int, rules: Rules, kind: type[PlannedReader] | type[LiveReader]) -
         happen()
     producer.write(rng.randint(0, 2))
     for _ in range(60):
-        reader.batch(lambda: None, None)
-        if isinstance(reader, PlannedReader):
-            is_through = reader.recorded.at.seqno == producer.active.high_seqno
-        else:
-            is_through = reader.offset.seqno == producer.active.high_seqno
-        if is_through and rng.random() < 0.5:
+        if reader.batch(lambda: None, None):
             break
     else:
         return f"seed {seed}: the reader never caught up"

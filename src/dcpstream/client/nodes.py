@@ -35,7 +35,7 @@ from dcpstream.wire import Opcode
 FIRST_PAUSE_S = 0.02
 """Pause after the first failure: a node that restarts is back soon."""
 
-MAX_PAUSE_S = 2.0
+MAX_PAUSE_S = 1.0
 """The longest pause between two attempts."""
 
 MAX_SEEDS_TRIED = 64
