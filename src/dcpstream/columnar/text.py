@@ -12,9 +12,17 @@ is, and equals the text of the one byte ff.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
+
+CONSTANT_ROWS = 16_384
+"""Rows up to which a column with one text is a slice of one that is kept: more than most batches have."""
+CONSTANT_LENGTH_MAX = 32
+"""Characters of a text that is kept."""
+CONSTANTS_MAX = 32
+"""Texts kept; with the bounds above at most 70 MiB, usually 2."""
 
 _ESCAPE = re.compile(r"\\(?:\\|x([0-9a-f]{2}))")
 
@@ -48,8 +56,17 @@ def strings_of(values: pa.BinaryArray) -> pa.StringArray:
 
 
 def repeated(text: str | None, count: int) -> pa.StringArray:
-    """`count` times the same text."""
-    return pa.nulls(count, pa.string()) if text is None else pa.repeat(pa.scalar(text, pa.string()), count)
+    """`count` times the same text. Short texts are kept, for columns in which all rows of all batches say the same."""
+    if text is None:
+        return pa.nulls(count, pa.string())
+    if count <= CONSTANT_ROWS and len(text) <= CONSTANT_LENGTH_MAX:
+        return _constant(text).slice(0, count)
+    return pa.repeat(pa.scalar(text, pa.string()), count)
+
+
+@lru_cache(maxsize=CONSTANTS_MAX)
+def _constant(text: str) -> pa.StringArray:
+    return pa.repeat(pa.scalar(text, pa.string()), CONSTANT_ROWS)
 
 
 def chosen(texts: list[str | None], choice: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> pa.StringArray:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcpstream.columnar import escape, unescape
-from dcpstream.columnar.text import repeated, strings_of
+from dcpstream.columnar.text import CONSTANT_LENGTH_MAX, CONSTANT_ROWS, repeated, strings_of
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,13 @@ def test_repeated() -> None:
     assert repeated("x", 3).to_pylist() == ["x"] * 3
     assert repeated(None, 2).to_pylist() == [None, None]
     assert repeated("x", 0).type == pa.string()
+
+
+@pytest.mark.parametrize("text", ["x", "y" * CONSTANT_LENGTH_MAX, "z" * (CONSTANT_LENGTH_MAX + 1), "é" * 20])
+@pytest.mark.parametrize("count", [1, CONSTANT_ROWS, CONSTANT_ROWS + 1])
+def test_repeated_at_the_bounds_of_what_is_kept(text: str, count: int) -> None:
+    for _ in range(2):
+        column = repeated(text, count)
+        column.validate(full=True)
+        assert len(column) == count
+        assert set(column.to_pylist()) == {text}
