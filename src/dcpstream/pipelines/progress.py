@@ -64,7 +64,8 @@ class PipelineProgress:
         rows: data rows written by this object.
         rollbacks: control rows written by this object.
         rows_per_second: of the last micro-batch.
-        lag: vbucket → seqnos between the high seqno and what the tables hold; as of the last micro-batch.
+        lag: vbucket → seqnos between the high seqno and what the tables hold; as of the last micro-batch. Those whose
+            high seqno is not known are missing.
         vbuckets_inside_snapshot: vbuckets whose position lies within a snapshot: there a document may still show an
             older state, until the batch that holds its newest change.
     """
@@ -94,9 +95,10 @@ def lag_of(query_progress: Mapping[str, Any]) -> tuple[dict[int, int], int]:
     lag = {}
     inside = 0
     for vbid, at in end.items():
-        high = latest[vbid].seqno if vbid in latest else at.seqno
-        lag[vbid] = max(0, high - at.seqno)
-        inside += at.is_inside_snapshot if at.snapshot_end is not None else at.seqno < high
+        high = latest[vbid].seqno if vbid in latest else None
+        if high is not None:
+            lag[vbid] = max(0, high - at.seqno)
+        inside += at.is_inside_snapshot if at.snapshot_end is not None else high is None or at.seqno < high
     return lag, inside
 
 
