@@ -72,6 +72,11 @@ class Flusher:
             )
             self._has_failed = True
             return
+        except Exception:
+            # A fault of ours. To stop flushing would lose what is written from now on, so it is tried again.
+            logger.exception("bucket %s: a commit failed", self._bucket.name)
+            self._has_failed = True
+            return
         if self._has_failed:
             logger.warning("bucket %s: writes are durable again", self._bucket.name)
             self._has_failed = False

@@ -194,6 +194,15 @@ class KvProtocol(asyncio.BufferedProtocol):
         elif session.dcp is not None:
             self._schedule_timeout()
 
+    def send_or_drop(self) -> None:
+        """As `send`; what goes wrong costs this connection and no other."""
+        try:
+            self.send()
+        except Exception:
+            peer = self.session.peer if self.session is not None else "client"
+            logger.exception("%s: dropped, because sending to it failed", peer)
+            self._abort()
+
     def _close(self) -> None:
         transport = self._transport
         if transport is not None and not transport.is_closing():
@@ -231,7 +240,7 @@ class KvProtocol(asyncio.BufferedProtocol):
             return
         self.server.set_time()
         session.dcp.handle_timeout(self.server.engine.now)
-        self.send()
+        self.send_or_drop()
 
 
 class KvServer:
@@ -281,4 +290,4 @@ class KvServer:
         for session in self.engine.end_turn():
             protocol = self.protocols.get(session)
             if protocol is not None:
-                protocol.send()
+                protocol.send_or_drop()
