@@ -2,8 +2,8 @@
 
 A whole bucket goes from a node in another process to batches that are thrown away. Both sides are CPU time of this
 process alone: handshake, stream requests, receiving, and for the client decoding, positions, the full table schema and
-acknowledgements. The receive-only loop asks for the same streams with a window that is never full, reads into the same
-buffer, and looks at nothing.
+acknowledgements. The receive-only loop asks for the same streams with a window that is never full, reads portions of
+1 MiB (larger ones cost it more), and looks at nothing.
 """
 
 from __future__ import annotations

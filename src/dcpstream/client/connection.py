@@ -16,8 +16,15 @@ from dcpstream.model import NodeAddress
 from dcpstream.wire import MAX_FRAME_BYTES, Feature
 from dcpstream.wire.frames import HEADER_BYTES, decode_frame, frame_length
 
-RECEIVE_BYTES = 1024 * 1024
-"""Size of the receive buffer: large enough that one decoding step has thousands of rows, small enough for the cache."""
+RECEIVE_BYTES = 4 * 1024 * 1024
+"""Size that the receive buffer grows to while reads fill it: one decoding step has up to ten thousand rows then, which
+halves its fixed cost against 1 MiB."""
+
+FIRST_RECEIVE_BYTES = 128 * 1024
+"""Size that it begins with: enough for questions and answers."""
+
+GROWTH = 4
+"""Factor by which it grows each time that a read has filled it."""
 
 MIN_FREE_BYTES = 64 * 1024
 """Free space below which the buffer is tidied before the next read."""
@@ -56,10 +63,11 @@ class NodeConnection:
         self._make_decoder: Callable[[bool], Decoder] = ArrowDecoder if arrow else lambda _: FrameDecoder()
         self._decoder: Decoder = FrameDecoder()
         self._out = [self._handshake.start()]
-        self._buffer = bytearray(RECEIVE_BYTES)
+        self._buffer = bytearray(FIRST_RECEIVE_BYTES)
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
+        self._was_filled = False
 
     @property
     def is_ready(self) -> bool:
@@ -73,13 +81,14 @@ class NodeConnection:
 
     def get_buffer(self) -> memoryview:
         """Where to read to; never empty."""
-        if len(self._buffer) - self._end < MIN_FREE_BYTES:
+        if self._was_filled or len(self._buffer) - self._end < MIN_FREE_BYTES:
             self._tidy()
         return self._view[self._end :]
 
     def buffer_updated(self, count: int) -> None:
         """So many bytes were read into `get_buffer()`; `process()` looks at them."""
         self._end += count
+        self._was_filled = self._end == len(self._buffer)
 
     def receive_data(self, data: bytes | bytearray | memoryview, now: float) -> None:
         """Take bytes that were read elsewhere, and process them."""
@@ -156,14 +165,17 @@ class NodeConnection:
     def _tidy(self) -> None:
         """Make room: move the begin of the incomplete frame to the front, of a larger buffer if it needs one."""
         left = self._end - self._start
-        needed = RECEIVE_BYTES
+        size = len(self._buffer)
+        if self._was_filled:
+            size = max(size, min(GROWTH * size, RECEIVE_BYTES))
         if left >= HEADER_BYTES:
-            needed = max(needed, min(frame_length(self._buffer, self._start), MAX_FRAME_BYTES) + MIN_FREE_BYTES)
-        if needed > len(self._buffer):
-            larger = bytearray(needed)
+            size = max(size, min(frame_length(self._buffer, self._start), MAX_FRAME_BYTES) + MIN_FREE_BYTES)
+        if size > len(self._buffer):
+            larger = bytearray(size)
             larger[:left] = self._view[self._start : self._end]
             self._buffer = larger
             self._view = memoryview(larger)
-        else:
+        elif self._start:
             self._buffer[:left] = self._buffer[self._start : self._end]
         self._start, self._end = 0, left
+        self._was_filled = False
