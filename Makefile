@@ -25,6 +25,8 @@ PYTEST = $(PY) -m pytest $(if $(filter 1 yes true,$(STRICT)),--strict-skips) --d
 ROWS ?=
 # SCENARIOS="s02 s15": what `make judge` runs (all by default; about six minutes).
 SCENARIOS ?=
+# SEED=n: which guards `make conformance-mutants` breaks (a new draw each time by default).
+SEED ?=
 
 # ---------------------------------------------------------------------------------------------------------- targets
 
@@ -72,6 +74,14 @@ bench: setup ## measure, against baselines of the same run; writes bench/results
 .PHONY: judge
 judge: setup ## run the recorded scenarios against our node and compare with the real server (SCENARIOS=...)
 	@$(PY) tools/judge.py $(SCENARIOS)
+
+.PHONY: conformance
+conformance: setup ## the protocol's rules by area: passes, fails, not covered; writes docs/reference/conformance.md
+	@$(PY) tools/conformance.py
+
+.PHONY: conformance-mutants
+conformance-mutants: setup ## break 60 guards of the protocol, one at a time: do the rules' tests notice? (SEED=n)
+	@$(PY) tools/mutants.py $(if $(SEED),--seed $(SEED))
 
 .PHONY: docs
 docs: $(STAMPS)/docs ## build the documentation into site/

@@ -1,0 +1,121 @@
+"""The marker that ties a test to the rules it proves, and what is said about the rules that no test can prove.
+
+A rule of tests/data/recorded/rules.tsv is covered by the tests marked with its id:
+
+    @rule("ADD-07", "ADD-08")
+    def test_…
+
+or explained in explained.toml (it cannot apply here). corrections.toml lists the rules that a recording contradicts; a
+test proves them as corrected. What is in these two files, and which test names which rule, is read from the source
+without running anything, so that the page docs/reference/conformance.md can be compared with it at once.
+"""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures import recorded
+
+RULES_PER_TEST_MAX = 5
+"""A test that names more rules shows little of each."""
+
+EXPLAINED_MAX = 30
+"""Rules that may be explained instead of tested."""
+
+HERE = Path(__file__).parent
+TESTS = HERE.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is said about a rule instead of, or besides, testing it as it stands.
+
+    Attributes:
+        reason: why it cannot apply, or what is right.
+        evidence: where it shows: a recording's file and line, a page, a module.
+    """
+
+    reason: str
+    evidence: str
+
+
+@cache
+def known_ids() -> frozenset[str]:
+    """The ids of all rules."""
+    return frozenset(item.rule_id for item in recorded.rules())
+
+
+def rule(*ids: str) -> pytest.MarkDecorator:
+    """Mark a test as the proof of these rules.
+
+    Raises:
+        ValueError: no id, too many, or one that no rule has.
+    """
+    unknown = [item for item in ids if item not in known_ids()]
+    if unknown:
+        raise ValueError(f"no such rule: {', '.join(unknown)}; rules.tsv has the ids")
+    if not 0 < len(ids) <= RULES_PER_TEST_MAX:
+        raise ValueError(f"a test names 1 to {RULES_PER_TEST_MAX} rules, this one {len(ids)}")
+    return pytest.mark.rule(*ids)
+
+
+def explained() -> dict[str, Note]:
+    """Rules that cannot apply: id → why."""
+    return _notes("explained.toml")
+
+
+def corrections() -> dict[str, Note]:
+    """Rules that a recording contradicts: id → what is right."""
+    return _notes("corrections.toml")
+
+
+def _notes(name: str) -> dict[str, Note]:
+    data = tomllib.loads((HERE / name).read_text(encoding="utf-8"))
+    notes = {}
+    for rule_id, entry in data.items():
+        if rule_id not in known_ids():
+            raise ValueError(f"{name}: no such rule: {rule_id}")
+        if set(entry) != {"reason", "evidence"} or not all(isinstance(text, str) and text for text in entry.values()):
+            raise ValueError(f"{name}: {rule_id} needs reason and evidence, both texts")
+        notes[rule_id] = Note(entry["reason"], entry["evidence"])
+    return notes
+
+
+def tests_by_rule() -> dict[str, list[str]]:
+    """Rule id → the tests that name it, as `conformance/test_header.py::test_name`, sorted."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(TESTS.glob("*/**/test_*.py")):
+        if "scenarios" in path.parts:
+            continue
+        text = path.read_text(encoding="utf-8")
+        if "rule(" not in text:
+            continue
+        for name, ids in marked_tests(ast.parse(text)):
+            for rule_id in ids:
+                found.setdefault(rule_id, []).append(f"{path.relative_to(TESTS).as_posix()}::{name}")
+    return {rule_id: sorted(names) for rule_id, names in found.items()}
+
+
+def marked_tests(module: ast.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Tests with a rule marker, and the ids they name."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            ids: list[str] = []
+            for decorator in node.decorator_list:
+                if isinstance(decorator, ast.Call) and _is_marker(decorator.func):
+                    ids += [str(item.value) for item in decorator.args if isinstance(item, ast.Constant)]
+            if ids:
+                yield node.name, tuple(ids)
+
+
+def _is_marker(function: ast.expr) -> bool:
+    return (isinstance(function, ast.Name) and function.id == "rule") or (
+        isinstance(function, ast.Attribute) and function.attr == "rule"
+    )

@@ -1,0 +1,59 @@
+"""The book-keeping of the conformance tests: ids exist, limits hold, the page says what the tests say."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import rules as rulebook
+from tests.fixtures import recorded
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_marker_names_rules_that_exist_and_not_too_many() -> None:
+    for path in sorted(rulebook.TESTS.glob("*/**/test_*.py")):
+        for name, ids in rulebook.marked_tests(ast.parse(path.read_text(encoding="utf-8"))):
+            if path.name != "test_rulebook.py":
+                assert set(ids) <= rulebook.known_ids(), f"{path.name}::{name}"
+                assert len(ids) <= rulebook.RULES_PER_TEST_MAX, f"{path.name}::{name}"
+
+
+def test_few_rules_are_explained_and_none_of_them_is_tested() -> None:
+    explained = rulebook.explained()
+    assert len(explained) <= rulebook.EXPLAINED_MAX
+    assert not set(explained) & set(rulebook.tests_by_rule())
+
+
+def test_a_corrected_rule_is_tested_as_corrected() -> None:
+    corrections = rulebook.corrections()
+    assert not set(corrections) & set(rulebook.explained())
+    assert set(corrections) <= set(rulebook.tests_by_rule())
+
+
+def test_corrections_cite_a_recording() -> None:
+    for rule_id, note in rulebook.corrections().items():
+        file, _, line = note.evidence.split()[0].rstrip(",;").partition(":")
+        assert (recorded.RECORDED / "server" / file).is_file(), f"{rule_id}: {note.evidence}"
+        assert line.partition("-")[0].isdigit(), f"{rule_id}: {note.evidence}"
+
+
+def test_the_page_is_up_to_date() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "conformance.py"), "--check"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_marker_refuses_what_is_no_rule() -> None:
+    with pytest.raises(ValueError, match="no such rule: HDR-99"):
+        rulebook.rule("HDR-99")
+    with pytest.raises(ValueError, match="1 to 5 rules"):
+        rulebook.rule()
+    with pytest.raises(ValueError, match="1 to 5 rules"):
+        rulebook.rule(*(f"HDR-0{number}" for number in range(1, 7)))

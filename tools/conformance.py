@@ -1,0 +1,199 @@
+"""Which of the protocol's rules hold: rules x (passes, fails, not covered) by area.
+
+    python tools/conformance.py            run the tests that name rules, print, write docs/reference/conformance.md
+    python tools/conformance.py --page     run nothing; write the page from the tests' markers
+    python tools/conformance.py --check    run nothing; say whether the page is what the tests' markers say now
+
+The last line printed is `conformance: <n> of <all> covered or explained, <m> failing`; the explained ones are counted
+in the line before it. Exit status 0 only if no covered rule fails.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.conformance import rules as rulebook  # noqa: E402
+from tests.fixtures import recorded  # noqa: E402
+
+PAGE = ROOT / "docs" / "reference" / "conformance.md"
+WORKERS = 2
+RUN_TIMEOUT_S = 600
+
+
+@dataclass(slots=True)
+class Tally:
+    """Rules of one area."""
+
+    passes: int = 0
+    fails: int = 0
+    explained: int = 0
+    missing: int = 0
+
+    @property
+    def all(self) -> int:
+        """How many there are."""
+        return self.passes + self.fails + self.explained + self.missing
+
+    def __iadd__(self, other: Tally) -> Tally:
+        """Add another area."""
+        self.passes += other.passes
+        self.fails += other.fails
+        self.explained += other.explained
+        self.missing += other.missing
+        return self
+
+
+def tally(covered: Iterable[str], failing: Iterable[str]) -> dict[str, Tally]:
+    """Area → how its rules stand; areas in the order of rules.tsv."""
+    covered, failing, explained = set(covered), set(failing), rulebook.explained()
+    areas: dict[str, Tally] = {}
+    for item in recorded.rules():
+        area = areas.setdefault(item.area, Tally())
+        if item.rule_id in failing:
+            area.fails += 1
+        elif item.rule_id in covered:
+            area.passes += 1
+        elif item.rule_id in explained:
+            area.explained += 1
+        else:
+            area.missing += 1
+    return areas
+
+
+def total(areas: Mapping[str, Tally]) -> Tally:
+    """All areas together."""
+    whole = Tally()
+    for area in areas.values():
+        whole += area
+    return whole
+
+
+def summary(areas: Mapping[str, Tally]) -> list[str]:
+    """The two closing lines."""
+    whole = total(areas)
+    done = whole.passes + whole.fails + whole.explained
+    return [
+        f"explained: {whole.explained} (at most {rulebook.EXPLAINED_MAX})",
+        f"conformance: {done} of {whole.all} covered or explained, {whole.fails} failing",
+    ]
+
+
+def table(areas: Mapping[str, Tally]) -> list[str]:
+    """The figures by area, as a table in Markdown, which is also readable on a terminal."""
+    rows = [(name, area) for name, area in areas.items()] + [("all", total(areas))]
+    width = max(len(name) for name, _ in rows)
+    lines = [
+        f"| {'area'.ljust(width)} | rules | passes | fails | explained | not covered |",
+        f"| {'-' * width} | ----: | -----: | ----: | --------: | ----------: |",
+    ]
+    lines += [
+        f"| {name.ljust(width)} | {area.all:5} | {area.passes:6} | {area.fails:5} | {area.explained:9}"
+        f" | {area.missing:11} |"
+        for name, area in rows
+    ]
+    return lines
+
+
+def page(tests: Mapping[str, list[str]], failing: Iterable[str] = ()) -> str:
+    """The page of the reference."""
+    failing = set(failing)
+    areas = tally(tests, failing)
+    explained, corrections = rulebook.explained(), rulebook.corrections()
+    lines = [
+        "# Conformance",
+        "",
+        "<!-- Written by tools/conformance.py (make conformance); do not edit. -->",
+        "",
+        "Every rule of the protocol as this project understands it, and the tests that fail if it is broken.",
+        "The rules are in `tests/data/recorded/rules.tsv`; the tests name them with the marker `@rule`.",
+        "",
+        *table(areas),
+        "",
+        *(f"{line}." for line in summary(areas)),
+        "",
+    ]
+    if explained:
+        lines += ["## Explained", "", "Rules that cannot apply here.", ""]
+        lines += [f"- **{rule_id}**: {note.reason} ({note.evidence})" for rule_id, note in sorted(explained.items())]
+        lines.append("")
+    if corrections:
+        lines += ["## Corrected", "", "Rules that a recording of the real server contradicts; the recording holds.", ""]
+        lines += [f"- **{rule_id}**: {note.reason} ({note.evidence})" for rule_id, note in sorted(corrections.items())]
+        lines.append("")
+    lines += ["## Rules and their tests", ""]
+    for name in areas:
+        lines += [f"### {name}", "", "| rule | says | tests |", "| --- | --- | --- |"]
+        for item in recorded.rules():
+            if item.area == name:
+                marks = [f"`{test}`" for test in tests.get(item.rule_id, [])]
+                if not marks:
+                    marks = ["explained" if item.rule_id in explained else "**none**"]
+                if item.rule_id in failing:
+                    marks.append("**failing**")
+                star = " (corrected)" if item.rule_id in corrections else ""
+                lines.append(f"| {item.rule_id}{star} | {escaped(item.text)} | {'<br>'.join(marks)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def escaped(text: str) -> str:
+    """Text that Markdown leaves alone inside of a table."""
+    for sign in "\\|<>*_[]":
+        text = text.replace(sign, f"\\{sign}")
+    return text
+
+
+def run_tests() -> tuple[dict[str, dict[str, str]], str]:
+    """(rule → test → outcome, pytest's output) of all tests that name rules."""
+    with tempfile.TemporaryDirectory() as directory:
+        results = Path(directory) / "rules.json"
+        paths = sorted({test.partition("::")[0] for tests in rulebook.tests_by_rule().values() for test in tests})
+        command = [sys.executable, "-m", "pytest", "-q", "-n", str(WORKERS), "-m", "rule"]
+        command += ["-p", "tests.fixtures.rule_results", "--rule-results", str(results), "-p", "no:cacheprovider"]
+        done = subprocess.run(
+            [*command, *(f"tests/{path}" for path in paths)],
+            cwd=ROOT, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False,
+        )  # fmt: skip
+        if not results.exists() or done.returncode not in (0, 1):
+            sys.exit(f"the tests did not run:\n{done.stdout}\n{done.stderr}")
+        return json.loads(results.read_text(encoding="utf-8")), done.stdout
+
+
+def main() -> int:
+    """Run and write, or only check."""
+    by_rule = rulebook.tests_by_rule()
+    if "--check" in sys.argv:
+        is_current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == page(by_rule)
+        print(f"{PAGE.relative_to(ROOT)}: {'up to date' if is_current else 'stale, run make conformance'}")
+        return 0 if is_current else 1
+    if "--page" in sys.argv:
+        PAGE.write_text(page(by_rule), encoding="utf-8")
+        return 0
+    results, output = run_tests()
+    failing = {rule_id for rule_id, tests in results.items() if "failed" in tests.values()}
+    skipped = sorted(rule_id for rule_id, tests in results.items() if set(tests.values()) == {"skipped"})
+    if failing:
+        print(output)
+    PAGE.write_text(page(by_rule, failing), encoding="utf-8")
+    areas = tally(by_rule, failing)
+    print("\n".join(table(areas)))
+    missing = [item.rule_id for item in recorded.rules() if item.rule_id not in by_rule]
+    missing = [rule_id for rule_id in missing if rule_id not in rulebook.explained()]
+    for name, ids in (("failing", sorted(failing)), ("not covered", missing), ("skipped here", skipped)):
+        if ids:
+            print(f"{name}: {' '.join(ids)}")
+    print("\n".join(summary(areas)))
+    return 1 if failing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
