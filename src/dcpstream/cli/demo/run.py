@@ -210,12 +210,12 @@ class _Stage:
         """Kill -9 the node while the tables hold what its disk does not, until that has happened once."""
         assert self._query is not None
         self._until(self._query.is_started.is_set, QUERY_START_TIMEOUT_S, "the query to start again")
-        for attempt in range(1, self._attempts_left + 1):
+        for _ in range(self._attempts_left):
             self._until(lambda: self._loader.state in _AT_REST, STALL_TIMEOUT_S, "the loader to get so far")
             if self._loader.state is LoaderState.DONE:
                 break
             self._until(lambda: bool(self._ahead_of_disk()) or self._is_level(), STALL_TIMEOUT_S, "something to lose")
-            if self._kill_node_now(attempt):
+            if self._kill_node_now():
                 self._loader.hold_no_more()
                 self._loader.release()
                 return
@@ -254,7 +254,7 @@ class _Stage:
 
     # ------------------------------------------------------------------------------------------------------ details
 
-    def _kill_node_now(self, attempt: int) -> bool:
+    def _kill_node_now(self) -> bool:
         """One attempt; whether the tables held more than what survived."""
         assert self._watch is not None
         ahead = self._ahead_of_disk()
@@ -263,7 +263,7 @@ class _Stage:
             return False
         branches = {vbid: seqnos.vbuuid for vbid, seqnos in self._seen.items()}
         self.node.kill()
-        self._mark(f"kill -9 the node (attempt {attempt})" if attempt > 1 else "kill -9 the node")
+        self._mark("kill -9 the node")
         self._display.say(
             f"the tables held {sum(ahead.values()):,} changes of {len(ahead)} vbuckets that were not on the node's disk"
         )
