@@ -68,14 +68,14 @@ def receive_only(connection_string: str, ends: dict[int, int], total_bytes: int 
     from dcpstream.client.connection import NodeConnection
     from dcpstream.client.connection_string import parse
     from dcpstream.client.handshake import DcpSettings, Login
-    from dcpstream.client.hub import open_socket
+    from dcpstream.client.hub import addresses_of, open_socket
     from dcpstream.client.session import StreamStopped
     from dcpstream.model import StreamOffset
 
     address = parse(connection_string).seeds[0]
     settings = DcpSettings(name="bench:receive-only", buffer_bytes=1 << 30)
     machine = NodeConnection(address, Login(**LOGIN), settings, bytes(24), 0.0, connect_timeout_s=10.0, arrow=False)
-    stream = open_socket(address)
+    stream = open_socket(addresses_of(address)[0])
     stream.setblocking(True)
     try:
         while machine.session is None:

@@ -550,3 +550,16 @@ def test_kv_errors_are_those_of_the_clients(node: dcpstream.Node) -> None:
         KvClient(node.connection_string, "Administrator", "wrong", "default").get("a")
     with pytest.raises(ConnectTimeout, match="cannot connect"):
         KvClient(f"127.0.0.1:{free_port()}", **LOGIN).get("a")
+
+
+def test_a_name_with_several_addresses(kind: str, node: dcpstream.Node, kv: KvClient) -> None:
+    """localhost may be ::1 first, where the node does not listen."""
+    fill(kv, 10)
+    assert len(Shell(kind, f"localhost:{node.port}").keys(end="latest")) == 10
+    with KvClient(f"localhost:{node.port}", **LOGIN) as other:
+        assert other.get("doc 1") is not None
+
+
+def test_a_name_that_is_none(kind: str) -> None:
+    with pytest.raises(ConnectTimeout, match="nowhere.invalid"):
+        Shell(kind, "nowhere.invalid", connect_timeout_s=0.5).batches()

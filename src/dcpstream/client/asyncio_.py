@@ -378,6 +378,8 @@ class AsyncClient:
                 machine = Questions(questions, nodes, self._random)
                 hub.machine = machine
                 await self._ask(machine, nodes, hub)
+                if not logs_of(before):
+                    break
             return nodes.map, states_of(logs_of(before), high_seqnos_of(highs), logs_of(after))
         finally:
             await hub.close()

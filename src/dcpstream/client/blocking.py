@@ -151,8 +151,10 @@ class Cluster:
         """
         wanted = list(range(self.map.vbucket_count)) if vbids is None else list(vbids)
         before = self.failover_logs(wanted)
+        if not before:
+            return {}
         high_seqnos = self.high_seqnos()
-        return states_of(before, high_seqnos, self.failover_logs(wanted))
+        return states_of(before, high_seqnos, self.failover_logs(before))
 
     def check_positions(self, positions: Mapping[int, StreamOffset]) -> dict[int, Accepted | RollbackTo]:
         """What the nodes say to positions, by streams of length zero, which send nothing.

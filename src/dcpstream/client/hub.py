@@ -8,6 +8,7 @@ import selectors
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from dcpstream.client.connection import NodeConnection
 from dcpstream.client.nodes import Nodes
@@ -18,10 +19,15 @@ SEND_BYTES_MAX = 256 * 1024
 """Bytes handed to one send call."""
 
 
+AddressInfo = tuple[Any, ...]
+"""As `socket.getaddrinfo` gives them."""
+
+
 @dataclass(slots=True, eq=False)
 class _Link:
     connection: NodeConnection
     socket: socket.socket
+    others: list[AddressInfo]
     is_connected: bool = False
     unsent: bytearray = field(default_factory=bytearray)
     events: int = 0
@@ -41,7 +47,8 @@ class SocketHub:
         failed: list[tuple[NodeConnection, ConnectionLost]] = []
         for connection in nodes.to_connect():
             try:
-                self._links[connection] = link = _Link(connection, open_socket(connection.address))
+                infos = addresses_of(connection.address)
+                self._links[connection] = link = _Link(connection, open_socket(infos[0]), infos[1:])
                 self._watch(link, selectors.EVENT_WRITE)
             except OSError as error:
                 failed.append((connection, cannot_connect(connection.address, error)))
@@ -96,9 +103,24 @@ class SocketHub:
         if not link.is_connected:
             number = link.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if number:
-                return cannot_connect(link.connection.address, OSError(number, os.strerror(number)))
+                return self._try_next(link, OSError(number, os.strerror(number)))
             link.is_connected = True
         return self._flush(link)
+
+    def _try_next(self, link: _Link, error: OSError) -> ConnectionLost | None:
+        """A name may stand for several addresses (localhost: ::1 and 127.0.0.1); the node may listen on one only."""
+        while link.others:
+            try:
+                fresh = open_socket(link.others.pop(0))
+            except OSError as other:
+                error = other
+                continue
+            self._selector.unregister(link.socket)
+            link.socket.close()
+            link.socket, link.events = fresh, 0
+            self._watch(link, selectors.EVENT_WRITE)
+            return None
+        return cannot_connect(link.connection.address, error)
 
     def _flush(self, link: _Link) -> ConnectionLost | None:
         link.unsent += link.connection.data_to_send()
@@ -114,11 +136,14 @@ class SocketHub:
         return None
 
 
-def open_socket(address: NodeAddress) -> socket.socket:
+def addresses_of(address: NodeAddress) -> list[AddressInfo]:
+    """What a node's name stands for; raises OSError."""
+    return list(socket.getaddrinfo(address.host, address.kv_port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP))
+
+
+def open_socket(info: AddressInfo) -> socket.socket:
     """A socket that is being connected; raises OSError."""
-    family, kind, protocol, _, where = socket.getaddrinfo(
-        address.host, address.kv_port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
-    )[0]
+    family, kind, protocol, _, where = info
     result = socket.socket(family, kind, protocol)
     try:
         result.setblocking(False)

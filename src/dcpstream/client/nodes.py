@@ -38,6 +38,9 @@ FIRST_PAUSE_S = 0.02
 MAX_PAUSE_S = 1.0
 """The longest pause between two attempts."""
 
+STABLE_S = 5.0
+"""A connection that lived so long ends a row of failures, even if nothing came over it."""
+
 MAX_SEEDS_TRIED = 64
 """Addresses that are tried in turn to find a map; more would only make the error unreadable."""
 
@@ -123,6 +126,7 @@ class Nodes:
         self._to_connect: list[NodeConnection] = []
         self._to_disconnect: list[NodeConnection] = []
         self._config_requests: dict[NodeConnection, int] = {}
+        self._ready_since: dict[NodeConnection, float] = {}
         self._next_seed = 0
 
     @property
@@ -180,7 +184,7 @@ class Nodes:
         try:
             connection.process(now)
             if connection.is_ready and not was_ready:
-                self._backoffs.pop(str(connection.address), None)
+                self._ready_since[connection] = now
                 self.update_map(connection.config, connection.address)
         except DcpstreamError as error:
             self.lost(connection, error, now)
@@ -215,13 +219,21 @@ class Nodes:
         """
         if self._connections.get(str(connection.address)) is not connection:
             return
+        since = self._ready_since.get(connection)
+        if since is not None and now - since >= STABLE_S:
+            self.worked(connection)
         self.drop(connection)
         if isinstance(error, FINAL_ERRORS):
             raise error
         self._backoffs.setdefault(str(connection.address), Backoff(self._random)).failed(now, error)
 
+    def worked(self, connection: NodeConnection) -> None:
+        """A connection did what it is for: the next failure is the first again."""
+        self._backoffs.pop(str(connection.address), None)
+
     def drop(self, connection: NodeConnection) -> None:
         """Give a connection up."""
+        self._ready_since.pop(connection, None)
         self._config_requests.pop(connection, None)
         if self._connections.get(str(connection.address)) is connection:
             del self._connections[str(connection.address)]
@@ -229,9 +241,12 @@ class Nodes:
 
     def next_timeout(self) -> float:
         """When `handle_timeout` should be called at the latest; infinity if there is nothing to wait for."""
-        times = [connection.next_timeout() for connection in self._connections.values()]
-        times += [backoff.retry_at for name, backoff in self._backoffs.items() if name not in self._connections]
-        return min(times, default=float("inf"))
+        return min((connection.next_timeout() for connection in self._connections.values()), default=float("inf"))
+
+    def retry_at(self, address: NodeAddress) -> float:
+        """Before when `ready` will not try a node again that has failed; 0 if it may now."""
+        backoff = self._backoffs.get(str(address))
+        return backoff.retry_at if backoff is not None and str(address) not in self._connections else 0.0
 
     def handle_timeout(self, now: float) -> list[NodeConnection]:
         """Check the clocks of all connections; returns those that were given up."""
@@ -249,7 +264,10 @@ class Nodes:
         hopeless = [
             (name, backoff)
             for name, backoff in self._backoffs.items()
-            if backoff.failures > 1 and now - backoff.since >= patience_s and (needed is None or name in needed)
+            if backoff.failures > 1
+            and now - backoff.since >= patience_s
+            and (needed is None or name in needed)
+            and not self._is_ready(name)
         ]
         if not hopeless:
             return None
@@ -258,6 +276,9 @@ class Nodes:
             f"no connection for {patience_s:g} s: {tried}. Is the node running, and is this its data port?",
             cause=hopeless[0][1].last_error,
         )
+
+    def _is_ready(self, name: str) -> bool:
+        return name in self._connections and self._connections[name].is_ready
 
     def tried(self) -> str:
         """Which nodes were tried and what came of it, for messages."""

@@ -174,6 +174,7 @@ class Questions:
                 frame.status, opcode=question.opcode, vbid=question.vbid, context=str(connection.address)
             )
         else:
+            self._nodes.worked(connection)
             question.answer = frame
 
     def _checked(self, connection: NodeConnection, stream: Stream, result: Accepted | RollbackTo) -> None:

@@ -324,7 +324,7 @@ class StreamReader:
                     # A map that is out of date names nodes that are gone: ask the others while this one is tried.
                     if self._nodes.any_ready() is not None:
                         self._nodes.find_map(now, refresh=True)
-                    blocked[name] = now + 0.02
+                    blocked[name] = max(now + 0.02, self._nodes.retry_at(address))
                 elif not self._knows_names(connection, now):
                     blocked[name] = float("inf")
                 else:
@@ -401,6 +401,7 @@ class StreamReader:
 
     def _rows(self, connection: NodeConnection, event: RowsReceived, now: float) -> None:
         self._last_progress = now
+        self._nodes.worked(connection)
         if event.keep:
             for vbid in event.offsets:
                 work = self._vbuckets[vbid]
