@@ -24,6 +24,14 @@ from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.schema import arrow_schema, conform
 
 
+WINDOW_BYTES_PER_SEQNO = 64
+"""A task's flow-control window is no larger than this times its seqnos: what a node sends in vain when a vbucket's range
+ends inside a snapshot is then a fifth of what is delivered for rows of 250 bytes, also in small batches."""
+
+WINDOW_BYTES_MIN = 128 * 1024
+"""But no smaller than this: every acknowledgement is a round trip."""
+
+
 @dataclass(eq=False)
 class DcpPartition(InputPartition):
     """One task: ranges of vbuckets that one node holds.
@@ -74,13 +82,14 @@ def read_partition(
     ranges = [planned.range for planned in partition.ranges if planned.seqnos > 0]
     if not ranges:
         return
+    window = window_bytes(sum(planned.seqnos for planned in partition.ranges), options.flow_control_buffer_bytes)
     with pool.borrowed(options, connect) as cluster:
         for item in cluster.read_ranges(
             ranges,
             value_format=options.value_format,
             columns=options.columns,
             collections=options.collections,
-            buffer_bytes=options.flow_control_buffer_bytes,
+            buffer_bytes=window,
             max_batch_rows=options.max_batch_rows,
             idle_timeout_s=options.idle_timeout_s,
         ):
@@ -93,6 +102,21 @@ def read_partition(
                 yield conform(_control_row(item, options, clock), schema)
             elif item.record_batch.num_rows:
                 yield conform(item.record_batch, schema)
+
+
+def window_bytes(seqnos: int, most: int) -> int:
+    """The flow-control window of a task.
+
+    One of few sizes, because a kept connection has the window that it was opened with.
+
+    Args:
+        seqnos: what the task reads.
+        most: the user's limit.
+    """
+    window = WINDOW_BYTES_MIN
+    while window * 4 <= WINDOW_BYTES_PER_SEQNO * seqnos:
+        window *= 4
+    return most if window * 4 > most else window
 
 
 def _control_row(event: RollbackEvent, options: SourceOptions, clock: Clock) -> pa.RecordBatch:

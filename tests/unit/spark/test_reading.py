@@ -18,7 +18,7 @@ from dcpstream.errors import AuthenticationFailed, ConfigError, ConnectionLost, 
 from dcpstream.model import StreamOffset
 from dcpstream.spark import pool
 from dcpstream.spark.options import SourceOptions
-from dcpstream.spark.reading import DcpPartition, read_partition
+from dcpstream.spark.reading import DcpPartition, read_partition, window_bytes
 from dcpstream.spark.schema import arrow_schema, conform, spark_schema
 from dcpstream.spark.source import DcpBatchReader, DcpDataSource, DcpStreamReader, PlainStreamReader
 
@@ -351,6 +351,15 @@ def test_older_sparks_have_no_start(node: dcpstream.Node) -> None:
         assert [row["key"] for row in rows] == ["k1"]
         fresh.stop()
         reader.stop()
+
+
+@pytest.mark.parametrize(
+    ("seqnos", "most", "window"),
+    [(1, 4 << 20, 128 << 10), (8_192, 4 << 20, 512 << 10), (40_000, 4 << 20, 4 << 20), (10**9, 1 << 20, 1 << 20),
+     (1, 64 << 10, 64 << 10), (40_000, 64 << 20, 2 << 20)],
+)  # fmt: skip
+def test_a_small_task_has_a_small_window(seqnos: int, most: int, window: int) -> None:
+    assert window_bytes(seqnos, most) == window
 
 
 def test_conform_names_a_wrong_column() -> None:
