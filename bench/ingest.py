@@ -1,8 +1,9 @@
 """Ingest: SET requests through a session of the node, compared with just finding where each request ends.
 
 The baseline is what no server in pure Python can be faster than: a loop that unpacks each header and jumps to the next.
-`per_op` is the whole of an operation, from bytes to bytes: header, rights, vbucket, JSON check, CAS, the stored frame,
-the index, the answer with its mutation token. No sockets, memory store, one session, 256 KiB at a time.
+`per_op` is the whole of an operation, one by one, from bytes to bytes: header, rights, vbucket, JSON check, CAS, the
+stored frame, the index, the answer with its mutation token. `bulk` is the same for requests that come in long runs.
+No sockets, memory store, one session.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from dcpstream.wire import HEADER, HEADER_BYTES, Feature, Opcode, encode_request
 OPERATIONS = 50_000
 QUICK_OPERATIONS = 10_000
 VBUCKETS = 1024
-READ_BYTES = 256 * 1024
+OP_BY_OP_BYTES = 32 * 1024
+"""Less than what the node answers as a whole."""
+BULK_READ_BYTES = 512 * 1024
 VALUE_BYTES = 256
 START_ROUNDS = 5
 
@@ -68,11 +71,11 @@ def new_session() -> Session:
     return session
 
 
-def feed(session: Session, data: bytes) -> int:
+def feed(session: Session, data: bytes, read_bytes: int = OP_BY_OP_BYTES) -> int:
     """Hand the bytes to the session as a socket would; returns the bytes of the answers."""
     rest, answered = b"", 0
-    for at in range(0, len(data), READ_BYTES):
-        piece = rest + data[at : at + READ_BYTES]
+    for at in range(0, len(data), read_bytes):
+        piece = rest + data[at : at + read_bytes]
         used = session.receive(piece)
         while True:
             out = session.take_output()
@@ -91,36 +94,19 @@ def run(quick: bool) -> dict[str, Any]:
     """Measure."""
     count = QUICK_OPERATIONS if quick else OPERATIONS
     repeats = repeats_for(quick)
-    values = {
-        "per_op": b"\x80" + b"v" * (VALUE_BYTES - 1),
-        "per_op_json": b'{"name":"abcdefgh","number":12345,"text":"' + b"x" * (VALUE_BYTES - 44) + b'"}',
-    }
+    binary = b"\x80" + b"v" * (VALUE_BYTES - 1)
+    text = b'{"name":"abcdefgh","number":12345,"text":"' + b"x" * (VALUE_BYTES - 44) + b'"}'
     figures: list[Figure] = []
     ratios: dict[str, float | None] = {}
-    for name, value in values.items():
-        data = requests(count, value)
-        scans = 10
-        # Each round writes to a new engine, so that every SET is an insert; making it is not part of the figure.
-        sessions = iter([new_session() for _ in range(repeats + 1)])
-        scanning, setting = measure_in_turns(
-            lambda data=data, scans=scans: [scan(data) for _ in range(scans)],
-            lambda data=data, sessions=sessions: feed(next(sessions), data),
-            repeats=repeats,
-        )
-        scan_rates, rates = scanning.cpu_rates(count * scans / 1e6), setting.cpu_rates(count / 1e6)
-        figures.append(
-            Figure(
-                name=f"ingest.{name}",
-                value=count / setting.cpu / 1e6,
-                unit="M op/s",
-                baseline="header loop of the same requests",
-                baseline_value=count * scans / scanning.cpu / 1e6,
-                repeats=repeats,
-                samples=rates,
-                note=f"SET, {VALUE_BYTES} B {'JSON' if 'json' in name else 'binary'}, new keys, CPU time",
-            )
-        )
-        ratios[f"ingest.{name}.of_scan"] = median_of_ratios(rates, scan_rates)
+    for name, value, read_bytes in (
+        ("per_op", binary, OP_BY_OP_BYTES),
+        ("per_op_json", text, OP_BY_OP_BYTES),
+        ("bulk", binary, BULK_READ_BYTES),
+        ("bulk_json", text, BULK_READ_BYTES),
+    ):
+        figure, ratio = writes(name, value, read_bytes, count, repeats)
+        figures.append(figure)
+        ratios[f"ingest.{name}.of_scan"] = ratio
     figures += reads(count, repeats)
     started = measure(start_and_stop, repeats=START_ROUNDS if not quick else 3)
     figures.append(
@@ -135,6 +121,28 @@ def run(quick: bool) -> dict[str, Any]:
     )
     ratios["node_start_s"] = started.wall
     return report(figures, ratios)
+
+
+def writes(name: str, value: bytes, read_bytes: int, count: int, repeats: int) -> tuple[Figure, float]:
+    """SET of new keys."""
+    data, scans = requests(count, value), 10
+    # Each round writes to a new engine, so that every SET is an insert; making it is not part of the figure.
+    sessions = iter([new_session() for _ in range(repeats + 1)])
+    scanning, setting = measure_in_turns(
+        lambda: [scan(data) for _ in range(scans)], lambda: feed(next(sessions), data, read_bytes), repeats=repeats
+    )
+    rates = setting.cpu_rates(count / 1e6)
+    figure = Figure(
+        name=f"ingest.{name}",
+        value=count / setting.cpu / 1e6,
+        unit="M op/s",
+        baseline="header loop of the same requests",
+        baseline_value=count * scans / scanning.cpu / 1e6,
+        repeats=repeats,
+        samples=rates,
+        note=f"SET, {VALUE_BYTES} B {'JSON' if 'json' in name else 'binary'}, new keys, {VBUCKETS} vbuckets, CPU time",
+    )
+    return figure, median_of_ratios(rates, scanning.cpu_rates(count * scans / 1e6))
 
 
 def reads(count: int, repeats: int) -> list[Figure]:

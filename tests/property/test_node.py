@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dcpstream.errors import FieldError
 from dcpstream.node.engine import COMMANDS
+from dcpstream.node.engine.bulk import bulk_set
 from dcpstream.wire import Feature, Opcode, encode_request
 from tests.unit.node.kit import USUAL, Talker, engine_of, pass_time
 
@@ -120,6 +121,60 @@ def test_the_direct_ways_do_what_the_command_table_does(steps, has_collections):
             answers.append(client.session.take_output())
         assert b"".join(answers[0]) == b"".join(answers[1])
     assert history(direct) == history(by_table)
+
+
+def any_sets(chance: random.Random, client: Talker, count: int) -> bytes:
+    """Many SETs as loaders send them, some of which the bulk way has to leave to others."""
+    parts = []
+    for number in range(count):
+        is_odd = chance.random() < 0.003
+        parts.append(
+            encode_request(
+                chance.choice((Opcode.SETQ, Opcode.GET, Opcode.ADD)) if is_odd else Opcode.SET,
+                vbid=chance.choice((0, 1, 2, 3)) if not is_odd else chance.choice((0, 3, 4, 60000)),
+                opaque=number,
+                cas=chance.choice((0, 1)) if is_odd else 0,
+                datatype=chance.choice((0, 1)),
+                key=client.key(f"key-{chance.getrandbits(20)}"),
+                extras=struct.pack(">II", chance.getrandbits(32), chance.choice((0, 0, 60, 3_000_000_000))),
+                value=chance.choice((b"", b"1", b"plain", b'{"a":[1]}', b"{", b"\xff" * 40)),
+            )
+        )
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("has_collections", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_many_sets_at_once_do_what_the_command_table_does(seed, has_collections, monkeypatch):
+    features = USUAL if has_collections else tuple(code for code in USUAL if code != Feature.COLLECTIONS)
+    if seed == 0:
+        features = tuple(code for code in features if code != Feature.MUTATION_SEQNO)
+    bulk, by_table = (Talker(engine_of(vbuckets=4), features=features) for _ in range(2))
+    by_table.session.fast = {}
+    took = []
+
+    def counted(session, data):
+        used = bulk_set(session, data)
+        took.append(used)
+        return used
+
+    monkeypatch.setattr("dcpstream.node.engine.session.bulk_set", counted)
+    for round_number in range(6):
+        chance = random.Random(seed * 100 + round_number)
+        data = any_sets(chance, bulk, 600) + b"\x80"
+        answers = []
+        for client in (bulk, by_table):
+            pass_time(client.engine, 25)
+            rest, out = data, []
+            while used := client.session.receive(rest):
+                rest = rest[used:]
+                out += client.session.take_output()
+            assert rest == b"\x80"
+            answers.append(b"".join(out))
+        assert answers[0] == answers[1]
+    assert history(bulk) == history(by_table)
+    assert any(took)
+    assert bulk.engine.buckets["default"].dirty == by_table.engine.buckets["default"].dirty
 
 
 def history(client: Talker) -> list[bytes]:

@@ -24,12 +24,16 @@ if TYPE_CHECKING:
 __all__ = ["dcp_stats", "handle_dcp"]
 
 _NOT_OPEN = Refusal(Status.EINVAL, "The command can only be sent on a DCP connection")
+_BAD_DATATYPE = Refusal(Status.EINVAL, "Request datatype invalid")
 _UNORDERED = Refusal(Status.NOT_SUPPORTED, "DCP does not go with unordered execution: do not ask for it in HELLO")
 
 
 def handle_dcp(session: Session, frame: Frame, now: float) -> None:
     """Answer a frame with a DCP opcode; the session is logged in and has a bucket."""
     dcp = session.dcp
+    if frame.is_request and frame.datatype & ~session.datatypes:
+        session.send(refuse(frame, check_shape(frame) or _BAD_DATATYPE))
+        return
     if isinstance(dcp, ProducerConnection | ConsumerConnection):
         dcp.handle(frame, now)
     elif frame.opcode == Opcode.DCP_OPEN:

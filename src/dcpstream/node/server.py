@@ -1,6 +1,6 @@
 """The KV port: sockets around the engine's sessions, on one asyncio loop.
 
-A read of up to 256 KiB is handed to the session in one piece and answered with one write. A client that does not take
+A read of up to 512 KiB is handed to the session in one piece and answered with one write. A client that does not take
 its answers is not read from any more; DCP data is pulled from the session only while the socket takes it. After each
 turn of the loop the engine tells DCP connections what the turn changed.
 """
@@ -17,8 +17,9 @@ from dcpstream.runtime import Clock
 
 logger = logging.getLogger(__name__)
 
-READ_BYTES = 256 * 1024
-"""The receive buffer of a connection; grows while a larger frame comes in."""
+READ_BYTES = 512 * 1024
+"""The receive buffer of a connection; grows while a larger frame comes in. The more requests one read brings, the
+cheaper is each of them; memory is only taken for what was really used of it."""
 PULL_BYTES = 256 * 1024
 """DCP data asked from a session at a time: what a loopback socket's buffer takes in one call."""
 PULLS_PER_TURN = 8

@@ -22,8 +22,8 @@ from dcpstream.wire import Frame
 
 logger = logging.getLogger(__name__)
 
-MAX_CONNECTIONS = 10_000
-"""Sessions at a time; the server's default is 65,000, a test node has fewer descriptors."""
+MAX_CONNECTIONS = 5_000
+"""Sessions at a time, each with a receive buffer; the server's default is 65,000, a test node has fewer descriptors."""
 MAX_BUCKETS = 30
 """Buckets of a node: the server's advice."""
 

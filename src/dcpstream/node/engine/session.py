@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dcpstream.node.engine.bulk import BULK_BYTES, bulk_set
 from dcpstream.node.engine.commands import fault, frame_infos
 from dcpstream.protocol.sasl import ServerLogin
 from dcpstream.wire import (
@@ -48,6 +49,7 @@ MAX_OUTPUT_BYTES = 2 * 1024 * 1024
 NONCE_BITS = 144
 
 _REQUEST = int(Magic.REQUEST)
+_SET = int(Opcode.SET)
 _DCP_FIRST, _DCP_LAST = int(Opcode.DCP_OPEN), int(Opcode.DCP_CACHE_TRANSFER_END)
 _MAGICS = frozenset(int(magic) for magic in Magic)
 _FLEXIBLE = frozenset((int(Magic.FLEX_REQUEST), int(Magic.FLEX_RESPONSE)))
@@ -223,6 +225,8 @@ class Session:
         at, end = 0, len(data)
         fast = self.fast
         unpack = HEADER.unpack_from
+        if end >= BULK_BYTES and _SET in fast and data[1] == _SET and data[0] == _REQUEST:
+            at = bulk_set(self, data)
         while end - at >= HEADER_BYTES:
             magic, opcode, key_length, extras_length, datatype, vbid, body, opaque, cas = unpack(data, at)
             stop = at + HEADER_BYTES + body
@@ -291,8 +295,7 @@ class Session:
             return
         is_dcp = _DCP_FIRST <= frame.opcode <= _DCP_LAST
         if frame.magic in _RESPONSES:
-            if is_dcp and self.dcp is not None:
-                self._to_dcp(frame)
+            self._handle_response(frame, is_dcp)
             return
         command = self.engine.commands.get(frame.opcode)
         if command is None and not is_dcp:
@@ -324,6 +327,17 @@ class Session:
             self.refuse(frame, Status.EACCESS)
         else:
             command.handler(self, frame)
+
+    def _handle_response(self, frame: Frame, is_dcp: bool) -> None:
+        """Take an answer to something that the node asked: only DCP asks, and the push of cluster maps."""
+        if self.user is None:
+            self.close("an answer before the login")
+        elif frame.magic == Magic.SERVER_RESPONSE:
+            return  # to a cluster map that was pushed; nothing follows from it
+        elif self.dcp is not None and (is_dcp or frame.opcode == Opcode.GET_ERROR_MAP):
+            self._to_dcp(frame)
+        else:
+            self.close(f"an answer with opcode 0x{frame.opcode:02x}, which was not asked")
 
     def _to_dcp(self, frame: Frame) -> None:
         self.engine.dcp_handler(self, frame, self.engine.now)

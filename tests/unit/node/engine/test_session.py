@@ -178,9 +178,10 @@ def test_framing_extras_are_checked():
     assert durable.status == Status.DURABILITY_IMPOSSIBLE
 
 
-def test_responses_of_a_client_that_has_no_dcp_are_ignored():
+def test_an_answer_that_nobody_asked_for_closes():
     client = Talker(engine_of())
-    assert client.send(encode_response(Opcode.NOOP) + NOOP)[0].opaque == 5
+    assert client.send(encode_response(Opcode.NOOP) + NOOP) == []
+    assert client.session.is_closing
 
 
 def test_quit_answers_and_closes_and_its_quiet_form_only_closes():
