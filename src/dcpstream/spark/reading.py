@@ -23,10 +23,9 @@ from dcpstream.spark.options import OnRollback, SourceOptions
 from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.schema import arrow_schema, conform
 
-
 WINDOW_BYTES_PER_SEQNO = 64
-"""A task's flow-control window is no larger than this times its seqnos: what a node sends in vain when a vbucket's range
-ends inside a snapshot is then a fifth of what is delivered for rows of 250 bytes, also in small batches."""
+"""A task's flow-control window is no larger than this times its seqnos: what a node sends in vain when a range ends
+inside a snapshot is then at most a fifth of what is delivered for rows of 250 bytes, also in small batches."""
 
 WINDOW_BYTES_MIN = 128 * 1024
 """But no smaller than this: every acknowledgement is a round trip."""
