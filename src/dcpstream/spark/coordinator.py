@@ -13,13 +13,13 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from dcpstream.client.blocking import Cluster
 from dcpstream.client.ranges import Accepted, RollbackTo
 from dcpstream.client.resume import BranchState
 from dcpstream.errors import AuthenticationFailed, ConfigError, ConnectionLost, OffsetError, RollbackRequired
-from dcpstream.model import StreamOffset
+from dcpstream.model import StreamOffset, VbucketMap
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.spark import planner
 from dcpstream.spark.offsets import (
@@ -42,6 +42,31 @@ may leave a vbucket at the very seqno where it was."""
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+
+class BucketView(Protocol):
+    """What the coordinator asks of a cluster; see `dcpstream.client.blocking.Cluster`."""
+
+    @property
+    def map(self) -> VbucketMap:
+        """The newest cluster map."""
+        ...
+
+    def high_seqnos(self) -> dict[int, int]:
+        """Vbucket → high seqno."""
+        ...
+
+    def observe(self, vbids: Iterable[int] | None = None) -> dict[int, BranchState]:
+        """Branch and high seqno of vbuckets, each as one observation."""
+        ...
+
+    def check_positions(self, positions: Mapping[int, StreamOffset]) -> dict[int, Accepted | RollbackTo]:
+        """What the nodes say to positions."""
+        ...
+
+    def close(self) -> None:
+        """Close all connections."""
+        ...
 
 
 def open_cluster(options: SourceOptions) -> Cluster:
@@ -72,14 +97,14 @@ class Coordinator:
         options: SourceOptions,
         *,
         default_start: OffsetSpec,
-        connect: Callable[[SourceOptions], Cluster] = open_cluster,
+        connect: Callable[[SourceOptions], BucketView] = open_cluster,
         clock: Clock | None = None,
     ) -> None:
         self._options = options
         self._start = options.starting_offsets or default_start
         self._connect = connect
         self._clock = clock or SystemClock()
-        self._cluster_or_none: Cluster | None = None
+        self._cluster_or_none: BucketView | None = None
         self._completed: dict[int, StreamOffset] = {}
         self._target: dict[int, int] | None = None
         self._away_since: float | None = None
@@ -260,7 +285,7 @@ class Coordinator:
         return SourceOffset.starting_at(self._options.bucket, self._options.collections, positions)
 
     @property
-    def _cluster(self) -> Cluster:
+    def _cluster(self) -> BucketView:
         if self._cluster_or_none is None:
             self._cluster_or_none = self._connect(self._options)
         return self._cluster_or_none

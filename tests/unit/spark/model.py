@@ -54,7 +54,7 @@ class Copy:
 
     def snapshot_after(self, seqno: int, until: int) -> list[Row]:
         """Deduplicated rows after `seqno`, as one snapshot that ends at `until`."""
-        newest = {key: row for row in self.rows if (key := row[1]) is not None and row[0] <= until}
+        newest = {row[1]: row for row in self.rows if row[0] <= until}
         return sorted(row for row in newest.values() if row[0] > seqno)
 
     def state(self) -> BranchState:

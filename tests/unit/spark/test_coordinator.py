@@ -154,7 +154,7 @@ def test_a_batch_goes_from_start_to_end() -> None:
 )  # fmt: skip
 def test_positions_that_cannot_be_are_refused(option: str, value: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        Setup(**{option: value}).coordinator.batch()
+        Setup(None, **{option: value}).coordinator.batch()
     assert raised.value.option == option
 
 

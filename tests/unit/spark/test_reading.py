@@ -94,7 +94,7 @@ def test_batches_have_exactly_the_types_that_spark_demands(node: dcpstream.Node,
     source = DcpDataSource(access(node, valueFormat=value_format, maxBatchRows="50"))
     demanded = to_arrow_schema(source.schema(), timezone="UTC")
     reader = source.reader(source.schema())
-    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    batches: list[Any] = [batch for part in reader.partitions() for batch in reader.read(part)]
     assert len(batches) > 5
     assert all(batch.schema == demanded and batch.num_rows <= 50 for batch in batches)
     assert sum(batch.num_rows for batch in batches) == 500
