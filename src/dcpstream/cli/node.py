@@ -88,6 +88,8 @@ def node_command(
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     stopping = threading.Event()
+    if ready_file is not None and not ready_file.absolute().parent.is_dir():
+        raise ConfigError("--ready-file", str(ready_file), "a file in a directory that exists")
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         stopping.set()

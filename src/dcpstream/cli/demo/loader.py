@@ -93,6 +93,12 @@ class Loader:
         changes: what to write, in order.
         changes_per_s: pace, None for as fast as it goes.
         hold_at: after so many changes it holds until `release` is called; rising.
+
+    Attributes:
+        written, written_again: changes that were answered, for the first time and after a loss.
+        reconnects: connections after the first.
+        holds: how often it has reached a point where it holds.
+        state: what it is doing.
     """
 
     def __init__(
@@ -107,6 +113,7 @@ class Loader:
         self.written = 0
         self.written_again = 0
         self.reconnects = 0
+        self.holds = 0
         self.state = LoaderState.WAITING
         self._connect = connect
         self._changes: Iterator[Change] = iter(changes)
@@ -205,6 +212,7 @@ class Loader:
     def _hold(self) -> None:
         """Wait for `release`; if the node goes away and comes back meanwhile, repair what it lost."""
         with self._moved:
+            self.holds += 1
             if self._hold_at:
                 self._hold_at.popleft()
         while True:

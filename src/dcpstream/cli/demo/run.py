@@ -43,8 +43,6 @@ NODE_KILLS_MAX = 6
 ROLLBACKS_PRINTED = 3
 """Of each batch; all are counted, and stand in the table `changes`."""
 
-_AT_REST = frozenset({LoaderState.HOLDING, LoaderState.DONE})
-
 
 class Stalled(DcpstreamError):
     """Nothing moves any more."""
@@ -194,24 +192,35 @@ class _Stage:
     def kill_query(self) -> None:
         """Kill -9 the query in the middle of a batch, and start it again from its checkpoint."""
         assert self._query is not None
-        self._until(lambda: self._loader.state in _AT_REST, STALL_TIMEOUT_S, "the loader to get so far")
+        self._until_held(1)
         self._until(
-            lambda: self._committed.batch_id >= 0 and (self._committed.is_batch_open or self._is_level()),
+            lambda: self._committed.batch_id >= 0 and (self._committed.is_batch_open or self._has_caught_up()),
             STALL_TIMEOUT_S,
             "the query to work on a batch",
         )
+        is_held = self._committed.is_batch_open
+        if not is_held:
+            # It was quicker than our look: give it more to do.
+            before = self._loader.written
+            self._loader.release()
+            self._until(
+                lambda: self._committed.is_batch_open or (self._loader.written > before and self._has_caught_up()),
+                STALL_TIMEOUT_S,
+                "the query to work on a batch",
+            )
         middle = f"in the middle of batch {self._committed.batch_id + 1}" if self._committed.is_batch_open else "idle"
         self._query.kill()
         self._mark(f"kill -9 the query, {middle}")
         self._query.start()
-        self._loader.release()
+        if is_held:
+            self._loader.release()
 
     def kill_node(self) -> None:
         """Kill -9 the node while the tables hold what its disk does not, until that has happened once."""
         assert self._query is not None
         self._until(self._query.is_started.is_set, QUERY_START_TIMEOUT_S, "the query to start again")
-        for _ in range(self._attempts_left):
-            self._until(lambda: self._loader.state in _AT_REST, STALL_TIMEOUT_S, "the loader to get so far")
+        for attempt in range(self._attempts_left):
+            self._until_held(2 + attempt)
             if self._loader.state is LoaderState.DONE:
                 break
             self._until(lambda: bool(self._ahead_of_disk()) or self._is_level(), STALL_TIMEOUT_S, "something to lose")
@@ -276,18 +285,28 @@ class _Stage:
         )
         return bool(void)
 
+    def _until_held(self, times: int) -> None:
+        """Wait until the loader holds for the nth time, or has nothing more to write."""
+        self._until(
+            lambda: self._loader.holds >= times or self._loader.state is LoaderState.DONE,
+            STALL_TIMEOUT_S,
+            "the loader to get so far",
+        )
+
     def _ahead_of_disk(self) -> dict[int, int]:
         return ahead_of(self._committed, {vbid: seqnos.persisted for vbid, seqnos in self._seen.items()})
 
-    def _is_level(self) -> bool:
-        """Everything that the node has is on its disk and in the tables."""
+    def _has_caught_up(self) -> bool:
+        """Everything that the node has is in the tables."""
         return bool(self._seen) and all(
-            seqnos.persisted == seqnos.current
-            and vbid in self._committed.positions
-            and self._committed.positions[vbid].seqno >= seqnos.current
+            vbid in self._committed.positions and self._committed.positions[vbid].seqno >= seqnos.current
             for vbid, seqnos in self._seen.items()
             if seqnos.current
         )
+
+    def _is_level(self) -> bool:
+        """Everything that the node has is on its disk and in the tables."""
+        return self._has_caught_up() and all(item.persisted == item.current for item in self._seen.values())
 
     def _is_drained(self) -> bool:
         assert self._watch is not None
