@@ -109,6 +109,8 @@ def test_after_kill_9_what_was_persisted_is_there_on_a_new_branch(tmp_path):
         (["--host", "0.0.0.0"], "password"),
         (["--flush-interval", "-1"], "flush_interval_s"),
         (["--users", "/nonexistent/users.json"], "--users"),
+        (["--ready-file", "/nonexistent/ready.json"], "--ready-file"),
+        (["--bucket", "../elsewhere"], "bucket"),
         (["--nosuch"], "--nosuch"),
         (["--port", "many"], "--port"),
     ],

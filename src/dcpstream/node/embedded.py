@@ -7,6 +7,7 @@ import errno
 import ipaddress
 import json
 import logging
+import re
 import socket
 import threading
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,8 @@ DEFAULT_USERNAME = "Administrator"
 DEFAULT_PASSWORD = "password"
 DEFAULT_FLUSH_INTERVAL_S = 0.05
 """Pause between commits to disk: what a crash may lose, against one sync per pause."""
+_BUCKET_NAME = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9_%.-]{0,99}")
+
 START_TIMEOUT_S = 60.0
 """Longest wait for the store to be opened; 1 M documents take about a second."""
 STOP_TIMEOUT_S = 30.0
@@ -74,6 +77,10 @@ class Node:
     ) -> None:
         if isinstance(buckets, str) or not buckets or not all(buckets):
             raise ConfigError("buckets", buckets, "a list of at least one name")
+        for name in buckets:
+            # The name becomes a directory's, so this is also what keeps a bucket within the data directory.
+            if not _BUCKET_NAME.fullmatch(name):
+                raise ConfigError("bucket", name, "1 to 100 of A-Z a-z 0-9 _ - % . and not a dot at the start")
         if not 1 <= vbuckets <= MAX_VBUCKETS:
             raise ConfigError("vbuckets", vbuckets, f"1 to {MAX_VBUCKETS}")
         if not flush_interval_s > 0:
