@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from dcpstream.model import FailoverEntry, FailoverLog, SnapshotRange, VbucketState
 from dcpstream.runtime import Random, new_vbuuid
+from dcpstream.wire import HEADER
 from dcpstream.wire.block import FrameBlock
 
 if TYPE_CHECKING:
@@ -105,11 +106,19 @@ class VBucket:
 
     def next_cas(self, unix_ns: int) -> int:
         """A CAS above every other of this vbucket: nanoseconds since 1970, the low 16 bits a counter."""
+        if self.max_cas == 0 and self.log.high_seqno:
+            self.max_cas = self._last_cas()
         cas = unix_ns & ~CAS_COUNTER_MASK
         if cas <= self.max_cas:
             cas = self.max_cas + 1
         self.max_cas = cas
         return cas
+
+    def _last_cas(self) -> int:
+        """CAS of the last item: after a restart the clock may be behind the one that gave it."""
+        last = self.log.high_seqno
+        block = self.log.read(last - 1, last, max_bytes=1)
+        return int(HEADER.unpack_from(block.data)[-1]) if block.count else 0
 
     def set_state(self, state: VbucketState, random: Random, *, is_takeover: bool = False) -> None:
         """Change the role; becoming active other than by takeover begins a new branch."""

@@ -11,7 +11,7 @@ from dcpstream.model import VbucketState
 from dcpstream.node.engine.vbucket import MEMORY_ITEMS
 from dcpstream.store import DiskBucketStore
 from dcpstream.wire import Opcode, Status, decode_failover_log, decode_vbucket_seqnos, encode_request
-from tests.unit.node.kit import USUAL, SeededRandom, Talker, engine_of
+from tests.unit.node.kit import USUAL, SeededRandom, Talker, engine_of, pass_time
 
 
 @pytest.fixture
@@ -214,6 +214,17 @@ def test_an_unclean_store_begins_new_branches(tmp_path):
         assert (client.get("a").status, client.get("b").status) == (0, Status.KEY_ENOENT)
     with DiskBucketStore(tmp_path / "bucket", 2) as store:
         assert failover_log(Talker(engine_of(store))) == after
+
+
+def test_cas_rises_over_a_restart_with_a_clock_that_is_behind(tmp_path):
+    with DiskBucketStore(tmp_path / "bucket", 1) as store:
+        client = Talker(engine_of(store))
+        pass_time(client.engine, 1000)
+        before = client.set("k", b"1").cas
+    with DiskBucketStore(tmp_path / "bucket", 1) as store:
+        client = Talker(engine_of(store))
+        assert client.set("k", b"2").cas == before + 1
+        assert client.set("l", b"2").cas == before + 2
 
 
 def test_deleted_vbuckets_stay_away_after_a_restart(tmp_path):
