@@ -70,6 +70,7 @@ class Shell:
 
     def batches(self, take: Callable[[Any], bool] = lambda _: True, *, ack: bool = False, **options: Any) -> list[Any]:
         """Batches until the stream ends or `take` says no."""
+        pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
         if self.kind == "blocking":
             return self._blocking(take, ack, options)
         return asyncio.run(asyncio.wait_for(self._async(take, ack, options), 60))
@@ -154,6 +155,7 @@ def test_single_changes(shell: Shell, kv: KvClient) -> None:
 
 
 def test_a_stream_from_now_sees_what_comes(shell: Shell, kv: KvClient) -> None:
+    pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
     fill(kv, 50)
     seen: list[str] = []
 
@@ -260,7 +262,7 @@ def test_who_is_not_let_in_is_told_why(
 ) -> None:
     began = time.monotonic()
     with pytest.raises(error, match=text):
-        Shell(kind, node.connection_string, **options).batches()
+        Shell(kind, node.connection_string, **options).changes()
     assert time.monotonic() - began < 4
 
 
@@ -272,17 +274,17 @@ def free_port() -> int:
 def test_nobody_there(kind: str) -> None:
     port = free_port()
     with pytest.raises(ConnectTimeout, match=rf"127\.0\.0\.1:{port}: cannot connect"):
-        Shell(kind, f"127.0.0.1:{port}", connect_timeout_s=0.5).batches()
+        Shell(kind, f"127.0.0.1:{port}", connect_timeout_s=0.5).changes()
 
 
 def test_somebody_who_says_nothing(kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(ConnectTimeout):
-        Shell(kind, f"127.0.0.1:{listener.getsockname()[1]}", connect_timeout_s=0.5).batches()
+        Shell(kind, f"127.0.0.1:{listener.getsockname()[1]}", connect_timeout_s=0.5).changes()
 
 
 def test_the_wrong_port(kind: str, node: dcpstream.Node) -> None:
     with pytest.raises(ConnectTimeout, match="is it the data port"):
-        Shell(kind, f"127.0.0.1:{node.mgmt_port}", connect_timeout_s=0.5).batches()
+        Shell(kind, f"127.0.0.1:{node.mgmt_port}", connect_timeout_s=0.5).changes()
 
 
 @pytest.mark.parametrize(
@@ -412,6 +414,7 @@ def test_a_rollback_as_a_row(kind: str, tmp_path: Path) -> None:
 
 def test_the_loop_goes_on_while_the_user_works(node: dcpstream.Node, kv: KvClient) -> None:
     """Between two batches probes are answered and data is taken in, up to the window."""
+    pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
     fill(kv, 10)
 
     async def main() -> list[str]:
@@ -460,6 +463,7 @@ def test_a_vbucket_that_nobody_serves_is_missing(node: dcpstream.Node, kv: KvCli
 
 
 def rows_of(cluster: Cluster, ranges: list[VbucketRange], **options: Any) -> list[tuple[int, int]]:
+    pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
     result: list[tuple[int, int]] = []
     for batch in cluster.read_ranges(ranges, **options):
         assert isinstance(batch, ReadBatch)
@@ -470,6 +474,7 @@ def rows_of(cluster: Cluster, ranges: list[VbucketRange], **options: Any) -> lis
 
 def test_planned_ranges_join_without_gap_or_overlap(node: dcpstream.Node, kv: KvClient) -> None:
     fill(kv, 400)
+    pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
     with Cluster(node.connection_string, **LOGIN) as cluster:
         states = cluster.observe()
         starts = dict.fromkeys(range(VBUCKETS), StreamOffset.ZERO)
@@ -488,6 +493,7 @@ def test_planned_ranges_join_without_gap_or_overlap(node: dcpstream.Node, kv: Kv
 
 
 def test_a_reader_that_is_left_in_the_middle_does_not_disturb_the_next(node: dcpstream.Node, kv: KvClient) -> None:
+    pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
     kv.set_many((f"doc {number}", bytes(10_000)) for number in range(1000))
     with Cluster(node.connection_string, **LOGIN) as cluster:
         ranges = [VbucketRange(vbid, StreamOffset.ZERO, end) for vbid, end in cluster.high_seqnos().items()]
@@ -561,5 +567,36 @@ def test_a_name_with_several_addresses(kind: str, node: dcpstream.Node, kv: KvCl
 
 
 def test_a_name_that_is_none(kind: str) -> None:
-    with pytest.raises(ConnectTimeout, match="nowhere.invalid"):
-        Shell(kind, "nowhere.invalid", connect_timeout_s=0.5).batches()
+    with pytest.raises(ConnectTimeout, match=r"nowhere\.invalid"):
+        Shell(kind, "nowhere.invalid", connect_timeout_s=0.5).changes()
+
+
+def test_cuts_of_single_changes_too(kind: str, proxy: Proxy, kv: KvClient) -> None:
+    keys = fill(kv, 2000)
+    calm = (10**9,) * (1 if kind == "blocking" else 2)
+    proxy.cut_after(*calm, 3_000, 700, 40_000, 2_500, 60_000)
+    changes = Shell(kind, proxy.connection_string).changes(end="latest")
+    assert sorted(change.key.decode() for change in changes) == sorted(keys)
+
+
+def test_kv_waits_for_a_vbucket_and_keeps_the_order_of_its_keys(kv: KvClient, node: dcpstream.Node) -> None:
+    """What was refused while the vbucket had no active copy is repeated, and so is what came later on its keys."""
+    vbid = kv.vbucket_of("moving")
+    with KvClient(node.connection_string, **LOGIN) as administrator:
+
+        def items() -> Iterator[tuple[str, str]]:
+            for number in range(6000):
+                if number == 1500:
+                    administrator._link_for(vbid).ask(encode_request(Opcode.SET_VBUCKET, vbid=vbid, extras=b"\x02"))
+                    timer.start()
+                yield "moving", str(number)
+
+        def activate() -> None:
+            administrator._link_for(vbid).ask(encode_request(Opcode.SET_VBUCKET, vbid=vbid, extras=b"\x01"))
+
+        timer = threading.Timer(0.1, activate)
+        assert len(kv.set_many(items())) == 6000
+        timer.join(10)
+    document = kv.get("moving")
+    assert document is not None
+    assert document.value == b"5999"

@@ -7,7 +7,6 @@ operation but one for progress. Requests are built and answers are read many at 
 from __future__ import annotations
 
 import json
-import socket
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -16,19 +15,18 @@ from typing import NamedTuple
 
 from dcpstream.client import connection_string as connection_strings
 from dcpstream.client.handshake import Handshake, Login
+from dcpstream.client.kv_link import Answered, KvLink
 from dcpstream.client.topology import parse_config
 from dcpstream.errors import (
     ConfigError,
     ConnectionLost,
     ConnectTimeout,
     DcpstreamError,
-    DeadConnection,
-    NotMyVbucket,
     RemoteProtocolError,
 )
 from dcpstream.model import Manifest, NodeAddress, VbucketMap, vbucket_of_key
 from dcpstream.runtime import Clock, Random, SystemClock, SystemRandom
-from dcpstream.wire import Feature, Frame, FrameReader, Opcode, Status, encode_request, leb128_encode
+from dcpstream.wire import Opcode, Status, encode_request, leb128_encode
 from dcpstream.wire.status import status_error
 
 WINDOW_OPS = 1000
@@ -40,27 +38,20 @@ WINDOW_BYTES = 1024 * 1024
 CONNECT_TIMEOUT_S = 10.0
 """Limit for making a connection with authentication."""
 
-ANSWER_TIMEOUT_S = 30.0
-"""How long a node may be silent while it owes answers."""
-
 RETRIES_MAX = 100
 """Attempts of an operation that the node puts off; with the pauses between them about 20 s."""
 
 RETRY_PAUSE_S = 0.2
 """Longest pause between such attempts."""
 
-RECEIVE_BYTES = 256 * 1024
-
 _HEADER = struct.Struct(">BBHBBHIIQ")
 _SET_EXTRAS = struct.Struct(">II")
 _SET_HEADER = struct.Struct(">BBHBBHIIQII")
-_ANSWER = struct.Struct(">BBHBBHI")
 _TOKEN = struct.Struct(">QQ")
 _U64 = struct.Struct(">Q")
 _U32 = struct.Struct(">I")
 _OBSERVED = struct.Struct(">BHQQQ")
 _OBSERVED_OLD = struct.Struct(">QQ")
-_HEADER_BYTES = 24
 _LATER = frozenset((Status.TMPFAIL, Status.ENOMEM, Status.BUSY, Status.LOCKED, Status.NOT_MY_VBUCKET))
 
 Key = str | bytes
@@ -120,15 +111,6 @@ class _Operation(NamedTuple):
     request: bytes
 
 
-class _Answered(NamedTuple):
-    status: int
-    datatype: int
-    cas: int
-    extras: bytes
-    value: bytes
-    key: bytes = b""
-
-
 class KvClient:
     """Documents of one collection.
 
@@ -159,9 +141,8 @@ class KvClient:
         self._clock: Clock = SystemClock()
         self._random: Random = SystemRandom()
         self._map: VbucketMap | None = None
-        self._links: dict[str, _Link] = {}
+        self._links: dict[str, KvLink] = {}
         self._prefix: bytes | None = None
-        self._repeated: set[bytes] = set()
 
     @property
     def map(self) -> VbucketMap:
@@ -346,72 +327,83 @@ class KvClient:
                 self._prefix = leb128_encode(manifest.resolve(self._collection).collection_id)
         return self._prefix
 
-    def _run(self, operations: Iterator[_Operation]) -> Iterator[tuple[_Operation, _Answered]]:
+    def _run(self, operations: Iterator[_Operation]) -> Iterator[tuple[_Operation, Answered]]:
         """Each operation with its answer, in order; two windows are on the way at a time."""
-        self._repeated.clear()
-        previous: list[tuple[_Link, list[int]]] = []
-        previous_window: list[_Operation] = []
+        waiting: list[tuple[list[_Operation], list[tuple[KvLink, list[int]]]]] = []
+        is_clean = False
         try:
             while True:
                 window = _window(operations)
-                sent = self._send(window)
-                if previous_window:
-                    yield from self._collect(previous_window, previous)
-                if not window:
-                    return
-                previous, previous_window = sent, window
-        except ConnectionLost:
-            self.close()
-            raise
-        except GeneratorExit:
-            # Answers that nobody will read are under way.
-            self.close()
-            raise
+                if window:
+                    waiting.append((window, self._send(window)))
+                if not waiting:
+                    break
+                if len(waiting) == 1 and window:
+                    continue
+                done = [waiting.pop(0)]
+                answers = [self._read(*done[0])]
+                if self._were_put_off(answers[0]):
+                    # Nothing else may be on the way while single operations are repeated.
+                    done += waiting
+                    answers += [self._read(*rest) for rest in waiting]
+                    waiting.clear()
+                    self._repeat([operation for part, _ in done for operation in part], answers)
+                for (part, _), part_answers in zip(done, answers, strict=True):
+                    yield from zip(part, part_answers, strict=True)
+            is_clean = True
+        finally:
+            if not is_clean:
+                # Answers that nobody will read may be under way.
+                self.close()
 
-    def _send(self, window: list[_Operation]) -> list[tuple[_Link, list[int]]]:
-        by_link: dict[_Link, list[int]] = {}
+    def _send(self, window: list[_Operation]) -> list[tuple[KvLink, list[int]]]:
+        by_link: dict[KvLink, list[int]] = {}
         for index, operation in enumerate(window):
             by_link.setdefault(self._link_for(operation.vbid), []).append(index)
         for link, indexes in by_link.items():
             link.send(b"".join([window[index].request for index in indexes]))
         return list(by_link.items())
 
-    def _collect(
-        self, window: list[_Operation], sent: list[tuple[_Link, list[int]]]
-    ) -> Iterator[tuple[_Operation, _Answered]]:
-        answers: list[_Answered | None] = [None] * len(window)
-        again: list[int] = []
+    def _read(self, window: list[_Operation], sent: list[tuple[KvLink, list[int]]]) -> list[Answered]:
+        if len(sent) == 1:
+            return sent[0][0].answers(len(window))
+        answers: list[Answered | None] = [None] * len(window)
         for link, indexes in sent:
             for index, answer in zip(indexes, link.answers(len(indexes)), strict=True):
                 answers[index] = answer
-                # What was put off in the window before was repeated after this one was sent: its keys' later writes
-                # must be repeated too, or the older one would win.
-                if answer.status in _LATER or window[index].key in self._repeated:
-                    again.append(index)
-                    if answer.status == Status.NOT_MY_VBUCKET:
-                        self._take_map(answer.value, link.address)
-        self._repeated = {window[index].key for index in again}
-        if again:
-            self._again(window, answers, sorted(again))
-        for operation, done in zip(window, answers, strict=True):
-            assert done is not None
-            yield operation, done
+        return [answer for answer in answers if answer is not None]
 
-    def _again(self, window: list[_Operation], answers: list[_Answered | None], again: list[int]) -> None:
-        """Repeat operations that were put off, each with the later ones on its key, one by one and in order."""
-        first = {window[index].key: index for index in reversed(again)}
-        for index, operation in enumerate(window):
-            if index < first.get(operation.key, len(window)):
-                continue
-            for attempt in range(RETRIES_MAX):
-                link = self._link_for(operation.vbid)
-                answer = link.exchange(operation.request)
-                answers[index] = answer
-                if answer.status not in _LATER:
-                    break
-                if answer.status == Status.NOT_MY_VBUCKET and not self._take_map(answer.value, link.address):
-                    self._take_map(link.ask(encode_request(Opcode.GET_CLUSTER_CONFIG)).value, link.address)
-                link.pause(min(RETRY_PAUSE_S, 0.01 * 2**attempt))
+    @staticmethod
+    def _were_put_off(answers: list[Answered]) -> bool:
+        return any(answer.status in _LATER for answer in answers)
+
+    def _repeat(self, operations: list[_Operation], windows: list[list[Answered]]) -> None:
+        """Repeat what was put off, one by one and in order, each with the later operations on its key.
+
+        The later ones may have been carried out already; without repeating them the older one would win.
+        """
+        keys: set[bytes] = set()
+        number = 0
+        for answers in windows:
+            for index, answer in enumerate(answers):
+                operation = operations[number]
+                number += 1
+                if answer.status in _LATER:
+                    keys.add(operation.key)
+                if operation.key in keys:
+                    answers[index] = self._insist(operation)
+
+    def _insist(self, operation: _Operation) -> Answered:
+        """One operation, tried until it is not put off any more, or too often."""
+        for attempt in range(RETRIES_MAX):
+            link = self._link_for(operation.vbid)
+            answer = link.exchange(operation.request)
+            if answer.status not in _LATER:
+                return answer
+            if answer.status == Status.NOT_MY_VBUCKET and not self._take_map(answer.value, link.address):
+                self._take_map(link.ask(encode_request(Opcode.GET_CLUSTER_CONFIG)).value, link.address)
+            link.pause(min(RETRY_PAUSE_S, 0.01 * 2**attempt))
+        raise _refused(operation, answer)
 
     def _take_map(self, text: bytes, origin: NodeAddress) -> bool:
         if not text:
@@ -425,13 +417,14 @@ class KvClient:
             return True
         return False
 
-    def _link_for(self, vbid: int) -> _Link:
+    def _link_for(self, vbid: int) -> KvLink:
         address = self.map.active_node(vbid)
         if address is None:
-            raise NotMyVbucket(f"no node has vbucket {vbid} active", status=Status.NOT_MY_VBUCKET, vbid=vbid)
+            # Nobody has it now: any node will say so, and the operation is repeated later.
+            return next(iter(self._links.values()), None) or self._connect_any()
         return self._links.get(str(address)) or self._connect(address)
 
-    def _connect_any(self) -> _Link:
+    def _connect_any(self) -> KvLink:
         errors = []
         for address in dict.fromkeys((*self._parsed.seeds, *(self._map.nodes if self._map is not None else ()))):
             try:
@@ -442,8 +435,8 @@ class KvClient:
             f"no node could be reached: {'; '.join(errors)}. Is it running, and is this its data port?"
         )
 
-    def _connect(self, address: NodeAddress) -> _Link:
-        link = _Link(address, self._connect_timeout_s, self._clock)
+    def _connect(self, address: NodeAddress) -> KvLink:
+        link = KvLink(address, self._connect_timeout_s, self._clock)
         try:
             config = link.shake_hands(
                 Handshake(self._login, address, self._random.getrandbits(192).to_bytes(24, "big"))
@@ -454,137 +447,6 @@ class KvClient:
         self._links[str(address)] = link
         self._take_map(config, address)
         return link
-
-
-class _Link:
-    """One connection to a node."""
-
-    def __init__(self, address: NodeAddress, connect_timeout_s: float, clock: Clock) -> None:
-        self.address = address
-        self.has_collections = False
-        self._deadline = clock.monotonic() + connect_timeout_s
-        self._clock = clock
-        self._received = bytearray()
-        try:
-            self._socket = socket.create_connection((address.host, address.kv_port), timeout=connect_timeout_s)
-        except OSError as error:
-            raise ConnectTimeout(f"cannot connect to {address}: {error.strerror or error}", cause=error) from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def shake_hands(self, handshake: Handshake) -> bytes:
-        """Do the handshake; returns the cluster map's JSON."""
-        reader = FrameReader()
-        self.send(handshake.start())
-        while not handshake.is_done:
-            if self._clock.monotonic() >= self._deadline:
-                raise ConnectTimeout(f"{self.address} did not let us in in time")
-            try:
-                reader.receive_data(self._receive())
-                frames = list(reader.frames())
-            except DeadConnection as error:
-                raise ConnectTimeout(f"{self.address} did not let us in in time", cause=error) from error
-            except DcpstreamError as error:
-                if isinstance(error, ConnectionLost):
-                    raise
-                raise RemoteProtocolError(
-                    f"{self.address} does not speak this protocol; is it the data port? ({error})"
-                ) from error
-            for frame in frames:
-                self.send(handshake.receive(frame))
-        self.has_collections = Feature.COLLECTIONS in handshake.granted
-        self._socket.settimeout(ANSWER_TIMEOUT_S)
-        return handshake.config
-
-    def send(self, data: bytes) -> None:
-        """Send all of it."""
-        if not data:
-            return
-        try:
-            self._socket.sendall(data)
-        except TimeoutError as error:
-            raise DeadConnection(f"{self.address} takes no more data", cause=error) from error
-        except OSError as error:
-            raise ConnectionLost(f"{self.address}: {error.strerror or error}", cause=error) from error
-
-    def ask(self, request: bytes) -> Frame:
-        """One request that must succeed; nothing else may be on the way."""
-        answer = self.exchange(request)
-        frame = Frame(0x81, request[1], value=answer.value)
-        if answer.status != Status.SUCCESS:
-            raise status_error(answer.status, opcode=request[1])
-        return frame
-
-    def exchange(self, request: bytes) -> _Answered:
-        """Send one request; its answer."""
-        self.send(request)
-        return self.answers(1)[0]
-
-    def answers(self, count: int) -> list[_Answered]:
-        """The next answers, which come in the order of the requests."""
-        buffer = self._received
-        result: list[_Answered] = []
-        at = 0
-        unpack = _ANSWER.unpack_from
-        for _ in range(count):
-            while len(buffer) - at < _HEADER_BYTES:
-                del buffer[:at]
-                at = 0
-                buffer += self._receive()
-            magic, _, key_length, extras_length, datatype, status, body = unpack(buffer, at)
-            end = at + _HEADER_BYTES + body
-            while len(buffer) < end:
-                del buffer[:at]
-                end -= at
-                at = 0
-                buffer += self._receive()
-            framing = 0
-            if magic == 0x18:
-                framing, key_length = key_length >> 8, key_length & 0xFF
-            elif magic != 0x81:
-                raise RemoteProtocolError(f"{self.address} sent a frame with magic 0x{magic:02x} as an answer")
-            extras_at = at + _HEADER_BYTES + framing
-            key_at = extras_at + extras_length
-            value_at = key_at + key_length
-            result.append(
-                _Answered(
-                    status,
-                    datatype,
-                    _U64.unpack_from(buffer, at + 16)[0],
-                    bytes(buffer[extras_at:key_at]),
-                    bytes(buffer[value_at:end]) if value_at < end else b"",
-                    bytes(buffer[key_at:value_at]) if key_length else b"",
-                )
-            )
-            at = end
-        del buffer[:at]
-        return result
-
-    def pause(self, seconds: float) -> None:
-        """Wait, on the socket: there is nothing to read."""
-        self._socket.settimeout(seconds)
-        try:
-            data = self._socket.recv(1, socket.MSG_PEEK)
-            if not data:
-                raise ConnectionLost(f"{self.address} closed the connection")
-        except TimeoutError:
-            pass
-        finally:
-            self._socket.settimeout(ANSWER_TIMEOUT_S)
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
-
-    def _receive(self) -> bytes:
-        try:
-            data = self._socket.recv(RECEIVE_BYTES)
-        except TimeoutError as error:
-            raise DeadConnection(f"{self.address} did not answer in time", cause=error) from error
-        except OSError as error:
-            raise ConnectionLost(f"{self.address}: {error.strerror or error}", cause=error) from error
-        if not data:
-            raise ConnectionLost(f"{self.address} closed the connection")
-        return data
 
 
 def _bytes(key: Key) -> bytes:
@@ -602,7 +464,7 @@ def _window(operations: Iterator[_Operation]) -> list[_Operation]:
     return result
 
 
-def _refused(operation: _Operation, answer: _Answered) -> DcpstreamError:
+def _refused(operation: _Operation, answer: Answered) -> DcpstreamError:
     return status_error(
         answer.status, opcode=operation.opcode, vbid=operation.vbid, context=f"key {operation.key[:100]!r}"
     )

@@ -33,6 +33,7 @@ def encoded(messages: list[tuple[str, int, bytes]]) -> bytes:
 
 @given(messages=MESSAGES, tail=st.integers(0, 23))
 def test_frames_and_columns_answer_the_same(messages: list[tuple[str, int, bytes]], tail: int) -> None:
+    pytest.importorskip("pyarrow", reason="Arrow columns need numpy and pyarrow")
     data = bytearray(encoded(messages) + b"\x80" + bytes(tail))
     stop = len(data)
     frames, frames_end = FrameDecoder().decode(data, 0, stop)

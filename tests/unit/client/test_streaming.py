@@ -1,0 +1,129 @@
+"""Options of a stream: where vbuckets begin and end, what is saved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from dcpstream.client.offsets import SavedOffset
+from dcpstream.client.ranges import RollbackEvent, VbucketRange
+from dcpstream.client.reader import RollbackPolicy
+from dcpstream.client.resume import BranchState
+from dcpstream.client.streaming import Positions, StreamOptions, rollback_change
+from dcpstream.errors import ConfigError
+from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
+
+LOG = FailoverLog.of((0xA, 0))
+OBSERVED = {vbid: BranchState(0xA, 10 * vbid, LOG) for vbid in range(4)}
+
+
+class Store:
+    """An offset store in memory."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, SavedOffset] = {}
+
+    def load(self) -> dict[int, SavedOffset]:
+        return dict(self.records)
+
+    def save(self, offsets: Mapping[int, SavedOffset]) -> None:
+        self.records.update(offsets)
+
+
+def options(**changed: Any) -> StreamOptions:
+    values: dict[str, Any] = {
+        "start": "earliest",
+        "end": None,
+        "store": None,
+        "collections": None,
+        "value_format": "binary",
+        "columns": None,
+        "on_rollback": "fail",
+        "members": (0, 1),
+        "max_batch_rows": 10,
+        "arrow": False,
+    }
+    return StreamOptions(**{**values, **changed})
+
+
+def at(seqno: int) -> StreamOffset:
+    return StreamOffset(0xA, seqno, seqno, seqno)
+
+
+def test_from_the_beginning_for_ever() -> None:
+    assert options().ranges(2, {}, {}) == [
+        VbucketRange(0, StreamOffset.ZERO, MAX_SEQNO),
+        VbucketRange(1, StreamOffset.ZERO, MAX_SEQNO),
+    ]
+    assert not options().needs_observation
+
+
+def test_from_now_until_now() -> None:
+    chosen = options(start="latest", end="latest")
+    assert chosen.needs_observation
+    assert chosen.ranges(4, {}, OBSERVED)[2] == VbucketRange(2, at(20), 20, (), 0xA)
+
+
+def test_what_was_saved_goes_before_the_start() -> None:
+    saved = {1: SavedOffset(at(7), (at(3),))}
+    parts = options(start="latest").ranges(2, saved, OBSERVED)
+    assert parts[0].start == at(0)
+    assert (parts[1].start, parts[1].earlier) == (at(7), (at(3),))
+
+
+def test_positions_and_ends_by_vbucket() -> None:
+    parts = options(start={1: at(5)}, end={1: 9, 2: 4}).ranges(4, {}, {})
+    assert parts == [VbucketRange(1, at(5), 9), VbucketRange(2, StreamOffset.ZERO, 4)]
+
+
+def test_a_start_above_now_is_kept_for_the_node_to_judge() -> None:
+    (part,) = options(start={1: at(50)}, end="latest", members=(1, 4)).ranges(4, {}, OBSERVED)
+    assert (part.start.seqno, part.end_seqno) == (50, 10)
+
+
+def test_members() -> None:
+    assert options(members=(1, 3)).own_vbuckets(8) == [1, 4, 7]
+
+
+def test_a_vbucket_without_an_observation() -> None:
+    with pytest.raises(ConfigError, match="vbucket 5"):
+        options(end="latest").ranges(6, {}, {**OBSERVED, 4: OBSERVED[0]})
+
+
+def test_policies() -> None:
+    assert options().policy is RollbackPolicy.FAIL
+    assert options(on_rollback="rewind").policy is RollbackPolicy.REWIND
+    assert options(on_rollback=print).policy is RollbackPolicy.REWIND
+
+
+def test_a_store_can_be_the_start() -> None:
+    store, other = Store(), Store()
+    assert options(start=store).offset_store is store
+    assert options(store=other).offset_store is other
+    assert options().offset_store is None
+
+
+def test_saved_records_carry_the_positions_before_them() -> None:
+    store = Store()
+    positions = Positions([VbucketRange(0, at(3), MAX_SEQNO, (at(1),))], store)
+    positions.save({0: at(5)})
+    assert store.records == {0: SavedOffset(at(5), (at(1),))}
+    positions.save({0: at(9)})
+    assert store.records == {0: SavedOffset(at(9), (at(5), at(1)))}
+    positions.save({0: at(4)})  # rolled back
+    assert store.records == {0: SavedOffset(at(4), (at(1),))}
+
+
+def test_a_rollback_as_a_change() -> None:
+    change = rollback_change(RollbackEvent(3, 9, 2**63, 1, 2**64 - 1, at(2)))
+    assert (change.op, change.vbid, change.seqno, change.vbuuid) == ("rollback", 3, 2**63, 2**64 - 1)
+    assert change.value is not None
+    assert json.loads(change.value) == {
+        "from_seqno": "9",
+        "to_seqno": str(2**63),
+        "old_vbuuid": "1",
+        "new_vbuuid": str(2**64 - 1),
+    }
