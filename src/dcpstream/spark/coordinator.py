@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 from dcpstream.client.blocking import Cluster
 from dcpstream.client.ranges import Accepted, RollbackTo
 from dcpstream.client.resume import BranchState
-from dcpstream.errors import AuthenticationFailed, ConfigError, ConnectionLost, OffsetError, RollbackRequired
+from dcpstream.errors import AuthenticationFailed, ConnectionLost, OffsetError, RollbackRequired
 from dcpstream.model import StreamOffset, VbucketMap
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.spark import planner
@@ -27,11 +27,10 @@ from dcpstream.spark.offsets import (
     StartMarker,
     VbucketOffset,
     is_start_marker,
-    user_position,
-    user_seqno,
 )
 from dcpstream.spark.options import OffsetSpec, OnRollback, RewindTo, SourceOptions
 from dcpstream.spark.planner import PlannedRange
+from dcpstream.spark.starting import end_seqnos, require_all, start_positions
 
 RETRY_INTERVAL_S = 0.2
 """Pause between two questions to a cluster that does not answer."""
@@ -142,7 +141,7 @@ class Coordinator:
 
         def ask() -> dict[int, int]:
             high_seqnos = self._cluster.high_seqnos()
-            self._require_all(high_seqnos)
+            require_all(high_seqnos, self._cluster.map.vbucket_count)
             return high_seqnos
 
         self._target = self._patiently(ask)
@@ -195,13 +194,12 @@ class Coordinator:
         Its bounds begin at 0, so they hold for every start, and it has no recorded positions.
         """
         states = self._patiently(lambda: self._observe(None))
-        vbids = range(self._cluster.map.vbucket_count)
-        self._require_all(states)
+        require_all(states, self._cluster.map.vbucket_count)
         positions = {
             vbid: StreamOffset(states[vbid].vbuuid, states[vbid].high_seqno, 0, None)
             if states[vbid].high_seqno
             else StreamOffset.ZERO
-            for vbid in vbids
+            for vbid in states
         }
         end = SourceOffset.starting_at(self._options.bucket, self._options.collections, positions)
         return end.based_on(self._patiently(self.resolve_start)).to_json()
@@ -215,14 +213,7 @@ class Coordinator:
         start = self._patiently(self.resolve_start)
         self.freeze_target()
         assert self._target is not None
-        ending = self._options.ending_offsets
-        if ending.kind == "positions":
-            for vbid, data in ending.positions.items():
-                seqno = self._user(user_seqno, "endingOffsets", data)
-                high = self._target.get(vbid)
-                if high is None or seqno > high:
-                    raise ConfigError("endingOffsets", f"{vbid}: {seqno}", f"at most the vbucket's high seqno, {high}")
-                self._target[vbid] = seqno
+        self._target = end_seqnos(self._options.ending_offsets, self._target)
         return start, self._patiently(lambda: self._plan(start, None))
 
     def ranges(self, start_data: Any, end_data: Any) -> list[PlannedRange]:
@@ -260,28 +251,10 @@ class Coordinator:
     def resolve_start(self) -> SourceOffset:
         """Positions for the start marker."""
         spec = self._start
-        vbids = range(self._cluster.map.vbucket_count)
-        positions: dict[int, StreamOffset] = dict.fromkeys(vbids, StreamOffset.ZERO)
-        if spec.kind == "latest":
-            states = self._observe(None)
-            self._require_all(states)
-            for vbid, state in states.items():
-                if state.high_seqno:
-                    high = state.high_seqno
-                    positions[vbid] = StreamOffset(state.vbuuid, high, high, high)
-        elif spec.kind == "positions":
-            states = self._observe(spec.positions)
-            for vbid, data in spec.positions.items():
-                if vbid not in positions:
-                    raise ConfigError("startingOffsets", vbid, f"vbuckets below {len(positions)}")
-                if vbid not in states:
-                    raise ConnectionLost(f"no node has vbucket {vbid} active now, so its branch is not known")
-                vbuuid = states[vbid].vbuuid
-
-                def read(value: Any, vbuuid: int = vbuuid) -> StreamOffset:
-                    return user_position(value, vbuuid_of_branch=vbuuid)
-
-                positions[vbid] = self._user(read, "startingOffsets", data)
+        observed: dict[int, BranchState] = {}
+        if spec.kind != "earliest":
+            observed = self._observe(spec.positions or None)
+        positions = start_positions(spec, self._cluster.map.vbucket_count, observed)
         return SourceOffset.starting_at(self._options.bucket, self._options.collections, positions)
 
     @property
@@ -377,20 +350,6 @@ class Coordinator:
                 f"The checkpoint's offset has {len(offset.vbuckets)} vbuckets, bucket {self._options.bucket!r} "
                 f"has {count}: it is another bucket by now. Start with another checkpointLocation and empty tables."
             )
-
-    def _require_all(self, known: Mapping[int, object]) -> None:
-        missing = [vbid for vbid in range(self._cluster.map.vbucket_count) if vbid not in known]
-        if missing:
-            shown = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
-            raise ConnectionLost(
-                f"{len(missing)} vbuckets ({shown}) of bucket {self._options.bucket!r} have no active node that answers"
-            )
-
-    def _user(self, read: Callable[[Any], T], option: str, data: Any) -> T:
-        try:
-            return read(data)
-        except ValueError as error:
-            raise ConfigError(option, data, f"a seqno or a position ({error})") from None
 
     def _patiently(self, ask: Callable[[], T]) -> T:
         """Ask until there is an answer, for as long as idleTimeout says."""

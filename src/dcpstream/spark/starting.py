@@ -1,0 +1,88 @@
+"""Where a query starts and a batch ends: the user's words, resolved against what the cluster says.
+
+Pure functions over observations.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from dcpstream.client.resume import BranchState
+from dcpstream.errors import ConfigError, ConnectionLost
+from dcpstream.model import StreamOffset
+from dcpstream.spark.offsets import user_position, user_seqno
+from dcpstream.spark.options import OffsetSpec
+
+T = TypeVar("T")
+
+
+def start_positions(
+    spec: OffsetSpec, vbucket_count: int, observed: Mapping[int, BranchState]
+) -> dict[int, StreamOffset]:
+    """A position for every vbucket.
+
+    Args:
+        spec: startingOffsets. Vbuckets that its positions leave out start at the beginning.
+        vbucket_count: of the bucket.
+        observed: of all vbuckets for "latest", of the named ones for positions; not used for "earliest".
+
+    Raises:
+        ConfigError: a position cannot be.
+        ConnectionLost: a vbucket that is needed was not observed.
+    """
+    positions: dict[int, StreamOffset] = dict.fromkeys(range(vbucket_count), StreamOffset.ZERO)
+    if spec.kind == "latest":
+        require_all(observed, vbucket_count)
+        for vbid, state in observed.items():
+            if state.high_seqno:
+                high = state.high_seqno
+                positions[vbid] = StreamOffset(state.vbuuid, high, high, high)
+    for vbid, data in spec.positions.items():
+        if vbid not in positions:
+            raise ConfigError("startingOffsets", vbid, f"vbuckets below {vbucket_count}")
+        if vbid not in observed:
+            raise ConnectionLost(f"no node has vbucket {vbid} active now, so its branch is not known")
+        read = functools.partial(user_position, vbuuid_of_branch=observed[vbid].vbuuid)
+        positions[vbid] = _read("startingOffsets", data, read)
+    return positions
+
+
+def end_seqnos(spec: OffsetSpec, high_seqnos: Mapping[int, int]) -> dict[int, int]:
+    """The last seqno to read of every vbucket.
+
+    Args:
+        spec: endingOffsets. Vbuckets that its positions leave out are read up to their high seqno.
+        high_seqnos: of all vbuckets.
+
+    Raises:
+        ConfigError: a seqno is not there yet, so a batch would wait for it.
+    """
+    ends = dict(high_seqnos)
+    for vbid, data in spec.positions.items():
+        seqno = _read("endingOffsets", data, user_seqno)
+        high = high_seqnos.get(vbid)
+        if high is None or seqno > high:
+            raise ConfigError("endingOffsets", f"{vbid}: {seqno}", f"at most the vbucket's high seqno, {high}")
+        ends[vbid] = seqno
+    return ends
+
+
+def require_all(known: Mapping[int, object], vbucket_count: int) -> None:
+    """Raise unless every vbucket is known.
+
+    Raises:
+        ConnectionLost: some are not, because no node that answers has them active.
+    """
+    missing = [vbid for vbid in range(vbucket_count) if vbid not in known]
+    if missing:
+        shown = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
+        raise ConnectionLost(f"{len(missing)} of {vbucket_count} vbuckets ({shown}) have no active node that answers")
+
+
+def _read(option: str, data: Any, read: Callable[[Any], T]) -> T:
+    try:
+        return read(data)
+    except ValueError as error:
+        raise ConfigError(option, data, f"a seqno or a position ({error})") from None
