@@ -19,7 +19,10 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
-from dcpstream.model import MAX_SEQNO, FailoverLog, NodeAddress, VbucketState
+from dcpstream.client.handshake import DcpSettings
+from dcpstream.client.rows import FrameDecoder
+from dcpstream.client.session import DcpSession, Event, Stream
+from dcpstream.model import MAX_SEQNO, FailoverLog, NodeAddress, StreamOffset, VbucketState
 from dcpstream.node.dcp import dcp_stats, handle_dcp
 from dcpstream.node.engine import Bucket, ClusterConfig, Engine, Users, VBucket, new_engine
 from dcpstream.store import BucketStore, DiskBucketStore, MemoryBucketStore
@@ -31,6 +34,7 @@ from dcpstream.wire import (
     OpenFlag,
     StreamRequest,
     decode_failover_log,
+    encode_failover_log,
     encode_request,
     encode_response,
 )
@@ -429,3 +433,42 @@ def of(frames: Iterable[Frame], opcode: int) -> list[Frame]:
 def filtered(frames: Iterable[Frame], wanted: Callable[[Frame], bool]) -> list[Frame]:
     """The frames that fit."""
     return [frame for frame in frames if wanted(frame)]
+
+
+def client_of_streams(**settings: object) -> ClientEnd:
+    """Our own client's end of a DCP connection, past its handshake."""
+    return ClientEnd(DcpSettings(name="reader", **settings))  # type: ignore[arg-type]
+
+
+class ClientEnd:
+    """Our own client's session machine, with bytes going in and frames coming out."""
+
+    def __init__(self, settings: DcpSettings, now: float = START_S) -> None:
+        self.now = now
+        self.session = DcpSession(NodeAddress("node", 11210, 8091), settings, True, now)
+
+    def stream(self, vbid: int = 1, offset: StreamOffset = StreamOffset.ZERO, end: int = MAX_SEQNO) -> Stream:
+        """Ask for a stream; the request is taken off the output."""
+        stream = self.session.open_stream(vbid, offset, end, self.now)
+        self.sent()
+        return stream
+
+    def opened(self, log: FailoverLog | None = None, **fields: object) -> Stream:
+        """A stream that the node has accepted."""
+        stream = self.stream(**fields)  # type: ignore[arg-type]
+        log = log or FailoverLog.of((0xA, 0))
+        self.receive(encode_response(Opcode.DCP_STREAM_REQ, opaque=stream.opaque, value=encode_failover_log(log)))
+        return stream
+
+    def receive(self, data: bytes) -> list[Event]:
+        """The node sends bytes; what the client makes of them."""
+        rows, consumed = FrameDecoder().decode(bytearray(data), 0, len(data))
+        assert consumed == len(data)
+        self.session.receive_rows(rows, self.now)
+        return list(self.session.events())
+
+    def sent(self) -> list[Frame]:
+        """The frames that the client sends now."""
+        reader = FrameReader()
+        reader.receive_data(self.session.data_to_send())
+        return list(reader.frames())

@@ -34,6 +34,8 @@ DCP_OPCODES = range(Opcode.DCP_OPEN, Opcode.DCP_CACHE_TRANSFER_END + 1)
 """0x50 to 0x67: what belongs to DCP."""
 
 _KNOWN_INFO_IDS = frozenset(int(item) for item in FrameInfoId)
+_INFO_BYTES: Mapping[int, int] = MappingProxyType({FrameInfoId.BARRIER: 0, FrameInfoId.DCP_STREAM_ID: 2})
+_ALL_DATATYPES = int(Datatype.JSON | Datatype.SNAPPY | Datatype.XATTR)
 
 
 class Refusal(NamedTuple):
@@ -105,7 +107,7 @@ def _misfit(frame: Frame, shape: _Shape) -> str:
             return f"Request must not include {name}"
     if len(frame.key) > MAX_KEY_BYTES:
         return f"Key length exceeds {MAX_KEY_BYTES}"
-    if frame.datatype and not shape.any_datatype:
+    if frame.datatype and (not shape.any_datatype or frame.datatype & ~_ALL_DATATYPES):
         return "Request datatype invalid"
     return ""
 
@@ -120,7 +122,7 @@ def _bad_framing(frame: Frame) -> Refusal | None:
     for info_id, data in infos:
         if info_id not in _KNOWN_INFO_IDS:
             return Refusal(Status.UNKNOWN_FRAME_INFO)
-        if info_id == FrameInfoId.DCP_STREAM_ID and len(data) != 2:
+        if len(data) != _INFO_BYTES.get(info_id, len(data)) or info_id == FrameInfoId.DURABILITY:
             return Refusal(Status.EINVAL)
     return None
 
