@@ -204,13 +204,17 @@ def _part(name: str, part: bytes) -> dict[str, str]:
 
 
 def _shown(part: bytes) -> str:
+    """Text as it is, with a few unprintable bytes escaped (keys begin with a collection's id); else hexadecimal."""
     try:
         text = part.decode("utf-8")
-        is_readable = text.isprintable()
     except UnicodeDecodeError:
-        is_readable = False
-    if not is_readable:
         text = part.hex()
+    else:
+        unprintable = sum(not character.isprintable() for character in text)
+        if unprintable * 4 > len(text):
+            text = part.hex()
+        elif unprintable:
+            text = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
     if len(text) <= TEXT_CHARACTERS:
         return text
     return f"{text[:TEXT_CHARACTERS]}… ({len(part)} B)"

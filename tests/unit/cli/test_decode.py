@@ -100,6 +100,11 @@ def test_long_values_are_cut_with_their_size(tmp_path: Path) -> None:
     assert "… (500 B)" in output
 
 
+def test_a_key_with_a_collection_id_stays_readable(tmp_path: Path) -> None:
+    _, output = decoded(encode_request(Opcode.GET, key=b"\x08flight"), tmp_path=tmp_path)
+    assert r"key: \x08flight" in output
+
+
 def test_input_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode, "MAX_INPUT_BYTES", 10)
     with pytest.raises(ConfigError, match="FILE"):
