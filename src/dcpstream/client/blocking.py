@@ -6,7 +6,6 @@ ranges. It is not safe for use by several threads at once.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -23,6 +22,7 @@ from dcpstream.client.questions import Question, Questions, high_seqnos_of, logs
 from dcpstream.client.ranges import Accepted, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
 from dcpstream.client.reader import ACTIVE_STATE, RollbackPolicy, StreamReader
 from dcpstream.client.resume import BranchState
+from dcpstream.client.topology import manifest_of
 from dcpstream.errors import ConfigError, ConnectTimeout
 from dcpstream.model import FailoverLog, Manifest, StreamOffset, VbucketMap
 from dcpstream.runtime import Clock, Random, SystemClock, SystemRandom
@@ -127,7 +127,7 @@ class Cluster:
         self._ask([question])
         if question.answer is None:
             raise self._no_answer("the list of collections")
-        return Manifest.from_json(json.loads(question.answer.value))
+        return manifest_of(question.answer.value)
 
     def high_seqnos(self) -> dict[int, int]:
         """Vbucket → high seqno on its active node. A vbucket that no reachable node has active is missing."""

@@ -6,7 +6,6 @@ operation but one for progress. Requests are built and answers are read many at 
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -16,7 +15,7 @@ from typing import NamedTuple
 from dcpstream.client import connection_string as connection_strings
 from dcpstream.client.handshake import Handshake, Login
 from dcpstream.client.kv_link import Answered, KvLink
-from dcpstream.client.topology import parse_config
+from dcpstream.client.topology import manifest_of, parse_config
 from dcpstream.errors import (
     ConfigError,
     ConnectionLost,
@@ -24,7 +23,7 @@ from dcpstream.errors import (
     DcpstreamError,
     RemoteProtocolError,
 )
-from dcpstream.model import Manifest, NodeAddress, VbucketMap, vbucket_of_key
+from dcpstream.model import NodeAddress, VbucketMap, vbucket_of_key
 from dcpstream.runtime import Clock, Random, SystemClock, SystemRandom
 from dcpstream.wire import Opcode, Status, encode_request, leb128_encode
 from dcpstream.wire.status import status_error
@@ -323,8 +322,7 @@ class KvClient:
                 self._prefix = b"\0"
             else:
                 answer = link.ask(encode_request(Opcode.GET_COLLECTIONS_MANIFEST))
-                manifest = Manifest.from_json(json.loads(answer.value))
-                self._prefix = leb128_encode(manifest.resolve(self._collection).collection_id)
+                self._prefix = leb128_encode(manifest_of(answer.value).resolve(self._collection).collection_id)
         return self._prefix
 
     def _run(self, operations: Iterator[_Operation]) -> Iterator[tuple[_Operation, Answered]]:

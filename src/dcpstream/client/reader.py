@@ -11,7 +11,6 @@ out already, and on the policy.
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from dcpstream.client.session import (
     StreamRefused,
     StreamStopped,
 )
+from dcpstream.client.topology import manifest_of
 from dcpstream.errors import (
     ConnectTimeout,
     DcpstreamError,
@@ -509,7 +509,7 @@ class StreamReader:
         if (connection, event.opaque) in self._manifest_requests:
             del self._manifest_requests[connection, event.opaque]
             if frame.status == Status.SUCCESS:
-                self._take_manifest(Manifest.from_json(json.loads(frame.value)))
+                self._take_manifest(manifest_of(frame.value))
             elif frame.status in {Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED}:
                 self._take_manifest(Manifest.DEFAULT)
             elif frame.status not in _RETRY:

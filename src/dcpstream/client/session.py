@@ -295,6 +295,15 @@ class DcpSession:
         """
         self._last_received = now
         turn = _Turn()
+        try:
+            self._walk(rows, turn)
+        except struct.error as error:
+            raise RemoteProtocolError(f"{self.address} sent a message that is cut short: {error}") from error
+        finally:
+            # Also when a message breaks the protocol: positions have moved past the rows before it.
+            self._tell(rows, turn)
+
+    def _walk(self, rows: Rows, turn: _Turn) -> None:
         controls = rows.controls
         next_control = 0
         for first, stop, opaque in rows.runs():
@@ -306,6 +315,8 @@ class DcpSession:
                 self._run(rows, first, stop, stream, turn)
         for _, frame in controls[next_control:]:
             self._control(frame, turn)
+
+    def _tell(self, rows: Rows, turn: _Turn) -> None:
         flow_bytes = rows.wire_bytes - turn.uncounted
         self._events.extend(turn.first)
         if turn.keep or turn.moved:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dcpstream.errors import RemoteProtocolError
-from dcpstream.model import NodeAddress, VbucketMap
+from dcpstream.model import Manifest, NodeAddress, VbucketMap
 
 
 def parse_config(
@@ -36,6 +36,18 @@ def parse_config(
     if not result.chains:
         raise RemoteProtocolError(f"{origin} sent a cluster map without vbuckets: the bucket is not ready")
     return result
+
+
+def manifest_of(text: bytes) -> Manifest:
+    """The list of collections in the answer to GET_COLLECTIONS_MANIFEST.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    try:
+        return Manifest.from_json(json.loads(text))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RemoteProtocolError(f"the node sent something that is no list of collections: {error!r}") from error
 
 
 def _network_of(config: Mapping[str, Any], network: str, seeds: tuple[NodeAddress, ...]) -> str:

@@ -24,7 +24,7 @@ from dcpstream.errors import (
     StreamEnded,
 )
 from dcpstream.model import MAX_SEQNO, FailoverLog, NodeAddress, StreamOffset
-from dcpstream.wire import Frame, Opcode, Status, encode_response
+from dcpstream.wire import Frame, Opcode, Status, encode_request, encode_response
 from dcpstream.wire.values import encode_vbucket_seqnos
 from tests.unit.client.kit import (
     LOG,
@@ -279,6 +279,18 @@ def test_a_cut_connection_is_made_again_and_goes_on() -> None:
     )
     world.run(lambda: len(world.out) == 3)
     world.cut(next(iter(world.links)))
+    world.run()
+    assert world.out == [1, 2, 3, 4, 5, 6]
+    assert world.requests[1][1] == (3, 6, 0xA, 0, 3)
+
+
+def test_a_broken_message_costs_the_connection_and_no_row() -> None:
+    def answer(frame: Frame, attempt: int) -> bytes:
+        if attempt == 0:
+            return history(frame, 3) + encode_request(Opcode.DCP_SEQNO_ADVANCED, opaque=frame.opaque, extras=b"123")
+        return history(frame, 6)
+
+    world = World([VbucketRange(0, StreamOffset.ZERO, 6)], answer)
     world.run()
     assert world.out == [1, 2, 3, 4, 5, 6]
     assert world.requests[1][1] == (3, 6, 0xA, 0, 3)

@@ -212,6 +212,23 @@ def test_a_marker_of_unknown_layout_is_refused(connection: NodeConnection) -> No
         connection.receive_data(accepted(stream.opaque) + odd, 0.0)
 
 
+def test_rows_before_a_broken_message_are_told_because_the_position_is_past_them(connection: NodeConnection) -> None:
+    stream = open_stream(connection)
+    opaque = stream.opaque
+    good = accepted(opaque) + marker(opaque, 0, 9) + mutation(opaque, 1) + mutation(opaque, 2)
+    for broken, told in (
+        (encode_request(Opcode.DCP_SNAPSHOT_MARKER, opaque=opaque, extras=b"\x02\x03"), [1, 2]),
+        (encode_request(Opcode.DCP_SEQNO_ADVANCED, opaque=opaque, extras=b"123"), [1, 2]),
+        (mutation(opaque, 50), []),  # a row outside its snapshot makes those in a row with it doubtful
+    ):
+        other, _ = ready_connection()
+        stream = open_stream(other)
+        with pytest.raises(RemoteProtocolError):
+            other.receive_data(good + broken, 0.0)
+        assert seqnos(other.events()) == told
+        assert stream.tracker.seqno == len(told)
+
+
 def test_consumed_bytes_are_acknowledged_not_received_ones() -> None:
     connection, _ = ready_connection(buffer_bytes=1000)
     assert connection.session is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dcpstream.client.topology import parse_config
+from dcpstream.client.topology import manifest_of, parse_config
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import NodeAddress
 from tests.unit.client.kit import config
@@ -60,3 +60,9 @@ def test_networks(network: str, seed: str, host: str) -> None:
 def test_what_is_no_map(text: str) -> None:
     with pytest.raises(RemoteProtocolError, match="cluster map"):
         parse_config(text, ORIGIN)
+
+
+def test_what_is_no_list_of_collections() -> None:
+    for text in (b"", b"[]", b"{}", b'{"uid": "x", "scopes": 1}'):
+        with pytest.raises(RemoteProtocolError, match="list of collections"):
+            manifest_of(text)
