@@ -25,6 +25,7 @@ __all__ = ["dcp_stats", "handle_dcp"]
 
 _NOT_OPEN = Refusal(Status.EINVAL, "The command can only be sent on a DCP connection")
 _BAD_DATATYPE = Refusal(Status.EINVAL, "Request datatype invalid")
+_WARMING_UP = Refusal(Status.TMPFAIL, "The bucket is still being loaded")
 _UNORDERED = Refusal(Status.NOT_SUPPORTED, "DCP does not go with unordered execution: do not ask for it in HELLO")
 
 
@@ -60,6 +61,9 @@ def _open(session: Session, frame: Frame, now: float) -> None:
         return
     bucket = session.bucket
     assert bucket is not None, "a session without a bucket does not come here"
+    if not request.is_producer and not bucket.is_warm:
+        session.send(refuse(frame, _WARMING_UP))
+        return
     name = request.name.decode("utf-8", "backslashreplace")
     older = bucket.dcp_sessions.get(name)
     if older is not None and older is not session:

@@ -179,7 +179,7 @@ class KvProtocol(asyncio.BufferedProtocol):
         if session.is_ready_to_read_on and not self._is_reading:
             self._process()
         for _ in range(PULLS_PER_TURN):
-            if not self._is_writable and not session.out:
+            if not self._is_writable and not (session.out and self._takes_answers(transport)):
                 break
             pieces = session.data_to_send(PULL_BYTES if self._is_writable else 0)
             if not pieces:

@@ -29,6 +29,7 @@ class Bucket:
         dirty: vbuckets that changed since the last turn.
         dcp_sessions: DCP connection name → the session that has it.
         sessions: every session that selected the bucket.
+        is_warm: whether `open` is through; a consumer can be opened only then.
         is_persisting: False between STOP_PERSISTENCE and START_PERSISTENCE.
         waiters: sessions that wait for a seqno to be persisted: (session, vbid, seqno).
     """
@@ -43,6 +44,7 @@ class Bucket:
         self.dirty: set[int] = set()
         self.dcp_sessions: dict[str, Session] = {}
         self.sessions: set[Session] = set()
+        self.is_warm = False
         self.is_persisting = True
         self.waiters: deque[tuple[Session, int, int]] = deque()
 
@@ -71,6 +73,7 @@ class Bucket:
                 self.vbuckets[vbid] = vbucket
                 if vbucket.is_active and not self.store.was_clean:
                     vbucket.begin_branch(self._random)
+        self.is_warm = True
 
     def _create(self, vbid: int, state: VbucketState) -> VBucket:
         log = self.store.create_vbucket(vbid, state, new_failover_log(self._random))

@@ -122,6 +122,12 @@ class Engine:
         if bucket is not None:
             bucket.persisted(list(vbids))
 
+    def topology_changed(self, bucket: Bucket) -> None:
+        """A vbucket came, went or changed its role: a newer configuration, pushed to those who asked for that."""
+        self.config.rev += 1
+        for session in bucket.sessions:
+            session.push_config()
+
     def config_json(self, bucket: Bucket | None) -> bytes:
         """The cluster configuration that a client gets: of a bucket, or of the node alone."""
         key = "" if bucket is None else bucket.name

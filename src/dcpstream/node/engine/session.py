@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+import struct
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -47,6 +48,10 @@ MAX_OUTPUT_BYTES = 2 * 1024 * 1024
 """Answers that wait beyond which no further request is read: a client that asks more than it reads is slowed down."""
 
 NONCE_BITS = 144
+
+CLUSTERMAP_CHANGE = 0x01
+"""Opcode of the server's own request that tells of a newer cluster configuration; needs no answer."""
+_VERSION_PAIR = struct.Struct(">qq")
 
 _REQUEST = int(Magic.REQUEST)
 _SET = int(Opcode.SET)
@@ -209,6 +214,25 @@ class Session:
                 return b""
             self._config_sent = version
         return self.engine.config_json(self.bucket)
+
+    def push_config(self) -> None:
+        """Send the cluster configuration unasked, or its version alone, to a client that negotiated that."""
+        bucket = self.bucket
+        is_full = Feature.CLUSTERMAP_NOTIFICATION in self.features
+        if bucket is None or not (is_full or Feature.CLUSTERMAP_NOTIFICATION_BRIEF in self.features):
+            return
+        if self.out_bytes > MAX_OUTPUT_BYTES:
+            return  # it does not read; when it does, it finds older ones, and asks or is told the next time
+        request = Frame(
+            Magic.SERVER_REQUEST,
+            CLUSTERMAP_CHANGE,
+            datatype=Datatype.JSON if is_full and self.is_json else 0,
+            extras=_VERSION_PAIR.pack(*self.engine.config.version),
+            key=bucket.name.encode(),
+            value=self.engine.config_json(bucket) if is_full else b"",
+        )
+        self.send(request.encode())
+        self.engine.ready.add(self)
 
     def update_fast(self) -> None:
         """Choose the direct ways that this session's user and bucket allow."""

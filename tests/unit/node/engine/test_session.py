@@ -10,7 +10,7 @@ import pytest
 from dcpstream.node.engine import MAX_OUTPUT_BYTES
 from dcpstream.protocol.sasl import MECHANISMS, ClientLogin
 from dcpstream.wire import Feature, Opcode, Status, encode_request, encode_response
-from tests.unit.node.kit import Talker, engine_of
+from tests.unit.node.kit import USUAL, Talker, engine_of
 
 NOOP = encode_request(Opcode.NOOP, opaque=5)
 
@@ -220,6 +220,22 @@ def test_the_configuration_comes_with_and_without_a_bucket():
     alone = json.loads(client.call(Opcode.GET_CLUSTER_CONFIG).value)
     assert "vBucketServerMap" not in alone
     assert alone["nodesExt"]
+
+
+def test_a_new_configuration_is_pushed_to_those_who_asked():
+    engine = engine_of()
+    admin, plain = Talker(engine), Talker(engine)
+    full = Talker(engine, features=(*USUAL, Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION))
+    brief = Talker(engine, features=(*USUAL, Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION_BRIEF))
+    admin.call(Opcode.SET_VBUCKET, vbid=1, extras=b"\x04")
+    assert plain.collect() == []
+    (pushed,), (short,) = full.collect(), brief.collect()
+    assert (pushed.magic, pushed.opcode, pushed.key) == (0x82, 0x01, b"default")
+    assert struct.unpack(">qq", pushed.extras) == engine.config.version
+    assert json.loads(pushed.value)["vBucketServerMap"]["vBucketMap"][1] == [-1]
+    assert (short.extras, short.value) == (pushed.extras, b"")
+    full.send(b"\x83\x01" + bytes(22))
+    assert full.call(Opcode.NOOP).status == 0
 
 
 def test_the_error_map():

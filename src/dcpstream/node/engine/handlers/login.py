@@ -35,6 +35,9 @@ SUPPORTED = frozenset(
         Feature.XERROR,
         Feature.SELECT_BUCKET,
         Feature.JSON,
+        Feature.DUPLEX,
+        Feature.CLUSTERMAP_NOTIFICATION,
+        Feature.CLUSTERMAP_NOTIFICATION_BRIEF,
         Feature.UNORDERED_EXECUTION,
         Feature.ALT_REQUEST,
         Feature.SYNC_REPLICATION,
@@ -64,9 +67,8 @@ def hello(session: Session, frame: Frame) -> None:
     if asked & pushes and Feature.DUPLEX not in asked:
         session.refuse(frame, Status.EINVAL, "Clustermap change notification needs Duplex")
         return
-    if Feature.UNORDERED_EXECUTION in asked and session.dcp is not None:
-        session.refuse(frame, Status.NOT_SUPPORTED, "Unordered execution is not supported on DCP connections")
-        return
+    if session.dcp is not None:
+        asked.discard(Feature.UNORDERED_EXECUTION)
     granted = frozenset(int(code) for code in asked & SUPPORTED)
     session.agent = frame.key.decode(errors="replace")[:MAX_AGENT_CHARACTERS]
     session.negotiated(granted)

@@ -113,7 +113,7 @@ def set_vbucket(session: Session, frame: Frame) -> None:
         session.respond(frame, Status.ERANGE)
         return
     bucket.set_vbucket(frame.vbid, state, topology, session.engine.now)
-    session.engine.config.rev += 1
+    session.engine.topology_changed(bucket)
     session.respond(frame)
 
 
@@ -154,7 +154,7 @@ def del_vbucket(session: Session, frame: Frame) -> None:
         session.respond(frame, Status.EINVAL)
     elif _vbucket(session, frame) is not None:
         _bucket(session).delete_vbucket(frame.vbid, session.engine.now)
-        session.engine.config.rev += 1
+        session.engine.topology_changed(_bucket(session))
         session.respond(frame)
 
 
