@@ -50,6 +50,7 @@ def _connection_values(connection: ProducerConnection) -> Mapping[str, object]:
         "noop_enabled": settings.noop_enabled,
         "noop_wait": connection.noop.pending_opaque is not None,
         "force_value_compression": settings.force_value_compression,
+        "cursor_dropping": settings.cursor_dropping,
         "send_stream_end_on_client_close_stream": settings.stream_end_on_client_close,
         "enable_expiry_opcode": settings.expiry_opcode,
         "enable_stream_id": settings.stream_ids,
