@@ -18,6 +18,7 @@ from enum import Enum
 
 from dcpstream.client.connection import NodeConnection
 from dcpstream.client.convert import Converter
+from dcpstream.client.labels import Branches, Labels, Names
 from dcpstream.client.nodes import Nodes, pause_s
 from dcpstream.client.ranges import RollbackEvent, VbucketRange
 from dcpstream.client.resume import BranchState, reachable_end, spaced, step_back
@@ -41,7 +42,7 @@ from dcpstream.errors import (
 )
 from dcpstream.model import MAX_SEQNO, Manifest, StreamOffset
 from dcpstream.runtime import Random
-from dcpstream.wire import Opcode, Status, StreamEndReason, SystemEventId
+from dcpstream.wire import Opcode, Status, StreamEndReason
 from dcpstream.wire.status import status_error
 from dcpstream.wire.values import decode_vbucket_seqnos
 
@@ -94,8 +95,8 @@ class _Received:
 
     event: RowsReceived
     connection: NodeConnection
-    names: Mapping[int, tuple[str, str]]
-    vbuuids: Mapping[int, int]
+    names: Names
+    vbuuids: Branches
 
 
 class StreamReader:
@@ -132,7 +133,7 @@ class StreamReader:
         self._random = random
         self._converter = converter
         self._policy = policy
-        self._collections = collections
+        self._labels = Labels(collections)
         self._idle_timeout_s = idle_timeout_s
         self._last_progress = now
         self._vbuckets: dict[int, _Vbucket] = {}
@@ -140,15 +141,9 @@ class StreamReader:
         self._queue: deque[_Received | RollbackEvent] = deque()
         self._ready: Iterator[tuple[object, Mapping[int, StreamOffset]]] | None = None
         self._owed: tuple[NodeConnection, int] | None = None
-        self._manifest: Manifest | None = None
         self._manifest_requests: dict[tuple[NodeConnection, int], None] = {}
-        self._collection_ids: list[int] | None = None
         self._high_requests: dict[NodeConnection, int] = {}
         self._wanting_high: dict[NodeConnection, list[_Vbucket]] = {}
-        self._names: dict[int, tuple[str, str]] = {}
-        self._scopes: dict[int, str] = {}
-        self._vbuuids: dict[int, int] = {}
-        self._are_mappings_lent = False
         self._left = 0
         self._error: BaseException | None = None
         for part in ranges:
@@ -351,36 +346,22 @@ class StreamReader:
         self._waiting.discard(work.range.vbid)
         work.state, work.connection = _State.OPENING, connection
         work.stream = connection.session.open_stream(
-            work.range.vbid, work.offset, work.range.end_seqno, now, collection_ids=self._collection_ids
+            work.range.vbid, work.offset, work.range.end_seqno, now, collection_ids=self._labels.collection_ids
         )
 
     def _knows_names(self, connection: NodeConnection, now: float) -> bool:
         """Whether collection names are known; asks for them if not."""
-        if self._manifest is not None:
+        if self._labels.is_known:
             return True
         session = connection.session
         assert session is not None
         if not session.has_collections:
-            self._take_manifest(Manifest.DEFAULT)
+            self._labels.take_manifest(Manifest.DEFAULT)
             return True
         if not any(asked is connection for asked, _ in self._manifest_requests):
             opaque = session.request(Opcode.GET_COLLECTIONS_MANIFEST, now)
             self._manifest_requests[connection, opaque] = None
         return False
-
-    def _renew_mappings(self) -> None:
-        """Before names or branches change: rows that wait keep those under which they arrived."""
-        if self._are_mappings_lent:
-            self._names, self._vbuuids = dict(self._names), dict(self._vbuuids)
-            self._are_mappings_lent = False
-
-    def _take_manifest(self, manifest: Manifest) -> None:
-        self._manifest = manifest
-        self._renew_mappings()
-        self._names.update(manifest.collection_names())
-        self._scopes.update({scope.scope_id: scope.name for scope in manifest.scopes})
-        if self._collections is not None:
-            self._collection_ids = [manifest.resolve(name).collection_id for name in self._collections]
 
     def _handle(self, connection: NodeConnection, event: object, now: float) -> None:
         match event:
@@ -395,7 +376,7 @@ class StreamReader:
             case StreamStopped():
                 self._stopped(event, now)
             case CollectionEvent():
-                self._collection(event)
+                self._labels.take_event(event)
             case Answer():
                 self._answered(connection, event, now)
 
@@ -407,8 +388,7 @@ class StreamReader:
                 work = self._vbuckets[vbid]
                 work.has_rows = True
                 work.failures = 0
-        self._are_mappings_lent = True
-        self._queue.append(_Received(event, connection, self._names, self._vbuuids))
+        self._queue.append(_Received(event, connection, *self._labels.lend()))
 
     def _opened(self, connection: NodeConnection, event: StreamOpened, now: float) -> None:
         work = self._vbuckets[event.stream.vbid]
@@ -416,9 +396,7 @@ class StreamReader:
         work.state = _State.OPEN
         work.failures = 0
         newest = event.log.newest.vbuuid
-        if self._vbuuids.get(work.range.vbid) != newest:
-            self._renew_mappings()
-            self._vbuuids[work.range.vbid] = newest
+        self._labels.take_branch(work.range.vbid, newest)
         refused = work.rolled_back_from
         if refused is not None:
             work.rolled_back_from = None
@@ -495,23 +473,14 @@ class StreamReader:
         self._last_progress = now
         self._left -= 1
 
-    def _collection(self, event: CollectionEvent) -> None:
-        if event.event == SystemEventId.CREATE_SCOPE:
-            self._scopes[event.scope_id] = event.name
-        elif event.event == SystemEventId.CREATE_COLLECTION and event.collection_id is not None:
-            scope = self._scopes.get(event.scope_id, f"0x{event.scope_id:x}")
-            if event.collection_id not in self._names:
-                self._renew_mappings()
-                self._names[event.collection_id] = (scope, event.name)
-
     def _answered(self, connection: NodeConnection, event: Answer, now: float) -> None:
         frame = event.frame
         if (connection, event.opaque) in self._manifest_requests:
             del self._manifest_requests[connection, event.opaque]
             if frame.status == Status.SUCCESS:
-                self._take_manifest(manifest_of(frame.value))
+                self._labels.take_manifest(manifest_of(frame.value))
             elif frame.status in {Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED}:
-                self._take_manifest(Manifest.DEFAULT)
+                self._labels.take_manifest(Manifest.DEFAULT)
             elif frame.status not in _RETRY:
                 raise status_error(frame.status, opcode=frame.opcode, context="asking for the collections")
             self._wake_all(now)
