@@ -1,0 +1,69 @@
+"""Four streams of a real server through the client's machine: all documents, and complete positions."""
+
+from __future__ import annotations
+
+import random
+from zlib import crc32
+
+import pytest
+
+from dcpstream.client.changes import changes_of
+from dcpstream.client.rows import ArrowRows, FrameRows
+from dcpstream.client.session import RowsReceived, StreamOpened, StreamStopped
+from dcpstream.model import MAX_SEQNO, StreamOffset
+from dcpstream.wire import Feature
+from tests.fixtures.recorded import STREAMS, expected_crcs, stream_bytes
+from tests.unit.client.kit import GRANTED, FakeNode, ready_connection
+
+FIRST_OPAQUE = 0x1000
+VBUCKETS = 1024
+NAMES = {0: ("_default", "_default")}
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_recorded_stream(name: str, arrow: bool) -> None:
+    if arrow:
+        pytest.importorskip("pyarrow", reason="Arrow columns need numpy and pyarrow")
+    granted = [code for code in GRANTED if name != "legacy" or code != Feature.COLLECTIONS]
+    connection, _ = ready_connection(FakeNode(granted=granted), arrow=arrow)
+    session = connection.session
+    assert session is not None
+    # The recorder numbered its requests so.
+    session._next_opaque = FIRST_OPAQUE
+    for vbid in range(VBUCKETS):
+        session.open_stream(vbid, StreamOffset.ZERO, MAX_SEQNO, 0.0)
+    streams = session.streams
+    data = stream_bytes(name)
+    chance = random.Random(name)
+    events: list[object] = []
+    at = 0
+    while at < len(data):
+        size = chance.choice((1, 100, 5_000, 100_000))
+        connection.receive_data(data[at : at + size], 0.0)
+        events += connection.events()
+        at += size
+    assert sum(isinstance(event, StreamOpened) for event in events) == VBUCKETS
+    assert [event.reason for event in events if isinstance(event, StreamStopped)] == [0] * VBUCKETS
+    assert all(stream.tracker.is_complete for stream in streams)
+    assert all(stream.log is not None and stream.tracker.vbuuid == stream.log.newest.vbuuid for stream in streams)
+    received = [event for event in events if isinstance(event, RowsReceived)]
+    rows = sum(stop - first for event in received for first, stop in event.keep)
+    assert rows == 6_734 + 790
+    if not arrow and name != "keyonly":
+        check_documents(received, session.has_collections)
+    if arrow:
+        assert all(isinstance(event.rows, ArrowRows) for event in received)
+
+
+def check_documents(received: list[RowsReceived], has_collections: bool) -> None:
+    """The last change of each key is the document that the server gave afterwards."""
+    documents: dict[bytes, bytes | None] = {}
+    for event in received:
+        assert isinstance(event.rows, FrameRows)
+        frames = [frame for first, stop in event.keep for frame in event.rows.frames[first:stop]]
+        for change in changes_of(frames, has_collections, NAMES, {}):
+            documents[change.key] = None if change.op != "mutation" else change.value
+    for key, crc in expected_crcs().items():
+        value = documents[key if isinstance(key, bytes) else key.encode()]
+        assert (None if value is None else crc32(value)) == crc
