@@ -22,6 +22,10 @@ _COMMANDS: dict[str, tuple[str, str]] = {
 """Command → where it is, and its line in the help."""
 
 
+class _PipeClosed(Exception):
+    """Who read our output has gone."""
+
+
 class LazyGroup(click.Group):
     """A group that imports a command's module when the command is called, and not before."""
 
@@ -37,6 +41,13 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(module_name), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; a closed pipe is told apart, because click would make it exit status 1."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _PipeClosed from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands in the help, from the table: nothing is imported for it."""
@@ -78,8 +89,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return exits.INTERRUPTED
-    except BrokenPipeError:
-        # Who read our output has gone (`dcpstream stream | head`): no error, and nothing more to print.
+    except _PipeClosed:
+        # `dcpstream stream | head`: no error, and nothing more to print.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.OK

@@ -112,3 +112,20 @@ def test_missing_package_is_told_with_the_extra_that_brings_it() -> None:
     ending = exits.exit_for(caught.value)
     assert ending is not None
     assert ending.status == exits.NOT_INSTALLED
+
+
+def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
+    file = tmp_path / "frames.hex"
+    file.write_text(
+        "80 0a 00 00 00 00 00 00 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 00\n" * 20_000, encoding="ascii"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-m", "dcpstream.cli", "decode", str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    assert child.stderr is not None
+    with child.stdout, child.stderr:
+        assert b"NOOP" in child.stdout.readline()
+        child.stdout.close()
+        assert child.wait(60) == 0
+        assert child.stderr.read() == b""
