@@ -36,7 +36,8 @@ class Bucket:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._port = 0
-        self.node = self._started(0.02)
+        self.flush_interval_s = 0.02
+        self.node = self._started(self.flush_interval_s)
         self._port = self.node.port
 
     def _started(self, flush_interval_s: float) -> dcpstream.Node:
@@ -48,9 +49,15 @@ class Bucket:
         self.node.stop()
         self.node = self._started(3600)
 
+    def flush_every(self, seconds: float) -> None:
+        """From now on a crash may lose the writes of so long."""
+        self.flush_interval_s = seconds
+        self.node.stop()
+        self.node = self._started(seconds)
+
     def crash(self) -> None:
         self.node.crash()
-        self.node = self._started(0.02)
+        self.node = self._started(self.flush_interval_s)
 
     @property
     def options(self) -> dict[str, str]:
