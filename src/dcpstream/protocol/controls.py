@@ -30,6 +30,7 @@ class ProducerSettings:
     Attributes:
         open_flags: u32, flags of DCP_OPEN.
         has_snappy: whether HELLO granted snappy.
+        has_cache_transfer: whether the bucket permits to send what it has cached.
         buffer_bytes: consumer's buffer, 0 = no flow control.
         out_of_order: "", "true" or "true_with_seqno_advanced"; kept, and out-of-order snapshots are never sent.
         The others are named as their controls.
@@ -37,6 +38,7 @@ class ProducerSettings:
 
     open_flags: int = OpenFlag.PRODUCER
     has_snappy: bool = False
+    has_cache_transfer: bool = False
     noop_enabled: bool = False
     noop_interval_s: float = DEFAULT_INTERVAL_S
     buffer_bytes: int = 0
@@ -177,6 +179,10 @@ def _no_history(settings: ProducerSettings, value: bytes) -> ControlAnswer:
     return UNSUPPORTED if value == b"true" else INVALID
 
 
+def _cache_transfer(settings: ProducerSettings, value: bytes) -> ControlAnswer:
+    return OK if settings.has_cache_transfer else UNSUPPORTED
+
+
 CONTROLS: Mapping[bytes, Rule] = MappingProxyType(
     {
         b"connection_buffer_size": _buffer_size,
@@ -201,6 +207,7 @@ CONTROLS: Mapping[bytes, Rule] = MappingProxyType(
             "backfill_order", "round-robin", "sequential", context="backfill_order takes round-robin or sequential"
         ),
         b"change_streams": _no_history,
+        b"cache_transfer": _cache_transfer,
     }
 )
 
