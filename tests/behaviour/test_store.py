@@ -186,10 +186,14 @@ def test_the_newest_event_of_a_collection_supersedes_the_older(store: BucketStor
     dropped = _event(5, SystemEventId.DROP_COLLECTION, scope + collection, b"")
     vbucket.append(dropped, b"", 5, kinds=kinds)
     assert read_all(vbucket, 0, 3) == events
-    assert [frame[24:32][-1] for frame in read_all(vbucket, 0, 5)] == [1, 3, 4, 5]
-    assert vbucket.item_count == 1
+    assert [frame[24:32][-1] for frame in read_all(vbucket, 0, 5)] == [1, 3, 5]  # its documents are gone with it
+    assert [frame[24:32][-1] for frame in read_all(vbucket, 0, 4)] == [1, 2, 3, 4]
+    assert vbucket.item_count == 0
+    assert vbucket.get(key_of("a", b"\x08")) is None
     assert (vbucket.high_seqno_of([8]), vbucket.high_seqno_of([9]), vbucket.high_seqno_of([8, 9])) == (5, 3, 5)
     vbucket.rollback(4)
+    assert vbucket.item_count == 1
+    assert vbucket.get(key_of("a", b"\x08")) is not None
     assert (vbucket.high_seqno_of([8]), vbucket.high_seqno_of([9]), vbucket.high_seqno_of([])) == (4, 3, 0)
     assert read_all(vbucket, 0, 3) == events
 
@@ -217,3 +221,24 @@ def test_without_numpy_all_of_this_holds_too() -> None:
         cwd=here.parents[2], capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_purged_deletions_are_gone_and_come_back_with_a_rollback(store: BucketStore) -> None:
+    vbucket = store.vbuckets[0]
+    for name in "abc":
+        put(vbucket, key_of(name), b"body")
+    for name in "abc":
+        put(vbucket, key_of(name), None)
+    store.commit()
+    assert vbucket.purge(2**64 - 1, 77) == 0  # all were deleted at 77
+    assert vbucket.purge(4, 78) == 1
+    assert vbucket.purge_seqno == 4
+    assert [frame[24:32][-1] for frame in read_all(vbucket, 0, 6)] == [5, 6]
+    assert vbucket.get(key_of("a")) is None
+    assert vbucket.purge(2**64 - 1, 78) == 1, "the last row stays"
+    assert vbucket.purge_seqno == 5
+    put(vbucket, key_of("a"), b"again")
+    assert [frame[24:32][-1] for frame in read_all(vbucket, 0, 7)] == [6, 7]
+    vbucket.rollback(2)
+    assert [frame[24:32][-1] for frame in read_all(vbucket, 0, 6)] == [1, 2]
+    assert vbucket.item_count == 2

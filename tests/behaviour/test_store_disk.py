@@ -22,6 +22,7 @@ from dcpstream.store import DiskBucketStore
 from dcpstream.store import disk as disk_module
 from dcpstream.store.blocks import BLOCK_HEADER, SEGMENT_HEADER
 from dcpstream.store.metadata import Metadata
+from dcpstream.wire import BlockKind, SystemEvent, SystemEventId
 from tests.behaviour.store_kit import LOG, fill, frame_of, key_of, put, read_all
 
 FIRST = "segment-0000000001.log"
@@ -534,3 +535,33 @@ def test_what_was_reported_persisted_survives_when_killed(tmp_path: Path) -> Non
 def test_what_was_reported_persisted_survives_when_killed_often(tmp_path: Path) -> None:
     for seed in range(100):
         kill_and_check(tmp_path / str(seed // 10), seed)
+
+
+def test_purged_deletions_and_ended_collections_stay_gone_after_a_restart(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        fill(store)
+        vbucket = store.vbuckets[0]
+        for name in "ab":
+            put(vbucket, key_of(name), b"body")
+            put(vbucket, key_of(name, b"\x08"), b"body")
+        put(vbucket, key_of("a"), None)
+        put(vbucket, key_of("c"), b"body")
+        store.commit()
+        assert vbucket.purge(2**64 - 1, 2**32) == 1
+        ended = SystemEvent(
+            vbid=0, opaque=0, by_seqno=7, event=SystemEventId.DROP_COLLECTION, version=0, key=b"",
+            value=bytes(12) + (8).to_bytes(4, "big"),
+        ).encode()  # fmt: skip
+        vbucket.append(ended, b"", 7, kinds=BlockKind.SYSTEM_EVENT)
+        before = read_all(vbucket, 0, 7)
+    with opened(tmp_path) as store:
+        vbucket = store.vbuckets[0]
+        assert vbucket.purge_seqno == 5
+        assert read_all(vbucket, 0, 7) == before
+        assert [frame[24:32][-1] for frame in before] == [3, 6, 7]
+        assert vbucket.item_count == 2
+        assert vbucket.get(key_of("a")) is None
+        assert vbucket.get(key_of("a", b"\x08")) is None
+        vbucket.rollback(5)
+        assert vbucket.get(key_of("a", b"\x08")) is not None
+        assert vbucket.item_count == 3

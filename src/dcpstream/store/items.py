@@ -18,14 +18,14 @@ META_BYTES = HEADER_BYTES + 31
 SYSTEM_COLLECTION = 1
 """A reserved collection id, so index keys of system events, which begin with it, cannot meet a document's."""
 COLLECTION_EVENT, SCOPE_EVENT = b"_collection", b"_scope"
-NO_COLLECTION = -1
-"""Stands for the collection of scope events, which belong to none."""
+
 
 _HEADER = struct.Struct(">BBHBBHIIQ")
 _MUTATION = struct.Struct(">QQII")
 _DELETION = struct.Struct(">QQI")
 _SYSTEM_EVENT = struct.Struct(">QIB")
 _MUTATION_OPCODE = int(Opcode.DCP_MUTATION)
+_END_COLLECTION = int(SystemEventId.DROP_COLLECTION)
 _SCOPE_EVENTS = frozenset((int(SystemEventId.CREATE_SCOPE), int(SystemEventId.DROP_SCOPE)))
 
 Buffer = bytes | bytearray | memoryview
@@ -89,6 +89,16 @@ def read_item(data: Buffer, at: int = 0) -> StoredItem:
         return StoredItem(key, value, datatype, flags, expiration, cas, rev_seqno, seqno, False, 0)
     seqno, rev_seqno, delete_time = _DELETION.unpack_from(data, at + HEADER_BYTES)
     return StoredItem(key, value, datatype, 0, 0, cas, rev_seqno, seqno, True, delete_time)
+
+
+def events_of_scope(scope_id: int) -> int:
+    """What stands for the collection of a scope's own events, which belong to none: a number that no collection has."""
+    return -1 - scope_id
+
+
+def is_collection_end(data: Buffer) -> bool:
+    """Whether a stored system event is the end of a collection."""
+    return data[1] == Opcode.DCP_SYSTEM_EVENT and _SYSTEM_EVENT.unpack_from(data, HEADER_BYTES)[1] == _END_COLLECTION
 
 
 def index_key(data: Buffer) -> bytes:

@@ -27,7 +27,7 @@ from dcpstream.store.blocks import (
     read_block_header,
     was_committed_after,
 )
-from dcpstream.store.items import index_key
+from dcpstream.store.items import index_key, is_collection_end
 from dcpstream.store.rows import KIND_SHIFT, SYSTEM, collection_of, np
 from dcpstream.store.segments import ADDRESS_SHIFT, Segment, Segments
 from dcpstream.store.vbucket import VBucketLog
@@ -185,6 +185,8 @@ class Recovery:
                 kinds = int(frame_kinds(frame[1], frame[5], key))
                 seqno = int.from_bytes(frame[_EXTRAS_AT : _EXTRAS_AT + 8], "big")
                 rows.append(key, seqno, kinds, end - begin, collection_of(key))
+                if is_collection_end(frame):
+                    rows.end_collection(collection_of(key), len(rows.seqnos) - 1)
 
     def _enter_numpy(self, segment: Segment, data: bytes, found: Found) -> None:
         """All frames of the segment as columns, sorted by vbucket, then one bulk step per vbucket."""
@@ -216,8 +218,12 @@ class Recovery:
         in_default = octets[np.minimum(key_starts, len(octets) - 1)] == 0
         kinds[~in_default & (opcodes != Opcode.DCP_SYSTEM_EVENT)] |= _NAMED
         keys = _keys(data, key_starts, key_stops)
+        ends_of_collections: list[int] = []
         for row in np.flatnonzero(kinds & SYSTEM).tolist():
-            keys[row] = index_key(data[int(starts[row]) : int(starts[row] + sizes[row])])
+            event = data[int(starts[row]) : int(starts[row] + sizes[row])]
+            keys[row] = index_key(event)
+            if is_collection_end(event):
+                ends_of_collections.append(row)
 
         # Of each vbucket: its blocks [b, next b), and through `firsts` its rows.
         block_bounds = [0, *(np.flatnonzero(np.diff(vbids)) + 1).tolist(), len(vbids)]
@@ -238,6 +244,10 @@ class Recovery:
             rows.seqnos.frombytes(seqnos[first:stop].tobytes())
             rows.positions.frombytes(tagged.tobytes())
             rows.end = int(positions[-1])
+            before = len(rows.seqnos) - len(own_keys) - first
+            for row in ends_of_collections:
+                if first <= row < stop:
+                    rows.end_collection(collection_of(keys[row]), before + row)
             if int(np.bitwise_or.reduce(of_rows)) & (_NAMED | SYSTEM):
                 for key, seqno in zip(own_keys, seqnos[first:stop].tolist(), strict=True):
                     rows.collection_high[collection_of(key)] = seqno

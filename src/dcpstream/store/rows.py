@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from dcpstream.store.items import NO_COLLECTION, SCOPE_EVENT, SYSTEM_COLLECTION
+from dcpstream.store.items import SCOPE_EVENT, SYSTEM_COLLECTION, events_of_scope
 from dcpstream.wire.block import BlockKind
-from dcpstream.wire.keys import leb128_decode
+from dcpstream.wire.keys import leb128_decode, leb128_encode
 
 
 def _import_numpy() -> Any:
@@ -278,19 +278,22 @@ class RowTable:
         else:
             self.item_count = 0
 
-    def truncate(self, row: int) -> None:
+    def truncate(self, row: int, key_of: Callable[[int], bytes]) -> None:
         """Forget `row` and all later rows; what they had superseded is the newest of its key again.
 
-        Cost: one pass over the keys, one over the rows that go; no frame is read.
+        Cost: one pass over the keys, one over the rows that go. Only of documents of an ended collection and of
+        purged deletions, whose keys the index does not have, the frame is read, by `key_of`.
         """
         going = {newest: key for key, newest in self.keys.items() if newest >= row}
         successors = self.successors
         for older in self.superseded_from(row):
-            # The chain of successors ends at the row under which the index knows the key.
-            newest = successors[older]
-            while successors[newest] != LIVE:
-                newest = successors[newest]
-            self.keys[going.pop(newest)] = older
+            # The chain of successors ends at the row under which the index knows the key, at the end of the
+            # collection, or at a purged deletion, which is its own successor.
+            newest = older
+            while (following := successors[newest]) not in (LIVE, newest):
+                newest = following
+            is_known = newest in going and self._is_event(newest) == self._is_event(older)
+            self.keys[going.pop(newest) if is_known else key_of(older)] = older
             successors[older] = LIVE
         for key in going.values():
             del self.keys[key]
@@ -301,6 +304,35 @@ class RowTable:
         del self.successors[row:]
         self.recount()
         self._recount_collections(high)
+
+    def _is_event(self, row: int) -> bool:
+        return bool(self.positions[row] >> KIND_SHIFT & SYSTEM)
+
+    # ------------------------------------------------------------------------------------- what is gone for good
+
+    def end_collection(self, collection_id: int, end_row: int) -> None:
+        """A collection has ended: its end event, in `end_row`, supersedes whatever its documents are now.
+
+        Cost: one pass over the keys.
+        """
+        prefix = leb128_encode(collection_id)
+        gone = [(key, row) for key, row in self.keys.items() if row < end_row and key.startswith(prefix)]
+        for key, row in gone:
+            if not self.positions[row] >> KIND_SHIFT & NOT_A_DOCUMENT:
+                self.item_count -= 1
+            self.successors[row] = end_row
+            del self.keys[key]
+
+    def deletions(self, seqno: int) -> list[tuple[bytes, int]]:
+        """(key, row) of the documents that are deleted now, by a row at or below `seqno`."""
+        stop, positions = self.row_after(seqno), self.positions
+        return [(key, row) for key, row in self.keys.items() if row < stop and positions[row] >> KIND_SHIFT & DELETED]
+
+    def purge(self, deletions: Iterable[tuple[bytes, int]]) -> None:
+        """Forget deletions: each becomes its own successor, so that no reader finds it or what it superseded."""
+        for key, row in deletions:
+            self.successors[row] = row
+            del self.keys[key]
 
     def _recount_collections(self, high: int) -> None:
         stale = {collection for collection, seqno in self.collection_high.items() if seqno > high}
@@ -324,8 +356,12 @@ class RowTable:
 
 
 def collection_of(key: bytes) -> int:
-    """The collection of an index key: what its LEB128 prefix says, or which collection a system event is about."""
+    """The collection of an index key: what its LEB128 prefix says, or which collection a system event is about.
+
+    Events of a scope have the number `events_of_scope`.
+    """
     first = key[0]
     if first == SYSTEM_COLLECTION:
-        return NO_COLLECTION if key[1:].startswith(SCOPE_EVENT) else int.from_bytes(key[-4:], "big")
+        number = int.from_bytes(key[-4:], "big")
+        return events_of_scope(number) if key[1:].startswith(SCOPE_EVENT) else number
     return first if first < 0x80 else leb128_decode(key)[0]

@@ -19,7 +19,16 @@ from typing import Protocol
 
 from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
 from dcpstream.store.bytelog import Buffer, ByteLog, Piece
-from dcpstream.store.items import META_BYTES, ItemMeta, StoredItem, index_key, read_item, read_meta
+from dcpstream.store.items import (
+    META_BYTES,
+    SYSTEM_COLLECTION,
+    ItemMeta,
+    StoredItem,
+    index_key,
+    is_collection_end,
+    read_item,
+    read_meta,
+)
 from dcpstream.store.rows import DELETED, KIND_SHIFT, NOT_A_DOCUMENT, SYSTEM, RowTable, collection_of
 from dcpstream.wire.block import EMPTY_BLOCK, BlockKind, FrameBlock
 
@@ -241,6 +250,8 @@ class VBucketLog:
         owner = self._owner
         with self._lock:
             self.rows.append(key, seqno, kinds, len(frame), collection)
+            if kinds & SYSTEM and is_collection_end(frame):
+                self.rows.end_collection(collection, len(self.rows.seqnos) - 1)
             self.log.append(frame)
             self.high_seqno = seqno
             if owner.is_durable:
@@ -322,11 +333,47 @@ class VBucketLog:
             self._owner.roll_back(self, reached)
         return reached
 
+    def purge(self, before_seqno: int, before_time: int) -> int:
+        """Drop deletions for good, as compaction does: those up to a seqno that were made before a moment.
+
+        The last row always stays, and what is not persisted too. `purge_seqno` rises to the highest that is dropped.
+
+        Args:
+            before_seqno: only up to this one.
+            before_time: only those with an earlier delete time, epoch seconds.
+        Returns: how many were dropped.
+        """
+        limit = min(before_seqno, self.persisted_seqno, self.high_seqno - 1)
+        with self._lock:
+            found = self.rows.deletions(limit)
+        dropped = [(key, row) for key, row in found if self._deleted_at(key) < before_time]
+        if dropped:
+            # First the metadata: after a crash in between, recovery drops what lies below the purge seqno.
+            self.purge_seqno = max(self.purge_seqno, self.rows.seqnos[max(row for _, row in dropped)])
+            with self._lock:
+                self.rows.purge(dropped)
+        return len(dropped)
+
+    def _deleted_at(self, key: bytes) -> int:
+        meta = self.meta(key)
+        return 0 if meta is None else meta.delete_time
+
+    def _index_key_of(self, row: int) -> bytes:
+        start, stop = self.rows.extent(row)
+        return index_key(self._bytes(self.log.pieces(start, stop)))
+
+    def collection_events(self) -> list[bytes]:
+        """The newest event of each scope and collection, in order of seqno, as stored."""
+        with self._lock:
+            rows = sorted(row for key, row in self.rows.keys.items() if key[0] == SYSTEM_COLLECTION)
+            pieces = [self.log.pieces(*self.rows.extent(row)) for row in rows]
+        return [bytes(self._bytes(group)) for group in pieces]
+
     def truncate(self, seqno: int) -> None:
         """The part of a rollback in memory; for the owner."""
         with self._lock:
             row = self.rows.row_after(seqno)
-            self.rows.truncate(row)
+            self.rows.truncate(row, self._index_key_of)
             self.log.truncate(self.rows.end)
             self.high_seqno = seqno
             self.flushed_rows = min(self.flushed_rows, row)
@@ -440,6 +487,8 @@ class VBucketLog:
     def recovered(self, snapshot: SnapshotRange) -> None:
         """All rows are durable; the last is covered by `snapshot`. Called while the store opens."""
         self.high_seqno = self.rows.seqnos[-1] if self.rows.seqnos else 0
+        if self._purge_seqno:
+            self.rows.purge(self.rows.deletions(min(self._purge_seqno, self.high_seqno - 1)))
         self.flushed_rows = len(self.rows.seqnos)
         self.log.tail_start = self.rows.end
         self._persisted_seqno = self.high_seqno

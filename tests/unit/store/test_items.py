@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dcpstream.store import index_key
-from dcpstream.store.items import NO_COLLECTION, read_item, read_meta
+from dcpstream.store.items import events_of_scope, read_item, read_meta
 from dcpstream.store.rows import collection_of
 from dcpstream.wire import SystemEvent, SystemEventId, encode_stored_deletion, encode_stored_mutation
 
@@ -22,7 +22,7 @@ def test_events_about_one_thing_share_a_key() -> None:
     scope = event(SystemEventId.CREATE_SCOPE, ID)
     assert index_key(made) == index_key(dropped) == b"\x01_collection\0\0\0\x08"
     assert index_key(scope) == index_key(event(SystemEventId.DROP_SCOPE, ID)) == b"\x01_scope\0\0\0\x08"
-    assert (collection_of(index_key(made)), collection_of(index_key(scope))) == (8, NO_COLLECTION)
+    assert (collection_of(index_key(made)), collection_of(index_key(scope))) == (8, events_of_scope(8))
 
 
 def test_a_frame_is_read_in_the_middle_of_a_buffer() -> None:
