@@ -1,0 +1,133 @@
+"""The real client against a real node that crashes, fails over and is cut off: the table is the bucket in the end.
+
+Unlike the model beside it, this runs the whole way over sockets and disk. Timing is the machine's, so a seed repeats
+the plan of a run, not every interleaving.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import secrets
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+import dcpstream
+from dcpstream.client import Change, Client, FileOffsetStore, KvClient
+from dcpstream.client.kv import BulkInterrupted
+from dcpstream.wire import Opcode, encode_request
+from tests.behaviour.proxy import Proxy
+
+LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
+VBUCKETS = 4
+KEYS = 40
+
+
+class Table:
+    """Rows by vbucket and seqno, as a table of changes keeps them."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, dict[int, tuple[bytes, bytes | None]]] = {}
+        self.rollbacks = 0
+
+    def take(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            rows = self.rows.setdefault(change.vbid, {})
+            if change.op == "rollback":
+                self.rollbacks += 1
+                self.rows[change.vbid] = {seqno: row for seqno, row in rows.items() if seqno <= change.seqno}
+            else:
+                rows[change.seqno] = (change.key, change.value if change.op == "mutation" else None)
+
+    def documents(self) -> dict[bytes, bytes]:
+        newest: dict[bytes, bytes | None] = {}
+        for rows in self.rows.values():
+            newest.update(row for _, row in sorted(rows.items()))
+        return {key: value for key, value in newest.items() if value is not None}
+
+
+def write(rng: random.Random, kv: KvClient, count: int) -> None:
+    items: list[tuple[str, str | None]] = [
+        (f"doc {rng.randrange(KEYS)}", None if rng.random() < 0.2 else str(rng.getrandbits(60))) for _ in range(count)
+    ]
+    with contextlib.suppress(BulkInterrupted):
+        kv.mutate_many(items)
+
+
+def toggle(rng: random.Random, kv: KvClient) -> None:
+    vbid = rng.randrange(VBUCKETS)
+    link = kv._link_for(vbid)
+    for state in (2, 1):
+        link.ask(encode_request(Opcode.SET_VBUCKET, vbid=vbid, extras=bytes((state,))))
+
+
+def lives(rng: random.Random, path: Path) -> Iterator[tuple[dcpstream.Node, bool]]:
+    """The node in several lives, each ended by a crash but the last; whether it is the last."""
+    count = rng.randint(2, 4)
+    for life in range(count):
+        # Sometimes nothing reaches the disk in a life, so that a crash takes all of it.
+        interval = rng.choice((0.01, 0.01, 3600.0))
+        node = dcpstream.Node(vbuckets=VBUCKETS, path=path, flush_interval_s=interval)
+        with node:
+            yield node, life == count - 1
+            if life < count - 1:
+                node.crash()
+
+
+def run(seed: int, directory: Path) -> int:
+    """One run; returns how many rollbacks it had."""
+    rng = random.Random(seed)
+    store = FileOffsetStore(directory / "offsets")
+    table = Table()
+    for node, is_last in lives(rng, directory / "data"):
+        with (
+            Proxy(node.port) as proxy,
+            KvClient(node.connection_string, **LOGIN) as kv,
+            Client(proxy.connection_string, **LOGIN) as client,
+        ):
+            for _ in range(rng.randint(1, 4)):
+                write(rng, kv, rng.randint(1, 200))
+                if rng.random() < 0.4:
+                    toggle(rng, kv)
+                if rng.random() < 0.4:
+                    proxy.cut_after(10**9, rng.randint(600, 6000), rng.randint(600, 6000))
+                if rng.random() < 0.8:
+                    read(client, store, table)
+            if is_last:
+                proxy.cut_after()
+                read(client, store, table)
+                keys = [f"doc {number}".encode() for number in range(KEYS)]
+                bucket = {
+                    key: document.value
+                    for key, document in zip(keys, kv.get_many(keys), strict=True)
+                    if document is not None
+                }
+                assert table.documents() == bucket, f"seed {seed}"
+    return table.rollbacks
+
+
+def read(client: Client, store: FileOffsetStore, table: Table) -> None:
+    """Everything up to now; the table and the positions are kept together, as a transaction would."""
+    table.take(client.changes(end="latest", store=store, on_rollback="rewind", idle_timeout_s=30))
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_the_table_is_the_bucket_in_the_end(number: int, tmp_path: Path) -> None:
+    seed = secrets.randbits(40)
+    print(f"seed {seed}")
+    run(seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_table_is_the_bucket_in_the_end_many_times(tmp_path: Path) -> None:
+    first = secrets.randbits(40)
+    print(f"from seed {first}")
+    rollbacks = 0
+    for number in range(100):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        rollbacks += run(first + number, directory)
+    assert rollbacks > 10, "the runs should have had something to get over"
