@@ -20,7 +20,8 @@ say() { printf '\033[1m== %s\033[0m\n' "$1"; }
 
 say "core on Python $main without numpy, pyarrow and pyspark"
 .venv/bin/python -m pytest -q -p tests.fixtures.without_numpy -m "$core" \
-    --ignore=tests/unit/columnar --ignore=tests/unit/spark --ignore=tests/unit/pipelines --ignore=tests/spark \
+    --ignore=tests/unit/columnar --ignore=tests/unit/bench --ignore=tests/property/test_columnar.py \
+    --ignore=tests/unit/spark --ignore=tests/unit/pipelines --ignore=tests/spark \
     || failed="$failed without-numpy"
 
 for version in 3.11 3.12 3.13 3.14; do

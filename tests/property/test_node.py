@@ -146,6 +146,7 @@ def any_sets(chance: random.Random, client: Talker, count: int) -> bytes:
 @pytest.mark.parametrize("has_collections", [True, False])
 @pytest.mark.parametrize("seed", range(6))
 def test_many_sets_at_once_do_what_the_command_table_does(seed, has_collections, monkeypatch):
+    pytest.importorskip("numpy", reason="many SETs at once need numpy")
     features = USUAL if has_collections else tuple(code for code in USUAL if code != Feature.COLLECTIONS)
     if seed == 0:
         features = tuple(code for code in features if code != Feature.MUTATION_SEQNO)

@@ -47,7 +47,7 @@ def test_the_block_runs_and_prints_what_is_written(block: Block, tmp_path: Path)
     done = subprocess.run(
         [sys.executable, str(script)],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
