@@ -85,5 +85,16 @@ class FailoverLog:
 
     @classmethod
     def from_json(cls, data: Iterable[Iterable[str]]) -> FailoverLog:
-        """The inverse of `to_json`."""
-        return cls(tuple(FailoverEntry(int(vbuuid), int(seqno)) for vbuuid, seqno in data))
+        """The inverse of `to_json`, but for entries that no log can have, which are left out.
+
+        Those are branches without a name (0), and branches that began above a newer one.
+
+        Raises:
+            ValueError: no entry is left, or what is there are no numbers.
+        """
+        kept: list[FailoverEntry] = []
+        for vbuuid, seqno in data:
+            entry = FailoverEntry(int(vbuuid), int(seqno))
+            if entry.vbuuid and (not kept or entry.seqno <= kept[-1].seqno):
+                kept.append(entry)
+        return cls(tuple(kept))
