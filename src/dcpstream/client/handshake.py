@@ -30,7 +30,7 @@ from dcpstream.errors import (
 )
 from dcpstream.model import NodeAddress
 from dcpstream.protocol.sasl import MECHANISMS, ClientLogin, strongest_mechanism
-from dcpstream.wire import Feature, Frame, Opcode, OpenFlag, Status, encode_request
+from dcpstream.wire import Feature, Frame, Opcode, Open, OpenFlag, Status, encode_request
 from dcpstream.wire.codes import code_name
 from dcpstream.wire.status import status_error
 
@@ -63,7 +63,6 @@ BUFFER_BYTES = 4 * 1024 * 1024
 for a connection, and of what is read in vain when a read ends inside a snapshot."""
 
 _U16 = struct.Struct(">H")
-_OPEN_EXTRAS = struct.Struct(">II")
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,11 +265,9 @@ class Handshake:
         if self._dcp is None:
             self.is_done = True
             return b""
-        parts = [
-            self._request(
-                Opcode.DCP_OPEN, extras=_OPEN_EXTRAS.pack(0, self._dcp.open_flags), key=self._dcp.name.encode()
-            )
-        ]
+        name = self._dcp.name.encode()
+        self._expected.append((Opcode.DCP_OPEN, self._dcp.name))
+        parts = [Open(reserved=0, flags=self._dcp.open_flags, key=name).encode()]
         for key, value, is_required in self._dcp.controls():
             self._is_required[key] = is_required
             parts.append(self._request(Opcode.DCP_CONTROL, key=key.encode(), value=value.encode()))

@@ -3,7 +3,7 @@
 Sans-IO. Rows go in as `Rows` (see `rows`), out come events in an order that is safe to act on: answers and opened
 streams, then the rows of one receive, then streams that are done or have ended.
 
-Theory of operation:
+Theory of operation (what comes once per item or snapshot is read by plain structs, the rest by the message classes):
 
 - A stream is known by the opaque of its request, which is never used again on the connection. Whatever arrives for
   another opaque (a stream that was closed and still had data under way) is dropped.
@@ -27,7 +27,20 @@ from dcpstream.client.resume import PositionTracker
 from dcpstream.client.rows import Rows, Slice
 from dcpstream.errors import DeadConnection, RemoteProtocolError
 from dcpstream.model import MAX_SEQNO, FailoverLog, NodeAddress, StreamOffset
-from dcpstream.wire import Frame, MarkerFlag, Opcode, Status, StreamFlag, encode_request, encode_response
+from dcpstream.wire import (
+    BufferAck,
+    CloseStream,
+    Frame,
+    MarkerFlag,
+    Opcode,
+    Status,
+    StreamFlag,
+    StreamRequest,
+    SystemEvent,
+    decode_message,
+    encode_request,
+    encode_response,
+)
 from dcpstream.wire.codes import code_name
 from dcpstream.wire.values import decode_failover_log
 
@@ -42,11 +55,9 @@ ACK_FRACTION = 4
 
 MAX_OPAQUE = 0xFFFFFFFF
 
-_STREAM_EXTRAS = struct.Struct(">IIQQQQQ")
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _RANGE = struct.Struct(">QQ")
-_SYSTEM_EVENT = struct.Struct(">QIB")
 
 _WITH_SEQNO = frozenset((Opcode.DCP_SYSTEM_EVENT, Opcode.DCP_PREPARE, Opcode.DCP_SEQNO_ADVANCED))
 _WITH_SECOND_SEQNO = frozenset((Opcode.DCP_COMMIT, Opcode.DCP_ABORT))
@@ -212,23 +223,19 @@ class DcpSession:
         value = b""
         if collection_ids is not None and self.has_collections:
             value = json.dumps({"collections": [f"{number:x}" for number in collection_ids]}).encode()
-        self._send(
-            encode_request(
-                Opcode.DCP_STREAM_REQ,
-                vbid=vbid,
-                opaque=stream.opaque,
-                extras=_STREAM_EXTRAS.pack(
-                    StreamFlag.ACTIVE_ONLY,
-                    0,
-                    start,
-                    max(end_seqno, start),
-                    offset.vbuuid if start else 0,
-                    snapshot_start,
-                    snapshot_end,
-                ),
-                value=value,
-            )
+        request = StreamRequest(
+            vbid=vbid,
+            opaque=stream.opaque,
+            flags=StreamFlag.ACTIVE_ONLY,
+            reserved=0,
+            start_seqno=start,
+            end_seqno=max(end_seqno, start),
+            vbuuid=offset.vbuuid if start else 0,
+            snapshot_start=snapshot_start,
+            snapshot_end=snapshot_end,
+            value=value,
         )
+        self._send(request.encode())
         self._streams[stream.opaque] = stream
         self._requests[stream.opaque] = (Opcode.DCP_STREAM_REQ, now)
         return stream
@@ -236,7 +243,7 @@ class DcpSession:
     def close_stream(self, stream: Stream) -> None:
         """Say that nothing more is wanted of a stream; what is under way is dropped. No event follows."""
         if self._streams.pop(stream.opaque, None) is not None:
-            self._send(encode_request(Opcode.DCP_CLOSE_STREAM, vbid=stream.vbid, opaque=self._new_opaque()))
+            self._send(CloseStream(vbid=stream.vbid, opaque=self._new_opaque()).encode())
 
     def request(
         self, opcode: Opcode, now: float, *, vbid: int = 0, extras: bytes = b"", key: bytes = b"", value: bytes = b""
@@ -251,7 +258,7 @@ class DcpSession:
         """The user is through with rows of so many bytes: the node may send as much again."""
         self._consumed_bytes += flow_bytes
         if self._consumed_bytes * ACK_FRACTION >= self._settings.buffer_bytes:
-            self._send(encode_request(Opcode.DCP_BUFFER_ACK, extras=_U32.pack(self._consumed_bytes)))
+            self._send(BufferAck(freed_bytes=self._consumed_bytes).encode())
             self._consumed_bytes = 0
 
     def data_to_send(self) -> bytes:
@@ -412,18 +419,16 @@ class DcpSession:
             self._send(encode_response(Opcode.DCP_SNAPSHOT_MARKER, opaque=frame.opaque))
 
     def _system_event(self, frame: Frame, stream: Stream, turn: _Turn) -> None:
-        if len(frame.extras) != _SYSTEM_EVENT.size or len(frame.value) < 12:
-            return
-        _, event, version = _SYSTEM_EVENT.unpack(frame.extras)
-        if version > 1:
-            return
+        message = decode_message(frame)
+        if not isinstance(message, SystemEvent) or message.version > 1 or len(frame.value) < 12:
+            return  # a layout that says more than names; rows then show the collection's id
         uid = _U64.unpack_from(frame.value)[0]
         stream.tracker.manifest(uid)
         has_collection = len(frame.value) >= 16
         turn.first.append(
             CollectionEvent(
                 vbid=stream.vbid,
-                event=event,
+                event=message.event,
                 manifest_uid=uid,
                 scope_id=_U32.unpack_from(frame.value, 8)[0],
                 collection_id=_U32.unpack_from(frame.value, 12)[0] if has_collection else None,
