@@ -84,14 +84,16 @@ def read_documents(
 
     Args:
         keys: may hold keys of documents that do not exist.
-        on_progress: called with the number of keys that were asked for since the last call.
+        on_progress: called with the number of keys that were asked for until now.
     """
     documents: dict[bytes, bytes] = {}
+    asked = 0
     rest = iter(keys)
     with access.connect() as client:
         while window := list(islice(rest, READ_AT_ONCE)):
             for key, document in zip(window, client.get_many(window), strict=True):
                 if document is not None:
                     documents[key] = document.value
-            on_progress(len(window))
+            asked += len(window)
+            on_progress(asked)
     return documents

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
 
 PLAIN_INTERVAL_S = 5.0
 """Seconds between two lines of a bar where there is no terminal."""
-
-_T = TypeVar("_T")
 
 
 class Display:
@@ -66,15 +63,6 @@ class Display:
             share = f" {100 * done / total:3.0f} %" if total else ""
             self.say(f"{name}: {done:,.0f} of {total:,.0f}{share}{'  ' + note if note else ''}")
 
-    def track(self, items: Iterable[_T], name: str, total: int, every: int = 1000) -> Iterator[_T]:
-        """Pass items on and show how many there were."""
-        count = 0
-        for count, item in enumerate(items, 1):
-            if count % every == 0:
-                self.bar(name, count, total)
-            yield item
-        self.bar(name, count, max(count, 1) if count >= total else total)
-
     @contextmanager
     def bars(self) -> Iterator[Self]:
         """Bars are shown within; they stay as they are at the end."""
@@ -99,12 +87,3 @@ class Display:
                 yield self
             finally:
                 self._progress = None
-
-    def __enter__(self) -> Self:
-        """Itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Nothing to do."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dcpstream.cli.demo.compare import Comparison, HistoryCheck, check_history, compare
 
 _CHANGE_COLUMNS = ("key", "value", "_change_type", "vbucket", "seqno")
 READ_ROWS = 50_000
-"""Rows of `changes` that are turned into Python objects at a time."""
+"""Rows that are turned into Python objects at a time."""
+
+Show = Callable[[str, int, int], None]
+"""What is done, how far, of how much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,7 @@ class Result:
         change_count: data rows of `changes`.
         repeated_count: data rows that are there more than once.
         rollback_count: control rows of `changes`.
+        documents: what `current` holds.
     """
 
     bucket_as_written: Comparison
@@ -32,6 +36,7 @@ class Result:
     change_count: int
     repeated_count: int
     rollback_count: int
+    documents: Mapping[bytes, bytes] = field(repr=False, default_factory=dict)
 
     @property
     def difference_count(self) -> int:
@@ -76,47 +81,67 @@ class Result:
         return lines
 
 
-def judge(written: Mapping[bytes, bytes], bucket: Mapping[bytes, bytes], tables: Path) -> Result:
-    """Compare everything with the bucket."""
-    history, rollbacks = read_changes(tables / "changes")
+def judge(
+    written: Mapping[bytes, bytes], bucket: Mapping[bytes, bytes], tables: Path, show: Show = lambda *_: None
+) -> Result:
+    """Compare everything with the bucket.
+
+    Args:
+        written: what the loader has written.
+        bucket: what was read of the bucket.
+        tables: where the tables `current` and `changes` are.
+        show: called as it goes on.
+    """
+    current = read_current(tables / "current", show)
+    history, rollbacks = read_changes(tables / "changes", show)
+    pairs = ((written, bucket), (bucket, current), (bucket, history.documents))
+    comparisons: list[Comparison] = []
+    for left, right in pairs:
+        show("compare", len(comparisons), len(pairs))
+        comparisons.append(compare(left, right))
+    show("compare", len(pairs), len(pairs))
     return Result(
-        bucket_as_written=compare(written, bucket),
-        current=compare(bucket, read_current(tables / "current")),
-        replayed=compare(bucket, history.documents),
+        bucket_as_written=comparisons[0],
+        current=comparisons[1],
+        replayed=comparisons[2],
         change_count=history.row_count,
         repeated_count=history.repeated_count,
         rollback_count=rollbacks,
+        documents=current,
     )
 
 
-def read_current(path: Path) -> dict[bytes, bytes]:
+def read_current(path: Path, show: Show = lambda *_: None) -> dict[bytes, bytes]:
     """The documents in the table `current`, key → value."""
     from deltalake import DeltaTable
 
+    dataset = DeltaTable(str(path)).to_pyarrow_dataset()
+    total = int(dataset.count_rows())
     documents: dict[bytes, bytes] = {}
     rows = 0
-    for batch in DeltaTable(str(path)).to_pyarrow_dataset().to_batches(columns=["key", "value"]):
+    for batch in dataset.to_batches(columns=["key", "value"], batch_size=READ_ROWS):
         rows += batch.num_rows
         documents |= zip(_bytes(batch.column("key")), _bytes(batch.column("value")), strict=True)
+        show("read current", rows, total)
     if rows != len(documents):
         # Two rows for one document are a difference that a dict would hide: keep them apart under a name of their own.
         documents[b"(rows that repeat a key)"] = str(rows - len(documents)).encode()
     return documents
 
 
-def read_changes(path: Path) -> tuple[HistoryCheck, int]:
+def read_changes(path: Path, show: Show = lambda *_: None) -> tuple[HistoryCheck, int]:
     """The table `changes`, replayed, and the number of its control rows."""
     from deltalake import DeltaTable
     from pyarrow import compute
 
     dataset = DeltaTable(str(path)).to_pyarrow_dataset()
-    rollbacks = int(dataset.count_rows(filter=compute.field("op") == "rollback"))
+    is_control = compute.field("op") == "rollback"
+    rollbacks = int(dataset.count_rows(filter=is_control))
+    total = int(dataset.count_rows()) - rollbacks
 
     def columns() -> Iterator[tuple[Sequence[bytes], Sequence[bytes | None], Sequence[int], Sequence[int]]]:
-        batches = dataset.to_batches(
-            columns=list(_CHANGE_COLUMNS), filter=compute.field("op") != "rollback", batch_size=READ_ROWS
-        )
-        for batch in batches:
+        rows = 0
+        for batch in dataset.to_batches(columns=list(_CHANGE_COLUMNS), filter=~is_control, batch_size=READ_ROWS):
             kinds = batch.column("_change_type").to_pylist()
             values = _bytes(batch.column("value"))
             yield (
@@ -125,6 +150,8 @@ def read_changes(path: Path) -> tuple[HistoryCheck, int]:
                 batch.column("vbucket").to_pylist(),
                 batch.column("seqno").to_pylist(),
             )
+            rows += batch.num_rows
+            show("read changes", rows, total)
 
     return check_history(columns()), rollbacks
 

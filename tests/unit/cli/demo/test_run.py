@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from dcpstream.cli.demo.display import Display
-from dcpstream.cli.demo.run import NODE_KILLS_MAX, kill_points
 from dcpstream.cli.demo.settings import Settings
+from dcpstream.cli.demo.stage import NODE_KILLS_MAX, kill_points
 from dcpstream.errors import ConfigError
 
 
