@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from dcpstream.node.replica import Replicas, Takeovers
 from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse
 from dcpstream.protocol.consumer import ConsumerConnection
 from dcpstream.protocol.opening import OpenRequest, read_open
@@ -78,8 +79,16 @@ def _machine(
     request: OpenRequest, name: str, session: Session, bucket: Bucket, now: float
 ) -> ProducerConnection | ConsumerConnection:
     if request.is_producer:
-        return ProducerConnection(name, request.flags, session.features, bucket, now)
-    return ConsumerConnection(name, bucket, now)
+        takeovers = Takeovers(bucket, session.engine)
+        return ProducerConnection(name, request.flags, session.features, bucket, now, takeovers=takeovers)
+    return ConsumerConnection(
+        name,
+        Replicas(bucket, session.engine),
+        now,
+        open_flags=request.flags,
+        features=session.features,
+        consumer_name=request.consumer_name,
+    )
 
 
 def dcp_stats(bucket: Bucket) -> Iterator[tuple[str, str]]:

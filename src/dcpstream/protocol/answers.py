@@ -30,12 +30,25 @@ __all__ = [
 MAX_KEY_BYTES = 250
 """Longest key, and longest connection name."""
 
+MAX_PREFIXED_KEY_BYTES = 251
+"""Longest key with its collection id: 250 bytes and one, or 246 and up to five."""
+
 DCP_OPCODES = range(Opcode.DCP_OPEN, Opcode.DCP_CACHE_TRANSFER_END + 1)
 """0x50 to 0x67: what belongs to DCP."""
 
 _KNOWN_INFO_IDS = frozenset(int(item) for item in FrameInfoId)
 _INFO_BYTES: Mapping[int, int] = MappingProxyType({FrameInfoId.BARRIER: 0, FrameInfoId.DCP_STREAM_ID: 2})
 _ALL_DATATYPES = int(Datatype.JSON | Datatype.SNAPPY | Datatype.XATTR)
+_WITH_DOCUMENT_KEY = frozenset(
+    (
+        Opcode.DCP_MUTATION,
+        Opcode.DCP_DELETION,
+        Opcode.DCP_EXPIRATION,
+        Opcode.DCP_PREPARE,
+        Opcode.DCP_COMMIT,
+        Opcode.DCP_ABORT,
+    )
+)
 
 
 class Refusal(NamedTuple):
@@ -79,24 +92,44 @@ _SHAPES: Mapping[int, _Shape] = MappingProxyType(
     }
 )
 
-_MARKER_VALUE_BYTES: Mapping[int, tuple[int, ...]] = MappingProxyType({20: (0,), 1: (36, 44, 52)})
+_MARKER_EXTRAS_BYTES = 20
+_MARKER_VALUE_BYTES: Mapping[int, int] = MappingProxyType({0: 36, 2: 52})
+"""Bytes of the value by a marker's version, which stands in its one byte of extras; version 1 was withdrawn."""
 
 
-def check_shape(frame: Frame) -> Refusal | None:
-    """What is wrong with a DCP request's parts, or None."""
+def check_shape(frame: Frame, *, has_collections: bool = False) -> Refusal | None:
+    """What is wrong with a DCP request's parts, or None.
+
+    Args:
+        has_collections: keys of rows carry a collection id, and who reads them looks at their length.
+    """
     if frame.opcode == Opcode.DCP_FLUSH:
         return Refusal(Status.NOT_SUPPORTED)
     if frame.opcode == Opcode.DCP_SNAPSHOT_MARKER:
-        fits = len(frame.value) in _MARKER_VALUE_BYTES.get(len(frame.extras), ()) and not frame.key
-        return None if fits else Refusal(Status.EINVAL)
+        return _bad_marker(frame)
     shape = _SHAPES.get(frame.opcode)
     if shape is None:
         return Refusal(Status.UNKNOWN_COMMAND)
-    context = _misfit(frame, shape)
+    has_prefix = has_collections and frame.opcode in _WITH_DOCUMENT_KEY
+    context = _misfit(frame, shape, MAX_PREFIXED_KEY_BYTES if has_prefix else MAX_KEY_BYTES)
     return Refusal(Status.EINVAL, context) if context else _bad_framing(frame)
 
 
-def _misfit(frame: Frame, shape: _Shape) -> str:
+def _bad_marker(frame: Frame) -> Refusal | None:
+    if frame.key or frame.datatype or len(frame.extras) not in (1, _MARKER_EXTRAS_BYTES):
+        return Refusal(Status.EINVAL)
+    if len(frame.extras) == _MARKER_EXTRAS_BYTES:
+        return Refusal(Status.EINVAL) if frame.value else _bad_framing(frame)
+    version = frame.extras[0]
+    wanted = _MARKER_VALUE_BYTES.get(version)
+    if wanted is None:
+        return Refusal(Status.EINVAL, f"Unsupported dcp snapshot version:{version}")
+    if len(frame.value) != wanted:
+        return Refusal(Status.EINVAL, f"valuelen not expected:{wanted}")
+    return _bad_framing(frame)
+
+
+def _misfit(frame: Frame, shape: _Shape, key_bytes_max: int) -> str:
     if len(frame.extras) not in shape.extras:
         wanted = shape.extras[0]
         return f"Request must include extras of length {wanted}" if wanted else "Request must not include extras"
@@ -105,8 +138,8 @@ def _misfit(frame: Frame, shape: _Shape) -> str:
             return f"Request must include {name}"
         if rule is False and part:
             return f"Request must not include {name}"
-    if len(frame.key) > MAX_KEY_BYTES:
-        return f"Key length exceeds {MAX_KEY_BYTES}"
+    if len(frame.key) > key_bytes_max:
+        return f"Key length exceeds {key_bytes_max}"
     if frame.datatype and (not shape.any_datatype or frame.datatype & ~_ALL_DATATYPES):
         return "Request datatype invalid"
     return ""

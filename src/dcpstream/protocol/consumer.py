@@ -1,8 +1,16 @@
-"""A consumer connection of a node: what it answers before it has a stream.
+"""A consumer connection: the node's end of a DCP connection that receives history.
 
-The node's end of a connection that was opened without the producer flag. It sends nothing by itself. It answers what a
-consumer without streams answers; ADD_STREAM, which would make it ask its peer for a vbucket's history, is refused with
-NOT_SUPPORTED and a text.
+Theory of operation. A manager opens the connection and sends ADD_STREAM for a vbucket; whoever then answers is that
+vbucket's source. So requests go both ways on one connection: the peer's ADD_STREAM, CLOSE_STREAM and the stream's
+messages come in, the node's own controls, STREAM_REQ and BUFFER_ACKs go out. The first ADD_STREAM starts the controls
+(`consumer_controls`); STREAM_REQs wait until these are done. Each ADD_STREAM is answered when its STREAM_REQ was.
+Rows and markers are answered only if something is wrong with them; what is wrong costs the message, not the stream.
+`close_reason` is set when a server would drop the connection.
+
+Opaques that the node chooses come from one counter. In headers a server writes it in its own byte order, and in the
+answer to ADD_STREAM in network order; so here, as recorded.
+
+It refuses to know: sockets, time (an argument), authentication, where rows are kept (`replica`).
 
 Source: kv_engine engines/ep/src/dcp/consumer.cc, checked against recordings of a server.
 """
@@ -10,119 +18,406 @@ Source: kv_engine engines/ep/src/dcp/consumer.cc, checked against recordings of 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 
+from dcpstream.errors import FieldError, RemoteProtocolError
+from dcpstream.model import VbucketState
 from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse, stream_id_of
+from dcpstream.protocol.consumer_controls import SYNC_WRITES, V7_STATUS_CODES, Negotiation
+from dcpstream.protocol.consumer_flow import COUNTED, ConsumerWindow
+from dcpstream.protocol.consumer_messages import Dialect, read_change, read_marker, read_system_event
+from dcpstream.protocol.passive_stream import ConsumerStream, StreamEvent
 from dcpstream.protocol.producer_stream import Buffer
-from dcpstream.protocol.source import HistorySource
-from dcpstream.wire import Frame, Opcode, Status, StreamFlag
+from dcpstream.protocol.replica import Change, ReplicaBucket
+from dcpstream.wire import (
+    Datatype,
+    Feature,
+    Frame,
+    Opcode,
+    OpenFlag,
+    Status,
+    StreamFlag,
+    decode_failover_log,
+    encode_request,
+    encode_response,
+)
 
-__all__ = ["ConsumerConnection"]
+__all__ = ["IDLE_TIMEOUT_S", "ConsumerConnection", "check_add_stream"]
 
-_ADD_STREAM_FLAGS = int(
+IDLE_TIMEOUT_S = 360.0
+"""Silence after which a producer that was asked for NOOPs is given up: the server's dcp_idle_timeout."""
+
+_KNOWN_FLAGS = int(
     StreamFlag.TAKEOVER
     | StreamFlag.DISK_ONLY
     | StreamFlag.TO_LATEST
     | StreamFlag.ACTIVE_ONLY
     | StreamFlag.STRICT_VBUUID
+    | StreamFlag.IGNORE_PURGED_TOMBSTONES
+    | StreamFlag.CACHE_TRANSFER
 )
-_FROM_A_PRODUCER = frozenset(
-    (
-        Opcode.DCP_STREAM_END,
-        Opcode.DCP_SNAPSHOT_MARKER,
-        Opcode.DCP_MUTATION,
-        Opcode.DCP_DELETION,
-        Opcode.DCP_EXPIRATION,
-        Opcode.DCP_SET_VBUCKET_STATE,
-        Opcode.DCP_SYSTEM_EVENT,
-        Opcode.DCP_PREPARE,
-        Opcode.DCP_COMMIT,
-        Opcode.DCP_ABORT,
-    )
-)
+"""From-latest (0x40) is not among them: a recorded server refuses it here. It would leave a hole in the copy."""
+_WITH_CACHE_TRANSFER = int(StreamFlag.CACHE_TRANSFER | StreamFlag.TAKEOVER | StreamFlag.ACTIVE_ONLY)
+
+_SWALLOWED = frozenset((int(Opcode.DCP_BUFFER_ACK), int(Opcode.DCP_SEQNO_ACKNOWLEDGED)))
+"""Requests of ours that have no answer; one that comes all the same says nothing."""
+
+
+def check_add_stream(frame: Frame) -> Refusal | None:
+    """What is wrong with an ADD_STREAM by itself, or None."""
+    refusal = check_shape(frame)
+    if refusal is not None:
+        return refusal
+    flags = int.from_bytes(frame.extras, "big")
+    if flags & StreamFlag.NO_VALUE:
+        return Refusal(Status.EINVAL, "stream flag 0x8 (no value) is no longer used")
+    if flags & ~_KNOWN_FLAGS or (flags & StreamFlag.CACHE_TRANSFER and flags & ~_WITH_CACHE_TRANSFER):
+        return Refusal(Status.EINVAL, "Request contains invalid flags")
+    return Refusal(Status.EINVAL) if stream_id_of(frame) is not None else None
 
 
 class ConsumerConnection:
-    """One consumer connection without streams.
+    """One consumer connection.
+
+    Args:
+        name: the name of DCP_OPEN.
+        replicas: the bucket.
+        now: seconds of a monotonic clock.
+        open_flags: of DCP_OPEN.
+        features: codes that HELLO granted.
+        consumer_name: of DCP_OPEN's JSON, or "".
 
     Attributes:
         close_reason: why the connection must be closed now, or None.
+        streams: by vbucket; a dead one stays until STREAM_END comes or another takes its place.
+        window: what is to be acknowledged.
+        negotiation: the controls.
     """
 
-    def __init__(self, name: str, source: HistorySource, now: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        replicas: ReplicaBucket,
+        now: float,
+        *,
+        open_flags: int = 0,
+        features: frozenset[int] = frozenset(),
+        consumer_name: str = "",
+    ) -> None:
         self.name = name
-        self.source = source
+        self.replicas = replicas
         self.close_reason: str | None = None
+        self.streams: dict[int, ConsumerStream] = {}
+        self.window = ConsumerWindow(now)
         self._opened_at = now
-        self._answers: deque[bytes] = deque()
+        self._last_received = now
+        self._last_opaque = 0
+        self._out: deque[bytes] = deque()
+        self._asked: dict[int, ConsumerStream] = {}
+        self._to_ask: deque[ConsumerStream] = deque()
+        self._changing: ConsumerStream | None = None
+        self.negotiation = Negotiation(consumer_name, lambda: self._opaque_of(self._next_number()))
+        self._has_collections = Feature.COLLECTIONS in features
+        datatypes = Datatype.JSON
+        if Feature.XATTR in features:
+            datatypes |= Datatype.XATTR
+        if Feature.SNAPPY in features:
+            datatypes |= Datatype.SNAPPY
+        self._dialect = Dialect(
+            has_collections=self._has_collections,
+            has_delete_times=bool(open_flags & OpenFlag.INCLUDE_DELETE_TIMES),
+            datatypes=int(datatypes),
+        )
+
+    def _next_number(self) -> int:
+        self._last_opaque = self._last_opaque % 0xFFFFFFFF + 1
+        return self._last_opaque
+
+    @staticmethod
+    def _opaque_of(number: int) -> int:
+        return int.from_bytes(number.to_bytes(4, "little"), "big")
+
+    # ----------------------------------------------------------------------------------------------- what comes in
 
     def handle(self, frame: Frame, now: float) -> None:
-        """Take one frame with a DCP opcode."""
+        """Take one frame with a DCP opcode, or the answer to a request of ours."""
         if self.close_reason is not None:
             return
-        if frame.is_response:
-            self.close_reason = f"the peer answered opcode 0x{frame.opcode:02x}, which was not asked"
-            return
-        refusal = check_shape(frame)
-        if refusal is not None:
-            self._answers.append(refuse(frame, refusal))
-        elif frame.opcode == Opcode.DCP_OPEN:
-            text = "The connection is already opened as a DCP connection"
-            self._answers.append(refuse(frame, Refusal(Status.EINVAL, text)))
-        elif frame.opcode == Opcode.DCP_NOOP:
-            self._answers.append(answer(frame))
-        elif frame.opcode == Opcode.DCP_ADD_STREAM:
-            self._answers.append(refuse(frame, self._refusal_to_add(frame)))
-        elif stream_id_of(frame) is not None:
-            self._answers.append(refuse(frame, Refusal(Status.EINVAL)))
-        elif frame.opcode == Opcode.DCP_CLOSE_STREAM or frame.opcode in _FROM_A_PRODUCER:
-            self._answers.append(answer(frame, Status.KEY_ENOENT))
-        else:
-            self.close_reason = f"the peer sent {Opcode(frame.opcode).name} to a consumer"
+        self._last_received = now
+        try:
+            if frame.is_response:
+                self._handle_response(frame)
+            else:
+                self._handle_request(frame)
+        except RemoteProtocolError as error:
+            self._drop(str(error))
 
-    def _refusal_to_add(self, frame: Frame) -> Refusal:
-        flags = int.from_bytes(frame.extras, "big")
-        if flags & StreamFlag.NO_VALUE:
-            return Refusal(Status.EINVAL, "stream flag 0x8 (no value) is no longer used")
-        if flags & ~_ADD_STREAM_FLAGS:
-            return Refusal(Status.EINVAL, "Request contains invalid flags")
-        view = self.source.vbucket(frame.vbid)
-        if view is None or view.state.name == "ACTIVE":
-            return Refusal(Status.NOT_MY_VBUCKET)
-        return Refusal(Status.NOT_SUPPORTED, "this node does not take part in replication: it has no consumer streams")
+    def _handle_request(self, frame: Frame) -> None:
+        if frame.opcode in COUNTED:
+            self.window.freed(frame.size)
+        refusal = check_shape(frame, has_collections=self._has_collections)
+        if refusal is not None:
+            self._refuse(frame, refusal)
+            return
+        handler = _HANDLERS.get(frame.opcode)
+        if handler is None:
+            self._drop(f"the peer sent {Opcode(frame.opcode).name} to a consumer")
+        elif stream_id_of(frame) is not None:
+            self._refuse(frame, Refusal(Status.EINVAL))
+        else:
+            handler(self, frame)
+
+    def _handle_open(self, frame: Frame) -> None:
+        self._refuse(frame, Refusal(Status.EINVAL, "The connection is already opened as a DCP connection"))
+
+    def _handle_noop(self, frame: Frame) -> None:
+        self._answer(frame, Status.SUCCESS)
+
+    # ---------------------------------------------------------------------------------------- streams come and go
+
+    def _handle_add_stream(self, frame: Frame) -> None:
+        refusal = check_add_stream(frame)
+        if refusal is not None:
+            self._refuse(frame, refusal)
+            return
+        view = self.replicas.vbucket(frame.vbid)
+        if self.replicas.is_streamed_into(frame.vbid):
+            self._answer(frame, Status.KEY_EEXISTS)
+        elif view is None or view.state is VbucketState.ACTIVE:
+            self._answer(frame, Status.NOT_MY_VBUCKET)
+        else:
+            number = self._next_number()
+            flags = int.from_bytes(frame.extras, "big")
+            stream = ConsumerStream(view, self.replicas, number, self._opaque_of(number), frame.opaque, flags)
+            self.streams[frame.vbid] = stream
+            self._to_ask.append(stream)
+            if not self.negotiation.has_begun:
+                self._out.extend(self.negotiation.begin())
+            self._ask()
+
+    def _ask(self) -> None:
+        """Send the STREAM_REQs that wait, once the controls are done."""
+        while self.negotiation.is_done and self._to_ask:
+            stream = self._to_ask.popleft()
+            if stream.is_living:
+                self._request(stream)
+
+    def _request(self, stream: ConsumerStream) -> None:
+        uid = self.replicas.manifest.uid
+        value = b'{"uid":"%x"}' % uid if uid and self._has_collections else b""
+        self._asked[stream.opaque] = stream
+        self._out.append(stream.request(value))
+
+    def _handle_close_stream(self, frame: Frame) -> None:
+        stream = self.streams.get(frame.vbid)
+        if stream is None:
+            self._answer(frame, self._no_stream)
+        else:
+            stream.go(StreamEvent.CLOSED)
+            self._answer(frame, Status.SUCCESS)
+
+    def _handle_stream_end(self, frame: Frame) -> None:
+        stream = self.streams.get(frame.vbid)
+        if stream is None:
+            self._answer(frame, self._no_stream)
+        elif stream.opaque == frame.opaque:
+            stream.go(StreamEvent.ENDED)
+            del self.streams[frame.vbid]
+
+    @property
+    def _no_stream(self) -> Status:
+        return Status.DCP_STREAM_NOT_FOUND if V7_STATUS_CODES in self.negotiation.accepted else Status.KEY_ENOENT
+
+    @property
+    def _other_opaque(self) -> Status:
+        return Status.OPAQUE_NO_MATCH if V7_STATUS_CODES in self.negotiation.accepted else Status.KEY_EEXISTS
+
+    # ------------------------------------------------------------------------------------------ messages of a stream
+
+    def _stream_for(self, frame: Frame) -> ConsumerStream | None:
+        """The stream that a message is for; None if there is none, which was answered."""
+        stream = self.streams.get(frame.vbid)
+        if stream is None:
+            self._answer(frame, self._no_stream)
+        elif stream.opaque != frame.opaque:
+            self._answer(frame, self._other_opaque)
+        elif stream.is_living and self.replicas.vbucket(frame.vbid) is not stream.view:
+            stream.go(StreamEvent.LOST)  # deleted, perhaps made anew: it is another history
+            self._answer(frame, Status.NOT_MY_VBUCKET)
+        else:
+            stream.bytes_received += frame.size
+            return stream
+        return None
+
+    def _handle_marker(self, frame: Frame) -> None:
+        stream = self._stream_for(frame)
+        if stream is not None:
+            self._complain(frame, stream.marker(read_marker(frame), is_sync_replication=self.is_sync_replication))
+
+    def _handle_change(self, frame: Frame) -> None:
+        self._take(frame, read_change(frame, self._dialect, self.replicas.unix_s))
+
+    def _handle_system_event(self, frame: Frame) -> None:
+        self._take(frame, read_system_event(frame, self._dialect))
+
+    def _take(self, frame: Frame, change: Change | Refusal) -> None:
+        if isinstance(change, Refusal):
+            self._refuse(frame, change)
+            return
+        stream = self._stream_for(frame)
+        if stream is None:
+            return
+        self._complain(frame, stream.change(change))
+        if stream.snapshot_done():
+            self._out.append(encode_response(Opcode.DCP_SNAPSHOT_MARKER, opaque=stream.opaque))
+
+    def _handle_set_state(self, frame: Frame) -> None:
+        number = frame.extras[0]
+        if number not in tuple(VbucketState):
+            self._refuse(frame, Refusal(Status.EINVAL, "Request body state invalid"))
+            return
+        stream = self._stream_for(frame)
+        if stream is None:
+            return
+        self._changing = stream
+        try:
+            stream.set_state(VbucketState(number))
+        finally:
+            self._changing = None
+        if stream.is_living:
+            self._answer(frame, Status.SUCCESS)
+
+    def _complain(self, frame: Frame, status: Status) -> None:
+        if status is not Status.SUCCESS:
+            self._answer(frame, status)
+
+    @property
+    def is_sync_replication(self) -> bool:
+        """Whether the producer sends prepares and waits for what this copy acknowledges."""
+        return SYNC_WRITES in self.negotiation.accepted
+
+    # ---------------------------------------------------------------------------------------------- answers to us
+
+    def _handle_response(self, frame: Frame) -> None:
+        if frame.opcode in (Opcode.DCP_CONTROL, Opcode.GET_ERROR_MAP):
+            questions = self.negotiation.answered(frame)
+            if questions is None:
+                self._drop(f"the peer answered opcode 0x{frame.opcode:02x} with an opaque that nothing waits for")
+                return
+            self._out.extend(questions)
+            self._ask()
+        elif frame.opcode == Opcode.DCP_STREAM_REQ:
+            self._handle_stream_answer(frame)
+        elif frame.opcode not in _SWALLOWED:
+            self._drop(f"the peer answered opcode 0x{frame.opcode:02x}, which was not asked")
+
+    def _handle_stream_answer(self, frame: Frame) -> None:
+        stream = self._asked.pop(frame.opaque, None)
+        if stream is None or self.streams.get(stream.vbid) is not stream:
+            self._drop("the peer answered a STREAM_REQ that nothing waits for")
+        elif frame.status == Status.ROLLBACK:
+            if len(frame.value) != 8:
+                self._drop(f"a rollback with {len(frame.value)} bytes instead of a seqno")
+            elif stream.rolled_back(int.from_bytes(frame.value, "big")):
+                self._request(stream)
+        elif frame.status == Status.SUCCESS:
+            try:
+                log = decode_failover_log(frame.value)
+            except FieldError as error:
+                self._drop(f"a stream was accepted with {error}")
+                return
+            was_living = stream.is_living
+            stream.accepted(log)
+            if was_living:
+                self._answer_add(stream, Status.SUCCESS)
+        else:
+            was_living = stream.is_living
+            stream.go(StreamEvent.REFUSED)
+            if was_living:
+                self._answer_add(stream, frame.status)
+
+    def _answer_add(self, stream: ConsumerStream, status: int) -> None:
+        extras = stream.number.to_bytes(4, "big")
+        self._out.append(encode_response(Opcode.DCP_ADD_STREAM, status=status, opaque=stream.add_opaque, extras=extras))
+
+    # ------------------------------------------------------------------------------------ what happens in the bucket
+
+    def is_streaming_into(self, vbid: int) -> bool:
+        """Whether a living stream leads into the vbucket."""
+        stream = self.streams.get(vbid)
+        return stream is not None and stream.is_living
+
+    def vbucket_changed(self, vbid: int, now: float) -> None:
+        """Something was written or persisted: there may be room again, which `data_to_send` looks at."""
+
+    def vbucket_state_changed(self, vbid: int, now: float) -> None:
+        """The vbucket's role changed, or it was deleted: one that is active follows nobody."""
+        stream = self.streams.get(vbid)
+        if stream is None or stream is self._changing:
+            return
+        view = self.replicas.vbucket(vbid)
+        if view is None or view.state is VbucketState.ACTIVE:
+            stream.go(StreamEvent.LOST)
+            del self.streams[vbid]
+
+    def vbucket_rolled_back(self, vbid: int, now: float) -> None:
+        """A vbucket is only rolled back by the stream that leads into it."""
+
+    # ----------------------------------------------------------------------------------------------- what goes out
 
     @property
     def has_output(self) -> bool:
-        """Whether there are answers to send."""
-        return bool(self._answers) and self.close_reason is None
+        """Whether there are answers or questions to send."""
+        return bool(self._out) and self.close_reason is None
 
     def data_to_send(self, max_bytes: int, now: float) -> list[Buffer]:
-        """The answers that wait; empty if there are none."""
+        """What waits to be sent; empty if there is nothing. All of it is small, so `max_bytes` does not matter."""
         if self.close_reason is not None:
             return []
-        out: list[Buffer] = list(self._answers)
-        self._answers.clear()
+        if self.negotiation.has_begun and self.replicas.has_room:
+            freed = self.window.take(now)
+            if freed:
+                opaque = self._opaque_of(self._next_number())
+                self._out.append(encode_request(Opcode.DCP_BUFFER_ACK, opaque=opaque, extras=freed.to_bytes(4, "big")))
+        out: list[Buffer] = list(self._out)
+        self._out.clear()
         return out
 
-    def vbucket_changed(self, vbid: int, now: float) -> None:
-        """Without streams nothing follows from it."""
-
-    def vbucket_state_changed(self, vbid: int, now: float) -> None:
-        """Without streams nothing follows from it."""
-
-    def vbucket_rolled_back(self, vbid: int, now: float) -> None:
-        """Without streams nothing follows from it."""
-
     def next_timeout(self) -> float | None:
-        """Nothing is waited for."""
-        return None
+        """When `handle_timeout` is to be called: an acknowledgement falls due, or the producer is given up."""
+        if self.close_reason is not None or not self.negotiation.has_begun:
+            return None
+        given_up = self._last_received + IDLE_TIMEOUT_S
+        ack = self.window.next_timeout if self.replicas.has_room else None
+        return given_up if ack is None else min(ack, given_up)
 
     def handle_timeout(self, now: float) -> None:
-        """Nothing is waited for."""
+        """Time has passed; an acknowledgement that is due goes out with `data_to_send`."""
+        if self.negotiation.has_begun and now >= self._last_received + IDLE_TIMEOUT_S:
+            self._drop(f"nothing was received for {IDLE_TIMEOUT_S:g} s")
 
     def close(self, reason: str) -> None:
         """Let the connection end, for a reason outside of it."""
-        self.close_reason = self.close_reason or reason
+        self._drop(reason)
+
+    def _drop(self, reason: str) -> None:
+        if self.close_reason is None:
+            self.close_reason = reason
+            self._out.clear()
+            self._to_ask.clear()
+            self._asked.clear()
+            for stream in self.streams.values():
+                stream.go(StreamEvent.LOST)
+            self.streams.clear()
+
+    def _answer(self, frame: Frame, status: Status) -> None:
+        self._out.append(answer(frame, status))
+
+    def _refuse(self, frame: Frame, refusal: Refusal) -> None:
+        self._out.append(refuse(frame, refusal))
+
+    # ------------------------------------------------------------------------------------------------------- stats
 
     def stats(self) -> Iterator[tuple[str, str]]:
         """Names and values of the `dcp` group for this connection."""
@@ -130,5 +425,32 @@ class ConsumerConnection:
         yield prefix + "type", "consumer"
         yield prefix + "created", str(int(self._opened_at))
         yield prefix + "pending_disconnect", str(self.close_reason is not None).lower()
-        yield prefix + "supports_ack", "false"
-        yield prefix + "paused", "true"
+        yield prefix + "supports_ack", "true"
+        yield prefix + "total_acked_bytes", str(self.window.acked_bytes)
+        yield prefix + "unacked_bytes", str(self.window.freed_bytes)
+        yield prefix + "paused", str(not self._out).lower()
+        yield prefix + "synchronous_replication", str(self.is_sync_replication).lower()
+        for stream in self.streams.values():
+            of_stream = f"{prefix}stream_{stream.vbid}_"
+            yield of_stream + "state", stream.state.value
+            yield of_stream + "opaque", str(stream.opaque)
+            yield of_stream + "last_received_seqno", str(stream.last_seqno)
+            yield of_stream + "flags", str(stream.flags)
+
+
+_HANDLERS: Mapping[int, Callable[[ConsumerConnection, Frame], None]] = MappingProxyType(
+    {
+        Opcode.DCP_OPEN: ConsumerConnection._handle_open,
+        Opcode.DCP_ADD_STREAM: ConsumerConnection._handle_add_stream,
+        Opcode.DCP_CLOSE_STREAM: ConsumerConnection._handle_close_stream,
+        Opcode.DCP_STREAM_END: ConsumerConnection._handle_stream_end,
+        Opcode.DCP_SNAPSHOT_MARKER: ConsumerConnection._handle_marker,
+        Opcode.DCP_MUTATION: ConsumerConnection._handle_change,
+        Opcode.DCP_DELETION: ConsumerConnection._handle_change,
+        Opcode.DCP_EXPIRATION: ConsumerConnection._handle_change,
+        Opcode.DCP_SET_VBUCKET_STATE: ConsumerConnection._handle_set_state,
+        Opcode.DCP_NOOP: ConsumerConnection._handle_noop,
+        Opcode.DCP_SYSTEM_EVENT: ConsumerConnection._handle_system_event,
+    }
+)
+"""What a consumer takes; any other DCP request that is well formed ends the connection."""

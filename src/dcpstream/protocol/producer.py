@@ -31,6 +31,7 @@ from dcpstream.protocol.producer_stream import Buffer, ProducerStream, enough_of
 from dcpstream.protocol.rollback import Refuse, Rollback, decide
 from dcpstream.protocol.source import HistorySource, VBucketView
 from dcpstream.protocol.stream_filter import StreamFilter, read_filter
+from dcpstream.protocol.takeover import TakeoverHost
 from dcpstream.protocol.tolerance import is_tolerated
 from dcpstream.wire import (
     Feature,
@@ -59,11 +60,14 @@ class ProducerLimits:
             at memory speed, small enough that 1,024 streams share a connection.
         streams_max: streams of all vbuckets and stream ids: 64 stream ids for each of 1,024 vbuckets.
         idle_timeout_s: silence after which a peer with NOOPs enabled is given up.
+        takeover_s: how long a takeover may follow a vbucket that is written to; then writes are put off until it has
+            come to its end: the server's dcp_takeover_max_time.
     """
 
     turn_bytes: int = 256 * 1024
     streams_max: int = 64 * 1024
     idle_timeout_s: float = DEFAULT_IDLE_TIMEOUT_S
+    takeover_s: float = 60.0
 
 
 DEFAULT_LIMITS = ProducerLimits()
@@ -96,6 +100,7 @@ class ProducerConnection:
         source: the bucket.
         now: seconds of a monotonic clock.
         limits: bounds.
+        takeovers: what a takeover does to the bucket; without, takeovers are refused.
 
     Attributes:
         close_reason: why the connection must be closed now, or None.
@@ -113,6 +118,8 @@ class ProducerConnection:
         source: HistorySource,
         now: float,
         limits: ProducerLimits = DEFAULT_LIMITS,
+        *,
+        takeovers: TakeoverHost | None = None,
     ) -> None:
         self.name = name
         self.open_flags = open_flags
@@ -135,6 +142,9 @@ class ProducerConnection:
         self._streams: dict[int, dict[int | None, ProducerStream]] = {}
         self._stream_count = 0
         self._ready: deque[ProducerStream] = deque()
+        self._host = takeovers
+        self._takeovers: dict[int, tuple[ProducerStream, float]] = {}
+        self._put_off: set[int] = set()
         self.bytes_sent = 0
         self._items_sent = 0
 
@@ -252,6 +262,7 @@ class ProducerConnection:
             filter_high_seqno=None if ids is None or view is None else view.high_seqno_of(ids),
             client_purge_seqno=found.client_purge_seqno,
             can_send_seqno_advanced=self.has_collections,
+            is_receiving_initial_snapshot=view is not None and view.is_receiving_initial_snapshot,
         )
         if isinstance(decision, Refuse):
             is_filter_fault = is_refused and isinstance(wanted, Refusal) and decision.status is wanted.status
@@ -260,11 +271,11 @@ class ProducerConnection:
         if isinstance(decision, Rollback):
             self._answer(frame, Status.ROLLBACK, value=decision.seqno.to_bytes(8, "big"))
             return
-        if request.flags & StreamFlag.TAKEOVER:
-            self._refuse(frame, Refusal(Status.NOT_SUPPORTED, "this node does not hand vbuckets over"))
-            return
         if self._stream_count >= self.limits.streams_max:
             self._refuse(frame, Refusal(Status.ENOMEM, f"a connection has at most {self.limits.streams_max} streams"))
+            return
+        if request.flags & StreamFlag.TAKEOVER and self._host is None:
+            self._refuse(frame, Refusal(Status.NOT_SUPPORTED, "vbuckets are not handed over here"))
             return
         assert view is not None, "a missing vbucket was refused"
         if existing is not None:
@@ -281,6 +292,8 @@ class ProducerConnection:
         )
         self._streams.setdefault(stream.vbid, {})[stream.stream_id] = stream
         self._stream_count += 1
+        if stream.is_takeover:
+            self._takeovers[stream.opaque] = stream, self.last_received_at + self.limits.takeover_s
         self._answer(frame, value=encode_failover_log(view.failover_log))
         self._queue(stream)
 
@@ -308,10 +321,36 @@ class ProducerConnection:
         if frame.opcode == Opcode.DCP_NOOP:
             if not self.noop.answered(frame.opaque):
                 self._drop(f"a NOOP answer with opaque {frame.opaque} that nothing waits for")
+        elif frame.opcode in (Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE):
+            self._handle_takeover_answer(frame)
         elif not is_tolerated(frame.opcode, frame.status, has_v7_codes=self.settings.v7_status_codes):
             self._drop(f"the client answered opcode 0x{frame.opcode:02x} with status 0x{frame.status:02x}")
 
+    def _handle_takeover_answer(self, frame: Frame) -> None:
+        """The other end has a snapshot, or changed its copy's state; an opaque that fits no takeover says nothing."""
+        stream, _ = self._takeovers.get(frame.opaque, (None, 0.0))
+        if stream is None:
+            return
+        if frame.opcode == Opcode.DCP_SNAPSHOT_MARKER:
+            stream.marker_answered()
+        elif stream.state_answered():
+            assert self._host is not None, "without it there are no takeovers"
+            stream.is_handing_over = True
+            self._host.hand_over(stream.vbid)
+            stream.is_handing_over = False
+            self._let_write(stream)
+        self._queue(stream)
+
+    def _let_write(self, stream: ProducerStream) -> None:
+        if stream.vbid in self._put_off and self._host is not None:
+            self._put_off.discard(stream.vbid)
+            self._host.put_off_writes(stream.vbid, is_on=False)
+
     # ------------------------------------------------------------------------------------ what happens in the bucket
+
+    def is_streaming_into(self, vbid: int) -> bool:
+        """Nothing comes in here."""
+        return False
 
     def vbucket_changed(self, vbid: int, now: float) -> None:
         """Something was written or persisted; `has_output` tells whether it matters here."""
@@ -329,8 +368,9 @@ class ProducerConnection:
 
     def _end_streams(self, vbid: int, reason: StreamEndReason) -> None:
         for stream in self._streams.get(vbid, _NO_STREAMS).values():
-            stream.end(reason)
-            self._queue(stream)
+            if not stream.is_handing_over:
+                stream.end(reason)
+                self._queue(stream)
 
     # ----------------------------------------------------------------------------------------------- what goes out
 
@@ -386,7 +426,12 @@ class ProducerConnection:
 
     def next_timeout(self) -> float | None:
         """When `handle_timeout` is to be called, or None."""
-        return None if self.close_reason is not None else self.noop.next_timeout
+        if self.close_reason is not None:
+            return None
+        times = [until for stream, until in self._takeovers.values() if stream.vbid not in self._put_off]
+        if self.noop.next_timeout is not None:
+            times.append(self.noop.next_timeout)
+        return min(times, default=None)
 
     def handle_timeout(self, now: float) -> None:
         """Time has passed: a NOOP may be due, or the peer dead."""
@@ -395,6 +440,14 @@ class ProducerConnection:
         if self.noop.is_dead(now):
             self._drop(f"nothing was received for {self.noop.idle_timeout_s:g} s")
             return
+        for stream, until in list(self._takeovers.values()):
+            if now < until or stream.vbid in self._put_off or self._host is None:
+                continue
+            if stream.is_before_handover:
+                self._put_off.add(stream.vbid)
+                self._host.put_off_writes(stream.vbid, is_on=True)
+            else:  # it still reads what is old, or is through: the time counts from there
+                self._takeovers[stream.opaque] = stream, now + self.limits.takeover_s
         opaque = self.noop.poll(now)
         if opaque is not None:
             self._answers.append(encode_request(Opcode.DCP_NOOP, opaque=opaque))
@@ -430,6 +483,9 @@ class ProducerConnection:
         streams = self._streams.get(stream.vbid, {})
         if streams.get(stream.stream_id) is stream:
             del streams[stream.stream_id]
+            if stream.is_takeover:
+                self._takeovers.pop(stream.opaque, None)
+                self._let_write(stream)
             self._stream_count -= 1
             self._items_sent += stream.messages_sent
             if not streams:
@@ -447,10 +503,17 @@ class ProducerConnection:
     def _drop(self, reason: str) -> None:
         if self.close_reason is None:
             self.close_reason = reason
+            self.closed()
             self._answers.clear()
             self._ready.clear()
             self._streams.clear()
             self._stream_count = 0
+
+    def closed(self, now: float = 0.0) -> None:
+        """The connection is gone: what a takeover held back may go on."""
+        for stream, _ in self._takeovers.values():
+            self._let_write(stream)
+        self._takeovers.clear()
 
     # ------------------------------------------------------------------------------------------------------- stats
 

@@ -13,6 +13,11 @@ The stream keeps no message back: `produce` makes what may go out now, at most a
 only seqnos. A message may start while fewer bytes than the given credit were made, so credit is overshot by one message
 at most.
 
+A takeover stream hands its vbucket over. Once there is nothing more to send and every marker that asked for it was
+answered, it asks the other end to make its copy pending; on the answer the vbucket here becomes dead, and what was
+written until then follows; then the other copy is made active, and on that answer the stream ends. Only snapshots from
+memory ask to be answered.
+
 Source: kv_engine engines/ep/src/dcp/active_stream.cc; markers, flags and ends as in recordings of a server.
 """
 
@@ -52,6 +57,7 @@ _U64 = struct.Struct(">Q")
 # Plain ints: flags are combined for each snapshot of each stream, and enum arithmetic is slow.
 _FROM_DISK = int(MarkerFlag.DISK | MarkerFlag.CHECKPOINT)
 _FROM_MEMORY = int(MarkerFlag.MEMORY)
+_ACK = int(MarkerFlag.ACK)
 _NEW_CHECKPOINT = int(MarkerFlag.MEMORY | MarkerFlag.CHECKPOINT)
 
 SMALL_REST_BYTES = 32 * 1024
@@ -75,7 +81,9 @@ class StreamState(Enum):
 
 TRANSITIONS: Mapping[StreamState, frozenset[StreamState]] = MappingProxyType(
     {
-        StreamState.PENDING: frozenset((StreamState.BACKFILLING, StreamState.IN_MEMORY, StreamState.DEAD)),
+        StreamState.PENDING: frozenset(
+            (StreamState.BACKFILLING, StreamState.IN_MEMORY, StreamState.TAKEOVER_SEND, StreamState.DEAD)
+        ),
         StreamState.BACKFILLING: frozenset((StreamState.IN_MEMORY, StreamState.TAKEOVER_SEND, StreamState.DEAD)),
         StreamState.IN_MEMORY: frozenset((StreamState.BACKFILLING, StreamState.DEAD)),
         StreamState.TAKEOVER_SEND: frozenset((StreamState.TAKEOVER_WAIT, StreamState.DEAD)),
@@ -83,7 +91,9 @@ TRANSITIONS: Mapping[StreamState, frozenset[StreamState]] = MappingProxyType(
         StreamState.DEAD: frozenset(),
     }
 )
-"""Which state may follow which, as in kv_engine. The takeover states are named and not entered yet."""
+"""Which state may follow which, as in kv_engine."""
+
+_TAKEOVER_STATES = frozenset((StreamState.TAKEOVER_SEND, StreamState.TAKEOVER_WAIT))
 
 
 def enough_of(max_bytes: int) -> int:
@@ -108,6 +118,7 @@ class ProducerStream:
         state: see `TRANSITIONS`.
         is_queued: whether the connection has it in its ready queue.
         is_finished: its STREAM_END went out; nothing more will come.
+        is_handing_over: it changes the vbucket's role itself, which does not end it.
         end_reason: why it ends, as soon as that is known.
         last_read_seqno: everything up to here was sent, or is not for this stream.
         last_sent_seqno: seqno of the last message or SEQNO_ADVANCED.
@@ -116,6 +127,7 @@ class ProducerStream:
 
     __slots__ = (
         "_checkpoint_seqno",
+        "_handover_state",
         "_has_marker_v2",
         "_ignores_purge",
         "_is_disk_only",
@@ -127,12 +139,14 @@ class ProducerStream:
         "_snapshot_end",
         "_snapshot_limit",
         "_source",
+        "_unanswered_markers",
         "accepted",
         "bytes_sent",
         "end_reason",
         "flags",
         "form",
         "is_finished",
+        "is_handing_over",
         "is_queued",
         "last_read_seqno",
         "last_sent_seqno",
@@ -168,6 +182,7 @@ class ProducerStream:
         self.state = StreamState.PENDING
         self.is_queued = False
         self.is_finished = False
+        self.is_handing_over = False
         self.end_reason: int | None = None
         self.last_read_seqno = accepted.start_seqno
         self.last_sent_seqno = accepted.start_seqno
@@ -184,6 +199,8 @@ class ProducerStream:
         self._is_first_marker = True
         self._checkpoint_seqno: int | None = None
         self._skipped = 0
+        self._handover_state = VbucketState.PENDING
+        self._unanswered_markers = 0
         # The snapshot under way: announced end, how far the log is read for it, where it began; end None between two.
         self._snapshot_end: int | None = None
         self._snapshot_limit = 0
@@ -198,6 +215,35 @@ class ProducerStream:
     def is_backfilling(self) -> bool:
         """Whether it reads a disk snapshot."""
         return self.state is StreamState.BACKFILLING
+
+    @property
+    def is_takeover(self) -> bool:
+        """Whether it hands the vbucket over."""
+        return bool(self.flags & StreamFlag.TAKEOVER)
+
+    @property
+    def is_before_handover(self) -> bool:
+        """Whether it sends, and the vbucket is still served here."""
+        return self.state in _TAKEOVER_STATES and self._handover_state is VbucketState.PENDING
+
+    def marker_answered(self) -> None:
+        """The other end has the whole of a snapshot."""
+        self._unanswered_markers = max(0, self._unanswered_markers - 1)
+
+    def state_answered(self) -> bool:
+        """The other end changed its copy's state; whether the vbucket here is to be made dead now.
+
+        What the answer says does not matter, as on the server.
+        """
+        if self.state is not StreamState.TAKEOVER_WAIT:
+            return False
+        if self._handover_state is VbucketState.ACTIVE:
+            self.end(StreamEndReason.OK)
+            return False
+        self._handover_state = VbucketState.ACTIVE
+        self._checkpoint_seqno = None  # a change of the role closes the checkpoint
+        self._go(StreamState.TAKEOVER_SEND)
+        return True
 
     @property
     def has_news(self) -> bool:
@@ -244,6 +290,8 @@ class ProducerStream:
         if self.end_reason is not None:
             self.is_finished = True
             return self._request(Opcode.DCP_STREAM_END, _U32.pack(self.end_reason))
+        if self.state is StreamState.TAKEOVER_WAIT:
+            return None
         try:
             if self._snapshot_end is None:
                 return self._open_snapshot()
@@ -275,6 +323,8 @@ class ProducerStream:
         is_disk_only = self._is_disk_only
         limit = view.persisted_seqno if is_disk_only else view.high_seqno
         if limit <= position:
+            if self.is_takeover:
+                return self._hand_over()
             if not is_disk_only:
                 self._go(StreamState.IN_MEMORY)
             return None
@@ -290,11 +340,27 @@ class ProducerStream:
             visible = view.high_seqno_of((0,))
             if visible <= position:
                 self.last_read_seqno = limit
+                self._go_sending()
                 return b""
             end = min(limit, visible)  # such a client gets no SEQNO_ADVANCED, so the end must be a message of its own
-        self._go(StreamState.BACKFILLING if is_disk else StreamState.IN_MEMORY)
+        if is_disk:
+            self._go(StreamState.BACKFILLING)
+        else:
+            self._go_sending()
         self._snapshot_end, self._snapshot_limit, self._snapshot_base = end, limit, position
         return self._marker(position, end, is_disk=is_disk, memory_start=memory_start)
+
+    def _go_sending(self) -> None:
+        """What comes now is from memory."""
+        self._go(StreamState.TAKEOVER_SEND if self.is_takeover else StreamState.IN_MEMORY)
+
+    def _hand_over(self) -> bytes | None:
+        """All was sent: ask for the next state, once all of it was received."""
+        self._go(StreamState.TAKEOVER_SEND)
+        if self._unanswered_markers:
+            return None
+        self._go(StreamState.TAKEOVER_WAIT)
+        return self._request(Opcode.DCP_SET_VBUCKET_STATE, bytes((self._handover_state,)))
 
     def _marker(self, position: int, end: int, *, is_disk: bool, memory_start: int) -> bytes:
         if is_disk:
@@ -305,6 +371,9 @@ class ProducerStream:
             if is_new_checkpoint:
                 flags = _NEW_CHECKPOINT
                 self._checkpoint_seqno = memory_start
+            if self.is_takeover:
+                flags |= _ACK
+                self._unanswered_markers += 1
         start = position + 1
         if self._is_first_marker:
             start = self.accepted.snapshot_start
@@ -362,7 +431,7 @@ class ProducerStream:
         self.last_read_seqno = self._snapshot_limit
         self._snapshot_end = None
         if self.is_backfilling and not self._is_disk_only:
-            self._go(StreamState.IN_MEMORY)
+            self._go_sending()
         self._check_filter()
 
     def _check_filter(self) -> None:

@@ -69,6 +69,11 @@ class VBucketView(Protocol):
         """On a replica the snapshot that it receives now; on an active vbucket high_seqno to high_seqno."""
         ...
 
+    @property
+    def is_receiving_initial_snapshot(self) -> bool:
+        """Whether this copy was empty and is being filled from its source's disk: nobody's source until it is full."""
+        ...
+
     def high_seqno_of(self, collection_ids: Iterable[int]) -> int:
         """The last seqno among some collections, deletions and the collections' own events included; 0 if none."""
         ...

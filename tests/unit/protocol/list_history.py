@@ -32,6 +32,7 @@ class ListVBucket:
     rows: list = field(default_factory=list)
     gap: int = 1
     reads: int = 0
+    is_receiving_initial_snapshot: bool = False
 
     @property
     def high_seqno(self):

@@ -117,6 +117,19 @@ class Bucket:
                 session.dcp.vbucket_state_changed(vbid, now)
                 session.engine.ready.add(session)
 
+    def tell_rolled_back(self, vbid: int, now: float) -> None:
+        """Tell every DCP connection that a vbucket's history was cut."""
+        for session in list(self.dcp_sessions.values()):
+            if session.dcp is not None:
+                session.dcp.vbucket_rolled_back(vbid, now)
+                session.engine.ready.add(session)
+
+    def is_streamed_into(self, vbid: int) -> bool:
+        """Whether some DCP connection has a living stream into the vbucket."""
+        return any(
+            session.dcp is not None and session.dcp.is_streaming_into(vbid) for session in self.dcp_sessions.values()
+        )
+
     def end_turn(self, now: float) -> None:
         """Tell every DCP connection which vbuckets changed since the last turn."""
         dirty, self.dirty = self.dirty, set()

@@ -94,7 +94,7 @@ def fast_set(
     if bucket is None or vbid >= len(bucket.vbuckets):
         return False
     vbucket = bucket.vbuckets[vbid]
-    if vbucket is None or not vbucket.is_active or not bucket.store.has_room:
+    if vbucket is None or not vbucket.is_active or vbucket.is_backed_up or not bucket.store.has_room:
         return False
     key_at = at + 32
     value_at = key_at + key_length

@@ -84,6 +84,14 @@ class DcpEndpoint(Protocol):
         """A vbucket's role changed."""
         ...
 
+    def vbucket_rolled_back(self, vbid: int, now: float) -> None:
+        """A vbucket's history was cut."""
+        ...
+
+    def is_streaming_into(self, vbid: int) -> bool:
+        """Whether this end has a living stream into the vbucket."""
+        ...
+
     def next_timeout(self) -> float | None:
         """When `handle_timeout` wants to be called, monotonic seconds."""
         ...

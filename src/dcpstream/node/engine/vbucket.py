@@ -8,10 +8,11 @@ Source: kv_engine engines/ep/src/vbucket.cc, hlc.h (CAS), failover-table.cc.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from dcpstream.model import FailoverEntry, FailoverLog, SnapshotRange, VbucketState
+from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
 from dcpstream.runtime import Random, new_vbuuid
 from dcpstream.wire import HEADER
 from dcpstream.wire.block import FrameBlock
@@ -27,6 +28,10 @@ MEMORY_ITEMS = 10_000
 The server's limit is in bytes of checkpoints; the number is about what its default holds."""
 
 
+CHECKPOINTS_REMEMBERED = 32
+"""Beginnings of checkpoints that are remembered: a stream that is further back gets several of them in one snapshot."""
+
+
 class VBucket:
     """A vbucket on this node; also what a DCP producer reads from.
 
@@ -34,19 +39,30 @@ class VBucket:
         vbid: u16.
         log: its history in the store.
         memory_start_seqno: first seqno that counts as being in memory.
+        evicted_seqno: what lies up to here has left memory although somebody may not have read it yet.
+        manifest: the collections as the history tells them; None if it was not looked at yet.
         max_cas: the highest CAS given so far.
         max_deleted_rev: the highest revision of a tombstone made here; a new key begins above it, so that a document
             that was deleted, forgotten and written again never repeats a revision.
         topology: chains of node names as SET_VBUCKET gave them, JSON text; empty if none.
         vbuuid: the branch that is written now.
+        received: bounds of the snapshot that was received last, as its source gave them; None if there was none.
+        is_receiving_initial_snapshot: this copy was empty and is being filled from its source's disk.
+        is_backed_up: a takeover lasts too long: writes are put off until it is over.
     """
 
     __slots__ = (
+        "_checkpoints",
+        "evicted_seqno",
         "is_active",
+        "is_backed_up",
+        "is_receiving_initial_snapshot",
         "log",
+        "manifest",
         "max_cas",
         "max_deleted_rev",
         "memory_start_seqno",
+        "received",
         "topology",
         "vbid",
         "vbuuid",
@@ -58,7 +74,13 @@ class VBucket:
         self.max_cas = 0
         self.max_deleted_rev = 0
         self.memory_start_seqno = log.high_seqno + 1
+        self.evicted_seqno = log.high_seqno
+        self.manifest: Manifest | None = None
+        self._checkpoints: deque[int] = deque(maxlen=CHECKPOINTS_REMEMBERED)
         self.topology = ""
+        self.received: SnapshotRange | None = None
+        self.is_receiving_initial_snapshot = False
+        self.is_backed_up = False
         self.is_active = log.state == VbucketState.ACTIVE
         self.vbuuid = log.failover_log.newest.vbuuid
 
@@ -128,6 +150,11 @@ class VBucket:
             self.close_checkpoint()
         self.log.set_state(state, failover_log)
         self.is_active = state == VbucketState.ACTIVE
+        self.manifest = None
+        if self.is_active:
+            self.log.set_snapshot(None)
+            self.received = None
+            self.is_receiving_initial_snapshot = False
         self.vbuuid = failover_log.newest.vbuuid
 
     def begin_branch(self, random: Random) -> None:
@@ -144,13 +171,20 @@ class VBucket:
         A server waits for the disk; here a producer reads both alike, and the line lies where it was drawn also if
         more is written before the next commit.
         """
-        self.memory_start_seqno = self.log.high_seqno + 1
+        start = self.memory_start_seqno = self.log.high_seqno + 1
+        if not self._checkpoints or self._checkpoints[-1] < start:
+            self._checkpoints.append(start)
+
+    def checkpoint_after(self, seqno: int) -> int | None:
+        """Where the next checkpoint above `seqno` begins, as far as that is remembered."""
+        return next((start for start in self._checkpoints if start > seqno), None)
 
     def age_memory(self) -> None:
         """Move the start of memory behind what is persisted and old; called when something was persisted."""
         high, start = self.log.high_seqno, self.memory_start_seqno
         if high - start >= 2 * MEMORY_ITEMS:
             self.memory_start_seqno = max(start, min(self.log.persisted_seqno, high - MEMORY_ITEMS) + 1)
+            self.evicted_seqno = self.memory_start_seqno - 1
 
 
 def new_failover_log(random: Random) -> FailoverLog:

@@ -57,6 +57,9 @@ def _target(session: Session, frame: Frame) -> tuple[VBucket, bytes] | None:
     if vbucket is None or key is None:
         return None
     assert session.bucket is not None, "the table asks for a bucket"
+    if vbucket.is_backed_up:
+        session.refuse(frame, Status.TMPFAIL, "The vbucket is being handed over to another node")
+        return None
     if not session.bucket.store.has_room:
         session.refuse(frame, Status.TMPFAIL, "Writes wait for the disk")
         return None

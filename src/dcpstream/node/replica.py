@@ -1,0 +1,155 @@
+"""A node's bucket as DCP consumers change it: rows of other nodes, their failover logs, roles handed over.
+
+The consumer machine decides what may happen; here it happens to the bucket's vbuckets, and whoever else must know is
+told: DCP connections out of a vbucket whose role changed or whose history was cut, and clients, by a new revision of
+the cluster configuration.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
+from dcpstream.node.engine.vbucket import VBucket, new_failover_log
+from dcpstream.runtime import new_vbuuid
+
+if TYPE_CHECKING:
+    from dcpstream.node.engine import Bucket, Engine
+    from dcpstream.protocol.replica import Change
+    from dcpstream.protocol.source import VBucketView
+
+__all__ = ["Replicas", "Takeovers"]
+
+MAX_TRUSTED_CAS = (1 << 63) - 1
+"""A CAS is nanoseconds since 1970; one above this is no time, and the next one here would not be above it for long."""
+
+
+class Replicas:
+    """One bucket, for one consumer connection.
+
+    Args:
+        bucket: whose vbuckets are changed.
+        engine: what time it is, chance, and the cluster configuration.
+    """
+
+    def __init__(self, bucket: Bucket, engine: Engine) -> None:
+        self._bucket = bucket
+        self._engine = engine
+
+    @property
+    def vbucket_count(self) -> int:
+        """How many vbuckets the bucket has, here or elsewhere."""
+        return self._bucket.vbucket_count
+
+    @property
+    def manifest(self) -> Manifest:
+        """The collections."""
+        return self._bucket.manifest
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the disk keeps up."""
+        return self._bucket.store.has_room
+
+    @property
+    def unix_s(self) -> int:
+        """Seconds since 1970."""
+        return self._engine.unix_s
+
+    def vbucket(self, vbid: int) -> VBucket | None:
+        """The copy on this node, or None."""
+        return self._bucket.vbucket(vbid)
+
+    def is_streamed_into(self, vbid: int) -> bool:
+        """Whether some consumer connection of the bucket has a living stream into the vbucket."""
+        return self._bucket.is_streamed_into(vbid)
+
+    # ---------------------------------------------------------------------------------------------------------- rows
+
+    def received_snapshot(self, view: VBucketView) -> SnapshotRange:
+        """Bounds as the source gave them; after a restart as the store has them."""
+        vbucket = _own(view)
+        return vbucket.received or vbucket.snapshot
+
+    def begin_snapshot(
+        self, view: VBucketView, announced: SnapshotRange, consistent_seqno: int, *, is_initial_from_disk: bool
+    ) -> None:
+        """Rows stored from now on belong to this snapshot."""
+        vbucket = _own(view)
+        vbucket.received = announced
+        vbucket.is_receiving_initial_snapshot = is_initial_from_disk or vbucket.is_receiving_initial_snapshot
+        vbucket.log.set_snapshot(SnapshotRange(min(consistent_seqno, announced.end_seqno), announced.end_seqno))
+
+    def end_snapshot(self, view: VBucketView) -> None:
+        """All rows of the snapshot are there."""
+        _own(view).is_receiving_initial_snapshot = False
+
+    def store(self, view: VBucketView, change: Change) -> None:
+        """Append a row."""
+        vbucket = _own(view)
+        vbucket.log.append(change.frame, change.key, change.seqno, is_deleted=change.is_deleted, kinds=change.kinds)
+        if vbucket.max_cas < change.cas <= MAX_TRUSTED_CAS:
+            vbucket.max_cas = change.cas
+        if change.is_deleted:
+            vbucket.max_deleted_rev = max(vbucket.max_deleted_rev, change.rev_seqno)
+        self._bucket.dirty.add(vbucket.vbid)
+
+    # ------------------------------------------------------------------------------------------------ history, roles
+
+    def adopt_failover_log(self, view: VBucketView, log: FailoverLog) -> None:
+        """Take the source's log over."""
+        vbucket = _own(view)
+        vbucket.log.failover_log = log
+        vbucket.vbuuid = log.newest.vbuuid
+
+    def roll_back(self, view: VBucketView, seqno: int) -> int:
+        """Cut the history, end the streams out of it; an empty vbucket begins with a log of its own."""
+        vbucket, random = _own(view), self._engine.random
+        reached = vbucket.log.rollback(seqno)
+        if reached:
+            log = vbucket.failover_log.pruned(reached) or FailoverLog((FailoverEntry(new_vbuuid(random), reached),))
+        else:
+            log = new_failover_log(random)
+        vbucket.received = None
+        vbucket.is_receiving_initial_snapshot = False
+        vbucket.close_checkpoint()
+        self.adopt_failover_log(vbucket, log)
+        self._bucket.tell_rolled_back(vbucket.vbid, self._engine.now)
+        return reached
+
+    def set_state(self, view: VBucketView, state: VbucketState) -> None:
+        """Change the role within a takeover: history continues."""
+        vbucket = _own(view)
+        if vbucket.state == state:
+            return
+        vbucket.set_state(state, self._engine.random, is_takeover=True)
+        self._bucket.tell_state_changed(vbucket.vbid, self._engine.now)
+        self._engine.topology_changed(self._bucket)
+
+
+class Takeovers:
+    """What a takeover does to the vbucket that is handed over; for one producer connection."""
+
+    def __init__(self, bucket: Bucket, engine: Engine) -> None:
+        self._bucket = bucket
+        self._engine = engine
+
+    def hand_over(self, vbid: int) -> None:
+        """Another node has all but what is under way: from now on this one does not serve the vbucket."""
+        vbucket = self._bucket.vbucket(vbid)
+        if vbucket is None or vbucket.state == VbucketState.DEAD:
+            return
+        vbucket.set_state(VbucketState.DEAD, self._engine.random)
+        self._bucket.tell_state_changed(vbid, self._engine.now)
+        self._engine.topology_changed(self._bucket)
+
+    def put_off_writes(self, vbid: int, *, is_on: bool) -> None:
+        """Writes are answered TMPFAIL, or not any more."""
+        vbucket = self._bucket.vbucket(vbid)
+        if vbucket is not None:
+            vbucket.is_backed_up = is_on
+
+
+def _own(view: VBucketView) -> VBucket:
+    assert isinstance(view, VBucket), "the views of a node are its vbuckets"
+    return view

@@ -1,0 +1,278 @@
+"""One stream of a consumer: a vbucket that follows its source, snapshot by snapshot.
+
+Theory of operation. ADD_STREAM makes a stream PENDING: it asks the source for what the vbucket does not have
+(STREAM_REQ) and waits. The source may ask for a rollback; then the stream cuts the vbucket back, or tries an older
+branch of its log, and asks again with the same opaque. An accepted stream is READING: markers announce snapshots, rows
+fill them, and each row is stored as it comes. What is stored remembers its snapshot, so that a copy that becomes active
+in the middle of one knows the last moment at which it was equal to its source. A stream that is DEAD (closed, ended,
+refused, or its vbucket became something else) swallows what still comes for it.
+
+`TABLE` says what follows in which state; what is not in it is a fault of the peer, and the connection ends.
+
+Source: kv_engine engines/ep/src/dcp/passive_stream.cc; statuses as in recordings of a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+
+from dcpstream.errors import RemoteProtocolError
+from dcpstream.model import MAX_SEQNO, FailoverLog, SnapshotRange, VbucketState
+from dcpstream.protocol.consumer_messages import Marker
+from dcpstream.protocol.replica import Change, ReplicaBucket
+from dcpstream.protocol.source import VBucketView
+from dcpstream.wire import MarkerFlag, Status, StreamRequest
+
+__all__ = ["TABLE", "TRANSITIONS", "ConsumerState", "ConsumerStream", "StreamEvent"]
+
+Bounds = tuple[int, int, int]
+
+
+class ConsumerState(Enum):
+    """Where a stream is; the values are those of the server's stats."""
+
+    PENDING = "pending"
+    READING = "reading"
+    DEAD = "dead"
+
+
+class StreamEvent(Enum):
+    """What happens to a stream."""
+
+    ACCEPTED = "STREAM_REQ accepted"
+    ROLLBACK = "STREAM_REQ answered with a rollback"
+    REFUSED = "STREAM_REQ refused"
+    MESSAGE = "marker, row or state"
+    CLOSED = "CLOSE_STREAM"
+    ENDED = "STREAM_END"
+    LOST = "the vbucket became active or is gone"
+
+
+_PENDING, _READING, _DEAD = ConsumerState
+
+TABLE: Mapping[tuple[ConsumerState, StreamEvent], ConsumerState] = MappingProxyType(
+    {
+        (_PENDING, StreamEvent.ACCEPTED): _READING,
+        (_PENDING, StreamEvent.ROLLBACK): _PENDING,
+        (_PENDING, StreamEvent.REFUSED): _DEAD,
+        (_PENDING, StreamEvent.CLOSED): _DEAD,
+        (_PENDING, StreamEvent.ENDED): _DEAD,
+        (_PENDING, StreamEvent.LOST): _DEAD,
+        (_READING, StreamEvent.MESSAGE): _READING,
+        (_READING, StreamEvent.CLOSED): _DEAD,
+        (_READING, StreamEvent.ENDED): _DEAD,
+        (_READING, StreamEvent.LOST): _DEAD,
+        # A stream that was closed while it waited may still be answered; what was under way may still arrive.
+        (_DEAD, StreamEvent.ACCEPTED): _DEAD,
+        (_DEAD, StreamEvent.ROLLBACK): _DEAD,
+        (_DEAD, StreamEvent.REFUSED): _DEAD,
+        (_DEAD, StreamEvent.MESSAGE): _DEAD,
+        (_DEAD, StreamEvent.CLOSED): _DEAD,
+        (_DEAD, StreamEvent.ENDED): _DEAD,
+        (_DEAD, StreamEvent.LOST): _DEAD,
+    }
+)
+"""State and event → next state. Missing: a protocol error."""
+
+TRANSITIONS: Mapping[ConsumerState, frozenset[ConsumerState]] = MappingProxyType(
+    {
+        state: frozenset(after for (before, _), after in TABLE.items() if before is state and after is not state)
+        for state in ConsumerState
+    }
+)
+"""Which other state may follow which."""
+
+_RECEIVING = frozenset((VbucketState.REPLICA, VbucketState.PENDING))
+
+
+class ConsumerStream:
+    """A stream that ADD_STREAM asked for.
+
+    Args:
+        view: the vbucket.
+        replicas: its bucket.
+        number: the stream's number on its connection; its opaque follows from it.
+        opaque: u32 as it stands in headers.
+        add_opaque: of the ADD_STREAM.
+        flags: of the ADD_STREAM, sent on unchanged.
+
+    Attributes:
+        state: see `TABLE`.
+        last_seqno: the last row that was stored, or what the vbucket had before.
+        announced: bounds of the snapshot under way or last received, or None before the first marker.
+        messages, bytes_received: rows and all messages so far.
+    """
+
+    def __init__(
+        self, view: VBucketView, replicas: ReplicaBucket, number: int, opaque: int, add_opaque: int, flags: int
+    ) -> None:
+        self.view = view
+        self.vbid = view.vbid
+        self.number = number
+        self.opaque = opaque
+        self.add_opaque = add_opaque
+        self.flags = flags
+        self.state = ConsumerState.PENDING
+        self.last_seqno = view.high_seqno
+        self.announced: SnapshotRange | None = None
+        self.messages = 0
+        self.bytes_received = 0
+        self._replicas = replicas
+        self._from_disk = False
+        self._ack: bool = False
+        self._consistent_seqno = 0
+
+    @property
+    def is_living(self) -> bool:
+        """Whether it may still receive something."""
+        return self.state is not ConsumerState.DEAD
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether the source accepted it and it goes on."""
+        return self.state is ConsumerState.READING
+
+    def go(self, event: StreamEvent) -> None:
+        """Change the state.
+
+        Raises:
+            RemoteProtocolError: the event cannot happen in this state.
+        """
+        after = TABLE.get((self.state, event))
+        if after is None:
+            raise RemoteProtocolError(
+                f"vb {self.vbid}: not in this state of the stream", state=self.state.value, event=event.value
+            )
+        self.state = after
+
+    # ------------------------------------------------------------------------------------------------- the handshake
+
+    def request(self, value: bytes) -> bytes:
+        """STREAM_REQ for what the vbucket does not have now."""
+        start, low, high = self.bounds()
+        self.last_seqno = start
+        return StreamRequest(
+            vbid=self.vbid,
+            opaque=self.opaque,
+            flags=self.flags,
+            reserved=0,
+            start_seqno=start,
+            end_seqno=MAX_SEQNO,
+            vbuuid=self.view.failover_log.newest.vbuuid if start else 0,
+            snapshot_start=low,
+            snapshot_end=high,
+            value=value,
+        ).encode()
+
+    def bounds(self) -> Bounds:
+        """(start, snapshot start, snapshot end) to ask with: a complete snapshot counts as its end alone."""
+        start = self.view.high_seqno
+        received = self._replicas.received_snapshot(self.view)
+        if received.start_seqno <= start < received.end_seqno:
+            return start, received.start_seqno, received.end_seqno
+        return start, start, start
+
+    def accepted(self, log: FailoverLog) -> None:
+        """The source streams; its history is ours from now on."""
+        was_waiting = self.state is ConsumerState.PENDING
+        self.go(StreamEvent.ACCEPTED)
+        if was_waiting:
+            self._replicas.adopt_failover_log(self.view, log)
+
+    def rolled_back(self, seqno: int) -> bool:
+        """The source wants us to go back to `seqno`; whether to ask again."""
+        was_waiting = self.state is ConsumerState.PENDING
+        self.go(StreamEvent.ROLLBACK)
+        if not was_waiting:
+            return False
+        log = self.view.failover_log
+        if not seqno and len(log) > 1 and log.newest.seqno == self.last_seqno:
+            # Nothing was written on our newest branch: the source may know the one before it.
+            self._replicas.adopt_failover_log(self.view, FailoverLog(log.entries[1:]))
+        else:
+            self.last_seqno = self._replicas.roll_back(self.view, min(seqno, self.last_seqno))
+        return True
+
+    # ---------------------------------------------------------------------------------------------------------- data
+
+    def marker(self, marker: Marker, *, is_sync_replication: bool) -> Status:
+        """A snapshot begins.
+
+        Raises:
+            RemoteProtocolError: what the marker says of itself cannot be.
+        """
+        self.go(StreamEvent.MESSAGE)
+        if not self.is_living:
+            return Status.SUCCESS
+        if marker.start_seqno > marker.end_seqno:
+            return Status.EINVAL
+        self._check_claims(marker, is_sync_replication=is_sync_replication)
+        if marker.end_seqno <= self.last_seqno:
+            return Status.ERANGE
+        from_disk = bool(marker.flags & MarkerFlag.DISK)
+        start = marker.start_seqno
+        previous = self.announced
+        if previous is not None and not (from_disk or self._from_disk or marker.flags & MarkerFlag.CHECKPOINT):
+            start = min(start, previous.start_seqno)  # the source's checkpoint goes on, and its snapshot with it
+        self._begin(SnapshotRange(start, marker.end_seqno), from_disk=from_disk)
+        self._ack = bool(marker.flags & MarkerFlag.ACK)
+        return Status.SUCCESS
+
+    def _check_claims(self, marker: Marker, *, is_sync_replication: bool) -> None:
+        claims = {
+            "max visible seqno": marker.max_visible_seqno,
+            "purge seqno": marker.purge_seqno,
+            "high prepared seqno": marker.high_prepared_seqno,
+        }
+        for name, seqno in claims.items():
+            if seqno is not None and seqno > marker.end_seqno:
+                raise RemoteProtocolError(f"vb {self.vbid}: a marker's {name} {seqno} is above its end")
+        if marker.flags & MarkerFlag.DISK and is_sync_replication and marker.high_completed_seqno is None:
+            raise RemoteProtocolError(f"vb {self.vbid}: a disk marker lacks the high completed seqno")
+
+    def _begin(self, announced: SnapshotRange, *, from_disk: bool) -> None:
+        before = self.announced or self._replicas.received_snapshot(self.view)
+        if self.last_seqno >= before.end_seqno:
+            self._consistent_seqno = self.last_seqno
+        elif self.announced is None:
+            self._consistent_seqno = min(self.view.snapshot.start_seqno, self.last_seqno)
+        self.announced, self._from_disk = announced, from_disk
+        is_initial = from_disk and not self.view.high_seqno
+        self._replicas.begin_snapshot(self.view, announced, self._consistent_seqno, is_initial_from_disk=is_initial)
+
+    def change(self, change: Change) -> Status:
+        """A row; SUCCESS if it is stored, or not wanted any more."""
+        status = self.fits(change.seqno)
+        if status is Status.SUCCESS and self.is_living:
+            self._replicas.store(self.view, change)
+            self.last_seqno = change.seqno
+            self.messages += 1
+        return status
+
+    def fits(self, seqno: int) -> Status:
+        """Whether a row of this seqno may come now."""
+        self.go(StreamEvent.MESSAGE)
+        if not self.is_living:
+            return Status.SUCCESS
+        if self.view.state not in _RECEIVING:
+            return Status.NOT_MY_VBUCKET
+        announced = self.announced
+        if announced is None or seqno <= self.last_seqno or seqno not in announced:
+            return Status.ERANGE
+        return Status.SUCCESS
+
+    def snapshot_done(self) -> bool:
+        """Whether the last row ended its snapshot and the source waits to be told."""
+        if self.announced is None or self.last_seqno != self.announced.end_seqno or not self.is_living:
+            return False
+        self._replicas.end_snapshot(self.view)
+        ack, self._ack = self._ack, False
+        return ack
+
+    def set_state(self, state: VbucketState) -> None:
+        """The source hands the vbucket over."""
+        self.go(StreamEvent.MESSAGE)
+        if self.is_living:
+            self._replicas.set_state(self.view, state)
