@@ -15,11 +15,15 @@ DEFAULT_NAME = "_default"
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A collection: its id (u32), its name, and the longest life of its documents in seconds (0 = no limit)."""
+    """A collection: its id (u32), its name, and the longest life of its documents in seconds (0 = no limit).
+
+    Whether it keeps a history of changes is remembered and has no effect.
+    """
 
     collection_id: int
     name: str
     max_ttl: int = 0
+    history: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,7 @@ class Manifest:
                     "collections": [
                         {"name": item.name, "uid": f"{item.collection_id:x}"}
                         | ({"maxTTL": item.max_ttl} if item.max_ttl else {})
+                        | ({"history": True} if item.history else {})
                         for item in scope.collections
                     ],
                 }
@@ -107,7 +112,12 @@ class Manifest:
                         scope_id=int(scope["uid"], 16),
                         name=scope["name"],
                         collections=tuple(
-                            Collection(int(item["uid"], 16), item["name"], int(item.get("maxTTL", 0)))
+                            Collection(
+                                int(item["uid"], 16),
+                                item["name"],
+                                int(item.get("maxTTL", 0)),
+                                bool(item.get("history", False)),
+                            )
                             for item in scope.get("collections", ())
                         ),
                     )

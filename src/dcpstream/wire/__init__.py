@@ -13,6 +13,7 @@ from dcpstream.wire.block import (
     encode_stored_deletion,
     encode_stored_expiration,
     encode_stored_mutation,
+    events_of,
     frame_kinds,
     render,
 )
@@ -139,6 +140,7 @@ from dcpstream.wire.layout import (
     decode_message,
 )
 from dcpstream.wire.status import STATUS_ERRORS, Status, status_error
+from dcpstream.wire.system_events import CollectionEvent, encode_stored_event, flatbuffer_of, read_event
 from dcpstream.wire.values import (
     decode_failover_log,
     decode_vbucket_seqnos,
@@ -169,6 +171,7 @@ __all__ = [
     "CacheTransfer",
     "CacheTransferEnd",
     "CloseStream",
+    "CollectionEvent",
     "Commit",
     "Control",
     "Datatype",
@@ -270,14 +273,18 @@ __all__ = [
     "encode_request",
     "encode_response",
     "encode_stored_deletion",
+    "encode_stored_event",
     "encode_stored_expiration",
     "encode_stored_mutation",
     "encode_vbucket_seqnos",
     "encode_xattrs",
+    "events_of",
+    "flatbuffer_of",
     "frame_kinds",
     "frame_length",
     "leb128_decode",
     "leb128_encode",
+    "read_event",
     "render",
     "snappy_available",
     "snappy_compress",

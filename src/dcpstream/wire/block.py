@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntFlag
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from dcpstream.wire.codes import Datatype, Magic, Opcode, SystemEventId
 from dcpstream.wire.frames import HEADER, HEADER_BYTES, frame_length
 from dcpstream.wire.keys import leb128_decode
+from dcpstream.wire.system_events import VERSION_FLATBUFFERS, CollectionEvent, flatbuffer_of, read_event
 from dcpstream.wire.values import decode_xattrs, encode_xattrs, snappy_compress, snappy_uncompress, split_xattrs
 
 
@@ -123,6 +124,8 @@ class StreamForm:
         snappy: "none" inflates, "passive" sends as stored, "force" compresses what gets smaller.
         stream_id: goes into the framing extras, or None.
         collection_ids: only these collections, or None for all.
+        scope_id: the events of this scope and its collections go with them; None: the events of `collection_ids`.
+        flatbuffer_events: events of scopes and collections go out in version 2, those of modified collections at all.
         user_xattrs_on_delete: deletions keep user xattrs too.
     """
 
@@ -135,12 +138,16 @@ class StreamForm:
     snappy: str = "passive"
     stream_id: int | None = None
     collection_ids: frozenset[int] | None = None
+    scope_id: int | None = None
+    flatbuffer_events: bool = False
     user_xattrs_on_delete: bool = True
 
     def is_as_stored(self, kinds: BlockKind) -> bool:
         """Whether a block with these kinds can go out as it is, but for the opaque."""
         if self.no_value or self.stream_id is not None or self.snappy == "force" or not self.collections:
             return False
+        if kinds & BlockKind.SYSTEM_EVENT:
+            return False  # some are left out, some get another value: they are rare
         if self.collection_ids is not None and (kinds & _NOT_DEFAULT or self.collection_ids != _ONLY_DEFAULT):
             return False
         rewritten = BlockKind.PLAIN
@@ -284,8 +291,10 @@ def _rewrite_one(frame: memoryview, opaque: int, form: StreamForm) -> bytes | No
     key = bytes(frame[key_at : key_at + key_length])
     value = bytes(frame[key_at + key_length :])
     if opcode == Opcode.DCP_SYSTEM_EVENT:
-        if not form.collections or not _event_wanted(extras, value, form.collection_ids):
+        formed = _form_event(extras, key, value, form)
+        if formed is None:
             return None
+        extras, value = formed
     else:
         collection_id, prefix_length = leb128_decode(key)
         if form.collection_ids is not None and collection_id not in form.collection_ids:
@@ -306,14 +315,21 @@ def _rewrite_one(frame: memoryview, opaque: int, form: StreamForm) -> bytes | No
     return b"".join((header, framing, extras, key, value))
 
 
-def _event_wanted(extras: bytes, value: bytes, collection_ids: frozenset[int] | None) -> bool:
-    """Whether a filtered stream gets a system event: those of its collections only."""
-    if collection_ids is None:
-        return True
-    event = int.from_bytes(extras[8:12], "big")
-    if event in (SystemEventId.CREATE_SCOPE, SystemEventId.DROP_SCOPE):
-        return False
-    return int.from_bytes(value[12:16], "big") in collection_ids
+def _form_event(extras: bytes, key: bytes, value: bytes, form: StreamForm) -> tuple[bytes, bytes] | None:
+    """Extras and value of a system event in the stream's form; None if the stream is not to get it."""
+    if not form.collections:
+        return None
+    event = read_event(extras, key, value)
+    if event.event == SystemEventId.MODIFY_COLLECTION and not form.flatbuffer_events:
+        return None
+    if form.scope_id is not None:
+        if event.scope_id != form.scope_id:
+            return None
+    elif form.collection_ids is not None and (event.is_of_scope or event.collection_id not in form.collection_ids):
+        return None
+    if form.flatbuffer_events:
+        return extras[:-1] + bytes((VERSION_FLATBUFFERS,)), flatbuffer_of(event)
+    return extras, value
 
 
 def _form_deletion(opcode: int, extras: bytes, form: StreamForm) -> tuple[int, bytes]:
@@ -437,6 +453,19 @@ def frame_kinds(opcode: int, datatype: int, key: bytes) -> BlockKind:
     if key[:1] != b"\0":
         kinds |= BlockKind.NAMED_COLLECTION
     return kinds
+
+
+def events_of(block: FrameBlock, first: int, stop: int) -> Iterator[CollectionEvent]:
+    """The events of scopes and collections among the block's messages [first, stop)."""
+    data = memoryview(block.data)
+    for index in range(first, stop) if block.kinds & BlockKind.SYSTEM_EVENT else ():
+        start = int(block.starts[index])
+        _, opcode, key_length, extras_length, _, _, body, _, _ = HEADER.unpack_from(data, start)
+        if opcode == Opcode.DCP_SYSTEM_EVENT:
+            key_at = start + HEADER_BYTES + extras_length
+            value_at, stop_at = key_at + key_length, start + HEADER_BYTES + body
+            extras = bytes(data[start + HEADER_BYTES : key_at])
+            yield read_event(extras, bytes(data[key_at:value_at]), bytes(data[value_at:stop_at]))
 
 
 def block_of(data: Buffer) -> FrameBlock:

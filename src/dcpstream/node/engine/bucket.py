@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from dcpstream.model import Manifest, VbucketState
+from dcpstream.model import Collection, Manifest, VbucketState
+from dcpstream.node.engine import collections
 from dcpstream.node.engine.vbucket import VBucket, new_failover_log
 from dcpstream.runtime import Random
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.session import Session
     from dcpstream.store import BucketStore
+    from dcpstream.wire import CollectionEvent
 
 MAX_PERSISTENCE_WAITERS = 10_000
 """SEQNO_PERSISTENCE requests that may wait in a bucket: one per connection at most, and connections are bounded too."""
@@ -32,6 +34,7 @@ class Bucket:
         is_warm: whether `open` is through; a consumer can be opened only then.
         is_persisting: False between STOP_PERSISTENCE and START_PERSISTENCE.
         waiters: sessions that wait for a seqno to be persisted: (session, vbid, seqno).
+        collections: those of the manifest, by id.
     """
 
     def __init__(self, name: str, uuid: str, store: BucketStore, *, storage: str, random: Random) -> None:
@@ -47,6 +50,7 @@ class Bucket:
         self.is_warm = False
         self.is_persisting = True
         self.waiters: deque[tuple[Session, int, int]] = deque()
+        self.collections: dict[int, Collection] = {}
 
     @property
     def vbucket_count(self) -> int:
@@ -57,6 +61,39 @@ class Bucket:
     def manifest(self) -> Manifest:
         """The collections."""
         return self.store.manifest
+
+    @property
+    def is_short_of_memory(self) -> bool:
+        """Whether nothing more should be read for streams: writes wait for the disk."""
+        return not self.store.has_room
+
+    def set_manifest(self, manifest: Manifest) -> None:
+        """Go over to another manifest: durably, and told in the history of every active vbucket."""
+        self.store.manifest = manifest
+        self._manifest_changed()
+
+    def _manifest_changed(self) -> None:
+        manifest = self.manifest
+        self.collections = {item.collection_id: item for _, item in manifest.collections()}
+        for session in self.sessions:
+            session.update_fast()
+        steps: dict[int, list[CollectionEvent]] = {}
+        for vbucket in self.vbuckets:
+            if vbucket is not None and vbucket.is_active:
+                known = vbucket.manifest
+                if known is not None and id(known) not in steps:
+                    steps[id(known)] = collections.events_between(known, manifest)
+                self.catch_up(vbucket, None if known is None else steps[id(known)])
+
+    def catch_up(self, vbucket: VBucket, events: list[CollectionEvent] | None = None) -> None:
+        """Tell an active vbucket's history what it does not know of the manifest yet."""
+        manifest = self.manifest
+        if events is None:
+            events = collections.events_between(collections.manifest_in(vbucket), manifest)
+        vbucket.manifest = manifest
+        if events:
+            collections.take_in(vbucket, events)
+            self.dirty.add(vbucket.vbid)
 
     def open(self) -> None:
         """Take over what the store holds; in an empty store every vbucket is created, active.
@@ -98,6 +135,8 @@ class Bucket:
         elif vbucket.state != state:
             vbucket.set_state(state, self._random)
             self.tell_state_changed(vbid, now)
+        if vbucket.is_active and vbucket.manifest is not self.manifest and self.manifest.uid:
+            self.catch_up(vbucket)
         vbucket.topology = topology
 
     def delete_vbucket(self, vbid: int, now: float) -> None:

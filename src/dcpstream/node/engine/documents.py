@@ -72,10 +72,16 @@ def is_json(value: bytes) -> bool:
     return True
 
 
-def absolute_expiration(expiration: int, unix_s: int) -> int:
-    """When a document expires, in seconds since 1970; 0 for never."""
+def absolute_expiration(expiration: int, unix_s: int, max_ttl: int = 0) -> int:
+    """When a document expires, in seconds since 1970; 0 for never.
+
+    Args:
+        max_ttl: the longest life in its collection, seconds; 0 without a limit.
+    """
     if 0 < expiration <= RELATIVE_EXPIRY_MAX_S:
-        return unix_s + expiration
+        expiration += unix_s
+    if max_ttl and not 0 < expiration <= unix_s + max_ttl:
+        return unix_s + max_ttl
     return expiration
 
 

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from dcpstream.errors import ConfigError
+from dcpstream.model import Manifest
 from dcpstream.node.engine import config as cluster_config
 from dcpstream.node.engine.bucket import Bucket
 from dcpstream.node.engine.commands import CommandTable
@@ -96,6 +97,15 @@ class Engine:
         bucket.open()
         self.buckets[name] = bucket
         return bucket
+
+    def set_manifest(self, bucket: Bucket, manifest: Manifest) -> None:
+        """Give a bucket another list of scopes and collections.
+
+        Raises:
+            StoreError: it could not be made durable; nothing has changed.
+        """
+        bucket.set_manifest(manifest)
+        self.config.rev += 1
 
     def new_session(self, peer: str) -> Session | None:
         """A session for a connection that was made; None if there are too many."""

@@ -144,7 +144,8 @@ def fast_set(
 def fast_handlers(session: Session) -> dict[int, FastHandler]:
     """The direct ways this session may take: those its user has the privilege for, once a bucket is selected."""
     handlers: dict[int, FastHandler] = {}
-    if session.bucket is not None:
+    default = None if session.bucket is None else session.bucket.collections.get(0)
+    if default is not None and not default.max_ttl:
         if session.may("Read"):
             handlers[_GET] = fast_get
         if session.may("Upsert"):

@@ -1,4 +1,4 @@
-"""Asking about collections. Source: kv_engine docs/Collections.md."""
+"""The manifest of scopes and collections: asking about it, and setting it. Source: kv_engine docs/Collections.md."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dcpstream.model.collections import DEFAULT_NAME
+from dcpstream.node.engine.collections import CannotApplyError, ManifestError, check_step, read_manifest
 from dcpstream.node.engine.commands import Command, CommandTable, Part
 from dcpstream.node.engine.handlers.keys import refuse_unknown
 from dcpstream.wire import Datatype, Frame, Opcode, Status
@@ -28,6 +29,28 @@ def get_manifest(session: Session, frame: Frame) -> None:
     """GET_COLLECTIONS_MANIFEST."""
     value = json.dumps(_manifest(session).to_json(), separators=(",", ":")).encode()
     session.respond(frame, datatype=Datatype.JSON if session.is_json else 0, value=value)
+
+
+def set_manifest(session: Session, frame: Frame) -> None:
+    """SET_COLLECTIONS: another manifest, with the same uid or a higher one."""
+    bucket = session.bucket
+    assert bucket is not None, "the table asks for a bucket"
+    try:
+        manifest = read_manifest(frame.value)
+        if manifest.uid < bucket.manifest.uid:
+            session.refuse(frame, Status.ERANGE, "The uid of the manifest is lower than that of the present one")
+            return
+        if manifest.uid == bucket.manifest.uid and manifest != bucket.manifest:
+            raise CannotApplyError("the same uid, and something else in it")
+        check_step(bucket.manifest, manifest)
+    except CannotApplyError as error:
+        session.refuse(frame, Status.CANNOT_APPLY_MANIFEST, str(error))
+    except ManifestError as error:
+        session.refuse(frame, Status.EINVAL, str(error))
+    else:
+        if manifest != bucket.manifest:
+            session.engine.set_manifest(bucket, manifest)
+        session.respond(frame)
 
 
 def _path(session: Session, frame: Frame) -> str | None:
@@ -75,6 +98,10 @@ def get_scope_id(session: Session, frame: Frame) -> None:
 def register(table: CommandTable) -> None:
     """Add the commands of this module."""
     table.add(Opcode.GET_COLLECTIONS_MANIFEST, Command(get_manifest))
+    table.add(
+        Opcode.SET_COLLECTIONS,
+        Command(set_manifest, value=Part.REQUIRED, datatypes=int(Datatype.JSON), privilege="NodeSupervisor"),
+    )
     by_path = partial(Command, key=Part.OPTIONAL, value=Part.OPTIONAL)
     table.add(Opcode.GET_COLLECTION_ID, by_path(get_collection_id))
     table.add(Opcode.GET_SCOPE_ID, by_path(get_scope_id))

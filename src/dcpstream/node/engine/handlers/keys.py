@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dcpstream.errors import FieldError
 from dcpstream.node.engine.commands import MAX_KEY_BYTES
+from dcpstream.node.engine.documents import absolute_expiration
 from dcpstream.wire import Datatype, Frame, Status, leb128_decode
 
 if TYPE_CHECKING:
@@ -19,9 +20,14 @@ FIRST_RESERVED, LAST_RESERVED = 1, 7
 
 def stored_key(session: Session, frame: Frame) -> bytes | None:
     """The key with its collection prefix; None if the request was refused."""
+    assert session.bucket is not None, "the table asks for a bucket"
+    known = session.bucket.collections
     if not session.has_collections:
         if len(frame.key) > MAX_KEY_BYTES:
             session.refuse(frame, Status.EINVAL, f"Key length exceeds {MAX_KEY_BYTES}")
+            return None
+        if 0 not in known:
+            refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
             return None
         return b"\0" + frame.key
     key = frame.key
@@ -37,17 +43,26 @@ def stored_key(session: Session, frame: Frame) -> bytes | None:
     if FIRST_RESERVED <= collection_id <= LAST_RESERVED:
         session.refuse(frame, Status.EINVAL, "Collection id is reserved")
         return None
-    assert session.bucket is not None, "the table asks for a bucket"
-    manifest = session.bucket.manifest
-    if all(item.collection_id != collection_id for _, item in manifest.collections()):
+    if collection_id not in known:
         refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
         return None
     return key
 
 
+def expiration_of(session: Session, key: bytes, expiration: int) -> int:
+    """When a document that is written now expires: as asked for, but no later than its collection allows."""
+    assert session.bucket is not None, "the table asks for a bucket"
+    collection = session.bucket.collections.get(leb128_decode(key)[0] if key[0] else 0)
+    max_ttl = 0 if collection is None else collection.max_ttl
+    return absolute_expiration(expiration, session.engine.unix_s, max_ttl)
+
+
 def refuse_unknown(session: Session, frame: Frame, status: int) -> None:
     """UNKNOWN_COLLECTION or UNKNOWN_SCOPE, with the version of the manifest that does not have it."""
     assert session.bucket is not None, "the table asks for a bucket"
+    if not session.has_collections:
+        session.respond(frame, Status.EINVAL)  # such a client does not know what a collection is
+        return
     session.refuse(
         frame,
         status,

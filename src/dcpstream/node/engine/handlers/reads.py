@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dcpstream.model import VbucketState
 from dcpstream.node.engine import documents
 from dcpstream.node.engine.commands import Command, CommandTable, Part
-from dcpstream.node.engine.handlers.keys import active_vbucket, not_my_vbucket, stored_key
+from dcpstream.node.engine.handlers.keys import active_vbucket, expiration_of, not_my_vbucket, stored_key
 from dcpstream.wire import Datatype, Frame, Opcode, Status, split_xattrs
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def touch(session: Session, frame: Frame) -> None:
     if item is None:
         _missing(session, frame)
         return
-    expiration = documents.absolute_expiration(int.from_bytes(frame.extras, "big"), engine.unix_s)
+    expiration = expiration_of(session, key, int.from_bytes(frame.extras, "big"))
     cas, seqno = item.cas, item.seqno
     if expiration != item.expiration:
         cas, seqno = documents.store(

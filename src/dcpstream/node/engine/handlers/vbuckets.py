@@ -9,7 +9,7 @@ import json
 import struct
 from typing import TYPE_CHECKING
 
-from dcpstream.model import VbucketState
+from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.node.engine.commands import Command, CommandTable, Part
 from dcpstream.node.engine.handlers.keys import not_my_vbucket, refuse_unknown
 from dcpstream.wire import Datatype, Frame, Opcode, Status, encode_failover_log, encode_vbucket_seqnos
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _OBSERVED = struct.Struct(">BHQQQ")
 _OBSERVED_OLD = struct.Struct(">BHQQQQQ")
 _COMPACT = struct.Struct(">QQBBHI")
+_END_OF_TIME = 2**32
 _ASYNC_VALUE = b"async=0"
 _ALIVE = frozenset((VbucketState.ACTIVE, VbucketState.REPLICA, VbucketState.PENDING))
 MAX_CHAINS = 2
@@ -192,6 +193,18 @@ def create_checkpoint(session: Session, frame: Frame) -> None:
         session.respond(frame)
 
 
+def compact(session: Session, frame: Frame) -> None:
+    """COMPACT_DB: deletions that are old enough, or all if asked for, are dropped for good; space is not given back."""
+    before_time, before_seqno, drop_deletes, pad, _, more_pad = _COMPACT.unpack(frame.extras)
+    if pad or more_pad:
+        session.refuse(frame, Status.EINVAL, "Padding bytes must be 0")
+        return
+    vbucket = _vbucket(session, frame)
+    if vbucket is not None:
+        vbucket.log.purge(before_seqno or MAX_SEQNO, _END_OF_TIME if drop_deletes else before_time)
+        session.respond(frame)
+
+
 def accept(session: Session, frame: Frame) -> None:
     """ENABLE_TRAFFIC: it always is."""
     session.respond(frame)
@@ -213,4 +226,8 @@ def register(table: CommandTable) -> None:
     table.add(Opcode.STOP_PERSISTENCE, Command(stop_persistence, privilege=admin))
     table.add(Opcode.START_PERSISTENCE, Command(start_persistence, privilege=admin))
     table.add(Opcode.CREATE_CHECKPOINT, Command(create_checkpoint, privilege=admin))
+    table.add(
+        Opcode.COMPACT_DB,
+        Command(compact, extras=(24,), value=Part.OPTIONAL, datatypes=int(Datatype.JSON), privilege=admin),
+    )
     table.add(Opcode.ENABLE_TRAFFIC, Command(accept, privilege=admin))

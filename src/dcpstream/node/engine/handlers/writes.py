@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dcpstream.errors import FieldError
 from dcpstream.node.engine import documents
 from dcpstream.node.engine.commands import Command, CommandTable, Part
-from dcpstream.node.engine.handlers.keys import active_vbucket, stored_key
+from dcpstream.node.engine.handlers.keys import active_vbucket, expiration_of, stored_key
 from dcpstream.node.engine.handlers.reads import body_of
 from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status, snappy_uncompress, split_xattrs
 
@@ -111,7 +111,7 @@ def store(session: Session, frame: Frame) -> None:
         session.respond(frame, status)
         return
     flags, expiration = _STORE.unpack(frame.extras)
-    expiration = documents.absolute_expiration(expiration, engine.unix_s)
+    expiration = expiration_of(session, key, expiration)
     exists = meta is not None and not meta.is_deleted
     if exists and meta is not None:
         if FrameInfoId.PRESERVE_TTL in session.frame_infos:
@@ -200,7 +200,7 @@ def count(session: Session, frame: Frame) -> None:
             session.respond(frame, Status.KEY_ENOENT)
             return
         number = initial
-        expiration = documents.absolute_expiration(expiration, engine.unix_s)
+        expiration = expiration_of(session, key, expiration)
     else:
         body, _ = body_of(item)
         section, flags, expiration = item.value[: len(item.value) - len(body)], item.flags, item.expiration

@@ -1,0 +1,75 @@
+"""Events of scopes and collections, byte by byte as a recorded server sends them."""
+
+from __future__ import annotations
+
+from dcpstream.wire import (
+    BlockKind,
+    CollectionEvent,
+    Frame,
+    Opcode,
+    StreamForm,
+    SystemEventId,
+    block_of,
+    decode_frame,
+    encode_stored_event,
+    events_of,
+    flatbuffer_of,
+    read_event,
+    render,
+)
+from tests.fixtures import recorded
+
+EVERY = (
+    CollectionEvent(SystemEventId.CREATE_SCOPE, 0, 9, 0, "s1"),
+    CollectionEvent(SystemEventId.CREATE_COLLECTION, 0, 9, 10, "veg", 100),
+    CollectionEvent(SystemEventId.CREATE_COLLECTION, 1, 0, 8, "fruit"),
+    CollectionEvent(SystemEventId.DROP_COLLECTION, 2, 0, 8),
+    CollectionEvent(SystemEventId.DROP_SCOPE, 3, 9),
+)
+
+
+def recorded_events() -> dict[tuple[int, int], Frame]:
+    """(seqno, version) → the message."""
+    found = {}
+    for line in recorded.server_transcript("s25"):
+        if line.direction == "s2c" and line.frame[1] == Opcode.DCP_SYSTEM_EVENT:
+            frame = decode_frame(line.frame)
+            found[int.from_bytes(frame.extras[:8], "big"), frame.extras[12]] = frame
+    return found
+
+
+def test_every_recorded_event_is_made_the_same_in_every_version() -> None:
+    events = recorded_events()
+    assert {event[1] for event in events} == {0, 1, 2}
+    for (seqno, version), frame in events.items():
+        if version == 2:
+            continue
+        event = read_event(frame.extras, frame.key, frame.value)
+        made = decode_frame(encode_stored_event(event, vbid=frame.vbid, by_seqno=seqno))
+        assert (made.extras, made.key, made.value, made.vbid) == (frame.extras, frame.key, frame.value, frame.vbid)
+        if (seqno, 2) in events:
+            assert flatbuffer_of(event) == events[seqno, 2].value
+
+
+def test_a_stream_gets_the_events_of_what_it_asked_for() -> None:
+    data = b"".join(encode_stored_event(event, vbid=1, by_seqno=seqno) for seqno, event in enumerate(EVERY, 1))
+    block = block_of(data)
+    assert block.kinds & BlockKind.SYSTEM_EVENT
+    assert tuple(events_of(block, 0, block.count)) == EVERY
+
+    def seqnos(form: StreamForm) -> list[int]:
+        return [int(seqno) for seqno in block_of(render(block, 0, form).data).seqnos]
+
+    assert seqnos(StreamForm()) == [1, 2, 3, 4, 5]
+    assert seqnos(StreamForm(collection_ids=frozenset((8,)))) == [3, 4]
+    assert seqnos(StreamForm(collection_ids=frozenset((10,)), scope_id=9)) == [1, 2, 5]
+    assert seqnos(StreamForm(collections=False, collection_ids=frozenset((0,)))) == []
+
+
+def test_a_modified_collection_is_told_in_flatbuffers_only() -> None:
+    modified = CollectionEvent(SystemEventId.MODIFY_COLLECTION, 4, 9, 10, "veg", 7)
+    block = block_of(encode_stored_event(modified, vbid=1, by_seqno=6))
+    assert render(block, 0, StreamForm()).messages == 0
+    rendered = render(block, 0, StreamForm(flatbuffer_events=True))
+    frame = decode_frame(rendered.data)
+    assert (frame.extras[8:], frame.value) == (b"\0\0\0\5\2", flatbuffer_of(modified))
