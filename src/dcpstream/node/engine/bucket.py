@@ -110,6 +110,9 @@ class Bucket:
                 self.vbuckets[vbid] = vbucket
                 if vbucket.is_active and not self.store.was_clean:
                     vbucket.begin_branch(self._random)
+        self.collections = {item.collection_id: item for _, item in self.manifest.collections()}
+        if self.manifest.uid:
+            self._manifest_changed()
         self.is_warm = True
 
     def _create(self, vbid: int, state: VbucketState) -> VBucket:
