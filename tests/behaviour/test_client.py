@@ -189,6 +189,23 @@ def test_acknowledged_positions_are_where_the_next_run_begins(
     assert sorted(shell.keys(start=store(tmp_path / "offsets"), end="latest")) == sorted(second)
 
 
+def test_the_last_acknowledgement_covers_all(shell: Shell, kv: KvClient, tmp_path: Path) -> None:
+    fill(kv, 200)
+    last: list[Any] = []
+
+    def take(batch: Any) -> bool:
+        last.append(batch)
+        return True
+
+    store = FileOffsetStore(tmp_path / "offsets")
+    shell.batches(take, start=store, end="latest", max_batch_rows=5)
+    assert len(last) > 10
+    done = last[-1].ack()
+    if done is not None:
+        asyncio.run(done)
+    assert shell.keys(start=store, end="latest") == []
+
+
 def test_a_store_before_a_start(shell: Shell, kv: KvClient, tmp_path: Path) -> None:
     fill(kv, 20)
     store = FileOffsetStore(tmp_path / "offsets")
@@ -390,9 +407,10 @@ def test_a_rollback_by_policy(kind: str, tmp_path: Path) -> None:
         events: list[RollbackEvent] = []
         assert shell.keys(start=store, end="latest", on_rollback=events.append) == ["new"]
         assert [(event.from_seqno, event.to_seqno) for event in events] == [(2, 0)]
-        # The function's answer was saved with it: back at 0, there is no rollback any more.
-        first = shell.batches(ack=True, start=store, end="latest")
-        assert [batch.rollback for batch in first] == [None] * len(first)
+        # Nothing was acknowledged, so it comes again; once it is, it does not.
+        shell.batches(ack=True, start=store, end="latest", on_rollback=events.append)
+        assert len(events) == 2
+        assert shell.keys(start=store, end="latest") == []
 
 
 def test_a_rollback_as_a_row(kind: str, tmp_path: Path) -> None:

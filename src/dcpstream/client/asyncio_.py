@@ -6,7 +6,7 @@ The machines are the same; here are only the event loop's transports and the wai
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -172,16 +172,18 @@ class AsyncBatch:
     offsets: Mapping[int, StreamOffset]
     rollback: RollbackEvent | None
     _positions: Positions
+    _number: int
 
     async def ack(self) -> None:
-        """This batch and those before it are dealt with: save the positions after it (in a thread of its own)."""
-        await asyncio.to_thread(self._positions.save, self.offsets)
+        """This batch and all before it are dealt with: save the positions after them (in a thread of its own)."""
+        await asyncio.to_thread(self._positions.acknowledge, self._number)
 
 
 class AsyncClient:
     """A bucket's changes, for asyncio; arguments and streams are those of `dcpstream.Client`.
 
     While the user works on a batch, the event loop goes on answering the nodes' probes, within the flow-control window.
+    Who leaves a stream before its end closes it: `async with contextlib.aclosing(client.stream(…)) as stream`.
     """
 
     def __init__(
@@ -235,7 +237,7 @@ class AsyncClient:
         members: tuple[int, int] = (0, 1),
         max_batch_rows: int = MAX_BATCH_ROWS,
         idle_timeout_s: float | None = None,
-    ) -> AsyncIterator[AsyncBatch]:
+    ) -> AsyncGenerator[AsyncBatch, None]:
         """The changes as Arrow batches; see `Client.stream`."""
         options = StreamOptions(
             start=start,
@@ -252,15 +254,14 @@ class AsyncClient:
         events = self._run(options, idle_timeout_s)
         try:
             async for thing, offsets, rollback, positions in events:
-                if rollback is not None:
-                    if callable(options.on_rollback):
-                        options.on_rollback(rollback)
-                        await asyncio.to_thread(positions.save, offsets)
-                        continue
-                    row = rollback_batch(rollback, options, self._clock.time_ns())
-                    yield AsyncBatch(row, offsets, rollback, positions)
+                number = positions.give(offsets)
+                if rollback is None:
+                    yield AsyncBatch(thing, offsets, None, positions, number)
+                elif callable(options.on_rollback):
+                    options.on_rollback(rollback)
                 else:
-                    yield AsyncBatch(thing, offsets, None, positions)
+                    row = rollback_batch(rollback, options, self._clock.time_ns())
+                    yield AsyncBatch(row, offsets, rollback, positions, number)
         finally:
             await events.aclose()
 
@@ -274,7 +275,7 @@ class AsyncClient:
         on_rollback: OnRollback = "fail",
         members: tuple[int, int] = (0, 1),
         idle_timeout_s: float | None = None,
-    ) -> AsyncIterator[Change]:
+    ) -> AsyncGenerator[Change, None]:
         """The changes one by one; see `Client.changes`."""
         options = StreamOptions(
             start=start,
@@ -291,6 +292,7 @@ class AsyncClient:
         events = self._run(options, idle_timeout_s)
         try:
             async for thing, offsets, rollback, positions in events:
+                number = positions.give(offsets)
                 if rollback is None:
                     for change in thing:
                         yield change
@@ -298,7 +300,7 @@ class AsyncClient:
                     options.on_rollback(rollback)
                 else:
                     yield rollback_change(rollback)
-                await asyncio.to_thread(positions.save, offsets)
+                await asyncio.to_thread(positions.acknowledge, number)
         finally:
             await events.aclose()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -52,10 +52,11 @@ class Batch:
     offsets: Mapping[int, StreamOffset]
     rollback: RollbackEvent | None
     _positions: Positions
+    _number: int
 
     def ack(self) -> None:
-        """This batch and those before it are dealt with: save the positions after it."""
-        self._positions.save(self.offsets)
+        """This batch and all before it are dealt with: save the positions after them."""
+        self._positions.acknowledge(self._number)
 
 
 class Client:
@@ -115,7 +116,7 @@ class Client:
         members: tuple[int, int] = (0, 1),
         max_batch_rows: int = MAX_BATCH_ROWS,
         idle_timeout_s: float | None = None,
-    ) -> Iterator[Batch]:
+    ) -> Generator[Batch, None, None]:
         """The changes as Arrow batches.
 
         Taking the next batch tells the node that the one before was consumed, so a slow user slows the node down and
@@ -130,7 +131,8 @@ class Client:
             value_format: "binary" or "string".
             columns: names of CHANGE_SCHEMA to fill, None for all.
             on_rollback: "fail" raises RollbackRequired; "rewind" goes back and yields a control row; a function is
-                called with the RollbackEvent and then the stream goes back without one.
+                called with the RollbackEvent and then the stream goes back without one; the position gone back to is
+                saved when a later batch is acknowledged.
             members: (i, n): read only the vbuckets of member i (from 0) of n.
             max_batch_rows: rows of a batch at most.
             idle_timeout_s: raise after so long without any progress; None to wait for ever.
@@ -165,7 +167,7 @@ class Client:
         on_rollback: OnRollback = "fail",
         members: tuple[int, int] = (0, 1),
         idle_timeout_s: float | None = None,
-    ) -> Iterator[Change]:
+    ) -> Generator[Change, None, None]:
         """The changes one by one; needs neither numpy nor pyarrow.
 
         Options are those of `stream`. Positions are saved to the store as the changes are taken: when the first one of
@@ -199,26 +201,27 @@ class Client:
         """Close."""
         self.close()
 
-    def _batches(self, options: StreamOptions, idle_timeout_s: float | None) -> Iterator[Batch]:
+    def _batches(self, options: StreamOptions, idle_timeout_s: float | None) -> Generator[Batch, None, None]:
         for thing, offsets, rollback, positions in self._run(options, idle_timeout_s):
-            if rollback is not None:
-                if callable(options.on_rollback):
-                    options.on_rollback(rollback)
-                    positions.save(offsets)
-                    continue
-                yield Batch(rollback_batch(rollback, options, self._clock.time_ns()), offsets, rollback, positions)
+            number = positions.give(offsets)
+            if rollback is None:
+                yield Batch(thing, offsets, None, positions, number)
+            elif callable(options.on_rollback):
+                options.on_rollback(rollback)
             else:
-                yield Batch(thing, offsets, None, positions)
+                row = rollback_batch(rollback, options, self._clock.time_ns())
+                yield Batch(row, offsets, rollback, positions, number)
 
-    def _single(self, options: StreamOptions, idle_timeout_s: float | None) -> Iterator[Change]:
+    def _single(self, options: StreamOptions, idle_timeout_s: float | None) -> Generator[Change, None, None]:
         for thing, offsets, rollback, positions in self._run(options, idle_timeout_s):
+            number = positions.give(offsets)
             if rollback is None:
                 yield from thing
             elif callable(options.on_rollback):
                 options.on_rollback(rollback)
             else:
                 yield rollback_change(rollback)
-            positions.save(offsets)
+            positions.acknowledge(number)
 
     def _run(
         self, options: StreamOptions, idle_timeout_s: float | None

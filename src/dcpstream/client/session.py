@@ -53,6 +53,9 @@ ANSWER_TIMEOUT_S = 60.0
 ACK_FRACTION = 4
 """BUFFER_ACK goes out when 1/4 of the window was consumed: often enough that the node never waits for us."""
 
+PREPARE_EXTRA_BYTES = 2
+"""What a server counts for a PREPARE in flow control beyond its length."""
+
 MAX_OPAQUE = 0xFFFFFFFF
 
 _U32 = struct.Struct(">I")
@@ -379,6 +382,8 @@ class DcpSession:
             turn.uncounted += frame.size
             self._send(encode_response(Opcode.DCP_NOOP, opaque=frame.opaque))
             return
+        if opcode == Opcode.DCP_PREPARE:
+            turn.uncounted -= PREPARE_EXTRA_BYTES
         stream = self._streams.get(frame.opaque)
         if stream is None:
             return

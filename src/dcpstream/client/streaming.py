@@ -6,6 +6,7 @@ No I/O: the shells ask the cluster, load and save.
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -139,17 +140,41 @@ class StreamOptions:
         return state
 
 
+MAX_UNACKNOWLEDGED = 10_000
+"""Batches whose positions are kept apart until they are acknowledged; beyond it the oldest are joined to the next."""
+
+
 class Positions:
-    """The records of a stream: what is saved when the user acknowledges."""
+    """The records of a stream: what is saved when the user acknowledges.
+
+    An acknowledgement covers the batch and all before it. Batches are numbered as they are given out.
+    """
 
     def __init__(self, ranges: Sequence[VbucketRange], store: OffsetStore | None) -> None:
         self._earlier = {part.vbid: part.earlier for part in ranges}
         self._store = store
+        self._given: deque[tuple[int, Mapping[int, StreamOffset]]] = deque()
+        self._next = 0
 
-    def save(self, offsets: Mapping[int, StreamOffset]) -> None:
-        """Save positions, each with those recorded before."""
+    def give(self, offsets: Mapping[int, StreamOffset]) -> int:
+        """A batch is given out with these positions after it; returns its number."""
+        number = self._next
+        self._next += 1
+        if self._store is not None and offsets:
+            if len(self._given) >= MAX_UNACKNOWLEDGED:
+                _, oldest = self._given.popleft()
+                following, others = self._given[0]
+                self._given[0] = (following, {**oldest, **others})
+            self._given.append((number, offsets))
+        return number
+
+    def acknowledge(self, number: int) -> None:
+        """The batch of that number and those before it are dealt with: save their positions."""
+        done: dict[int, StreamOffset] = {}
+        while self._given and self._given[0][0] <= number:
+            done.update(self._given.popleft()[1])
         records = {}
-        for vbid, offset in offsets.items():
+        for vbid, offset in done.items():
             earlier = tuple(old for old in self._earlier.get(vbid, ()) if old.seqno < offset.seqno)
             records[vbid] = SavedOffset(offset, earlier)
             self._earlier[vbid] = spaced(earlier, offset)

@@ -109,12 +109,33 @@ def test_a_store_can_be_the_start() -> None:
 def test_saved_records_carry_the_positions_before_them() -> None:
     store = Store()
     positions = Positions([VbucketRange(0, at(3), MAX_SEQNO, (at(1),))], store)
-    positions.save({0: at(5)})
-    assert store.records == {0: SavedOffset(at(5), (at(1),))}
-    positions.save({0: at(9)})
-    assert store.records == {0: SavedOffset(at(9), (at(5), at(1)))}
-    positions.save({0: at(4)})  # rolled back
-    assert store.records == {0: SavedOffset(at(4), (at(1),))}
+    for seqno, earlier in ((5, (at(1),)), (9, (at(5), at(1))), (4, (at(1),))):  # the last one was rolled back
+        positions.acknowledge(positions.give({0: at(seqno)}))
+        assert store.records == {0: SavedOffset(at(seqno), earlier)}
+
+
+def test_an_acknowledgement_covers_what_was_given_before_and_nothing_later() -> None:
+    store = Store()
+    positions = Positions([], store)
+    first, second, third = (positions.give(offsets) for offsets in ({0: at(5)}, {1: at(7), 0: at(6)}, {2: at(1)}))
+    positions.acknowledge(second)
+    assert {vbid: record.offset for vbid, record in store.records.items()} == {0: at(6), 1: at(7)}
+    positions.acknowledge(first)
+    assert store.records[0].offset == at(6), "an older acknowledgement that comes late changes nothing"
+    positions.acknowledge(third)
+    assert store.records[2].offset == at(1)
+
+
+def test_batches_that_are_never_acknowledged_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dcpstream.client.streaming.MAX_UNACKNOWLEDGED", 3)
+    store = Store()
+    positions = Positions([], store)
+    numbers = [positions.give({vbid: at(vbid + 1)}) for vbid in range(6)]
+    assert len(positions._given) == 3
+    positions.acknowledge(numbers[0])
+    assert store.records == {}, "joined to a later one"
+    positions.acknowledge(numbers[-1])
+    assert sorted(store.records) == list(range(6))
 
 
 def test_a_rollback_as_a_change() -> None:
