@@ -18,14 +18,16 @@ class ProducerWindow:
         buffer_bytes: what the consumer is ready to hold; 0 means that there is no limit.
         outstanding_bytes: sent and not acknowledged.
         acked_bytes: acknowledged since the connection began.
+        stuck_since: when the window was last seen to move while it was full; None while it is not full.
     """
 
-    __slots__ = ("acked_bytes", "buffer_bytes", "outstanding_bytes")
+    __slots__ = ("acked_bytes", "buffer_bytes", "outstanding_bytes", "stuck_since")
 
     def __init__(self) -> None:
         self.buffer_bytes = 0
         self.outstanding_bytes = 0
         self.acked_bytes = 0
+        self.stuck_since: float | None = None
 
     @property
     def is_enabled(self) -> bool:
@@ -61,3 +63,10 @@ class ProducerWindow:
             freed = min(count_bytes, self.outstanding_bytes)
             self.outstanding_bytes -= freed
             self.acked_bytes += freed
+
+    def watch(self, now: float, *, has_moved: bool) -> None:
+        """Note since when the window is full without moving."""
+        if not self.is_full:
+            self.stuck_since = None
+        elif self.stuck_since is None or has_moved:
+            self.stuck_since = now

@@ -17,6 +17,7 @@ Source: kv_engine engines/ep/src/dcp/producer.cc; answers and drops as in record
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -62,12 +63,17 @@ class ProducerLimits:
         idle_timeout_s: silence after which a peer with NOOPs enabled is given up.
         takeover_s: how long a takeover may follow a vbucket that is written to; then writes are put off until it has
             come to its end: the server's dcp_takeover_max_time.
+        stuck_timeout_s: how long a window may stay full without an acknowledgement, on connections named as follows.
+        stuck_names: a regular expression found in the names of the connections that are dropped then: by default those
+            of index projectors, which answer NOOPs in one thread while another that should read hangs.
     """
 
     turn_bytes: int = 256 * 1024
     streams_max: int = 64 * 1024
     idle_timeout_s: float = DEFAULT_IDLE_TIMEOUT_S
     takeover_s: float = 60.0
+    stuck_timeout_s: float = 720.0
+    stuck_names: str = "^secidx"
 
 
 DEFAULT_LIMITS = ProducerLimits()
@@ -106,6 +112,7 @@ class ProducerConnection:
         close_reason: why the connection must be closed now, or None.
         settings: what the client's controls said.
         window: the consumer's buffer.
+        drops_when_stuck: whether a buffer that stays full ends the connection.
         bytes_sent: everything given out by `data_to_send`.
         opened_at, last_sent_at, last_received_at: seconds of the monotonic clock.
     """
@@ -132,6 +139,7 @@ class ProducerConnection:
             cursor_dropping="replication" not in name,
         )
         self.window = ProducerWindow()
+        self.drops_when_stuck = re.search(limits.stuck_names, name) is not None
         self.noop = NoopTimer(now, limits.idle_timeout_s)
         self.has_collections = Feature.COLLECTIONS in features
         self._has_xerror = Feature.XERROR in features
@@ -185,7 +193,9 @@ class ProducerConnection:
         self._answer(frame)
 
     def _handle_buffer_ack(self, frame: Frame) -> None:
-        self.window.acknowledged(int.from_bytes(frame.extras, "big"))
+        count_bytes = int.from_bytes(frame.extras, "big")
+        self.window.acknowledged(count_bytes)
+        self.window.watch(self.last_received_at, has_moved=count_bytes > 0)
 
     def _handle_failover_log(self, frame: Frame) -> None:
         view = self.source.vbucket(frame.vbid)
@@ -419,6 +429,7 @@ class ProducerConnection:
                 ready.appendleft(stream)  # it has not had its whole turn
             else:
                 ready.append(stream)
+        window.watch(now, has_moved=False)
         if out:
             self.bytes_sent += made
             self.last_sent_at = now
@@ -431,7 +442,14 @@ class ProducerConnection:
         times = [until for stream, until in self._takeovers.values() if stream.vbid not in self._put_off]
         if self.noop.next_timeout is not None:
             times.append(self.noop.next_timeout)
+        if self._stuck_deadline is not None:
+            times.append(self._stuck_deadline)
         return min(times, default=None)
+
+    @property
+    def _stuck_deadline(self) -> float | None:
+        since = self.window.stuck_since
+        return since + self.limits.stuck_timeout_s if self.drops_when_stuck and since is not None else None
 
     def handle_timeout(self, now: float) -> None:
         """Time has passed: a NOOP may be due, or the peer dead."""
@@ -448,6 +466,10 @@ class ProducerConnection:
                 self._host.put_off_writes(stream.vbid, is_on=True)
             else:  # it still reads what is old, or is through: the time counts from there
                 self._takeovers[stream.opaque] = stream, now + self.limits.takeover_s
+        stuck = self._stuck_deadline
+        if stuck is not None and now >= stuck:
+            self._drop(f"nothing was acknowledged for {self.limits.stuck_timeout_s:g} s while the buffer was full")
+            return
         opaque = self.noop.poll(now)
         if opaque is not None:
             self._answers.append(encode_request(Opcode.DCP_NOOP, opaque=opaque))

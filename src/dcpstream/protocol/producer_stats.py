@@ -74,8 +74,8 @@ def _connection_values(connection: ProducerConnection) -> Mapping[str, object]:
         "ckpt_processor_queue_size": connection.ready_count,
         "ckpt_processor_queue_notified": connection.ready_count > 0,
         "dcp_ready_queue_size": connection.ready_count,
-        "should_disconnect_when_stuck": False,
-        "disconnect_when_stuck_timeout": 720,
+        "should_disconnect_when_stuck": connection.drops_when_stuck,
+        "disconnect_when_stuck_timeout": int(connection.limits.stuck_timeout_s),
     }
 
 

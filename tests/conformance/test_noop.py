@@ -1,0 +1,257 @@
+"""Rules of NOOPs and of silent peers."""
+
+from __future__ import annotations
+
+import pytest
+
+from dcpstream.errors import DeadConnection
+from dcpstream.wire import Opcode, Status, encode_request, encode_response
+from tests.conformance.harness import Node, Peer, client_of_streams, of, opcodes
+from tests.conformance.rules import rule
+
+IDLE_S = 360
+
+
+def noops(peer: Peer) -> list[bytes]:
+    """The opaques of the NOOPs that came since the last look, as bytes of the header."""
+    return [frame.encode()[12:16] for frame in of(peer.take(), Opcode.DCP_NOOP)]
+
+
+def opened(node: Node, *controls: tuple[bytes, bytes]) -> Peer:
+    """A producer connection without any control but these."""
+    peer = node.connect()
+    assert peer.dcp_open().status == 0
+    for key, value in controls:
+        assert peer.control(key, value).status == 0
+    return peer
+
+
+ENABLE = (b"enable_noop", b"true")
+
+
+def answer_all(peer: Peer) -> int:
+    """Answer the NOOPs that wait; how many there were."""
+    requests = of(peer.take(), Opcode.DCP_NOOP)
+    for request in requests:
+        peer.answer(request)
+    return len(requests)
+
+
+@rule("NOP-01")
+def test_a_noop_is_a_bare_header_and_so_is_its_answer() -> None:
+    node = Node()
+    peer = opened(node, ENABLE)
+    node.advance(20)
+    (noop,) = peer.take()
+    assert noop.encode() == bytes.fromhex("80 5c 0000 00 00 0000 00000000 81969800 0000000000000000")
+    assert peer.answer(noop) == []
+    assert not peer.closed
+    client = client_of_streams()
+    assert client.receive(noop.encode()) == []
+    (answer,) = client.sent()
+    assert answer.encode() == bytes.fromhex("81 5c 0000 00 00 0000 00000000 81969800 0000000000000000")
+
+
+@rule("NOP-02", "NOP-09")
+def test_off_until_enabled_and_then_nobody_is_dropped() -> None:
+    node = Node()
+    silent = opened(node, (b"set_noop_interval", b"1"))
+    node.advance(10 * IDLE_S)
+    assert silent.take() == []
+    assert not silent.closed
+    silent.control(*ENABLE)
+    node.advance(1)
+    assert len(noops(silent)) == 1
+
+
+@rule("NOP-09")
+def test_switched_off_again_nobody_is_dropped() -> None:
+    node = Node()
+    peer = opened(node, ENABLE, (b"enable_noop", b"false"))
+    node.advance(3 * IDLE_S)
+    assert peer.take() == []
+    assert not peer.closed
+
+
+@rule("NOP-03")
+def test_every_20_seconds_by_default() -> None:
+    node = Node()
+    peer = opened(node, ENABLE)
+    for _ in range(3):
+        node.advance(19.9)
+        assert answer_all(peer) == 0
+        node.advance(0.1)
+        assert answer_all(peer) == 1
+
+
+@rule("NOP-03")
+@pytest.mark.parametrize("seconds", [1, 7, 180])
+def test_an_interval_can_be_set(seconds: int) -> None:
+    node = Node()
+    peer = opened(node, ENABLE, (b"set_noop_interval", b"%d" % seconds))
+    for _ in range(3):
+        node.advance(seconds - 0.1)
+        assert answer_all(peer) == 0
+        node.advance(0.1)
+        assert answer_all(peer) == 1
+
+
+@rule("NOP-04")
+def test_opaques_count_from_10000001_per_connection() -> None:
+    # In the byte order of the server's machine, which is little-endian, as recorded.
+    node = Node()
+    for name in (b"first", b"second"):
+        peer = node.connect()
+        peer.dcp_open(name)
+        peer.control(b"set_noop_interval", b"1")
+        peer.control(*ENABLE)
+        seen = []
+        for _ in range(5):
+            node.advance(1)
+            (noop,) = of(peer.take(), Opcode.DCP_NOOP)
+            seen.append(int.from_bytes(noop.encode()[12:16], "little"))
+            peer.answer(noop)
+        assert seen == [10000001, 10000002, 10000003, 10000004, 10000005]
+
+
+@rule("NOP-05")
+def test_data_does_not_postpone_a_noop() -> None:
+    node = Node()
+    peer = opened(node, ENABLE)
+    peer.stream(1)
+    for second in range(19):
+        node.advance(1)
+        node.set_doc(1, f"k{second}")
+        assert Opcode.DCP_MUTATION in opcodes(peer.take())
+    node.advance(0.9)
+    assert noops(peer) == []
+    node.advance(0.1)
+    assert len(noops(peer)) == 1
+
+
+@rule("NOP-05")
+def test_no_noop_while_one_is_unanswered() -> None:
+    node = Node()
+    peer = opened(node, ENABLE)
+    node.advance(20)
+    (noop,) = peer.take()
+    node.advance(100)
+    assert peer.take() == []
+    assert peer.answer(noop) == []
+    node.advance(0.01)
+    assert len(noops(peer)) == 1, "more than an interval has passed since the last one"
+
+
+@rule("NOP-06")
+def test_noops_pass_a_full_window_and_do_not_count() -> None:
+    node = Node()
+    node.fill(1, 10, value=b"v" * 100)
+    peer = opened(node, ENABLE, (b"connection_buffer_size", b"100"))
+    peer.stream(1)
+    unacked = node.stats("dcp")["eq_dcpq:reader:unacked_bytes"]
+    assert int(unacked) >= 100
+    for _ in range(3):
+        node.advance(20)
+        (noop,) = peer.take()
+        assert noop.opcode == Opcode.DCP_NOOP
+        peer.answer(noop)
+    assert node.stats("dcp")["eq_dcpq:reader:unacked_bytes"] == unacked
+
+
+@rule("NOP-07")
+def test_360_seconds_of_silence_end_the_connection() -> None:
+    node = Node()
+    peer = opened(node, ENABLE)
+    node.advance(IDLE_S - 0.1)
+    assert len(noops(peer)) == 1, "one that is not answered for many intervals drops nobody"
+    assert not peer.closed
+    node.advance(0.1)
+    assert peer.closed
+    assert peer.take() == []
+
+
+@rule("NOP-08")
+@pytest.mark.parametrize("kind", ["control", "ack", "noop", "answer", "failover log"])
+def test_whatever_comes_in_counts_as_life(kind: str) -> None:
+    node = Node()
+    peer = opened(node, ENABLE)
+    node.advance(IDLE_S - 1)
+    (noop,) = of(peer.take(), Opcode.DCP_NOOP)
+    if kind == "control":
+        peer.control(*ENABLE)
+    elif kind == "ack":
+        peer.buffer_ack(1)
+    elif kind == "noop":
+        peer.answer(noop)
+    elif kind == "answer":
+        peer.send_bytes(encode_response(Opcode.DCP_MUTATION, opaque=5))
+    else:
+        peer.call(Opcode.DCP_GET_FAILOVER_LOG, vbid=1)
+    node.advance(IDLE_S - 1)
+    assert not peer.closed
+    node.advance(1)
+    assert peer.closed
+
+
+@rule("NOP-10")
+@pytest.mark.parametrize("shift", [1, -1, 1 << 24])
+def test_an_answer_with_another_opaque_drops(shift: int) -> None:
+    node = Node()
+    peer = opened(node, ENABLE)
+    node.advance(20)
+    (noop,) = peer.take()
+    peer.send_bytes(encode_response(Opcode.DCP_NOOP, opaque=noop.opaque + shift & 0xFFFFFFFF))
+    assert peer.closed
+
+
+@rule("NOP-10")
+def test_an_answer_that_nothing_waits_for_drops() -> None:
+    node = Node()
+    peer = opened(node, ENABLE)
+    peer.send_bytes(encode_response(Opcode.DCP_NOOP, opaque=0x81969800))
+    assert peer.closed
+    twice = node.connect()
+    twice.dcp_open(b"twice")
+    twice.control(*ENABLE)
+    node.advance(20)
+    (noop,) = of(twice.take(), Opcode.DCP_NOOP)
+    assert twice.answer(noop) == []
+    assert not twice.closed
+    twice.answer(noop)
+    assert twice.closed
+
+
+@rule("NOP-12")
+def test_a_client_gives_up_after_two_intervals_of_silence() -> None:
+    client = client_of_streams(noop_interval_s=20)
+    session, start = client.session, client.now
+    assert session.next_timeout() >= start + 40
+    session.handle_timeout(start + 40)
+    with pytest.raises(DeadConnection):
+        session.handle_timeout(start + 50)
+    client.now = start + 39
+    client.receive(encode_request(Opcode.DCP_NOOP, opaque=1))
+    session.handle_timeout(start + 79)
+    with pytest.raises(DeadConnection):
+        session.handle_timeout(start + 39 + 50)
+
+
+@rule("NOP-13")
+def test_only_a_consumer_answers_a_noop() -> None:
+    node = Node()
+    consumer = node.consumer()
+    answer = consumer.call(Opcode.DCP_NOOP, opaque=0x51)
+    assert answer.encode() == bytes.fromhex("81 5c 0000 00 00 0000 00000000 00000051 0000000000000000")
+    assert not consumer.closed
+    producer = opened(node)
+    assert producer.send(Opcode.DCP_NOOP) == []
+    assert producer.closed
+
+
+@rule("NOP-14")
+@pytest.mark.parametrize("fields", [{"extras": b"x"}, {"key": b"k"}, {"value": b"v"}, {"datatype": 1}])
+def test_a_noop_has_no_parts(fields: dict[str, object]) -> None:
+    node = Node()
+    for peer in (node.consumer(), opened(node), node.connect()):
+        assert peer.call(Opcode.DCP_NOOP, **fields).status == Status.EINVAL
+        assert not peer.closed
