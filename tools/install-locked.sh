@@ -6,21 +6,32 @@ set -u
 python=$1 lock=$2
 total=$(grep -c '^[A-Za-z0-9].*==' "$lock")
 log=$(mktemp "${TMPDIR:-/tmp}/dcpstream-install.XXXXXX")
-if [ -t 1 ]; then cr='\r' end='\033[K' ; else cr='' end='\n'; fi
+is_terminal=''
+if [ -t 1 ]; then is_terminal=1; fi
 
+# One line that is written over on a terminal; elsewhere only the stages.
 show_progress() {
-    awk -v total="$total" -v cr="$cr" -v end="$end" -v terminal="$([ -t 1 ] && echo 1)" '
-        /^Collecting /             { collected++ }
-        /^Requirement already /    { collected++; next }
-        /^Collecting / && terminal { printf cr "   %d of %d: %s" end, collected, total, $2; fflush() }
-        /^Building wheels/         { printf cr "   building what comes as source" end; fflush() }
-        /^Installing collected/    { printf cr "   unpacking" end; fflush() }
-        END                        { if (terminal) printf cr end }'
+    count=0
+    while read -r first second rest; do
+        case "$first $second" in
+            Collecting\ *)
+                count=$((count + 1))
+                [ -z "$is_terminal" ] || printf '\r   %d of %d: %s\033[K' "$count" "$total" "$second" ;;
+            Requirement\ already) count=$((count + 1)) ;;
+            Building\ wheels*) stage 'building what comes as source' ;;
+            Installing\ collected*) stage 'unpacking' ;;
+        esac
+    done
+    [ -z "$is_terminal" ] || printf '\r\033[K'
+}
+
+stage() {
+    if [ -n "$is_terminal" ]; then printf '\r   %s\033[K' "$1"; else echo "   $1"; fi
 }
 
 # A pipe would hide the exit status of pip, so it travels by file.
 {
-    "$python" -m pip --disable-pip-version-check --no-input install \
+    PYTHONUNBUFFERED=1 "$python" -m pip --disable-pip-version-check --no-input install \
         --require-hashes --no-deps --no-build-isolation -r "$lock" 2>&1
     echo $? > "$log.status"
 } | tee "$log" | show_progress
