@@ -8,12 +8,13 @@ Source: kv_engine daemon/protocol/mcbp/dcp_open_executor.cc, engines/ep/src/dcp/
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dcpstream.node.replica import Replicas, Takeovers
 from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse
-from dcpstream.protocol.consumer import ConsumerConnection
+from dcpstream.protocol.consumer import ConsumerConnection, check_add_stream
 from dcpstream.protocol.opening import OpenRequest, read_open
 from dcpstream.protocol.producer import ProducerConnection
 from dcpstream.wire import Feature, Frame, Opcode, Status
@@ -28,6 +29,29 @@ _NOT_OPEN = Refusal(Status.EINVAL, "The command can only be sent on a DCP connec
 _BAD_DATATYPE = Refusal(Status.EINVAL, "Request datatype invalid")
 _WARMING_UP = Refusal(Status.TMPFAIL, "The bucket is still being loaded")
 _UNORDERED = Refusal(Status.NOT_SUPPORTED, "DCP does not go with unordered execution: do not ask for it in HELLO")
+_OF_PRODUCERS = (
+    Opcode.DCP_ADD_STREAM,
+    Opcode.DCP_CLOSE_STREAM,
+    Opcode.DCP_STREAM_REQ,
+    Opcode.DCP_GET_FAILOVER_LOG,
+    Opcode.DCP_SEQNO_ACKNOWLEDGED,
+)
+_OF_CONSUMERS = (
+    Opcode.DCP_STREAM_END,
+    Opcode.DCP_SNAPSHOT_MARKER,
+    Opcode.DCP_MUTATION,
+    Opcode.DCP_DELETION,
+    Opcode.DCP_EXPIRATION,
+    Opcode.DCP_SET_VBUCKET_STATE,
+    Opcode.DCP_SYSTEM_EVENT,
+    Opcode.DCP_PREPARE,
+    Opcode.DCP_COMMIT,
+    Opcode.DCP_ABORT,
+)
+_PRIVILEGES: Mapping[int, str] = MappingProxyType(
+    dict.fromkeys(map(int, _OF_PRODUCERS), "DcpProducer") | dict.fromkeys(map(int, _OF_CONSUMERS), "DcpConsumer")
+)
+"""What the user needs, whichever end of a connection it is: ADD_STREAM to a consumer needs a producer's privilege."""
 
 
 def handle_dcp(session: Session, frame: Frame, now: float) -> None:
@@ -37,11 +61,31 @@ def handle_dcp(session: Session, frame: Frame, now: float) -> None:
         session.send(refuse(frame, check_shape(frame) or _BAD_DATATYPE))
         return
     if isinstance(dcp, ProducerConnection | ConsumerConnection):
-        dcp.handle(frame, now)
+        if not (frame.is_request and _is_kept_from(session, frame)):
+            dcp.handle(frame, now)
     elif frame.opcode == Opcode.DCP_OPEN:
         _open(session, frame, now)
     else:
         session.send(refuse(frame, check_shape(frame) or _NOT_OPEN))
+
+
+def _is_kept_from(session: Session, frame: Frame) -> bool:
+    """Whether a request on an open connection is refused before its machine sees it."""
+    privilege = _PRIVILEGES.get(frame.opcode, "")
+    if not session.may(privilege) and check_shape(frame) is None:
+        session.refuse(frame, Status.EACCESS, f"Authorization failure: this needs the {privilege} privilege")
+        return True
+    # The server looks for a stream into the vbucket before it looks which end this is; a consumer does so itself.
+    is_streamed = (
+        frame.opcode == Opcode.DCP_ADD_STREAM
+        and isinstance(session.dcp, ProducerConnection)
+        and check_add_stream(frame) is None
+        and session.bucket is not None
+        and session.bucket.is_streamed_into(frame.vbid)
+    )
+    if is_streamed:
+        session.respond(frame, Status.KEY_EEXISTS)
+    return is_streamed
 
 
 def _open(session: Session, frame: Frame, now: float) -> None:

@@ -23,6 +23,9 @@ BUFFER_BYTES = 50 * 1024 * 1024
 NOOP_INTERVAL_S = 1
 """Seconds between the NOOPs that a consumer asks for, as recorded."""
 
+NOOP_INTERVAL_OF_OLD_S = 180
+"""The same of a producer that does not know GET_ERROR_MAP: one from before 5.0."""
+
 V7_STATUS_CODES = b"v7_dcp_status_codes"
 FLATBUFFERS = b"flatbuffers_system_events"
 SYNC_WRITES = b"enable_sync_writes"
@@ -35,7 +38,7 @@ class Control(NamedTuple):
     value: bytes
 
 
-def consumer_controls(consumer_name: str = "") -> tuple[Control, ...]:
+def consumer_controls(consumer_name: str = "", noop_interval_s: int = NOOP_INTERVAL_S) -> tuple[Control, ...]:
     """The controls after the error map, in order.
 
     Args:
@@ -44,7 +47,7 @@ def consumer_controls(consumer_name: str = "") -> tuple[Control, ...]:
     durability = (Control(SYNC_WRITES, b"true"), Control(b"consumer_name", consumer_name.encode()))
     return (
         Control(b"enable_noop", b"true"),
-        Control(b"set_noop_interval", str(NOOP_INTERVAL_S).encode()),
+        Control(b"set_noop_interval", str(noop_interval_s).encode()),
         Control(b"set_priority", b"high"),
         Control(b"supports_cursor_dropping_vulcan", b"true"),
         Control(b"supports_hifi_MFU", b"true"),
@@ -72,7 +75,8 @@ class Negotiation:
     """
 
     def __init__(self, consumer_name: str, next_opaque: Callable[[], int]) -> None:
-        self._controls = list(consumer_controls(consumer_name))
+        self._consumer_name = consumer_name
+        self._controls: list[Control] = []
         self._next_opaque = next_opaque
         self._buffer_opaque: int | None = None
         self._error_map_opaque: int | None = None
@@ -102,6 +106,9 @@ class Negotiation:
             if self._error_map_opaque is None or frame.opaque != self._error_map_opaque:
                 return None
             self._error_map_opaque = None
+            is_old = frame.status == Status.UNKNOWN_COMMAND
+            interval = NOOP_INTERVAL_OF_OLD_S if is_old else NOOP_INTERVAL_S
+            self._controls = list(consumer_controls(self._consumer_name, interval))
             return self._ask()
         if self._buffer_opaque is not None and frame.opaque == self._buffer_opaque:
             self._buffer_opaque = None
