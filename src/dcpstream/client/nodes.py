@@ -97,11 +97,6 @@ class Backoff:
         self.last_error = error
         self.retry_at = now + pause_s(self.failures, self._random)
 
-    def worked(self) -> None:
-        """Begin anew."""
-        self.failures = 0
-        self.retry_at = 0.0
-
 
 def pause_s(failures: int, random: Random) -> float:
     """Seconds to wait after so many failures in a row: doubling, bounded, half of it random."""

@@ -164,15 +164,6 @@ class StreamReader:
         """Whether every vbucket is done and everything was given out."""
         return not self._left and not self._queue and self._ready is None and self._error is None
 
-    @property
-    def has_output(self) -> bool:
-        """Whether `next_event` would return or raise something now."""
-        return bool(self._queue) or self._ready is not None or self._error is not None
-
-    def offsets(self) -> dict[int, StreamOffset]:
-        """Vbucket → where its reader stands; includes rows that were not given out yet."""
-        return {vbid: self._offset(work) for vbid, work in self._vbuckets.items()}
-
     def resumed(self, now: float) -> None:
         """The user comes back after a time that must not count as waiting."""
         self._last_progress = now
@@ -259,17 +250,6 @@ class StreamReader:
             self._fail(error)
         if self._idle_timeout_s is not None and self._left and now >= self._last_progress + self._idle_timeout_s:
             self._fail(self._idle_error())
-
-    def abandon(self) -> None:
-        """Close what is open: nothing more is wanted."""
-        for work in self._vbuckets.values():
-            if work.stream is not None and work.connection is not None and work.connection.session is not None:
-                work.connection.session.close_stream(work.stream)
-            work.state, work.stream, work.connection = _State.DONE, None, None
-        self._waiting.clear()
-        self._queue.clear()
-        self._ready = None
-        self._left = 0
 
     def _fail(self, error: BaseException) -> None:
         if self._error is None:

@@ -26,7 +26,7 @@ from dcpstream.client.handshake import DcpSettings
 from dcpstream.client.resume import PositionTracker
 from dcpstream.client.rows import Rows, Slice
 from dcpstream.errors import DeadConnection, RemoteProtocolError
-from dcpstream.model import MAX_SEQNO, FailoverLog, NodeAddress, StreamOffset
+from dcpstream.model import FailoverLog, NodeAddress, StreamOffset
 from dcpstream.wire import (
     BufferAck,
     CloseStream,
@@ -467,8 +467,3 @@ class DcpSession:
             turn.first.append(StreamRefused(stream, frame.status, _U64.unpack(frame.value)[0]))
         else:
             turn.first.append(StreamRefused(stream, frame.status, value=frame.value))
-
-
-def is_endless(end_seqno: int) -> bool:
-    """Whether a stream's end is never reached."""
-    return end_seqno == MAX_SEQNO

@@ -489,14 +489,3 @@ def test_pauses_double_up_to_a_bound() -> None:
         pauses.append(backoff.retry_at)
     assert all(0 < pause <= MAX_PAUSE_S for pause in pauses)
     assert pauses[0] < 0.05 < MAX_PAUSE_S / 2 <= pauses[-1]
-    backoff.worked()
-    assert backoff.failures == 0
-
-
-def test_what_the_user_left_is_closed() -> None:
-    world = World([VbucketRange(0, StreamOffset.ZERO, MAX_SEQNO)], lambda frame, _: history(frame, 2))
-    world.run(lambda: len(world.out) == 2)
-    world.reader.abandon()
-    assert world.reader.is_done
-    (connection,) = world.links
-    assert connection.data_to_send()[1] == Opcode.DCP_CLOSE_STREAM

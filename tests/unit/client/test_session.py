@@ -254,7 +254,6 @@ def test_dropped_bytes_are_acknowledged_without_the_user() -> None:
 def test_other_requests_are_answered_by_opaque(connection: NodeConnection) -> None:
     assert connection.session is not None
     opaque = connection.session.request(Opcode.GET_ALL_VB_SEQNOS, 0.0)
-    assert connection.session.has_requests
     connection.receive_data(encode_response(Opcode.GET_ALL_VB_SEQNOS, opaque=opaque, value=b"12"), 0.0)
     (answer,) = connection.events()
     assert isinstance(answer, Answer)
