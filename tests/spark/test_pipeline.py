@@ -67,6 +67,38 @@ def test_a_query_that_follows(spark: SparkSession, bucket: Bucket, tmp_path: Pat
     changes_of(pipeline)
 
 
+def test_it_can_be_stopped_in_the_middle_of_work(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+    is_written = threading.Event()
+    is_over = threading.Event()
+    keys: set[str] = set()
+
+    def keep_writing() -> None:
+        turn = 0
+        while not is_over.wait(0.02):
+            turn += 1
+            # Documents that change faster than a batch is read come only once they rest; so each rests after five.
+            bucket.set_many(f"k{turn // 5}-", 10, str(turn))
+            keys.update(f"k{turn // 5}-{n}" for n in range(10))
+
+    writer = threading.Thread(target=keep_writing)
+    writer.start()
+    try:
+        pipeline = make(spark, bucket, tmp_path, on_batch=lambda report: is_written.set())
+        for _ in range(3):
+            is_written.clear()
+            pipeline.start(trigger=None)
+            assert is_written.wait(60)
+            pipeline.stop()
+            assert not pipeline.is_running
+            assert pipeline.failure is None
+    finally:
+        is_over.set()
+        writer.join()
+    pipeline.run()
+    assert current_of(pipeline) == bucket.documents(keys)
+    changes_of(pipeline)
+
+
 def test_a_death_between_the_two_tables(
     spark: SparkSession, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -181,14 +181,13 @@ class Pipeline:
     def stop(self) -> None:
         """Stop the query; a batch that is being written is finished first. A second time does nothing."""
         query = self._query
-        if query is None:
+        if query is None or not query.isActive:
             return
-        is_free = self._writing.acquire(timeout=STOP_TIMEOUT_S)
-        try:
-            query.stop()
-        finally:
-            if is_free:
-                self._writing.release()
+        # The lock is not kept: Spark waits in `stop` for a batch that began meanwhile, and that batch for the lock.
+        # Such a batch is cancelled while its rows are collected, else it is written to its end.
+        if self._writing.acquire(timeout=STOP_TIMEOUT_S):
+            self._writing.release()
+        query.stop()
 
     @property
     def failure(self) -> Exception | None:
