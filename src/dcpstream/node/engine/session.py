@@ -183,6 +183,12 @@ class Session:
         self._max_frame_bytes = MAX_FRAME_BYTES
         self.update_fast()
 
+    def logged_out(self) -> None:
+        """A new login begins: until it succeeds the session is nobody's."""
+        self.user = None
+        self._max_frame_bytes = MAX_FRAME_BYTES_BEFORE_AUTH
+        self.update_fast()
+
     def select(self, bucket: Bucket | None) -> None:
         """Use a bucket from now on, or none."""
         if self.bucket is not None:
@@ -330,11 +336,11 @@ class Session:
             self._handle_response(frame, is_dcp)
             return
         command = self.engine.commands.get(frame.opcode)
-        if command is None and not is_dcp:
-            self.respond(frame, Status.UNKNOWN_COMMAND)
-            return
         if self.user is None and (command is None or not command.before_login):
             self.respond(frame, Status.EACCESS)
+            return
+        if command is None and not is_dcp:
+            self.respond(frame, Status.UNKNOWN_COMMAND)
             return
         if is_dcp:
             if self.bucket is None:

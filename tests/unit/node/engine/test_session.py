@@ -99,6 +99,15 @@ def test_a_wrong_login_is_refused_without_telling_why(mechanism, user, password,
     assert client.call(Opcode.NOOP).status == Status.EACCESS
 
 
+def test_a_new_login_ends_the_old_one():
+    client = Talker(engine_of())
+    assert client.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0admin\0wrong").status == Status.AUTH_ERROR
+    assert client.get("k").status == Status.EACCESS
+    assert client.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0reader\0secret").status == 0
+    assert client.get("k").status == Status.KEY_ENOENT
+    assert client.set("k", b"v").status == Status.EACCESS
+
+
 def test_a_step_without_a_start_is_refused():
     client = Talker(engine_of(), user=None)
     assert client.call(Opcode.SASL_STEP, key=b"SCRAM-SHA512", value=b"c=biws").status == Status.EINVAL

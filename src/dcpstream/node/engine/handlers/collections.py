@@ -26,7 +26,7 @@ def _manifest(session: Session) -> Manifest:
 
 
 def get_manifest(session: Session, frame: Frame) -> None:
-    """GET_COLLECTIONS_MANIFEST."""
+    """GET_COLLECTIONS_MANIFEST: scopes and collections, JSON."""
     value = json.dumps(_manifest(session).to_json(), separators=(",", ":")).encode()
     session.respond(frame, datatype=Datatype.JSON if session.is_json else 0, value=value)
 

@@ -76,7 +76,7 @@ def hello(session: Session, frame: Frame) -> None:
 
 
 def sasl_list_mechs(session: Session, frame: Frame) -> None:
-    """SASL_LIST_MECHS."""
+    """SASL_LIST_MECHS: names separated by blanks, strongest first."""
     if session.dcp is not None:
         session.respond(frame, Status.NOT_SUPPORTED)
     else:
@@ -92,11 +92,12 @@ def sasl_auth(session: Session, frame: Frame) -> None:
         name = frame.key.decode(errors="replace")
         session.refuse(frame, Status.AUTH_ERROR, f'Requested mechanism "{name}" is not supported')
         return
+    session.logged_out()
     _answer(session, frame, session.login.start(frame.key, frame.value))
 
 
 def sasl_step(session: Session, frame: Frame) -> None:
-    """SASL_STEP."""
+    """SASL_STEP: go on with a login."""
     if session.dcp is not None:
         session.respond(frame, Status.NOT_SUPPORTED)
     else:
@@ -118,7 +119,7 @@ def _answer(session: Session, frame: Frame, step: ServerStep) -> None:
 
 
 def select_bucket(session: Session, frame: Frame) -> None:
-    """SELECT_BUCKET."""
+    """SELECT_BUCKET: the bucket that later requests are about."""
     if session.dcp is not None:
         session.refuse(frame, Status.NOT_SUPPORTED, "DCP connections cannot change bucket")
         return
@@ -170,7 +171,7 @@ def get_error_map(session: Session, frame: Frame) -> None:
 
 
 def version(session: Session, frame: Frame) -> None:
-    """VERSION."""
+    """VERSION: of the server release whose protocol this node follows."""
     session.respond(frame, value=IMPLEMENTATION_VERSION.encode())
 
 

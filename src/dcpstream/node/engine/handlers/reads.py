@@ -50,7 +50,7 @@ def _found(session: Session, frame: Frame, item: StoredItem, cas: int) -> None:
 
 
 def get(session: Session, frame: Frame) -> None:
-    """GET, GETQ, GETK, GETKQ."""
+    """GET, GETQ, GETK, GETKQ: the document; the quiet forms say nothing of a miss, the K forms repeat the key."""
     vbucket = active_vbucket(session, frame)
     key = stored_key(session, frame) if vbucket is not None else None
     if vbucket is None or key is None:

@@ -93,7 +93,7 @@ def observe_seqno(session: Session, frame: Frame) -> None:
 
 
 def get_failover_log(session: Session, frame: Frame) -> None:
-    """GET_FAILOVER_LOG."""
+    """GET_FAILOVER_LOG: the branches of a vbucket, newest first."""
     vbucket = _vbucket(session, frame)
     if vbucket is not None:
         session.respond(frame, value=encode_failover_log(vbucket.failover_log))
@@ -180,7 +180,7 @@ def stop_persistence(session: Session, frame: Frame) -> None:
 
 
 def start_persistence(session: Session, frame: Frame) -> None:
-    """START_PERSISTENCE."""
+    """START_PERSISTENCE: writes go to disk again."""
     _bucket(session).is_persisting = True
     session.respond(frame)
 

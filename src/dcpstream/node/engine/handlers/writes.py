@@ -92,7 +92,7 @@ def _conflict(opcode: int, cas: int, meta: ItemMeta | None) -> int:
 
 
 def store(session: Session, frame: Frame) -> None:
-    """SET, ADD, REPLACE and their quiet forms."""
+    """SET, ADD, REPLACE and their quiet forms: write a document, whatever is there, only a new one, only over one."""
     opcode = _QUIET_OF.get(frame.opcode, frame.opcode)  # type: ignore[call-overload]
     if opcode == Opcode.ADD and frame.cas:
         session.refuse(frame, Status.EINVAL, "Request CAS must not be set")
@@ -135,7 +135,7 @@ def store(session: Session, frame: Frame) -> None:
 
 
 def delete(session: Session, frame: Frame) -> None:
-    """DELETE, DELETEQ."""
+    """DELETE, DELETEQ: leave a tombstone, with the system xattrs."""
     target = _target(session, frame)
     if target is None:
         return
@@ -151,7 +151,7 @@ def delete(session: Session, frame: Frame) -> None:
 
 
 def concatenate(session: Session, frame: Frame) -> None:
-    """APPEND, PREPEND and their quiet forms."""
+    """APPEND, PREPEND and their quiet forms: more bytes at the end or at the start of a document."""
     target = _target(session, frame)
     content = _value(session, frame) if target is not None else None
     if target is None or content is None:
@@ -184,7 +184,7 @@ def concatenate(session: Session, frame: Frame) -> None:
 
 
 def count(session: Session, frame: Frame) -> None:
-    """INCREMENT, DECREMENT and their quiet forms: a document that is a number in decimal text."""
+    """INCREMENT, DECREMENT and their quiet forms: count in a document that is a number in decimal text."""
     target = _target(session, frame)
     if target is None:
         return

@@ -1,0 +1,122 @@
+"""Write docs/reference/node.md: what the node answers, from its table of commands.
+
+`--check` only compares, and exits 1 if the page is stale.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from dcpstream.node import server
+from dcpstream.node.engine import COMMANDS, MAX_OUTPUT_BYTES, documents
+from dcpstream.node.engine.commands import Command, Part
+from dcpstream.node.engine.engine import MAX_BUCKETS, MAX_CONNECTIONS
+from dcpstream.node.engine.handlers.login import SUPPORTED
+from dcpstream.node.engine.users import ALL_PRIVILEGES
+from dcpstream.protocol.sasl import MECHANISMS
+from dcpstream.wire import MAX_FRAME_BYTES, MAX_FRAME_BYTES_BEFORE_AUTH, Feature, Opcode, code_name
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "node.md"
+KIB, MIB = 1024, 1024 * 1024
+
+INTRODUCTION = """# What the node answers
+
+<!-- Written by tools/node_reference.py (make reference); do not edit. -->
+
+Every command of the KV port but those of DCP, for which see [Messages](messages.md). An opcode that is not here is
+answered UNKNOWN_COMMAND. "Needs" is the privilege a user must have; commands marked with a star are answered before
+the login.
+
+| opcode | command | extras | key | value | needs | does |
+| --- | --- | --- | --- | --- | --- | --- |
+"""
+HTTP = """
+## Management port
+
+Read-only, with the users' names and passwords (basic authentication). A trailing slash makes no difference.
+
+| path | answer |
+| --- | --- |
+| `/` | a line of text |
+| `/health` | whether the node serves; needs no login |
+| `/pools`, `/pools/default` | version and nodes |
+| `/pools/default/nodeServices` | the cluster configuration without a bucket |
+| `/pools/default/b/BUCKET` | the cluster configuration of a bucket |
+| `/pools/default/bs/BUCKET`, `/pools/default/bucketsStreaming/BUCKET` | the same, again with each change, without end |
+| `/pools/default/buckets`, `/pools/default/buckets/BUCKET` | buckets |
+| `/pools/default/buckets/BUCKET/scopes` | the collections |
+| `/whoami`, `/nodes/self` | the user, the node |
+"""
+PARTS = {Part.ABSENT: "", Part.REQUIRED: "yes", Part.OPTIONAL: "may be"}
+
+
+def name_of(opcode: int) -> str:
+    """The command's name."""
+    return code_name(Opcode, opcode) if opcode in tuple(Opcode) else "LIST_BUCKETS"
+
+
+def row(opcode: int, command: Command) -> str:
+    """One line of the table."""
+    summary = (command.handler.__doc__ or "").strip().splitlines()[0].partition(": ")
+    extras = "" if command.extras == (0,) else " or ".join(map(str, command.extras))
+    star = " *" if command.before_login else ""
+    cells = (
+        f"0x{opcode:02x}",
+        f"{name_of(opcode)}{star}",
+        extras,
+        PARTS[command.key],
+        PARTS[command.value],
+        command.privilege,
+        (summary[2] or summary[0]).rstrip(".").replace("|", "\\|"),
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+def page() -> str:
+    """The whole page."""
+    rows = []
+    for opcode in COMMANDS.opcodes():
+        command = COMMANDS.get(opcode)
+        assert command is not None
+        rows.append(row(opcode, command))
+    features = sorted(int(feature) for feature in SUPPORTED)
+    limits = (
+        ("a frame before the login", f"{MAX_FRAME_BYTES_BEFORE_AUTH // KIB} KiB"),
+        ("a frame", f"{MAX_FRAME_BYTES // MIB} MiB"),
+        ("a document", f"{documents.MAX_VALUE_BYTES // MIB} MiB"),
+        ("answers that a client leaves unread before it is not read from", f"{MAX_OUTPUT_BYTES // MIB} MiB"),
+        ("a connection's receive buffer", f"{server.READ_BYTES // KIB} KiB, more while a larger frame comes in"),
+        ("connections", str(MAX_CONNECTIONS)),
+        ("buckets", str(MAX_BUCKETS)),
+    )
+    sections = [
+        INTRODUCTION + "\n".join(rows) + "\n",
+        "\n## Login\n\n" + f"Mechanisms: {', '.join(MECHANISMS)}. Privileges: {', '.join(sorted(ALL_PRIVILEGES))}.\n",
+        "\n## HELLO\n\nGranted when asked for: "
+        + ", ".join(f"{Feature(code).name} (0x{code:02x})" for code in features)
+        + ". Nothing else is.\n",
+        HTTP,
+        "\n## Limits\n\n| what | at most |\n| --- | --- |\n"
+        + "\n".join(f"| {what} | {most} |" for what, most in limits)
+        + "\n",
+    ]
+    return "".join(sections)
+
+
+def main() -> int:
+    """Write the page, or with `--check` compare it."""
+    text = page()
+    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
+        print(f"{PAGE}: up to date")
+        return 0
+    if "--check" in sys.argv:
+        print(f"{PAGE}: stale, run python tools/node_reference.py")
+        return 1
+    PAGE.write_text(text, encoding="utf-8")
+    print(f"wrote {PAGE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
