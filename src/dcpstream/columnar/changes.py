@@ -114,8 +114,8 @@ def to_changes(
     - `_commit_version`: long, the seqno. `_commit_timestamp`: when it was written, from the CAS; null for CAS 0.
     - `op`: mutation, deletion, expiration.
     - `scope`, `collection`: names; see `ChangeContext.name_columns` for an id without a name.
-    - `vbucket` int, `vbuuid` decimal text, `seqno`, `rev`, `cas` long with the bits of the u64, `flags` long,
-      `datatype` int as sent.
+    - `vbucket` int, `vbuuid` decimal text, `seqno`, `rev`, `cas` long with the bits of the u64, `flags` int
+      with the bits of the u32, `datatype` int as sent.
     - `expiry`: when the document will expire; of a deletion or expiration when it was deleted. Null for 0.
     - `xattrs`: map of name → JSON text, null without xattrs.
 
@@ -219,8 +219,8 @@ class _Columns:
     def cas(self) -> pa.Int64Array:
         return arrow_of(self._chunk.cas, pa.int64())
 
-    def flags(self) -> pa.Int64Array:
-        return arrow_of(self._chunk.flags.astype(np.int64), pa.int64())
+    def flags(self) -> pa.Int32Array:
+        return arrow_of(self._chunk.flags, pa.int32())
 
     def datatype(self) -> pa.Int32Array:
         return arrow_of(self._chunk.datatype.astype(np.int32), pa.int32())

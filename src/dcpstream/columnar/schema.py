@@ -34,7 +34,7 @@ CHANGE_SCHEMA = pa.schema(
         ("seqno", pa.int64()),
         ("rev", pa.int64()),
         ("cas", pa.int64()),
-        ("flags", pa.int64()),
+        ("flags", pa.int32()),
         ("datatype", pa.int32()),
         ("expiry", TIMESTAMP),
         ("xattrs", XATTRS),

@@ -27,7 +27,7 @@ _SPARK_TYPES: dict[str, t.DataType] = {
     "seqno": t.LongType(),
     "rev": t.LongType(),
     "cas": t.LongType(),
-    "flags": t.LongType(),
+    "flags": t.IntegerType(),
     "datatype": t.IntegerType(),
     "expiry": t.TimestampType(),
     "xattrs": t.MapType(t.StringType(), t.StringType()),
