@@ -9,10 +9,12 @@ Source: kv_engine daemon/protocol/mcbp/dcp_open_executor.cc, engines/ep/src/dcp/
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dcpstream.node.replica import Replicas, Takeovers
+from dcpstream.protocol.access import Access
 from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse
 from dcpstream.protocol.consumer import ConsumerConnection, check_add_stream
 from dcpstream.protocol.opening import OpenRequest, read_open
@@ -124,7 +126,15 @@ def _machine(
 ) -> ProducerConnection | ConsumerConnection:
     if request.is_producer:
         takeovers = Takeovers(bucket, session.engine)
-        return ProducerConnection(name, request.flags, session.features, bucket, now, takeovers=takeovers)
+        return ProducerConnection(
+            name,
+            request.flags,
+            session.features,
+            bucket,
+            now,
+            takeovers=takeovers,
+            access=partial(_may_stream, session, bucket),
+        )
     return ConsumerConnection(
         name,
         Replicas(bucket, session.engine),
@@ -133,6 +143,24 @@ def _machine(
         features=session.features,
         consumer_name=request.consumer_name,
     )
+
+
+def _may_stream(session: Session, bucket: Bucket, scope_id: int | None, collection_id: int | None) -> Access:
+    """The access of a session's user to a bucket's history, or to that of a scope or a collection."""
+    user = session.user
+    assert user is not None, "DCP_OPEN comes after the login"
+    if scope_id is None and collection_id is None:
+        return Access.GRANTED if user.may("DcpStream") else Access.DENIED
+    scope, name = "", ""
+    for found in bucket.manifest.scopes:
+        if collection_id is None:
+            scope = found.name if found.scope_id == scope_id else scope
+        for item in found.collections if collection_id is not None else ():
+            if item.collection_id == collection_id:
+                scope, name = found.name, item.name
+    if user.may("DcpStream", scope, name):
+        return Access.GRANTED
+    return Access.DENIED if user.knows(scope, name) else Access.INVISIBLE
 
 
 def dcp_stats(bucket: Bucket) -> Iterator[tuple[str, str]]:

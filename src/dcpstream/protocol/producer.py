@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from dcpstream.protocol.access import StreamAccess, everything, refusal_of
 from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse, stream_id_of
 from dcpstream.protocol.controls import ProducerSettings, apply_control
 from dcpstream.protocol.flow_control import ProducerWindow
@@ -107,6 +108,7 @@ class ProducerConnection:
         now: seconds of a monotonic clock.
         limits: bounds.
         takeovers: what a takeover does to the bucket; without, takeovers are refused.
+        access: what the user may stream; everything by default.
 
     Attributes:
         close_reason: why the connection must be closed now, or None.
@@ -127,6 +129,7 @@ class ProducerConnection:
         limits: ProducerLimits = DEFAULT_LIMITS,
         *,
         takeovers: TakeoverHost | None = None,
+        access: StreamAccess = everything,
     ) -> None:
         self.name = name
         self.open_flags = open_flags
@@ -151,6 +154,7 @@ class ProducerConnection:
         self._stream_count = 0
         self._ready: deque[ProducerStream] = deque()
         self._host = takeovers
+        self._access = access
         self._takeovers: dict[int, tuple[ProducerStream, float]] = {}
         self._put_off: set[int] = set()
         self.bytes_sent = 0
@@ -253,6 +257,8 @@ class ProducerConnection:
         if isinstance(wanted, StreamFilter) and wanted.drops:
             self._drop("the client's purge_seqno has more than 64 bits")
             return
+        if isinstance(wanted, StreamFilter):
+            wanted = refusal_of(wanted, self._access, self.source.manifest.uid) or wanted
         self._decide(frame, request, view, wanted)
 
     def _decide(
@@ -299,6 +305,7 @@ class ProducerConnection:
             found,
             self._form(found),
             has_marker_v2=self.settings.is_sync_replication,
+            access=self._access,
         )
         self._streams.setdefault(stream.vbid, {})[stream.stream_id] = stream
         self._stream_count += 1

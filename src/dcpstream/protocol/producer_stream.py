@@ -30,6 +30,7 @@ from types import MappingProxyType
 
 from dcpstream.errors import LocalProtocolError, StoreError
 from dcpstream.model import VbucketState
+from dcpstream.protocol.access import StreamAccess, everything, refusal_of
 from dcpstream.protocol.rollback import Accept
 from dcpstream.protocol.source import HistorySource, VBucketView
 from dcpstream.protocol.stream_filter import StreamFilter
@@ -113,6 +114,7 @@ class ProducerStream:
         wanted: its collections and stream id.
         form: how its messages look.
         has_marker_v2: markers in version 2.0, for a replica that takes part in durable writes.
+        access: what the user may stream, asked again before each marker.
 
     Attributes:
         state: see `TRANSITIONS`.
@@ -126,6 +128,7 @@ class ProducerStream:
     """
 
     __slots__ = (
+        "_access",
         "_checkpoint_seqno",
         "_handover_state",
         "_has_marker_v2",
@@ -171,6 +174,7 @@ class ProducerStream:
         form: StreamForm,
         *,
         has_marker_v2: bool = False,
+        access: StreamAccess = everything,
     ) -> None:
         self.view = view
         self.vbid = view.vbid
@@ -192,6 +196,7 @@ class ProducerStream:
         self.bytes_sent = 0
         self._source = source
         self._has_marker_v2 = has_marker_v2
+        self._access = access
         self._is_disk_only = bool(flags & StreamFlag.DISK_ONLY)
         self._ignores_purge = bool(flags & StreamFlag.IGNORE_PURGED_TOMBSTONES)
         self._known_manifest_uid = source.manifest.uid
@@ -328,6 +333,9 @@ class ProducerStream:
             if not is_disk_only:
                 self._go(StreamState.IN_MEMORY)
             return None
+        if self._access is not everything and refusal_of(self.wanted, self._access, 0) is not None:
+            self.end(StreamEndReason.LOST_PRIVILEGES if self.form.collections else StreamEndReason.OK)
+            return b""
         memory_start = view.memory_start_seqno
         is_disk = is_disk_only or (self.state is StreamState.PENDING and position + 1 < memory_start)
         is_split = self._checkpoint_seqno is not None and position + 1 < memory_start <= limit

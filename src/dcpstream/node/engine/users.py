@@ -45,8 +45,27 @@ MAX_USERS: Final = 1000
 MAX_NAME_BYTES: Final = 128
 
 
+COLLECTION_PRIVILEGES: Final = frozenset(
+    {
+        "Read",
+        "Insert",
+        "Upsert",
+        "Delete",
+        "SimpleStats",
+        "DcpStream",
+        "MetaRead",
+        "MetaWrite",
+        "SystemXattrRead",
+        "SystemXattrWrite",
+    }
+)
+"""Privileges that can be given for a scope or a collection alone, written `DcpStream:scope` and
+`DcpStream:scope.collection`. Whoever has one of them anywhere above a collection is told that the collection exists.
+Only DcpStream is looked for there; documents ask for the privilege of the bucket."""
+
+
 class User:
-    """A user: name, how to check the password, and privileges."""
+    """A user: name, how to check the password, and privileges (of the bucket, and with a colon those of a place)."""
 
     __slots__ = ("credentials", "name", "privileges")
 
@@ -54,6 +73,15 @@ class User:
         self.name = name
         self.credentials = credentials
         self.privileges = privileges
+
+    def may(self, privilege: str, scope: str = "", collection: str = "") -> bool:
+        """Whether the user has a privilege in the bucket, or if named in the scope or collection."""
+        places = (privilege, f"{privilege}:{scope}", f"{privilege}:{scope}.{collection}")
+        return any(place in self.privileges for place in places[: 1 + bool(scope) + bool(collection)])
+
+    def knows(self, scope: str, collection: str = "") -> bool:
+        """Whether the user has anything to do with a scope or collection, and so may know that it is there."""
+        return any(self.may(privilege, scope, collection) for privilege in COLLECTION_PRIVILEGES)
 
     def __repr__(self) -> str:
         """The name and the privileges; never anything of the password."""
@@ -83,7 +111,7 @@ class Users:
         """
         if not 0 < len(name.encode()) <= MAX_NAME_BYTES:
             raise ConfigError("user", name, f"1 to {MAX_NAME_BYTES} bytes")
-        unknown = privileges - ALL_PRIVILEGES
+        unknown = {item for item in privileges if not _is_privilege(item)}
         if unknown:
             raise ConfigError(
                 f"privileges of user {name}", ", ".join(sorted(unknown)), f"all, or {', '.join(sorted(ALL_PRIVILEGES))}"
@@ -91,6 +119,22 @@ class Users:
         if len(self._users) >= MAX_USERS and name not in self._users:
             raise ConfigError("users", f"{len(self._users) + 1} users", f"at most {MAX_USERS}")
         self._users[name] = User(name, self._credentials(password), privileges)
+
+    def set_privileges(self, name: str, privileges: frozenset[str]) -> None:
+        """Change what a user may do, at once and also on connections that are open.
+
+        Raises:
+            ConfigError: no such user, or an unknown privilege.
+        """
+        user = self._users.get(name)
+        if user is None:
+            raise ConfigError("user", name, "a user that was added")
+        unknown = {item for item in privileges if not _is_privilege(item)}
+        if unknown:
+            raise ConfigError(
+                f"privileges of user {name}", ", ".join(sorted(unknown)), ", ".join(sorted(ALL_PRIVILEGES))
+            )
+        user.privileges = privileges
 
     def add_from_json(self, data: Any) -> None:
         """Add the users of a users file.
@@ -128,3 +172,9 @@ def _privileges(name: str, names: Any) -> frozenset[str]:
     if not isinstance(names, list) or not all(isinstance(item, str) for item in names):
         raise ConfigError(f"privileges of user {name}", repr(names), 'a list of names, or ["all"]')
     return ALL_PRIVILEGES if "all" in names else frozenset(names)
+
+
+def _is_privilege(item: str) -> bool:
+    """Whether this is a privilege's name, of the bucket or of a place that it can be given for."""
+    name, colon, place = item.partition(":")
+    return name in COLLECTION_PRIVILEGES and bool(place) if colon else name in ALL_PRIVILEGES

@@ -1,0 +1,275 @@
+"""Rules of login and privileges."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+
+from dcpstream.node.engine import Users
+from dcpstream.protocol.sasl import MECHANISMS, ClientLogin
+from dcpstream.wire import Feature, Opcode, Status, encode_request, encode_response
+from tests.conformance.harness import USUAL, WITHOUT_COLLECTIONS, WITHOUT_XERROR, Node, Peer, of, opcodes
+from tests.conformance.rules import rule
+from tests.unit.node.kit import SeededRandom
+
+SCOPES = {
+    "uid": "1",
+    "scopes": [
+        {"name": "_default", "uid": "0", "collections": [{"name": "_default", "uid": "0"}]},
+        {"name": "shop", "uid": "8", "collections": [{"name": "orders", "uid": "8"}, {"name": "prices", "uid": "9"}]},
+        {"name": "hidden", "uid": "9", "collections": [{"name": "secrets", "uid": "a"}]},
+    ],
+}
+
+
+def users(*privileges: str) -> Users:
+    """Users of a node: `admin` with all privileges and `some` with these besides opening a producer."""
+    found = Users(SeededRandom())
+    found.add("@admin", "secret")
+    found.add("some", "secret", frozenset(("DcpProducer", *privileges)))
+    return found
+
+
+def node_for(*privileges: str) -> Node:
+    """A node with collections and the user `some`."""
+    node = Node(users=users(*privileges))
+    assert node.admin.call(Opcode.SET_COLLECTIONS, value=json.dumps(SCOPES).encode()).status == 0
+    return node
+
+
+def status_of(node: Node, value: bytes, *, features: tuple[int, ...] = USUAL) -> int:
+    """The status of a stream request by the user `some`."""
+    peer = node.producer(user="some", features=features)
+    return peer.stream(1, value=value)[0].status
+
+
+BEFORE_LOGIN = {Opcode.HELLO, Opcode.SASL_LIST_MECHS, Opcode.SASL_AUTH, Opcode.SASL_STEP, Opcode.GET_ERROR_MAP}
+
+
+@rule("SEC-01")
+def test_five_commands_before_the_login() -> None:
+    node = Node()
+    for opcode in (item for item in Opcode if item not in BEFORE_LOGIN):
+        peer = node.connect(user=None)
+        assert peer.call(opcode).status == Status.EACCESS, opcode
+        assert not peer.closed
+    peer = node.connect(user=None, features=())
+    assert peer.hello((Feature.XERROR,)).status == 0
+    assert peer.call(Opcode.SASL_LIST_MECHS).status == 0
+    assert peer.call(Opcode.GET_ERROR_MAP, value=b"\0\1").status == 0
+    assert peer.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0admin\0wrong").status == Status.AUTH_ERROR
+    assert peer.call(Opcode.SASL_STEP, key=b"SCRAM-SHA1", value=b"x").status != Status.EACCESS
+    assert peer.call(Opcode.SELECT_BUCKET, key=b"default").status == Status.EACCESS
+    assert peer.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0admin\0secret").status == 0
+    assert peer.call(Opcode.SELECT_BUCKET, key=b"default").status == 0
+
+
+@rule("SEC-01")
+def test_what_is_unknown_is_not_told_before_the_login() -> None:
+    node = Node()
+    assert node.connect(user=None).call(0xEE).status == Status.EACCESS
+    assert node.connect().call(0xEE).status == Status.UNKNOWN_COMMAND
+
+
+@rule("SEC-02")
+def test_16_kib_before_the_login() -> None:
+    limit = 16 * 1024
+    node = Node()
+    peer = node.connect(user=None)
+    assert peer.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"x" * (limit - 24 - 5)).status == Status.EINVAL
+    header = struct.pack(">BBHBBHIIQ", 0x80, Opcode.SASL_AUTH, 5, 0, 0, 0, limit - 24 + 1, 1, 0)
+    assert peer.send_bytes(header) == []
+    assert peer.closed
+    later = node.connect()
+    fields = {"vbid": 1, "key": b"\0k", "extras": bytes(8), "value": b"v" * 2 * limit}
+    assert later.call(Opcode.SET, **fields).status == 0
+
+
+@rule("SEC-03")
+@pytest.mark.parametrize("opcode", [Opcode.DCP_NOOP, Opcode.DCP_MUTATION, Opcode.GET_ERROR_MAP, Opcode.GET, 0xEE])
+def test_an_answer_before_the_login_closes(opcode: int) -> None:
+    peer = Node().connect(user=None)
+    assert peer.send_bytes(encode_response(opcode, opaque=1) + encode_request(Opcode.SASL_LIST_MECHS)) == []
+    assert peer.closed
+
+
+@rule("SEC-04")
+@pytest.mark.parametrize(
+    ("user", "flags", "status"),
+    [
+        ("producer", 1, 0),
+        ("producer", 0, Status.EACCESS),
+        ("consumer", 0, 0),
+        ("consumer", 1, Status.EACCESS),
+        ("nodcp", 0, Status.EACCESS),
+        ("nodcp", 1, Status.EACCESS),
+        ("admin", 0, 0),
+        ("admin", 1, 0),
+    ],
+)
+def test_each_role_has_its_privilege(user: str, flags: int, status: int) -> None:
+    node = Node()
+    peer = node.connect(user=user)
+    assert peer.dcp_open(b"n", flags).status == status
+    assert (peer.session.dcp is None) == bool(status)
+    assert not peer.closed
+    if status:
+        plain = node.connect(user=user, features=WITHOUT_XERROR)
+        assert plain.send(Opcode.DCP_OPEN, key=b"n", extras=struct.pack(">II", 0, flags)) == []
+        assert plain.closed
+
+
+@rule("SEC-05")
+@pytest.mark.parametrize(
+    ("privileges", "value", "status"),
+    [
+        (["DcpStream"], b"", 0),
+        (["DcpStream"], b'{"scope":"8"}', 0),
+        (["DcpStream"], b'{"collections":["8","9"]}', 0),
+        (["Read"], b"", Status.EACCESS),
+        (["Read"], b'{"scope":"8"}', Status.EACCESS),
+        (["Read"], b'{"collections":["8"]}', Status.EACCESS),
+        (["DcpStream:shop"], b"", Status.EACCESS),
+        (["DcpStream:shop"], b'{"scope":"8"}', 0),
+        (["DcpStream:shop"], b'{"collections":["8","9"]}', 0),
+        (["DcpStream:shop", "Read"], b'{"collections":["8","a"]}', Status.EACCESS),
+        (["DcpStream:shop.orders"], b'{"collections":["8"]}', 0),
+        (["DcpStream:shop.orders", "Read"], b'{"scope":"8"}', Status.EACCESS),
+        (["DcpStream:shop.orders", "Read:shop"], b'{"collections":["8","9"]}', Status.EACCESS),
+        (["DcpStream:shop.orders", "DcpStream:shop.prices"], b'{"collections":["8","9"]}', 0),
+    ],
+)
+def test_a_stream_needs_dcpstream_for_all_it_carries(privileges: list[str], value: bytes, status: int) -> None:
+    node = node_for(*privileges)
+    assert status_of(node, value) == status
+
+
+@rule("SEC-05")
+def test_without_collections_it_is_the_default_one() -> None:
+    assert status_of(node_for("DcpStream:_default"), b"", features=WITHOUT_COLLECTIONS) == 0
+    assert status_of(node_for("Read", "DcpStream:shop"), b"", features=WITHOUT_COLLECTIONS) == Status.EACCESS
+
+
+@rule("SEC-05")
+def test_without_xerror_a_missing_privilege_drops() -> None:
+    node = node_for("Read")
+    peer = node.producer(user="some", features=WITHOUT_XERROR)
+    assert peer.stream(1) == []
+    assert peer.closed
+
+
+@rule("SEC-06")
+@pytest.mark.parametrize(
+    ("privileges", "value", "status"),
+    [
+        (["DcpStream:shop"], b'{"collections":["8","a"]}', Status.UNKNOWN_COLLECTION),
+        (["Read:shop"], b'{"collections":["8","a"]}', Status.UNKNOWN_COLLECTION),
+        (["Read:shop"], b'{"collections":["8"]}', Status.EACCESS),
+        (["Read:shop.orders", "DcpStream:shop.prices"], b'{"collections":["8","9","a"]}', Status.UNKNOWN_COLLECTION),
+        (["DcpStream:shop"], b'{"scope":"9"}', Status.UNKNOWN_SCOPE),
+        (["Read"], b'{"collections":["8","a"]}', Status.EACCESS),
+    ],
+)
+def test_what_the_user_cannot_see_does_not_exist(privileges: list[str], value: bytes, status: int) -> None:
+    node = node_for(*privileges)
+    peer = node.producer(user="some")
+    answer = peer.stream(1, value=value)[0]
+    assert answer.status == status
+    if status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
+        unknown = peer.stream(1, value=value.replace(b'"a"', b'"77"').replace(b'"9"}', b'"77"}'))[0]
+        assert (answer.status, answer.value) == (unknown.status, unknown.value), "told apart from nothing"
+    assert not peer.closed
+
+
+@rule("SEC-07")
+@pytest.mark.parametrize(("features", "reason"), [(USUAL, 8), (WITHOUT_COLLECTIONS, 0)])
+def test_a_lost_privilege_ends_the_stream_at_the_next_marker(features: tuple[int, ...], reason: int) -> None:
+    node = node_for("DcpStream")
+    peer = node.producer(user="some", features=features)
+    node.set_doc(1, "before")
+    assert opcodes(peer.stream(1))[-1] == Opcode.DCP_MUTATION
+    node.engine.users.set_privileges("some", frozenset(("DcpProducer", "Read")))
+    node.pump()
+    assert peer.take() == [], "nothing happens until there is something to say"
+    node.set_doc(1, "after")
+    (end,) = peer.take()
+    assert (end.opcode, end.opaque, end.extras) == (Opcode.DCP_STREAM_END, 0x77, reason.to_bytes(4, "big"))
+    assert not peer.closed
+    assert peer.stream(1)[0].status == Status.EACCESS
+    node.engine.users.set_privileges("some", frozenset(("DcpProducer", "DcpStream")))
+    assert len(of(peer.stream(1), Opcode.DCP_MUTATION)) == 2
+
+
+@rule("SEC-08")
+def test_the_mechanisms() -> None:
+    peer = Node().connect(user=None)
+    answer = peer.call(Opcode.SASL_LIST_MECHS)
+    assert (answer.status, answer.value) == (0, b"SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1 PLAIN")
+
+
+@rule("SEC-09")
+def test_plain_takes_one_step() -> None:
+    node = Node()
+    peer = node.connect(user=None)
+    answer = peer.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0admin\0secret")
+    assert (answer.status, answer.key, answer.extras) == (0, b"", b"")
+    assert peer.call(Opcode.SELECT_BUCKET, key=b"default").status == 0
+    for value in (b"garbage", b"admin\0secret", b"", b"\0admin"):
+        other = node.connect(user=None)
+        assert other.call(Opcode.SASL_AUTH, key=b"PLAIN", value=value).status != 0
+        assert other.call(Opcode.SELECT_BUCKET, key=b"default").status == Status.EACCESS
+
+
+def scram(peer: Peer, mechanism: str, password: str) -> tuple[list[int], bytes]:
+    """A login by SCRAM: the statuses, and the last answer's value."""
+    login = ClientLogin(mechanism, "admin", password, bytes(range(24)))
+    first = peer.call(Opcode.SASL_AUTH, key=mechanism.encode(), value=login.start())
+    if first.status != Status.AUTH_CONTINUE:
+        return [first.status], first.value
+    assert first.value.startswith(b"r=")
+    assert b",s=" in first.value
+    assert b",i=" in first.value
+    second = peer.call(Opcode.SASL_STEP, key=mechanism.encode(), value=login.step(first.value))
+    if not second.status:
+        login.finish(second.value)
+    return [first.status, second.status], second.value
+
+
+@rule("SEC-10")
+@pytest.mark.parametrize("mechanism", [name for name in MECHANISMS if name != "PLAIN"])
+def test_scram_takes_two_steps(mechanism: str) -> None:
+    peer = Node().connect(user=None)
+    statuses, value = scram(peer, mechanism, "secret")
+    assert statuses == [Status.AUTH_CONTINUE, Status.SUCCESS]
+    assert value.startswith(b"v=")
+    assert peer.call(Opcode.SELECT_BUCKET, key=b"default").status == 0
+
+
+@rule("SEC-10", "SEC-11")
+@pytest.mark.parametrize("mechanism", [name for name in MECHANISMS if name != "PLAIN"])
+def test_scram_with_a_wrong_password(mechanism: str) -> None:
+    peer = Node().connect(user=None)
+    statuses, _ = scram(peer, mechanism, "wrong")
+    assert statuses == [Status.AUTH_CONTINUE, Status.AUTH_ERROR]
+    assert peer.call(Opcode.SELECT_BUCKET, key=b"default").status == Status.EACCESS
+
+
+@rule("SEC-11")
+@pytest.mark.parametrize(
+    ("mechanism", "value"),
+    [
+        (b"PLAIN", b"\0admin\0wrong"),
+        (b"PLAIN", b"\0nobody\0secret"),
+        (b"PLAIN", b"\0admin\0"),
+        (b"FOO", b"\0admin\0secret"),
+        (b"plain", b"\0admin\0secret"),
+        (b"SCRAM-SHA3", b"n,,n=admin,r=x"),
+    ],
+)
+def test_who_is_not_known_or_knows_not_how_is_refused(mechanism: bytes, value: bytes) -> None:
+    peer = Node().connect(user=None)
+    assert peer.call(Opcode.SASL_AUTH, key=mechanism, value=value).status == Status.AUTH_ERROR
+    assert not peer.closed
+    assert peer.call(Opcode.SELECT_BUCKET, key=b"default").status == Status.EACCESS
