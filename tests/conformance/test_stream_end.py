@@ -1,0 +1,334 @@
+"""STREAM_END: its bytes, every reason on the producer, and what consumers and clients make of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dcpstream.client.session import StreamOpened, StreamStopped
+from dcpstream.errors import StoreError
+from dcpstream.model import MAX_SEQNO, StreamOffset
+from dcpstream.wire import Opcode, Status, StreamEndReason, StreamFlag, decode_frame, encode_request, encode_response
+from tests.conformance.harness import (
+    DEAD,
+    PENDING,
+    REPLICA,
+    USUAL,
+    WITHOUT_COLLECTIONS,
+    Node,
+    Peer,
+    of,
+    opcodes,
+)
+from tests.conformance.replication import Link, Source
+from tests.conformance.rules import rule
+from tests.unit.client.kit import accepted, pump, ready_connection, stream_end
+
+STREAM_END_CONTROL = (b"send_stream_end_on_client_close_stream", b"true")
+
+
+@pytest.fixture
+def node() -> Node:
+    node = Node()
+    node.fill(1, 5)
+    return node
+
+
+def reasons(frames) -> list[int]:
+    return [int.from_bytes(frame.extras, "big") for frame in of(frames, Opcode.DCP_STREAM_END)]
+
+
+# ------------------------------------------------------------------------------------------------------- the packet
+
+
+@rule("END-01")
+def test_the_published_example() -> None:
+    example = bytes.fromhex("805500000400000000000004deadbeef000000000000000000000000")
+    assert encode_request(Opcode.DCP_STREAM_END, opaque=0xDEADBEEF, extras=bytes(4)) == example
+    assert len(example) == 28
+    assert decode_frame(example).extras == bytes(4)
+
+
+@rule("END-02")
+@pytest.mark.parametrize(
+    "fields", [{"extras": b""}, {"extras": bytes(5)}, {"key": b"k"}, {"value": b"v"}, {"datatype": 1}]
+)
+def test_a_receiver_refuses_another_shape(node: Node, fields) -> None:
+    node.set_vbucket(2, REPLICA)
+    source = Source(node)
+    source.accept(2)
+    answers = source.send(Opcode.DCP_STREAM_END, 2, **{"extras": bytes(4), **fields})
+    assert [frame.status for frame in answers] == [Status.EINVAL]
+    source.snapshot(b"a", start=1, vbid=2)  # the stream goes on
+
+
+@rule("END-03")
+def test_its_header(node: Node) -> None:
+    peer = node.producer()
+    (end,) = of(peer.stream(1, end=5, opaque=0x1234), Opcode.DCP_STREAM_END)
+    assert (end.vbid, end.opaque, end.cas, end.datatype, end.key, end.value) == (1, 0x1234, 0, 0, b"", b"")
+
+
+@rule("END-20", "END-21")
+def test_with_a_stream_id_and_what_it_counts(node: Node) -> None:
+    peer = node.producer(controls=[(b"enable_stream_id", b"true"), (b"connection_buffer_size", b"100000")])
+    frames = peer.stream(1, end=5, value=b'{"sid":258}')
+    end = frames[-1]
+    assert end.encode()[:2] == b"\x08\x55"
+    assert (end.framing, end.extras, end.encode()[8:12]) == (b"\x22\1\2", bytes(4), b"\0\0\0\7")
+    dcp = peer.session.dcp
+    assert dcp.window.outstanding_bytes == sum(frame.size for frame in frames[1:])
+    peer.buffer_ack(dcp.window.outstanding_bytes - 31)
+    assert dcp.window.outstanding_bytes == 31 == end.size
+
+
+# ------------------------------------------------------------------------------------------------------ the reasons
+
+
+@rule("END-05")
+def test_ok_when_all_was_sent(tmp_path) -> None:
+    node = Node(path=tmp_path)
+    node.fill(1, 5)
+    node.flush()
+    peer = node.producer()
+    assert reasons(peer.stream(1, end=5)) == [0]
+    assert reasons(peer.stream(1, flags=StreamFlag.DISK_ONLY)) == [0]
+    assert reasons(peer.stream(1, flags=StreamFlag.TO_LATEST)) == [0]
+    new = Node()
+    new.set_vbucket(1, PENDING)
+    link = Link(node, new)
+    link.add_stream(1, StreamFlag.TAKEOVER)
+    link.run()
+    assert reasons(frame for _, frame in link.passed) == [0]
+
+
+@rule("END-06")
+def test_closed(node: Node) -> None:
+    peer = node.producer(controls=[STREAM_END_CONTROL])
+    peer.stream(1)
+    assert reasons(peer.close_stream(1)) == [1]
+
+
+@rule("END-07")
+@pytest.mark.parametrize("state", [REPLICA, PENDING, DEAD, None])
+def test_state_changed(node: Node, state: int | None) -> None:
+    peers = [node.producer(b"one"), node.producer(b"two")]
+    for peer in peers:
+        peer.stream(1)
+    if state is None:
+        node.delete_vbucket(1)
+    else:
+        node.set_vbucket(1, state)
+    assert [reasons(peer.take()) for peer in peers] == [[2], [2]]
+
+
+@rule("END-07")
+def test_also_when_a_copy_becomes_active(node: Node) -> None:
+    node.set_vbucket(1, REPLICA)
+    peer = node.producer()
+    peer.stream(1)
+    node.set_vbucket(1, 1)
+    assert reasons(peer.take()) == [2]
+
+
+@rule("END-08", "END-09")
+@pytest.mark.parametrize("reason", [StreamEndReason.DISCONNECTED, StreamEndReason.TOO_SLOW])
+def test_reasons_of_older_servers_reach_the_user_of_a_client(reason: StreamEndReason) -> None:
+    connection, fake = ready_connection()
+    assert connection.session is not None
+    stream = connection.session.open_stream(0, StreamOffset.ZERO, MAX_SEQNO, 0.0)
+    pump(connection, fake)
+    list(connection.events())
+    connection.receive_data(stream_end(stream.opaque, reason), 0.0)
+    assert list(connection.events()) == [StreamStopped(stream, reason)]
+    assert connection.is_ready
+
+
+@rule("END-08", "END-09")
+def test_a_node_does_not_send_them(node: Node) -> None:
+    peer = node.producer(controls=[(b"connection_buffer_size", b"50")])
+    peer.stream(1)
+    node.advance(300)  # a slow client
+    newer = node.producer(b"reader")  # takes the name over
+    assert peer.closed
+    assert reasons(peer.received) == []
+    assert not newer.closed
+
+
+@rule("END-10")
+def test_backfill_failed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = node.vbucket(1).log
+
+    def broken(*_: object, **__: object) -> None:
+        raise StoreError("the disk is gone")
+
+    peer = node.producer()
+    monkeypatch.setattr(type(log), "read", broken)
+    assert reasons(peer.stream(1)) == [5]
+
+
+@rule("END-11")
+def test_rolled_back_or_purged(tmp_path) -> None:
+    node = Node(path=tmp_path)
+    node.set_vbucket(2, REPLICA)
+    source = Source(node, b"one")
+    source.accept(2)
+    source.snapshot(b"a", b"b", start=1, vbid=2)
+    peer = node.producer()
+    peer.stream(2)
+    source.peer.disconnect()
+    again = Source(node, b"two")
+    again.peer.answer(again.request(2), status=Status.ROLLBACK, value=bytes(8))
+    assert reasons(peer.take()) == [6]
+    purged = node.producer(b"purged", controls=[(b"connection_buffer_size", b"60")])
+    node.fill(1, 9)
+    purged.stream(1, 2)
+    node.vbucket(1).log.purge_seqno = 8
+    assert reasons(purged.buffer_ack(10_000)) == [6]
+
+
+@rule("END-17", "END-19")
+def test_nothing_follows_and_the_vbucket_can_be_asked_for_again(node: Node) -> None:
+    peer = node.producer()
+    frames = peer.stream(1, end=3, opaque=0x71)
+    assert frames[-1].opcode == Opcode.DCP_STREAM_END
+    node.set_doc(1, "more")
+    node.advance(30)
+    assert [frame for frame in peer.take() if frame.opaque == 0x71] == []
+    assert peer.stream(1, opaque=0x72)[0].status == 0
+
+
+@rule("END-18")
+def test_one_for_each_stream_unless_the_connection_goes(node: Node) -> None:
+    peer, leaving = node.producer(b"one"), node.producer(b"two")
+    for vbid in (1, 2, 3):
+        peer.stream(vbid, opaque=0x70 + vbid)
+        leaving.stream(vbid, opaque=0x70 + vbid)
+    node.producer(b"two")
+    for vbid in (1, 2, 3):
+        node.set_vbucket(vbid, DEAD)
+    assert sorted(frame.opaque for frame in of(peer.take(), Opcode.DCP_STREAM_END)) == [0x71, 0x72, 0x73]
+    assert reasons(leaving.received) == []
+
+
+@rule("END-28")
+def test_a_change_of_state_ends_each_stream_id(node: Node) -> None:
+    peer = node.producer(controls=[(b"enable_stream_id", b"true")])
+    for stream_id in (1, 2, 3):
+        peer.stream(1, value=b'{"sid":%d}' % stream_id, opaque=0x70 + stream_id)
+    node.set_vbucket(1, DEAD)
+    ends = of(peer.take(), Opcode.DCP_STREAM_END)
+    assert sorted(frame.framing for frame in ends) == [b"\x22\0\1", b"\x22\0\2", b"\x22\0\3"]
+    assert [frame.extras for frame in ends] == [b"\0\0\0\2"] * 3
+
+
+# -------------------------------------------------------------------------------------------------- those who get it
+
+
+@rule("END-04")
+def test_a_client_does_not_answer() -> None:
+    connection, fake = ready_connection()
+    assert connection.session is not None
+    stream = connection.session.open_stream(0, StreamOffset.ZERO, MAX_SEQNO, 0.0)
+    pump(connection, fake)
+    connection.receive_data(accepted(stream.opaque), 0.0)
+    assert any(isinstance(event, StreamOpened) for event in connection.events())
+    connection.receive_data(stream_end(stream.opaque, 0), 0.0)
+    assert b"\x81\x55" not in bytes(connection.data_to_send())
+    assert list(connection.events()) == [StreamStopped(stream, 0)]
+
+
+@rule("END-27")
+def test_an_unknown_reason_ends_that_stream_only() -> None:
+    connection, fake = ready_connection()
+    assert connection.session is not None
+    first, second = (connection.session.open_stream(vbid, StreamOffset.ZERO, MAX_SEQNO, 0.0) for vbid in (0, 1))
+    pump(connection, fake)
+    list(connection.events())
+    connection.receive_data(stream_end(first.opaque, 99), 0.0)
+    assert list(connection.events()) == [StreamStopped(first, 99)]
+    assert list(connection.session.streams) == [second]
+    assert connection.is_ready
+
+
+def replica(node: Node, **options: object) -> Source:
+    node.set_vbucket(2, REPLICA)
+    source = Source(node, **options)  # type: ignore[arg-type]
+    source.accept(2)
+    return source
+
+
+@rule("END-22")
+def test_a_consumer_without_that_stream(node: Node) -> None:
+    fresh = Source(node, b"fresh")
+    assert [frame.status for frame in fresh.end(0, 2)] == [Status.KEY_ENOENT]
+    assert [frame.status for frame in replica(node).end(0, 3)] == [Status.DCP_STREAM_NOT_FOUND]
+
+
+@rule("END-23")
+def test_a_consumer_ignores_another_opaque(node: Node) -> None:
+    source = replica(node)
+    assert source.end(0, 2, opaque=0x999) == []
+    source.snapshot(b"a", start=1, vbid=2)
+    assert node.vbucket(2).high_seqno == 1
+
+
+@rule("END-24")
+@pytest.mark.parametrize("reason", [*StreamEndReason, 99])
+def test_a_consumer_takes_every_reason(node: Node, reason: int) -> None:
+    source = replica(node)
+    source.snapshot(b"a", start=1, vbid=2)
+    assert source.end(reason, 2) == []
+    assert [frame.status for frame in source.marker(2, 2, vbid=2)] == [Status.DCP_STREAM_NOT_FOUND]
+    assert [frame.status for frame in source.mutation(b"b", 2, vbid=2)] == [Status.DCP_STREAM_NOT_FOUND]
+    assert not source.closed
+    assert node.vbucket(2).high_seqno == 1
+
+
+@rule("END-25")
+@pytest.mark.parametrize("is_open", [True, False])
+def test_elsewhere_it_is_out_of_place(node: Node, is_open: bool) -> None:
+    peer: Peer = node.producer() if is_open else node.connect()
+    answers = peer.send(Opcode.DCP_STREAM_END, vbid=1, extras=bytes(4))
+    # A connection that is no DCP connection yet is told so.
+    assert [frame.status for frame in answers] == ([] if is_open else [Status.EINVAL])
+    assert peer.closed == is_open
+
+
+@rule("END-26")
+@pytest.mark.parametrize(
+    ("status", "goes_on"),
+    [
+        (Status.SUCCESS, True),
+        (Status.KEY_ENOENT, True),
+        (Status.NOT_MY_VBUCKET, True),
+        (Status.EINVAL, False),
+        (Status.ENOMEM, False),
+    ],
+)
+@pytest.mark.parametrize("has_v7", [True, False])
+def test_answers_to_it_that_a_producer_tolerates(node: Node, status: Status, goes_on: bool, has_v7: bool) -> None:
+    peer = node.producer(controls=[(b"v7_dcp_status_codes", b"true")] if has_v7 else [])
+    peer.stream(1, end=5, opaque=0x77)
+    assert peer.send_bytes(encode_response(Opcode.DCP_STREAM_END, status=status, opaque=0x77)) == []
+    assert peer.closed != goes_on
+
+
+@rule("END-12", "END-14", "END-16")
+@pytest.mark.parametrize("features", [USUAL, WITHOUT_COLLECTIONS])
+def test_a_filter_whose_collections_are_gone(features) -> None:
+    node = Node()
+    manifest = b'{"uid":"%x","scopes":[{"name":"_default","uid":"0","collections":[%s]}]}'
+    default, fruit = b'{"name":"_default","uid":"0"}', b'{"name":"fruit","uid":"8"}'
+    has_collections = features is USUAL
+    assert node.admin.call(Opcode.SET_COLLECTIONS, value=manifest % (1, default + b"," + fruit)).status == 0
+    peer = node.producer(features=features)
+    if has_collections:
+        peer.stream(1, value=b'{"collections":["8"]}')
+    else:
+        peer.stream(1)
+    remaining = default if has_collections else fruit
+    assert node.admin.call(Opcode.SET_COLLECTIONS, value=manifest % (2, remaining)).status == 0
+    frames = peer.take()
+    assert reasons(frames) == [7 if has_collections else 0]
+    if has_collections:
+        assert opcodes(frames)[-2:] == [Opcode.DCP_SYSTEM_EVENT, Opcode.DCP_STREAM_END]
