@@ -107,6 +107,14 @@ class Engine:
         bucket.set_manifest(manifest)
         self.config.rev += 1
 
+    def remove_bucket(self, name: str) -> Bucket:
+        """Take a bucket away: every connection that uses it is closed. Its store is the caller's to close."""
+        bucket = self.buckets.pop(name)
+        self._config_cache.pop(name, None)
+        for session in list(bucket.sessions):
+            session.close(f"the bucket {name} was deleted")
+        return bucket
+
     def new_session(self, peer: str) -> Session | None:
         """A session for a connection that was made; None if there are too many."""
         if len(self.sessions) >= MAX_CONNECTIONS:

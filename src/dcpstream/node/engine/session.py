@@ -17,6 +17,7 @@ import json
 import logging
 import struct
 from collections.abc import Callable, Iterator
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dcpstream.node.engine.bulk import BULK_BYTES, bulk_set
@@ -59,7 +60,26 @@ _DCP_FIRST, _DCP_LAST = int(Opcode.DCP_OPEN), int(Opcode.DCP_CACHE_TRANSFER_END)
 _MAGICS = frozenset(int(magic) for magic in Magic)
 _FLEXIBLE = frozenset((int(Magic.FLEX_REQUEST), int(Magic.FLEX_RESPONSE)))
 _RESPONSES = frozenset((int(Magic.RESPONSE), int(Magic.FLEX_RESPONSE), int(Magic.SERVER_RESPONSE)))
-_DROP_WITHOUT_XERROR = frozenset((Status.EACCESS, Status.NO_BUCKET, Status.AUTH_STALE, Status.DCP_STREAMID_INVALID))
+_DROP_WITHOUT_XERROR = frozenset(
+    (
+        Status.EACCESS,
+        Status.NO_BUCKET,
+        Status.AUTH_STALE,
+        Status.DCP_STREAMID_INVALID,
+        Status.DURABILITY_INVALID_LEVEL,
+        Status.DURABILITY_IMPOSSIBLE,
+        Status.SYNC_WRITE_AMBIGUOUS,
+    )
+)
+_CHANGED_WITHOUT_XERROR = MappingProxyType(
+    {
+        Status.LOCKED: Status.KEY_EEXISTS,
+        Status.SYNC_WRITE_IN_PROGRESS: Status.TMPFAIL,
+        Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS: Status.TMPFAIL,
+    }
+)
+"""Statuses that came with XERROR, and what a client gets that does not know them."""
+
 
 
 class DcpEndpoint(Protocol):
@@ -432,6 +452,8 @@ class Session:
         if status in _DROP_WITHOUT_XERROR and Feature.XERROR not in self.features:
             self.close(f"status 0x{status:02x} for a client without XERROR")
             return
+        if Feature.XERROR not in self.features:
+            status = _CHANGED_WITHOUT_XERROR.get(status, status)
         content: dict[str, Any] = dict(more)
         if context is not None:
             content = {"error": {"context": context}, **content}

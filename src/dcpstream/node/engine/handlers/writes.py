@@ -37,6 +37,9 @@ _QUIET_OF = {
     Opcode.PREPENDQ: Opcode.PREPEND,
 }
 
+MAX_DURABILITY_LEVEL = 3
+"""1 majority, 2 majority and persisted on the active copy, 3 persisted by a majority."""
+
 
 def written(session: Session, frame: Frame, vbucket: VBucket, result: documents.Written, value: bytes = b"") -> None:
     """Answer a write that succeeded; the quiet forms say nothing."""
@@ -49,7 +52,11 @@ def written(session: Session, frame: Frame, vbucket: VBucket, result: documents.
 
 def _target(session: Session, frame: Frame) -> tuple[VBucket, bytes] | None:
     """The vbucket and the key of a write; None if it was refused."""
-    if FrameInfoId.DURABILITY in session.frame_infos:
+    wish = session.frame_infos.get(FrameInfoId.DURABILITY)
+    if wish is not None:
+        if not 1 <= wish[0] <= MAX_DURABILITY_LEVEL or wish[1:] in (b"\0\0", b"\xff\xff"):
+            session.refuse(frame, Status.DURABILITY_INVALID_LEVEL, "Durability is a level of 1 to 3, and a time-out")
+            return None
         session.refuse(frame, Status.DURABILITY_IMPOSSIBLE, "There are no replicas to make a durable write")
         return None
     vbucket = active_vbucket(session, frame)

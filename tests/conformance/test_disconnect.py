@@ -1,0 +1,278 @@
+"""Rules of ending connections, and of what does not end them."""
+
+from __future__ import annotations
+
+import pytest
+
+from dcpstream.protocol.tolerance import is_tolerated
+from dcpstream.wire import Opcode, OpenFlag, Status, encode_frame_info, encode_response
+from tests.conformance.harness import REPLICA, USUAL, WITHOUT_XERROR, Node, Peer, of, opcodes
+from tests.conformance.rules import rule
+
+TO_A_PRODUCER = {
+    "add stream": (Opcode.DCP_ADD_STREAM, {"extras": bytes(4)}),
+    "stream end": (Opcode.DCP_STREAM_END, {"extras": bytes(4)}),
+    "marker": (Opcode.DCP_SNAPSHOT_MARKER, {"extras": bytes(20)}),
+    "mutation": (Opcode.DCP_MUTATION, {"extras": bytes(7) + b"\1" + bytes(23), "key": b"\0k"}),
+    "deletion": (Opcode.DCP_DELETION, {"extras": bytes(7) + b"\1" + bytes(13), "key": b"\0k"}),
+    "expiration": (Opcode.DCP_EXPIRATION, {"extras": bytes(7) + b"\1" + bytes(12), "key": b"\0k"}),
+    "state": (Opcode.DCP_SET_VBUCKET_STATE, {"extras": b"\1"}),
+    "system event": (Opcode.DCP_SYSTEM_EVENT, {"extras": bytes(7) + b"\1" + bytes(5), "value": bytes(16)}),
+    "prepare": (Opcode.DCP_PREPARE, {"extras": bytes(7) + b"\1" + bytes(22) + b"\1", "key": b"\0k", "cas": 1}),
+    "commit": (Opcode.DCP_COMMIT, {"extras": bytes(7) + b"\1" + bytes(7) + b"\2", "key": b"\0k"}),
+    "abort": (Opcode.DCP_ABORT, {"extras": bytes(7) + b"\1" + bytes(7) + b"\2", "key": b"\0k"}),
+    "noop": (Opcode.DCP_NOOP, {}),
+}
+TO_A_CONSUMER = {
+    "stream request": (Opcode.DCP_STREAM_REQ, {"extras": bytes(48)}),
+    "failover log": (Opcode.DCP_GET_FAILOVER_LOG, {}),
+    "control": (Opcode.DCP_CONTROL, {"key": b"enable_noop", "value": b"true"}),
+    "ack": (Opcode.DCP_BUFFER_ACK, {"extras": bytes(4)}),
+    "seqno acknowledged": (Opcode.DCP_SEQNO_ACKNOWLEDGED, {"extras": bytes(8)}),
+}
+STREAM_MESSAGES = (0x57, 0x58, 0x59, 0x5F, 0x60, 0x62, 0x63, 0x66, 0x67)
+ALWAYS_FINE = (Status.SUCCESS, Status.NOT_MY_VBUCKET, Status.DCP_STREAM_NOT_FOUND, Status.OPAQUE_NO_MATCH)
+OLDER_CODES = (Status.KEY_EEXISTS, Status.KEY_ENOENT)
+NEVER_FINE = (
+    Status.EINVAL,
+    Status.ERANGE,
+    Status.TMPFAIL,
+    Status.UNKNOWN_COMMAND,
+    Status.EACCESS,
+    Status.UNKNOWN_COLLECTION,
+)
+
+
+def drops(opcode: int, status: int, *, has_v7_codes: bool) -> bool:
+    """Whether a producer drops a client that answers so."""
+    controls = [(b"v7_dcp_status_codes", b"true")] if has_v7_codes else []
+    peer = Node().producer(controls=controls)
+    peer.stream(1)
+    assert peer.send_bytes(encode_response(opcode, status=status, opaque=0x77)) == []
+    assert peer.closed != is_tolerated(opcode, status, has_v7_codes=has_v7_codes)
+    return peer.closed
+
+
+@rule("DIS-01")
+def test_a_drop_is_without_a_last_word() -> None:
+    node = Node()
+    node.fill(1, 5)
+    peer = node.producer(controls=[(b"send_stream_end_on_client_close_stream", b"true")])
+    assert len(of(peer.stream(1), Opcode.DCP_MUTATION)) == 5
+    peer.stream(2, opaque=2)
+    assert peer.send(Opcode.DCP_NOOP) == []
+    assert peer.closed
+    displaced = node.producer(b"same")
+    displaced.stream(1)
+    node.producer(b"same")
+    assert displaced.closed
+    assert displaced.take() == []
+
+
+@rule("DIS-02")
+@pytest.mark.parametrize("name", TO_A_CONSUMER)
+def test_a_consumer_takes_no_command_of_producers(name: str) -> None:
+    opcode, fields = TO_A_CONSUMER[name]
+    peer = Node().consumer()
+    assert peer.send(opcode, vbid=1, **fields) == []
+    assert peer.closed
+
+
+@rule("DIS-03")
+@pytest.mark.parametrize("name", TO_A_PRODUCER)
+def test_a_producer_takes_no_command_of_consumers(name: str) -> None:
+    opcode, fields = TO_A_PRODUCER[name]
+    flags = OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES
+    peer = Node().producer(flags=flags)
+    assert peer.send(opcode, vbid=1, **fields) == []
+    assert peer.closed
+
+
+@rule("DIS-03")
+@pytest.mark.parametrize("opcode", [0x66, 0x67])
+def test_cache_transfer_is_unknown_to_a_producer(opcode: int) -> None:
+    peer = Node().producer()
+    assert peer.call(opcode).status == Status.UNKNOWN_COMMAND
+    assert not peer.closed
+
+
+@rule("DIS-04")
+def test_both_kinds_take_close_stream() -> None:
+    node = Node()
+    producer, consumer = node.producer(), node.consumer()
+    for peer in (producer, consumer):
+        assert peer.close_stream(3)[0].status == Status.KEY_ENOENT
+        assert not peer.closed
+    producer.stream(1)
+    assert producer.close_stream(1)[0].status == Status.SUCCESS
+    assert not producer.closed
+
+
+@rule("DIS-05")
+@pytest.mark.parametrize("flags", [0, 1])
+def test_a_displaced_connection_is_gone_before_its_next_command(flags: int) -> None:
+    node = Node()
+    older = node.connect()
+    older.dcp_open(b"same", 1)
+    node.connect().dcp_open(b"same", flags)
+    before = len(older.received)
+    assert older.send(Opcode.DCP_CONTROL, key=b"enable_noop", value=b"true") == []
+    assert older.closed
+    assert len(older.received) == before
+
+
+@rule("DIS-05")
+def test_a_displaced_connection_that_does_not_read_sends_nothing_more() -> None:
+    node = Node()
+    older = node.producer(b"same")
+    older.stream(1)
+    older.is_reading = False
+    node.set_doc(1, "k")
+    node.producer(b"same")
+    older.is_reading = True
+    node.pump()
+    assert older.closed
+    assert of(older.take(), Opcode.DCP_MUTATION) == []
+
+
+@rule("DIS-06")
+@pytest.mark.parametrize("opcode", STREAM_MESSAGES)
+def test_answers_that_a_producer_lives_with(opcode: int) -> None:
+    for status in ALWAYS_FINE:
+        assert not drops(opcode, status, has_v7_codes=False)
+    for status in NEVER_FINE:
+        assert drops(opcode, status, has_v7_codes=False)
+    assert not drops(opcode, Status.KEY_EEXISTS, has_v7_codes=False)
+    assert drops(opcode, Status.KEY_ENOENT, has_v7_codes=False) == (opcode in (0x62, 0x63))
+
+
+@rule("DIS-07")
+@pytest.mark.parametrize("opcode", STREAM_MESSAGES)
+def test_with_codes_of_its_own_the_older_ones_drop(opcode: int) -> None:
+    for status in OLDER_CODES:
+        assert drops(opcode, status, has_v7_codes=True)
+    for status in ALWAYS_FINE:
+        assert not drops(opcode, status, has_v7_codes=True)
+
+
+@rule("DIS-08")
+@pytest.mark.parametrize("opcode", STREAM_MESSAGES)
+def test_success_need_not_be_told_but_may(opcode: int) -> None:
+    node = Node()
+    node.fill(1, 3)
+    peer = node.producer()
+    for frame in peer.stream(1):
+        if frame.is_request:
+            assert peer.answer(frame) == []
+    peer.send_bytes(encode_response(opcode, opaque=0x77))
+    assert not peer.closed
+    node.set_doc(1, "more")
+    assert Opcode.DCP_MUTATION in opcodes(peer.take())
+
+
+@rule("DIS-09")
+@pytest.mark.parametrize("has_v7_codes", [False, True])
+def test_no_memory_for_cached_values_is_no_reason_to_part(has_v7_codes: bool) -> None:
+    assert not drops(Opcode.DCP_CACHE_TRANSFER, Status.ENOMEM, has_v7_codes=has_v7_codes)
+    assert drops(Opcode.DCP_CACHE_TRANSFER_END, Status.ENOMEM, has_v7_codes=has_v7_codes)
+    assert drops(Opcode.DCP_MUTATION, Status.ENOMEM, has_v7_codes=has_v7_codes)
+
+
+def trigger(peer: Peer, status: int) -> list[int]:
+    """Do what this status answers; the statuses that come."""
+    if status in (Status.EACCESS, Status.NO_BUCKET):
+        frames = peer.send(Opcode.DCP_OPEN, key=b"n", extras=bytes(8))
+    elif status == Status.DCP_STREAMID_INVALID:
+        peer.dcp_open(b"n", 1)
+        frames = peer.close_stream(1, framing=b"\x22\0\1")
+    else:
+        framing = encode_frame_info(1, b"\1" if status == Status.DURABILITY_IMPOSSIBLE else b"\7")
+        frames = peer.send(Opcode.SET, vbid=1, framing=framing, key=b"\0k", extras=bytes(8), value=b"v")
+    return [frame.status for frame in frames]
+
+
+@rule("DIS-10")
+@pytest.mark.parametrize(
+    ("status", "user", "bucket"),
+    [
+        (Status.EACCESS, "nodcp", "default"),
+        (Status.NO_BUCKET, "admin", None),
+        (Status.DCP_STREAMID_INVALID, "admin", "default"),
+        (Status.DURABILITY_IMPOSSIBLE, "admin", "default"),
+        (Status.DURABILITY_INVALID_LEVEL, "admin", "default"),
+    ],
+)
+def test_what_came_with_xerror_is_a_drop_without_it(status: int, user: str, bucket: str | None) -> None:
+    node = Node()
+    peer = node.connect(user=user, bucket=bucket, features=USUAL)
+    assert trigger(peer, status) == [status]
+    assert not peer.closed
+    plain = node.connect(user=user, bucket=bucket, features=WITHOUT_XERROR)
+    assert trigger(plain, status) == []
+    assert plain.closed
+
+
+@rule("DIS-10")
+def test_older_statuses_are_told_without_xerror() -> None:
+    peer = Node().producer(features=WITHOUT_XERROR)
+    assert peer.control(b"bogus", b"x").status == Status.EINVAL
+    assert peer.stream(99)[0].status == Status.NOT_MY_VBUCKET
+    assert peer.close_stream(1)[0].status == Status.KEY_ENOENT
+    assert peer.control(b"stream_buffer_size", b"1").status == Status.NOT_SUPPORTED
+    assert not peer.closed
+
+
+@rule("DIS-11")
+def test_closing_the_socket_releases_everything() -> None:
+    node = Node()
+    node.fill(1, 3)
+    peer = node.producer(b"gone")
+    peer.stream(1)
+    peer.stream(2, opaque=2)
+    assert node.stats("dcp")["ep_dcp_count"] == "1"
+    peer.disconnect()
+    assert node.bucket.dcp_sessions == {}
+    stats = node.stats("dcp")
+    assert stats["ep_dcp_count"] == "0"
+    assert not [name for name in stats if name.startswith("eq_dcpq:")]
+    node.set_doc(1, "later")
+    again = node.producer(b"gone")
+    assert len(of(again.stream(1), Opcode.DCP_MUTATION)) == 4
+    assert not again.closed
+
+
+@rule("DIS-12")
+def test_deleting_the_bucket_closes_its_connections() -> None:
+    node = Node()
+    node.fill(1, 3)
+    producer, consumer, idle, elsewhere = node.producer(), node.consumer(), node.connect(), node.connect(bucket=None)
+    assert len(of(producer.stream(1), Opcode.DCP_MUTATION)) == 3
+    before = [len(peer.received) for peer in (producer, consumer, idle)]
+    node.engine.remove_bucket("default")
+    node.pump()
+    assert all(peer.closed for peer in (producer, consumer, idle))
+    assert [len(peer.received) for peer in (producer, consumer, idle)] == before, "without a word"
+    assert not elsewhere.closed
+    assert elsewhere.call(Opcode.SELECT_BUCKET, key=b"default").status != 0
+
+
+@rule("DIS-13")
+def test_a_fault_of_one_stream_leaves_the_others() -> None:
+    node = Node()
+    node.fill(1, 2)
+    peer = node.producer()
+    assert len(of(peer.stream(1, opaque=1), Opcode.DCP_MUTATION)) == 2
+    vbuuid = node.vbucket(2).vbuuid
+    answers = [
+        (peer.stream(1, opaque=2)[0], Status.KEY_EEXISTS),
+        (peer.stream(99, opaque=3)[0], Status.NOT_MY_VBUCKET),
+        (peer.stream(2, start=9, end=5, vbuuid=vbuuid, opaque=4)[0], Status.ERANGE),
+        (peer.stream(2, start=9, vbuuid=vbuuid, opaque=5)[0], Status.ROLLBACK),
+        (peer.close_stream(3)[0], Status.KEY_ENOENT),
+    ]
+    for frame, status in answers:
+        assert frame.status == status
+    node.set_vbucket(2, REPLICA)
+    node.set_doc(1, "after")
+    assert [frame.opaque for frame in of(peer.take(), Opcode.DCP_MUTATION)] == [1]
+    assert not peer.closed
