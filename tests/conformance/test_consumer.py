@@ -1,0 +1,437 @@
+"""The node as a consumer: its controls, what it makes of a stream's messages, and what ends its connection."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from dcpstream.model import FailoverLog
+from dcpstream.wire import (
+    Feature,
+    Opcode,
+    Status,
+    StreamRequest,
+    decode_message,
+    encode_failover_log,
+    encode_request,
+    encode_response,
+)
+from tests.conformance.harness import ACTIVE, DEAD, PENDING, REPLICA, USUAL, Node, of, opcodes
+from tests.conformance.replication import Source
+from tests.conformance.rules import rule
+
+BUFFER = (b"connection_buffer_size", b"52428800")
+FIRST = [
+    (b"enable_noop", b"true"),
+    (b"set_noop_interval", b"1"),
+    (b"set_priority", b"high"),
+    (b"supports_cursor_dropping_vulcan", b"true"),
+    (b"supports_hifi_MFU", b"true"),
+    (b"send_stream_end_on_client_close_stream", b"true"),
+    (b"enable_expiry_opcode", b"true"),
+]
+OF_DURABILITY = [(b"enable_sync_writes", b"true"), (b"consumer_name", b"node-a")]
+LAST = [
+    (b"include_deleted_user_xattrs", b"true"),
+    (b"v7_dcp_status_codes", b"true"),
+    (b"flatbuffers_system_events", b"true"),
+    (b"change_streams", b"true"),
+]
+NAMED = {"value": b'{"consumer_name":"node-a"}', "datatype": 1}
+
+
+@pytest.fixture
+def node() -> Node:
+    node = Node()
+    for vbid in (1, 2):
+        node.set_vbucket(vbid, REPLICA)
+    return node
+
+
+@pytest.fixture
+def source(node: Node) -> Source:
+    source = Source(node)
+    source.accept()
+    return source
+
+
+def statuses(frames) -> list[int]:
+    assert all(frame.is_response for frame in frames)
+    return [frame.status for frame in frames]
+
+
+def controls_of(source: Source) -> list[tuple[bytes, bytes]]:
+    return [(frame.key, frame.value) for frame in of(source.peer.received, Opcode.DCP_CONTROL)]
+
+
+# ------------------------------------------------------------------------------------------------------ the controls
+
+
+@rule("CON-01", "CON-02")
+@pytest.mark.parametrize("is_named", [False, True])
+def test_the_controls_in_the_recorded_order(node: Node, is_named: bool) -> None:
+    source = Source(node, **(NAMED if is_named else {}))
+    source.request()
+    durability = OF_DURABILITY if is_named else []
+    assert controls_of(source) == [BUFFER, *FIRST, *durability, *LAST]
+    # The error map is asked for second, and nothing goes on before it is answered.
+    assert opcodes(source.peer.received[-len(controls_of(source)) - 2 :])[:2] == [
+        Opcode.DCP_CONTROL,
+        Opcode.GET_ERROR_MAP,
+    ]
+
+
+@rule("CON-01")
+def test_each_control_waits_for_the_answer_to_the_one_before(node: Node) -> None:
+    source = Source(node)
+    buffer, error_map = source.add()
+    assert source.peer.answer(buffer) == []
+    (asked,) = source.peer.answer(error_map)
+    for _ in FIRST + LAST:
+        assert asked.opcode == Opcode.DCP_CONTROL
+        node.advance(60)
+        assert source.peer.take() == []
+        (asked,) = source.peer.answer(asked)
+    assert asked.opcode == Opcode.DCP_STREAM_REQ
+
+
+@rule("CON-03", "CON-04")
+@pytest.mark.parametrize("status", [Status.EINVAL, Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED])
+def test_a_refused_control_is_only_noted(node: Node, status: Status) -> None:
+    source = Source(node)
+    frames = source.negotiate(source.add(), lambda frame: status if frame.opcode == Opcode.DCP_CONTROL else 0)
+    assert opcodes(frames) == [Opcode.DCP_STREAM_REQ]
+    assert controls_of(source) == [BUFFER, *FIRST, *LAST]  # none is repeated
+    assert not source.closed
+
+
+@rule("CON-03")
+def test_a_producer_without_an_error_map_is_asked_for_rare_noops(node: Node) -> None:
+    source = Source(node)
+    source.negotiate(source.add(), lambda frame: Status.UNKNOWN_COMMAND if frame.opcode == Opcode.GET_ERROR_MAP else 0)
+    assert (b"set_noop_interval", b"180") in controls_of(source)
+
+
+@rule("CON-05")
+@pytest.mark.parametrize("opcode", [Opcode.DCP_CONTROL, Opcode.GET_ERROR_MAP])
+def test_an_answer_to_a_control_that_was_not_asked(node: Node, opcode: int) -> None:
+    source = Source(node)
+    source.add()
+    assert source.peer.send_bytes(encode_response(opcode, opaque=0x12345678)) == []
+    assert source.closed
+
+
+@rule("CON-06")
+def test_opaques_come_from_one_counter(node: Node) -> None:
+    source = Source(node)
+    source.accept(1)
+    source.accept(2, opaque=0x52)
+    source.snapshot(b"a", start=1, vbid=2)
+    node.advance(6)
+    asked = [frame for frame in source.peer.received if frame.is_request]
+    numbers = [int.from_bytes(frame.opaque.to_bytes(4, "big"), "little") for frame in asked]
+    assert sorted(numbers) == list(range(1, len(asked) + 1))
+    assert of(asked, Opcode.DCP_BUFFER_ACK)
+
+
+# ------------------------------------------------------------------------------------------- messages out of place
+
+
+@rule("CON-07")
+def test_without_a_stream(node: Node) -> None:
+    source = Source(node)
+    assert statuses(source.marker(1, 2)) == [Status.KEY_ENOENT]
+    assert statuses(source.mutation(b"a", 1)) == [Status.KEY_ENOENT]
+    source.accept()
+    assert statuses(source.marker(1, 2, vbid=2)) == [Status.DCP_STREAM_NOT_FOUND]
+    assert statuses(source.mutation(b"a", 1, vbid=2)) == [Status.DCP_STREAM_NOT_FOUND]
+    assert statuses(source.set_state(REPLICA, 2)) == [Status.DCP_STREAM_NOT_FOUND]
+
+
+@rule("CON-08")
+@pytest.mark.parametrize("has_v7", [True, False])
+def test_another_opaque(node: Node, has_v7: bool) -> None:
+    source = Source(node)
+    (request,) = source.negotiate(source.add(), 0 if has_v7 else Status.EINVAL)
+    source.opaque = request.opaque
+    source.peer.answer(request, value=encode_failover_log(FailoverLog.of((1, 0))))
+    assert source.marker(1, 5) == []
+    wanted = Status.OPAQUE_NO_MATCH if has_v7 else Status.KEY_EEXISTS
+    (answer,) = source.mutation(b"a", 1, opaque=0x999)
+    assert (answer.status, answer.opaque) == (wanted, 0x999)
+    assert statuses(source.marker(6, 9, opaque=0x999)) == [wanted]
+    assert node.vbucket(1).high_seqno == 0
+
+
+@rule("CON-09")
+def test_a_dead_stream_swallows(source: Source) -> None:
+    source.send(Opcode.DCP_CLOSE_STREAM)
+    assert source.marker(1, 2) == []
+    assert source.mutation(b"a", 1) == []
+    assert source.set_state(ACTIVE) == []
+    assert source.node.vbucket(1).high_seqno == 0
+    assert source.node.vbucket(1).state == REPLICA
+
+
+@rule("CON-10")
+@pytest.mark.parametrize("how", ["unknown opaque", "answered twice", "replaced"])
+def test_an_answer_to_no_stream_request(node: Node, how: str) -> None:
+    source = Source(node)
+    request = source.request()
+    log = encode_failover_log(FailoverLog.of((1, 0)))
+    opaque = request.opaque
+    if how == "unknown opaque":
+        opaque ^= 0x70
+    elif how == "answered twice":
+        source.peer.answer(request, value=log)
+    else:
+        source.end()
+    assert source.peer.send_bytes(encode_response(Opcode.DCP_STREAM_REQ, opaque=opaque, value=log)) == []
+    assert source.closed
+
+
+@rule("CON-11")
+@pytest.mark.parametrize("size", [0, 8, 15, 17, 24])
+def test_a_success_without_a_sound_failover_log(node: Node, size: int) -> None:
+    source = Source(node)
+    request = source.request()
+    assert source.peer.answer(request, value=bytes(size)) == []
+    assert source.closed
+
+
+@rule("CON-10", "CON-11")
+@pytest.mark.parametrize("size", [0, 4, 9, 16])
+def test_a_rollback_without_a_seqno(node: Node, size: int) -> None:
+    source = Source(node)
+    request = source.request()
+    assert source.peer.answer(request, status=Status.ROLLBACK, value=bytes(size)) == []
+    assert source.closed
+
+
+@rule("CON-12")
+@pytest.mark.parametrize("opcode", [Opcode.DCP_BUFFER_ACK, Opcode.DCP_SEQNO_ACKNOWLEDGED])
+@pytest.mark.parametrize("status", [0, Status.EINVAL, Status.KEY_ENOENT])
+def test_answers_to_what_has_none_are_swallowed(source: Source, opcode: int, status: int) -> None:
+    assert source.peer.send_bytes(encode_response(opcode, status=status, opaque=1)) == []
+    assert not source.closed
+
+
+@rule("CON-12")
+@pytest.mark.parametrize("opcode", [Opcode.DCP_OPEN, Opcode.DCP_NOOP, Opcode.DCP_MUTATION, Opcode.DCP_STREAM_END])
+def test_answers_to_what_a_consumer_never_asks(source: Source, opcode: int) -> None:
+    assert source.peer.send_bytes(encode_response(opcode, opaque=1)) == []
+    assert source.closed
+
+
+# ------------------------------------------------------------------------------------------------- seqnos and markers
+
+
+@rule("CON-13", "CON-14")
+def test_seqnos_out_of_order_cost_their_message_only(source: Source) -> None:
+    assert statuses(source.mutation(b"early", 1)) == [Status.ERANGE]
+    assert source.marker(1, 5) == []
+    assert source.mutation(b"a", 2) == []
+    for seqno in (2, 1, 6):
+        assert statuses(source.mutation(b"x", seqno)) == [Status.ERANGE]
+    assert source.mutation(b"b", 4) == []
+    assert statuses(source.marker(1, 4)) == [Status.ERANGE]
+    assert source.mutation(b"c", 5) == []
+    assert source.node.vbucket(1).high_seqno == 5
+    assert source.node.vbucket(1).log.item_count == 3
+
+
+@rule("CON-15")
+def test_a_disk_marker_without_high_completed_seqno_where_writes_are_durable(node: Node) -> None:
+    plain = Source(node, b"plain")
+    plain.accept(1)
+    assert plain.marker(1, 3, 2) == []
+    durable = Source(node, b"durable", **NAMED)
+    durable.accept(2)
+    assert durable.marker(1, 3, 2, vbid=2) == []
+    assert durable.closed
+
+
+@rule("CON-16")
+@pytest.mark.parametrize("which", ["visible", "purge", "prepared"])
+@pytest.mark.parametrize("excess", [0, 1])
+def test_a_marker_whose_claims_are_above_its_end(source: Source, which: str, excess: int) -> None:
+    seqno = 5 + excess
+    if which == "visible":
+        frames = source.marker_v2(1, 5, visible=seqno)
+    else:
+        pair = (seqno, 0) if which == "purge" else (0, seqno)
+        frames = source.marker_v2(1, 5, more=struct.pack(">QQ", *pair))
+    assert frames == []
+    assert source.closed == bool(excess)
+
+
+@rule("CON-17")
+@pytest.mark.parametrize(
+    ("flags", "start"),
+    [((1, 1), 1), ((5, 1), 1), ((1, 5), 4), ((2, 1), 4), ((1, 2), 4), ((6, 6), 4)],
+)
+def test_which_markers_extend_a_snapshot(node: Node, flags: tuple[int, int], start: int) -> None:
+    source = Source(node, b"one")
+    source.accept()
+    source.snapshot(b"a", b"b", b"c", start=1, flags=flags[0])
+    assert source.marker(4, 9, flags[1]) == []
+    assert source.mutation(b"d", 4) == []
+    assert source.mutation(b"e", 6) == []
+    source.peer.disconnect()
+    request = decode_message(Source(node, b"two").request())
+    assert isinstance(request, StreamRequest)
+    assert (request.start_seqno, request.snapshot_start, request.snapshot_end) == (6, start, 9)
+
+
+@rule("CON-18")
+def test_while_its_first_disk_snapshot_comes_a_copy_is_nobodys_source(node: Node, source: Source) -> None:
+    assert source.marker(0, 3, 2) == []
+    assert source.mutation(b"a", 1) == []
+    peer = node.producer()
+    assert peer.stream(1)[0].status == Status.TMPFAIL
+    assert source.mutation(b"b", 3) == []
+    assert peer.stream(1)[0].status == Status.SUCCESS
+
+
+@rule("CON-19")
+@pytest.mark.parametrize("state", [DEAD, ACTIVE])
+def test_data_for_a_vbucket_that_is_no_copy_any_more(source: Source, state: int) -> None:
+    source.snapshot(b"a", start=1)
+    assert statuses(source.set_state(state)) == [Status.SUCCESS]
+    assert source.marker(2, 3) == []
+    assert statuses(source.mutation(b"b", 2)) == [Status.NOT_MY_VBUCKET]
+    assert source.node.vbucket(1).high_seqno == 1
+
+
+@rule("CON-19")
+def test_data_for_a_vbucket_that_was_made_anew(node: Node, source: Source) -> None:
+    source.snapshot(b"a", b"b", start=1)
+    node.set_vbucket(1, DEAD)
+    node.delete_vbucket(1)
+    node.set_vbucket(1, PENDING)
+    assert source.marker(3, 4) != []
+    assert node.vbucket(1).high_seqno == 0
+
+
+def test_without_room_nothing_is_acknowledged_and_nothing_dropped(node: Node, monkeypatch) -> None:
+    source = Source(node)
+    source.accept()
+    monkeypatch.setattr(type(node.store), "has_room", property(lambda store: False))
+    source.snapshot(b"a", b"b", start=1)
+    node.advance(60)
+    assert of(source.peer.received, Opcode.DCP_BUFFER_ACK) == []
+    assert node.vbucket(1).high_seqno == 2
+    assert not source.closed
+    monkeypatch.undo()
+    node.bucket.dirty.add(1)  # as when the disk is through
+    node.pump()
+    assert len(of(source.peer.received, Opcode.DCP_BUFFER_ACK)) == 1
+
+
+@rule("CON-21", "CON-22")
+def test_there_is_no_cache_transfer_in_this_version(source: Source) -> None:
+    record = struct.pack(">QQQIIIHBB", 1, 1, 1, 1, 0, 0, 2, 0, 0) + b"\x08k" + b"v"
+    assert statuses(source.send(Opcode.DCP_CACHE_TRANSFER, value=record)) == [Status.UNKNOWN_COMMAND]
+    assert statuses(source.send(Opcode.DCP_CACHE_TRANSFER_END)) == [Status.UNKNOWN_COMMAND]
+    assert not source.closed
+
+
+@rule("CON-23")
+def test_a_marker_is_answered_after_its_last_row_and_before_anything_newer(source: Source) -> None:
+    assert source.marker(1, 2, 9) == []
+    assert source.mutation(b"a", 1) == []
+    (answer,) = source.mutation(b"b", 2)
+    assert (answer.opcode, answer.status, answer.opaque) == (Opcode.DCP_SNAPSHOT_MARKER, 0, source.opaque)
+    assert source.marker(3, 3, 9) == []
+    last, beyond = (struct.pack(">QQIIIHB", seqno, 1, 0, 0, 0, 0, 0) for seqno in (3, 9))
+    stream = {"vbid": 1, "opaque": source.opaque}
+    data = (
+        encode_request(Opcode.DCP_MUTATION, key=b"c", extras=last, **stream)
+        + encode_request(Opcode.DCP_SNAPSHOT_MARKER, extras=struct.pack(">QQI", 4, 4, 1), **stream)
+        + encode_request(Opcode.DCP_MUTATION, key=b"d", extras=beyond, **stream)
+    )
+    assert opcodes(source.peer.send_bytes(data)) == [Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_MUTATION]
+
+
+@rule("CON-24")
+@pytest.mark.parametrize(
+    ("event", "version", "key", "value"),
+    [
+        (0, 0, b"", struct.pack(">QII", 1, 0, 8)),  # no name
+        (0, 0, b"fruit", b"short"),
+        (0, 2, b"fruit", b"no flatbuffer"),
+        (5, 0, b"fruit", struct.pack(">QII", 1, 0, 8)),  # modified, and not as a flatbuffer
+        (2, 0, b"fruit", struct.pack(">QII", 1, 0, 8)),
+        (9, 0, b"fruit", struct.pack(">QII", 1, 0, 8)),
+    ],
+)
+def test_system_events_that_cannot_be_applied(node: Node, event: int, version: int, key: bytes, value: bytes) -> None:
+    source = Source(node, features=USUAL)
+    source.accept()
+    assert source.marker(1, 2) == []
+    extras = struct.pack(">QIB", 1, event, version)
+    assert statuses(source.send(Opcode.DCP_SYSTEM_EVENT, extras=extras, key=key, value=value)) == [Status.EINVAL]
+    assert node.vbucket(1).high_seqno == 0
+    sound = {"extras": struct.pack(">QIB", 1, 0, 0), "key": b"fruit", "value": struct.pack(">QII", 1, 0, 8)}
+    assert source.send(Opcode.DCP_SYSTEM_EVENT, **sound) == []
+    assert node.vbucket(1).high_seqno == 1
+
+
+@rule("CON-25")
+def test_a_vbucket_that_becomes_active_here_loses_its_stream(node: Node, source: Source) -> None:
+    source.snapshot(b"a", start=1)
+    node.set_vbucket(1, ACTIVE)
+    assert statuses(source.marker(2, 2)) == [Status.DCP_STREAM_NOT_FOUND]
+    assert statuses(source.mutation(b"b", 2)) == [Status.DCP_STREAM_NOT_FOUND]
+    assert node.vbucket(1).high_seqno == 1
+
+
+# ---------------------------------------------------------------------------------------------- flow control, silence
+
+
+def test_bytes_are_acknowledged_at_a_fifth_of_the_buffer_or_after_five_seconds(node: Node) -> None:
+    source = Source(node)
+    source.accept()
+    value = bytes(1 << 20)
+    for seqno in range(1, 10):
+        source.marker(seqno, seqno)
+        source.mutation(b"k", seqno, value=value)
+    assert of(source.peer.received, Opcode.DCP_BUFFER_ACK) == []
+    source.marker(10, 10)
+    (ack,) = source.mutation(b"k", 10, value=value)
+    assert int.from_bytes(ack.extras, "big") == sum([44 + 24 + 31 + 1 + len(value)] * 10)
+    source.snapshot(b"small", start=11)
+    node.advance(4.9)
+    assert source.peer.take() == []
+    node.advance(0.2)
+    (ack,) = source.peer.take()
+    assert int.from_bytes(ack.extras, "big") == 44 + 24 + 31 + 5 + 1
+
+
+@rule("CON-12")
+def test_noops_are_answered_and_silence_ends_the_connection(node: Node, source: Source) -> None:
+    (answer,) = source.peer.send(Opcode.DCP_NOOP, opaque=0x81969800)
+    assert (answer.opcode, answer.status, answer.opaque) == (Opcode.DCP_NOOP, 0, 0x81969800)
+    node.advance(359)
+    assert not source.closed
+    node.advance(2)
+    assert source.closed
+
+
+@rule("CON-08")
+def test_expirations_deletions_and_features(node: Node) -> None:
+    source = Source(node, features=(*USUAL, Feature.PRESERVE_TTL), flags=0x20)
+    source.accept()
+    assert source.marker(1, 4) == []
+    assert source.mutation(b"a", 1) == []
+    deletion = {"key": b"\0a", "extras": struct.pack(">QQIB", 2, 2, 1234, 0), "cas": 7}
+    assert source.send(Opcode.DCP_DELETION, **deletion) == []
+    expiration = {"key": b"\0b", "extras": struct.pack(">QQI", 3, 2, 4321), "cas": 8}
+    assert source.send(Opcode.DCP_EXPIRATION, **expiration) == []
+    assert statuses(source.send(Opcode.DCP_EXPIRATION, opaque=1, **expiration)) == [Status.OPAQUE_NO_MATCH]
+    log = node.vbucket(1).log
+    assert [(item.is_deleted, item.delete_time) for key in (b"\0a", b"\0b") if (item := log.get(key))] == [
+        (True, 1234),
+        (True, 4321),
+    ]

@@ -1,0 +1,110 @@
+"""DCP SET_VBUCKET_STATE: what a consumer does with it, and how it differs from the ordinary SET_VBUCKET."""
+
+from __future__ import annotations
+
+import pytest
+
+from dcpstream.wire import Opcode, Status, decode_frame, encode_request, encode_response
+from tests.conformance.harness import ACTIVE, DEAD, PENDING, REPLICA, Node, of
+from tests.conformance.replication import Source
+from tests.conformance.rules import rule
+
+
+@pytest.fixture
+def node() -> Node:
+    node = Node()
+    node.set_vbucket(1, REPLICA)
+    return node
+
+
+@pytest.fixture
+def source(node: Node) -> Source:
+    source = Source(node)
+    source.accept()
+    return source
+
+
+def statuses(frames) -> list[int]:
+    return [frame.status for frame in frames]
+
+
+@rule("SVS-01", "SVS-07")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"extras": b""},
+        {"extras": b"\2\0\0\0"},
+        {"extras": b"\0"},
+        {"extras": b"\5"},
+        {"key": b"k"},
+        {"value": b'{"topology":[["a"]]}'},
+        {"datatype": 1},
+    ],
+)
+def test_another_shape_or_state_is_invalid(source: Source, fields) -> None:
+    assert statuses(source.set_state(PENDING, **fields)) == [Status.EINVAL]
+    assert source.node.vbucket(1).state == REPLICA
+    assert not source.closed
+
+
+@rule("SVS-02")
+def test_the_published_example() -> None:
+    example = bytes.fromhex("805b00000100000000000001deadbeef000000000000000004")
+    assert encode_request(Opcode.DCP_SET_VBUCKET_STATE, opaque=0xDEADBEEF, extras=b"\4") == example
+    assert decode_frame(example).extras == bytes([DEAD])
+
+
+@rule("SVS-03")
+@pytest.mark.parametrize("state", [ACTIVE, REPLICA, PENDING, DEAD])
+def test_the_state_is_applied_and_answered(source: Source, state: int) -> None:
+    answers = source.set_state(state)
+    expected = encode_response(Opcode.DCP_SET_VBUCKET_STATE, opaque=source.opaque)
+    assert [frame.encode() for frame in answers] == [expected]
+    assert source.node.vbucket(1).state == state
+
+
+@rule("SVS-04")
+def test_without_a_stream_or_with_another_opaque(node: Node) -> None:
+    source = Source(node)
+    assert statuses(source.set_state(ACTIVE)) == [Status.KEY_ENOENT]
+    source.accept()
+    assert statuses(source.set_state(ACTIVE, 2)) == [Status.DCP_STREAM_NOT_FOUND]
+    assert statuses(source.set_state(ACTIVE, opaque=0x999)) == [Status.OPAQUE_NO_MATCH]
+    old = Source(node, b"old")
+    node.set_vbucket(3, REPLICA)
+    (request,) = old.negotiate(old.add(3), Status.EINVAL)
+    old.peer.answer(request, value=bytes(7) + b"\1" + bytes(8))
+    assert statuses(old.set_state(ACTIVE, 3, opaque=0x999)) == [Status.KEY_EEXISTS]
+    assert node.vbucket(1).state == node.vbucket(3).state == REPLICA
+
+
+@rule("SVS-05")
+def test_active_by_stream_keeps_the_stream_and_the_branch(node: Node, source: Source) -> None:
+    source.snapshot(b"a", b"b", start=1)
+    log = node.failover_log(1)
+    assert statuses(source.set_state(ACTIVE)) == [Status.SUCCESS]
+    assert node.failover_log(1) == log
+    assert statuses(source.set_state(ACTIVE)) == [Status.SUCCESS]  # the stream is still there
+    assert source.end() == []
+    node.set_doc(1, "own")
+    assert node.vbucket(1).high_seqno == 3
+
+
+@rule("SVS-06")
+def test_a_producer_drops_the_connection(node: Node) -> None:
+    peer = node.producer()
+    peer.stream(2)
+    assert peer.send(Opcode.DCP_SET_VBUCKET_STATE, vbid=2, extras=b"\1") == []
+    assert peer.closed
+
+
+@rule("SVS-08")
+@pytest.mark.parametrize("state", [ACTIVE, PENDING, DEAD])
+def test_the_ordinary_command_closes_the_stream_in_only_when_active(node: Node, source: Source, state: int) -> None:
+    source.snapshot(b"a", start=1)
+    reader = node.producer()
+    reader.stream(1)
+    node.set_vbucket(1, state)
+    assert [frame.extras for frame in of(reader.take(), Opcode.DCP_STREAM_END)] == [b"\0\0\0\2"]
+    expected = [Status.DCP_STREAM_NOT_FOUND] if state == ACTIVE else []
+    assert statuses(source.marker(2, 2)) == expected
