@@ -37,6 +37,9 @@ def borrowed(options: SourceOptions, connect: Callable[[SourceOptions], Cluster]
     except BaseException:
         cluster.close()
         raise
+    if key in _idle:
+        cluster.close()
+        return
     while len(_idle) >= MAX_IDLE_CLUSTERS:
         _idle.pop(next(iter(_idle))).close()
     _idle[key] = cluster

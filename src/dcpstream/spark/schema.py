@@ -12,39 +12,28 @@ from typing import Literal
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from dcpstream.columnar import CHANGE_SCHEMA
+from dcpstream.columnar import change_schema
 
-_SPARK_TYPES: dict[str, t.DataType] = {
-    "key": t.StringType(),
-    "_change_type": t.StringType(),
-    "_commit_version": t.LongType(),
-    "_commit_timestamp": t.TimestampType(),
-    "op": t.StringType(),
-    "scope": t.StringType(),
-    "collection": t.StringType(),
-    "vbucket": t.IntegerType(),
-    "vbuuid": t.StringType(),
-    "seqno": t.LongType(),
-    "rev": t.LongType(),
-    "cas": t.LongType(),
-    "flags": t.IntegerType(),
-    "datatype": t.IntegerType(),
-    "expiry": t.TimestampType(),
-    "xattrs": t.MapType(t.StringType(), t.StringType()),
+_SPARK_TYPES: dict[pa.DataType, t.DataType] = {
+    pa.string(): t.StringType(),
+    pa.binary(): t.BinaryType(),
+    pa.int32(): t.IntegerType(),
+    pa.int64(): t.LongType(),
+    pa.timestamp("us", tz="UTC"): t.TimestampType(),
+    pa.map_(pa.string(), pa.string()): t.MapType(t.StringType(), t.StringType()),
 }
 
 
 def spark_schema(columns: Sequence[str], value_format: Literal["binary", "string"]) -> t.StructType:
     """The StructType of the chosen columns; every column is nullable, because control rows fill only some."""
-    value = t.StringType() if value_format == "string" else t.BinaryType()
-    return t.StructType([t.StructField(name, _SPARK_TYPES.get(name, value)) for name in columns])
+    fields = arrow_schema(columns, value_format)
+    return t.StructType([t.StructField(field.name, _SPARK_TYPES[field.type]) for field in fields])
 
 
 def arrow_schema(columns: Sequence[str], value_format: Literal["binary", "string"]) -> pa.Schema:
     """The Arrow schema that Spark demands for `spark_schema`: plain utf8 and binary, microseconds in UTC."""
-    value = pa.string() if value_format == "string" else pa.binary()
-    fields = [pa.field(name, value if name == "value" else CHANGE_SCHEMA.field(name).type) for name in columns]
-    return pa.schema(fields)
+    schema = change_schema(value_format)
+    return pa.schema([schema.field(name) for name in columns])
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
