@@ -8,11 +8,12 @@ Source: kv_engine daemon/protocol/mcbp/dcp_open_executor.cc, engines/ep/src/dcp/
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from dcpstream.node.dcp_stats import dcp_stats
 from dcpstream.node.replica import Replicas, Takeovers
 from dcpstream.protocol.access import Access
 from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse
@@ -161,29 +162,3 @@ def _may_stream(session: Session, bucket: Bucket, scope_id: int | None, collecti
     if user.may("DcpStream", scope, name):
         return Access.GRANTED
     return Access.DENIED if user.knows(scope, name) else Access.INVISIBLE
-
-
-def dcp_stats(bucket: Bucket) -> Iterator[tuple[str, str]]:
-    """Names and values of the `dcp` group of STAT."""
-    machines = [session.dcp for session in bucket.dcp_sessions.values() if session.dcp is not None]
-    for machine in machines:
-        yield from machine.stats()
-    producers = [machine for machine in machines if isinstance(machine, ProducerConnection)]
-    totals = {
-        "count": len(machines),
-        "producer_count": len(producers),
-        "consumer_count": len(machines) - len(producers),
-        "total_bytes": sum(machine.bytes_sent for machine in producers),
-        "total_uncompressed_data_size": sum(machine.bytes_sent for machine in producers),
-        "total_queue": 0,
-        "queue_fill": 0,
-        "backfill_disk": 0,
-        "backfill_memory": 0,
-        "items_sent": sum(machine.items_sent for machine in producers),
-        "items_remaining": 0,
-        "num_running_backfills": 0,
-        "max_running_backfills": 4096,
-        "dead_conn_count": 0,
-    }
-    for key, value in totals.items():
-        yield f"ep_dcp_{key}", str(value)

@@ -36,13 +36,13 @@ def new_engine(
     config: ClusterConfig,
     random: Random,
     dcp_handler: Callable[[Session, Frame, float], None],
-    dcp_stats: Callable[[Bucket], Iterator[tuple[str, str]]],
+    dcp_stats: Callable[[Bucket, str, str], Iterator[tuple[str, str]] | int],
 ) -> Engine:
     """An engine that knows every command.
 
     Args:
         dcp_handler: answers DCP frames.
-        dcp_stats: keys and values of STAT dcp.
+        dcp_stats: keys and values of a STAT group about DCP connections and its argument, or the status.
     """
     return Engine(
         users,

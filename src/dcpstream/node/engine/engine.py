@@ -39,7 +39,7 @@ class Engine:
         commands: what answers each opcode but those of DCP.
         fast_handlers: gives the direct ways for frequent requests that a session may take in its present state.
         dcp_handler: answers DCP frames.
-        dcp_stats: keys and values of STAT dcp.
+        dcp_stats: keys and values of a STAT group about DCP connections and its argument, or the status.
 
     Attributes:
         now: seconds of the monotonic clock, as last told.
@@ -56,7 +56,7 @@ class Engine:
         commands: CommandTable,
         fast_handlers: Callable[[Session], dict[int, FastHandler]],
         dcp_handler: Callable[[Session, Frame, float], None],
-        dcp_stats: Callable[[Bucket], Iterator[tuple[str, str]]],
+        dcp_stats: Callable[[Bucket, str, str], Iterator[tuple[str, str]] | int],
     ) -> None:
         self.commands = commands
         self.fast_handlers = fast_handlers

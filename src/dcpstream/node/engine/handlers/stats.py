@@ -74,6 +74,9 @@ def _checkpoint(vbucket: VBucket) -> Items:
     yield "num_checkpoint_items", vbucket.high_seqno - vbucket.memory_start_seqno + 1
 
 
+_DCP_GROUPS = ("dcp", "dcpagg", "dcp-vbtakeover")
+"""What is answered by those who know the DCP connections."""
+
 _PER_VBUCKET: dict[str, Callable[[VBucket], Items]] = {
     "vbucket": _vbucket,
     "vbucket-seqno": _vbucket_seqno,
@@ -100,8 +103,8 @@ def _items(session: Session, bucket: Bucket, frame: Frame) -> Items | int:
     group, _, argument = frame.key.decode(errors="replace").partition(" ")
     if group in _PER_VBUCKET:
         return _of_vbuckets(bucket, _PER_VBUCKET[group], argument)
-    if group == "dcp":
-        return session.engine.dcp_stats(bucket)
+    if group in _DCP_GROUPS:
+        return session.engine.dcp_stats(bucket, group, argument)
     if group in ("", "all"):
         return _totals(session, bucket)
     if group == "uuid":
@@ -116,7 +119,7 @@ def _of_vbuckets(bucket: Bucket, describe: Callable[[VBucket], Items], argument:
         if not argument.isdigit():
             return Status.EINVAL
         one = bucket.vbucket(int(argument))
-        if one is None:
+        if one is None or (one.state is VbucketState.DEAD and describe is _vbucket_seqno):
             return Status.NOT_MY_VBUCKET
         chosen = [one]
     return (

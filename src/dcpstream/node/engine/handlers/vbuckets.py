@@ -61,12 +61,22 @@ def get_all_vb_seqnos(session: Session, frame: Frame) -> None:
     elif not session.has_collections:
         # Without collections a client sees the default collection only, so its seqnos are those of that one.
         collection_id = 0
-    pairs = [
-        (vbucket.vbid, vbucket.high_seqno if collection_id is None else vbucket.high_seqno_of((collection_id,)))
-        for vbucket in bucket.vbuckets
-        if vbucket is not None and vbucket.state in wanted
-    ]
+    chosen = [vbucket for vbucket in bucket.vbuckets if vbucket is not None and vbucket.state in wanted]
+    if collection_id is None:
+        pairs = [(vbucket.vbid, _reported_seqno(vbucket)) for vbucket in chosen]
+    else:
+        pairs = [(vbucket.vbid, vbucket.high_seqno_of((collection_id,))) for vbucket in chosen]
+        if collection_id:
+            # Only the default collection is there without an event that says so.
+            pairs = [(vbid, seqno) for vbid, seqno in pairs if seqno]
     session.respond(frame, value=encode_vbucket_seqnos(pairs))
+
+
+def _reported_seqno(vbucket: VBucket) -> int:
+    """The high seqno; of a copy that receives a snapshot the snapshot's end, which is where its source stands."""
+    if vbucket.state is not VbucketState.ACTIVE and vbucket.received is not None:
+        return max(vbucket.high_seqno, vbucket.received.end_seqno)
+    return vbucket.high_seqno
 
 
 def observe_seqno(session: Session, frame: Frame) -> None:
