@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["dcp_stats", "handle_dcp"]
 
+CLUSTER_MANAGER = "@ns_server"
+"""The user whose streams begin also when memory is short."""
+
 _NOT_OPEN = Refusal(Status.EINVAL, "The command can only be sent on a DCP connection")
 _BAD_DATATYPE = Refusal(Status.EINVAL, "Request datatype invalid")
 _WARMING_UP = Refusal(Status.TMPFAIL, "The bucket is still being loaded")
@@ -127,7 +130,7 @@ def _machine(
 ) -> ProducerConnection | ConsumerConnection:
     if request.is_producer:
         takeovers = Takeovers(bucket, session.engine)
-        return ProducerConnection(
+        producer = ProducerConnection(
             name,
             request.flags,
             session.features,
@@ -136,6 +139,8 @@ def _machine(
             takeovers=takeovers,
             access=partial(_may_stream, session, bucket),
         )
+        producer.is_internal = session.user is not None and session.user.name == CLUSTER_MANAGER
+        return producer
     return ConsumerConnection(
         name,
         Replicas(bucket, session.engine),

@@ -52,6 +52,11 @@ class Replicas:
         return self._bucket.store.has_room
 
     @property
+    def is_short_of_memory(self) -> bool:
+        """Whether nothing more should be read for streams."""
+        return self._bucket.is_short_of_memory
+
+    @property
     def unix_s(self) -> int:
         """Seconds since 1970."""
         return self._engine.unix_s
@@ -123,6 +128,7 @@ class Replicas:
         if vbucket.state == state:
             return
         vbucket.set_state(state, self._engine.random, is_takeover=True)
+        self._bucket.catch_up(vbucket)
         self._bucket.tell_state_changed(vbucket.vbid, self._engine.now)
         self._engine.topology_changed(self._bucket)
 

@@ -20,6 +20,7 @@ from dcpstream.wire import OpenFlag, Status
 
 __all__ = ["CONTROLS", "ControlAnswer", "ProducerSettings", "apply_control"]
 
+MARKER_WITH_PURGE_SEQNO = "2.2"
 _UNSIGNED = re.compile(rb"\s*\+?([0-9]{1,20})\s*")
 
 
@@ -32,7 +33,9 @@ class ProducerSettings:
         has_snappy: whether HELLO granted snappy.
         has_cache_transfer: whether the bucket permits to send what it has cached.
         buffer_bytes: consumer's buffer, 0 = no flow control.
-        out_of_order: "", "true" or "true_with_seqno_advanced"; kept, and out-of-order snapshots are never sent.
+        out_of_order: "", "true" or "true_with_seqno_advanced".
+        max_marker_version: "2.2" for a client of 8.0; a recorded 7.2 server does not know the control, so that only
+            code can set it.
         The others are named as their controls.
     """
 
@@ -56,6 +59,7 @@ class ProducerSettings:
     deleted_user_xattrs: bool = False
     v7_status_codes: bool = False
     flatbuffers_system_events: bool = False
+    max_marker_version: str = ""
 
     @property
     def is_sync_replication(self) -> bool:

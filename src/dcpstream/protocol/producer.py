@@ -25,7 +25,7 @@ from types import MappingProxyType
 
 from dcpstream.protocol.access import StreamAccess, everything, refusal_of
 from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse, stream_id_of
-from dcpstream.protocol.controls import ProducerSettings, apply_control
+from dcpstream.protocol.controls import MARKER_WITH_PURGE_SEQNO, ProducerSettings, apply_control
 from dcpstream.protocol.flow_control import ProducerWindow
 from dcpstream.protocol.noop import DEFAULT_IDLE_TIMEOUT_S, NoopTimer
 from dcpstream.protocol.producer_stats import connection_stats
@@ -79,6 +79,9 @@ class ProducerLimits:
 
 DEFAULT_LIMITS = ProducerLimits()
 
+TURN_FACTORS: Mapping[str, float] = MappingProxyType({"high": 10.0, "medium": 1.0, "low": 0.2})
+"""What `set_priority` does to a stream's turn: 50, 5 and 1 in the server, which counts messages."""
+
 _STREAM_FLAGS = int(
     StreamFlag.TAKEOVER
     | StreamFlag.DISK_ONLY
@@ -87,9 +90,8 @@ _STREAM_FLAGS = int(
     | StreamFlag.STRICT_VBUUID
     | StreamFlag.FROM_LATEST
     | StreamFlag.IGNORE_PURGED_TOMBSTONES
-    | StreamFlag.CACHE_TRANSFER
 )
-_WITH_CACHE_TRANSFER = int(StreamFlag.CACHE_TRANSFER | StreamFlag.TAKEOVER | StreamFlag.ACTIVE_ONLY)
+"""A recorded 7.2 server does not know of the transfer of cached values, which is newer."""
 
 _NEEDS_XERROR = frozenset((Status.EACCESS, Status.NO_BUCKET, Status.AUTH_STALE, Status.DCP_STREAMID_INVALID))
 _NO_STREAMS: Mapping[int | None, ProducerStream] = MappingProxyType({})
@@ -112,6 +114,7 @@ class ProducerConnection:
 
     Attributes:
         close_reason: why the connection must be closed now, or None.
+        is_internal: the client is the cluster manager, whose streams begin also when memory is short.
         settings: what the client's controls said.
         window: the consumer's buffer.
         drops_when_stuck: whether a buffer that stays full ends the connection.
@@ -136,6 +139,7 @@ class ProducerConnection:
         self.source = source
         self.limits = limits
         self.close_reason: str | None = None
+        self.is_internal = False
         self.settings = ProducerSettings(
             open_flags=open_flags,
             has_snappy=Feature.SNAPPY in features or Feature.SNAPPY_EVERYWHERE in features,
@@ -237,7 +241,7 @@ class ProducerConnection:
         request = decode_message(frame)
         assert isinstance(request, StreamRequest), "the shape was checked"
         flags = request.flags
-        if flags & ~_STREAM_FLAGS or (flags & StreamFlag.CACHE_TRANSFER and flags & ~_WITH_CACHE_TRANSFER):
+        if flags & ~_STREAM_FLAGS:
             self._refuse(frame, _BAD_FLAGS)
             return
         if frame.value and not self.has_collections:
@@ -277,7 +281,8 @@ class ProducerConnection:
             has_stream=existing is not None and existing.end_reason is None,
             filter_high_seqno=None if ids is None or view is None else view.high_seqno_of(ids),
             client_purge_seqno=found.client_purge_seqno,
-            can_send_seqno_advanced=self.has_collections,
+            can_send_seqno_advanced=self.has_collections and not self._is_everything_visible,
+            is_short_of_memory=self.source.is_short_of_memory and not self.is_internal,
             is_receiving_initial_snapshot=view is not None and view.is_receiving_initial_snapshot,
         )
         if isinstance(decision, Refuse):
@@ -305,6 +310,10 @@ class ProducerConnection:
             found,
             self._form(found),
             has_marker_v2=self.settings.is_sync_replication,
+            has_marker_v22=self.settings.max_marker_version == MARKER_WITH_PURGE_SEQNO,
+            out_of_order=self.settings.out_of_order,
+            has_cursor_dropping=self.settings.cursor_dropping,
+            is_everything_visible=self._is_everything_visible,
             access=self._access,
         )
         self._streams.setdefault(stream.vbid, {})[stream.stream_id] = stream
@@ -313,6 +322,11 @@ class ProducerConnection:
             self._takeovers[stream.opaque] = stream, self.last_received_at + self.limits.takeover_s
         self._answer(frame, value=encode_failover_log(view.failover_log))
         self._queue(stream)
+
+    @property
+    def _is_everything_visible(self) -> bool:
+        """Whether a stream of everything would be left nothing out: no prepare, no event."""
+        return self.settings.sync_writes and self.settings.flatbuffers_system_events
 
     def _form(self, wanted: StreamFilter) -> StreamForm:
         """How the messages of a stream look; fixed when the stream is made."""
@@ -330,6 +344,8 @@ class ProducerConnection:
             snappy="force" if settings.force_value_compression else snappy,
             stream_id=wanted.stream_id,
             collection_ids=wanted.collection_ids,
+            scope_id=wanted.scope_id,
+            flatbuffer_events=settings.flatbuffers_system_events,
             user_xattrs_on_delete=settings.deleted_user_xattrs,
         )
 
@@ -416,7 +432,7 @@ class ProducerConnection:
             made += len(piece)
         ready, window = self._ready, self.window
         is_sequential = self.settings.backfill_order == "sequential"
-        turn_bytes = min(self.limits.turn_bytes, max_bytes)
+        turn_bytes = min(int(self.limits.turn_bytes * TURN_FACTORS[self.settings.priority]), max_bytes)
         enough = enough_of(max_bytes)
         while ready and made < enough:
             credit = window.credit_bytes

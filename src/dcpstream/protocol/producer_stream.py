@@ -25,24 +25,28 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import Enum
 from types import MappingProxyType
 
 from dcpstream.errors import LocalProtocolError, StoreError
 from dcpstream.model import VbucketState
 from dcpstream.protocol.access import StreamAccess, everything, refusal_of
+from dcpstream.protocol.live_filter import LiveFilter
 from dcpstream.protocol.rollback import Accept
 from dcpstream.protocol.source import HistorySource, VBucketView
 from dcpstream.protocol.stream_filter import StreamFilter
 from dcpstream.wire import (
     HEADER,
     HEADER_BYTES,
+    BlockKind,
     Magic,
     MarkerFlag,
     Opcode,
     StreamEndReason,
     StreamFlag,
     StreamForm,
+    events_of,
     render,
 )
 
@@ -52,6 +56,7 @@ Buffer = bytes | bytearray | memoryview
 
 _MARKER = struct.Struct(">QQI")
 _MARKER_V2 = struct.Struct(">QQIQQ")
+_MARKER_V22 = struct.Struct(">QQIQQQQ")
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 
@@ -60,6 +65,10 @@ _FROM_DISK = int(MarkerFlag.DISK | MarkerFlag.CHECKPOINT)
 _FROM_MEMORY = int(MarkerFlag.MEMORY)
 _ACK = int(MarkerFlag.ACK)
 _NEW_CHECKPOINT = int(MarkerFlag.MEMORY | MarkerFlag.CHECKPOINT)
+
+_OSO_START, _OSO_END = _U32.pack(1), _U32.pack(2)
+OUT_OF_ORDER_WITH_END = "true_with_seqno_advanced"
+"""Of `enable_out_of_order_snapshots`: the client wants to know how far the snapshot reached."""
 
 SMALL_REST_BYTES = 32 * 1024
 """Room of at most this size that is left of a much larger one is not filled."""
@@ -114,6 +123,11 @@ class ProducerStream:
         wanted: its collections and stream id.
         form: how its messages look.
         has_marker_v2: markers in version 2.0, for a replica that takes part in durable writes.
+        has_marker_v22: markers of disk snapshots in version 2.2, which tell the purge seqno.
+        out_of_order: "", or what `enable_out_of_order_snapshots` said: the first disk snapshot of a single collection
+            may come without order.
+        has_cursor_dropping: what left memory before the stream read it is read from disk; else memory waits for it.
+        is_everything_visible: the stream hides nothing, so a SEQNO_ADVANCED is never due.
         access: what the user may stream, asked again before each marker.
 
     Attributes:
@@ -130,12 +144,17 @@ class ProducerStream:
     __slots__ = (
         "_access",
         "_checkpoint_seqno",
+        "_filter",
         "_handover_state",
+        "_has_cursor_dropping",
         "_has_marker_v2",
+        "_has_marker_v22",
         "_ignores_purge",
         "_is_disk_only",
+        "_is_everything_visible",
         "_is_first_marker",
-        "_known_manifest_uid",
+        "_is_out_of_order",
+        "_out_of_order",
         "_purge_seqno",
         "_skipped",
         "_snapshot_base",
@@ -174,6 +193,10 @@ class ProducerStream:
         form: StreamForm,
         *,
         has_marker_v2: bool = False,
+        has_marker_v22: bool = False,
+        out_of_order: str = "",
+        has_cursor_dropping: bool = True,
+        is_everything_visible: bool = False,
         access: StreamAccess = everything,
     ) -> None:
         self.view = view
@@ -196,10 +219,15 @@ class ProducerStream:
         self.bytes_sent = 0
         self._source = source
         self._has_marker_v2 = has_marker_v2
+        self._has_marker_v22 = has_marker_v22
+        self._has_cursor_dropping = has_cursor_dropping
+        self._is_everything_visible = is_everything_visible
+        self._out_of_order = out_of_order
+        self._is_out_of_order = False
+        self._filter = LiveFilter(wanted, source.manifest)
         self._access = access
         self._is_disk_only = bool(flags & StreamFlag.DISK_ONLY)
         self._ignores_purge = bool(flags & StreamFlag.IGNORE_PURGED_TOMBSTONES)
-        self._known_manifest_uid = source.manifest.uid
         self._purge_seqno = view.purge_seqno
         self._is_first_marker = True
         self._checkpoint_seqno: int | None = None
@@ -336,15 +364,18 @@ class ProducerStream:
         if self._access is not everything and refusal_of(self.wanted, self._access, 0) is not None:
             self.end(StreamEndReason.LOST_PRIVILEGES if self.form.collections else StreamEndReason.OK)
             return b""
-        memory_start = view.memory_start_seqno
-        is_disk = is_disk_only or (self.state is StreamState.PENDING and position + 1 < memory_start)
-        is_split = self._checkpoint_seqno is not None and position + 1 < memory_start <= limit
-        if is_split and not is_disk and self.form.collections:
-            limit = memory_start - 1  # what is left of the checkpoint before comes in a snapshot of its own
+        is_disk = is_disk_only or self._is_out_of_memory(position)
+        if not is_disk and self.form.collections:
+            boundary = view.checkpoint_after(position + 1)
+            if boundary is not None and boundary <= limit:
+                limit = boundary - 1  # each checkpoint comes in a snapshot of its own
         if view.state is VbucketState.REPLICA and not is_disk_only:
             limit = max(limit, view.snapshot.end_seqno)  # a replica's snapshot is consistent at its end only
         end = limit
         if not self.form.collections and limit <= view.high_seqno:
+            if not self._has_default_collection:
+                self.end(StreamEndReason.OK)  # a client that does not know of collections is not told more
+                return b""
             visible = view.high_seqno_of((0,))
             if visible <= position:
                 self.last_read_seqno = limit
@@ -355,8 +386,50 @@ class ProducerStream:
             self._go(StreamState.BACKFILLING)
         else:
             self._go_sending()
+            if self._is_passed_over(position, limit):
+                self.last_read_seqno = limit
+                return b""
         self._snapshot_end, self._snapshot_limit, self._snapshot_base = end, limit, position
-        return self._marker(position, end, is_disk=is_disk, memory_start=memory_start)
+        if is_disk and self._may_come_out_of_order():
+            self._is_out_of_order, self._is_first_marker = True, False
+            self.last_snapshot_end = end
+            return self._request(Opcode.DCP_OSO_SNAPSHOT, _OSO_START)
+        return self._marker(position, end, is_disk=is_disk)
+
+    def _is_out_of_memory(self, position: int) -> bool:
+        """Whether what follows is no longer in memory; a stream that reads from memory keeps what it has not read.
+
+        Unless it is so slow that the server takes its place in memory away, which ends nothing but its haste.
+        """
+        if self.state is StreamState.PENDING:
+            return position + 1 < self.view.memory_start_seqno
+        return self.state is StreamState.IN_MEMORY and self._has_cursor_dropping and position < self.view.evicted_seqno
+
+    def _is_passed_over(self, position: int, limit: int) -> bool:
+        """Whether a snapshot from memory has nothing for this stream, which then is told nothing of it.
+
+        A client that resumed is told once, for it may be inside of a snapshot whose end it waits for.
+        """
+        numbers = self._filter.numbers(self._source.manifest)
+        if numbers is None or not self.form.collections or limit > self.view.high_seqno:
+            return False
+        is_resumed = self._is_first_marker and self.accepted.start_seqno > 0
+        return not is_resumed and self.view.high_seqno_of(numbers) <= position
+
+    def _may_come_out_of_order(self) -> bool:
+        """Whether the snapshot that begins may be one without order: the first, from 0, of a single collection."""
+        ids = self._filter.collection_ids
+        return (
+            bool(self._out_of_order)
+            and self._is_first_marker
+            and self.accepted.start_seqno == 0
+            and ids is not None
+            and len(ids) == 1
+        )
+
+    @property
+    def _has_default_collection(self) -> bool:
+        return any(item.collection_id == 0 for _, item in self._source.manifest.collections())
 
     def _go_sending(self) -> None:
         """What comes now is from memory."""
@@ -370,23 +443,26 @@ class ProducerStream:
         self._go(StreamState.TAKEOVER_WAIT)
         return self._request(Opcode.DCP_SET_VBUCKET_STATE, bytes((self._handover_state,)))
 
-    def _marker(self, position: int, end: int, *, is_disk: bool, memory_start: int) -> bytes:
-        if is_disk:
-            flags = _FROM_DISK
-        else:
+    def _marker(self, position: int, end: int, *, is_disk: bool) -> bytes:
+        start, flags = position + 1, _FROM_DISK
+        if not is_disk:
             flags = _FROM_MEMORY
-            is_new_checkpoint = self._checkpoint_seqno is None or self._checkpoint_seqno < memory_start <= position + 1
-            if is_new_checkpoint:
+            checkpoint = self.view.checkpoint_at(start)
+            if self._checkpoint_seqno is None or self._checkpoint_seqno < checkpoint:
                 flags = _NEW_CHECKPOINT
-                self._checkpoint_seqno = memory_start
+                self._checkpoint_seqno = checkpoint
+                if checkpoint:  # what was passed over in it belongs to its first snapshot
+                    start = max(checkpoint, self.last_snapshot_end + 1)
             if self.is_takeover:
                 flags |= _ACK
                 self._unanswered_markers += 1
-        start = position + 1
         if self._is_first_marker:
             start = self.accepted.snapshot_start
             self._is_first_marker = False
         self.last_snapshot_end = end
+        if self._has_marker_v22 and is_disk:
+            value = _MARKER_V22.pack(start, end, flags, end, 0, self.view.purge_seqno, 0)
+            return self._request(Opcode.DCP_SNAPSHOT_MARKER, b"\2", value)
         if self._has_marker_v2:
             return self._request(Opcode.DCP_SNAPSHOT_MARKER, b"\0", _MARKER_V2.pack(start, end, flags, end, 0))
         return self._request(Opcode.DCP_SNAPSHOT_MARKER, _MARKER.pack(start, end, flags))
@@ -401,6 +477,10 @@ class ProducerStream:
         block = view.read(self.last_read_seqno, end, snapshot_end=end, max_bytes=max_bytes)
         if not block.count:
             return None if view.high_seqno < end else self._close_snapshot()
+        if block.kinds & BlockKind.SYSTEM_EVENT:
+            self._filter.coming(events_of(block, 0, block.count))
+            if self._filter.collection_ids != self.form.collection_ids:
+                self.form = replace(self.form, collection_ids=self._filter.collection_ids)
         rendered = render(block, self.opaque, self.form, 0, credit)
         self.last_read_seqno = int(block.seqnos[rendered.next_index - 1])
         self.messages_sent += rendered.messages
@@ -411,9 +491,14 @@ class ProducerStream:
         elif rendered.messages:
             self.last_sent_seqno = _last_seqno(rendered.data)
         self._skipped = 0 if rendered.messages else self._skipped + rendered.next_index
-        if self.last_read_seqno >= end and self.last_sent_seqno >= end:
+        self._filter.passed(events_of(block, 0, rendered.next_index))
+        if self._filter.is_over:
+            self.end(StreamEndReason.FILTER_EMPTY if self.form.collections else StreamEndReason.OK)
+        elif self._is_out_of_order:
+            pass  # its end is a message of its own
+        elif self.last_read_seqno >= end and self.last_sent_seqno >= end:
             self._snapshot_done()
-        elif self._skipped >= SKIPPED_MESSAGES_MAX and self.last_read_seqno < end:
+        elif self._skipped >= SKIPPED_MESSAGES_MAX and self.last_read_seqno < end and self.form.collections:
             return self._advanced(self.last_read_seqno)
         return rendered.data
 
@@ -421,35 +506,30 @@ class ProducerStream:
         """Whether a filtered stream can spare itself the reading."""
         if self.last_read_seqno >= end:
             return True
-        ids, view = self.wanted.collection_ids, self.view
-        if ids is None or self.wanted.scope_id is not None or end > view.high_seqno:
+        numbers, view = self._filter.numbers(self._source.manifest), self.view
+        if numbers is None or end > view.high_seqno:
             return False
-        return view.high_seqno_of(ids) <= self.last_read_seqno
+        return view.high_seqno_of(numbers) <= self.last_read_seqno
 
     def _close_snapshot(self) -> Buffer:
         """All of the snapshot was read; say so if its last message was not for this stream."""
         end = self._snapshot_end
         assert end is not None, "a snapshot is under way"
+        has_gap = self.last_sent_seqno < end and self.form.collections and not self._is_everything_visible
+        if self._is_out_of_order:
+            has_gap &= self._out_of_order == OUT_OF_ORDER_WITH_END
+        piece = self._advanced(end) if has_gap else b""
+        if self._is_out_of_order:
+            self._is_out_of_order = False
+            piece += self._request(Opcode.DCP_OSO_SNAPSHOT, _OSO_END)
         self._snapshot_done()
-        if self.last_sent_seqno < end and self.form.collections and self.wanted.collection_ids is not None:
-            return self._advanced(end)
-        return b""
+        return piece
 
     def _snapshot_done(self) -> None:
         self.last_read_seqno = self._snapshot_limit
         self._snapshot_end = None
         if self.is_backfilling and not self._is_disk_only:
             self._go_sending()
-        self._check_filter()
-
-    def _check_filter(self) -> None:
-        """End the stream once every collection of its filter is gone."""
-        ids, manifest = self.wanted.collection_ids, self._source.manifest
-        if ids is None or manifest.uid == self._known_manifest_uid:
-            return
-        self._known_manifest_uid = manifest.uid
-        if not ids & {item.collection_id for _, item in manifest.collections()}:
-            self.end(StreamEndReason.FILTER_EMPTY if self.form.collections else StreamEndReason.OK)
 
     def _advanced(self, seqno: int) -> bytes:
         self._skipped = 0

@@ -65,6 +65,19 @@ class VBucketView(Protocol):
         ...
 
     @property
+    def evicted_seqno(self) -> int:
+        """Everything up to here left memory to make room, whether or not every stream had read it; 0 if nothing."""
+        ...
+
+    def checkpoint_at(self, seqno: int) -> int:
+        """First seqno of the checkpoint that `seqno` is in, as far as that is remembered; 0 if not."""
+        ...
+
+    def checkpoint_after(self, seqno: int) -> int | None:
+        """First seqno of the next checkpoint above `seqno`; None if there is none, or it is not remembered."""
+        ...
+
+    @property
     def snapshot(self) -> SnapshotRange:
         """On a replica the snapshot that it receives now; on an active vbucket high_seqno to high_seqno."""
         ...
@@ -98,6 +111,11 @@ class HistorySource(Protocol):
     @property
     def manifest(self) -> Manifest:
         """Its scopes and collections."""
+        ...
+
+    @property
+    def is_short_of_memory(self) -> bool:
+        """Whether no stream may begin, because nothing more is to be read into memory now."""
         ...
 
     def vbucket(self, vbid: int) -> VBucketView | None:

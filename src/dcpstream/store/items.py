@@ -91,11 +91,6 @@ def read_item(data: Buffer, at: int = 0) -> StoredItem:
     return StoredItem(key, value, datatype, 0, 0, cas, rev_seqno, seqno, True, delete_time)
 
 
-def events_of_scope(scope_id: int) -> int:
-    """What stands for the collection of a scope's own events, which belong to none: a number that no collection has."""
-    return -1 - scope_id
-
-
 def is_collection_end(data: Buffer) -> bool:
     """Whether a stored system event is the end of a collection."""
     return data[1] == Opcode.DCP_SYSTEM_EVENT and _SYSTEM_EVENT.unpack_from(data, HEADER_BYTES)[1] == _END_COLLECTION

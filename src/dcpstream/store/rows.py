@@ -20,9 +20,10 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from dcpstream.store.items import SCOPE_EVENT, SYSTEM_COLLECTION, events_of_scope
+from dcpstream.store.items import SCOPE_EVENT, SYSTEM_COLLECTION
 from dcpstream.wire.block import BlockKind
 from dcpstream.wire.keys import leb128_decode, leb128_encode
+from dcpstream.wire.system_events import events_of_scope
 
 
 def _import_numpy() -> Any:

@@ -140,7 +140,13 @@ from dcpstream.wire.layout import (
     decode_message,
 )
 from dcpstream.wire.status import STATUS_ERRORS, Status, status_error
-from dcpstream.wire.system_events import CollectionEvent, encode_stored_event, flatbuffer_of, read_event
+from dcpstream.wire.system_events import (
+    CollectionEvent,
+    encode_stored_event,
+    events_of_scope,
+    flatbuffer_of,
+    read_event,
+)
 from dcpstream.wire.values import (
     decode_failover_log,
     decode_vbucket_seqnos,
@@ -279,6 +285,7 @@ __all__ = [
     "encode_vbucket_seqnos",
     "encode_xattrs",
     "events_of",
+    "events_of_scope",
     "flatbuffer_of",
     "frame_kinds",
     "frame_length",

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from dcpstream.wire.codes import Magic, Opcode, SystemEventId
 from dcpstream.wire.frames import HEADER
 
-__all__ = ["CollectionEvent", "encode_stored_event", "flatbuffer_of", "read_event"]
+__all__ = ["CollectionEvent", "encode_stored_event", "events_of_scope", "flatbuffer_of", "read_event"]
 
 _EXTRAS = struct.Struct(">QIB")
 _COLLECTION = struct.Struct(">QII")
@@ -48,6 +48,11 @@ class CollectionEvent(NamedTuple):
     def is_of_scope(self) -> bool:
         """Whether it is about a scope."""
         return self.event in _OF_SCOPE
+
+
+def events_of_scope(scope_id: int) -> int:
+    """What stands for the collection of a scope's own events, which belong to none: a number that no collection has."""
+    return -1 - scope_id
 
 
 def encode_stored_event(event: CollectionEvent, *, vbid: int, by_seqno: int) -> bytes:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 
 from dcpstream.model import FailoverLog, Manifest, SnapshotRange, VbucketState
+from dcpstream.store import index_key
+from dcpstream.store.rows import collection_of
 from dcpstream.wire import (
     EMPTY_BLOCK,
     Frame,
@@ -10,8 +12,8 @@ from dcpstream.wire import (
     decode_frame,
     encode_request,
     encode_stored_deletion,
+    encode_stored_event,
     encode_stored_mutation,
-    leb128_decode,
     leb128_encode,
 )
 
@@ -33,6 +35,8 @@ class ListVBucket:
     gap: int = 1
     reads: int = 0
     is_receiving_initial_snapshot: bool = False
+    evicted_seqno: int = 0
+    checkpoints: list = field(default_factory=list)
 
     @property
     def high_seqno(self):
@@ -48,7 +52,7 @@ class ListVBucket:
 
     def high_seqno_of(self, collection_ids):
         wanted = set(collection_ids)
-        return max((seqno for seqno, key, _ in self.rows if leb128_decode(key)[0] in wanted), default=0)
+        return max((seqno for seqno, key, _ in self.rows if collection_of(key) in wanted), default=0)
 
     def set(self, key, value=b"v", *, collection_id=0, datatype=0, **fields):
         full_key, seqno = leb128_encode(collection_id) + key, self.high_seqno + self.gap
@@ -65,8 +69,23 @@ class ListVBucket:
         self.rows.append((seqno, full_key, frame))
         return seqno
 
+    def event(self, event):
+        seqno = self.high_seqno + self.gap
+        if not event.is_of_scope:
+            self.new_checkpoint()
+        frame = encode_stored_event(event, vbid=self.vbid, by_seqno=seqno)
+        self.rows.append((seqno, index_key(frame), frame))
+        return seqno
+
     def new_checkpoint(self):
         self.memory_start_seqno = self.high_seqno + 1
+        self.checkpoints.append(self.memory_start_seqno)
+
+    def checkpoint_at(self, seqno):
+        return max((start for start in (*self.checkpoints, self.memory_start_seqno) if start <= seqno), default=0)
+
+    def checkpoint_after(self, seqno):
+        return min((start for start in self.checkpoints if start > seqno), default=None)
 
     def newest(self, after, end, snapshot_end):
         """Rows of after < seqno <= end that nothing up to `snapshot_end` supersedes."""
@@ -90,6 +109,7 @@ class ListSource:
         self.vbuckets = {vbucket.vbid: vbucket for vbucket in vbuckets}
         self.manifest = manifest
         self.vbucket_count = 1024
+        self.is_short_of_memory = False
 
     def vbucket(self, vbid):
         return self.vbuckets.get(vbid)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from dcpstream.store import index_key
-from dcpstream.store.items import events_of_scope, read_item, read_meta
+from dcpstream.store.items import read_item, read_meta
 from dcpstream.store.rows import collection_of
-from dcpstream.wire import SystemEvent, SystemEventId, encode_stored_deletion, encode_stored_mutation
+from dcpstream.wire import (
+    SystemEvent,
+    SystemEventId,
+    encode_stored_deletion,
+    encode_stored_mutation,
+    events_of_scope,
+)
 
 ID = (8).to_bytes(4, "big")
 

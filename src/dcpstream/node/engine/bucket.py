@@ -83,10 +83,14 @@ class Bucket:
                 known = vbucket.manifest
                 if known is not None and id(known) not in steps:
                     steps[id(known)] = collections.events_between(known, manifest)
-                self.catch_up(vbucket, None if known is None else steps[id(known)])
+                self._take_in(vbucket, None if known is None else steps[id(known)])
 
-    def catch_up(self, vbucket: VBucket, events: list[CollectionEvent] | None = None) -> None:
+    def catch_up(self, vbucket: VBucket) -> None:
         """Tell an active vbucket's history what it does not know of the manifest yet."""
+        if vbucket.is_active and self.manifest.uid and vbucket.manifest is not self.manifest:
+            self._take_in(vbucket, None)
+
+    def _take_in(self, vbucket: VBucket, events: list[CollectionEvent] | None) -> None:
         manifest = self.manifest
         if events is None:
             events = collections.events_between(collections.manifest_in(vbucket), manifest)
@@ -138,8 +142,7 @@ class Bucket:
         elif vbucket.state != state:
             vbucket.set_state(state, self._random)
             self.tell_state_changed(vbid, now)
-        if vbucket.is_active and vbucket.manifest is not self.manifest and self.manifest.uid:
-            self.catch_up(vbucket)
+        self.catch_up(vbucket)
         vbucket.topology = topology
 
     def delete_vbucket(self, vbid: int, now: float) -> None:

@@ -175,6 +175,12 @@ class VBucket:
         if not self._checkpoints or self._checkpoints[-1] < start:
             self._checkpoints.append(start)
 
+    def checkpoint_at(self, seqno: int) -> int:
+        """Where the checkpoint begins that `seqno` is in, as far as that is remembered."""
+        if self.memory_start_seqno <= seqno:
+            return self.memory_start_seqno
+        return next((start for start in reversed(self._checkpoints) if start <= seqno), 0)
+
     def checkpoint_after(self, seqno: int) -> int | None:
         """Where the next checkpoint above `seqno` begins, as far as that is remembered."""
         return next((start for start in self._checkpoints if start > seqno), None)

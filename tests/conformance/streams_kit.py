@@ -1,0 +1,159 @@
+"""What the tests of streams share: readings of frames, manifests, purges."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Mapping
+
+from dcpstream.wire import Frame, Opcode, StreamEndReason, decode_message, leb128_encode
+from tests.conformance.harness import Node, Peer
+
+FRUIT, VEG = 8, 0xA
+FRUIT_KEY, VEG_KEY = leb128_encode(FRUIT), leb128_encode(VEG)
+VEG_SCOPE = 9
+DEFAULT = {"name": "_default", "uid": "0"}
+
+FROM_MEMORY, FROM_DISK, CHECKPOINT = 1, 2, 4
+FIRST, LATER, DISK = FROM_MEMORY | CHECKPOINT, FROM_MEMORY, FROM_DISK | CHECKPOINT
+
+_NAMES = {
+    Opcode.DCP_STREAM_END: "end",
+    Opcode.DCP_SEQNO_ADVANCED: "advanced",
+    Opcode.DCP_OSO_SNAPSHOT: "oso",
+    Opcode.DCP_SET_VBUCKET_STATE: "state",
+}
+
+
+def seqno_of(frame: Frame) -> int:
+    """The seqno of a message that has one: all have it first in their extras."""
+    return int.from_bytes(frame.extras[:8], "big")
+
+
+def read(frames: Iterable[Frame]) -> list[object]:
+    """Frames as tests compare them.
+
+    Answers as ("answer", status), markers as (start, end, flags), data as the seqno, system events as
+    ("event", seqno, kind), all else as (name, number).
+    """
+    out: list[object] = []
+    for frame in frames:
+        if frame.is_response:
+            out.append(("answer", frame.status))
+        elif frame.opcode == Opcode.DCP_SNAPSHOT_MARKER:
+            body = frame.extras if len(frame.extras) == 20 else frame.value
+            out.append(struct.unpack_from(">QQI", body))
+        elif frame.opcode == Opcode.DCP_SYSTEM_EVENT:
+            out.append(("event", seqno_of(frame), int.from_bytes(frame.extras[8:12], "big")))
+        elif frame.opcode in _NAMES:
+            out.append((_NAMES[Opcode(frame.opcode)], int.from_bytes(frame.extras, "big")))
+        else:
+            out.append(seqno_of(frame))
+    return out
+
+
+def answer(frames: list[Frame]) -> tuple[int, bytes]:
+    """Status and value of the only answer among the frames."""
+    found = [frame for frame in frames if frame.is_response]
+    assert len(found) == 1, frames
+    return found[0].status, found[0].value
+
+
+def sent(frames: list[Frame]) -> list[object]:
+    """What came after a STREAM_REQ that was accepted."""
+    assert frames, "nothing came"
+    assert answer(frames)[0] == 0, frames[0]
+    return read(frames[1:])
+
+
+def end(reason: StreamEndReason = StreamEndReason.OK) -> tuple[str, int]:
+    """A STREAM_END as `read` shows it."""
+    return "end", int(reason)
+
+
+def manifest(uid: int, *scopes: Mapping[str, object], default: Iterable[Mapping[str, object]] = ()) -> bytes:
+    """The value of a SET_COLLECTIONS: the default scope with its collection and others, and more scopes."""
+    first = DEFAULT | {"collections": [DEFAULT, *default]}
+    return json.dumps({"uid": f"{uid:x}", "scopes": [first, *scopes]}).encode()
+
+
+def collection(name: str, number: int, **more: object) -> dict[str, object]:
+    """A collection in a manifest."""
+    return {"name": name, "uid": f"{number:x}"} | more
+
+
+def scope(name: str, number: int, *collections: Mapping[str, object]) -> dict[str, object]:
+    """A scope in a manifest."""
+    return {"name": name, "uid": f"{number:x}", "collections": list(collections)}
+
+
+GARDEN = manifest(1, scope("s1", VEG_SCOPE, collection("veg", VEG)), default=[collection("fruit", FRUIT)])
+"""Scope s1 (9) with veg (0xa), and fruit (8) in the default scope: events 1 (scope), 2 (veg), 3 (fruit)."""
+
+
+def set_manifest(node: Node, value: bytes, status: int = 0) -> None:
+    """SET_COLLECTIONS."""
+    found = node.admin.call(Opcode.SET_COLLECTIONS, value=value)
+    assert found.status == status, found
+    node.pump()
+
+
+def garden(**options: object) -> Node:
+    """A node with `GARDEN`: seqnos 4, 6, 8 in fruit, 5, 7, 9 in veg, 10 in the default collection, of vbucket 1."""
+    node = Node(**options)  # type: ignore[arg-type]
+    set_manifest(node, GARDEN)
+    for index in range(3):
+        node.set_doc(1, f"ap{index}", collection=FRUIT_KEY)
+        node.set_doc(1, f"ca{index}", collection=VEG_KEY)
+    node.set_doc(1, "plain")
+    return node
+
+
+def new_checkpoint(node: Node, vbid: int = 1) -> None:
+    """What is there is read from disk from now on."""
+    node.flush()
+    assert node.admin.call(Opcode.CREATE_CHECKPOINT, vbid=vbid).status == 0
+
+
+def purge(node: Node, vbid: int = 1, *, before_seqno: int = 0) -> None:
+    """COMPACT_DB with drop_deletes."""
+    extras = struct.pack(">QQBBHI", 0, before_seqno, 1, 0, 0, 0)
+    assert node.admin.call(Opcode.COMPACT_DB, vbid=vbid, extras=extras).status == 0
+    node.pump()
+
+
+def purged(**options: object) -> Node:
+    """A node whose vbucket 1 has seqnos 1 to 11; 7 to 10 were deletions of 1 to 4 and are purged."""
+    node = Node(**options)  # type: ignore[arg-type]
+    node.fill(1, 6)
+    for index in range(4):
+        node.delete_doc(1, f"k{index}")
+    node.set_doc(1, "last")
+    node.flush()
+    purge(node)
+    new_checkpoint(node)
+    return node
+
+
+def branched(node: Node, vbid: int = 1, *, before: int = 10, after: int = 5) -> tuple[int, int]:
+    """Two branches: `before` documents, a failover, `after` documents; the older and the newer vbuuid."""
+    node.fill(vbid, before)
+    node.flush()
+    node.set_vbucket(vbid, 2)
+    node.set_vbucket(vbid, 1)
+    node.fill(vbid, after, prefix="m")
+    node.flush()
+    log = node.failover_log(vbid).entries
+    assert [entry.seqno for entry in log] == [before, 0]
+    return log[1].vbuuid, log[0].vbuuid
+
+
+def message(frame: Frame) -> object:
+    """The typed message."""
+    return decode_message(frame)
+
+
+def drain(peer: Peer) -> list[object]:
+    """What came since, in the form of `read`."""
+    peer.node.pump()
+    return read(peer.take())
