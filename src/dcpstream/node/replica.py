@@ -123,10 +123,19 @@ class Replicas:
         return reached
 
     def set_state(self, view: VBucketView, state: VbucketState) -> None:
-        """Change the role within a takeover: history continues."""
+        """Change the role within a takeover: history continues.
+
+        A copy that becomes active is made durable first: its source is dead by then, and may be told so and be gone.
+        It happens once for a vbucket that moves, so the loop waits for the disk.
+
+        Raises: StoreError: it could not be made durable; the role is what it was.
+        """
         vbucket = _own(view)
         if vbucket.state == state:
             return
+        if state is VbucketState.ACTIVE and self._bucket.is_persisting:
+            moved = [vbid for vbid, _ in self._bucket.store.commit()]
+            self._bucket.persisted(moved)
         vbucket.set_state(state, self._engine.random, is_takeover=True)
         self._bucket.catch_up(vbucket)
         self._bucket.tell_state_changed(vbucket.vbid, self._engine.now)
