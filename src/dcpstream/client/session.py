@@ -50,8 +50,8 @@ SILENCE_GRACE_S = 10.0
 ANSWER_TIMEOUT_S = 60.0
 """Seconds a node may take to answer a request. A stream request may wait for a vbucket that is warming up."""
 
-ACK_FRACTION = 4
-"""BUFFER_ACK goes out when 1/4 of the window was consumed: often enough that the node never waits for us."""
+ACK_FRACTION = 5
+"""BUFFER_ACK goes out when 1/5 of the window was consumed: often enough that the node never waits for us."""
 
 PREPARE_EXTRA_BYTES = 2
 """What a server counts for a PREPARE in flow control beyond its length."""

@@ -11,6 +11,7 @@ from dcpstream.client.handshake import DcpSettings
 from dcpstream.client.nodes import ConnectOptions, Nodes
 from dcpstream.errors import AuthenticationFailed, ConnectionLost
 from dcpstream.model import NodeAddress
+from tests.conformance.rules import rule
 from tests.unit.client.kit import LOGIN, config, new_connection
 
 SEEDS = (NodeAddress("a", 1), NodeAddress("b", 2))
@@ -45,6 +46,7 @@ def test_a_failed_node_is_left_alone_for_a_while(nodes: Nodes) -> None:
     assert len(nodes.to_connect()) == 1
 
 
+@rule("CLI-23")
 def test_names_of_connections_differ(nodes: Nodes) -> None:
     for seed in SEEDS:
         nodes.ready(seed, 0.0)

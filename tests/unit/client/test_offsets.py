@@ -12,6 +12,7 @@ import pytest
 from dcpstream.client.offsets import FileOffsetStore, OffsetStore, SavedOffset, SqliteOffsetStore
 from dcpstream.errors import OffsetError
 from dcpstream.model import MAX_SEQNO, StreamOffset
+from tests.conformance.rules import rule
 
 Make = Callable[[Path], OffsetStore]
 RECORD = SavedOffset(
@@ -30,6 +31,7 @@ def test_nothing_saved_yet(make: Make, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@rule("CLI-01")
 def test_all_values_of_a_record_come_back(make: Make, tmp_path: Path) -> None:
     make(tmp_path).save({5: RECORD})
     assert make(tmp_path).load() == {5: RECORD}
@@ -61,6 +63,7 @@ def test_a_save_leaves_nothing_beside_the_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["offsets"]
 
 
+@rule("CLI-25")
 def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FileOffsetStore(tmp_path / "offsets")
     store.save({5: RECORD})

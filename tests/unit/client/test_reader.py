@@ -26,6 +26,7 @@ from dcpstream.errors import (
 from dcpstream.model import MAX_SEQNO, FailoverLog, NodeAddress, StreamOffset
 from dcpstream.wire import Frame, Opcode, Status, encode_request, encode_response
 from dcpstream.wire.values import encode_vbucket_seqnos
+from tests.conformance.rules import rule
 from tests.unit.client.kit import (
     LOG,
     LOGIN,
@@ -212,6 +213,7 @@ def test_a_start_at_an_end_that_was_seen_on_another_branch_is_put_to_the_node() 
     assert world.seqnos() == [1, 2, 3, 4, 5]
 
 
+@rule("CLI-24")
 def test_several_vbuckets() -> None:
     world = World([VbucketRange(vbid, StreamOffset.ZERO, 4) for vbid in range(4)], lambda frame, _: history(frame, 4))
     world.run()
@@ -224,6 +226,7 @@ def test_two_ranges_of_one_vbucket_are_refused() -> None:
         World([VbucketRange(0, StreamOffset.ZERO, 4)] * 2, lambda *_: b"")
 
 
+@rule("CLI-12", "CLI-13", "CLI-14")
 @pytest.mark.parametrize("reason", [1, 2, 3, 4, 5, 6, 99])
 def test_any_other_end_is_resumed_where_it_stopped(reason: int) -> None:
     def answer(frame: Frame, attempt: int) -> bytes:
@@ -256,6 +259,7 @@ def test_an_endless_stream_that_the_node_ends_is_opened_again() -> None:
     assert world.seqnos()[:6] == [1, 2, 3, 4, 5, 6]
 
 
+@rule("CLI-15")
 def test_lost_rights_are_an_error() -> None:
     world = World(
         [VbucketRange(0, StreamOffset.ZERO, 5)], lambda frame, _: accepted(frame.opaque) + stream_end(frame.opaque, 8)
@@ -264,6 +268,7 @@ def test_lost_rights_are_an_error() -> None:
         world.run()
 
 
+@rule("CLI-15")
 def test_an_empty_filter_is_an_end() -> None:
     world = World(
         [VbucketRange(0, StreamOffset.ZERO, 5)], lambda frame, _: accepted(frame.opaque) + stream_end(frame.opaque, 7)
@@ -272,6 +277,7 @@ def test_an_empty_filter_is_an_end() -> None:
     assert world.out == []
 
 
+@rule("CLI-12")
 def test_a_cut_connection_is_made_again_and_goes_on() -> None:
     world = World(
         [VbucketRange(0, StreamOffset.ZERO, 6)],
@@ -296,6 +302,7 @@ def test_a_broken_message_costs_the_connection_and_no_row() -> None:
     assert world.requests[1][1] == (3, 6, 0xA, 0, 3)
 
 
+@rule("CLI-12")
 def test_a_vbucket_that_moved_is_followed_by_the_map_in_the_answer() -> None:
     moved = config(4, rev=2, ports=(11210, 11211), owner=1)
 
@@ -319,6 +326,7 @@ def test_without_a_map_in_the_answer_the_node_is_asked() -> None:
     assert len(node.asked(Opcode.GET_CLUSTER_CONFIG)) > 1
 
 
+@rule("CLI-16")
 @pytest.mark.parametrize("status", [Status.TMPFAIL, Status.ENOMEM, Status.BUSY, Status.KEY_EEXISTS])
 def test_what_can_be_tried_again_is(status: int) -> None:
     world = World(
@@ -330,12 +338,14 @@ def test_what_can_be_tried_again_is(status: int) -> None:
     assert [fields[0] for _, fields in world.requests] == [2, 2, 2]
 
 
+@rule("CLI-16")
 def test_what_cannot_is_an_error() -> None:
     world = World([VbucketRange(0, at(2), 4)], lambda frame, _: refused(frame, Status.ERANGE))
     with pytest.raises(OutOfRange, match="vbucket 0"):
         world.run()
 
 
+@rule("CLI-08", "CLI-09", "CLI-11")
 def test_a_refused_start_goes_back_along_the_recorded_positions() -> None:
     """Not R, R, R: each position with its own branch and bounds, and refused again it goes further back."""
     newer, older = at(40, 35, 60), at(20, 15, 22)
@@ -357,6 +367,7 @@ def test_a_refused_start_goes_back_along_the_recorded_positions() -> None:
     assert world.seqnos() == list(range(21, 61))
 
 
+@rule("CLI-10")
 def test_without_recorded_positions_it_starts_over() -> None:
     world = World(
         [VbucketRange(0, at(5), 6, (), 0xB)],

@@ -18,6 +18,7 @@ from dcpstream.client.resume import (
 )
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
+from tests.conformance.rules import rule
 
 LOG = FailoverLog.of((0xA, 0))
 
@@ -86,6 +87,7 @@ def test_step_back_takes_a_recorded_position_with_its_own_bounds() -> None:
     assert step_back(at(50), 9, (older, newer)) == StreamOffset.ZERO
 
 
+@rule("CLI-09", "CLI-11")
 def test_step_back_always_lies_lower() -> None:
     refused = at(20)
     assert step_back(refused, 20, (refused,)) == StreamOffset.ZERO

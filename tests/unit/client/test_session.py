@@ -35,6 +35,7 @@ from dcpstream.wire import (
     encode_request,
     encode_response,
 )
+from tests.conformance.rules import rule
 from tests.unit.client.kit import (
     GRANTED,
     LOG,
@@ -80,6 +81,7 @@ def connection() -> NodeConnection:
     return ready_connection()[0]
 
 
+@rule("CLI-04")
 def test_the_request_carries_the_whole_position(connection: NodeConnection) -> None:
     open_stream(connection, 99, StreamOffset(0xA, 7, 3, None))
     (request,) = sent(connection)
@@ -159,6 +161,7 @@ def test_an_end_is_reached_without_a_row_too(connection: NodeConnection, seqno: 
         assert stream.tracker.offset == StreamOffset(0xA, 5, 0, 9, stream.tracker.offset.manifest_uid)
 
 
+@rule("CLI-17")
 def test_rows_of_several_streams_keep_their_own_positions(connection: NodeConnection) -> None:
     assert connection.session is not None
     streams = [connection.session.open_stream(vbid, StreamOffset.ZERO, MAX_SEQNO, 0.0) for vbid in range(3)]
@@ -251,6 +254,7 @@ def test_dropped_bytes_are_acknowledged_without_the_user() -> None:
     assert [frame.opcode for frame in sent(connection)] == [Opcode.DCP_BUFFER_ACK]
 
 
+@rule("CLI-17")
 def test_other_requests_are_answered_by_opaque(connection: NodeConnection) -> None:
     assert connection.session is not None
     opaque = connection.session.request(Opcode.GET_ALL_VB_SEQNOS, 0.0)
@@ -314,6 +318,7 @@ def test_a_filter_names_collections_in_hexadecimal(connection: NodeConnection) -
     assert sent(connection)[0].value == b'{"collections": ["8", "1f"]}'
 
 
+@rule("CLI-19")
 def test_a_frame_larger_than_the_buffer(connection: NodeConnection) -> None:
     stream = open_stream(connection)
     value = bytes(3 * RECEIVE_BYTES)
@@ -366,6 +371,7 @@ def test_byte_by_byte_from_the_first_one() -> None:
     pump(connection, node)
 
 
+@rule("CLI-02")
 def test_the_log_of_a_resumed_stream_is_the_new_one(connection: NodeConnection) -> None:
     log = FailoverLog.of((0xB, 9), (0xA, 0))
     stream = open_stream(connection, offset=StreamOffset(0xA, 5, 2, 9))

@@ -15,6 +15,7 @@ from dcpstream.client.resume import BranchState
 from dcpstream.client.streaming import Positions, StreamOptions, rollback_change
 from dcpstream.errors import ConfigError
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
+from tests.conformance.rules import rule
 
 LOG = FailoverLog.of((0xA, 0))
 OBSERVED = {vbid: BranchState(0xA, 10 * vbid, LOG) for vbid in range(4)}
@@ -114,6 +115,7 @@ def test_saved_records_carry_the_positions_before_them() -> None:
         assert store.records == {0: SavedOffset(at(seqno), earlier)}
 
 
+@rule("CLI-25")
 def test_an_acknowledgement_covers_what_was_given_before_and_nothing_later() -> None:
     store = Store()
     positions = Positions([], store)
