@@ -12,6 +12,7 @@ import pytest
 from dcpstream.errors import ConfigError
 from dcpstream.model import Collection, FailoverLog, Manifest, Scope, SnapshotRange, VbucketState
 from dcpstream.store import MAX_PENDING_BYTES, BucketStore, DiskBucketStore, MemoryBucketStore
+from dcpstream.store import vbucket as vbucket_module
 from dcpstream.wire import BlockKind, SystemEvent, SystemEventId
 from tests.behaviour.store_kit import LOG, fill, frame_of, key_of, put, read_all
 
@@ -164,6 +165,30 @@ def test_a_rollback_into_a_received_snapshot_goes_to_its_start(store: BucketStor
     assert vbucket.rollback(3) == 3
     assert vbucket.snapshot == SnapshotRange(0, 3)
     assert vbucket.rollback(1) == 0
+
+
+def test_what_was_committed_meanwhile_is_still_rolled_back_by_whole_snapshots(store: BucketStore) -> None:
+    vbucket = store.vbuckets[0]
+    for start, seqnos in ((0, (1, 2, 4)), (4, (5, 6)), (6, (7,))):
+        vbucket.set_snapshot(SnapshotRange(start, seqnos[-1]))
+        for seqno in seqnos:
+            put(vbucket, key_of(seqno), b"", seqno=seqno)
+            store.commit()
+    assert vbucket.rollback(5) == 4
+    assert vbucket.rollback(3) == 0
+
+
+def test_snapshots_that_are_too_old_to_be_remembered_begin_anew(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vbucket_module, "MAX_SNAPSHOTS", 8)
+    vbucket = store.vbuckets[0]
+    for seqno in range(2, 60, 2):
+        vbucket.set_snapshot(SnapshotRange(seqno - 2, seqno))
+        put(vbucket, key_of(seqno), b"", seqno=seqno)
+        store.commit()
+    assert vbucket.rollback(54) == 54
+    assert vbucket.rollback(10) == 0
 
 
 def _event(vbucket_seqno: int, event: SystemEventId, identity: bytes, name: bytes) -> bytes:

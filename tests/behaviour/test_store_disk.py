@@ -262,6 +262,26 @@ def test_an_unfinished_snapshot_survives_a_crash_as_such(tmp_path: Path) -> None
         assert vbucket.branch_seqno == 3
 
 
+@pytest.mark.parametrize(("state", "reached"), [(VbucketState.ACTIVE, 3), (VbucketState.REPLICA, 0)])
+def test_after_a_restart_only_the_whole_of_a_copy_is_known_to_be_sound(
+    tmp_path: Path, state: VbucketState, reached: int
+) -> None:
+    store = opened(tmp_path)
+    fill(store)
+    vbucket = store.vbuckets[0]
+    vbucket.state = state
+    if state is VbucketState.REPLICA:
+        vbucket.set_snapshot(SnapshotRange(0, 4))
+    for seqno in range(vbucket.high_seqno + 1, 5):
+        put(vbucket, key_of(seqno), b"", seqno=seqno)
+    store.close()
+    with opened(tmp_path) as store:
+        vbucket = store.vbuckets[0]
+        assert vbucket.snapshot == SnapshotRange(4, 4) or vbucket.snapshot.end_seqno == 4
+        assert vbucket.rollback(4) == 4
+        assert vbucket.rollback(3) == reached
+
+
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     with opened(tmp_path), pytest.raises(StoreError, match="in use by another process"):
         opened(tmp_path)

@@ -36,8 +36,8 @@ READ_BYTES = 1024 * 1024
 """What `read` returns at most unless told otherwise: enough that per-block costs vanish, small against a window."""
 
 MAX_SNAPSHOTS = 4096
-"""Received snapshots a memory store remembers; a rollback to before them lands on the row itself. A disk store
-remembers those that are not committed."""
+"""Received snapshots that are remembered, so that a rollback lands where one ended; one to before them begins anew. So
+does one of a copy after a restart, which forgets them."""
 
 MIN_RUNS_AT_ONCE = 4
 MAX_WASTE = 4
@@ -188,7 +188,14 @@ class VBucketLog:
                 self._marks.pop()
             self._marks.append((first, snapshot))
             if len(self._marks) > MAX_SNAPSHOTS and not self._owner.is_durable:
-                del self._marks[: MAX_SNAPSHOTS // 2]
+                self._forget_snapshots(MAX_SNAPSHOTS // 2)
+
+    def _forget_snapshots(self, count: int) -> None:
+        """Keep of the oldest marks only that their rows came in snapshots: a rollback into them begins anew."""
+        if count > 0:
+            was_received = any(snapshot is not None for _, snapshot in self._marks[:count])
+            last = self.rows.seqnos[self._marks[count][0] - 1] if self._marks[count][0] else 0
+            self._marks[:count] = [(0, SnapshotRange(0, last + 1) if was_received else None)]
 
     def _snapshot_at(self, stop: int) -> SnapshotRange | None:
         for first, snapshot in reversed(self._marks):
@@ -480,9 +487,9 @@ class VBucketLog:
         self.flushed_rows = stop
         self._persisted_seqno = self.rows.seqnos[stop - 1]
         self._persisted_snapshot = self._snapshot_at(stop)
-        if len(self._marks) > 1:
+        if len(self._marks) > MAX_SNAPSHOTS:
             covering = bisect_left(self._marks, stop, key=_first_row) - 1
-            del self._marks[: max(covering, 0)]
+            self._forget_snapshots(min(covering, MAX_SNAPSHOTS // 2))
 
     def recovered(self, snapshot: SnapshotRange) -> None:
         """All rows are durable; the last is covered by `snapshot`. Called while the store opens."""
@@ -494,7 +501,14 @@ class VBucketLog:
         self._persisted_seqno = self.high_seqno
         self._persisted_snapshot = snapshot
         is_complete = snapshot.end_seqno <= self.high_seqno
-        self._marks = [(0, None if is_complete else snapshot)]
+        before = None
+        if self._state is not VbucketState.ACTIVE and self.high_seqno:
+            # What was received came in snapshots whose bounds are forgotten: of these rows only the whole is sound.
+            before = SnapshotRange(0, self.high_seqno if is_complete else max(snapshot.start_seqno, 1))
+        self._marks = [(0, before)]
+        if not is_complete:
+            first = self.rows.row_after(snapshot.start_seqno)
+            self._marks = [(0, before), (first, snapshot)] if first else [(0, snapshot)]
 
 
 def _first_row(mark: tuple[int, SnapshotRange | None]) -> int:

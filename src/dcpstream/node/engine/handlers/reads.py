@@ -44,7 +44,7 @@ def _found(session: Session, frame: Frame, item: StoredItem, cas: int) -> None:
         cas=cas,
         datatype=datatype & session.datatypes,
         extras=_FLAGS.pack(item.flags),
-        key=frame.key if frame.opcode in _WITH_KEY else b"",
+        key=frame.key if frame.opcode in _WITH_KEY or frame.opcode == Opcode.GET_REPLICA else b"",
         value=value,
     )
 
