@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
 from dcpstream.node.engine.vbucket import VBucket, new_failover_log
 from dcpstream.runtime import new_vbuuid
+from dcpstream.wire import HEADER_BYTES, BlockKind
 
 if TYPE_CHECKING:
     from dcpstream.node.engine import Bucket, Engine
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from dcpstream.protocol.source import VBucketView
 
 __all__ = ["Replicas", "Takeovers"]
+
+IMPOSSIBLE_CAS = frozenset((0, 2**64 - 1))
+"""No document has such a CAS: one that comes with it is given another."""
+
+CAS_AT = HEADER_BYTES - 8
 
 MAX_TRUSTED_CAS = (1 << 63) - 1
 """A CAS is nanoseconds since 1970; one above this is no time, and the next one here would not be above it for long."""
@@ -85,6 +91,11 @@ class Replicas:
         vbucket.is_receiving_initial_snapshot = is_initial_from_disk or vbucket.is_receiving_initial_snapshot
         vbucket.log.set_snapshot(SnapshotRange(min(consistent_seqno, announced.end_seqno), announced.end_seqno))
 
+    def learn_purge_seqno(self, view: VBucketView, seqno: int) -> None:
+        """Deletions up to this one may never come."""
+        log = _own(view).log
+        log.purge_seqno = max(log.purge_seqno, seqno)
+
     def end_snapshot(self, view: VBucketView) -> None:
         """All rows of the snapshot are there."""
         _own(view).is_receiving_initial_snapshot = False
@@ -92,7 +103,11 @@ class Replicas:
     def store(self, view: VBucketView, change: Change) -> None:
         """Append a row."""
         vbucket = _own(view)
-        vbucket.log.append(change.frame, change.key, change.seqno, is_deleted=change.is_deleted, kinds=change.kinds)
+        frame = change.frame
+        if change.cas in IMPOSSIBLE_CAS and not change.kinds & BlockKind.SYSTEM_EVENT:
+            cas = vbucket.next_cas(self._engine.unix_ns)
+            frame = b"".join((frame[:CAS_AT], cas.to_bytes(8, "big"), frame[HEADER_BYTES:]))
+        vbucket.log.append(frame, change.key, change.seqno, is_deleted=change.is_deleted, kinds=change.kinds)
         if vbucket.max_cas < change.cas <= MAX_TRUSTED_CAS:
             vbucket.max_cas = change.cas
         if change.is_deleted:
@@ -118,6 +133,8 @@ class Replicas:
         vbucket.received = None
         vbucket.is_receiving_initial_snapshot = False
         vbucket.close_checkpoint()
+        if vbucket.durability is not None:
+            vbucket.durability.reload()
         self.adopt_failover_log(vbucket, log)
         self._bucket.tell_rolled_back(vbucket.vbid, self._engine.now)
         return reached

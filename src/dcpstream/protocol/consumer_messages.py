@@ -44,6 +44,8 @@ MAX_KEY_BYTES = 250
 MAX_KEY_BYTES_ELSEWHERE = 246
 FIRST_RESERVED, LAST_RESERVED = 1, 7
 
+_DELETION_V1_BYTES = 18
+
 _DELETION_DATATYPES = frozenset((0, 2, 4, 5, 6, 7))
 """What a deletion's value may be: nothing, or xattrs with or without a body."""
 
@@ -137,7 +139,7 @@ def _mutation(frame: Frame, key: bytes, value: bytes, datatype: int) -> Change |
 
 def _deletion(frame: Frame, key: bytes, value: bytes, datatype: int, unix_s: int) -> Change:
     seqno, rev_seqno = _DELETION.unpack_from(frame.extras)
-    has_time = len(frame.extras) != 18
+    has_time = len(frame.extras) != _DELETION_V1_BYTES
     delete_time = int.from_bytes(frame.extras[16:20], "big") if has_time else unix_s
     encode = encode_stored_expiration if frame.opcode == Opcode.DCP_EXPIRATION else encode_stored_deletion
     stored = encode(
@@ -161,9 +163,11 @@ def _bad_datatype(frame: Frame, dialect: Dialect) -> Refusal | None:
         is_wrong = is_wrong or datatype not in _DELETION_DATATYPES
         wanted = 20
         if frame.opcode == Opcode.DCP_DELETION:
-            wanted = 21 if dialect.has_delete_times or dialect.has_collections else 18
+            wanted = 21 if dialect.has_delete_times or dialect.has_collections else _DELETION_V1_BYTES
         if len(frame.extras) != wanted:
             return Refusal(Status.EINVAL, f"Request must include extras of length {wanted}")
+        if wanted == _DELETION_V1_BYTES and frame.extras[16:] != b"\0\0":
+            return Refusal(Status.EINVAL, "Extended metadata is not supported")
     return Refusal(Status.EINVAL, "Request datatype invalid") if is_wrong else None
 
 

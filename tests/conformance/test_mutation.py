@@ -1,0 +1,206 @@
+"""Rules of DCP_MUTATION."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from dcpstream import wire
+from dcpstream.wire import Datatype, Frame, Opcode, OpenFlag, Status, encode_stored_mutation, encode_xattrs
+from tests.conformance.harness import REPLICA, USUAL, Node, of
+from tests.conformance.replication import Source
+from tests.conformance.rules import rule
+
+EXTRAS = struct.Struct(">QQIIIHB")
+XATTRS = {"_sync": b'{"rev":"1"}', "mine": b"2"}
+
+
+def mutations(node: Node, vbid: int = 1, *, flags: int = 0) -> list[Frame]:
+    """The mutations that a new producer connection gets of a vbucket."""
+    peer = node.producer(f"reader-{len(node.peers)}".encode(), flags | OpenFlag.PRODUCER)
+    return of(peer.stream(vbid), Opcode.DCP_MUTATION)
+
+
+def put(node: Node, value: bytes, datatype: int, *, key: bytes = b"\0k", vbid: int = 1) -> None:
+    """A document with any datatype, straight into the history."""
+    vbucket = node.vbucket(vbid)
+    seqno = vbucket.high_seqno + 1
+    frame = encode_stored_mutation(
+        vbid=vbid, key=key, value=value, by_seqno=seqno, rev_seqno=1, cas=seqno << 16, datatype=datatype
+    )
+    vbucket.log.append(frame, key, seqno, kinds=wire.frame_kinds(Opcode.DCP_MUTATION, datatype, key))
+
+
+def replica(**fields: object) -> tuple[Node, Source]:
+    """A copy that has accepted a stream."""
+    node = Node()
+    node.set_vbucket(1, REPLICA)
+    source = Source(node, **fields)  # type: ignore[arg-type]
+    source.accept()
+    return node, source
+
+
+@rule("MUT-01", "MUT-03")
+@pytest.mark.parametrize("flags", [0, 6, 0x02000000, 0xFFFFFFFF, 0x01020304])
+def test_the_extras(flags: int) -> None:
+    node = Node()
+    expiration = 1_800_000_000
+    node.set_doc(1, "k")
+    node.set_doc(1, "k", flags=flags, expiration=expiration)
+    (frame,) = mutations(node)
+    assert len(frame.extras) == 31
+    seqno, rev, sent_flags, sent_expiration, lock_time, nmeta, _ = EXTRAS.unpack(frame.extras)
+    assert (seqno, rev, sent_flags, sent_expiration, lock_time, nmeta) == (2, 2, flags, expiration, 0, 0)
+
+
+@rule("MUT-02")
+def test_the_documented_example() -> None:
+    data = bytes.fromhex(
+        "80 57 0005 1f 00 0210 00000029 00001210 0000000000000000"
+        "0000000000000004 0000000000000001 00000000 00000000 00000000 0000 00"
+        "68656c6c6f 776f726c64"
+    )
+    message = wire.decode_message(wire.decode_frame(data), strict=True)
+    assert isinstance(message, wire.Mutation)
+    assert (message.vbid, message.opaque, message.by_seqno, message.rev_seqno) == (0x210, 0x1210, 4, 1)
+    assert (message.key, message.value) == (b"hello", b"world")
+    assert (
+        wire.Mutation(vbid=0x210, opaque=0x1210, by_seqno=4, rev_seqno=1, key=b"hello", value=b"world").encode() == data
+    )
+
+
+@rule("MUT-04")
+def test_nmeta_is_zero_and_must_be() -> None:
+    node = Node()
+    node.set_doc(1, "k")
+    assert EXTRAS.unpack(mutations(node)[0].extras)[5] == 0
+    copy, source = replica()
+    source.marker(1, 5)
+    (answer,) = source.mutation(b"k", 1, extras=EXTRAS.pack(1, 1, 0, 0, 0, 7, 0))
+    assert answer.status == Status.EINVAL
+    assert copy.vbucket(1).high_seqno == 0
+
+
+@rule("MUT-05", "MUT-06")
+def test_neither_without_a_seqno_nor_without_a_key() -> None:
+    node, source = replica()
+    source.marker(0, 5)
+    (answer,) = source.mutation(b"k", 0)
+    assert answer.status == Status.EINVAL
+    (answer,) = source.mutation(b"", 1)
+    assert answer.status == Status.EINVAL
+    assert not source.closed
+    assert node.vbucket(1).high_seqno == 0
+
+
+@rule("MUT-07")
+@pytest.mark.parametrize(("value", "datatype"), [(b'{"a":1}', Datatype.JSON), (b"text", Datatype.RAW), (b"", 0)])
+def test_cas_and_datatype_are_those_of_the_document(value: bytes, datatype: int) -> None:
+    node = Node()
+    node.set_doc(1, "k", value)
+    document = node.admin.call(Opcode.GET, vbid=1, key=b"\0k")
+    (frame,) = mutations(node)
+    assert frame.cas == document.cas != 0
+    assert (frame.value, frame.datatype) == (value, datatype)
+
+
+@rule("MUT-08")
+def test_an_accepted_mutation_is_not_answered() -> None:
+    node, source = replica()
+    assert source.marker(1, 2) == []
+    assert source.mutation(b"k", 1) == []
+    assert source.mutation(b"l", 2) == []
+    assert node.vbucket(1).high_seqno == 2
+
+
+@rule("MUT-09")
+@pytest.mark.parametrize("seqno", [1, 2, 3])
+def test_a_seqno_that_does_not_rise(seqno: int) -> None:
+    node, source = replica()
+    source.marker(1, 9)
+    source.mutation(b"k", 3)
+    (answer,) = source.mutation(b"k", seqno, value=b"older")
+    assert answer.status == Status.ERANGE
+    item = node.vbucket(1).log.get(b"\0k")
+    assert item is not None
+    assert item.value == b"v"
+
+
+@rule("MUT-10")
+@pytest.mark.parametrize("seqno", [4, 11])
+def test_a_seqno_outside_the_marker(seqno: int) -> None:
+    node, source = replica()
+    source.marker(5, 10)
+    (answer,) = source.mutation(b"k", seqno)
+    assert answer.status == Status.ERANGE
+    assert node.vbucket(1).high_seqno == 0
+    assert source.mutation(b"k", 10) == []
+
+
+@rule("MUT-11")
+@pytest.mark.parametrize("cas", [0, 2**64 - 1])
+def test_an_impossible_cas_is_made_anew(cas: int) -> None:
+    node, source = replica()
+    source.marker(1, 1)
+    assert source.mutation(b"k", 1, cas=cas) == []
+    item = node.vbucket(1).log.get(b"\0k")
+    assert item is not None
+    assert item.cas not in (0, 2**64 - 1)
+
+
+@rule("MUT-12")
+def test_without_values() -> None:
+    node = Node()
+    put(node, encode_xattrs(XATTRS, b'{"a":1}'), Datatype.JSON | Datatype.XATTR)
+    put(node, b'{"b":1}', Datatype.JSON, key=b"\0plain")
+    plain = mutations(node, flags=OpenFlag.NO_VALUE)
+    assert [(frame.value, frame.datatype) for frame in plain] == [(b"", 0), (b"", 0)]
+    xattrs = mutations(node, flags=OpenFlag.NO_VALUE | OpenFlag.INCLUDE_XATTRS)
+    assert [(frame.value, frame.datatype) for frame in xattrs] == [(encode_xattrs(XATTRS), Datatype.XATTR), (b"", 0)]
+
+
+@rule("MUT-13")
+def test_without_values_but_with_their_datatype() -> None:
+    node = Node()
+    put(node, b'{"b":1}', Datatype.JSON)
+    put(node, encode_xattrs(XATTRS, b'{"a":1}'), Datatype.JSON | Datatype.XATTR, key=b"\0x")
+    frames = mutations(node, flags=OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE)
+    assert [(frame.value, frame.datatype) for frame in frames] == [
+        (b"", Datatype.JSON),
+        (b"", Datatype.JSON | Datatype.XATTR),
+    ]
+
+
+@rule("MUT-14")
+def test_without_xattrs() -> None:
+    node = Node()
+    put(node, encode_xattrs(XATTRS, b'{"a":1}'), Datatype.JSON | Datatype.XATTR)
+    put(node, encode_xattrs(XATTRS, b"text"), Datatype.XATTR, key=b"\0text")
+    assert [(frame.value, frame.datatype) for frame in mutations(node)] == [(b'{"a":1}', Datatype.JSON), (b"text", 0)]
+
+
+@rule("MUT-15")
+def test_an_expired_document_that_nobody_has_looked_at() -> None:
+    node = Node()
+    node.set_doc(1, "k", expiration=10)
+    node.advance(1000)
+    (frame,) = mutations(node)
+    assert EXTRAS.unpack(frame.extras)[3] > 0
+
+
+@rule("MUT-17")
+def test_a_mutation_to_a_producer() -> None:
+    peer = Node().producer()
+    assert peer.send(Opcode.DCP_MUTATION, vbid=1, key=b"\0k", extras=EXTRAS.pack(1, 1, 0, 0, 0, 0, 0), cas=1) == []
+    assert peer.closed
+
+
+@rule("MUT-07")
+def test_the_copy_keeps_cas_flags_and_revision() -> None:
+    node, source = replica(features=USUAL)
+    source.marker(1, 1)
+    assert source.mutation(b"k", 1, extras=EXTRAS.pack(1, 9, 7, 0, 0, 0, 0), cas=0x1234) == []
+    (frame,) = mutations(node)
+    assert frame.cas == 0x1234
+    assert EXTRAS.unpack(frame.extras)[1:3] == (9, 7)
