@@ -183,3 +183,16 @@ def test_seqno_and_revision_of_a_deletion() -> None:
     node.delete_doc(1, "k")
     (frame,) = deletions(node)
     assert V1.unpack(frame.extras) == (5, 4, 0)
+
+
+@rule("DEL-11")
+def test_tombstones_are_part_of_every_backfill(tmp_path: Path) -> None:
+    peer = Node().connect()
+    answer = peer.dcp_open(b"n", OpenFlag.PRODUCER | OpenFlag.SKIP_DELETES_IN_BACKFILL)
+    assert answer.status == Status.EINVAL
+    node = Node(path=tmp_path)
+    node.set_doc(1, "k")
+    node.delete_doc(1, "k")
+    node.flush()
+    node.restart()
+    assert len(deletions(node)) == 1
