@@ -6,14 +6,14 @@ between planning and reading, is told by the reader as an event before the vbuck
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from dcpstream.client.blocking import Cluster
-from dcpstream.client.ranges import RollbackEvent
+from dcpstream.client.ranges import ReadBatch, RollbackEvent, VbucketRange
 from dcpstream.columnar import rollback_row
 from dcpstream.errors import RollbackRequired
 from dcpstream.runtime import Clock, SystemClock
@@ -21,6 +21,7 @@ from dcpstream.spark import pool
 from dcpstream.spark.coordinator import open_cluster, rollback_message
 from dcpstream.spark.options import OnRollback, SourceOptions
 from dcpstream.spark.planner import PlannedRange
+from dcpstream.spark.prefetch import prefetched
 from dcpstream.spark.schema import arrow_schema, conform
 
 WINDOW_BYTES_PER_SEQNO = 64
@@ -29,6 +30,9 @@ inside a snapshot is then at most a fifth of what is delivered for rows of 250 b
 
 WINDOW_BYTES_MIN = 128 * 1024
 """But no smaller than this: every acknowledgement is a round trip."""
+
+PREFETCH_SEQNOS_MIN = 5_000
+"""Smaller tasks are read without a thread: there is nothing to be ahead of."""
 
 
 @dataclass(eq=False)
@@ -81,9 +85,26 @@ def read_partition(
     ranges = [planned.range for planned in partition.ranges if planned.seqnos > 0]
     if not ranges:
         return
-    window = window_bytes(sum(planned.seqnos for planned in partition.ranges), options.flow_control_buffer_bytes)
+    seqnos = sum(one.end_seqno - one.start.seqno for one in ranges)
+    items = _read(options, ranges, window_bytes(seqnos, options.flow_control_buffer_bytes), connect)
+    for item in prefetched(items) if seqnos >= PREFETCH_SEQNOS_MIN else items:
+        if isinstance(item, RollbackEvent):
+            if options.on_rollback is OnRollback.FAIL:
+                refused = next(one.start for one in ranges if one.vbid == item.vbid)
+                raise RollbackRequired(item.vbid, item.to_seqno, rollback_message(item.vbid, refused, item.to_seqno))
+            yield conform(_control_row(item, options, clock), schema)
+        elif item.record_batch.num_rows:
+            yield conform(item.record_batch, schema)
+
+
+def _read(
+    options: SourceOptions,
+    ranges: list[VbucketRange],
+    window: int,
+    connect: Callable[[SourceOptions], Cluster],
+) -> Generator[ReadBatch | RollbackEvent, None, None]:
     with pool.borrowed(options, connect) as cluster:
-        for item in cluster.read_ranges(
+        yield from cluster.read_ranges(
             ranges,
             value_format=options.value_format,
             columns=options.columns,
@@ -91,16 +112,7 @@ def read_partition(
             buffer_bytes=window,
             max_batch_rows=options.max_batch_rows,
             idle_timeout_s=options.idle_timeout_s,
-        ):
-            if isinstance(item, RollbackEvent):
-                if options.on_rollback is OnRollback.FAIL:
-                    refused = next(one.start for one in ranges if one.vbid == item.vbid)
-                    raise RollbackRequired(
-                        item.vbid, item.to_seqno, rollback_message(item.vbid, refused, item.to_seqno)
-                    )
-                yield conform(_control_row(item, options, clock), schema)
-            elif item.record_batch.num_rows:
-                yield conform(item.record_batch, schema)
+        )
 
 
 def window_bytes(seqnos: int, most: int) -> int:
