@@ -12,6 +12,7 @@ from dcpstream.model import FailoverEntry, FailoverLog, SnapshotRange
 from dcpstream.runtime import new_vbuuid
 from dcpstream.wire import Opcode, Status, decode_failover_log, encode_failover_log, encode_stored_mutation
 from tests.conformance.harness import ACTIVE, DEAD, PENDING, REPLICA, Node
+from tests.conformance.replication import Source
 from tests.conformance.rules import rule
 from tests.unit.node.kit import SeededRandom
 
@@ -296,3 +297,67 @@ def test_the_node_gives_entries_as_they_are_stored() -> None:
     node = Node()
     node.vbucket(1).log.failover_log = decode_failover_log(EXAMPLE)
     assert node.producer().call(Opcode.DCP_GET_FAILOVER_LOG, vbid=1).value == EXAMPLE
+
+
+@rule("FOL-15")
+def test_a_copy_takes_over_the_whole_log_of_its_source_durably(tmp_path: Path) -> None:
+    node = Node(path=tmp_path)
+    node.set_vbucket(1, REPLICA)
+    own = entries(node)
+    log = FailoverLog.of((0xB, 0), (0xA, 0))
+    Source(node).accept(log=log)
+    assert entries(node) == [(0xB, 0), (0xA, 0)]
+    assert own[0] not in entries(node)
+    node.flush()
+    node.restart(clean=True)
+    assert entries(node) == [(0xB, 0), (0xA, 0)]
+
+
+@rule("FOL-15")
+def test_a_refused_stream_leaves_the_log() -> None:
+    node = Node()
+    node.set_vbucket(1, REPLICA)
+    own = entries(node)
+    source = Source(node)
+    source.peer.answer(source.request(), status=Status.KEY_EEXISTS)
+    assert entries(node) == own
+
+
+def copy_with(log: FailoverLog, count: int) -> Node:
+    """A node whose vbucket 1 is a copy with `count` items, one snapshot each, and this failover log."""
+    node = Node()
+    node.set_vbucket(1, REPLICA)
+    source = Source(node)
+    source.accept(log=log)
+    for seqno in range(1, count + 1):
+        source.snapshot(b"k%d" % seqno, start=seqno)
+    source.peer.disconnect()
+    return node
+
+
+def roll_back(node: Node, seqno: int) -> None:
+    """The source asks for a rollback."""
+    source = Source(node)
+    source.peer.answer(source.request(), status=Status.ROLLBACK, value=seqno.to_bytes(8, "big"))
+    assert node.vbucket(1).high_seqno == seqno
+
+
+@rule("FOL-16")
+@pytest.mark.parametrize(
+    ("seqno", "kept"), [(10, [(0xC, 10), (0xB, 5), (0xA, 0)]), (7, [(0xB, 5), (0xA, 0)]), (4, [(0xA, 0)])]
+)
+def test_a_rollback_voids_branches_above_it(seqno: int, kept: list[tuple[int, int]]) -> None:
+    node = copy_with(FailoverLog.of((0xC, 10), (0xB, 5), (0xA, 0)), 12)
+    roll_back(node, seqno)
+    assert entries(node) == kept
+    assert FailoverLog.of((0xC, 10), (0xB, 5), (0xA, 0)).pruned(seqno) == FailoverLog.of(*kept)
+
+
+@rule("FOL-16")
+def test_a_rollback_below_every_branch_begins_one() -> None:
+    node = copy_with(FailoverLog.of((0xC, 10), (0xB, 5)), 12)
+    roll_back(node, 3)
+    ((vbuuid, seqno),) = entries(node)
+    assert seqno == 3
+    assert vbuuid not in (0, 0xB, 0xC)
+    assert FailoverLog.of((0xC, 10), (0xB, 5)).pruned(3) is None

@@ -17,7 +17,8 @@ from dcpstream.wire import (
     encode_request,
     encode_response,
 )
-from tests.conformance.harness import WITHOUT_COLLECTIONS, Node, Peer, client_of_streams, of, opcodes
+from tests.conformance.harness import REPLICA, WITHOUT_COLLECTIONS, Node, Peer, client_of_streams, of, opcodes
+from tests.conformance.replication import Source
 from tests.conformance.rules import rule
 
 VALUE = b"v" * 100
@@ -313,3 +314,93 @@ def test_other_names_may_stay_stuck() -> None:
     assert node.stats("dcp")["eq_dcpq:reader:should_disconnect_when_stuck"] == "false"
     live_on(node, peer, 3000)
     assert not peer.closed
+
+
+CONSUMER_BUFFER_BYTES = 50 * 1024 * 1024
+
+
+def replica() -> tuple[Node, Source]:
+    """A node's copy of vbucket 1, and its source, with nothing left to acknowledge."""
+    node = Node()
+    node.set_vbucket(1, REPLICA)
+    source = Source(node)
+    source.accept()
+    node.advance(10)
+    source.peer.take()
+    return node, source
+
+
+def acks(source: Source) -> list[int]:
+    """What the node has acknowledged since the last look."""
+    return [int.from_bytes(frame.extras, "big") for frame in of(source.peer.take(), Opcode.DCP_BUFFER_ACK)]
+
+
+def mutation_bytes(key: bytes, value: bytes) -> int:
+    return 24 + 31 + len(key) + len(value)
+
+
+@rule("FLC-17")
+def test_a_consumer_acknowledges_a_fifth_of_its_buffer() -> None:
+    _, source = replica()
+    value = b"v" * (1 << 20)
+    sent = 0
+    answers = source.marker(1, 30)  # acknowledged alone: nothing was for more than 5 seconds
+    assert opcodes(answers) == [Opcode.DCP_BUFFER_ACK]
+    for seqno in range(1, 31):
+        sent += mutation_bytes(b"k", value)
+        answers = source.mutation(b"k", seqno, value=value)
+        if answers:
+            break
+    assert opcodes(answers) == [Opcode.DCP_BUFFER_ACK]
+    assert int.from_bytes(answers[0].extras, "big") == sent
+    assert sent - mutation_bytes(b"k", value) < CONSUMER_BUFFER_BYTES / 5 <= sent
+
+
+@rule("FLC-17")
+def test_a_consumer_acknowledges_the_rest_after_5_seconds() -> None:
+    node, source = replica()
+    node.advance(100)
+    assert acks(source) == [], "nothing came, so there is nothing to acknowledge"
+    answers = source.marker(1, 5)
+    answers += source.mutation(b"k", 1)
+    first = sum(int.from_bytes(frame.extras, "big") for frame in of(answers, Opcode.DCP_BUFFER_ACK))
+    node.advance(5)
+    assert first + sum(acks(source)) == MARKER_BYTES + mutation_bytes(b"k", b"v")
+    source.mutation(b"l", 2)
+    node.advance(4.9)
+    assert acks(source) == []
+    node.advance(0.1)
+    assert acks(source) == [mutation_bytes(b"l", b"v")]
+
+
+@rule("FLC-18")
+def test_what_was_refused_is_acknowledged_too() -> None:
+    node, source = replica()
+    refused = [
+        source.mutation(b"nostream", 1, vbid=2),
+        source.mutation(b"nosnapshot", 1),
+        source.mutation(b"opaque", 1, opaque=0xBAD),
+    ]
+    answers = [frame for frames in refused for frame in frames]
+    assert all(frame.status for frame in answers if frame.is_response)
+    assert len([frame for frame in answers if frame.is_response]) == 3
+    first = sum(int.from_bytes(frame.extras, "big") for frame in of(answers, Opcode.DCP_BUFFER_ACK))
+    node.advance(5)
+    keys = (b"nostream", b"nosnapshot", b"opaque")
+    assert first + sum(acks(source)) == sum(mutation_bytes(key, b"v") for key in keys)
+
+
+@rule("FLC-19")
+def test_a_consumer_without_room_takes_what_comes_and_holds_back_the_acknowledgement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node, source = replica()
+    monkeypatch.setattr(type(node.store), "has_room", False)
+    assert source.marker(1, 2) == []
+    assert source.mutation(b"k", 1) == [], "not refused"
+    assert node.vbucket(1).high_seqno == 1
+    node.advance(60)
+    assert acks(source) == []
+    monkeypatch.setattr(type(node.store), "has_room", True)
+    node.advance(5)
+    assert acks(source) == [MARKER_BYTES + mutation_bytes(b"k", b"v")]

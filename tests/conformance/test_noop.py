@@ -6,7 +6,8 @@ import pytest
 
 from dcpstream.errors import DeadConnection
 from dcpstream.wire import Opcode, Status, encode_request, encode_response
-from tests.conformance.harness import Node, Peer, client_of_streams, of, opcodes
+from tests.conformance.harness import REPLICA, Node, Peer, client_of_streams, of, opcodes
+from tests.conformance.replication import Source
 from tests.conformance.rules import rule
 
 IDLE_S = 360
@@ -255,3 +256,22 @@ def test_a_noop_has_no_parts(fields: dict[str, object]) -> None:
     for peer in (node.consumer(), opened(node), node.connect()):
         assert peer.call(Opcode.DCP_NOOP, **fields).status == Status.EINVAL
         assert not peer.closed
+
+
+@rule("NOP-11")
+def test_a_consumer_gives_up_a_silent_source() -> None:
+    node = Node()
+    node.set_vbucket(1, REPLICA)
+    source = Source(node)
+    source.accept()
+    node.advance(IDLE_S - 1)
+    assert not source.closed
+    source.peer.send(Opcode.DCP_NOOP)
+    node.advance(IDLE_S - 1)
+    assert not source.closed, "a message is life"
+    source.marker(1, 1)
+    source.mutation(b"k", 1)
+    node.advance(IDLE_S - 0.1)
+    assert not source.closed
+    node.advance(0.1)
+    assert source.closed
