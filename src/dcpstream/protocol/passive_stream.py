@@ -27,6 +27,9 @@ from dcpstream.wire import MarkerFlag, Status, StreamRequest
 
 __all__ = ["TABLE", "TRANSITIONS", "ConsumerState", "ConsumerStream", "StreamEvent"]
 
+_CAN_BE_CUT = (VbucketState.REPLICA, VbucketState.PENDING)
+"""Roles of copies whose history may be cut; a rollback of another one is not carried out, and nothing follows."""
+
 Bounds = tuple[int, int, int]
 
 
@@ -185,7 +188,7 @@ class ConsumerStream:
         """The source wants us to go back to `seqno`; whether to ask again."""
         was_waiting = self.state is ConsumerState.PENDING
         self.go(StreamEvent.ROLLBACK)
-        if not was_waiting:
+        if not was_waiting or self.view.state not in _CAN_BE_CUT:
             return False
         log = self.view.failover_log
         if not seqno and len(log) > 1 and log.newest.seqno == self.last_seqno:
@@ -217,6 +220,8 @@ class ConsumerStream:
         if previous is not None and not (from_disk or self._from_disk or marker.flags & MarkerFlag.CHECKPOINT):
             start = min(start, previous.start_seqno)  # the source's checkpoint goes on, and its snapshot with it
         self._begin(SnapshotRange(start, marker.end_seqno), from_disk=from_disk)
+        if from_disk and marker.purge_seqno is not None:
+            self._replicas.learn_purge_seqno(self.view, marker.purge_seqno)
         self._ack = bool(marker.flags & MarkerFlag.ACK)
         return Status.SUCCESS
 

@@ -66,6 +66,10 @@ class ReplicaBucket(HistorySource, Protocol):
         """
         ...
 
+    def learn_purge_seqno(self, view: VBucketView, seqno: int) -> None:
+        """The source has purged deletions up to `seqno`: what was purged there will never come here."""
+        ...
+
     def end_snapshot(self, view: VBucketView) -> None:
         """All rows of the snapshot are there."""
         ...

@@ -38,6 +38,9 @@ class ListReplicas(ListSource):
         view.is_receiving_initial_snapshot = view.is_receiving_initial_snapshot or is_initial_from_disk
         view.receiving = SnapshotRange(consistent_seqno, announced.end_seqno)
 
+    def learn_purge_seqno(self, view, seqno):
+        view.purge_seqno = max(view.purge_seqno, seqno)
+
     def end_snapshot(self, view):
         view.is_receiving_initial_snapshot = False
 
