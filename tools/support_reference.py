@@ -1,0 +1,180 @@
+"""Write docs/reference/support.md: what of the protocol is supported, opcode by opcode.
+
+    python tools/support_reference.py [--check]
+
+Nothing is written down twice: messages come from the layout table, what each end takes from its table of handlers, what
+it sends from its source, what judges it from the recordings.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from dcpstream.node.engine import COMMANDS  # noqa: E402
+from dcpstream.protocol import consumer, producer  # noqa: E402
+from dcpstream.wire import LAYOUTS, Kind, Opcode  # noqa: E402
+from dcpstream.wire.codes import code_name  # noqa: E402
+from tests.fixtures import recorded  # noqa: E402
+
+PAGE = ROOT / "docs" / "reference" / "support.md"
+SOURCE = ROOT / "src" / "dcpstream"
+SENDING = ("encode_request", "_request")
+SCENARIOS_SHOWN = 3
+DCP = range(Opcode.DCP_OPEN, Opcode.DCP_CACHE_TRANSFER_END + 1)
+
+
+def trees(pattern: str) -> Iterable[ast.Module]:
+    """The syntax trees of some source files."""
+    return [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SOURCE.glob(pattern))]
+
+
+def opcodes_in(node: ast.AST) -> set[int]:
+    """The opcodes that are named somewhere below."""
+    return {
+        int(Opcode[item.attr])
+        for item in ast.walk(node)
+        if isinstance(item, ast.Attribute)
+        and isinstance(item.value, ast.Name)
+        and item.value.id == "Opcode"
+        and item.attr in Opcode.__members__
+    }
+
+
+def messages_in(node: ast.AST) -> set[int]:
+    """The opcodes of the requests whose classes are made somewhere below."""
+    names = {layout.name: layout.opcode for layout in LAYOUTS if layout.kind is Kind.REQUEST}
+    return {
+        names[item.func.id]
+        for item in ast.walk(node)
+        if isinstance(item, ast.Call) and isinstance(item.func, ast.Name) and item.func.id in names
+    }
+
+
+def sent_in(*patterns: str) -> set[int]:
+    """The requests that some source files send."""
+    found: set[int] = set()
+    for pattern in patterns:
+        for tree in trees(pattern):
+            found |= messages_in(tree)
+            for call in ast.walk(tree):
+                if isinstance(call, ast.Call) and call.args:
+                    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+                    if name in SENDING:
+                        found |= opcodes_in(call.args[0])
+    return found
+
+
+@cache
+def rendered() -> frozenset[int]:
+    """The messages that a producer sends out of the store: what blocks are made of."""
+    found: set[int] = set()
+    for tree in trees("wire/block*.py"):
+        found |= opcodes_in(tree) & set(DCP)
+    return frozenset(found)
+
+
+@cache
+def used_by_client() -> frozenset[int]:
+    """What the client's source speaks of."""
+    found: set[int] = set()
+    for tree in trees("client/*.py"):
+        found |= opcodes_in(tree) | messages_in(tree)
+    return frozenset(found)
+
+
+@cache
+def judges() -> dict[int, list[str]]:
+    """Opcode → the recordings that it occurs in, servers before clients."""
+    found: dict[int, list[str]] = {}
+    for name in recorded.scenario_names():
+        for line in recorded.server_transcript(name):
+            if line.frame and not line.is_malformed:
+                places = found.setdefault(line.frame[1], [])
+                if name.partition("_")[0] not in places:
+                    places.append(name.partition("_")[0])
+    for name in recorded.client_names():
+        for line in recorded.client_transcript(name):
+            if line.frame and name not in found.setdefault(line.frame[1], []):
+                found[line.frame[1]].append(name)
+    return found
+
+
+def ends(takes: bool, sends: bool) -> str:
+    """What one end does with a message."""
+    return ", ".join(word for word, is_so in (("takes", takes), ("sends", sends)) if is_so) or "-"
+
+
+def judged(opcode: int) -> str:
+    """The first few recordings, and how many more."""
+    names = judges().get(opcode, [])
+    more = len(names) - SCENARIOS_SHOWN
+    return " ".join(names[:SCENARIOS_SHOWN]) + (f" and {more} more" if more > 0 else "") or "-"
+
+
+def rows() -> Iterable[str]:
+    """One row of the table for each opcode."""
+    producer_sends = sent_in("protocol/producer*.py") | rendered()
+    consumer_sends = sent_in("protocol/consumer.py", "protocol/consumer_controls.py", "protocol/passive_stream.py")
+    node = set(COMMANDS.opcodes())
+    for opcode in sorted({*Opcode, *node}):
+        name = code_name(Opcode, opcode)
+        kinds = {layout.kind for layout in LAYOUTS if layout.opcode == opcode}
+        known = ", ".join(
+            name for kind, name in ((Kind.REQUEST, "request"), (Kind.RESPONSE, "answer")) if kind in kinds
+        )
+        is_dcp = opcode in DCP
+        yield (
+            f"| 0x{opcode:02x} | {name} | {known or 'as bytes'} | {known or 'as bytes'}"
+            f" | {ends(opcode in producer._HANDLERS, opcode in producer_sends) if is_dcp else ''}"
+            f" | {ends(opcode in consumer._HANDLERS, opcode in consumer_sends) if is_dcp else ''}"
+            f" | {'' if is_dcp else 'answers' if opcode in node else '-'}"
+            f" | {'uses' if opcode in used_by_client() else '-'} | {judged(opcode)} |"
+        )
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join(
+        [
+            "# Support",
+            "",
+            "<!-- Written by tools/support_reference.py (make reference); do not edit. -->",
+            "",
+            "What is supported of the protocol, opcode by opcode. *Decode* and *encode*: the shapes that have a class",
+            "of their own; every other frame is read and written without loss as bytes. *Producer* and *consumer*: the",
+            "two ends of a DCP connection that the node can be. *Node*: whether it answers; a DCP request is answered",
+            "by its producer or consumer, and one that neither takes ends the connection. *Client*: whether our own",
+            "client uses it. *Judged by*: the recorded scenarios of a real server, and the recorded clients, in which",
+            "it occurs.",
+            "",
+            "| opcode | name | decode | encode | producer | consumer | node | client | judged by |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+            *rows(),
+            "",
+            "The rules that hold for these messages, with their tests: [Conformance](conformance.md).",
+            "",
+        ]
+    )
+
+
+def main() -> int:
+    """Write the page, or with `--check` compare it."""
+    text = page()
+    if "--check" in sys.argv:
+        is_current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
+        print(f"{PAGE}: {'up to date' if is_current else 'stale, run python tools/support_reference.py'}")
+        return 0 if is_current else 1
+    PAGE.write_text(text, encoding="utf-8")
+    print(f"wrote {PAGE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
