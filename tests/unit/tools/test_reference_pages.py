@@ -11,7 +11,10 @@ import pytest
 TOOLS = Path(__file__).parents[3] / "tools"
 
 
-@pytest.mark.parametrize("script", ["message_reference.py", "support_reference.py", pytest.param("user_reference.py", marks=pytest.mark.spark)])
+@pytest.mark.parametrize(
+    "script",
+    ["message_reference.py", "support_reference.py", pytest.param("user_reference.py", marks=pytest.mark.spark)],
+)
 def test_pages_are_up_to_date(script: str) -> None:
     done = subprocess.run(
         [sys.executable, str(TOOLS / script), "--check"], capture_output=True, text=True, timeout=60, check=False
