@@ -47,12 +47,13 @@ def main(quick: bool, only: tuple[str, ...], output: Path, part: str | None, par
         part_output.write_text(json.dumps(run_part(part, quick)), encoding="utf-8")
         return
     parts = only or PARTS
-    started = time.monotonic()
+    started, load = time.monotonic(), os.getloadavg()
     outcomes: dict[str, dict[str, Any]] = {}
     for name in parts:
         click.echo(f"== {name}", err=True)
         outcomes[name] = run_part_in_child(name, quick)
     results = assemble(outcomes, quick=quick, seconds=time.monotonic() - started)
+    results["machine"]["load_at_start"] = [round(value, 2) for value in load]
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     click.echo(table(results))
@@ -171,7 +172,12 @@ def table(results: Mapping[str, Any]) -> str:
     lines = [
         f"{facts['cpu']}, {facts['cores']} cores, {facts['memory']}, {facts['system']}",
         ", ".join(f"{name} {version}" for name, version in results["versions"].items()),
-        "load when it ended: " + " ".join(str(load) for load in facts["load_average"]),
+        "load average (ours included): "
+        + ", ".join(
+            f"{facts[name][0]} {words}"
+            for name, words in (("load_at_start", "at the start"), ("load_average", "at the end"))
+            if name in facts
+        ),
     ]
     if results["quick"]:
         lines.append("quick run: few rounds, little data; not for quoting")
