@@ -134,9 +134,13 @@ class Node:
         target = self._now + seconds
         for _ in range(ROUNDS_MAX):
             due = [at for peer in self.peers if (at := peer.next_timeout) is not None and at <= target]
+            of_engine = self.engine.next_timeout()
+            if of_engine is not None and of_engine <= target:
+                due.append(of_engine)
             if not due:
                 break
             self._set_time(max(self._now, min(due)))
+            self.engine.handle_timeout()
             for peer in list(self.peers):
                 at, dcp = peer.next_timeout, peer.session.dcp
                 if dcp is not None and at is not None and at <= self._now:

@@ -259,6 +259,7 @@ class KvServer:
         self.protocols: dict[Session, KvProtocol] = {}
         self._server: asyncio.Server | None = None
         self._has_turn = False
+        self._timer: asyncio.TimerHandle | None = None
 
     async def start(self, listener: socket.socket) -> None:
         """Accept connections on a bound socket."""
@@ -292,3 +293,20 @@ class KvServer:
             protocol = self.protocols.get(session)
             if protocol is not None:
                 protocol.send_or_drop()
+        self._schedule_timeout()
+
+    def _schedule_timeout(self) -> None:
+        at = self.engine.next_timeout()
+        if self._timer is not None:
+            if at == self._timer.when() and not self._timer.cancelled():
+                return
+            self._timer.cancel()
+            self._timer = None
+        if at is not None:
+            self._timer = self.loop.call_at(at, self._timed_out)
+
+    def _timed_out(self) -> None:
+        self._timer = None
+        self.set_time()
+        self.engine.handle_timeout()
+        self.schedule_turn()

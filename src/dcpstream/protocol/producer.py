@@ -156,6 +156,7 @@ class ProducerConnection:
         self._answers: deque[bytes] = deque()
         self._streams: dict[int, dict[int | None, ProducerStream]] = {}
         self._stream_count = 0
+        self._streamed: set[int] = set()
         self._ready: deque[ProducerStream] = deque()
         self._host = takeovers
         self._access = access
@@ -213,11 +214,21 @@ class ProducerConnection:
             self._answer(frame, value=encode_failover_log(view.failover_log))
 
     def _handle_seqno_acknowledged(self, frame: Frame) -> None:
-        # Nothing here waits for acknowledgements, so one that is allowed has no effect.
+        view = self.source.vbucket(frame.vbid)
         if not self.settings.is_sync_replication:
             self._answer(frame, Status.EINVAL)
-        elif self.source.vbucket(frame.vbid) is None:
+        elif view is None:
             self._answer(frame, Status.NOT_MY_VBUCKET)
+        elif frame.vbid not in self._streamed:
+            self._drop(f"an acknowledgement for vb {frame.vbid}, which was never streamed here")
+        else:
+            living = (item for item in self._streams.get(frame.vbid, _NO_STREAMS).values() if item.end_reason is None)
+            stream = next((item for item in living if item.opaque == frame.opaque), None)
+            seqno = int.from_bytes(frame.extras, "big")
+            if stream is not None and seqno > stream.last_sent_seqno:
+                self._drop(f"an acknowledgement of seqno {seqno} in vb {frame.vbid}, which was not sent yet")
+            elif stream is not None and view.durability is not None:
+                view.durability.acknowledged(self.settings.consumer_name, seqno)
 
     def _handle_close_stream(self, frame: Frame) -> None:
         stream_id = stream_id_of(frame)
@@ -314,9 +325,11 @@ class ProducerConnection:
             out_of_order=self.settings.out_of_order,
             has_cursor_dropping=self.settings.cursor_dropping,
             is_everything_visible=self._is_everything_visible,
+            has_sync_writes=self.settings.sync_writes,
             access=self._access,
         )
         self._streams.setdefault(stream.vbid, {})[stream.stream_id] = stream
+        self._streamed.add(stream.vbid)
         self._stream_count += 1
         if stream.is_takeover:
             self._takeovers[stream.opaque] = stream, self.last_received_at + self.limits.takeover_s

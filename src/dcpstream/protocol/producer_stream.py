@@ -40,6 +40,7 @@ from dcpstream.wire import (
     HEADER,
     HEADER_BYTES,
     BlockKind,
+    DurableForm,
     Magic,
     MarkerFlag,
     Opcode,
@@ -65,6 +66,10 @@ _FROM_DISK = int(MarkerFlag.DISK | MarkerFlag.CHECKPOINT)
 _FROM_MEMORY = int(MarkerFlag.MEMORY)
 _ACK = int(MarkerFlag.ACK)
 _NEW_CHECKPOINT = int(MarkerFlag.MEMORY | MarkerFlag.CHECKPOINT)
+
+_NO_COMMITS: Mapping[int, int] = MappingProxyType({})
+_SEQNO_SECOND = frozenset((int(Opcode.DCP_COMMIT), int(Opcode.DCP_ABORT)))
+"""Their first number is the prepare's seqno."""
 
 _OSO_START, _OSO_END = _U32.pack(1), _U32.pack(2)
 OUT_OF_ORDER_WITH_END = "true_with_seqno_advanced"
@@ -128,6 +133,7 @@ class ProducerStream:
             may come without order.
         has_cursor_dropping: what left memory before the stream read it is read from disk; else memory waits for it.
         is_everything_visible: the stream hides nothing, so a SEQNO_ADVANCED is never due.
+        has_sync_writes: prepares, commits and aborts go out as such; else the documents that they make.
         access: what the user may stream, asked again before each marker.
 
     Attributes:
@@ -149,6 +155,7 @@ class ProducerStream:
         "_has_cursor_dropping",
         "_has_marker_v2",
         "_has_marker_v22",
+        "_has_sync_writes",
         "_ignores_purge",
         "_is_disk_only",
         "_is_everything_visible",
@@ -197,6 +204,7 @@ class ProducerStream:
         out_of_order: str = "",
         has_cursor_dropping: bool = True,
         is_everything_visible: bool = False,
+        has_sync_writes: bool = False,
         access: StreamAccess = everything,
     ) -> None:
         self.view = view
@@ -222,6 +230,7 @@ class ProducerStream:
         self._has_marker_v22 = has_marker_v22
         self._has_cursor_dropping = has_cursor_dropping
         self._is_everything_visible = is_everything_visible
+        self._has_sync_writes = has_sync_writes
         self._out_of_order = out_of_order
         self._is_out_of_order = False
         self._filter = LiveFilter(wanted, source.manifest)
@@ -365,12 +374,7 @@ class ProducerStream:
             self.end(StreamEndReason.LOST_PRIVILEGES if self.form.collections else StreamEndReason.OK)
             return b""
         is_disk = is_disk_only or self._is_out_of_memory(position)
-        if not is_disk and self.form.collections:
-            boundary = view.checkpoint_after(position + 1)
-            if boundary is not None and boundary <= limit:
-                limit = boundary - 1  # each checkpoint comes in a snapshot of its own
-        if view.state is VbucketState.REPLICA and not is_disk_only:
-            limit = max(limit, view.snapshot.end_seqno)  # a replica's snapshot is consistent at its end only
+        limit = self._reach(position, limit, is_disk=is_disk)
         end = limit
         if not self.form.collections and limit <= view.high_seqno:
             if not self._has_default_collection:
@@ -389,12 +393,35 @@ class ProducerStream:
             if self._is_passed_over(position, limit):
                 self.last_read_seqno = limit
                 return b""
+        self._form_durable_writes(is_disk=is_disk)
         self._snapshot_end, self._snapshot_limit, self._snapshot_base = end, limit, position
         if is_disk and self._may_come_out_of_order():
             self._is_out_of_order, self._is_first_marker = True, False
             self.last_snapshot_end = end
             return self._request(Opcode.DCP_OSO_SNAPSHOT, _OSO_START)
         return self._marker(position, end, is_disk=is_disk)
+
+    def _reach(self, position: int, limit: int, *, is_disk: bool) -> int:
+        """How far the snapshot goes that begins after `position`, if the history goes to `limit`."""
+        view, durable = self.view, self.view.durability
+        if not is_disk and self.form.collections:
+            boundary = view.checkpoint_after(position + 1)
+            if boundary is not None and boundary <= limit:
+                limit = boundary - 1  # each checkpoint comes in a snapshot of its own
+        if durable is not None and self._has_marker_v2 and not is_disk and self.state is StreamState.IN_MEMORY:
+            # A replica is told of a prepare at once, for it is waited for.
+            limit = min(limit, durable.first_hidden_after(position) or limit)
+        if view.state is VbucketState.REPLICA and not self._is_disk_only:
+            limit = max(limit, view.snapshot.end_seqno)  # a replica's snapshot is consistent at its end only
+        return limit
+
+    def _form_durable_writes(self, *, is_disk: bool) -> None:
+        """What of durable writes this snapshot shows to a stream with sync writes: from disk what is undecided."""
+        durable = self.view.durability
+        if durable is not None and self._has_sync_writes:
+            completed_seqno = durable.high_completed_seqno if is_disk else 0
+            commits = _NO_COMMITS if is_disk else durable.commits
+            self.form = replace(self.form, durable=DurableForm(commits, completed_seqno))
 
     def _is_out_of_memory(self, position: int) -> bool:
         """Whether what follows is no longer in memory; a stream that reads from memory keeps what it has not read.
@@ -411,10 +438,15 @@ class ProducerStream:
         A client that resumed is told once, for it may be inside of a snapshot whose end it waits for.
         """
         numbers = self._filter.numbers(self._source.manifest)
-        if numbers is None or not self.form.collections or limit > self.view.high_seqno:
+        durable = None if self._has_sync_writes else self.view.durability
+        if (numbers is None and durable is None) or not self.form.collections or limit > self.view.high_seqno:
             return False
         is_resumed = self._is_first_marker and self.accepted.start_seqno > 0
-        return not is_resumed and self.view.high_seqno_of(numbers) <= position
+        if is_resumed:
+            return False
+        if durable is not None and durable.visible_seqno(limit) <= position:
+            return True
+        return numbers is not None and self.view.high_seqno_of(numbers) <= position
 
     def _may_come_out_of_order(self) -> bool:
         """Whether the snapshot that begins may be one without order: the first, from 0, of a single collection."""
@@ -456,15 +488,22 @@ class ProducerStream:
             if self.is_takeover:
                 flags |= _ACK
                 self._unanswered_markers += 1
+        durable = self.view.durability
+        if durable is not None and flags == _FROM_MEMORY and not self._has_sync_writes:
+            start = durable.first_visible_after(position) or start
         if self._is_first_marker:
             start = self.accepted.snapshot_start
             self._is_first_marker = False
         self.last_snapshot_end = end
+        visible = end if durable is None else durable.visible_seqno(end)
+        completed = 0 if durable is None or not is_disk else durable.high_completed_seqno
         if self._has_marker_v22 and is_disk:
-            value = _MARKER_V22.pack(start, end, flags, end, 0, self.view.purge_seqno, 0)
+            prepared = 0 if durable is None else durable.high_prepared_seqno
+            value = _MARKER_V22.pack(start, end, flags, visible, completed, self.view.purge_seqno, prepared)
             return self._request(Opcode.DCP_SNAPSHOT_MARKER, b"\2", value)
         if self._has_marker_v2:
-            return self._request(Opcode.DCP_SNAPSHOT_MARKER, b"\0", _MARKER_V2.pack(start, end, flags, end, 0))
+            value = _MARKER_V2.pack(start, end, flags, visible, completed)
+            return self._request(Opcode.DCP_SNAPSHOT_MARKER, b"\0", value)
         return self._request(Opcode.DCP_SNAPSHOT_MARKER, _MARKER.pack(start, end, flags))
 
     def _read_on(self, room: int, credit: int | None) -> Buffer | None:
@@ -547,11 +586,13 @@ class ProducerStream:
 
 
 def _last_seqno(data: Buffer) -> int:
-    """The seqno of the last message in rendered bytes; all messages with a seqno have it first in their extras."""
+    """The seqno of the last message in rendered bytes; most have it first in their extras."""
     at = last = 0
     while at < len(data):
         last = at
         at += HEADER_BYTES + _U32.unpack_from(data, at + 8)[0]
     framing_bytes = data[last + 2] if data[last] == Magic.FLEX_REQUEST else 0
+    if data[last + 1] in _SEQNO_SECOND:
+        framing_bytes += _U64.size
     seqno: int = _U64.unpack_from(data, last + HEADER_BYTES + framing_bytes)[0]
     return seqno

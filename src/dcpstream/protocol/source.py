@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
 from dcpstream.model import FailoverLog, Manifest, SnapshotRange, VbucketState
+from dcpstream.protocol.durability import DurableWrites
 from dcpstream.wire import FrameBlock
 
 __all__ = ["HistorySource", "VBucketView"]
@@ -75,6 +76,11 @@ class VBucketView(Protocol):
 
     def checkpoint_after(self, seqno: int) -> int | None:
         """First seqno of the next checkpoint above `seqno`; None if there is none, or it is not remembered."""
+        ...
+
+    @property
+    def durability(self) -> DurableWrites | None:
+        """The vbucket's durable writes; None if there never was one."""
         ...
 
     @property

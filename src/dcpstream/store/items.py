@@ -18,6 +18,9 @@ META_BYTES = HEADER_BYTES + 31
 SYSTEM_COLLECTION = 1
 """A reserved collection id, so index keys of system events, which begin with it, cannot meet a document's."""
 COLLECTION_EVENT, SCOPE_EVENT = b"_collection", b"_scope"
+PREPARE_NAMESPACE = 2
+"""Another reserved collection id: index keys of prepares and aborts are this byte and the document's key, so that a
+prepare does not hide the document that it may become, and an abort takes its prepare's place."""
 
 
 _HEADER = struct.Struct(">BBHBBHIIQ")
@@ -27,6 +30,8 @@ _SYSTEM_EVENT = struct.Struct(">QIB")
 _MUTATION_OPCODE = int(Opcode.DCP_MUTATION)
 _END_COLLECTION = int(SystemEventId.DROP_COLLECTION)
 _SCOPE_EVENTS = frozenset((int(SystemEventId.CREATE_SCOPE), int(SystemEventId.DROP_SCOPE)))
+
+_PREPARES = frozenset((int(Opcode.DCP_PREPARE), int(Opcode.DCP_ABORT)))
 
 Buffer = bytes | bytearray | memoryview
 
@@ -91,6 +96,16 @@ def read_item(data: Buffer, at: int = 0) -> StoredItem:
     return StoredItem(key, value, datatype, 0, 0, cas, rev_seqno, seqno, True, delete_time)
 
 
+def prepare_key(key: bytes) -> bytes:
+    """Under which index key the prepare of a document is, or its abort."""
+    return bytes((PREPARE_NAMESPACE,)) + key
+
+
+def prepares_of(collection_id: int) -> int:
+    """What stands for the collection of prepares and aborts, which most do not see: a number that none has."""
+    return -(1 << 33) - collection_id
+
+
 def is_collection_end(data: Buffer) -> bool:
     """Whether a stored system event is the end of a collection."""
     return data[1] == Opcode.DCP_SYSTEM_EVENT and _SYSTEM_EVENT.unpack_from(data, HEADER_BYTES)[1] == _END_COLLECTION
@@ -105,7 +120,8 @@ def index_key(data: Buffer) -> bytes:
     opcode, key_length, extras_length = data[1], data[2] << 8 | data[3], data[4]
     key_start = HEADER_BYTES + extras_length
     if opcode != Opcode.DCP_SYSTEM_EVENT:
-        return bytes(data[key_start : key_start + key_length])
+        key = bytes(data[key_start : key_start + key_length])
+        return prepare_key(key) if opcode in _PREPARES else key
     _, event, _ = _SYSTEM_EVENT.unpack_from(data, HEADER_BYTES)
     value = bytes(data[key_start + key_length :])
     kind, identity = (SCOPE_EVENT, value[8:12]) if event in _SCOPE_EVENTS else (COLLECTION_EVENT, value[12:16])

@@ -28,7 +28,7 @@ from dcpstream.store.blocks import (
     was_committed_after,
 )
 from dcpstream.store.items import index_key, is_collection_end
-from dcpstream.store.rows import KIND_SHIFT, SYSTEM, collection_of, np
+from dcpstream.store.rows import KIND_SHIFT, PREPARE, SYSTEM, collection_of, np
 from dcpstream.store.segments import ADDRESS_SHIFT, Segment, Segments
 from dcpstream.store.vbucket import VBucketLog
 from dcpstream.wire.block import BlockKind, frame_kinds
@@ -219,7 +219,7 @@ class Recovery:
         kinds[~in_default & (opcodes != Opcode.DCP_SYSTEM_EVENT)] |= _NAMED
         keys = _keys(data, key_starts, key_stops)
         ends_of_collections: list[int] = []
-        for row in np.flatnonzero(kinds & SYSTEM).tolist():
+        for row in np.flatnonzero(kinds & (SYSTEM | PREPARE)).tolist():
             event = data[int(starts[row]) : int(starts[row] + sizes[row])]
             keys[row] = index_key(event)
             if is_collection_end(event):
@@ -248,7 +248,7 @@ class Recovery:
             for row in ends_of_collections:
                 if first <= row < stop:
                     rows.end_collection(collection_of(keys[row]), before + row)
-            if int(np.bitwise_or.reduce(of_rows)) & (_NAMED | SYSTEM):
+            if int(np.bitwise_or.reduce(of_rows)) & (_NAMED | SYSTEM | PREPARE):
                 for key, seqno in zip(own_keys, seqnos[first:stop].tolist(), strict=True):
                     rows.collection_high[collection_of(key)] = seqno
             else:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from dcpstream.store.items import SCOPE_EVENT, SYSTEM_COLLECTION
+from dcpstream.store.items import PREPARE_NAMESPACE, SCOPE_EVENT, SYSTEM_COLLECTION, prepares_of
 from dcpstream.wire.block import BlockKind
 from dcpstream.wire.keys import leb128_decode, leb128_encode
 from dcpstream.wire.system_events import events_of_scope
@@ -52,7 +52,8 @@ LOOKAHEAD_ROWS = 64
 
 DELETED = int(BlockKind.DELETION | BlockKind.EXPIRATION)
 SYSTEM = int(BlockKind.SYSTEM_EVENT)
-NOT_A_DOCUMENT = DELETED | SYSTEM
+PREPARE = int(BlockKind.PREPARE)
+NOT_A_DOCUMENT = DELETED | SYSTEM | PREPARE
 
 Selection = tuple[list[tuple[int, int]], Any, Any, int]
 """Runs of positions [from, to) to copy, then per row: starts within the copy, seqnos; then the kinds met."""
@@ -165,6 +166,19 @@ class RowTable:
     def row_after(self, seqno: int) -> int:
         """The first row whose seqno is above `seqno`."""
         return bisect_right(self.seqnos, seqno)
+
+    def visible_row_at(self, row: int) -> int:
+        """The last row at or before `row` that is no prepare or abort; -1 if there is none."""
+        while row >= 0 and self.positions[row] >> KIND_SHIFT & PREPARE:
+            row -= 1
+        return row
+
+    def first_row_from(self, row: int, *, is_prepare: bool) -> int:
+        """The first row from `row` on that is a prepare or abort, or that is none; the number of rows if none is."""
+        stop = len(self.positions)
+        while row < stop and bool(self.positions[row] >> KIND_SHIFT & PREPARE) != is_prepare:
+            row += 1
+        return row
 
     # ------------------------------------------------------------------------------------------------------ reading
 
@@ -365,4 +379,6 @@ def collection_of(key: bytes) -> int:
     if first == SYSTEM_COLLECTION:
         number = int.from_bytes(key[-4:], "big")
         return events_of_scope(number) if key[1:].startswith(SCOPE_EVENT) else number
+    if first == PREPARE_NAMESPACE:
+        return prepares_of(collection_of(key[1:]))
     return first if first < 0x80 else leb128_decode(key)[0]

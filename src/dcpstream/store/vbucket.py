@@ -21,15 +21,18 @@ from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
 from dcpstream.store.bytelog import Buffer, ByteLog, Piece
 from dcpstream.store.items import (
     META_BYTES,
+    PREPARE_NAMESPACE,
     SYSTEM_COLLECTION,
     ItemMeta,
     StoredItem,
     index_key,
     is_collection_end,
+    prepare_key,
+    prepares_of,
     read_item,
     read_meta,
 )
-from dcpstream.store.rows import DELETED, KIND_SHIFT, NOT_A_DOCUMENT, SYSTEM, RowTable, collection_of
+from dcpstream.store.rows import DELETED, KIND_SHIFT, NOT_A_DOCUMENT, PREPARE, SYSTEM, RowTable, collection_of
 from dcpstream.wire.block import EMPTY_BLOCK, BlockKind, FrameBlock
 
 READ_BYTES = 1024 * 1024
@@ -243,13 +246,14 @@ class VBucketLog:
             key: with collection prefix; ignored for system events, whose index key is made from the frame.
             seqno: above `high_seqno`; may skip.
             is_deleted: a deletion or expiration.
-            kinds: what the frame is, `BlockKind` bits; DELETION is implied by `is_deleted` if neither is given.
+            kinds: what the frame is, `BlockKind` bits; DELETION is implied by `is_deleted` if neither is given, and
+                a PREPARE gets an index key of its own.
         """
         if seqno <= self.high_seqno:
             raise AssertionError(f"vb {self.vbid}: seqno {seqno} does not follow {self.high_seqno}")
         if type(kinds) is not int:
             kinds = int(kinds)
-        if kinds & SYSTEM:
+        if kinds & (SYSTEM | PREPARE):
             key = index_key(frame)
         elif is_deleted and not kinds & DELETED:
             kinds |= DELETED & int(BlockKind.DELETION)
@@ -375,6 +379,41 @@ class VBucketLog:
             rows = sorted(row for key, row in self.rows.keys.items() if key[0] == SYSTEM_COLLECTION)
             pieces = [self.log.pieces(*self.rows.extent(row)) for row in rows]
         return [bytes(self._bytes(group)) for group in pieces]
+
+    # ------------------------------------------------------------------------------------------------ durable writes
+
+    @property
+    def has_prepares(self) -> bool:
+        """Whether a durable write ever was in this history, as far as it is kept."""
+        return any(collection_id <= prepares_of(0) for collection_id in self.rows.collection_high)
+
+    def prepare(self, key: bytes) -> bytes | None:
+        """The newest prepare of a document, or the abort that took its place, as stored."""
+        with self._lock:
+            row = self.rows.keys.get(prepare_key(key))
+            if row is None:
+                return None
+            pieces = self.log.pieces(*self.rows.extent(row))
+        return bytes(self._bytes(pieces))
+
+    def prepares(self) -> list[bytes]:
+        """The newest prepare or abort of each document that has one, in order of seqno, as stored."""
+        with self._lock:
+            rows = sorted(row for key, row in self.rows.keys.items() if key[0] == PREPARE_NAMESPACE)
+            pieces = [self.log.pieces(*self.rows.extent(row)) for row in rows]
+        return [bytes(self._bytes(group)) for group in pieces]
+
+    def visible_seqno(self, seqno: int) -> int:
+        """The last seqno at or below this one that is no prepare or abort; 0 if there is none."""
+        rows = self.rows
+        row = rows.visible_row_at(rows.row_after(seqno) - 1)
+        return rows.seqnos[row] if row >= 0 else 0
+
+    def first_seqno_after(self, seqno: int, *, is_prepare: bool) -> int | None:
+        """The first seqno above this one that is a prepare or abort, or that is none; None if there is none."""
+        rows = self.rows
+        row = rows.first_row_from(rows.row_after(seqno), is_prepare=is_prepare)
+        return rows.seqnos[row] if row < len(rows.seqnos) else None
 
     def truncate(self, seqno: int) -> None:
         """The part of a rollback in memory; for the owner."""

@@ -20,6 +20,7 @@ from enum import IntFlag
 from typing import Any, NamedTuple
 
 from dcpstream.wire.codes import Datatype, Magic, Opcode, SystemEventId
+from dcpstream.wire.durable import DurableForm, commit_extras, is_sent, turned
 from dcpstream.wire.frames import HEADER, HEADER_BYTES, frame_length
 from dcpstream.wire.keys import leb128_decode
 from dcpstream.wire.system_events import VERSION_FLATBUFFERS, CollectionEvent, flatbuffer_of, read_event
@@ -50,6 +51,11 @@ _EXPIRATION = struct.Struct(">QQI")
 _SEQNO = struct.Struct(">Q")
 _SEQNO_AT = HEADER_BYTES
 _U32 = struct.Struct(">I")
+_DURABLE = frozenset((int(Opcode.DCP_PREPARE), int(Opcode.DCP_ABORT)))
+_DELETIONS = frozenset((int(Opcode.DCP_DELETION), int(Opcode.DCP_EXPIRATION)))
+_DOCUMENTS = _DELETIONS | {int(Opcode.DCP_MUTATION)}
+_DELETED_AT = 29
+"""Of a prepare's extras: whether it is a deletion."""
 
 
 class BlockKind(IntFlag):
@@ -62,6 +68,10 @@ class BlockKind(IntFlag):
     SNAPPY = 8
     SYSTEM_EVENT = 16
     NAMED_COLLECTION = 32
+    PREPARE = 64
+    """A prepare or an abort: hidden from all but streams with sync writes."""
+    COMMIT = 128
+    """A change that decided a prepare; known until a restart only."""
 
 
 class FrameBlock:
@@ -127,6 +137,7 @@ class StreamForm:
         scope_id: the events of this scope and its collections go with them; None: the events of `collection_ids`.
         flatbuffer_events: events of scopes and collections go out in version 2, those of modified collections at all.
         user_xattrs_on_delete: deletions keep user xattrs too.
+        durable: what is sent of durable writes; None: nothing but the documents they make.
     """
 
     collections: bool = True
@@ -141,12 +152,13 @@ class StreamForm:
     scope_id: int | None = None
     flatbuffer_events: bool = False
     user_xattrs_on_delete: bool = True
+    durable: DurableForm | None = None
 
     def is_as_stored(self, kinds: BlockKind) -> bool:
         """Whether a block with these kinds can go out as it is, but for the opaque."""
         if self.no_value or self.stream_id is not None or self.snappy == "force" or not self.collections:
             return False
-        if kinds & BlockKind.SYSTEM_EVENT:
+        if kinds & (BlockKind.SYSTEM_EVENT | BlockKind.PREPARE) or (kinds & BlockKind.COMMIT and self.durable):
             return False  # some are left out, some get another value: they are rare
         if self.collection_ids is not None and (kinds & _NOT_DEFAULT or self.collection_ids != _ONLY_DEFAULT):
             return False
@@ -295,6 +307,8 @@ def _rewrite_one(frame: memoryview, opaque: int, form: StreamForm) -> bytes | No
         if formed is None:
             return None
         extras, value = formed
+    elif opcode in _DURABLE and not is_sent(opcode, extras, form.durable):
+        return None
     else:
         collection_id, prefix_length = leb128_decode(key)
         if form.collection_ids is not None and collection_id not in form.collection_ids:
@@ -303,8 +317,15 @@ def _rewrite_one(frame: memoryview, opaque: int, form: StreamForm) -> bytes | No
             if collection_id:
                 return None
             key = key[prefix_length:]
-        value, datatype = _form_value(value, datatype, form, is_deletion=opcode != Opcode.DCP_MUTATION)
-        opcode, extras = _form_deletion(opcode, extras, form)
+        of_commit = commit_extras(extras, form.durable) if opcode in _DOCUMENTS else None
+        if of_commit is not None:
+            opcode, extras, value, datatype, cas = Opcode.DCP_COMMIT, of_commit, b"", 0, 0
+        elif opcode == Opcode.DCP_ABORT:
+            extras = turned(extras)
+        else:
+            is_deletion = opcode in _DELETIONS or (opcode == Opcode.DCP_PREPARE and bool(extras[_DELETED_AT]))
+            value, datatype = _form_value(value, datatype, form, is_deletion=is_deletion)
+            opcode, extras = _form_deletion(opcode, extras, form)
     magic, framing = Magic.REQUEST, b""
     key_field = len(key)
     if form.stream_id is not None:
@@ -334,7 +355,7 @@ def _form_event(extras: bytes, key: bytes, value: bytes, form: StreamForm) -> tu
 
 def _form_deletion(opcode: int, extras: bytes, form: StreamForm) -> tuple[int, bytes]:
     """Opcode and extras of a deletion or expiration in the stream's form."""
-    if opcode == Opcode.DCP_MUTATION or (opcode == Opcode.DCP_EXPIRATION and form.expiry_opcode and form.delete_times):
+    if opcode not in _DELETIONS or (opcode == Opcode.DCP_EXPIRATION and form.expiry_opcode and form.delete_times):
         return opcode, extras
     by_seqno, rev_seqno, delete_time = _EXPIRATION.unpack_from(extras)
     if form.delete_times:
@@ -446,6 +467,8 @@ def frame_kinds(opcode: int, datatype: int, key: bytes) -> BlockKind:
         kinds |= BlockKind.DELETION
     elif opcode == Opcode.DCP_EXPIRATION:
         kinds |= BlockKind.EXPIRATION
+    elif opcode in _DURABLE:
+        kinds |= BlockKind.PREPARE
     if datatype & Datatype.XATTR:
         kinds |= BlockKind.XATTR
     if datatype & Datatype.SNAPPY:

@@ -37,6 +37,7 @@ class ListVBucket:
     is_receiving_initial_snapshot: bool = False
     evicted_seqno: int = 0
     checkpoints: list = field(default_factory=list)
+    durability: object = None
 
     @property
     def high_seqno(self):

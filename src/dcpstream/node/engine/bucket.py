@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dcpstream.model import Collection, Manifest, VbucketState
 from dcpstream.node.engine import collections
+from dcpstream.node.engine.durability import Durability
 from dcpstream.node.engine.vbucket import VBucket, new_failover_log
 from dcpstream.runtime import Random
 
@@ -33,6 +34,7 @@ class Bucket:
         sessions: every session that selected the bucket.
         is_warm: whether `open` is through; a consumer can be opened only then.
         is_persisting: False between STOP_PERSISTENCE and START_PERSISTENCE.
+        durable: vbuckets with durable writes.
         waiters: sessions that wait for a seqno to be persisted: (session, vbid, seqno).
         collections: those of the manifest, by id.
     """
@@ -49,6 +51,7 @@ class Bucket:
         self.sessions: set[Session] = set()
         self.is_warm = False
         self.is_persisting = True
+        self.durable: set[int] = set()
         self.waiters: deque[tuple[Session, int, int]] = deque()
         self.collections: dict[int, Collection] = {}
 
@@ -112,6 +115,8 @@ class Bucket:
             for vbid, log in held.items():
                 vbucket = VBucket(log)
                 self.vbuckets[vbid] = vbucket
+                if log.has_prepares:
+                    self.durability_of(vbucket, 0.0)
                 if vbucket.is_active and not self.store.was_clean:
                     vbucket.begin_branch(self._random)
         self.collections = {item.collection_id: item for _, item in self.manifest.collections()}
@@ -144,6 +149,8 @@ class Bucket:
             self.tell_state_changed(vbid, now)
         self.catch_up(vbucket)
         vbucket.topology = topology
+        if vbucket.durability is not None:
+            vbucket.durability.decide()
 
     def delete_vbucket(self, vbid: int, now: float) -> None:
         """DEL_VBUCKET: made dead first, which ends its streams, then forgotten."""
@@ -168,6 +175,34 @@ class Bucket:
             if session.dcp is not None:
                 session.dcp.vbucket_rolled_back(vbid, now)
                 session.engine.ready.add(session)
+
+    # ------------------------------------------------------------------------------------------------ durable writes
+
+    def durability_of(self, vbucket: VBucket, now: float) -> Durability:
+        """What keeps a vbucket's durable writes; made when there is the first one."""
+        if vbucket.durability is None:
+            vbucket.durability = Durability(vbucket, self._note_changed, now)
+            self.durable.add(vbucket.vbid)
+        return vbucket.durability
+
+    def _note_changed(self, vbid: int) -> None:
+        self.dirty.add(vbid)
+
+    def _durabilities(self) -> list[Durability]:
+        found = [self.vbuckets[vbid] for vbid in self.durable]
+        return [item.durability for item in found if item is not None and item.durability is not None]
+
+    def next_timeout(self) -> float | None:
+        """When a durable write is to be given up, monotonic seconds."""
+        times = [item.next_timeout() for item in self._durabilities()]
+        return min((at for at in times if at is not None), default=None)
+
+    def handle_timeout(self, now: float) -> None:
+        """Give up the durable writes whose time is over."""
+        for item in self._durabilities():
+            item.handle_timeout(now)
+
+    # ----------------------------------------------------------------------------------------------- DCP connections
 
     def is_streamed_into(self, vbid: int) -> bool:
         """Whether some DCP connection has a living stream into the vbucket."""
@@ -199,6 +234,8 @@ class Bucket:
             vbucket = self.vbuckets[vbid]
             if vbucket is not None:
                 vbucket.age_memory()
+                if vbucket.durability is not None:
+                    vbucket.durability.decide()
         waiters = self.waiters
         for _ in range(len(waiters)):
             session, vbid, seqno = waiters.popleft()

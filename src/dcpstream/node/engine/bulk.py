@@ -248,7 +248,10 @@ class _Requests:
 
 def _active(bucket: Bucket) -> Any:
     """Whether each vbucket is active and takes writes; one more False at the end stands for those that do not exist."""
-    states = [vbucket is not None and vbucket.is_active and not vbucket.is_backed_up for vbucket in bucket.vbuckets]
+    states = [
+        vbucket is not None and vbucket.is_active and not vbucket.is_backed_up and vbucket.durability is None
+        for vbucket in bucket.vbuckets
+    ]
     return np.array([*states, False])
 
 

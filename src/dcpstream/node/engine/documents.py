@@ -22,6 +22,7 @@ from dcpstream.wire import (
     encode_stored_deletion,
     encode_stored_expiration,
     encode_xattrs,
+    snappy_uncompress,
 )
 
 if TYPE_CHECKING:
@@ -162,15 +163,25 @@ def expire(vbucket: VBucket, key: bytes, meta: ItemMeta, unix_ns: int) -> Writte
     return _bury(vbucket, key, meta, unix_ns, is_expiration=True)
 
 
+def remains(vbucket: VBucket, key: bytes, meta: ItemMeta) -> tuple[bytes, int]:
+    """(value, datatype) that a document's tombstone keeps: its system xattrs."""
+    if not meta.datatype & Datatype.XATTR:
+        return b"", 0
+    item = vbucket.log.get(key)
+    assert item is not None, "its meta data was there"
+    xattrs, _ = decode_xattrs(plain_value(item.value, item.datatype))
+    kept = {name: text for name, text in xattrs.items() if name.startswith("_")}
+    return (encode_xattrs(kept), int(Datatype.XATTR)) if kept else (b"", 0)
+
+
+def plain_value(value: bytes, datatype: int) -> bytes:
+    """A stored value without compression: the xattr section, if the datatype says so, and the body."""
+    return snappy_uncompress(value, MAX_VALUE_BYTES) if datatype & Datatype.SNAPPY else value
+
+
 def _bury(vbucket: VBucket, key: bytes, meta: ItemMeta, unix_ns: int, *, is_expiration: bool) -> Written:
     log = vbucket.log
-    value, datatype = b"", 0
-    if meta.datatype & Datatype.XATTR:
-        item = log.get(key)
-        assert item is not None, "its meta data was there"
-        kept = {name: text for name, text in decode_xattrs(item.value)[0].items() if name.startswith("_")}
-        if kept:
-            value, datatype = encode_xattrs(kept), int(Datatype.XATTR)
+    value, datatype = remains(vbucket, key, meta)
     seqno = log.high_seqno + 1
     cas = vbucket.next_cas(unix_ns)
     rev_seqno = meta.rev_seqno + 1

@@ -134,6 +134,16 @@ class Engine:
         self.ready = set()
         return list(ready)
 
+    def next_timeout(self) -> float | None:
+        """When `handle_timeout` wants to be called, monotonic seconds; DCP connections have time-outs of their own."""
+        times = [bucket.next_timeout() for bucket in self.buckets.values() if bucket.durable]
+        return min((at for at in times if at is not None), default=None)
+
+    def handle_timeout(self) -> None:
+        """Time has come, as told by `set_time`: durable writes may be over."""
+        for bucket in self.buckets.values():
+            bucket.handle_timeout(self.now)
+
     def persisted(self, bucket_name: str, vbids: Iterable[int]) -> None:
         """The flusher made these vbuckets' writes durable."""
         bucket = self.buckets.get(bucket_name)

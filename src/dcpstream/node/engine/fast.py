@@ -96,6 +96,8 @@ def fast_set(
     vbucket = bucket.vbuckets[vbid]
     if vbucket is None or not vbucket.is_active or vbucket.is_backed_up or not bucket.store.has_room:
         return False
+    if vbucket.durability is not None:
+        return False  # the document may have a durable write that is not decided
     key_at = at + 32
     value_at = key_at + key_length
     if session.has_collections:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -53,6 +53,7 @@ NONCE_BITS = 144
 CLUSTERMAP_CHANGE = 0x01
 """Opcode of the server's own request that tells of a newer cluster configuration; needs no answer."""
 _VERSION_PAIR = struct.Struct(">qq")
+_TOKEN = struct.Struct(">QQ")
 
 _REQUEST = int(Magic.REQUEST)
 _SET = int(Opcode.SET)
@@ -71,7 +72,7 @@ _DROP_WITHOUT_XERROR = frozenset(
         Status.SYNC_WRITE_AMBIGUOUS,
     )
 )
-_CHANGED_WITHOUT_XERROR = MappingProxyType(
+_CHANGED_WITHOUT_XERROR: Mapping[int, int] = MappingProxyType(
     {
         Status.LOCKED: Status.KEY_EEXISTS,
         Status.SYNC_WRITE_IN_PROGRESS: Status.TMPFAIL,
@@ -79,7 +80,6 @@ _CHANGED_WITHOUT_XERROR = MappingProxyType(
     }
 )
 """Statuses that came with XERROR, and what a client gets that does not know them."""
-
 
 
 class DcpEndpoint(Protocol):
@@ -167,6 +167,7 @@ class Session:
         self.out_bytes = 0
         self.frame_infos: dict[int, bytes] = {}
         self._waiting: Frame | None = None
+        self._waiting_value = b""
         self._config_sent = (0, 0)
         self._max_frame_bytes = MAX_FRAME_BYTES_BEFORE_AUTH
         self.fast: dict[int, FastHandler] = {}
@@ -411,6 +412,22 @@ class Session:
         if frame is not None:
             self.respond(frame, Status.SUCCESS if is_reached else Status.NOT_MY_VBUCKET)
             self.engine.ready.add(self)
+
+    def wait_for_decision(self, frame: Frame, value: bytes = b"") -> None:
+        """Leave later requests unread until a durable write is decided; `value` goes with the answer."""
+        self._waiting, self._waiting_value = frame, value
+
+    def durable_write_done(self, status: int, cas: int, seqno: int, vbuuid: int) -> None:
+        """Answer a durable write: committed, or its outcome is ambiguous."""
+        frame, self._waiting = self._waiting, None
+        if frame is None or self.is_closing:
+            return
+        self.engine.ready.add(self)
+        if status:
+            self.refuse(frame, status)
+            return
+        extras = _TOKEN.pack(vbuuid, seqno) if self.has_tokens else b""
+        self.respond(frame, cas=cas, extras=extras, value=self._waiting_value)
 
     # ------------------------------------------------------------------------------------------------------ output
 

@@ -18,6 +18,7 @@ from dcpstream.wire import HEADER
 from dcpstream.wire.block import FrameBlock
 
 if TYPE_CHECKING:
+    from dcpstream.node.engine.durability import Durability
     from dcpstream.store import VBucketLog
 
 CAS_COUNTER_MASK = 0xFFFF
@@ -48,11 +49,13 @@ class VBucket:
         vbuuid: the branch that is written now.
         received: bounds of the snapshot that was received last, as its source gave them; None if there was none.
         is_receiving_initial_snapshot: this copy was empty and is being filled from its source's disk.
+        durability: its durable writes; None as long as there never was one.
         is_backed_up: a takeover lasts too long: writes are put off until it is over.
     """
 
     __slots__ = (
         "_checkpoints",
+        "durability",
         "evicted_seqno",
         "is_active",
         "is_backed_up",
@@ -80,6 +83,7 @@ class VBucket:
         self.topology = ""
         self.received: SnapshotRange | None = None
         self.is_receiving_initial_snapshot = False
+        self.durability: Durability | None = None
         self.is_backed_up = False
         self.is_active = log.state == VbucketState.ACTIVE
         self.vbuuid = log.failover_log.newest.vbuuid
@@ -150,6 +154,8 @@ class VBucket:
             self.close_checkpoint()
         self.log.set_state(state, failover_log)
         self.is_active = state == VbucketState.ACTIVE
+        if self.durability is not None and not self.is_active:
+            self.durability.leave_active()
         self.manifest = None
         if self.is_active:
             self.log.set_snapshot(None)

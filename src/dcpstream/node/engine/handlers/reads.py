@@ -88,6 +88,9 @@ def touch(session: Session, frame: Frame) -> None:
     key = stored_key(session, frame) if vbucket is not None else None
     if vbucket is None or key is None:
         return
+    if vbucket.durability is not None and key in vbucket.durability.undecided:
+        session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS)
+        return
     engine = session.engine
     item = documents.live_item(vbucket, key, engine.unix_ns)
     session.changed(vbucket)

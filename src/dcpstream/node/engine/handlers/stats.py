@@ -39,9 +39,10 @@ def _vbucket_seqno(vbucket: VBucket) -> Items:
     yield "purge_seqno", log.purge_seqno
     yield "last_persisted_snap_start", persisted.start_seqno
     yield "last_persisted_snap_end", persisted.end_seqno
-    yield "high_prepared_seqno", 0
-    yield "high_completed_seqno", 0
-    yield "max_visible_seqno", log.high_seqno
+    durable = vbucket.durability
+    yield "high_prepared_seqno", durable.high_prepared_seqno if durable else 0
+    yield "high_completed_seqno", durable.high_completed_seqno if durable else 0
+    yield "max_visible_seqno", log.visible_seqno(log.high_seqno)
 
 
 def _vbucket_details(vbucket: VBucket) -> Items:
@@ -51,13 +52,14 @@ def _vbucket_details(vbucket: VBucket) -> Items:
     yield "queue_size", max(0, log.high_seqno - log.persisted_seqno)
     yield "uuid", vbucket.vbuuid
     yield "purge_seqno", log.purge_seqno
-    yield "high_completed_seqno", 0
-    yield "max_visible_seqno", log.high_seqno
+    durable = vbucket.durability
+    yield "high_completed_seqno", durable.high_completed_seqno if durable else 0
+    yield "max_visible_seqno", log.visible_seqno(log.high_seqno)
     yield "persistence_seqno", log.persisted_seqno
     yield "max_cas", vbucket.max_cas
     yield "high_seqno", log.high_seqno
     yield "topology", vbucket.topology or "null"
-    yield "high_prepared_seqno", 0
+    yield "high_prepared_seqno", durable.high_prepared_seqno if durable else 0
 
 
 def _failovers(vbucket: VBucket) -> Items:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dcpstream.errors import FieldError
 from dcpstream.node.engine import documents
 from dcpstream.node.engine.commands import Command, CommandTable, Part
+from dcpstream.node.engine.durability import DEFAULT_TIMEOUT_S, UNDECIDED_MAX, is_possible, parse_topology
 from dcpstream.node.engine.handlers.keys import active_vbucket, expiration_of, stored_key
 from dcpstream.node.engine.handlers.reads import body_of
 from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status, snappy_uncompress, split_xattrs
@@ -57,8 +58,9 @@ def _target(session: Session, frame: Frame) -> tuple[VBucket, bytes] | None:
         if not 1 <= wish[0] <= MAX_DURABILITY_LEVEL or wish[1:] in (b"\0\0", b"\xff\xff"):
             session.refuse(frame, Status.DURABILITY_INVALID_LEVEL, "Durability is a level of 1 to 3, and a time-out")
             return None
-        session.refuse(frame, Status.DURABILITY_IMPOSSIBLE, "There are no replicas to make a durable write")
-        return None
+        if frame.opcode in _QUIET_OF:
+            session.refuse(frame, Status.EINVAL, "The frame info is not allowed on this command")
+            return None
     vbucket = active_vbucket(session, frame)
     key = stored_key(session, frame) if vbucket is not None else None
     if vbucket is None or key is None:
@@ -70,7 +72,91 @@ def _target(session: Session, frame: Frame) -> tuple[VBucket, bytes] | None:
     if not session.bucket.store.has_room:
         session.refuse(frame, Status.TMPFAIL, "Writes wait for the disk")
         return None
+    if is_undecided(vbucket, key):
+        session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS)
+        return None
     return vbucket, key
+
+
+def is_undecided(vbucket: VBucket, key: bytes) -> bool:
+    """Whether a durable write of the document is under way, so that nobody else may write it."""
+    return vbucket.durability is not None and key in vbucket.durability.undecided
+
+
+class _Durable(NamedTuple):
+    """What a request wants to be sure of: the level, and for how long it waits."""
+
+    level: int
+    timeout_s: float
+
+
+def _durable(session: Session, frame: Frame, vbucket: VBucket) -> _Durable | int | None:
+    """The durability that a write asks for; None for none, or the status that it was refused with."""
+    requirement = session.frame_infos.get(FrameInfoId.DURABILITY)
+    if requirement is None:
+        return None
+    status: int = Status.SUCCESS
+    if not is_possible(parse_topology(vbucket.topology)):
+        status = Status.DURABILITY_IMPOSSIBLE
+    elif vbucket.durability is not None and len(vbucket.durability.undecided) >= UNDECIDED_MAX:
+        status = Status.TMPFAIL
+    if status:
+        session.refuse(frame, status)
+        return status
+    timeout_s = int.from_bytes(requirement[1:], "big") / 1000 or DEFAULT_TIMEOUT_S
+    return _Durable(requirement[0], timeout_s)
+
+
+def put(
+    session: Session,
+    frame: Frame,
+    vbucket: VBucket,
+    key: bytes,
+    value: bytes,
+    *,
+    datatype: int,
+    flags: int,
+    expiration: int,
+    rev_seqno: int,
+    answer: bytes = b"",
+    is_deleted: bool = False,
+) -> None:
+    """Write a document, durably if the request says so, and answer; `answer` is the value that goes with it.
+
+    Args:
+        is_deleted: it is a durable deletion; `value` is what stays with the tombstone, `expiration` its time.
+    """
+    durable = _durable(session, frame, vbucket)
+    engine = session.engine
+    if isinstance(durable, _Durable):
+        assert session.bucket is not None, "the table asks for a bucket"
+        session.wait_for_decision(frame, answer)
+        session.bucket.durability_of(vbucket, engine.now).prepare(
+            key,
+            value,
+            datatype=datatype,
+            flags=flags,
+            expiration=expiration,
+            rev_seqno=rev_seqno,
+            level=durable.level,
+            timeout_s=durable.timeout_s,
+            unix_ns=engine.unix_ns,
+            now=engine.now,
+            client=session,
+            is_deleted=is_deleted,
+        )
+    elif durable is None:
+        result = documents.store(
+            vbucket,
+            key,
+            value,
+            engine.unix_ns,
+            datatype=datatype,
+            flags=flags,
+            expiration=expiration,
+            rev_seqno=rev_seqno,
+        )
+        written(session, frame, vbucket, result, answer)
 
 
 def _value(session: Session, frame: Frame) -> tuple[bytes, int] | None:
@@ -128,17 +214,17 @@ def store(session: Session, frame: Frame) -> None:
             assert item is not None, "its meta data was there"
             value = split_xattrs(item.value)[0] + value
             datatype |= Datatype.XATTR
-    result = documents.store(
+    put(
+        session,
+        frame,
         vbucket,
         key,
         value,
-        engine.unix_ns,
         datatype=datatype,
         flags=flags,
         expiration=expiration,
         rev_seqno=documents.next_rev(vbucket, meta),
     )
-    written(session, frame, vbucket, result)
 
 
 def delete(session: Session, frame: Frame) -> None:
@@ -153,6 +239,21 @@ def delete(session: Session, frame: Frame) -> None:
     if status or meta is None:
         session.changed(vbucket)
         session.respond(frame, status)
+        return
+    if FrameInfoId.DURABILITY in session.frame_infos:
+        value, datatype = documents.remains(vbucket, key, meta)
+        put(
+            session,
+            frame,
+            vbucket,
+            key,
+            value,
+            datatype=datatype,
+            flags=0,
+            expiration=engine.unix_s,
+            rev_seqno=meta.rev_seqno + 1,
+            is_deleted=True,
+        )
         return
     written(session, frame, vbucket, documents.delete(vbucket, key, meta, engine.unix_ns))
 
@@ -177,17 +278,17 @@ def concatenate(session: Session, frame: Frame) -> None:
     if len(body) > documents.MAX_VALUE_BYTES:
         session.respond(frame, Status.E2BIG)
         return
-    result = documents.store(
+    put(
+        session,
+        frame,
         vbucket,
         key,
         section + body,
-        engine.unix_ns,
         datatype=(Datatype.JSON if documents.is_json(body) else 0) | (item.datatype & Datatype.XATTR),
         flags=item.flags,
         expiration=item.expiration,
         rev_seqno=item.rev_seqno + 1,
     )
-    written(session, frame, vbucket, result)
 
 
 def count(session: Session, frame: Frame) -> None:
@@ -217,17 +318,18 @@ def count(session: Session, frame: Frame) -> None:
             return
         is_increment = _QUIET_OF.get(frame.opcode, frame.opcode) == Opcode.INCREMENT  # type: ignore[call-overload]
         number = (int(text) + delta) % _U64 if is_increment else max(0, int(text) - delta)
-    result = documents.store(
+    put(
+        session,
+        frame,
         vbucket,
         key,
         section + str(number).encode(),
-        engine.unix_ns,
         datatype=Datatype.JSON | (Datatype.XATTR if section else 0),
         flags=flags,
         expiration=expiration,
         rev_seqno=documents.next_rev(vbucket, meta),
+        answer=number.to_bytes(8, "big"),
     )
-    written(session, frame, vbucket, result, number.to_bytes(8, "big"))
 
 
 def register(table: CommandTable) -> None:

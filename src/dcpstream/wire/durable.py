@@ -1,0 +1,123 @@
+"""Durable writes in a vbucket's history: prepares, what decides them, and how both go out.
+
+In stored form a prepare is the message as it is; an abort has its own seqno first, as every stored message has, and the
+prepared one after it, the other way round than on the wire. A commit is stored as the mutation or deletion that it
+makes of the document: that is what clients without durable writes get, and everybody who reads from disk. Which prepare
+it decided is known to who keeps the history (`DurableForm.commits`).
+
+Source: kv_engine docs/dcp/documentation/commands/{prepare,commit,abort}.md, engines/ep/src/dcp/active_stream.cc.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dcpstream.wire.codes import Magic, Opcode
+from dcpstream.wire.frames import HEADER, HEADER_BYTES
+
+Buffer = bytes | bytearray | memoryview
+
+_PREPARE = struct.Struct(">QQIIIBBB")
+_PAIR = struct.Struct(">QQ")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DurableForm:
+    """What of durable writes a stream with sync writes gets.
+
+    Attributes:
+        commits: seqno of a commit → seqno of its prepare: these go out as COMMIT, all others as what they are stored.
+        completed_seqno: prepares up to here are decided and not sent: above 0 for what is read from disk.
+    """
+
+    commits: Mapping[int, int]
+    completed_seqno: int = 0
+
+
+class StoredPrepare(NamedTuple):
+    """A prepare, or the abort that took its place, as stored; `key` with its collection prefix.
+
+    Attributes:
+        prepared_seqno: of an abort the prepare's seqno; of a prepare its own.
+        expiration: of a durable deletion its time.
+    """
+
+    key: bytes
+    value: bytes
+    datatype: int
+    cas: int
+    seqno: int
+    prepared_seqno: int
+    rev_seqno: int
+    flags: int
+    expiration: int
+    is_deleted: bool
+    level: int
+    is_abort: bool
+
+
+def encode_stored_prepare(
+    *,
+    vbid: int,
+    key: bytes,
+    value: bytes,
+    by_seqno: int,
+    rev_seqno: int,
+    cas: int,
+    level: int,
+    datatype: int = 0,
+    flags: int = 0,
+    expiration: int = 0,
+    nru: int = 0,
+    is_deleted: bool = False,
+) -> bytes:
+    """A prepare in stored form; `key` with its collection prefix."""
+    extras = _PREPARE.pack(by_seqno, rev_seqno, flags, expiration, 0, nru, is_deleted, level)
+    body = len(extras) + len(key) + len(value)
+    header = HEADER.pack(Magic.REQUEST, Opcode.DCP_PREPARE, len(key), len(extras), datatype, vbid, body, 0, cas)
+    return b"".join((header, extras, key, value))
+
+
+def encode_stored_abort(*, vbid: int, key: bytes, by_seqno: int, prepared_seqno: int) -> bytes:
+    """An abort in stored form; `key` with its collection prefix."""
+    extras = _PAIR.pack(by_seqno, prepared_seqno)
+    header = HEADER.pack(Magic.REQUEST, Opcode.DCP_ABORT, len(key), len(extras), 0, vbid, len(extras) + len(key), 0, 0)
+    return header + extras + key
+
+
+def read_prepare(frame: Buffer) -> StoredPrepare:
+    """The prepare or abort in a whole stored frame."""
+    _, opcode, key_length, extras_length, datatype, _, _, _, cas = HEADER.unpack_from(frame)
+    key_at = HEADER_BYTES + extras_length
+    key = bytes(frame[key_at : key_at + key_length])
+    if opcode == Opcode.DCP_ABORT:
+        seqno, prepared = _PAIR.unpack_from(frame, HEADER_BYTES)
+        return StoredPrepare(key, b"", 0, cas, seqno, prepared, 0, 0, 0, False, 0, True)
+    seqno, rev, flags, expiration, _, _, deleted, level = _PREPARE.unpack_from(frame, HEADER_BYTES)
+    value = bytes(frame[key_at + key_length :])
+    return StoredPrepare(key, value, datatype, cas, seqno, seqno, rev, flags, expiration, bool(deleted), level, False)
+
+
+def is_sent(opcode: int, extras: bytes, form: DurableForm | None) -> bool:
+    """Whether a stream gets this stored prepare or abort."""
+    if form is None:
+        return False
+    return opcode == Opcode.DCP_ABORT or _PAIR.unpack_from(extras)[0] > form.completed_seqno
+
+
+def turned(extras: bytes) -> bytes:
+    """Extras of an abort on the wire from the stored ones."""
+    seqno, prepared = _PAIR.unpack(extras)
+    return _PAIR.pack(prepared, seqno)
+
+
+def commit_extras(extras: bytes, form: DurableForm | None) -> bytes | None:
+    """Extras of the COMMIT that a stored mutation or deletion goes out as; None if it goes out as it is."""
+    if form is None:
+        return None
+    seqno = _PAIR.unpack_from(extras)[0]
+    prepared = form.commits.get(seqno)
+    return None if prepared is None else _PAIR.pack(prepared, seqno)
