@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -187,6 +188,23 @@ def test_an_expired_document_that_nobody_has_looked_at() -> None:
     node.advance(1000)
     (frame,) = mutations(node)
     assert EXTRAS.unpack(frame.extras)[3] > 0
+
+
+@rule("MUT-16")
+@pytest.mark.parametrize("from_disk", [False, True])
+def test_a_durable_write_is_a_plain_mutation(from_disk: bool, tmp_path: Path) -> None:
+    node = Node(path=tmp_path)
+    node.set_vbucket(1, 1, b'{"topology":[["active"]]}')
+    answer = node.admin.call(Opcode.SET, vbid=1, key=b"\0k", value=b"v", extras=bytes(8), framing=bytes.fromhex("1101"))
+    assert answer.status == 0
+    controls = [(b"enable_sync_writes", b"true")] if from_disk else []
+    node.flush()
+    if from_disk:
+        node.restart()
+    frames = node.producer(controls=controls).stream(1)
+    assert [frame.value for frame in of(frames, Opcode.DCP_MUTATION)] == [b"v"]
+    assert not of(frames, Opcode.DCP_PREPARE)
+    assert not of(frames, Opcode.DCP_COMMIT)
 
 
 @rule("MUT-17")

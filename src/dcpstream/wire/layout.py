@@ -63,6 +63,12 @@ class Part(Enum):
         return self is Part.OPTIONAL or bool(part) == (self is Part.REQUIRED)
 
 
+_MAGICS = {
+    Kind.REQUEST: (Magic.REQUEST, Magic.FLEX_REQUEST),
+    Kind.RESPONSE: (Magic.RESPONSE, Magic.FLEX_RESPONSE),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """One integer on the wire.
@@ -231,13 +237,6 @@ class Message:
             FieldError: a field does not fit its width.
         """
         layout = self.layout
-        kind = layout.kind
-        magic = self.magic
-        if not magic:
-            if kind is Kind.REQUEST:
-                magic = Magic.FLEX_REQUEST if self.framing else Magic.REQUEST
-            else:
-                magic = Magic.FLEX_RESPONSE if self.framing else Magic.RESPONSE
         parts = {"extras": b"", "value": b""}
         for item in layout.fields:
             number = getattr(self, item.name)
@@ -245,17 +244,21 @@ class Message:
                 parts[item.place] += number.to_bytes(item.width, "big")
             except (OverflowError, AttributeError):
                 raise FieldError(f"{layout.name}.{item.name}={number!r} is not a u{8 * item.width}") from None
+        return self._frame(layout.opcode, layout.kind, parts["extras"], parts["value"] + self.value)
+
+    def _frame(self, opcode: int, kind: Kind, extras: bytes, value: bytes) -> Frame:
+        classic, flexible = _MAGICS[kind]
         return Frame(
-            magic,
-            layout.opcode,
+            self.magic or (flexible if self.framing else classic),
+            opcode,
             self.datatype,
             self._vbid(),
             self.opaque,
             self.cas,
             self.framing,
-            parts["extras"],
+            extras,
             self.key,
-            parts["value"] + self.value,
+            value,
         )
 
     def encode(self) -> bytes:
@@ -300,19 +303,7 @@ class RawRequest(Request):
 
     def to_frame(self) -> Frame:
         """The very frame it came from."""
-        magic = self.magic or (Magic.FLEX_REQUEST if self.framing else Magic.REQUEST)
-        return Frame(
-            magic,
-            self.opcode,
-            self.datatype,
-            self.vbid,
-            self.opaque,
-            self.cas,
-            self.framing,
-            self.extras,
-            self.key,
-            self.value,
-        )
+        return self._frame(self.opcode, Kind.REQUEST, self.extras, self.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,19 +315,7 @@ class RawResponse(Response):
 
     def to_frame(self) -> Frame:
         """The very frame it came from."""
-        magic = self.magic or (Magic.FLEX_RESPONSE if self.framing else Magic.RESPONSE)
-        return Frame(
-            magic,
-            self.opcode,
-            self.datatype,
-            self.status,
-            self.opaque,
-            self.cas,
-            self.framing,
-            self.extras,
-            self.key,
-            self.value,
-        )
+        return self._frame(self.opcode, Kind.RESPONSE, self.extras, self.value)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(u8, u16, u32, u64))
