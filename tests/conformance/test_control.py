@@ -313,7 +313,8 @@ def test_a_name_and_sync_writes_make_a_replica(order: tuple[bytes, bytes]) -> No
     values = {b"consumer_name": b"replica", b"enable_sync_writes": b"true"}
     node = Node()
     peer = node.producer()
-    acknowledge = {"extras": bytes(8), "vbid": 1}
+    peer.stream(1)
+    acknowledge = {"extras": bytes(8), "vbid": 1, "opaque": 0x77}
     for key in order:
         assert setting(node, "synchronous_replication") == "false"
         assert opcodes(peer.send(Opcode.DCP_SEQNO_ACKNOWLEDGED, **acknowledge)) == [Opcode.DCP_SEQNO_ACKNOWLEDGED]
