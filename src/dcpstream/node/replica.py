@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
 from dcpstream.node.engine.vbucket import VBucket, new_failover_log
 from dcpstream.runtime import new_vbuuid
-from dcpstream.wire import HEADER_BYTES, BlockKind
+from dcpstream.wire import HEADER_BYTES, BlockKind, read_prepare
 
 if TYPE_CHECKING:
     from dcpstream.node.engine import Bucket, Engine
     from dcpstream.protocol.replica import Change
     from dcpstream.protocol.source import VBucketView
+    from dcpstream.wire import StoredPrepare
 
 __all__ = ["Replicas", "Takeovers"]
 
@@ -28,6 +29,10 @@ CAS_AT = HEADER_BYTES - 8
 
 MAX_TRUSTED_CAS = (1 << 63) - 1
 """A CAS is nanoseconds since 1970; one above this is no time, and the next one here would not be above it for long."""
+
+
+_WITHOUT_CAS = int(BlockKind.SYSTEM_EVENT | BlockKind.PREPARE)
+"""Rows that are no documents; a prepare without a CAS was refused, and an abort has none."""
 
 
 class Replicas:
@@ -104,15 +109,34 @@ class Replicas:
         """Append a row."""
         vbucket = _own(view)
         frame = change.frame
-        if change.cas in IMPOSSIBLE_CAS and not change.kinds & BlockKind.SYSTEM_EVENT:
+        if change.cas in IMPOSSIBLE_CAS and not change.kinds & _WITHOUT_CAS:
             cas = vbucket.next_cas(self._engine.unix_ns)
             frame = b"".join((frame[:CAS_AT], cas.to_bytes(8, "big"), frame[HEADER_BYTES:]))
-        vbucket.log.append(frame, change.key, change.seqno, is_deleted=change.is_deleted, kinds=change.kinds)
+        durability, kinds = vbucket.durability, change.kinds
+        if durability is None and kinds & BlockKind.PREPARE:
+            durability = self._bucket.durability_of(vbucket, self._engine.now)
+        if durability is not None and not kinds & _WITHOUT_CAS:
+            kinds |= durability.kinds_of(change.key)
+        vbucket.log.append(frame, change.key, change.seqno, is_deleted=change.is_deleted, kinds=kinds)
+        if durability is not None:
+            durability.stored(frame, change.key, change.seqno)
         if vbucket.max_cas < change.cas <= MAX_TRUSTED_CAS:
             vbucket.max_cas = change.cas
         if change.is_deleted:
             vbucket.max_deleted_rev = max(vbucket.max_deleted_rev, change.rev_seqno)
         self._bucket.dirty.add(vbucket.vbid)
+
+    def prepare_of(self, view: VBucketView, key: bytes) -> StoredPrepare | None:
+        """The newest prepare of a document, or its abort."""
+        stored = _own(view).log.prepare(key)
+        return None if stored is None else read_prepare(stored)
+
+    def high_prepared_seqno(self, view: VBucketView) -> int:
+        """The seqno of the last prepare of all documents."""
+        log = _own(view).log
+        if not log.has_prepares:
+            return 0
+        return max((read_prepare(stored).prepared_seqno for stored in log.prepares()), default=0)
 
     # ------------------------------------------------------------------------------------------------ history, roles
 

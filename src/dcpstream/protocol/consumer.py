@@ -24,9 +24,16 @@ from types import MappingProxyType
 from dcpstream.errors import FieldError, RemoteProtocolError
 from dcpstream.model import VbucketState
 from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse, stream_id_of
-from dcpstream.protocol.consumer_controls import SYNC_WRITES, V7_STATUS_CODES, Negotiation
+from dcpstream.protocol.consumer_controls import FLATBUFFERS, SYNC_WRITES, V7_STATUS_CODES, Negotiation
 from dcpstream.protocol.consumer_flow import COUNTED, ConsumerWindow
-from dcpstream.protocol.consumer_messages import Dialect, read_change, read_marker, read_system_event
+from dcpstream.protocol.consumer_messages import (
+    Dialect,
+    read_change,
+    read_decision,
+    read_marker,
+    read_prepare,
+    read_system_event,
+)
 from dcpstream.protocol.passive_stream import ConsumerStream, StreamEvent
 from dcpstream.protocol.producer_stream import Buffer
 from dcpstream.protocol.replica import Change, ReplicaBucket
@@ -259,7 +266,8 @@ class ConsumerConnection:
         self._take(frame, read_change(frame, self._dialect, self.replicas.unix_s))
 
     def _handle_system_event(self, frame: Frame) -> None:
-        self._take(frame, read_system_event(frame, self._dialect))
+        has_flatbuffers = FLATBUFFERS in self.negotiation.accepted
+        self._take(frame, read_system_event(frame, self._dialect, has_flatbuffers=has_flatbuffers))
 
     def _take(self, frame: Frame, change: Change | Refusal) -> None:
         if isinstance(change, Refusal):
@@ -269,8 +277,45 @@ class ConsumerConnection:
         if stream is None:
             return
         self._complain(frame, stream.change(change))
+        self._after_row(stream)
+
+    def _after_row(self, stream: ConsumerStream) -> None:
+        """The row may have been the last of its snapshot, for which somebody waits."""
         if stream.snapshot_done():
             self._out.append(encode_response(Opcode.DCP_SNAPSHOT_MARKER, opaque=stream.opaque))
+        self._acknowledge_prepares(stream)
+
+    def _acknowledge_prepares(self, stream: ConsumerStream) -> None:
+        seqno = stream.acknowledged_prepare()
+        if self.is_sync_replication:
+            self._acknowledge(stream, seqno)
+
+    def _acknowledge(self, stream: ConsumerStream, seqno: int) -> None:
+        if seqno:
+            extras = seqno.to_bytes(8, "big")
+            self._out.append(
+                encode_request(Opcode.DCP_SEQNO_ACKNOWLEDGED, vbid=stream.vbid, opaque=stream.opaque, extras=extras)
+            )
+
+    def _handle_prepare(self, frame: Frame) -> None:
+        found = read_prepare(frame, self._dialect)
+        if isinstance(found, Refusal):
+            self._refuse(frame, found)
+            return
+        stream = self._stream_for(frame)
+        if stream is not None:
+            self._complain(frame, stream.prepare(*found))
+            self._after_row(stream)
+
+    def _handle_decision(self, frame: Frame) -> None:
+        found = read_decision(frame, self._dialect)
+        if isinstance(found, Refusal):
+            self._refuse(frame, found)
+            return
+        stream = self._stream_for(frame)
+        if stream is not None:
+            self._complain(frame, stream.decide(found))
+            self._after_row(stream)
 
     def _handle_set_state(self, frame: Frame) -> None:
         number = frame.extras[0]
@@ -331,6 +376,8 @@ class ConsumerConnection:
             stream.accepted(log)
             if was_living:
                 self._answer_add(stream, Status.SUCCESS)
+                if self.is_sync_replication:
+                    self._acknowledge(stream, self.replicas.high_prepared_seqno(stream.view))
         else:
             was_living = stream.is_living
             stream.go(StreamEvent.REFUSED)
@@ -349,7 +396,13 @@ class ConsumerConnection:
         return stream is not None and stream.is_living
 
     def vbucket_changed(self, vbid: int, now: float) -> None:
-        """Something was written or persisted: there may be room again, which `data_to_send` looks at."""
+        """Something was written or persisted: prepares may be durable now.
+
+        There may also be room again, which `data_to_send` looks at.
+        """
+        stream = self.streams.get(vbid)
+        if stream is not None and stream.is_reading:
+            self._acknowledge_prepares(stream)
 
     def vbucket_state_changed(self, vbid: int, now: float) -> None:
         """The vbucket's role changed, or it was deleted: one that is active follows nobody."""
@@ -451,6 +504,9 @@ _HANDLERS: Mapping[int, Callable[[ConsumerConnection, Frame], None]] = MappingPr
         Opcode.DCP_SET_VBUCKET_STATE: ConsumerConnection._handle_set_state,
         Opcode.DCP_NOOP: ConsumerConnection._handle_noop,
         Opcode.DCP_SYSTEM_EVENT: ConsumerConnection._handle_system_event,
+        Opcode.DCP_PREPARE: ConsumerConnection._handle_prepare,
+        Opcode.DCP_COMMIT: ConsumerConnection._handle_decision,
+        Opcode.DCP_ABORT: ConsumerConnection._handle_decision,
     }
 )
 """What a consumer takes; any other DCP request that is well formed ends the connection."""

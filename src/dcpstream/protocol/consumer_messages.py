@@ -20,19 +20,37 @@ from dcpstream.wire import (
     Frame,
     Opcode,
     Status,
+    StoredPrepare,
     SystemEventId,
     decode_xattrs,
     encode_request,
+    encode_stored_abort,
     encode_stored_deletion,
+    encode_stored_event,
     encode_stored_expiration,
     encode_stored_mutation,
+    encode_stored_prepare,
     leb128_decode,
+    read_flatbuffer,
     snappy_uncompress,
     split_xattrs,
 )
 from dcpstream.wire.block import frame_kinds
+from dcpstream.wire.system_events import VERSION_FLATBUFFERS
 
-__all__ = ["Dialect", "Marker", "read_change", "read_marker", "read_system_event"]
+__all__ = [
+    "PERSIST_TO_MAJORITY",
+    "Decision",
+    "Dialect",
+    "Marker",
+    "abort_of",
+    "commit_of",
+    "read_change",
+    "read_decision",
+    "read_marker",
+    "read_prepare",
+    "read_system_event",
+]
 
 _MARKER = struct.Struct(">QQI")
 _MUTATION = struct.Struct(">QQIIIHB")
@@ -58,13 +76,11 @@ class Dialect:
         has_collections: keys carry a collection prefix.
         has_delete_times: deletions are of the longer kind.
         datatypes: bits that values may have.
-        has_flatbuffers: system events may come in version 2.
     """
 
     has_collections: bool = False
     has_delete_times: bool = False
     datatypes: int = int(Datatype.JSON)
-    has_flatbuffers: bool = False
 
 
 class Marker(NamedTuple):
@@ -79,6 +95,21 @@ class Marker(NamedTuple):
     high_prepared_seqno: int | None = None
 
 
+class Decision(NamedTuple):
+    """A commit or an abort.
+
+    Attributes:
+        key: with collection prefix.
+        prepared_seqno: which prepare it decides.
+        seqno: its own.
+    """
+
+    key: bytes
+    prepared_seqno: int
+    seqno: int
+    is_abort: bool
+
+
 def read_marker(frame: Frame) -> Marker:
     """A marker whose shape was checked."""
     if len(frame.extras) != 1:
@@ -90,10 +121,27 @@ def read_marker(frame: Frame) -> Marker:
 
 def read_change(frame: Frame, dialect: Dialect, unix_s: int) -> Change | Refusal:
     """A mutation, deletion or expiration in stored form, or why it is refused."""
+    content = _content(frame, dialect)
+    if isinstance(content, Refusal):
+        return content
+    key, value, datatype = content
+    if not _U64.unpack_from(frame.extras)[0]:
+        kind = "mutation" if frame.opcode == Opcode.DCP_MUTATION else "deletion"
+        return Refusal(Status.EINVAL, f"Invalid seqno(0) for DCP {kind}")
+    if frame.opcode == Opcode.DCP_MUTATION:
+        return _mutation(frame, key, value, datatype)
+    if datatype & Datatype.XATTR:
+        value, datatype = split_xattrs(value)[0], int(Datatype.XATTR)  # a body that is still there goes
+    else:
+        value, datatype = b"", 0
+    return _deletion(frame, key, value, datatype, unix_s)
+
+
+def _content(frame: Frame, dialect: Dialect) -> tuple[bytes, bytes, int] | Refusal:
+    """(key with prefix, inflated value, its datatype), or why they are refused."""
     refusal = _bad_datatype(frame, dialect) or _bad_key(frame.key, dialect)
     if refusal is not None:
         return refusal
-    seqno = _U64.unpack_from(frame.extras)[0]
     value, datatype = frame.value, frame.datatype
     if datatype & Datatype.SNAPPY:
         try:
@@ -105,17 +153,7 @@ def read_change(frame: Frame, dialect: Dialect, unix_s: int) -> Change | Refusal
             decode_xattrs(value)
         except FieldError:
             return Refusal(Status.XATTR_EINVAL, "The provided xattr segment is not valid")
-    if not seqno:
-        kind = "mutation" if frame.opcode == Opcode.DCP_MUTATION else "deletion"
-        return Refusal(Status.EINVAL, f"Invalid seqno(0) for DCP {kind}")
-    key = frame.key if dialect.has_collections else b"\0" + frame.key
-    if frame.opcode == Opcode.DCP_MUTATION:
-        return _mutation(frame, key, value, datatype)
-    if datatype & Datatype.XATTR:
-        value, datatype = split_xattrs(value)[0], int(Datatype.XATTR)  # a body that is still there goes
-    else:
-        value, datatype = b"", 0
-    return _deletion(frame, key, value, datatype, unix_s)
+    return frame.key if dialect.has_collections else b"\0" + frame.key, value, datatype
 
 
 def _mutation(frame: Frame, key: bytes, value: bytes, datatype: int) -> Change | Refusal:
@@ -159,7 +197,7 @@ def _deletion(frame: Frame, key: bytes, value: bytes, datatype: int, unix_s: int
 def _bad_datatype(frame: Frame, dialect: Dialect) -> Refusal | None:
     datatype = frame.datatype
     is_wrong = datatype & ~dialect.datatypes
-    if frame.opcode != Opcode.DCP_MUTATION:
+    if frame.opcode in (Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION):
         is_wrong = is_wrong or datatype not in _DELETION_DATATYPES
         wanted = 20
         if frame.opcode == Opcode.DCP_DELETION:
@@ -196,20 +234,116 @@ _EVENT_VALUE_BYTES = {
 _NAMED = frozenset((SystemEventId.CREATE_COLLECTION, SystemEventId.CREATE_SCOPE))
 
 
-def read_system_event(frame: Frame, dialect: Dialect) -> Change | Refusal:
-    """A system event in stored form, or why it cannot be applied."""
+def read_system_event(frame: Frame, dialect: Dialect, *, has_flatbuffers: bool = False) -> Change | Refusal:
+    """A system event in stored form, or why it cannot be applied; version 2 only where it was agreed."""
     seqno, event, version = _EVENT.unpack(frame.extras)
-    lengths = _EVENT_VALUE_BYTES.get(event)
-    is_sound = (
-        dialect.has_collections
-        and lengths is not None
-        and version < len(lengths)
-        and len(frame.value) == lengths[version]
-        and bool(frame.key) == (event in _NAMED)
-    )
-    if not is_sound or not seqno:
+    if not seqno or not dialect.has_collections or event not in tuple(SystemEventId):
+        return Refusal(Status.EINVAL)
+    if version == VERSION_FLATBUFFERS:
+        return _flatbuffer_event(frame, seqno, event) if has_flatbuffers else Refusal(Status.EINVAL)
+    lengths = _EVENT_VALUE_BYTES.get(event, ())
+    is_sound = version < len(lengths) and len(frame.value) == lengths[version] and bool(frame.key) == (event in _NAMED)
+    if not is_sound:
         return Refusal(Status.EINVAL)
     stored = encode_request(
         Opcode.DCP_SYSTEM_EVENT, vbid=frame.vbid, extras=frame.extras, key=frame.key, value=frame.value, cas=frame.cas
     )
     return Change(stored, frame.key, seqno, frame.cas, 0, int(frame_kinds(frame.opcode, 0, frame.key)))
+
+
+def _flatbuffer_event(frame: Frame, seqno: int, event: int) -> Change | Refusal:
+    """An event in version 2, which is stored as one of the older versions that says the same."""
+    try:
+        found = read_flatbuffer(event, frame.value)
+    except FieldError:
+        return Refusal(Status.EINVAL)
+    if bool(found.name) != (event in _NAMED or event == SystemEventId.MODIFY_COLLECTION):
+        return Refusal(Status.EINVAL)
+    stored = encode_stored_event(found, vbid=frame.vbid, by_seqno=seqno)
+    key = found.name.encode()
+    return Change(stored, key, seqno, 0, 0, int(frame_kinds(frame.opcode, 0, key)))
+
+
+_PREPARE = struct.Struct(">QQIIIBBB")
+_PAIR = struct.Struct(">QQ")
+_LEVELS = (1, 2, 3)
+PERSIST_TO_MAJORITY = 3
+"""The level at which a copy has prepared a write only once it is on its disk."""
+
+
+def read_prepare(frame: Frame, dialect: Dialect) -> tuple[Change, int] | Refusal:
+    """A prepare in stored form and its level, or why it is refused."""
+    content = _content(frame, dialect)
+    if isinstance(content, Refusal):
+        return content
+    key, value, datatype = content
+    seqno, rev_seqno, flags, expiration, _, nru, deleted, level = _PREPARE.unpack(frame.extras)
+    if not (seqno and frame.cas and level in _LEVELS and deleted <= 1):
+        return Refusal(Status.EINVAL, "Request must have a seqno, a CAS, a durability level and a deleted flag")
+    stored = encode_stored_prepare(
+        vbid=frame.vbid,
+        key=key,
+        value=value,
+        by_seqno=seqno,
+        rev_seqno=rev_seqno,
+        cas=frame.cas,
+        level=level,
+        datatype=datatype,
+        flags=flags,
+        expiration=expiration,
+        nru=nru,
+        is_deleted=bool(deleted),
+    )
+    kinds = int(frame_kinds(Opcode.DCP_PREPARE, datatype, key))
+    return Change(stored, key, seqno, frame.cas, rev_seqno, kinds), level
+
+
+def read_decision(frame: Frame, dialect: Dialect) -> Decision | Refusal:
+    """A commit or an abort, or why it is refused."""
+    refusal = _bad_key(frame.key, dialect)
+    if refusal is not None:
+        return refusal
+    prepared, seqno = _PAIR.unpack(frame.extras)
+    if frame.cas or not 0 < prepared < seqno:
+        return Refusal(Status.EINVAL, "Request must have a prepared seqno below its own, and no CAS")
+    key = frame.key if dialect.has_collections else b"\0" + frame.key
+    return Decision(key, prepared, seqno, frame.opcode == Opcode.DCP_ABORT)
+
+
+def abort_of(decision: Decision, vbid: int) -> Change:
+    """An abort as it is stored."""
+    stored = encode_stored_abort(
+        vbid=vbid, key=decision.key, by_seqno=decision.seqno, prepared_seqno=decision.prepared_seqno
+    )
+    return Change(stored, decision.key, decision.seqno, kinds=int(frame_kinds(Opcode.DCP_ABORT, 0, decision.key)))
+
+
+def commit_of(decision: Decision, prepare: StoredPrepare, vbid: int) -> Change:
+    """What a commit makes of its document: the prepared mutation or deletion, at the commit's seqno."""
+    seqno, key = decision.seqno, decision.key
+    if prepare.is_deleted:
+        stored = encode_stored_deletion(
+            vbid=vbid,
+            key=key,
+            by_seqno=seqno,
+            rev_seqno=prepare.rev_seqno,
+            cas=prepare.cas,
+            delete_time=prepare.expiration,
+            value=prepare.value,
+            datatype=prepare.datatype,
+        )
+    else:
+        stored = encode_stored_mutation(
+            vbid=vbid,
+            key=key,
+            value=prepare.value,
+            by_seqno=seqno,
+            rev_seqno=prepare.rev_seqno,
+            cas=prepare.cas,
+            datatype=prepare.datatype,
+            flags=prepare.flags,
+            expiration=prepare.expiration,
+        )
+    opcode = Opcode.DCP_DELETION if prepare.is_deleted else Opcode.DCP_MUTATION
+    kinds = int(frame_kinds(opcode, prepare.datatype, key))
+    return Change(stored, key, seqno, prepare.cas, prepare.rev_seqno, kinds, is_deleted=prepare.is_deleted)

@@ -14,13 +14,14 @@ Source: kv_engine engines/ep/src/dcp/passive_stream.cc; statuses as in recording
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
 
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import MAX_SEQNO, FailoverLog, SnapshotRange, VbucketState
-from dcpstream.protocol.consumer_messages import Marker
+from dcpstream.protocol.consumer_messages import PERSIST_TO_MAJORITY, Decision, Marker, abort_of, commit_of
 from dcpstream.protocol.replica import Change, ReplicaBucket
 from dcpstream.protocol.source import VBucketView
 from dcpstream.wire import MarkerFlag, Status, StreamRequest
@@ -126,6 +127,8 @@ class ConsumerStream:
         self._from_disk = False
         self._ack: bool = False
         self._consistent_seqno = 0
+        self._prepared: deque[tuple[int, int]] = deque()
+        self._sound_seqno = self.last_seqno
 
     @property
     def is_living(self) -> bool:
@@ -268,11 +271,48 @@ class ConsumerStream:
             return Status.ERANGE
         return Status.SUCCESS
 
+    def prepare(self, change: Change, level: int) -> Status:
+        """A durable write is prepared: it is stored, and acknowledged when its level allows."""
+        status = self.change(change)
+        if status is Status.SUCCESS and self.is_living:
+            self._prepared.append((change.seqno, level))
+        return status
+
+    def decide(self, decision: Decision) -> Status:
+        """A prepare was committed or aborted."""
+        status = self.fits(decision.seqno)
+        if status is not Status.SUCCESS or not self.is_living:
+            return status
+        prepare = self._replicas.prepare_of(self.view, decision.key)
+        is_known = prepare is not None and not prepare.is_abort and prepare.seqno == decision.prepared_seqno
+        if not decision.is_abort:
+            if prepare is None or not is_known:
+                return Status.KEY_ENOENT
+            return self.change(commit_of(decision, prepare, self.vbid))
+        if not is_known and not self._from_disk:  # from disk a prepare that was aborted is left out
+            return Status.KEY_ENOENT
+        return self.change(abort_of(decision, self.vbid))
+
+    def acknowledged_prepare(self) -> int:
+        """The seqno up to which prepares are to be acknowledged now, once; 0 if there is nothing new to say.
+
+        Only whole snapshots count, and those that are to be on the disk of a majority wait for the disk here.
+        """
+        found, persisted = 0, self.view.persisted_seqno
+        while self._prepared and self._prepared[0][0] <= self._sound_seqno:
+            seqno, level = self._prepared[0]
+            if level == PERSIST_TO_MAJORITY and persisted < seqno:
+                break
+            found = seqno
+            self._prepared.popleft()
+        return found
+
     def snapshot_done(self) -> bool:
         """Whether the last row ended its snapshot and the source waits to be told."""
         if self.announced is None or self.last_seqno != self.announced.end_seqno or not self.is_living:
             return False
         self._replicas.end_snapshot(self.view)
+        self._sound_seqno = self.last_seqno
         ack, self._ack = self._ack, False
         return ack
 

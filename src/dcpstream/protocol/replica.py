@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
 from dcpstream.protocol.source import HistorySource, VBucketView
+from dcpstream.wire import StoredPrepare
 
 __all__ = ["Change", "ReplicaBucket"]
 
@@ -76,6 +77,14 @@ class ReplicaBucket(HistorySource, Protocol):
 
     def store(self, view: VBucketView, change: Change) -> None:
         """Append a row; its seqno is above every other."""
+        ...
+
+    def prepare_of(self, view: VBucketView, key: bytes) -> StoredPrepare | None:
+        """The undecided prepare of a document, or the abort that took its place; None if there is neither."""
+        ...
+
+    def high_prepared_seqno(self, view: VBucketView) -> int:
+        """The seqno of the last prepare that the copy has, decided or not; 0 if there is none."""
         ...
 
     def adopt_failover_log(self, view: VBucketView, log: FailoverLog) -> None:

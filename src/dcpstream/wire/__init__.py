@@ -153,6 +153,7 @@ from dcpstream.wire.system_events import (
     events_of_scope,
     flatbuffer_of,
     read_event,
+    read_flatbuffer,
 )
 from dcpstream.wire.values import (
     decode_failover_log,
@@ -303,6 +304,7 @@ __all__ = [
     "leb128_decode",
     "leb128_encode",
     "read_event",
+    "read_flatbuffer",
     "read_prepare",
     "render",
     "snappy_available",

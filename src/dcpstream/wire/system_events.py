@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from dcpstream.errors import FieldError
 from dcpstream.wire.codes import Magic, Opcode, SystemEventId
 from dcpstream.wire.frames import HEADER
 
@@ -96,6 +97,64 @@ def flatbuffer_of(event: CollectionEvent) -> bytes:
         fields = [(8, event.manifest_uid), (4, event.scope_id), (4, event.collection_id), (1, int(event.max_ttl > 0))]
         fields += [(4, event.max_ttl), (0, event.name)]
     return _build(fields)
+
+
+def read_flatbuffer(event: int, value: bytes) -> CollectionEvent:
+    """The event of a message in version 2.
+
+    Args:
+        event: see `SystemEventId`; says which of the four tables it is.
+        value: the message's value.
+
+    Raises:
+        FieldError: not such a table.
+    """
+    table = _Table(value)
+    if event in _OF_SCOPE:
+        name = table.text(2) if event == SystemEventId.CREATE_SCOPE else ""
+        return CollectionEvent(event, table.number(0, 8), table.number(1, 4), 0, name)
+    found = CollectionEvent(event, table.number(0, 8), table.number(1, 4), table.number(2, 4))
+    if event == SystemEventId.DROP_COLLECTION:
+        return found
+    max_ttl = table.number(4, 4) if table.number(3, 1) else 0
+    return found._replace(name=table.text(5), max_ttl=max_ttl)
+
+
+class _Table:
+    """The fields of a flatbuffer's root table, each looked up where the buffer says it is, never beyond its end."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = self._number(0, 4)
+        distance = self._number(self._at, 4)
+        self._list = self._at - (distance - (1 << 32) if distance >> 31 else distance)
+        self._list_bytes = self._number(self._list, 2)
+
+    def _number(self, at: int, size: int) -> int:
+        if not 0 <= at <= len(self._data) - size:
+            raise FieldError(f"a flatbuffer of {len(self._data)} bytes that refers to {at}")
+        return int.from_bytes(self._data[at : at + size], "little")
+
+    def _place(self, index: int) -> int | None:
+        at = 4 + 2 * index
+        offset = self._number(self._list + at, 2) if at + 2 <= self._list_bytes else 0
+        return self._at + offset if offset else None
+
+    def number(self, index: int, size: int) -> int:
+        """A number; 0 if it was left out."""
+        at = self._place(index)
+        return 0 if at is None else self._number(at, size)
+
+    def text(self, index: int) -> str:
+        """A text; empty if it was left out."""
+        at = self._place(index)
+        if at is None:
+            return ""
+        start = at + self._number(at, 4)
+        length = self._number(start, 4)
+        if length:
+            self._number(start + 4 + length - 1, 1)
+        return self._data[start + 4 : start + 4 + length].decode("utf-8", "replace")
 
 
 class _Builder:

@@ -9,9 +9,11 @@ from dcpstream.wire import (
     encode_failover_log,
     encode_request,
     encode_response,
+    read_prepare,
 )
 from tests.unit.protocol.list_history import ListSource, ListVBucket, frames_in
 
+PREPARES = (Opcode.DCP_PREPARE, Opcode.DCP_ABORT)
 LOG = FailoverLog.of((0xABCDEF, 0))
 
 
@@ -46,6 +48,13 @@ class ListReplicas(ListSource):
 
     def store(self, view, change):
         view.rows.append((change.seqno, change.key, change.frame))
+
+    def prepare_of(self, view, key):
+        found = [frame for _, row_key, frame in view.rows if row_key == key and frame[1] in PREPARES]
+        return read_prepare(found[-1]) if found else None
+
+    def high_prepared_seqno(self, view):
+        return max((seqno for seqno, _, frame in view.rows if frame[1] == Opcode.DCP_PREPARE), default=0)
 
     def adopt_failover_log(self, view, log):
         view.failover_log = log

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcpstream.errors import FieldError
 from dcpstream.wire import (
     BlockKind,
     CollectionEvent,
@@ -15,6 +21,7 @@ from dcpstream.wire import (
     events_of,
     flatbuffer_of,
     read_event,
+    read_flatbuffer,
     render,
 )
 from tests.fixtures import recorded
@@ -49,6 +56,30 @@ def test_every_recorded_event_is_made_the_same_in_every_version() -> None:
         assert (made.extras, made.key, made.value, made.vbid) == (frame.extras, frame.key, frame.value, frame.vbid)
         if (seqno, 2) in events:
             assert flatbuffer_of(event) == events[seqno, 2].value
+
+
+def test_every_recorded_flatbuffer_is_read() -> None:
+    events = recorded_events()
+    read = 0
+    for (seqno, version), frame in events.items():
+        event_id = int.from_bytes(frame.extras[8:12], "big")
+        if version == 2:
+            other = events.get((seqno, 0)) or events.get((seqno, 1))
+            event = read_flatbuffer(event_id, frame.value)
+            assert flatbuffer_of(event) == frame.value
+            assert other is None or event == read_event(other.extras, other.key, other.value)
+            read += 1
+    assert read
+
+
+@given(st.sampled_from(EVERY), st.data())
+def test_a_damaged_flatbuffer_is_refused_or_read_as_something_else(event: CollectionEvent, data: st.DataObject) -> None:
+    value = bytearray(flatbuffer_of(event))
+    assert read_flatbuffer(event.event, bytes(value)) == event
+    value[data.draw(st.integers(0, len(value) - 1))] = data.draw(st.integers(0, 255))
+    del value[data.draw(st.integers(0, len(value))) :]
+    with contextlib.suppress(FieldError):
+        assert isinstance(read_flatbuffer(event.event, bytes(value)), CollectionEvent)
 
 
 def test_a_stream_gets_the_events_of_what_it_asked_for() -> None:
