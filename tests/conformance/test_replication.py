@@ -1,0 +1,165 @@
+"""Two nodes joined: a copy becomes what its source is, in every kind of row, and can take its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dcpstream.wire import Opcode, Status, StreamFlag
+from tests.conformance.harness import ACTIVE, DEAD, REPLICA, Node, of
+from tests.conformance.replication import Link
+from tests.conformance.rules import rule
+
+FRUIT = b"\x08"
+MANIFEST = (
+    b'{"uid":"1","scopes":[{"name":"_default","uid":"0","collections":'
+    b'[{"name":"_default","uid":"0"},{"name":"fruit","uid":"8","maxTTL":100}]}]}'
+)
+
+
+def everything(node: Node, vbid: int = 1) -> list[tuple[int, bytes]]:
+    """Seqno and frame of every row that is the newest of its key."""
+    log = node.vbucket(vbid).log
+    block = log.read(0, log.high_seqno, max_bytes=1 << 30)
+    data = bytes(block.data)
+    ends = [*map(int, block.starts[1:]), len(data)]
+    return [
+        (int(seqno), data[int(start) : end]) for seqno, start, end in zip(block.seqnos, block.starts, ends, strict=True)
+    ]
+
+
+def joined(old: Node, new: Node, flags: int = 0, *, name: bytes = b"replication", consumer_name: str = "") -> Link:
+    link = Link(old, new, name=name, consumer_name=consumer_name)
+    link.add_stream(1, flags)
+    link.run()
+    assert [frame.status for frame in link.answers] == [0]
+    assert not link.producer.closed
+    assert not link.consumer.closed
+    return link
+
+
+@pytest.fixture
+def old() -> Node:
+    return Node()
+
+
+@pytest.fixture
+def new() -> Node:
+    node = Node()
+    node.set_vbucket(1, REPLICA)
+    return node
+
+
+@rule("ADD-33", "TKO-10")
+def test_a_copy_equals_its_source_row_by_row(old: Node, new: Node) -> None:
+    for node in (old, new):
+        assert node.admin.call(Opcode.SET_COLLECTIONS, value=MANIFEST).status == 0
+    old.fill(1, 5)
+    old.set_doc(1, "apple", b'{"a":1}', flags=7, expiration=1_800_000_000, collection=FRUIT)
+    old.delete_doc(1, "k1")
+    old.set_doc(1, "k2", b"newer")
+    link = joined(old, new)
+    assert everything(new) == everything(old)
+    old.set_doc(1, "pear", collection=FRUIT)
+    old.delete_doc(1, "apple", collection=FRUIT)
+    link.run()
+    assert everything(new) == everything(old)
+    assert new.failover_log(1) == old.failover_log(1)
+
+
+@rule("CON-23", "TKO-02")
+def test_collections_can_be_used_at_the_new_owner(old: Node, new: Node) -> None:
+    for node in (old, new):
+        assert node.admin.call(Opcode.SET_COLLECTIONS, value=MANIFEST).status == 0
+    old.set_doc(1, "apple", collection=FRUIT)
+    joined(old, new, StreamFlag.TAKEOVER)
+    assert new.admin.call(Opcode.GET, vbid=1, key=FRUIT + b"apple").value == b"v"
+    new.set_doc(1, "pear", collection=FRUIT)
+    assert old.vbucket(1).state == DEAD
+
+
+@rule("CON-02", "CON-15")
+def test_durable_writes_are_acknowledged_by_the_copy(old: Node, new: Node) -> None:
+    old.set_vbucket(1, ACTIVE, b'{"topology":[["node-a","node-b"]]}')
+    link = joined(old, new, consumer_name="node-b")
+    writer = old.connect()
+    durable = {"framing": b"\x11\x01", "extras": bytes(8)}
+    assert writer.send(Opcode.SET, vbid=1, key=b"\0d", value=b"v", **durable) == []
+    link.run()
+    (answer,) = writer.take()
+    assert (answer.opcode, answer.status) == (Opcode.SET, Status.SUCCESS)
+    assert len(link.sent("old", Opcode.DCP_PREPARE)) == 1
+    assert len(link.sent("new", Opcode.DCP_SEQNO_ACKNOWLEDGED)) == 1
+    link.run()
+    assert len(link.sent("old", Opcode.DCP_COMMIT)) == 1
+    assert new.vbucket(1).high_seqno == old.vbucket(1).high_seqno == 2
+    new.set_vbucket(1, ACTIVE)
+    assert new.admin.call(Opcode.GET, vbid=1, key=b"\0d").value == b"v"
+
+
+@rule("CON-25", "ADD-22")
+def test_a_failover_and_the_way_back(tmp_path: Path) -> None:
+    old, new = Node(path=tmp_path / "old"), Node(path=tmp_path / "new")
+    new.set_vbucket(1, REPLICA)
+    old.fill(1, 4)
+    joined(old, new)
+    new.flush()
+    old.set_doc(1, "lost", b"only here")
+    new.set_vbucket(1, ACTIVE)  # the copy takes over without being asked
+    new.set_doc(1, "won")
+    new.flush()
+    assert [entry.seqno for entry in new.failover_log(1)] == [4, 0]
+    old.set_vbucket(1, REPLICA)
+    link = joined(new, old)
+    assert [frame.status for frame in link.sent("old", Opcode.DCP_STREAM_REQ)] == [Status.ROLLBACK, 0]
+    assert everything(old) == everything(new)
+    assert old.failover_log(1) == new.failover_log(1)
+    assert old.admin.call(Opcode.GET_REPLICA, vbid=1, key=b"\0lost").status == Status.KEY_ENOENT
+
+
+@rule("ADD-41")
+def test_a_promotion_in_the_middle_of_a_snapshot_begins_its_branch_where_the_snapshot_began(
+    old: Node, new: Node
+) -> None:
+    old.fill(1, 3)
+    link = joined(old, new)
+    link.producer.is_reading = False
+    for key in ("k0", "k1", "k2", "k0"):
+        old.set_doc(1, key)
+    link.producer.is_reading = True
+    old.pump()
+    link.run(lambda: new.vbucket(1).high_seqno == 6)
+    snapshot = new.vbucket(1).log.snapshot
+    assert (snapshot.start_seqno, snapshot.end_seqno) == (3, 7)  # seqno 4 was superseded and never comes
+    new.set_vbucket(1, ACTIVE)
+    assert new.failover_log(1).newest.seqno == 3
+    new.set_doc(1, "own")
+    assert new.vbucket(1).high_seqno == 7
+
+
+@rule("ADD-31", "CLS-25")
+def test_a_copy_that_was_closed_goes_on_where_it_was(old: Node, new: Node) -> None:
+    old.fill(1, 3)
+    link = joined(old, new)
+    assert [frame.status for frame in link.consumer.close_stream(1)] == [Status.SUCCESS]
+    old.set_doc(1, "later")
+    link.run()
+    assert new.vbucket(1).high_seqno == 3
+    link.producer.close_stream(1)
+    link.consumer.take()
+    again = joined(old, new, name=b"again")
+    assert len(again.sent("old", Opcode.DCP_MUTATION)) == 1
+    assert everything(new) == everything(old)
+
+
+@rule("END-07", "END-24")
+def test_the_end_of_the_source_ends_the_stream_and_keeps_the_copy(old: Node, new: Node) -> None:
+    old.fill(1, 3)
+    link = joined(old, new)
+    old.set_vbucket(1, DEAD)
+    link.run()
+    assert [frame.extras for frame in link.sent("old", Opcode.DCP_STREAM_END)] == [b"\0\0\0\2"]
+    assert new.vbucket(1).high_seqno == 3
+    assert of(link.consumer.received, Opcode.DCP_STREAM_END) == []
+    assert not new.bucket.is_streamed_into(1)
