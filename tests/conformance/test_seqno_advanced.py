@@ -6,6 +6,7 @@ import pytest
 
 from dcpstream.client.resume import PositionTracker
 from dcpstream.model import FailoverLog, StreamOffset
+from dcpstream.protocol import producer_stream
 from dcpstream.wire import CollectionEvent, Opcode, StreamFlag, SystemEventId
 from tests.conformance.harness import WITHOUT_COLLECTIONS
 from tests.conformance.rules import rule
@@ -129,8 +130,6 @@ def test_it_is_a_position() -> None:
 
 @rule("ADV-07")
 def test_long_stretches_are_told_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dcpstream.protocol import producer_stream
-
     assert producer_stream.SKIPPED_MESSAGES_MAX == 10_000
     monkeypatch.setattr(producer_stream, "SKIPPED_MESSAGES_MAX", 20)
     node = garden()

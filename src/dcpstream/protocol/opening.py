@@ -80,7 +80,7 @@ def _read_value(frame: Frame, flags: int) -> OpenRequest | Refusal:
         return Refusal(Status.EINVAL, "datatype should be set to JSON for non-empty value")
     try:
         document = json.loads(frame.value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return Refusal(Status.EINVAL, "value is not valid JSON")
     if not isinstance(document, dict):
         return Refusal(Status.EINVAL, "value is not a JSON object")

@@ -54,12 +54,13 @@ def read_filter(
     """
     if not has_collections:
         # Such a connection can neither name a collection nor a stream.
-        return Refusal(Status.EINVAL) if value else StreamFilter(DEFAULT_COLLECTION_ONLY)
+        has_default = any(item.collection_id == 0 for _, item in manifest.collections())
+        return Refusal(Status.EINVAL) if value or not has_default else StreamFilter(DEFAULT_COLLECTION_ONLY)
     if not value:
         return Refusal(Status.DCP_STREAMID_INVALID) if has_stream_ids else StreamFilter()
     try:
         document = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return Refusal(Status.EINVAL)
     if not isinstance(document, dict) or not _KEYS & document.keys():
         return Refusal(Status.EINVAL)
@@ -79,11 +80,22 @@ def _read(
     stream_id = _stream_id(document, has_stream_ids=has_stream_ids)
     if isinstance(stream_id, Refusal):
         return stream_id
+    if not _is_cache_options(document.get("cts", {})):
+        return Refusal(Status.EINVAL)
     purge_text = document.get("purge_seqno", "0")
     if not isinstance(purge_text, str) or not (purge_text.isascii() and purge_text.isdigit()):
         return Refusal(Status.EINVAL)
     purge_seqno = int(purge_text)
     return StreamFilter(collection_ids, scope_id, stream_id, purge_seqno, drops=purge_seqno > MAX_SEQNO)
+
+
+def _is_cache_options(options: object) -> bool:
+    """Whether `cts` is what newer servers take; here it has no effect."""
+    if not isinstance(options, dict):
+        return False
+    free_memory, all_keys = options.get("free_memory", 0), options.get("all_keys", False)
+    is_number = isinstance(free_memory, int) and not isinstance(free_memory, bool) and free_memory >= 0
+    return is_number and isinstance(all_keys, bool)
 
 
 def _wanted_collections(
@@ -116,10 +128,9 @@ def _hexadecimal(text: object) -> int | None:
     """A collection or scope id, or None."""
     if not isinstance(text, str):
         return None
-    digits = text.removeprefix("0x")
-    if not 0 < len(digits) <= 8 or any(digit not in "0123456789abcdefABCDEF" for digit in digits):
+    if not 0 < len(text) <= 8 or any(digit not in "0123456789abcdefABCDEF" for digit in text):
         return None
-    return int(digits, 16)
+    return int(text, 16)
 
 
 def _stream_id(document: dict[str, Any], *, has_stream_ids: bool) -> int | Refusal | None:

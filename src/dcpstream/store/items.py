@@ -28,7 +28,7 @@ _MUTATION = struct.Struct(">QQII")
 _DELETION = struct.Struct(">QQI")
 _SYSTEM_EVENT = struct.Struct(">QIB")
 _MUTATION_OPCODE = int(Opcode.DCP_MUTATION)
-_END_COLLECTION = int(SystemEventId.DROP_COLLECTION)
+_EMPTYING = frozenset((int(SystemEventId.DROP_COLLECTION), int(SystemEventId.CREATE_COLLECTION)))
 _SCOPE_EVENTS = frozenset((int(SystemEventId.CREATE_SCOPE), int(SystemEventId.DROP_SCOPE)))
 
 _PREPARES = frozenset((int(Opcode.DCP_PREPARE), int(Opcode.DCP_ABORT)))
@@ -107,8 +107,8 @@ def prepares_of(collection_id: int) -> int:
 
 
 def is_collection_end(data: Buffer) -> bool:
-    """Whether a stored system event is the end of a collection."""
-    return data[1] == Opcode.DCP_SYSTEM_EVENT and _SYSTEM_EVENT.unpack_from(data, HEADER_BYTES)[1] == _END_COLLECTION
+    """Whether a stored system event ends what a collection held: its end, or a beginning anew, as a flush does."""
+    return data[1] == Opcode.DCP_SYSTEM_EVENT and _SYSTEM_EVENT.unpack_from(data, HEADER_BYTES)[1] in _EMPTYING
 
 
 def index_key(data: Buffer) -> bytes:
