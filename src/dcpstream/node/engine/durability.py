@@ -219,7 +219,7 @@ class Durability:
                 return
             del self.undecided[key]
             seqno = self.vbucket.log.high_seqno + 1
-            self.commit(waiting.prepare, seqno)
+            self._commit(waiting.prepare, seqno)
             if waiting.client is not None:
                 prepare = waiting.prepare
                 waiting.client.durable_write_done(Status.SUCCESS, prepare.cas, prepare.seqno, self.vbucket.vbuuid)
@@ -246,7 +246,7 @@ class Durability:
             if waiting.deadline is not None and waiting.deadline <= now:
                 del self.undecided[key]
                 self._close_checkpoint(now)
-                self.abort(key, waiting.prepare.seqno, self.vbucket.log.high_seqno + 1)
+                self._abort(key, waiting.prepare.seqno, self.vbucket.log.high_seqno + 1)
                 self._tell_ambiguous(waiting)
 
     def leave_active(self) -> None:
@@ -263,13 +263,21 @@ class Durability:
 
     # ---------------------------------------------------------------------------------------------- active, replica
 
-    def received(self, frame: bytes) -> None:
-        """A replica: a prepare of its source was stored."""
-        prepare = read_prepare(frame)
-        self.undecided.pop(prepare.key, None)  # a disk snapshot may bring one in the place of another
-        self.undecided[prepare.key] = Undecided(prepare, None, None)
+    def kinds_of(self, key: bytes) -> int:
+        """A replica: what a document's new row is besides: a commit if there is an undecided prepare."""
+        return int(BlockKind.COMMIT) if key in self.undecided else 0
 
-    def commit(self, prepare: StoredPrepare, seqno: int) -> None:
+    def stored(self, frame: bytes, key: bytes, seqno: int) -> None:
+        """A replica: a row of its source was stored, a prepare, or what decides one."""
+        if frame[1] == Opcode.DCP_PREPARE:
+            self.undecided.pop(key, None)  # a disk snapshot may bring one in the place of another
+            self.undecided[key] = Undecided(read_prepare(frame), None, None)
+        elif frame[1] == Opcode.DCP_ABORT:
+            self._completed(key, read_prepare(frame).prepared_seqno)
+        elif key in self.undecided:
+            self._committed(key, self.undecided[key].prepare.seqno, seqno)
+
+    def _commit(self, prepare: StoredPrepare, seqno: int) -> None:
         """Append what a prepare makes of its document."""
         vbucket, key, datatype = self.vbucket, prepare.key, prepare.datatype
         if prepare.is_deleted:
@@ -287,12 +295,15 @@ class Durability:
             )  # fmt: skip
             kinds = frame_kinds(Opcode.DCP_MUTATION, datatype, key)
         vbucket.log.append(frame, key, seqno, is_deleted=prepare.is_deleted, kinds=int(kinds | BlockKind.COMMIT))
-        self._commits[seqno] = prepare.seqno
+        self._committed(key, prepare.seqno, seqno)
+
+    def _committed(self, key: bytes, prepared_seqno: int, seqno: int) -> None:
+        self._commits[seqno] = prepared_seqno
         if len(self._commits) > COMMITS_REMEMBERED:
             del self._commits[next(iter(self._commits))]
-        self._completed(key, prepare.seqno)
+        self._completed(key, prepared_seqno)
 
-    def abort(self, key: bytes, prepared_seqno: int, seqno: int) -> None:
+    def _abort(self, key: bytes, prepared_seqno: int, seqno: int) -> None:
         """Append that a prepare is void."""
         frame = encode_stored_abort(vbid=self.vbucket.vbid, key=key, by_seqno=seqno, prepared_seqno=prepared_seqno)
         self._append_hidden(frame, key, seqno, 0)
