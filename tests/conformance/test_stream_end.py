@@ -186,6 +186,22 @@ def test_rolled_back_or_purged(tmp_path) -> None:
     assert reasons(purged.buffer_ack(10_000)) == [6]
 
 
+@rule("END-13", "END-14", "END-15")
+@pytest.mark.parametrize("features", [USUAL, WITHOUT_COLLECTIONS])
+def test_lost_privileges_show_at_the_next_marker(node: Node, features) -> None:
+    peer = node.producer(features=features, controls=[(b"connection_buffer_size", b"150")])
+    assert opcodes(peer.stream(1)) == [Opcode.DCP_STREAM_REQ, Opcode.DCP_SNAPSHOT_MARKER, *[Opcode.DCP_MUTATION] * 2]
+    peer.session.user = node.engine.users.find("nostream")
+    # The snapshot that was announced still goes out as a whole.
+    rest = peer.send(Opcode.DCP_CONTROL, key=b"connection_buffer_size", value=b"0")
+    assert opcodes(rest) == [Opcode.DCP_CONTROL, *[Opcode.DCP_MUTATION] * 3]
+    node.advance(10)
+    assert of(peer.take(), Opcode.DCP_STREAM_END) == []
+    node.set_doc(1, "more")
+    (end,) = peer.take()
+    assert (end.opcode, end.extras) == (Opcode.DCP_STREAM_END, b"\0\0\0\x08" if features is USUAL else bytes(4))
+
+
 @rule("END-17", "END-19")
 def test_nothing_follows_and_the_vbucket_can_be_asked_for_again(node: Node) -> None:
     peer = node.producer()
