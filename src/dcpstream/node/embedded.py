@@ -212,7 +212,7 @@ class Node:
             self.port, self.mgmt_port = (listener.getsockname()[1] for listener in listeners)
             engine, stores = self._open(cleanup)
             server = KvServer(engine, SystemClock())
-            management = Management(engine)
+            management = Management(engine, server.schedule_turn)
             flushers = [
                 Flusher(server, engine, bucket, self._flush_interval_s)
                 for bucket in engine.buckets.values()

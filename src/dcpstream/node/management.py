@@ -1,6 +1,7 @@
 """The management port: the few HTTP paths that client libraries ask to bootstrap, to ping and to look around.
 
-Everything is read-only here. Basic authentication with the node's users; a trailing slash makes no difference.
+All of it is read-only but for scopes and collections. Basic authentication with the node's users; a trailing slash
+makes no difference.
 Source: Couchbase Server REST API; which client asks for what was observed.
 """
 
@@ -17,6 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
+from dcpstream.node.collection_pages import CollectionPages
 from dcpstream.node.engine import IMPLEMENTATION_VERSION, Bucket, Engine, User
 
 logger = logging.getLogger(__name__)
@@ -41,10 +43,12 @@ class Management:
 
     Args:
         engine: what the answers are read from; lives on the same loop.
+        changed: called when something was changed that streams must be told of.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, changed: Callable[[], None]) -> None:
         self._engine = engine
+        self._collections = CollectionPages(engine, self._find, self._user_of, changed)
         self._runner: web.AppRunner | None = None
         self._streams = 0
         self._stopping = asyncio.Event()
@@ -70,6 +74,7 @@ class Management:
             app.router.add_get(path, handler)
             if path != "/":
                 app.router.add_get(f"{path}/", handler)
+        self._collections.add_to(app.router)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
         await self._runner.setup()
         await web.SockSite(self._runner, listener).start()
@@ -103,6 +108,11 @@ class Management:
         credentials = user.credentials if user is not None else self._engine.users.decoy
         is_right = credentials.matches(password.encode())
         return user if separator and is_right else None
+
+    def _user_of(self, request: web.Request) -> User:
+        user = self._user(request.headers.get("Authorization", ""))
+        assert user is not None, "who is not let in does not come here"
+        return user
 
     def _find(self, request: web.Request) -> Bucket:
         bucket = self._engine.buckets.get(request.match_info["bucket"])
@@ -190,8 +200,7 @@ class Management:
         return web.json_response(self._find(request).manifest.to_json())
 
     async def _whoami(self, request: web.Request) -> web.Response:
-        user = self._user(request.headers.get("Authorization", ""))
-        assert user is not None, "who is not let in does not come here"
+        user = self._user_of(request)
         return web.json_response({"id": user.name, "domain": "local", "roles": [{"role": "admin"}]})
 
     async def _node(self, request: web.Request) -> web.Response:

@@ -59,7 +59,7 @@ def read_manifest(text: bytes) -> Manifest:
         for scope in scopes
     )
     manifest = Manifest(_number(document, MAX_UID), made)
-    _check(manifest)
+    check_manifest(manifest)
     return manifest
 
 
@@ -79,11 +79,16 @@ def _number(document: Any, largest: int) -> int:
 
 def _name(document: Mapping[str, Any]) -> str:
     name = document.get("name")
-    if not isinstance(name, str) or len(name) > MAX_NAME_BYTES:
-        raise ManifestError(f"name must be text of 1 to {MAX_NAME_BYTES} characters, not {name!r}")
-    if not _NAME.fullmatch(name) and not (name.startswith("_") and _NAME.fullmatch(name[1:])):
-        raise ManifestError(f"{name!r} is no name: A-Z a-z 0-9 _ - % are allowed, the last three not at the start")
+    if not isinstance(name, str):
+        raise ManifestError(f"name must be text, not {name!r}")
     return name
+
+
+def _check_name(name: str) -> None:
+    if len(name) > MAX_NAME_BYTES:
+        raise ManifestError(f"a name has 1 to {MAX_NAME_BYTES} characters, not {len(name)}")
+    if not _NAME.fullmatch(name) and not (name.startswith("_") and _NAME.fullmatch(name[1:])):
+        raise ManifestError(f"{name!r} is no name: A-Z a-z 0-9 _ - % are allowed, % not at the start")
 
 
 def _collection(document: Any) -> Collection:
@@ -97,14 +102,20 @@ def _collection(document: Any) -> Collection:
     return Collection(number, _name(document), max_ttl, history)
 
 
-def _check(manifest: Manifest) -> None:
-    """Names and ids, each once, the reserved ones where they belong."""
+def check_manifest(manifest: Manifest) -> None:
+    """Whether this can be a manifest: names and ids, each once, the reserved ones where they belong.
+
+    Raises:
+        ManifestError: it cannot.
+    """
     collections = list(manifest.collections())
     if len(collections) > MAX_COLLECTIONS or len(manifest.scopes) > MAX_COLLECTIONS:
         raise ManifestError(f"at most {MAX_COLLECTIONS} collections and as many scopes")
     _each_once("scope ids", (scope.scope_id for scope in manifest.scopes))
     _each_once("scope names", (scope.name for scope in manifest.scopes))
     _each_once("collection ids", (item.collection_id for _, item in collections))
+    for name in (*(scope.name for scope in manifest.scopes), *(item.name for _, item in collections)):
+        _check_name(name)
     for scope in manifest.scopes:
         _each_once(f"collection names in scope {scope.name}", (item.name for item in scope.collections))
         if (scope.scope_id == DEFAULT_SCOPE_ID) != (scope.name == DEFAULT_NAME):
