@@ -34,7 +34,7 @@ CLUSTER_MANAGER = "@ns_server"
 _NOT_OPEN = Refusal(Status.EINVAL, "The command can only be sent on a DCP connection")
 _BAD_DATATYPE = Refusal(Status.EINVAL, "Request datatype invalid")
 _WARMING_UP = Refusal(Status.TMPFAIL, "The bucket is still being loaded")
-_UNORDERED = Refusal(Status.NOT_SUPPORTED, "DCP does not go with unordered execution: do not ask for it in HELLO")
+_UNORDERED = Refusal(Status.NOT_SUPPORTED, "DCP on connections with unordered execution is not supported")
 _OF_PRODUCERS = (
     Opcode.DCP_ADD_STREAM,
     Opcode.DCP_CLOSE_STREAM,
@@ -72,7 +72,7 @@ def handle_dcp(session: Session, frame: Frame, now: float) -> None:
     elif frame.opcode == Opcode.DCP_OPEN:
         _open(session, frame, now)
     else:
-        session.send(refuse(frame, check_shape(frame) or _NOT_OPEN))
+        session.send(refuse(frame, check_shape(frame, has_collections=session.has_collections) or _NOT_OPEN))
 
 
 def _is_kept_from(session: Session, frame: Frame) -> bool:

@@ -111,7 +111,7 @@ def check_shape(frame: Frame, *, has_collections: bool = False) -> Refusal | Non
     if shape is None:
         return Refusal(Status.UNKNOWN_COMMAND)
     has_prefix = has_collections and frame.opcode in _WITH_DOCUMENT_KEY
-    context = _misfit(frame, shape, MAX_PREFIXED_KEY_BYTES if has_prefix else MAX_KEY_BYTES)
+    context = _misfit(frame, shape, MAX_PREFIXED_KEY_BYTES if has_prefix else MAX_KEY_BYTES, has_collections)
     return Refusal(Status.EINVAL, context) if context else _bad_framing(frame)
 
 
@@ -129,9 +129,9 @@ def _bad_marker(frame: Frame) -> Refusal | None:
     return _bad_framing(frame)
 
 
-def _misfit(frame: Frame, shape: _Shape, key_bytes_max: int) -> str:
+def _misfit(frame: Frame, shape: _Shape, key_bytes_max: int, has_collections: bool) -> str:
     if len(frame.extras) not in shape.extras:
-        wanted = shape.extras[0]
+        wanted = shape.extras[-1 if has_collections else 0]  # deletions are longer where there are collections
         return f"Request must include extras of length {wanted}" if wanted else "Request must not include extras"
     for name, part, rule in (("key", frame.key, shape.key), ("value", frame.value, shape.value)):
         if rule is True and not part:

@@ -143,10 +143,14 @@ def _stream_end_on_close(settings: ProducerSettings, value: bytes) -> ControlAns
     return OK
 
 
+_NO_SNAPPY = (
+    "The ctrl parameter force_value_compression is only supported if datatype snappy is enabled on the connection"
+)
+
+
 def _force_compression(settings: ProducerSettings, value: bytes) -> ControlAnswer:
     if not settings.has_snappy:
-        text = "force_value_compression needs the snappy datatype, which HELLO did not negotiate on this connection"
-        return ControlAnswer(Status.EINVAL, text)
+        return ControlAnswer(Status.EINVAL, _NO_SNAPPY)
     settings.force_value_compression = value == b"true"
     return OK
 
@@ -208,7 +212,10 @@ CONTROLS: Mapping[bytes, Rule] = MappingProxyType(
         b"v7_dcp_status_codes": _one_way("v7_status_codes"),
         b"flatbuffers_system_events": _one_way("flatbuffers_system_events"),
         b"backfill_order": _choice(
-            "backfill_order", "round-robin", "sequential", context="backfill_order takes round-robin or sequential"
+            "backfill_order",
+            "round-robin",
+            "sequential",
+            context="Unsupported value 'backfill_order' for ctrl parameter 'backfill_order'",
         ),
         b"change_streams": _no_history,
         b"cache_transfer": _cache_transfer,

@@ -67,11 +67,11 @@ def _bad_flags(flags: int) -> str:
     if flags & ~_ALLOWED:
         return "Request contains invalid flags"
     if flags & OpenFlag.INVALID_PITR and not flags & OpenFlag.PRODUCER:
-        return "Point-in-time recovery is for producers only"
+        return "PiTR require Producer to be set"
     if flags & OpenFlag.NO_VALUE and flags & OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE:
-        return "Request contains invalid flags: 0x8 (no value) and 0x40 (its datatype kept) exclude each other"
+        return "Request contains invalid flags combination (NO_VALUE && NO_VALUE_WITH_UNDERLYING_DATATYPE)"
     if flags & OpenFlag.INCLUDE_DELETED_USER_XATTRS and not flags & OpenFlag.INCLUDE_XATTRS:
-        return "Request contains invalid flags: user xattrs of deletions (0x100) need xattrs (0x4)"
+        return "Request contains invalid flags combination - IncludeDeletedUserXattrs but not IncludeXattrs"
     return ""
 
 

@@ -1,0 +1,272 @@
+"""Rules of malformed packets: every command's shape, and the packets that were sent to a real server."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dcpstream.errors import FieldError
+from dcpstream.node.engine import COMMANDS, Users
+from dcpstream.node.engine.commands import Command, Part
+from dcpstream.wire import (
+    LAYOUTS,
+    Frame,
+    Kind,
+    Magic,
+    Opcode,
+    Status,
+    decode_failover_log,
+    decode_frame,
+    decode_message,
+    decode_xattrs,
+    encode_xattrs,
+)
+from dcpstream.wire.layout import Layout
+from dcpstream.wire.layout import Part as LayoutPart
+from dcpstream.wire.values import decode_vbucket_seqnos
+from tests.conformance.harness import Node, Peer
+from tests.conformance.rules import rule
+from tests.fixtures import recorded
+from tests.unit.node.kit import SeededRandom
+
+ENDING = (Opcode.QUIT, Opcode.QUITQ)
+SHAPES = [(opcode, COMMANDS.get(opcode)) for opcode in COMMANDS.opcodes() if opcode not in ENDING]
+
+
+def well_formed(command: Command) -> dict[str, bytes]:
+    """The smallest request of a command's shape."""
+    return {
+        "extras": bytes(command.extras[0]) if command.extras else b"",
+        "key": b"\0k" if command.key is Part.REQUIRED else b"",
+        "value": b"v" if command.value is Part.REQUIRED else b"",
+    }
+
+
+def wrong_extras(command: Command) -> str:
+    if command.extras == (0,):
+        return "Request must not include extras"
+    if len(command.extras) == 1:
+        return f"Request must include extras of length {command.extras[0]}"
+    return f"Request extras must be of length {' or '.join(map(str, command.extras))}"
+
+
+def faults(command: Command) -> list[tuple[dict[str, object], str]]:
+    """Requests that are wrong in one way, and what the answer says of them."""
+    base = well_formed(command)
+    found: list[tuple[dict[str, object], str]] = []
+    if command.extras:
+        lengths = {length + step for length in command.extras for step in (-1, 1)} - set(command.extras) - {-1}
+        found += [({**base, "extras": bytes(length)}, wrong_extras(command)) for length in sorted(lengths)]
+    if command.key is Part.ABSENT:
+        found.append(({**base, "key": b"k"}, "Request must not include key"))
+    elif not command.is_document:
+        found.append(({**base, "key": b"k" * 251}, "Key length exceeds 250"))
+    if command.key is Part.REQUIRED:
+        found.append(({**base, "key": b""}, "Request must include key"))
+    if command.value is Part.ABSENT:
+        found.append(({**base, "value": b"v"}, "Request must not include value"))
+    if command.value is Part.REQUIRED:
+        found.append(({**base, "value": b""}, "Request must include value"))
+    found += [
+        ({**base, "datatype": bit}, "Request datatype invalid") for bit in (1, 2, 4, 8) if not bit & command.datatypes
+    ]
+    if not command.has_cas:
+        found.append(({**base, "cas": 1}, "Request CAS must not be set"))
+    return found
+
+
+@rule("HDR-18", "HDR-22")
+@pytest.mark.parametrize(("opcode", "command"), SHAPES, ids=[f"0x{opcode:02x}" for opcode, _ in SHAPES])
+def test_every_command_refuses_what_has_not_its_shape(opcode: int, command: Command) -> None:
+    peer = Node().connect(user="@admin")
+    for fields, context in faults(command):
+        answer = peer.call(opcode, **fields)
+        assert answer.status == Status.EINVAL, (fields, answer)
+        assert answer.datatype == 1
+        assert json.loads(answer.value) == {"error": {"context": context}}, fields
+        assert (answer.extras, answer.key, answer.cas) == (b"", b"", 0)
+    assert not peer.closed
+
+
+@rule("HDR-07", "HDR-08", "HDR-10", "HDR-11")
+@pytest.mark.parametrize(("opcode", "command"), SHAPES, ids=[f"0x{opcode:02x}" for opcode, _ in SHAPES])
+def test_every_command_refuses_frame_infos_that_are_not_for_it(opcode: int, command: Command) -> None:
+    peer = Node().connect(user="@admin")
+    for framing, info_id, status in (
+        (b"\x30", 3, Status.UNKNOWN_FRAME_INFO),
+        (b"\x01x", 0, Status.EINVAL),
+        (b"\x12\x01\x00", 1, Status.EINVAL),
+        (b"\x10", 1, Status.EINVAL),
+        (b"\x21\x00", 2, Status.EINVAL),
+        (b"\x51\x00", 5, Status.EINVAL),
+        (b"\x22\x00", 2, Status.EINVAL),
+    ):
+        assert peer.call(opcode, framing=framing, **well_formed(command)).status == status, (framing, info_id)
+    for info_id, framing in ((1, b"\x11\x01"), (2, b"\x22\0\1"), (5, b"\x50")):
+        if info_id not in command.frame_infos:
+            answer = peer.call(opcode, framing=framing, **well_formed(command))
+            assert answer.status == Status.EINVAL
+            assert b"not allowed" in answer.value
+    assert not peer.closed
+
+
+# --------------------------------------------------------------------------------------------- packets once recorded
+
+
+def replayed(name: str) -> tuple[list[str], int]:
+    """Differences between a recorded scenario and our node, and how many answers were the same."""
+    users = Users(SeededRandom())
+    users.add("@admin", "password")
+    node = Node(vbuckets=1024, users=users)
+    peers: dict[str, Peer] = {}
+    due: dict[str, list[Frame]] = {}
+    differences: list[str] = []
+    same = 0
+    for line in recorded.server_transcript(name):
+        label = line.connection
+        if line.event == "connect":
+            peers[label] = node.connect(user=None, features=())
+            due[label] = []
+        elif line.event == "client_closed" and label in peers:
+            peers[label].disconnect()
+        elif line.event == "closed":
+            node.pump()
+            differences += [] if peers[label].closed else [f"{line}: not closed"]
+        elif line.direction == "c2s" and not peers[label].closed:
+            due[label] += peers[label].send_bytes(line.frame)
+        elif line.direction == "s2c":
+            due[label] += peers[label].take()
+            if not due[label]:
+                differences.append(f"{line}: nothing came, but {line.note}")
+                continue
+            found, wanted = due[label].pop(0), decode_frame(line.frame)
+            if alike(found) == alike(wanted):
+                same += 1
+            else:
+                differences.append(f"{line}: {found}, not {line.note}")
+    return differences, same
+
+
+def alike(frame: Frame) -> bytes:
+    """A frame's bytes without what chance or the clock puts into it."""
+    is_log = frame.opcode in (Opcode.DCP_GET_FAILOVER_LOG, Opcode.GET_FAILOVER_LOG, Opcode.DCP_STREAM_REQ)
+    hidden = is_log and not frame.status
+    value = bytes(len(frame.value)) if hidden else frame.value
+    head = (frame.magic, frame.opcode, frame.datatype, frame.vbid, frame.opaque)
+    return repr((*head, frame.framing, frame.extras, frame.key, value)).encode()
+
+
+@rule("HDR-18", "HDR-22", "HDR-23", "HDR-24", "HDR-17")
+def test_recorded_malformed_packets_are_answered_as_recorded() -> None:
+    differences, same = replayed("s23")
+    assert differences == []
+    assert same > 300
+
+
+@rule("CTL-01", "CTL-04", "CTL-05", "CTL-06", "CTL-30")
+@pytest.mark.parametrize(("name", "least"), [("s03", 380), ("s04", 180)])
+def test_recorded_controls_are_answered_as_recorded(name: str, least: int) -> None:
+    differences, same = replayed(name)
+    assert differences == []
+    assert same > least
+
+
+@rule("OPEN-03", "OPEN-06", "OPEN-10", "OPEN-11", "OPEN-13")
+def test_recorded_opens_are_answered_as_recorded() -> None:
+    differences, same = replayed("s02")
+    assert differences == []
+    assert same > 150
+
+
+# ----------------------------------------------------------------------------------------------- the codec is strict
+
+
+def smallest(layout: Layout) -> Frame:
+    """A frame of this shape with nothing but zeros and what must be there."""
+    magic = Magic.REQUEST if layout.kind is Kind.REQUEST else Magic.RESPONSE
+    extras, value = bytearray(layout.extras_bytes), bytearray(layout.value_bytes)
+    for item in layout.fields:
+        if item.fixed is not None:
+            part = extras if item.place == "extras" else value
+            part[item.offset : item.offset + item.width] = item.fixed.to_bytes(item.width, "big")
+    key = b"k" if layout.key is LayoutPart.REQUIRED else b""
+    rest = b"r" if layout.rest is LayoutPart.REQUIRED else b""
+    status = layout.statuses[0] if layout.statuses else 0
+    return Frame(magic, layout.opcode, 0, status, 1, 0, b"", bytes(extras), key, bytes(value) + rest)
+
+
+@rule("HDR-02", "HDR-18")
+@pytest.mark.parametrize("layout", LAYOUTS, ids=[layout.name for layout in LAYOUTS])
+def test_a_message_of_another_shape_is_kept_as_bytes_and_refused_if_asked(layout: Layout) -> None:
+    frame = smallest(layout)
+    message = decode_message(frame, strict=True)
+    assert message.encode() == frame.encode()
+    broken = [Frame(*head(frame), frame.framing, frame.extras + b"xyzxyzxyz" * 9, frame.key, frame.value)]
+    if layout.key is LayoutPart.NONE:
+        broken.append(Frame(*head(frame), frame.framing, frame.extras, b"k", frame.value))
+    if layout.key is LayoutPart.REQUIRED:
+        broken.append(Frame(*head(frame), frame.framing, frame.extras, b"", frame.value))
+    for other in broken:
+        raw = decode_message(other)
+        assert type(raw).__name__.startswith("Raw")
+        assert raw.encode() == other.encode()
+        with pytest.raises(FieldError):
+            decode_message(other, strict=True)
+
+
+def head(frame: Frame) -> tuple[int, int, int, int, int, int]:
+    return frame.magic, frame.opcode, frame.datatype, frame.vbid, frame.opaque, frame.cas
+
+
+@rule("HDR-05")
+def test_framing_extras_need_their_magic_and_have_255_bytes() -> None:
+    with pytest.raises(FieldError, match="magic"):
+        Frame(0x80, 0x52, 0, 0, 0, 0, b"\x22\0\1", b"", b"", b"").encode()
+    with pytest.raises(FieldError, match="255"):
+        Frame(0x08, 0x52, 0, 0, 0, 0, b"f" * 256, b"", b"", b"").encode()
+    with pytest.raises(FieldError, match="255"):
+        Frame(0x08, 0x52, 0, 0, 0, 0, b"", b"", b"k" * 256, b"").encode()
+    longest = Frame(0x08, 0x52, 0, 0, 0, 0, b"f" * 255, b"", b"k" * 255, b"")
+    assert decode_frame(longest.encode()) == longest
+    assert Frame(0x08, 0x52, 0, 0, 0, 0, b"", b"", b"", b"").encode()[0] == 0x08
+
+
+@rule("FOL-02")
+@pytest.mark.parametrize("length", [0, 1, 15, 17, 31])
+def test_a_failover_log_has_whole_entries(length: int) -> None:
+    with pytest.raises(FieldError):
+        decode_failover_log(bytes(length))
+    assert len(decode_failover_log(bytes(7) + b"\1" + bytes(8))) == 1
+
+
+@rule("HDR-02")
+@pytest.mark.parametrize("length", [1, 9, 11])
+def test_a_list_of_seqnos_has_whole_entries(length: int) -> None:
+    with pytest.raises(FieldError):
+        decode_vbucket_seqnos(bytes(length))
+    assert decode_vbucket_seqnos(b"\0\5" + bytes(7) + b"\x09") == [(5, 9)]
+    assert decode_vbucket_seqnos(b"") == []
+
+
+@rule("XAT-01")
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"\0\0\0",
+        b"\0\0\0\1",
+        b"\0\0\0\3abc",
+        b"\0\0\0\7\0\0\0\4a\0b",
+        b"\0\0\0\x08\0\0\0\4a\0bX",
+        b"\0\0\0\x08\0\0\0\4abc\0",
+        b"\0\0\0\x08\0\0\0\4\0bc\0",
+        b"\0\0\0\x08\0\0\0\5a\0b\0c",
+        b"\0\0\0\x0a\0\0\0\4a\0b\0\0\0",
+    ],
+)
+def test_a_broken_section_of_xattrs_is_refused(value: bytes) -> None:
+    with pytest.raises(FieldError):
+        decode_xattrs(value)
+    assert decode_xattrs(encode_xattrs({"a": b"1", "_b": b"2"}, b"body")) == ({"a": b"1", "_b": b"2"}, b"body")
+    assert decode_xattrs(bytes(4)) == ({}, b"")
