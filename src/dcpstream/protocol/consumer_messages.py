@@ -52,6 +52,8 @@ __all__ = [
     "read_system_event",
 ]
 
+# Plain ints: every row is looked at, and enum arithmetic is slow.
+_SNAPPY, _XATTR = int(Datatype.SNAPPY), int(Datatype.XATTR)
 _MARKER = struct.Struct(">QQI")
 _MUTATION = struct.Struct(">QQIIIHB")
 _DELETION = struct.Struct(">QQ")
@@ -130,8 +132,8 @@ def read_change(frame: Frame, dialect: Dialect, unix_s: int) -> Change | Refusal
         return Refusal(Status.EINVAL, f"Invalid seqno(0) for DCP {kind}")
     if frame.opcode == Opcode.DCP_MUTATION:
         return _mutation(frame, key, value, datatype)
-    if datatype & Datatype.XATTR:
-        value, datatype = split_xattrs(value)[0], int(Datatype.XATTR)  # a body that is still there goes
+    if datatype & _XATTR:
+        value, datatype = split_xattrs(value)[0], _XATTR  # a body that is still there goes
     else:
         value, datatype = b"", 0
     return _deletion(frame, key, value, datatype, unix_s)
@@ -143,12 +145,12 @@ def _content(frame: Frame, dialect: Dialect) -> tuple[bytes, bytes, int] | Refus
     if refusal is not None:
         return refusal
     value, datatype = frame.value, frame.datatype
-    if datatype & Datatype.SNAPPY:
+    if datatype & _SNAPPY:
         try:
-            value, datatype = snappy_uncompress(value), datatype & ~int(Datatype.SNAPPY)
+            value, datatype = snappy_uncompress(value), datatype & ~_SNAPPY
         except FieldError:
             return Refusal(Status.EINVAL, "Failed to inflate payload")
-    if datatype & Datatype.XATTR:
+    if datatype & _XATTR:
         try:
             decode_xattrs(value)
         except FieldError:
@@ -172,7 +174,8 @@ def _mutation(frame: Frame, key: bytes, value: bytes, datatype: int) -> Change |
         expiration=expiration,
         nru=nru,
     )
-    return Change(stored, key, seqno, frame.cas, rev_seqno, int(frame_kinds(frame.opcode, datatype, key)))
+    kinds = int(frame_kinds(frame.opcode, datatype, key)) if key[0] or datatype & _XATTR else 0
+    return Change(stored, key, seqno, frame.cas, rev_seqno, kinds)
 
 
 def _deletion(frame: Frame, key: bytes, value: bytes, datatype: int, unix_s: int) -> Change:
