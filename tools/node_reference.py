@@ -34,7 +34,7 @@ the login.
 HTTP = """
 ## Management port
 
-Read-only, with the users' names and passwords (basic authentication). A trailing slash makes no difference.
+With the users' names and passwords (basic authentication). A trailing slash makes no difference. All of it is read-only but for scopes and collections, whose changes need the privilege NodeSupervisor; each is answered with the new manifest's uid, a refusal with `{"errors":{"_":"why"}}`.
 
 | path | answer |
 | --- | --- |
@@ -45,7 +45,10 @@ Read-only, with the users' names and passwords (basic authentication). A trailin
 | `/pools/default/b/BUCKET` | the cluster configuration of a bucket |
 | `/pools/default/bs/BUCKET`, `/pools/default/bucketsStreaming/BUCKET` | the same, again with each change, without end |
 | `/pools/default/buckets`, `/pools/default/buckets/BUCKET` | buckets |
-| `/pools/default/buckets/BUCKET/scopes` | the collections |
+| `/pools/default/buckets/BUCKET/scopes` | the collections; POST `name` makes a scope |
+| `/pools/default/buckets/BUCKET/scopes/SCOPE` | DELETE drops the scope and its collections |
+| `/pools/default/buckets/BUCKET/scopes/SCOPE/collections` | POST `name`, `maxTTL` (seconds, 0 for no limit) makes a collection |
+| `/pools/default/buckets/BUCKET/scopes/SCOPE/collections/COLLECTION` | DELETE drops it with its documents |
 | `/whoami`, `/nodes/self` | the user, the node |
 """
 PARTS = {Part.ABSENT: "", Part.REQUIRED: "yes", Part.OPTIONAL: "may be"}
