@@ -6,7 +6,8 @@ and when; and at no time two nodes serve the vbucket.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tests.behaviour.manager import Address, Move, Wire
 ACTIVE, REPLICA, PENDING, DEAD = 1, 2, 3, 4
 VBID = 1
 DOCUMENTS = 12
-ATTEMPTS_MAX = 3
+ATTEMPTS_MAX = 10
 
 Documents = dict[bytes, tuple[bytes, int]]
 
@@ -91,12 +92,16 @@ class Pair:
             assert old.get(VBID, b"k0")[0] == Status.NOT_MY_VBUCKET
             new.set(VBID, b"afterwards", b"x")
 
-    def recover(self) -> None:
-        """What a manager does after an attempt that failed: whoever is gone is started; then once more."""
-        for owner in (self.old, self.new):
-            if not owner.is_running:
-                owner.start()
+    def recover(self, after: Callable[[str, Frame], None] = lambda *_: None) -> None:
+        """What a manager does after an attempt that failed: whoever is gone is started; then once more.
+
+        Args:
+            after: called after each frame of the new attempts; may kill somebody again.
+        """
         for _ in range(ATTEMPTS_MAX):
+            for owner in (self.old, self.new):
+                if not owner.is_running:
+                    owner.start()
             old_state, new_state = self.states()
             assert (old_state, new_state) != (ACTIVE, ACTIVE), "two owners"
             if new_state == ACTIVE:
@@ -105,7 +110,7 @@ class Pair:
             with self.old.admin() as old, self.new.admin() as new:
                 new.set_vbucket(VBID, REPLICA)
                 old.set_vbucket(VBID, ACTIVE)
-            Move(self.old.address, self.new.address, VBID).run()
+            Move(self.old.address, self.new.address, VBID, after).run()
         raise AssertionError("the move never succeeds")
 
     def stop(self) -> None:
@@ -140,12 +145,12 @@ STEPS = {
 }
 
 
-def killing(pair: Pair, victim: str, is_time: object) -> object:
+def killing(pair: Pair, victim: str, is_time: Callable[[str, Frame], bool]) -> Callable[[str, Frame], None]:
     """What kills the victim once, after the frame for which `is_time(sender, frame)`."""
     owner = pair.old if victim == "old" else pair.new
 
     def after(sender: str, frame: Frame) -> None:
-        if owner.is_running and is_time(sender, frame):  # type: ignore[operator]
+        if owner.is_running and is_time(sender, frame):
             owner.kill()
 
     return after
@@ -218,8 +223,35 @@ def test_it_moves_back(pair: Pair) -> None:
 @pytest.mark.parametrize("step", STEPS)
 def test_somebody_dies_at_a_step(pair: Pair, victim: str, step: str) -> None:
     after = killing(pair, victim, lambda sender, frame: is_step(sender, frame, STEPS[step]))
-    Move(pair.old.address, pair.new.address, VBID, after).run()  # type: ignore[arg-type]
+    Move(pair.old.address, pair.new.address, VBID, after).run()
     assert not (pair.old.is_running and pair.new.is_running), "nobody died"
+    pair.recover()
+    pair.check()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 60))])
+def test_somebody_dies_again_and_again(pair: Pair, seed: int) -> None:
+    """Up to six deaths of either, at any frame, also of attempts to recover; writes in between."""
+    chance = random.Random(seed)
+    deaths = 0
+
+    def next_death() -> Callable[[str, Frame], None]:
+        number, victim, passed = chance.randint(1, 60), chance.choice((pair.old, pair.new)), 0
+
+        def after(sender: str, frame: Frame) -> None:
+            nonlocal passed, deaths
+            passed += 1
+            if passed == number and victim.is_running and deaths < 6:
+                deaths += 1
+                victim.kill()
+
+        return after
+
+    Move(pair.old.address, pair.new.address, VBID, next_death()).run()
+    for _ in range(6):
+        if pair.old.is_running and pair.new.is_running and pair.states() == (ACTIVE, REPLICA):
+            pair.write(b"again %d" % deaths)
+        pair.recover(next_death())
     pair.recover()
     pair.check()
 
@@ -239,7 +271,7 @@ def test_somebody_dies_after_any_frame(tmp_path: Path, victim: str) -> None:
             return passed == number  # noqa: B023 - called in this turn of the loop only
 
         try:
-            Move(pair.old.address, pair.new.address, VBID, killing(pair, victim, is_time)).run()  # type: ignore[arg-type]
+            Move(pair.old.address, pair.new.address, VBID, killing(pair, victim, is_time)).run()
             if pair.old.is_running and pair.new.is_running:
                 assert number > 2 * 13 + DOCUMENTS
                 return

@@ -86,6 +86,12 @@ def test_flags_that_are_gone_or_unknown_and_stream_ids_are_invalid(node: Node, f
     assert source.accept().status == Status.SUCCESS
 
 
+@rule("ADD-08")
+def test_the_flag_that_is_gone_is_refused_by_name(node: Node) -> None:
+    (answer,) = Source(node).add(flags=8)
+    assert b"no longer used" in answer.value
+
+
 @rule("ADD-10")
 @pytest.mark.parametrize("flags", [0x100, 0x101, 0x110, 0x111])
 def test_cache_transfer_goes_with_takeover_and_active_only(node: Node, flags: int) -> None:
