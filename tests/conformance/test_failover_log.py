@@ -361,3 +361,47 @@ def test_a_rollback_below_every_branch_begins_one() -> None:
     assert seqno == 3
     assert vbuuid not in (0, 0xB, 0xC)
     assert FailoverLog.of((0xC, 10), (0xB, 5)).pruned(3) is None
+
+
+@rule("FOL-03", "FOL-05")
+@pytest.mark.parametrize(
+    ("opcode", "fields"),
+    [
+        (Opcode.GET_FAILOVER_LOG, {}),
+        (Opcode.GET_VBUCKET, {}),
+        (Opcode.DEL_VBUCKET, {}),
+        (Opcode.OBSERVE_SEQNO, {"value": bytes(8)}),
+        (Opcode.SEQNO_PERSISTENCE, {"extras": bytes(8)}),
+        (Opcode.CREATE_CHECKPOINT, {}),
+    ],
+)
+def test_what_is_asked_of_a_vbucket_that_is_not_here(opcode: int, fields: dict[str, bytes]) -> None:
+    node = Node()
+    assert node.admin.call(opcode, vbid=4, **fields).status == Status.NOT_MY_VBUCKET
+    if opcode != Opcode.DEL_VBUCKET:
+        assert node.admin.call(opcode, vbid=3, **fields).status in (Status.SUCCESS, Status.KEY_ENOENT)
+    node.delete_vbucket(3)
+    assert node.admin.call(opcode, vbid=3, **fields).status == Status.NOT_MY_VBUCKET
+
+
+@rule("FOL-06", "FOL-10")
+def test_set_vbucket_knows_four_states_and_the_number_of_vbuckets() -> None:
+    node = Node()
+    before = entries(node, 3)
+
+    def status(vbid: int, state: int, value: bytes = b"") -> int:
+        return node.admin.call(
+            Opcode.SET_VBUCKET, vbid=vbid, extras=bytes([state]), value=value, datatype=1 if value else 0
+        ).status
+
+    assert status(3, 0) == Status.EINVAL
+    assert status(3, 5) == Status.EINVAL
+    assert status(4, 1) == Status.ERANGE
+    assert status(65535, 1) == Status.ERANGE
+    for value in (b"x", b"[]", b'{"topology":"a"}', b'{"topology":[]}', b'{"topology":[[]]}', b'{"topology":[[1]]}'):
+        assert status(3, 1, value) == Status.EINVAL
+    assert status(3, 2, b'{"topology":[["a"]]}') == Status.EINVAL
+    assert entries(node, 3) == before
+    assert status(3, 1, b'{"topology":[["a",null]]}') == 0
+    assert status(3, 1, b"{}") == 0
+    assert entries(node, 3) == before

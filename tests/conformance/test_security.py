@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from dcpstream.errors import RemoteProtocolError
 from dcpstream.node.engine import Users
 from dcpstream.protocol.sasl import MECHANISMS, ClientLogin
 from dcpstream.wire import Feature, Opcode, Status, encode_request, encode_response
@@ -273,3 +274,106 @@ def test_who_is_not_known_or_knows_not_how_is_refused(mechanism: bytes, value: b
     assert peer.call(Opcode.SASL_AUTH, key=mechanism, value=value).status == Status.AUTH_ERROR
     assert not peer.closed
     assert peer.call(Opcode.SELECT_BUCKET, key=b"default").status == Status.EACCESS
+
+
+def challenge(login: ClientLogin, **changes: bytes) -> bytes:
+    """A server's first message that fits a login, or does not."""
+    nonce = login.start().rpartition(b",r=")[2]
+    fields = {"r": nonce + b"more", "s": b"c2FsdHNhbHQ=", "i": b"4096", **changes}
+    return b",".join(b"%b=%b" % (name.encode(), value) for name, value in fields.items() if value is not None)
+
+
+@rule("SEC-10")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"r": b"another"},
+        {"r": b""},
+        {"s": b""},
+        {"s": b"!"},
+        {"i": b""},
+        {"i": b"0"},
+        {"i": b"many"},
+        {"i": b"-1"},
+        {"i": b"99999999999"},
+    ],
+)
+def test_the_client_trusts_no_wrong_challenge(changes: dict[str, bytes]) -> None:
+    login = ClientLogin("SCRAM-SHA256", "admin", "secret", bytes(range(24)))
+    with pytest.raises(RemoteProtocolError):
+        login.step(challenge(login, **changes))
+
+
+@rule("SEC-10")
+def test_the_client_wants_the_servers_proof() -> None:
+    login = ClientLogin("SCRAM-SHA256", "admin", "secret", bytes(range(24)))
+    with pytest.raises(RemoteProtocolError, match="before proving"):
+        login.finish(b"v=AAAA")
+    own_nonce = login.start().rpartition(b",r=")[2]
+    with pytest.raises(RemoteProtocolError, match="extend"):
+        login.step(challenge(login, r=own_nonce))
+    assert b",p=" in login.step(challenge(login))
+    for proof in (b"v=AAAA", b"", b"e=other-error", b"v=!"):
+        with pytest.raises(RemoteProtocolError, match="signature"):
+            login.finish(proof)
+    with pytest.raises(RemoteProtocolError, match="second time"):
+        login.step(challenge(login))
+
+
+@rule("SEC-01")
+@pytest.mark.parametrize(
+    ("features", "status"),
+    [
+        (b"\0", Status.EINVAL),
+        (b"\0\7\0", Status.EINVAL),
+        (b"\0\3\0\5", Status.EINVAL),
+        (b"\0\3", 0),
+        (b"\0\5", 0),
+        (b"\0\x0d", Status.EINVAL),
+        (b"\0\x0d\0\x0c", 0),
+        (b"\0\x0c", 0),
+        (b"", 0),
+    ],
+)
+def test_hello_refuses_what_does_not_go_together(features: bytes, status: int) -> None:
+    peer = Node().connect(user=None, features=())
+    assert peer.call(Opcode.HELLO, key=b"agent", value=features).status == status
+    assert not peer.closed
+
+
+@rule("SEC-01")
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"value": b"\0\1"}, 0),
+        ({"value": b"\0\2"}, 0),
+        ({"value": b""}, Status.EINVAL),
+        ({"value": b"\1"}, Status.EINVAL),
+        ({"value": b"\0\0\1"}, Status.EINVAL),
+        ({"value": b"\0\1", "vbid": 1}, Status.EINVAL),
+    ],
+)
+def test_the_error_map_has_versions(fields: dict[str, object], status: int) -> None:
+    peer = Node().connect(user=None)
+    answer = peer.call(Opcode.GET_ERROR_MAP, **fields)
+    assert answer.status == status
+    assert status or json.loads(answer.value)["errors"]
+
+
+@rule("SEC-10")
+def test_a_step_needs_a_beginning() -> None:
+    peer = Node().connect(user=None)
+    assert peer.call(Opcode.SASL_STEP, key=b"SCRAM-SHA1", value=b"c=biws,r=x,p=AAAA").status == Status.EINVAL
+    for value in (b"", b"x", b"n,,", b"n,,n=admin", b"n,,r=abc", b"p=tls,,n=admin,r=abc"):
+        assert peer.call(Opcode.SASL_AUTH, key=b"SCRAM-SHA1", value=value).status == Status.EINVAL
+    assert peer.call(Opcode.SELECT_BUCKET, key=b"default").status == Status.EACCESS
+
+
+@rule("SEC-01", "SEC-09")
+def test_a_bucket_that_is_not_there() -> None:
+    node = Node()
+    internal = node.connect(user="@admin", bucket=None)
+    assert internal.call(Opcode.SELECT_BUCKET, key=b"nosuch").status == Status.KEY_ENOENT
+    other = node.connect(user="producer", bucket=None)
+    assert other.call(Opcode.SELECT_BUCKET, key=b"nosuch").status == Status.EACCESS
+    assert not other.closed

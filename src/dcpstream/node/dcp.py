@@ -105,7 +105,8 @@ def _open(session: Session, frame: Frame, now: float) -> None:
         return
     privilege = "DcpProducer" if request.is_producer else "DcpConsumer"
     if not session.may(privilege):
-        session.refuse(frame, Status.EACCESS, f"Authorization failure: DCP_OPEN needs the {privilege} privilege")
+        context = f"Authorization failure: can't execute DCP_OPEN operation without the {privilege} privilege"
+        session.refuse_with_reference(frame, Status.EACCESS, context, context)
         return
     if request.drops:
         session.close("DCP_OPEN of a consumer with an empty JSON object")

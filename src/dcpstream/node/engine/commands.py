@@ -105,7 +105,7 @@ def fault(command: Command, frame: Frame, datatypes: int) -> str | None:  # noqa
         return "Request must not include value"
     if not frame.value and command.value is Part.REQUIRED:
         return "Request must include value"
-    if frame.datatype and frame.datatype & ~(command.datatypes & datatypes):
+    if frame.datatype & ~(command.datatypes & datatypes):
         return "Request datatype invalid"
     if frame.cas and not command.has_cas:
         return "Request CAS must not be set"

@@ -49,6 +49,8 @@ MAX_OUTPUT_BYTES = 2 * 1024 * 1024
 """Answers that wait beyond which no further request is read: a client that asks more than it reads is slowed down."""
 
 NONCE_BITS = 144
+REFERENCE_BITS = 128
+"""References look like UUIDs, as the server's do."""
 
 CLUSTERMAP_CHANGE = 0x01
 """Opcode of the server's own request that tells of a newer cluster configuration; needs no answer."""
@@ -477,11 +479,21 @@ class Session:
         value = json.dumps(content, separators=(",", ":")).encode() if content else b""
         self.respond(frame, status, datatype=Datatype.JSON if value and self.is_json else 0, value=value)
 
-    def refuse_with_reference(self, frame: Frame, status: int, why: str) -> None:
-        """Answer with an error whose reason only the log tells; the reference leads to it."""
-        reference = f"{self.engine.random.getrandbits(64):016x}"
+    def refuse_with_reference(self, frame: Frame, status: int, why: str, context: str | None = None) -> None:
+        """Answer with an error whose reason the log tells; the reference leads to it.
+
+        Args:
+            why: for the log.
+            context: for the client, if there is something that it may know.
+        """
+        if status in _DROP_WITHOUT_XERROR and Feature.XERROR not in self.features:
+            self.close(f"{why}; a client without XERROR cannot be told")
+            return
+        digits = f"{self.engine.random.getrandbits(REFERENCE_BITS):032x}"
+        reference = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
         logger.warning("%s: %s (reference %s)", self.peer, why, reference)
-        value = json.dumps({"error": {"ref": reference}}, separators=(",", ":")).encode()
+        error = {"ref": reference} if context is None else {"context": context, "ref": reference}
+        value = json.dumps({"error": error}, separators=(",", ":")).encode()
         self.respond(frame, status, datatype=Datatype.JSON if self.is_json else 0, value=value)
 
     def take_output(self) -> list[bytes]:
