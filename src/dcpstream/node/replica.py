@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
+from dcpstream.node.engine.documents import MAX_TRUSTED_CAS
 from dcpstream.node.engine.vbucket import VBucket, new_failover_log
 from dcpstream.runtime import new_vbuuid
 from dcpstream.wire import HEADER_BYTES, BlockKind, read_prepare
@@ -27,8 +28,6 @@ IMPOSSIBLE_CAS = frozenset((0, 2**64 - 1))
 
 CAS_AT = HEADER_BYTES - 8
 
-MAX_TRUSTED_CAS = (1 << 63) - 1
-"""A CAS is nanoseconds since 1970; one above this is no time, and the next one here would not be above it for long."""
 
 
 _WITHOUT_CAS = int(BlockKind.SYSTEM_EVENT | BlockKind.PREPARE)
@@ -61,6 +60,11 @@ class Replicas:
     def has_room(self) -> bool:
         """Whether the disk keeps up."""
         return self._bucket.store.has_room
+
+    @property
+    def compresses_values(self) -> bool:
+        """Whether values are compressed for streams."""
+        return self._bucket.compresses_values
 
     @property
     def is_short_of_memory(self) -> bool:

@@ -35,7 +35,7 @@ from dcpstream.wire import (
     snappy_uncompress,
     split_xattrs,
 )
-from dcpstream.wire.block import frame_kinds
+from dcpstream.wire.block import COARSE_COUNTER, EXACT_COUNTER, frame_kinds
 from dcpstream.wire.system_events import VERSION_FLATBUFFERS
 
 __all__ = [
@@ -160,6 +160,8 @@ def _content(frame: Frame, dialect: Dialect) -> tuple[bytes, bytes, int] | Refus
 
 def _mutation(frame: Frame, key: bytes, value: bytes, datatype: int) -> Change | Refusal:
     seqno, rev_seqno, flags, expiration, _, meta_bytes, nru = _MUTATION.unpack(frame.extras)
+    if nru == EXACT_COUNTER:
+        nru = COARSE_COUNTER  # a fresh document, as it is stored; who asks for exact counters gets that one again
     if meta_bytes:
         return Refusal(Status.EINVAL, "Extended metadata is not supported")
     stored = encode_stored_mutation(
@@ -294,7 +296,7 @@ def read_prepare(frame: Frame, dialect: Dialect) -> tuple[Change, int] | Refusal
         datatype=datatype,
         flags=flags,
         expiration=expiration,
-        nru=nru,
+        nru=COARSE_COUNTER if nru == EXACT_COUNTER else nru,
         is_deleted=bool(deleted),
     )
     kinds = int(frame_kinds(Opcode.DCP_PREPARE, datatype, key))

@@ -346,7 +346,9 @@ class ProducerConnection:
         flags, settings = self.open_flags, self.settings
         keeps_datatype = bool(flags & OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE)
         has_delete_times = bool(flags & OpenFlag.INCLUDE_DELETE_TIMES)
-        snappy = "passive" if settings.has_snappy else "none"
+        snappy = "none"
+        if settings.has_snappy:
+            snappy = "active" if self.source.compresses_values else "passive"
         return StreamForm(
             collections=self.has_collections,
             xattrs=bool(flags & OpenFlag.INCLUDE_XATTRS),
@@ -360,6 +362,7 @@ class ProducerConnection:
             scope_id=wanted.scope_id,
             flatbuffer_events=settings.flatbuffers_system_events,
             user_xattrs_on_delete=settings.deleted_user_xattrs,
+            hifi_counter=settings.hifi_mfu,
         )
 
     def _handle_response(self, frame: Frame) -> None:

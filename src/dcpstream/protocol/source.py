@@ -120,6 +120,11 @@ class HistorySource(Protocol):
         ...
 
     @property
+    def compresses_values(self) -> bool:
+        """Whether values go out compressed to clients that understand it, also if they are stored without."""
+        ...
+
+    @property
     def is_short_of_memory(self) -> bool:
         """Whether no stream may begin, because nothing more is to be read into memory now."""
         ...

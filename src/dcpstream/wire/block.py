@@ -51,9 +51,13 @@ _EXPIRATION = struct.Struct(">QQI")
 _SEQNO = struct.Struct(">Q")
 _SEQNO_AT = HEADER_BYTES
 _U32 = struct.Struct(">I")
+_COMPRESSING = frozenset(("force", "active"))
 _DURABLE = frozenset((int(Opcode.DCP_PREPARE), int(Opcode.DCP_ABORT)))
 _DELETIONS = frozenset((int(Opcode.DCP_DELETION), int(Opcode.DCP_EXPIRATION)))
 _DOCUMENTS = _DELETIONS | {int(Opcode.DCP_MUTATION)}
+_COUNTER_AT = HEADER_BYTES + 30
+COARSE_COUNTER, EXACT_COUNTER = 2, 4
+"""The last byte of a fresh document's extras, as recorded: without and with `supports_hifi_MFU`."""
 _DELETED_AT = 29
 """Of a prepare's extras: whether it is a deletion."""
 
@@ -131,12 +135,14 @@ class StreamForm:
         expiry_opcode: expirations go out as such; needs `delete_times`. Else they are deletions.
         no_value: no document body; the datatype says what is left.
         keep_datatype: with `no_value`, the stored datatype is kept.
-        snappy: "none" inflates, "passive" sends as stored, "force" compresses what gets smaller.
+        snappy: "none" inflates, "passive" sends as stored, "force" compresses what gets smaller, "active" does so but
+            with values of which a part is left out.
         stream_id: goes into the framing extras, or None.
         collection_ids: only these collections, or None for all.
         scope_id: the events of this scope and its collections go with them; None: the events of `collection_ids`.
         flatbuffer_events: events of scopes and collections go out in version 2, those of modified collections at all.
         user_xattrs_on_delete: deletions keep user xattrs too.
+        hifi_counter: a fresh document's use counter is the exact one instead of the coarse one.
         durable: what is sent of durable writes; None: nothing but the documents they make.
     """
 
@@ -152,11 +158,12 @@ class StreamForm:
     scope_id: int | None = None
     flatbuffer_events: bool = False
     user_xattrs_on_delete: bool = True
+    hifi_counter: bool = False
     durable: DurableForm | None = None
 
     def is_as_stored(self, kinds: BlockKind) -> bool:
         """Whether a block with these kinds can go out as it is, but for the opaque."""
-        if self.no_value or self.stream_id is not None or self.snappy == "force" or not self.collections:
+        if self.no_value or self.stream_id is not None or self.snappy in _COMPRESSING or not self.collections:
             return False
         if kinds & (BlockKind.SYSTEM_EVENT | BlockKind.PREPARE) or (kinds & BlockKind.COMMIT and self.durable):
             return False  # some are left out, some get another value: they are rare
@@ -215,10 +222,14 @@ def render(block: FrameBlock, opaque: int, form: StreamForm, first: int = 0, bud
     if first >= count:
         return Rendered(b"", count, 0)
     if form.is_as_stored(block.kinds):
-        return _copy(block, opaque, first, budget)
+        rendered = _copy(block, opaque, first, budget)
+        if form.hifi_counter:
+            _set_counters(rendered.data, block.starts[first : rendered.next_index], int(block.starts[first]))
+        return rendered
     if (
         np is not None
         and not form.collections
+        and not form.hifi_counter
         and not block.kinds & _NOT_DEFAULT
         and form.differs_by_prefix(block.kinds)
     ):
@@ -250,6 +261,20 @@ def _copy(block: FrameBlock, opaque: int, first: int, budget: int | None) -> Ren
                 at = start + _OPAQUE_AT - begin
                 out[at : at + 4] = packed
     return Rendered(out, last, last - first)
+
+
+def _set_counters(out: Any, starts: Any, begin: int) -> None:
+    """Write the exact use counter into the mutations of copied frames; `starts` are offsets, the first at `begin`."""
+    if np is not None and isinstance(starts, np.ndarray):
+        octets = np.frombuffer(out, dtype=np.uint8)
+        at = starts - begin
+        counters = at[octets[at + 1] == int(Opcode.DCP_MUTATION)] + _COUNTER_AT
+        octets[counters[octets[counters] == COARSE_COUNTER]] = EXACT_COUNTER
+        return
+    for start in starts:
+        at = start - begin
+        if out[at + 1] == Opcode.DCP_MUTATION and out[at + _COUNTER_AT] == COARSE_COUNTER:
+            out[at + _COUNTER_AT] = EXACT_COUNTER
 
 
 def _copy_without_prefix(block: FrameBlock, opaque: int, first: int, budget: int | None) -> Rendered:
@@ -326,6 +351,8 @@ def _rewrite_one(frame: memoryview, opaque: int, form: StreamForm) -> bytes | No
             is_deletion = opcode in _DELETIONS or (opcode == Opcode.DCP_PREPARE and bool(extras[_DELETED_AT]))
             value, datatype = _form_value(value, datatype, form, is_deletion=is_deletion)
             opcode, extras = _form_deletion(opcode, extras, form)
+            if form.hifi_counter and opcode == Opcode.DCP_MUTATION and extras[-1] == COARSE_COUNTER:
+                extras = extras[:-1] + bytes((EXACT_COUNTER,))
     magic, framing = Magic.REQUEST, b""
     key_field = len(key)
     if form.stream_id is not None:
@@ -388,7 +415,8 @@ def _form_value(value: bytes, datatype: int, form: StreamForm, *, is_deletion: b
         value = section + body
         if form.no_value and form.keep_datatype:
             return value, stored_datatype
-    if form.snappy == "force" and value and not datatype & Datatype.SNAPPY:
+    is_packed = form.snappy == "force" or (form.snappy == "active" and not wants_parts)
+    if is_packed and value and not datatype & Datatype.SNAPPY:
         packed = snappy_compress(value)
         if len(packed) < len(value):
             return packed, datatype | Datatype.SNAPPY

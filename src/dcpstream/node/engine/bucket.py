@@ -7,6 +7,7 @@ and turn, not once per write.
 from __future__ import annotations
 
 from collections import deque
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from dcpstream.model import Collection, Manifest, VbucketState
@@ -24,6 +25,14 @@ MAX_PERSISTENCE_WAITERS = 10_000
 """SEQNO_PERSISTENCE requests that may wait in a bucket: one per connection at most, and connections are bounded too."""
 
 
+class Compression(Enum):
+    """What a bucket does with compression: `compression_mode`."""
+
+    OFF = "off"
+    PASSIVE = "passive"
+    ACTIVE = "active"
+
+
 class Bucket:
     """A bucket: vbuckets on a store, and the sessions that use them.
 
@@ -34,6 +43,7 @@ class Bucket:
         sessions: every session that selected the bucket.
         is_warm: whether `open` is through; a consumer can be opened only then.
         is_persisting: False between STOP_PERSISTENCE and START_PERSISTENCE.
+        compression: OFF inflates what comes, PASSIVE keeps it as it came, ACTIVE also sends the rest compressed.
         durable: vbuckets with durable writes.
         waiters: sessions that wait for a seqno to be persisted: (session, vbid, seqno).
         collections: those of the manifest, by id.
@@ -51,6 +61,7 @@ class Bucket:
         self.sessions: set[Session] = set()
         self.is_warm = False
         self.is_persisting = True
+        self.compression = Compression.OFF
         self.durable: set[int] = set()
         self.waiters: deque[tuple[Session, int, int]] = deque()
         self.collections: dict[int, Collection] = {}
@@ -64,6 +75,11 @@ class Bucket:
     def manifest(self) -> Manifest:
         """The collections."""
         return self.store.manifest
+
+    @property
+    def compresses_values(self) -> bool:
+        """Whether values go out compressed to those who understand it, also if they came without."""
+        return self.compression is Compression.ACTIVE
 
     @property
     def is_short_of_memory(self) -> bool:

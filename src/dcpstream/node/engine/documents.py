@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from dcpstream.node.engine.vbucket import VBucket
 from dcpstream.wire import (
@@ -21,6 +21,7 @@ from dcpstream.wire import (
     decode_xattrs,
     encode_stored_deletion,
     encode_stored_expiration,
+    encode_stored_mutation,
     encode_xattrs,
     snappy_uncompress,
 )
@@ -36,6 +37,9 @@ MAX_VALUE_BYTES = 20 * 1024 * 1024
 
 FREQUENCY_OF_NEW = 2
 """The use counter of a fresh document, sent in the last byte of a mutation's extras, as recorded from a server."""
+
+MAX_TRUSTED_CAS = (1 << 63) - 1
+"""A CAS is nanoseconds since 1970; one above this is no time, and the next one here would not be above it for long."""
 
 STORED_MUTATION = struct.Struct(">BBHBBHIIQQQIIIHB")
 """Header and extras of a stored mutation in one piece."""
@@ -91,6 +95,8 @@ def kinds_of(key: bytes, datatype: int) -> int:
     kinds = 0
     if datatype & Datatype.XATTR:
         kinds |= BlockKind.XATTR
+    if datatype & Datatype.SNAPPY:
+        kinds |= BlockKind.SNAPPY
     if key[0]:
         kinds |= BlockKind.NAMED_COLLECTION
     return int(kinds)
@@ -150,6 +156,41 @@ def store(
         seqno, rev_seqno, flags, expiration, 0, 0, FREQUENCY_OF_NEW,
     )  # fmt: skip
     log.append(head + key + value, key, seqno, kinds=kinds_of(key, datatype))
+    return Written(cas, seqno)
+
+
+def store_version(
+    vbucket: VBucket,
+    key: bytes,
+    value: bytes,
+    *,
+    cas: int,
+    rev_seqno: int,
+    datatype: int,
+    flags: int,
+    time: int,
+    is_deleted: bool,
+    is_expiration: bool,
+) -> Written:
+    """Write a version of a document, or a tombstone, with the CAS and the revision that it has elsewhere.
+
+    Args:
+        time: the expiration; of a tombstone when it was made.
+    """
+    seqno = vbucket.log.high_seqno + 1
+    fields: dict[str, Any] = {"vbid": vbucket.vbid, "key": key, "value": value, "by_seqno": seqno, "cas": cas}
+    fields |= {"rev_seqno": rev_seqno, "datatype": datatype}
+    kinds = kinds_of(key, datatype)
+    if is_deleted:
+        vbucket.max_deleted_rev = max(vbucket.max_deleted_rev, rev_seqno)
+        encode = encode_stored_expiration if is_expiration else encode_stored_deletion
+        frame = encode(delete_time=time, **fields)
+        kinds |= BlockKind.EXPIRATION if is_expiration else BlockKind.DELETION
+    else:
+        frame = encode_stored_mutation(flags=flags, expiration=time, nru=FREQUENCY_OF_NEW, **fields)
+    vbucket.log.append(frame, key, seqno, is_deleted=is_deleted, kinds=int(kinds))
+    if vbucket.max_cas < cas <= MAX_TRUSTED_CAS:
+        vbucket.max_cas = cas
     return Written(cas, seqno)
 
 

@@ -1,12 +1,22 @@
 """The functions that answer commands, by theme, and the table that finds them."""
 
 from dcpstream.node.engine.commands import CommandTable
-from dcpstream.node.engine.handlers import collections, login, reads, stats, vbuckets, writes
+from dcpstream.node.engine.handlers import (
+    collections,
+    login,
+    metadata,
+    parameters,
+    reads,
+    stats,
+    subdoc,
+    vbuckets,
+    writes,
+)
 
 COMMANDS = CommandTable()
 """Every command but those of DCP."""
 
-for _module in (login, reads, writes, vbuckets, collections, stats):
+for _module in (login, reads, writes, metadata, subdoc, parameters, vbuckets, collections, stats):
     _module.register(COMMANDS)
 
 __all__ = ["COMMANDS"]

@@ -24,11 +24,17 @@ _QUIET = frozenset((Opcode.GETQ, Opcode.GETKQ, Opcode.GATQ, Opcode.GETQ_META))
 _WITH_KEY = frozenset((Opcode.GETK, Opcode.GETKQ))
 
 
-def body_of(item: StoredItem) -> tuple[bytes, int]:
-    """(value, datatype) as GET shows them: without the xattr section."""
-    if item.datatype & Datatype.XATTR:
-        return split_xattrs(item.value)[1], item.datatype & ~Datatype.XATTR
-    return item.value, item.datatype
+def parts_of(item: StoredItem) -> tuple[bytes, bytes]:
+    """(xattr section, body) of a document, inflated; the section is empty if it has none."""
+    value = documents.plain_value(item.value, item.datatype)
+    return split_xattrs(value) if item.datatype & Datatype.XATTR else (b"", value)
+
+
+def _body_of(item: StoredItem, datatypes: int) -> tuple[bytes, int]:
+    """(value, datatype) as GET shows them: without the xattr section, compressed only if that is understood."""
+    if not item.datatype & Datatype.XATTR and not item.datatype & ~datatypes & Datatype.SNAPPY:
+        return item.value, item.datatype
+    return parts_of(item)[1], item.datatype & ~(Datatype.XATTR | Datatype.SNAPPY)
 
 
 def _missing(session: Session, frame: Frame) -> None:
@@ -38,7 +44,7 @@ def _missing(session: Session, frame: Frame) -> None:
 
 
 def _found(session: Session, frame: Frame, item: StoredItem, cas: int) -> None:
-    value, datatype = body_of(item)
+    value, datatype = _body_of(item, session.datatypes)
     session.respond(
         frame,
         cas=cas,

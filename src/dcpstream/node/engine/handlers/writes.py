@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dcpstream.errors import FieldError
 from dcpstream.node.engine import documents
+from dcpstream.node.engine.bucket import Compression
 from dcpstream.node.engine.commands import Command, CommandTable, Part
 from dcpstream.node.engine.durability import DEFAULT_TIMEOUT_S, UNDECIDED_MAX, is_possible, parse_topology
 from dcpstream.node.engine.handlers.keys import active_vbucket, expiration_of, stored_key
-from dcpstream.node.engine.handlers.reads import body_of
+from dcpstream.node.engine.handlers.reads import parts_of
 from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status, snappy_uncompress, split_xattrs
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ _U64 = 1 << 64
 _NEVER_CREATE = 0xFFFFFFFF
 """A counter's expiration that means: do not create the document."""
 MAX_COUNTER_DIGITS = 20
+
+WRITE_INFOS = frozenset((FrameInfoId.BARRIER, FrameInfoId.DURABILITY, FrameInfoId.PRESERVE_TTL))
+"""Frame infos that writes of documents may have."""
 
 _QUIET_OF = {
     Opcode.SETQ: Opcode.SET,
@@ -47,11 +51,15 @@ def written(session: Session, frame: Frame, vbucket: VBucket, result: documents.
     session.changed(vbucket)
     if frame.opcode in _QUIET_OF:
         return
-    token = _TOKEN.pack(vbucket.vbuuid, result.seqno) if session.has_tokens else b""
-    session.respond(frame, cas=result.cas, extras=token, value=value)
+    session.respond(frame, cas=result.cas, extras=token_of(session, vbucket, result), value=value)
 
 
-def _target(session: Session, frame: Frame) -> tuple[VBucket, bytes] | None:
+def token_of(session: Session, vbucket: VBucket, result: documents.Written) -> bytes:
+    """The mutation token of an answer; empty if it was not negotiated."""
+    return _TOKEN.pack(vbucket.vbuuid, result.seqno) if session.has_tokens else b""
+
+
+def target(session: Session, frame: Frame) -> tuple[VBucket, bytes] | None:
     """The vbucket and the key of a write; None if it was refused."""
     wish = session.frame_infos.get(FrameInfoId.DURABILITY)
     if wish is not None:
@@ -160,7 +168,7 @@ def put(
 
 
 def _value(session: Session, frame: Frame) -> tuple[bytes, int] | None:
-    """The value as it is stored, inflated, and its datatype; None if the request was refused."""
+    """The value, inflated, and its datatype; None if the request was refused."""
     value = frame.value
     if frame.datatype & Datatype.SNAPPY:
         try:
@@ -172,6 +180,13 @@ def _value(session: Session, frame: Frame) -> tuple[bytes, int] | None:
         session.refuse(frame, Status.E2BIG, f"A value of {len(value)} bytes, more than {documents.MAX_VALUE_BYTES}")
         return None
     return value, int(Datatype.JSON) if documents.is_json(value) else 0
+
+
+def _keeps_compressed(session: Session, frame: Frame, value: bytes) -> bool:
+    """Whether the value is stored compressed as it came: the bucket allows it, and it saves something."""
+    assert session.bucket is not None, "the table asks for a bucket"
+    is_packed = bool(frame.datatype & Datatype.SNAPPY) and len(frame.value) < len(value)
+    return is_packed and session.bucket.compression is not Compression.OFF
 
 
 def _conflict(opcode: int, cas: int, meta: ItemMeta | None) -> int:
@@ -190,11 +205,11 @@ def store(session: Session, frame: Frame) -> None:
     if opcode == Opcode.ADD and frame.cas:
         session.refuse(frame, Status.EINVAL, "Request CAS must not be set")
         return
-    target = _target(session, frame)
-    content = _value(session, frame) if target is not None else None
-    if target is None or content is None:
+    found = target(session, frame)
+    content = _value(session, frame) if found is not None else None
+    if found is None or content is None:
         return
-    vbucket, key = target
+    vbucket, key = found
     value, datatype = content
     engine = session.engine
     meta = documents.live_meta(vbucket, key, engine.unix_ns)
@@ -212,8 +227,10 @@ def store(session: Session, frame: Frame) -> None:
         if meta.datatype & Datatype.XATTR:
             item = vbucket.log.get(key)
             assert item is not None, "its meta data was there"
-            value = split_xattrs(item.value)[0] + value
+            value = split_xattrs(documents.plain_value(item.value, item.datatype))[0] + value
             datatype |= Datatype.XATTR
+    if not datatype & Datatype.XATTR and _keeps_compressed(session, frame, value):
+        value, datatype = frame.value, datatype | Datatype.SNAPPY
     put(
         session,
         frame,
@@ -229,10 +246,10 @@ def store(session: Session, frame: Frame) -> None:
 
 def delete(session: Session, frame: Frame) -> None:
     """DELETE, DELETEQ: leave a tombstone, with the system xattrs."""
-    target = _target(session, frame)
-    if target is None:
+    found = target(session, frame)
+    if found is None:
         return
-    vbucket, key = target
+    vbucket, key = found
     engine = session.engine
     meta = documents.live_meta(vbucket, key, engine.unix_ns)
     status = _conflict(Opcode.DELETE, frame.cas, meta)
@@ -260,19 +277,18 @@ def delete(session: Session, frame: Frame) -> None:
 
 def concatenate(session: Session, frame: Frame) -> None:
     """APPEND, PREPEND and their quiet forms: more bytes at the end or at the start of a document."""
-    target = _target(session, frame)
-    content = _value(session, frame) if target is not None else None
-    if target is None or content is None:
+    found = target(session, frame)
+    content = _value(session, frame) if found is not None else None
+    if found is None or content is None:
         return
-    vbucket, key = target
+    vbucket, key = found
     engine = session.engine
     item = documents.live_item(vbucket, key, engine.unix_ns)
     if item is None or (frame.cas and frame.cas != item.cas):
         session.changed(vbucket)
         session.respond(frame, Status.NOT_STORED if item is None else Status.KEY_EEXISTS)
         return
-    body, _ = body_of(item)
-    section = item.value[: len(item.value) - len(body)]
+    section, body = parts_of(item)
     is_append = _QUIET_OF.get(frame.opcode, frame.opcode) == Opcode.APPEND  # type: ignore[call-overload]
     body = body + content[0] if is_append else content[0] + body
     if len(body) > documents.MAX_VALUE_BYTES:
@@ -293,10 +309,10 @@ def concatenate(session: Session, frame: Frame) -> None:
 
 def count(session: Session, frame: Frame) -> None:
     """INCREMENT, DECREMENT and their quiet forms: count in a document that is a number in decimal text."""
-    target = _target(session, frame)
-    if target is None:
+    found = target(session, frame)
+    if found is None:
         return
-    vbucket, key = target
+    vbucket, key = found
     engine = session.engine
     delta, initial, expiration = _COUNTER.unpack(frame.extras)
     meta = documents.live_meta(vbucket, key, engine.unix_ns)
@@ -310,8 +326,8 @@ def count(session: Session, frame: Frame) -> None:
         number = initial
         expiration = expiration_of(session, key, expiration)
     else:
-        body, _ = body_of(item)
-        section, flags, expiration = item.value[: len(item.value) - len(body)], item.flags, item.expiration
+        section, body = parts_of(item)
+        flags, expiration = item.flags, item.expiration
         text = body.strip()
         if not text.isdigit() or len(text) > MAX_COUNTER_DIGITS or int(text) >= _U64:
             session.respond(frame, Status.DELTA_BADVAL)
@@ -334,9 +350,8 @@ def count(session: Session, frame: Frame) -> None:
 
 def register(table: CommandTable) -> None:
     """Add the commands of this module."""
-    infos = frozenset((FrameInfoId.BARRIER, FrameInfoId.DURABILITY, FrameInfoId.PRESERVE_TTL))
     packed = int(Datatype.JSON | Datatype.SNAPPY)
-    bare = partial(Command, key=Part.REQUIRED, is_document=True, has_cas=True, frame_infos=infos)
+    bare = partial(Command, key=Part.REQUIRED, is_document=True, has_cas=True, frame_infos=WRITE_INFOS)
     valued = partial(bare, value=Part.OPTIONAL, datatypes=packed)
     table.add((Opcode.SET, Opcode.SETQ), valued(store, extras=(8,), privilege="Upsert"))
     table.add((Opcode.ADD, Opcode.ADDQ), valued(store, extras=(8,), privilege="Insert"))
