@@ -1,5 +1,7 @@
 """The producer machine where the recordings do not reach: ends, wake-ups, windows, stream ids, filters, drops."""
 
+from itertools import pairwise
+
 import pytest
 
 from dcpstream.errors import CorruptLog, LocalProtocolError
@@ -651,3 +653,35 @@ def test_1024_streams_on_one_connection():
     assert len(ends) == 1024
     assert sum(frame.opcode == Opcode.DCP_MUTATION for frame in frames) == 3 * 1024
     assert client.machine.stream_count == 0
+
+
+@pytest.mark.parametrize(("priority", "turns"), [(b"high", 1), (b"medium", 5), (b"low", 25)])
+def test_priority_is_the_length_of_a_turn(priority, turns):
+    client = Client(filled(50), filled(50, vbid=1), limits=ProducerLimits(turn_bytes=10 * 60))
+    assert client.control(b"set_priority", priority) == 0
+    client.request()
+    client.request(vbid=1)
+    order = [frame.vbid for frame in client.all() if frame.opcode == Opcode.DCP_MUTATION]
+    changes = sum(before != after for before, after in pairwise(order))
+    assert len(order) == 100
+    assert turns <= changes + 1 <= 4 * turns
+
+
+@pytest.mark.parametrize("has_dropping", [False, True])
+def test_a_slow_stream_reads_what_left_memory_from_disk(has_dropping):
+    vbucket = filled(3)
+    client = Client(vbucket)
+    client.control(b"supports_cursor_dropping", b"true" if has_dropping else b"false")
+    client.request()
+    assert summary(client.all())[-1] == 3
+    vbucket.set(b"x")
+    vbucket.evicted_seqno = 4
+    vbucket.new_checkpoint()
+    vbucket.set(b"y")
+    client.wrote()
+    disk = [(4, 5, 6), 4, 5]
+    memory = [(4, 5, 1), 4, 5]
+    assert summary(client.all()) == (disk if has_dropping else memory)
+    vbucket.set(b"z")
+    client.wrote()
+    assert summary(client.all()) == [(6, 6, 5), 6]
