@@ -79,6 +79,21 @@ def test_collections_can_be_used_at_the_new_owner(old: Node, new: Node) -> None:
     assert old.vbucket(1).state == DEAD
 
 
+@rule("ADD-32", "TKO-02")
+def test_several_vbuckets_move_at_once_over_one_connection(old: Node, new: Node) -> None:
+    link = Link(old, new)
+    for vbid in (1, 2, 3):
+        new.set_vbucket(vbid, REPLICA)
+        old.fill(vbid, vbid)
+        link.add_stream(vbid, StreamFlag.TAKEOVER)
+    link.run()
+    assert [frame.status for frame in link.answers] == [0, 0, 0]
+    assert len(link.sent("old", Opcode.DCP_STREAM_END)) == 3
+    for vbid in (1, 2, 3):
+        assert (old.vbucket(vbid).state, new.vbucket(vbid).state) == (DEAD, ACTIVE)
+        assert everything(new, vbid) == everything(old, vbid)
+
+
 @rule("CON-02", "CON-15")
 def test_durable_writes_are_acknowledged_by_the_copy(old: Node, new: Node) -> None:
     old.set_vbucket(1, ACTIVE, b'{"topology":[["node-a","node-b"]]}')
