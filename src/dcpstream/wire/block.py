@@ -221,7 +221,7 @@ def render(block: FrameBlock, opaque: int, form: StreamForm, first: int = 0, bud
     count = len(block.starts)
     if first >= count:
         return Rendered(b"", count, 0)
-    if form.is_as_stored(block.kinds):
+    if form.is_as_stored(_kinds_to_rewrite(block, form)):
         rendered = _copy(block, opaque, first, budget)
         if form.hifi_counter:
             _set_counters(rendered.data, block.starts[first : rendered.next_index], int(block.starts[first]))
@@ -509,14 +509,36 @@ def frame_kinds(opcode: int, datatype: int, key: bytes) -> BlockKind:
 def events_of(block: FrameBlock, first: int, stop: int) -> Iterator[CollectionEvent]:
     """The events of scopes and collections among the block's messages [first, stop)."""
     data = memoryview(block.data)
-    for index in range(first, stop) if block.kinds & BlockKind.SYSTEM_EVENT else ():
+    for index in _event_rows(block, first, stop):
         start = int(block.starts[index])
-        _, opcode, key_length, extras_length, _, _, body, _, _ = HEADER.unpack_from(data, start)
-        if opcode == Opcode.DCP_SYSTEM_EVENT:
-            key_at = start + HEADER_BYTES + extras_length
-            value_at, stop_at = key_at + key_length, start + HEADER_BYTES + body
-            extras = bytes(data[start + HEADER_BYTES : key_at])
-            yield read_event(extras, bytes(data[key_at:value_at]), bytes(data[value_at:stop_at]))
+        _, _, key_length, extras_length, _, _, body, _, _ = HEADER.unpack_from(data, start)
+        key_at = start + HEADER_BYTES + extras_length
+        value_at, stop_at = key_at + key_length, start + HEADER_BYTES + body
+        extras = bytes(data[start + HEADER_BYTES : key_at])
+        yield read_event(extras, bytes(data[key_at:value_at]), bytes(data[value_at:stop_at]))
+
+
+def _event_rows(block: FrameBlock, first: int, stop: int) -> Sequence[int]:
+    """Which of the block's messages [first, stop) are system events."""
+    if not block.kinds & BlockKind.SYSTEM_EVENT:
+        return ()
+    starts = block.starts[first:stop]
+    if np is not None and isinstance(starts, np.ndarray):
+        opcodes = np.frombuffer(block.data, dtype=np.uint8)[starts + 1]
+        found: list[int] = (np.flatnonzero(opcodes == int(Opcode.DCP_SYSTEM_EVENT)) + first).tolist()
+        return found
+    return [first + place for place, start in enumerate(starts) if block.data[start + 1] == Opcode.DCP_SYSTEM_EVENT]
+
+
+def _kinds_to_rewrite(block: FrameBlock, form: StreamForm) -> BlockKind:
+    """The block's kinds, without the events if they go out to this stream as they are stored."""
+    kinds = block.kinds
+    takes_events = form.collection_ids is None and not form.flatbuffer_events and not form.hifi_counter
+    if kinds & BlockKind.SYSTEM_EVENT and takes_events:
+        events = events_of(block, 0, len(block.starts))
+        if all(event.event != SystemEventId.MODIFY_COLLECTION for event in events):
+            return kinds & ~BlockKind.SYSTEM_EVENT
+    return kinds
 
 
 def block_of(data: Buffer) -> FrameBlock:
