@@ -174,6 +174,17 @@ def test_a_dead_stream_swallows(source: Source) -> None:
     assert source.node.vbucket(1).state == REPLICA
 
 
+@rule("CON-09", "CLS-26")
+def test_a_dead_stream_swallows_also_what_is_for_a_vbucket_that_is_gone(node: Node, source: Source) -> None:
+    source.send(Opcode.DCP_CLOSE_STREAM)
+    node.set_vbucket(1, DEAD)
+    node.delete_vbucket(1)
+    assert source.marker(1, 2) == []
+    node.set_vbucket(1, REPLICA)
+    assert source.mutation(b"a", 1) == []
+    assert node.vbucket(1).high_seqno == 0
+
+
 @rule("CON-10")
 @pytest.mark.parametrize("how", ["unknown opaque", "answered twice", "replaced"])
 def test_an_answer_to_no_stream_request(node: Node, how: str) -> None:

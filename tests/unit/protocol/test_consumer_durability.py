@@ -5,6 +5,7 @@ import struct
 import pytest
 
 from dcpstream.wire import MarkerFlag, Opcode, Status, decode_frame
+from tests.conformance.rules import rule
 from tests.unit.protocol.list_replica import Source, replica
 
 
@@ -45,6 +46,7 @@ def rows(source):
     return [decode_frame(frame) for _, _, frame in source.replicas.vbuckets[1].rows]
 
 
+@rule("DUR-16")
 def test_a_whole_snapshot_is_acknowledged():
     source = durable_source()
     v2(source, 1, 3)
@@ -78,6 +80,7 @@ def test_what_is_to_be_on_the_disk_of_a_majority_waits_for_it():
     assert acknowledged(source.take()) == [3]
 
 
+@rule("DUR-09")
 def test_a_commit_becomes_the_document():
     source = durable_source()
     v2(source, 1, 2)
@@ -107,6 +110,7 @@ def test_an_abort_takes_the_place_of_its_prepare():
     assert [frame.status for frame in commit(source, b"a", 1, 3)] == [Status.KEY_ENOENT]
 
 
+@rule("DUR-17", "DUR-18")
 def test_decisions_without_their_prepare():
     source = durable_source()
     v2(source, 1, 9)
@@ -125,6 +129,7 @@ def test_prepares_that_cannot_be(fields):
     assert [frame.status for frame in prepare(source, key, seqno, **fields)] == [Status.EINVAL]
 
 
+@rule("DUR-03")
 @pytest.mark.parametrize("fields", [{"prepared": 0}, {"prepared": 5}, {"cas": 1}, {"value": b"v"}])
 def test_decisions_that_cannot_be(fields):
     source = durable_source()
@@ -135,6 +140,7 @@ def test_decisions_that_cannot_be(fields):
     assert [frame.status for frame in frames] == [Status.EINVAL]
 
 
+@rule("DUR-16")
 def test_an_accepted_stream_begins_with_what_the_copy_has_prepared():
     source = durable_source()
     v2(source, 1, 1)
