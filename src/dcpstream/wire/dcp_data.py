@@ -36,11 +36,11 @@ class Mutation(Request):
 
     by_seqno: int = u64()
     rev_seqno: int = u64()
-    flags: int = u32(0)
-    expiration: int = u32(0)
-    lock_time: int = u32(0)
-    nmeta: int = u16(0)
-    nru: int = u8(0)
+    flags: int = u32(default=0)
+    expiration: int = u32(default=0)
+    lock_time: int = u32(default=0)
+    nmeta: int = u16(default=0)
+    nru: int = u8(default=0)
 
 
 @message(
@@ -56,7 +56,7 @@ class Deletion(Request):
 
     by_seqno: int = u64()
     rev_seqno: int = u64()
-    nmeta: int = u16(0)
+    nmeta: int = u16(default=0)
 
 
 @message(
@@ -73,7 +73,7 @@ class DeletionV2(Request):
     by_seqno: int = u64()
     rev_seqno: int = u64()
     delete_time: int = u32()
-    unused: int = u8(0)
+    unused: int = u8(default=0)
 
 
 @message(
@@ -113,7 +113,7 @@ class SystemEvent(Request):
 
     by_seqno: int = u64()
     event: int = u32()
-    version: int = u8(0)
+    version: int = u8(default=0)
 
 
 @message(
@@ -134,11 +134,11 @@ class Prepare(Request):
 
     by_seqno: int = u64()
     rev_seqno: int = u64()
-    flags: int = u32(0)
-    expiration: int = u32(0)
-    lock_time: int = u32(0)
-    nru: int = u8(0)
-    deleted: int = u8(0)
+    flags: int = u32(default=0)
+    expiration: int = u32(default=0)
+    lock_time: int = u32(default=0)
+    nru: int = u8(default=0)
+    deleted: int = u8(default=0)
     level: int = u8()
 
 

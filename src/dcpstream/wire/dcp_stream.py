@@ -25,7 +25,7 @@ class Open(Request):
         value: empty, or JSON with `consumer_name`.
     """
 
-    reserved: int = u32(0)
+    reserved: int = u32(default=0)
     flags: int = u32()
 
 
@@ -73,8 +73,8 @@ class StreamRequest(Request):
         value: empty, or JSON: collections, scope, sid, uid, purge_seqno.
     """
 
-    flags: int = u32(0)
-    reserved: int = u32(0)
+    flags: int = u32(default=0)
+    reserved: int = u32(default=0)
     start_seqno: int = u64()
     end_seqno: int = u64()
     vbuuid: int = u64()
@@ -167,7 +167,7 @@ class SnapshotMarkerV2(Request):
         high_completed_seqno: u64, highest prepare that was decided.
     """
 
-    version: int = u8(fixed=0)
+    version: int = u8(default=0, fixed=0)
     start_seqno: int = u64(value=True)
     end_seqno: int = u64(value=True)
     flags: int = u32(value=True)
@@ -184,7 +184,7 @@ class SnapshotMarkerV21(Request):
         timestamp: u64.
     """
 
-    version: int = u8(fixed=1)
+    version: int = u8(default=1, fixed=1)
     start_seqno: int = u64(value=True)
     end_seqno: int = u64(value=True)
     flags: int = u32(value=True)
@@ -203,7 +203,7 @@ class SnapshotMarkerV22(Request):
         high_prepared_seqno: u64.
     """
 
-    version: int = u8(fixed=2)
+    version: int = u8(default=2, fixed=2)
     start_seqno: int = u64(value=True)
     end_seqno: int = u64(value=True)
     flags: int = u32(value=True)

@@ -90,24 +90,24 @@ class GetResponse(Response):
 class Set(Request):
     """Write a document. `flags`: u32, stored as given; `expiration`: u32, up to 30 days relative, else absolute."""
 
-    flags: int = u32(0)
-    expiration: int = u32(0)
+    flags: int = u32(default=0)
+    expiration: int = u32(default=0)
 
 
 @message(Opcode.ADD, key=Part.REQUIRED, rest=Part.OPTIONAL, source=_BINARY)
 class Add(Request):
     """Write a document that must not exist."""
 
-    flags: int = u32(0)
-    expiration: int = u32(0)
+    flags: int = u32(default=0)
+    expiration: int = u32(default=0)
 
 
 @message(Opcode.REPLACE, key=Part.REQUIRED, rest=Part.OPTIONAL, source=_BINARY)
 class Replace(Request):
     """Write a document that must exist."""
 
-    flags: int = u32(0)
-    expiration: int = u32(0)
+    flags: int = u32(default=0)
+    expiration: int = u32(default=0)
 
 
 @message(Opcode.DELETE, key=Part.REQUIRED, source=_BINARY)
@@ -190,7 +190,7 @@ class ObserveSeqno(Request):
 class ObserveSeqnoResponse(Response):
     """The branch is the newest: `persisted_seqno` and `current_seqno` (u64)."""
 
-    format: int = u8(fixed=0, value=True)
+    format: int = u8(default=0, fixed=0, value=True)
     observed_vbid: int = u16(value=True)
     vbuuid: int = u64(value=True)
     persisted_seqno: int = u64(value=True)
@@ -205,7 +205,7 @@ class ObserveSeqnoResponse(Response):
 class ObserveSeqnoFailoverResponse(Response):
     """There is a newer branch; `last_seqno` (u64) is where the asked one (`old_vbuuid`) ended."""
 
-    format: int = u8(fixed=1, value=True)
+    format: int = u8(default=1, fixed=1, value=True)
     observed_vbid: int = u16(value=True)
     vbuuid: int = u64(value=True)
     persisted_seqno: int = u64(value=True)

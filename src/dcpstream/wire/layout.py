@@ -185,22 +185,22 @@ def _integer(width: int, default: int | None, *, value: bool, fixed: int | None,
     return field(default=default, metadata=metadata)
 
 
-def u8(default: int | None = None, *, value: bool = False, fixed: int | None = None, since: str = "") -> Any:
+def u8(*, default: int | None = None, value: bool = False, fixed: int | None = None, since: str = "") -> Any:
     """An unsigned byte in the extras (or, with `value`, in the value)."""
     return _integer(1, default, value=value, fixed=fixed, since=since)
 
 
-def u16(default: int | None = None, *, value: bool = False, fixed: int | None = None, since: str = "") -> Any:
+def u16(*, default: int | None = None, value: bool = False, fixed: int | None = None, since: str = "") -> Any:
     """Two bytes."""
     return _integer(2, default, value=value, fixed=fixed, since=since)
 
 
-def u32(default: int | None = None, *, value: bool = False, fixed: int | None = None, since: str = "") -> Any:
+def u32(*, default: int | None = None, value: bool = False, fixed: int | None = None, since: str = "") -> Any:
     """Four bytes."""
     return _integer(4, default, value=value, fixed=fixed, since=since)
 
 
-def u64(default: int | None = None, *, value: bool = False, fixed: int | None = None, since: str = "") -> Any:
+def u64(*, default: int | None = None, value: bool = False, fixed: int | None = None, since: str = "") -> Any:
     """Eight bytes."""
     return _integer(8, default, value=value, fixed=fixed, since=since)
 
