@@ -29,7 +29,6 @@ IMPOSSIBLE_CAS = frozenset((0, 2**64 - 1))
 CAS_AT = HEADER_BYTES - 8
 
 
-
 _WITHOUT_CAS = int(BlockKind.SYSTEM_EVENT | BlockKind.PREPARE)
 """Rows that are no documents; a prepare without a CAS was refused, and an abort has none."""
 
@@ -131,9 +130,10 @@ class Replicas:
         self._bucket.dirty.add(vbucket.vbid)
 
     def prepare_of(self, view: VBucketView, key: bytes) -> StoredPrepare | None:
-        """The newest prepare of a document, or its abort."""
-        stored = _own(view).log.prepare(key)
-        return None if stored is None else read_prepare(stored)
+        """The undecided prepare of a document."""
+        durability = _own(view).durability
+        waiting = None if durability is None else durability.undecided.get(key)
+        return None if waiting is None else waiting.prepare
 
     def high_prepared_seqno(self, view: VBucketView) -> int:
         """The seqno of the last prepare of all documents."""

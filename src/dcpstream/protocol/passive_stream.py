@@ -272,7 +272,12 @@ class ConsumerStream:
         return Status.SUCCESS
 
     def prepare(self, change: Change, level: int) -> Status:
-        """A durable write is prepared: it is stored, and acknowledged when its level allows."""
+        """A durable write is prepared: it is stored, and acknowledged when its level allows.
+
+        Only a snapshot from disk, where what was decided is left out, may bring one in the place of another.
+        """
+        if not self._from_disk and self.is_living and self._replicas.prepare_of(self.view, change.key) is not None:
+            return Status.SYNC_WRITE_IN_PROGRESS
         status = self.change(change)
         if status is Status.SUCCESS and self.is_living:
             self._prepared.append((change.seqno, level))
@@ -284,7 +289,7 @@ class ConsumerStream:
         if status is not Status.SUCCESS or not self.is_living:
             return status
         prepare = self._replicas.prepare_of(self.view, decision.key)
-        is_known = prepare is not None and not prepare.is_abort and prepare.seqno == decision.prepared_seqno
+        is_known = prepare is not None and prepare.seqno == decision.prepared_seqno
         if not decision.is_abort:
             if prepare is None or not is_known:
                 return Status.KEY_ENOENT

@@ -80,7 +80,7 @@ class ReplicaBucket(HistorySource, Protocol):
         ...
 
     def prepare_of(self, view: VBucketView, key: bytes) -> StoredPrepare | None:
-        """The undecided prepare of a document, or the abort that took its place; None if there is neither."""
+        """The undecided prepare of a document; None if there is none."""
         ...
 
     def high_prepared_seqno(self, view: VBucketView) -> int:

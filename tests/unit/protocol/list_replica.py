@@ -50,8 +50,8 @@ class ListReplicas(ListSource):
         view.rows.append((change.seqno, change.key, change.frame))
 
     def prepare_of(self, view, key):
-        found = [frame for _, row_key, frame in view.rows if row_key == key and frame[1] in PREPARES]
-        return read_prepare(found[-1]) if found else None
+        found = [frame for _, row_key, frame in view.rows if row_key == key]
+        return read_prepare(found[-1]) if found and found[-1][1] == Opcode.DCP_PREPARE else None
 
     def high_prepared_seqno(self, view):
         return max((seqno for seqno, _, frame in view.rows if frame[1] == Opcode.DCP_PREPARE), default=0)
