@@ -418,3 +418,20 @@ def test_a_slow_dcp_client_is_not_fed_without_end():
         while (frame := dcp.read()).opcode != Opcode.DCP_STREAM_END:
             count += frame.opcode == Opcode.DCP_MUTATION
         assert count == 30
+
+
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_a_bucket_is_made_and_deleted_while_the_node_runs(tmp_path, is_on_disk: bool) -> None:
+    with Node(vbuckets=4, path=tmp_path if is_on_disk else None) as node:
+        manager, reader = Peer(node), Peer(node)
+        assert manager.call(0x85, key=b"../b2", value=b"ep.so\0max_vbuckets=8").status == Status.EINVAL
+        assert manager.call(0x85, key=b"b2", value=b"ep.so\0max_vbuckets=8").status == 0
+        assert reader.call(Opcode.SELECT_BUCKET, key=b"b2").status == 0
+        assert reader.call(Opcode.SET_VBUCKET, vbid=7, extras=b"\1").status == 0
+        assert reader.call(Opcode.SET, vbid=7, key=b"\0k", value=b"v", extras=bytes(8)).status == 0
+        assert reader.call(Opcode.SEQNO_PERSISTENCE, vbid=7, extras=struct.pack(">Q", 1)).status == 0
+        assert (tmp_path / "b2").exists() == is_on_disk
+        assert manager.call(0x86, key=b"b2").status == 0
+        assert reader.read() is None
+        assert manager.call(Opcode.SELECT_BUCKET, key=b"b2").status != 0
+    assert not (tmp_path / "b2").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dcpstream.protocol.tolerance import is_tolerated
+from dcpstream.store import MemoryBucketStore
 from dcpstream.wire import Opcode, OpenFlag, Status, encode_frame_info, encode_response
 from tests.conformance.harness import REPLICA, USUAL, WITHOUT_XERROR, Node, Peer, of, opcodes
 from tests.conformance.rules import rule
@@ -276,3 +277,44 @@ def test_a_fault_of_one_stream_leaves_the_others() -> None:
     node.set_doc(1, "after")
     assert [frame.opaque for frame in of(peer.take(), Opcode.DCP_MUTATION)] == [1]
     assert not peer.closed
+
+
+class Host:
+    """Makes and deletes buckets in memory."""
+
+    def __init__(self, node: Node) -> None:
+        self.engine = node.engine
+
+    def create(self, name: str, vbucket_count: int) -> None:
+        self.engine.add_bucket(name, MemoryBucketStore(vbucket_count), storage="memory", is_filled=False)
+
+    def delete(self, name: str) -> None:
+        self.engine.remove_bucket(name)
+
+
+@rule("DIS-12")
+def test_a_manager_makes_and_deletes_a_bucket() -> None:
+    node = Node()
+    settings = b"ep.so\0dbname=db/b2;max_vbuckets=64"
+    manager = node.connect(user="@admin", bucket=None)
+    assert manager.call(0x85, key=b"b2", value=settings).status == Status.NOT_SUPPORTED
+    assert manager.call(0x86, key=b"b2").status == Status.NOT_SUPPORTED
+    node.engine.bucket_host = Host(node)
+    for value in (b"memcached.so\0", b"ep.so\0max_vbuckets=0", b"ep.so\0max_vbuckets=1025", b"ep.so\0max_vbuckets=x"):
+        assert manager.call(0x85, key=b"b2", value=value).status == Status.EINVAL
+    assert manager.call(0x86, key=b"b2").status == Status.KEY_ENOENT
+    assert manager.call(0x85, key=b"b2", value=settings).status == 0
+    assert manager.call(0x85, key=b"b2", value=settings).status == Status.KEY_EEXISTS
+    user = node.connect(user="@admin", bucket="b2")
+    assert user.call(Opcode.GET_VBUCKET, vbid=0).status == Status.NOT_MY_VBUCKET, "it begins without vbuckets"
+    assert user.call(Opcode.SET_VBUCKET, vbid=64, extras=b"\1").status == Status.ERANGE
+    assert user.call(Opcode.SET_VBUCKET, vbid=63, extras=b"\1").status == 0
+    reader = node.connect(user="@admin", bucket="b2")
+    assert reader.dcp_open().status == 0
+    assert manager.call(0x86, key=b"b2", value=b"force=false").status == 0
+    assert user.closed
+    assert reader.closed
+    assert not manager.closed
+    assert manager.call(Opcode.SELECT_BUCKET, key=b"b2").status == Status.KEY_ENOENT
+    plain = node.connect(user="producer", bucket=None)
+    assert plain.call(0x86, key=b"default").status == Status.EACCESS

@@ -8,6 +8,7 @@ import ipaddress
 import json
 import logging
 import re
+import shutil
 import socket
 import threading
 from collections.abc import Mapping, Sequence
@@ -19,9 +20,9 @@ from typing import Any, Self
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.model import NodeAddress
 from dcpstream.model.cluster import MAX_VBUCKETS
+from dcpstream.node.buckets import RunningBuckets
 from dcpstream.node.dcp import dcp_stats, handle_dcp
 from dcpstream.node.engine import ClusterConfig, Engine, Users, new_engine
-from dcpstream.node.flusher import Flusher
 from dcpstream.node.server import KvServer
 from dcpstream.runtime import SystemClock, SystemRandom
 from dcpstream.store import BucketStore, MemoryBucketStore
@@ -78,9 +79,7 @@ class Node:
         if isinstance(buckets, str) or not buckets or not all(buckets):
             raise ConfigError("buckets", buckets, "a list of at least one name")
         for name in buckets:
-            # The name becomes a directory's, so this is also what keeps a bucket within the data directory.
-            if not _BUCKET_NAME.fullmatch(name):
-                raise ConfigError("bucket", name, "1 to 100 of A-Z a-z 0-9 _ - % . and not a dot at the start")
+            check_bucket_name(name)
         if not 1 <= vbuckets <= MAX_VBUCKETS:
             raise ConfigError("vbuckets", vbuckets, f"1 to {MAX_VBUCKETS}")
         if not flush_interval_s > 0:
@@ -210,32 +209,24 @@ class Node:
                 for port, option in zip(self._wanted_ports, ("port", "mgmt_port"), strict=True)
             ]
             self.port, self.mgmt_port = (listener.getsockname()[1] for listener in listeners)
-            engine, stores = self._open(cleanup)
+            engine = self._open()
             server = KvServer(engine, SystemClock())
             management = Management(engine, server.schedule_turn)
-            flushers = [
-                Flusher(server, engine, bucket, self._flush_interval_s)
-                for bucket in engine.buckets.values()
-                if bucket.store.is_durable
-            ]
+            buckets = RunningBuckets(server, engine, self._open_store, self._discard, self._flush_interval_s)
             try:
                 await server.start(listeners[0])
                 await management.start(listeners[1])
-                for flusher in flushers:
-                    flusher.start()
+                buckets.start()
                 logger.info("serving on %s:%d, management on port %d", self.host, self.port, self.mgmt_port)
                 self._is_ready.set()
                 await self._stopping.wait()
             finally:
                 await management.stop()
                 await server.stop()
-                for flusher in flushers:
-                    await flusher.stop()
-                for store in stores:
-                    store.close(clean=not self._is_crashing)
+                await buckets.stop(clean=not self._is_crashing)
                 logger.info("stopped")
 
-    def _open(self, cleanup: ExitStack) -> tuple[Engine, list[BucketStore]]:
+    def _open(self) -> Engine:
         """The engine with its buckets; if one cannot be opened, those that were are closed again."""
         clock, random = SystemClock(), SystemRandom()
         host = "" if is_loopback(self.host) or is_unspecified(self.host) else self.host
@@ -246,23 +237,38 @@ class Node:
         engine = new_engine(self._users, config, random, handle_dcp, dcp_stats)
         engine.set_time(clock.monotonic(), clock.time_ns())
         engine.started = engine.now
-        stores: list[BucketStore] = []
         with ExitStack() as opened:
             for name in self._bucket_names:
-                store = self._open_store(name)
+                store = self._open_store(name, self._vbuckets)
                 opened.callback(store.close, clean=False)
-                stores.append(store)
                 engine.add_bucket(name, store, storage="disk" if store.is_durable else "memory")
             opened.pop_all()
         self.engine = engine
-        return engine, stores
+        return engine
 
-    def _open_store(self, name: str) -> BucketStore:
+    def _open_store(self, name: str, vbuckets: int) -> BucketStore:
+        check_bucket_name(name)
         if self._path is None:
-            return MemoryBucketStore(self._vbuckets)
+            return MemoryBucketStore(vbuckets)
         from dcpstream.store import DiskBucketStore
 
-        return DiskBucketStore(self._path / name, self._vbuckets)
+        return DiskBucketStore(self._path / name, vbuckets)
+
+    def _discard(self, name: str) -> None:
+        if self._path is not None:
+            shutil.rmtree(self._path / name, ignore_errors=True)
+
+
+def check_bucket_name(name: str) -> None:
+    """Refuse what cannot be a bucket's name.
+
+    The name becomes a directory's, so this is also what keeps a bucket within the data directory.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if not _BUCKET_NAME.fullmatch(name):
+        raise ConfigError("bucket", name, "1 to 100 of A-Z a-z 0-9 _ - % . and not a dot at the start")
 
 
 def is_loopback(host: str) -> bool:

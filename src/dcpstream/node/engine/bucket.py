@@ -118,7 +118,7 @@ class Bucket:
             collections.take_in(vbucket, events)
             self.dirty.add(vbucket.vbid)
 
-    def open(self) -> None:
+    def open(self, *, is_filled: bool = True) -> None:
         """Take over what the store holds; in an empty store every vbucket is created, active.
 
         A store that was not closed cleanly may have lost its last writes, which somebody may have seen: every active
@@ -126,7 +126,7 @@ class Bucket:
         """
         held = dict(self.store.vbuckets)
         with self.store.metadata_batch():
-            for vbid in range(self.vbucket_count) if not held else ():
+            for vbid in range(self.vbucket_count) if is_filled and not held else ():
                 self._create(vbid, VbucketState.ACTIVE)
             for vbid, log in held.items():
                 vbucket = VBucket(log)

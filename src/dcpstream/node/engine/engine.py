@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 from dcpstream.errors import ConfigError
 from dcpstream.model import Manifest
@@ -29,6 +30,18 @@ MAX_BUCKETS = 30
 """Buckets of a node: the server's advice."""
 
 
+class BucketHost(Protocol):
+    """Makes and deletes buckets of a running node; both names are checked before."""
+
+    def create(self, name: str, vbucket_count: int) -> None:
+        """Make a bucket. Raises: DcpstreamError: it cannot be."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete a bucket with all it holds."""
+        ...
+
+
 class Engine:
     """A node's state and behaviour.
 
@@ -45,6 +58,7 @@ class Engine:
         now: seconds of the monotonic clock, as last told.
         unix_ns: nanoseconds since 1970, as last told.
         ready: sessions that may have something to send.
+        bucket_host: who makes and deletes buckets on request; None: nobody.
     """
 
     def __init__(
@@ -68,6 +82,7 @@ class Engine:
         self.buckets: dict[str, Bucket] = {}
         self.sessions: set[Session] = set()
         self.ready: set[Session] = set()
+        self.bucket_host: BucketHost | None = None
         self.now = 0.0
         self.unix_ns = 0
         self.started = 0.0
@@ -83,8 +98,11 @@ class Engine:
         self.now = now
         self.unix_ns = unix_ns
 
-    def add_bucket(self, name: str, store: BucketStore, *, storage: str) -> Bucket:
+    def add_bucket(self, name: str, store: BucketStore, *, storage: str, is_filled: bool = True) -> Bucket:
         """Open a bucket on a store.
+
+        Args:
+            is_filled: whether an empty store gets all its vbuckets, active; else it has none until SET_VBUCKET.
 
         Raises:
             ConfigError: there is one of that name, or there are too many.
@@ -94,7 +112,7 @@ class Engine:
         if len(self.buckets) >= MAX_BUCKETS:
             raise ConfigError("buckets", f"{len(self.buckets) + 1} buckets", f"at most {MAX_BUCKETS}")
         bucket = Bucket(name, f"{self.random.getrandbits(128):032x}", store, storage=storage, random=self.random)
-        bucket.open()
+        bucket.open(is_filled=is_filled)
         self.buckets[name] = bucket
         return bucket
 
