@@ -34,6 +34,7 @@ from dcpstream.protocol.consumer_messages import (
     read_prepare,
     read_system_event,
 )
+from dcpstream.protocol.consumer_stats import Pause, connection_stats
 from dcpstream.protocol.passive_stream import ConsumerStream, StreamEvent
 from dcpstream.protocol.producer_stream import Buffer
 from dcpstream.protocol.replica import Change, ReplicaBucket
@@ -100,6 +101,8 @@ class ConsumerConnection:
         streams: by vbucket; a dead one stays until STREAM_END comes or another takes its place.
         window: what is to be acknowledged.
         negotiation: the controls.
+        opened_at: seconds of the monotonic clock.
+        pause: how long it had nothing to say.
     """
 
     def __init__(
@@ -117,7 +120,8 @@ class ConsumerConnection:
         self.close_reason: str | None = None
         self.streams: dict[int, ConsumerStream] = {}
         self.window = ConsumerWindow(now)
-        self._opened_at = now
+        self.opened_at = now
+        self.pause = Pause(now)
         self._last_received = now
         self._last_opaque = 0
         self._out: deque[bytes] = deque()
@@ -435,6 +439,7 @@ class ConsumerConnection:
                 self._out.append(encode_request(Opcode.DCP_BUFFER_ACK, opaque=opaque, extras=freed.to_bytes(4, "big")))
         out: list[Buffer] = list(self._out)
         self._out.clear()
+        self.pause.passed(now, is_over=bool(out))
         return out
 
     def next_timeout(self) -> float | None:
@@ -472,23 +477,14 @@ class ConsumerConnection:
 
     # ------------------------------------------------------------------------------------------------------- stats
 
+    @property
+    def has_pending_streams(self) -> bool:
+        """Whether an ADD_STREAM waits for its answer."""
+        return bool(self._to_ask or self._asked)
+
     def stats(self) -> Iterator[tuple[str, str]]:
         """Names and values of the `dcp` group for this connection."""
-        prefix = f"eq_dcpq:{self.name}:"
-        yield prefix + "type", "consumer"
-        yield prefix + "created", str(int(self._opened_at))
-        yield prefix + "pending_disconnect", str(self.close_reason is not None).lower()
-        yield prefix + "supports_ack", "true"
-        yield prefix + "total_acked_bytes", str(self.window.acked_bytes)
-        yield prefix + "unacked_bytes", str(self.window.freed_bytes)
-        yield prefix + "paused", str(not self._out).lower()
-        yield prefix + "synchronous_replication", str(self.is_sync_replication).lower()
-        for stream in self.streams.values():
-            of_stream = f"{prefix}stream_{stream.vbid}_"
-            yield of_stream + "state", stream.state.value
-            yield of_stream + "opaque", str(stream.opaque)
-            yield of_stream + "last_received_seqno", str(stream.last_seqno)
-            yield of_stream + "flags", str(stream.flags)
+        return connection_stats(self)
 
 
 _HANDLERS: Mapping[int, Callable[[ConsumerConnection, Frame], None]] = MappingProxyType(

@@ -107,6 +107,7 @@ class ConsumerStream:
         last_seqno: the last row that was stored, or what the vbucket had before.
         announced: bounds of the snapshot under way or last received, or None before the first marker.
         messages, bytes_received: rows and all messages so far.
+        asked, asked_vbuuid, asked_value: what the last STREAM_REQ asked for: seqnos, the branch, its JSON.
     """
 
     def __init__(
@@ -123,6 +124,9 @@ class ConsumerStream:
         self.announced: SnapshotRange | None = None
         self.messages = 0
         self.bytes_received = 0
+        self.asked: Bounds = 0, 0, 0
+        self.asked_vbuuid = view.failover_log.newest.vbuuid
+        self.asked_value = ""
         self._replicas = replicas
         self._from_disk = False
         self._ack: bool = False
@@ -139,6 +143,18 @@ class ConsumerStream:
     def is_reading(self) -> bool:
         """Whether the source accepted it and it goes on."""
         return self.state is ConsumerState.READING
+
+    @property
+    def snapshot_type(self) -> str:
+        """Where the snapshot under way comes from, as a server's stats say it."""
+        if self.announced is None or self.last_seqno >= self.announced.end_seqno:
+            return "none"
+        return "disk" if self._from_disk else "memory"
+
+    @property
+    def has_prepares(self) -> bool:
+        """Whether prepares wait to be acknowledged."""
+        return bool(self._prepared)
 
     def go(self, event: StreamEvent) -> None:
         """Change the state.
@@ -157,8 +173,10 @@ class ConsumerStream:
 
     def request(self, value: bytes) -> bytes:
         """STREAM_REQ for what the vbucket does not have now."""
-        start, low, high = self.bounds()
+        start, low, high = self.asked = self.bounds()
         self.last_seqno = start
+        self.asked_vbuuid = self.view.failover_log.newest.vbuuid
+        self.asked_value = value.decode()
         return StreamRequest(
             vbid=self.vbid,
             opaque=self.opaque,
@@ -166,7 +184,7 @@ class ConsumerStream:
             reserved=0,
             start_seqno=start,
             end_seqno=MAX_SEQNO,
-            vbuuid=self.view.failover_log.newest.vbuuid if start else 0,
+            vbuuid=self.asked_vbuuid if start else 0,
             snapshot_start=low,
             snapshot_end=high,
             value=value,
