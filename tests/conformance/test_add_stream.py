@@ -263,6 +263,8 @@ def test_before_dcp_open(node: Node) -> None:
 def test_nothing_is_said_before_the_first_one(node: Node) -> None:
     source = Source(node)
     node.advance(600)
+    source.peer.session.dcp.handle_timeout(node.now)  # nobody asked for it
+    node.pump()
     assert source.peer.take() == []
     assert not source.closed
     assert opcodes(source.add()) == list(CONTROLS)
