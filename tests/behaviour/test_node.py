@@ -434,4 +434,6 @@ def test_a_bucket_is_made_and_deleted_while_the_node_runs(tmp_path, is_on_disk: 
         assert manager.call(0x86, key=b"b2").status == 0
         assert reader.read() is None
         assert manager.call(Opcode.SELECT_BUCKET, key=b"b2").status != 0
+        manager.socket.close()
+        reader.socket.close()
     assert not (tmp_path / "b2").exists()
