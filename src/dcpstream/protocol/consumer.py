@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from dcpstream.errors import FieldError, RemoteProtocolError
+from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import VbucketState
 from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse, stream_id_of
 from dcpstream.protocol.consumer_controls import FLATBUFFERS, SYNC_WRITES, V7_STATUS_CODES, Negotiation
@@ -34,6 +34,7 @@ from dcpstream.protocol.consumer_messages import (
     read_prepare,
     read_system_event,
 )
+from dcpstream.protocol.consumer_requests import StreamRequests
 from dcpstream.protocol.consumer_stats import Pause, connection_stats
 from dcpstream.protocol.passive_stream import ConsumerStream, StreamEvent
 from dcpstream.protocol.producer_stream import Buffer
@@ -46,7 +47,6 @@ from dcpstream.wire import (
     OpenFlag,
     Status,
     StreamFlag,
-    decode_failover_log,
     encode_request,
     encode_response,
 )
@@ -125,11 +125,10 @@ class ConsumerConnection:
         self._last_received = now
         self._last_opaque = 0
         self._out: deque[bytes] = deque()
-        self._asked: dict[int, ConsumerStream] = {}
-        self._to_ask: deque[ConsumerStream] = deque()
         self._changing: ConsumerStream | None = None
         self.negotiation = Negotiation(consumer_name, lambda: self._opaque_of(self._next_number()))
         self._has_collections = Feature.COLLECTIONS in features
+        self._requests = StreamRequests(replicas, self._out, has_collections=self._has_collections)
         datatypes = Datatype.JSON
         if Feature.XATTR in features:
             datatypes |= Datatype.XATTR
@@ -202,23 +201,11 @@ class ConsumerConnection:
             flags = int.from_bytes(frame.extras, "big")
             stream = ConsumerStream(view, self.replicas, number, self._opaque_of(number), frame.opaque, flags)
             self.streams[frame.vbid] = stream
-            self._to_ask.append(stream)
+            self._requests.add(stream)
             if not self.negotiation.has_begun:
                 self._out.extend(self.negotiation.begin())
-            self._ask()
-
-    def _ask(self) -> None:
-        """Send the STREAM_REQs that wait, once the controls are done."""
-        while self.negotiation.is_done and self._to_ask:
-            stream = self._to_ask.popleft()
-            if stream.is_living:
-                self._request(stream)
-
-    def _request(self, stream: ConsumerStream) -> None:
-        uid = self.replicas.manifest.uid
-        value = b'{"uid":"%x"}' % uid if uid and self._has_collections else b""
-        self._asked[stream.opaque] = stream
-        self._out.append(stream.request(value))
+            if self.negotiation.is_done:
+                self._requests.send_waiting()
 
     def _handle_close_stream(self, frame: Frame) -> None:
         stream = self.streams.get(frame.vbid)
@@ -355,42 +342,14 @@ class ConsumerConnection:
                 self._drop(f"the peer answered opcode 0x{frame.opcode:02x} with an opaque that nothing waits for")
                 return
             self._out.extend(questions)
-            self._ask()
+            if self.negotiation.is_done:
+                self._requests.send_waiting()
         elif frame.opcode == Opcode.DCP_STREAM_REQ:
-            self._handle_stream_answer(frame)
+            stream = self._requests.answered(frame, self.streams.get)
+            if stream is not None and self.is_sync_replication:
+                self._acknowledge(stream, self.replicas.high_prepared_seqno(stream.view))
         elif frame.opcode not in _SWALLOWED:
             self._drop(f"the peer answered opcode 0x{frame.opcode:02x}, which was not asked")
-
-    def _handle_stream_answer(self, frame: Frame) -> None:
-        stream = self._asked.pop(frame.opaque, None)
-        if stream is None or self.streams.get(stream.vbid) is not stream:
-            self._drop("the peer answered a STREAM_REQ that nothing waits for")
-        elif frame.status == Status.ROLLBACK:
-            if len(frame.value) != 8:
-                self._drop(f"a rollback with {len(frame.value)} bytes instead of a seqno")
-            elif stream.rolled_back(int.from_bytes(frame.value, "big")):
-                self._request(stream)
-        elif frame.status == Status.SUCCESS:
-            try:
-                log = decode_failover_log(frame.value)
-            except FieldError as error:
-                self._drop(f"a stream was accepted with {error}")
-                return
-            was_living = stream.is_living
-            stream.accepted(log)
-            if was_living:
-                self._answer_add(stream, Status.SUCCESS)
-                if self.is_sync_replication:
-                    self._acknowledge(stream, self.replicas.high_prepared_seqno(stream.view))
-        else:
-            was_living = stream.is_living
-            stream.go(StreamEvent.REFUSED)
-            if was_living:
-                self._answer_add(stream, frame.status)
-
-    def _answer_add(self, stream: ConsumerStream, status: int) -> None:
-        extras = stream.number.to_bytes(4, "big")
-        self._out.append(encode_response(Opcode.DCP_ADD_STREAM, status=status, opaque=stream.add_opaque, extras=extras))
 
     # ------------------------------------------------------------------------------------ what happens in the bucket
 
@@ -463,8 +422,7 @@ class ConsumerConnection:
         if self.close_reason is None:
             self.close_reason = reason
             self._out.clear()
-            self._to_ask.clear()
-            self._asked.clear()
+            self._requests.clear()
             for stream in self.streams.values():
                 stream.go(StreamEvent.LOST)
             self.streams.clear()
@@ -480,7 +438,7 @@ class ConsumerConnection:
     @property
     def has_pending_streams(self) -> bool:
         """Whether an ADD_STREAM waits for its answer."""
-        return bool(self._to_ask or self._asked)
+        return not self._requests.is_idle
 
     def stats(self) -> Iterator[tuple[str, str]]:
         """Names and values of the `dcp` group for this connection."""
