@@ -406,6 +406,7 @@ def _form_value(value: bytes, datatype: int, form: StreamForm, *, is_deletion: b
         section, body = split_xattrs(value) if has_xattrs else (b"", value)
         if is_deletion and has_xattrs and not form.user_xattrs_on_delete:
             section = _system_xattrs(section)
+            datatype &= ~Datatype.JSON
         if not form.xattrs or not section:
             section = b""
             datatype &= ~Datatype.XATTR

@@ -1,0 +1,197 @@
+"""Rules of extended attributes."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from dcpstream.wire import (
+    Datatype,
+    Feature,
+    Frame,
+    Opcode,
+    OpenFlag,
+    Status,
+    decode_xattrs,
+    encode_stored_deletion,
+    encode_xattrs,
+    frame_kinds,
+    snappy_compress,
+    snappy_uncompress,
+)
+from tests.conformance.harness import REPLICA, USUAL, Node, of
+from tests.conformance.replication import Source
+from tests.conformance.rules import rule
+
+XATTRS = int(OpenFlag.INCLUDE_XATTRS)
+USER_XATTRS = int(OpenFlag.INCLUDE_XATTRS | OpenFlag.INCLUDE_DELETED_USER_XATTRS)
+WANTS_USER_XATTRS = ((b"include_deleted_user_xattrs", b"true"),)
+BODY = b'{"body":1}'
+
+
+def set_xattr(node: Node, key: bytes, path: bytes, text: bytes, body: bytes | None = None) -> None:
+    """SUBDOC_MULTI_MUTATION: an attribute, and the body too if one is given."""
+    specs = struct.pack(">BBHI", Opcode.SUBDOC_DICT_UPSERT, 5, len(path), len(text)) + path + text
+    if body is not None:
+        specs += struct.pack(">BBHI", Opcode.SET, 0, 0, len(body)) + body
+    fields = {"key": b"\0" + key, "extras": b"\1", "value": specs}
+    answer = node.admin.call(Opcode.SUBDOC_MULTI_MUTATION, vbid=1, **fields)
+    assert answer.status == 0, answer
+
+
+def bury(node: Node, value: bytes, datatype: int) -> None:
+    """A tombstone with this value, as another node may have made it."""
+    vbucket = node.vbucket(1)
+    seqno = vbucket.high_seqno + 1
+    frame = encode_stored_deletion(
+        vbid=1, key=b"\0k", by_seqno=seqno, rev_seqno=1, cas=1, delete_time=1, value=value, datatype=datatype
+    )
+    kinds = int(frame_kinds(Opcode.DCP_DELETION, datatype, b"\0k"))
+    vbucket.log.append(frame, b"\0k", seqno, is_deleted=True, kinds=kinds)
+
+
+def last(node: Node, flags: int = XATTRS, **fields: object) -> Frame:
+    """The last message of a new stream."""
+    peer = node.producer(f"reader-{len(node.peers)}".encode(), flags, **fields)  # type: ignore[arg-type]
+    return peer.stream(1)[-1]
+
+
+@rule("XAT-01", "XAT-02")
+def test_the_section_to_the_byte() -> None:
+    node = Node()
+    set_xattr(node, b"k", b"txn", b'{"id":1}', BODY)
+    set_xattr(node, b"k", b"_a", b"2")
+    frame = last(node)
+    pairs = b"\0\0\0\x0dtxn\0" + b'{"id":1}' + b"\0" + b"\0\0\0\5_a\0" + b"2" + b"\0"
+    assert frame.value == len(pairs).to_bytes(4, "big") + pairs + BODY
+    assert frame.datatype == Datatype.XATTR | Datatype.JSON
+
+
+@rule("XAT-03")
+@pytest.mark.parametrize(
+    "value",
+    [b"\0\0", b"\0\0\0\xff", b"\0\0\0\5\0\0\0\x09k", b"\0\0\0\7\0\0\0\3kv\0", b"\0\0\0\x08\0\0\0\4k\0vx"],
+    ids=["too short", "beyond the value", "pair beyond the section", "no separator", "no zero byte at the end"],
+)
+def test_a_section_that_does_not_parse(value: bytes) -> None:
+    node = Node()
+    node.set_vbucket(1, REPLICA)
+    source = Source(node, features=USUAL)
+    source.accept()
+    source.marker(1, 2)
+    assert [frame.status for frame in source.mutation(b"k", 1, value=value, datatype=4)] == [Status.XATTR_EINVAL]
+    assert node.vbucket(1).high_seqno == 0
+    assert source.mutation(b"k", 1, value=encode_xattrs({"a": b"1"}), datatype=4) == []
+    assert node.vbucket(1).high_seqno == 1
+
+
+@rule("XAT-03")
+def test_nor_as_a_version_from_elsewhere() -> None:
+    extras = struct.pack(">IIQQ", 0, 0, 1, 1)
+    fields = {"key": b"\0k", "extras": extras, "datatype": 4}
+    answer = Node().admin.call(Opcode.SET_WITH_META, vbid=1, value=b"\0\0\0\xff", **fields)
+    assert answer.status == Status.XATTR_EINVAL
+
+
+@rule("XAT-04")
+def test_compression_covers_section_and_body() -> None:
+    node = Node()
+    node.set_vbucket(1, REPLICA)
+    source = Source(node, features=USUAL)
+    source.accept()
+    source.marker(1, 1)
+    whole = encode_xattrs({"a": b'"%s"' % (b"x" * 300)}) + BODY
+    assert source.mutation(b"k", 1, value=snappy_compress(whole), datatype=7) == []
+    plain = last(node)
+    assert (plain.datatype, plain.value) == (5, whole)
+    packed = last(node, controls=((b"force_value_compression", b"true"),))
+    assert packed.datatype == 7
+    assert len(packed.value) < len(whole)
+    assert snappy_uncompress(packed.value) == whole
+    assert decode_xattrs(snappy_uncompress(packed.value))[1] == BODY
+
+
+@rule("XAT-05")
+@pytest.mark.parametrize("flags", [XATTRS, USER_XATTRS])
+def test_a_delete_keeps_system_xattrs(flags: int) -> None:
+    node = Node()
+    set_xattr(node, b"k", b"_sync", b"1", BODY)
+    set_xattr(node, b"k", b"mine", b"2")
+    node.delete_doc(1, "k")
+    controls = WANTS_USER_XATTRS if flags == USER_XATTRS else ()
+    frame = last(node, flags, controls=controls)
+    assert frame.opcode == Opcode.DCP_DELETION
+    assert (frame.datatype, frame.value) == (Datatype.XATTR, encode_xattrs({"_sync": b"1"}))
+
+
+@rule("XAT-05")
+def test_a_delete_without_system_xattrs_keeps_nothing() -> None:
+    node = Node()
+    set_xattr(node, b"k", b"mine", b"2", BODY)
+    node.delete_doc(1, "k")
+    frame = last(node)
+    assert (frame.opcode, frame.datatype, frame.value) == (Opcode.DCP_DELETION, 0, b"")
+
+
+@rule("XAT-06")
+def test_user_xattrs_of_deletions_are_for_those_who_asked() -> None:
+    node = Node()
+    both = encode_xattrs({"_sync": b"1", "mine": b"2"})
+    bury(node, both, 4)
+    assert last(node).value == encode_xattrs({"_sync": b"1"})
+    frame = last(node, USER_XATTRS, controls=WANTS_USER_XATTRS)
+    assert (frame.datatype, frame.value) == (4, both)
+    assert last(node, 0).value == b""
+
+
+@rule("XAT-07")
+@pytest.mark.parametrize(
+    ("flags", "datatype"),
+    [(OpenFlag.NO_VALUE, 0), (OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE, 5)],
+)
+def test_an_item_without_value(flags: int, datatype: int) -> None:
+    node = Node()
+    set_xattr(node, b"k", b"mine", b"2", BODY)
+    frame = last(node, int(flags))
+    assert (frame.value, frame.datatype) == (b"", datatype)
+
+
+@rule("XAT-08")
+@pytest.mark.parametrize(
+    ("xattrs", "value", "datatype"),
+    [
+        ({"_sync": b"1", "mine": b"2"}, encode_xattrs({"_sync": b"1"}), Datatype.XATTR),
+        ({"mine": b"2"}, b"", Datatype.RAW),
+    ],
+    ids=["a system xattr remains", "none remains"],
+)
+def test_the_datatype_after_user_xattrs_were_stripped(xattrs: dict[str, bytes], value: bytes, datatype: int) -> None:
+    node = Node()
+    bury(node, encode_xattrs(xattrs), int(Datatype.XATTR | Datatype.JSON))
+    frame = last(node)
+    assert frame.opcode == Opcode.DCP_DELETION
+    assert (frame.value, frame.datatype) == (value, datatype)
+
+
+@rule("XAT-09")
+def test_the_open_flag_is_enough() -> None:
+    node = Node()
+    set_xattr(node, b"k", b"mine", b"2", BODY)
+    features = tuple(feature for feature in USUAL if feature != Feature.XATTR)
+    frame = last(node, features=features)
+    assert (frame.datatype, frame.value) == (5, encode_xattrs({"mine": b"2"}) + BODY)
+
+
+@rule("XAT-10")
+def test_streams_with_xattrs_need_noops() -> None:
+    node = Node()
+    features = tuple(feature for feature in USUAL if feature != Feature.COLLECTIONS)
+    for flags, status in ((XATTRS, Status.NOT_SUPPORTED), (0, Status.SUCCESS)):
+        peer = node.connect(features=features)
+        assert peer.dcp_open(b"reader", flags | OpenFlag.PRODUCER).status == 0
+        answer = peer.stream(1)[0]
+        assert (answer.opcode, answer.status) == (Opcode.DCP_STREAM_REQ, status)
+        if status:
+            assert peer.control(b"enable_noop", b"true").status == 0
+            assert of(peer.stream(1), Opcode.DCP_STREAM_REQ)[0].status == 0
