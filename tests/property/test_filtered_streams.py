@@ -1,8 +1,8 @@
 """Readers with filters of all kinds against a model: whatever happens, each ends up with what is there.
 
 A world is a vbucket with collections that come and go, documents in them, checkpoints and purges, and readers that
-follow it with a filter through a small window, stop anywhere and resume where they stood. Whenever the node has nothing more to say, every
-reader must hold exactly the documents of its collections.
+follow it with a filter through a small window, stop anywhere and resume where they stood. Whenever the node has
+nothing more to say, every reader must hold exactly the documents of its collections.
 """
 
 from __future__ import annotations
