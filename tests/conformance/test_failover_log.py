@@ -405,3 +405,16 @@ def test_set_vbucket_knows_four_states_and_the_number_of_vbuckets() -> None:
     assert status(3, 1, b'{"topology":[["a",null]]}') == 0
     assert status(3, 1, b"{}") == 0
     assert entries(node, 3) == before
+
+
+@rule("FOL-08")
+def test_what_is_not_written_cannot_be_waited_for(tmp_path: Path) -> None:
+    # A manager waits for persistence before it changes a role; a seqno that does not exist would never come.
+    node = Node(path=tmp_path)
+    node.fill(1, 3)
+    extras = (4).to_bytes(8, "big")
+    assert node.admin.call(Opcode.SEQNO_PERSISTENCE, vbid=1, extras=extras).status == Status.TMPFAIL
+    waiter = node.connect(user="@admin")
+    assert waiter.send(Opcode.SEQNO_PERSISTENCE, vbid=1, extras=(3).to_bytes(8, "big")) == []
+    node.flush()
+    assert [frame.status for frame in waiter.take()] == [Status.SUCCESS]
