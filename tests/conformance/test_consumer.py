@@ -398,6 +398,54 @@ def test_a_vbucket_that_becomes_active_here_loses_its_stream(node: Node, source:
     assert node.vbucket(1).high_seqno == 1
 
 
+# -------------------------------------------------------------------------------------------------------------- keys
+
+LONG = b"k" * 251
+
+
+@rule("COL-03", "COL-05", "COL-06", "HDR-16")
+@pytest.mark.parametrize("kind", ["mutation", "prepare", "commit"])
+@pytest.mark.parametrize(
+    ("key", "is_sound"),
+    [
+        (b"\0" + LONG[:250], True),
+        (b"\0" + LONG, False),
+        (b"\x08" + LONG[:246], True),
+        (b"\x08" + LONG[:247], False),
+        (b"\xff\x01" + LONG[:246], True),
+        (b"\xff\x01" + LONG[:247], False),
+        (b"\0k", True),
+        (b"\0", False),
+        (b"\x80\x01", False),
+        (b"\x80\x00k", False),
+        (b"\xff\xff\xff\xff\xff\x01k", False),
+        (b"\xff", False),
+        *((bytes([number]) + b"k", number == 8) for number in range(1, 9)),
+    ],
+)
+def test_keys_with_collections(node: Node, kind: str, key: bytes, is_sound: bool) -> None:
+    source = Source(node, features=USUAL)
+    source.accept()
+    assert source.marker(1, 9) == []
+    if kind == "mutation":
+        fields = {"extras": struct.pack(">QQIIIHB", 1, 1, 0, 0, 0, 0, 0), "cas": 1}
+        answers = source.send(Opcode.DCP_MUTATION, key=key, **fields)
+    elif kind == "prepare":
+        fields = {"extras": struct.pack(">QQIIIBBB", 1, 1, 0, 0, 0, 0, 0, 1), "cas": 1}
+        answers = source.send(Opcode.DCP_PREPARE, key=key, **fields)
+    else:
+        answers = source.send(Opcode.DCP_COMMIT, key=key, extras=struct.pack(">QQ", 1, 2))
+        answers = [frame for frame in answers if frame.status != Status.KEY_ENOENT]
+    assert statuses(answers) == ([] if is_sound else [Status.EINVAL])
+
+
+@rule("HDR-16")
+@pytest.mark.parametrize(("length", "expected"), [(250, []), (251, [Status.EINVAL])])
+def test_keys_without_collections(source: Source, length: int, expected: list[int]) -> None:
+    assert source.marker(1, 9) == []
+    assert statuses(source.mutation(LONG[:length], 1)) == expected
+
+
 # ---------------------------------------------------------------------------------------------- flow control, silence
 
 
