@@ -51,6 +51,7 @@ check: setup ## format, lint, types, direction of imports
 
 .PHONY: test
 test: check ## check, then the fast tests (what CI runs)
+	@sh tools/install-judges.sh
 	$(call say,'fast tests')
 	@$(PYTEST)
 
