@@ -8,7 +8,7 @@ import pytest
 
 from dcpstream.client.resume import PositionTracker
 from dcpstream.model import FailoverLog, StreamOffset
-from dcpstream.wire import Frame, Opcode, StreamFlag
+from dcpstream.wire import Frame, Opcode, Status, StreamFlag
 from tests.conformance.harness import WITHOUT_COLLECTIONS, Node
 from tests.conformance.rules import rule
 from tests.conformance.streams_kit import (
@@ -150,12 +150,17 @@ def test_a_client_that_saw_the_end_goes_on_from_there(control: tuple[bytes, byte
 
 
 @rule("OSO-08")
-def test_the_option_is_a_permission_and_no_promise() -> None:
+@pytest.mark.parametrize(("mode", "is_ordinary"), [(b"disabled", True), (b"auto", False), (b"enabled", False)])
+def test_the_option_is_a_permission_and_no_promise(mode: bytes, is_ordinary: bool) -> None:
     node = on_disk()
-    plain = node.producer(b"plain").stream(1, value=b'{"collections":["8","a"]}')
-    allowed = node.producer(b"allowed", controls=[OSO]).stream(1, value=b'{"collections":["8","a"]}')
-    assert sent(plain) == sent(allowed) != []
-    assert sent(allowed)[0] == (0, 10, DISK)
+    fields = {"extras": (4).to_bytes(4, "big"), "key": b"dcp_oso_backfill"}
+    assert node.admin.call(Opcode.SET_PARAM, value=mode, **fields).status == 0
+    assert node.admin.call(Opcode.SET_PARAM, value=b"perhaps", **fields).status == Status.EINVAL
+    found = sent(node.producer(controls=[OSO]).stream(1, value=FRUIT))
+    assert found[0] == ((0, 10, DISK) if is_ordinary else START)
+    assert found[-1] == (("advanced", 10) if is_ordinary else END)
+    several = node.producer(b"several", controls=[OSO]).stream(1, value=b'{"collections":["8","a"]}')
+    assert sent(several)[0] == (0, 10, DISK)
 
 
 @rule("OSO-09")

@@ -71,6 +71,11 @@ class Replicas:
         return self._bucket.is_short_of_memory
 
     @property
+    def allows_out_of_order(self) -> bool:
+        """Whether streams may get snapshots without order."""
+        return self._bucket.allows_out_of_order
+
+    @property
     def unix_s(self) -> int:
         """Seconds since 1970."""
         return self._engine.unix_s

@@ -322,7 +322,7 @@ class ProducerConnection:
             self._form(found),
             has_marker_v2=self.settings.is_sync_replication,
             has_marker_v22=self.settings.max_marker_version == MARKER_WITH_PURGE_SEQNO,
-            out_of_order=self.settings.out_of_order,
+            out_of_order=self.settings.out_of_order if self.source.allows_out_of_order else "",
             has_cursor_dropping=self.settings.cursor_dropping,
             is_everything_visible=self._is_everything_visible,
             has_sync_writes=self.settings.sync_writes,

@@ -129,6 +129,11 @@ class HistorySource(Protocol):
         """Whether no stream may begin, because nothing more is to be read into memory now."""
         ...
 
+    @property
+    def allows_out_of_order(self) -> bool:
+        """Whether streams that asked for snapshots without order may get them."""
+        ...
+
     def vbucket(self, vbid: int) -> VBucketView | None:
         """The vbucket, or None if this node does not have it."""
         ...

@@ -111,6 +111,7 @@ class ListSource:
         self.manifest = manifest
         self.vbucket_count = 1024
         self.is_short_of_memory = False
+        self.allows_out_of_order = True
         self.compresses_values = False
 
     def vbucket(self, vbid):

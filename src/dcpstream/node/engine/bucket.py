@@ -47,6 +47,7 @@ class Bucket:
         durable: vbuckets with durable writes.
         waiters: sessions that wait for a seqno to be persisted: (session, vbid, seqno).
         collections: those of the manifest, by id.
+        allows_out_of_order: whether streams may get snapshots without order that asked for them.
     """
 
     def __init__(self, name: str, uuid: str, store: BucketStore, *, storage: str, random: Random) -> None:
@@ -65,6 +66,7 @@ class Bucket:
         self.durable: set[int] = set()
         self.waiters: deque[tuple[Session, int, int]] = deque()
         self.collections: dict[int, Collection] = {}
+        self.allows_out_of_order = True
 
     @property
     def vbucket_count(self) -> int:

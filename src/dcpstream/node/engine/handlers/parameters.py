@@ -14,16 +14,23 @@ from dcpstream.wire import Frame, Opcode, Status
 if TYPE_CHECKING:
     from dcpstream.node.engine.session import Session
 
-FLUSH, REPLICATION = 1, 2
+FLUSH, REPLICATION, DCP = 1, 2, 4
 COMPRESSION_MODE = b"compression_mode"
+OSO_BACKFILL = b"dcp_oso_backfill"
+OSO_MODES = (b"enabled", b"auto", b"disabled")
+"""Here `auto` is the same as `enabled`."""
 
 
 def set_param(session: Session, frame: Frame) -> None:
-    """SET_PARAM: `compression_mode`; others are not known."""
+    """SET_PARAM: `compression_mode` and `dcp_oso_backfill`; others are not known."""
     assert session.bucket is not None, "the table asks for a bucket"
     group = int.from_bytes(frame.extras, "big")
     if group == REPLICATION:
         session.respond(frame, Status.KEY_ENOENT)
+        return
+    if group == DCP and frame.key == OSO_BACKFILL and frame.value in OSO_MODES:
+        session.bucket.allows_out_of_order = frame.value != b"disabled"
+        session.respond(frame)
         return
     modes = {mode.value.encode(): mode for mode in Compression}
     if group != FLUSH or frame.key != COMPRESSION_MODE or frame.value not in modes:
