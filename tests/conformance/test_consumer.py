@@ -8,6 +8,7 @@ import pytest
 
 from dcpstream.model import FailoverLog
 from dcpstream.wire import (
+    CollectionEvent,
     Feature,
     Opcode,
     Status,
@@ -16,8 +17,19 @@ from dcpstream.wire import (
     encode_failover_log,
     encode_request,
     encode_response,
+    flatbuffer_of,
 )
-from tests.conformance.harness import ACTIVE, DEAD, PENDING, REPLICA, USUAL, Node, of, opcodes
+from tests.conformance.harness import (
+    ACTIVE,
+    DEAD,
+    PENDING,
+    REPLICA,
+    USUAL,
+    WITHOUT_COLLECTIONS,
+    Node,
+    of,
+    opcodes,
+)
 from tests.conformance.replication import Source
 from tests.conformance.rules import rule
 
@@ -387,6 +399,51 @@ def test_system_events_that_cannot_be_applied(node: Node, event: int, version: i
     sound = {"extras": struct.pack(">QIB", 1, 0, 0), "key": b"fruit", "value": struct.pack(">QII", 1, 0, 8)}
     assert source.send(Opcode.DCP_SYSTEM_EVENT, **sound) == []
     assert node.vbucket(1).high_seqno == 1
+
+
+SOUND = {"key": b"fruit", "value": struct.pack(">QII", 1, 0, 8)}
+FRUIT = CollectionEvent(0, 1, 0, 8, "fruit")
+
+
+@rule("CON-24", "COL-20", "COL-21")
+@pytest.mark.parametrize(
+    ("seqno", "event", "version", "fields", "is_sound"),
+    [
+        (1, 0, 0, SOUND, True),
+        (0, 0, 0, SOUND, False),
+        (1, 0, 2, {"key": b"fruit", "value": flatbuffer_of(FRUIT)}, True),
+        (1, 0, 2, {"value": flatbuffer_of(FRUIT._replace(name=""))}, False),
+        (1, 5, 2, {"key": b"fruit", "value": flatbuffer_of(FRUIT._replace(event=5))}, True),
+        (1, 2, 2, {"key": b"fruit", "value": flatbuffer_of(FRUIT)}, False),
+        (1, 9, 2, {"key": b"fruit", "value": flatbuffer_of(FRUIT)}, False),
+        (1, 0, 3, SOUND, False),
+        (1, 0, 1, {"key": b"fruit", "value": SOUND["value"] + bytes(4)}, True),
+        (1, 1, 1, {"value": SOUND["value"] + bytes(4)}, False),
+    ],
+)
+def test_system_events_of_every_version(
+    node: Node, seqno: int, event: int, version: int, fields, is_sound: bool
+) -> None:
+    source = Source(node, features=USUAL)
+    source.accept()
+    assert source.marker(0, 2) == []
+    extras = struct.pack(">QIB", seqno, event, version)
+    answers = source.send(Opcode.DCP_SYSTEM_EVENT, extras=extras, **fields)
+    assert statuses(answers) == ([] if is_sound else [Status.EINVAL])
+    assert node.vbucket(1).high_seqno == int(is_sound)
+
+
+@rule("CON-24")
+@pytest.mark.parametrize("lacks", ["collections", "flatbuffers"])
+def test_system_events_that_were_not_agreed(node: Node, lacks: str) -> None:
+    source = Source(node, features=WITHOUT_COLLECTIONS if lacks == "collections" else USUAL)
+    (request,) = source.negotiate(source.add(), Status.EINVAL)
+    source.opaque = request.opaque
+    source.peer.answer(request, value=encode_failover_log(FailoverLog.of((1, 0))))
+    assert source.marker(1, 2) == []
+    version, fields = (0, SOUND) if lacks == "collections" else (2, {"value": flatbuffer_of(FRUIT)})
+    answers = source.send(Opcode.DCP_SYSTEM_EVENT, extras=struct.pack(">QIB", 1, 0, version), **fields)
+    assert statuses(answers) == [Status.EINVAL]
 
 
 @rule("CON-25")

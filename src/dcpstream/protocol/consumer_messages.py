@@ -242,10 +242,11 @@ _NAMED = frozenset((SystemEventId.CREATE_COLLECTION, SystemEventId.CREATE_SCOPE)
 def read_system_event(frame: Frame, dialect: Dialect, *, has_flatbuffers: bool = False) -> Change | Refusal:
     """A system event in stored form, or why it cannot be applied; version 2 only where it was agreed."""
     seqno, event, version = _EVENT.unpack(frame.extras)
-    if not seqno or not dialect.has_collections or event not in tuple(SystemEventId):
+    if not seqno or not dialect.has_collections:
         return Refusal(Status.EINVAL)
     if version == VERSION_FLATBUFFERS:
-        return _flatbuffer_event(frame, seqno, event) if has_flatbuffers else Refusal(Status.EINVAL)
+        is_known = has_flatbuffers and event in tuple(SystemEventId)
+        return _flatbuffer_event(frame, seqno, event) if is_known else Refusal(Status.EINVAL)
     lengths = _EVENT_VALUE_BYTES.get(event, ())
     is_sound = version < len(lengths) and len(frame.value) == lengths[version] and bool(frame.key) == (event in _NAMED)
     if not is_sound:
