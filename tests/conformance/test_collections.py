@@ -177,7 +177,7 @@ def test_collections_or_a_scope() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        '{"collections":"8"}', '{"collections":[8]}', '{"collections":["0x8"]}', '{"collections":["g"]}',
+        '{"collections":[]}', '{"collections":"8"}', '{"collections":[8]}', '{"collections":["0x8"]}', '{"collections":["g"]}',
         '{"collections":[""]}', '{"collections":{"8":1}}', '{"collections":["8",null]}',
         '{"collections":["123456789"]}',
         '{"scope":9}', '{"scope":"0x9"}', '{"scope":"s1"}', '{"scope":""}', '{"scope":["9"]}', '{"scope":null}',
@@ -186,7 +186,7 @@ def test_collections_or_a_scope() -> None:
 def test_ids_are_hexadecimal_text(value: str) -> None:
     peer = garden().producer()
     assert answer(peer.stream(1, value=value.encode()))[0] == Status.EINVAL
-    assert answer(peer.stream(1, value=b'{"collections":["8","A","0"]}'))[0] == 0
+    assert answer(peer.stream(1, value=b'{"collections":["8","A","a","0a","0"]}'))[0] == 0
 
 
 @rule("COL-14")

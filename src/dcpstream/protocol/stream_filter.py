@@ -117,7 +117,7 @@ def _wanted_collections(
     wanted = [_hexadecimal(name) for name in names]
     known = {item.collection_id for _, item in manifest.collections()}
     ids = {number for number in wanted if number is not None}
-    if len(ids) != len(set(map(str, names))):
+    if None in wanted:
         return Refusal(Status.EINVAL), None
     if ids - known:
         return Refusal(Status.UNKNOWN_COLLECTION, _UNKNOWN, manifest.uid), None
