@@ -14,8 +14,11 @@ from couchbase.exceptions import (
     AuthenticationException,
     BucketNotFoundException,
     CasMismatchException,
+    CollectionNotFoundException,
     DocumentExistsException,
     DocumentNotFoundException,
+    ScopeAlreadyExistsException,
+    ScopeNotFoundException,
 )
 from couchbase.options import (
     ClusterOptions,
@@ -118,6 +121,25 @@ def counters_and_bytes(collection: object) -> None:
     print("counters and bytes")
 
 
+def collections(bucket: object) -> None:
+    manager = bucket.collections()
+    assert [scope.name for scope in manager.get_all_scopes()] == ["_default"]
+    manager.create_scope("s1")
+    manager.create_collection("s1", "c1")
+    found = {scope.name: [item.name for item in scope.collections] for scope in manager.get_all_scopes()}
+    assert found == {"_default": ["_default"], "s1": ["c1"]}
+    named = bucket.scope("s1").collection("c1")
+    named.upsert("k", {"a": 1})
+    assert named.get("k").content_as[dict] == {"a": 1}
+    expect(DocumentNotFoundException, bucket.default_collection().get, "k")
+    manager.drop_collection("s1", "c1")
+    expect(CollectionNotFoundException, named.get, "k")
+    expect(ScopeAlreadyExistsException, manager.create_scope, "s1")
+    expect(ScopeNotFoundException, manager.drop_scope, "none")
+    manager.drop_scope("s1")
+    print("collections")
+
+
 def main() -> None:
     connection_string, password = sys.argv[1:]
     cluster = connect(connection_string, password)
@@ -129,8 +151,8 @@ def main() -> None:
     counters_and_bytes(collection)
     assert bucket.ping().endpoints
     assert [settings.name for settings in cluster.buckets().get_all_buckets()] == ["default"]
-    assert [scope.name for scope in bucket.collections().get_all_scopes()] == ["_default"]
     print("management")
+    collections(bucket)
     expect(BucketNotFoundException, cluster.bucket, "nosuch")
     cluster.close()
     plain = connect(connection_string, password, is_plain=True)

@@ -6,6 +6,7 @@ Source: Couchbase Server REST API, "Manage scopes and collections".
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -118,7 +119,9 @@ def _scope_of(request: web.Request, manifest: Manifest) -> Scope:
     for scope in manifest.scopes:
         if scope.name == name:
             return scope
-    raise web.HTTPNotFound(text=f'{{"errors":{{"_":"Scope {name} is not found"}}}}', content_type="application/json")
+    # The words matter: the official client libraries look for them.
+    text = json.dumps({"errors": {"_": f'Scope with name "{name}" is not found'}})
+    raise web.HTTPNotFound(text=text, content_type="application/json")
 
 
 def _with(manifest: Manifest, changed: Scope) -> tuple[Scope, ...]:
