@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from dcpstream.client.session import RowsReceived
@@ -245,6 +247,23 @@ def test_its_end_waits_for_the_window_and_counts(node: Node) -> None:
     ids = with_ids(node, 1)
     (_, with_id) = ids.close_stream(1, framing=b"\x22\0\1")
     assert with_id.size == 31
+
+
+@rule("CLS-10", "CLS-11")
+@pytest.mark.parametrize("has_control", [True, False])
+def test_in_the_middle_of_a_backfill(tmp_path: Path, has_control: bool) -> None:
+    node = Node(path=tmp_path)
+    node.fill(1, 20)
+    node.flush()
+    assert node.admin.call(Opcode.CREATE_CHECKPOINT, vbid=1).status == 0
+    controls = [STREAM_END_CONTROL] if has_control else []
+    peer = node.producer(controls=[*controls, (b"connection_buffer_size", b"200")])
+    frames = peer.stream(1)
+    assert of(frames, Opcode.DCP_SNAPSHOT_MARKER)[0].extras[16:] == b"\0\0\0\x06"
+    assert 0 < len(of(frames, Opcode.DCP_MUTATION)) < 20
+    assert opcodes(peer.close_stream(1)) == [Opcode.DCP_CLOSE_STREAM]
+    assert opcodes(peer.buffer_ack(10_000)) == ([Opcode.DCP_STREAM_END] if has_control else [])
+    assert peer.stream(1, opaque=0x78)[0].status == 0
 
 
 # ------------------------------------------------------------------------------------------------------ stream ids
