@@ -264,6 +264,29 @@ def test_seqnos_out_of_order_cost_their_message_only(source: Source) -> None:
     assert source.node.vbucket(1).log.item_count == 3
 
 
+@rule("SNP-04")
+@pytest.mark.parametrize(
+    ("extras", "value", "text"),
+    [
+        (b"\1", bytes(44), b"Unsupported dcp snapshot version:1"),
+        (b"\3", bytes(52), b"Unsupported dcp snapshot version:3"),
+        (b"\0", bytes(20), b"valuelen not expected:36"),
+        (b"\2", bytes(36), b"valuelen not expected:52"),
+        (bytes(19), b"", b""),
+        (bytes(20), b"v", b""),
+        (b"", bytes(36), b""),
+    ],
+)
+def test_markers_of_no_version_are_refused_as_recorded(
+    source: Source, extras: bytes, value: bytes, text: bytes
+) -> None:
+    (answer,) = source.send(Opcode.DCP_SNAPSHOT_MARKER, extras=extras, value=value)
+    assert answer.status == Status.EINVAL
+    assert text in answer.value
+    assert bool(answer.value) == bool(text)
+    source.snapshot(b"a", start=1)
+
+
 @rule("CON-15")
 def test_a_disk_marker_without_high_completed_seqno_where_writes_are_durable(node: Node) -> None:
     plain = Source(node, b"plain")
