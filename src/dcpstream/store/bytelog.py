@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from itertools import pairwise
+from collections.abc import Iterable
+from itertools import accumulate, pairwise
 from typing import Any
 
 Buffer = bytes | bytearray | memoryview
@@ -18,7 +19,11 @@ Piece = Buffer | tuple[int, int]
 """Bytes, or (address, length) of bytes in a file."""
 
 CHUNK_BYTES = 1024 * 1024
-"""A tail of this size is sealed. Bounds what growing a bytearray copies; large enough for a whole backfill block."""
+"""A tail that would grow beyond this is sealed before. Bounds what growing a bytearray copies; and a backfill block of
+this size is a whole sealed buffer, which is read without a copy."""
+
+WHOLE_PART = 4
+"""A read that gets at least a 4th of what it wants from one place is content; the rest comes with the next one."""
 
 SEAL_FOR_READER_BYTES = 32 * 1024
 """A reader that wants at least this much of the tail gets a view instead of a copy. Smaller would make many buffers."""
@@ -45,10 +50,24 @@ class ByteLog:
 
     def append(self, data: Buffer) -> None:
         """Add bytes at the end."""
-        tail = self.tail
-        tail += data
-        if len(tail) >= CHUNK_BYTES:
+        if len(self.tail) + len(data) > CHUNK_BYTES:
             self.seal()
+        self.tail += data
+
+    def append_frames(self, data: Buffer, sizes: Iterable[int]) -> None:
+        """Add frames of these sizes at the end, as many to a buffer as it takes."""
+        if len(self.tail) + len(data) <= CHUNK_BYTES:
+            self.tail += data
+            return
+        view, begin = memoryview(data), 0
+        ends = list(accumulate(sizes))
+        while begin < len(data):
+            fitting = bisect_right(ends, begin + CHUNK_BYTES - len(self.tail))
+            if not fitting or ends[fitting - 1] <= begin:  # not a single one
+                self.seal()
+                fitting = max(fitting + 1, bisect_right(ends, begin + CHUNK_BYTES))
+            self.tail += view[begin : ends[fitting - 1]]
+            begin = ends[fitting - 1]
 
     def seal(self) -> None:
         """Make the tail a sealed buffer, and begin a new one."""
@@ -114,6 +133,21 @@ class ByteLog:
         if start < stop:
             found.append(bytes(memoryview(self.tail)[start - self.tail_start : stop - self.tail_start]))
         return found
+
+    def contiguous(self, start: int, wanted: int) -> int:
+        """How many bytes to read from `start` on: `wanted`, or less if so many lie in one piece that it is worth it.
+
+        Pieces are joined, which is a copy; whoever can do with less is better off without.
+        """
+        if start >= self.tail_start:
+            return wanted
+        if start >= self.held_start:
+            begin, buffer = self.sealed[bisect_right(self.sealed, start, key=_start_of) - 1]
+            room = begin + len(buffer) - start
+        else:
+            following = bisect_right(self.block_starts, start)
+            room = (self.block_starts[following] if following < len(self.block_starts) else self.held_start) - start
+        return room if wanted // WHOLE_PART <= room < wanted else wanted
 
     def _block_pieces(self, start: int, stop: int, found: list[Piece]) -> int:
         first = bisect_right(self.block_starts, start) - 1

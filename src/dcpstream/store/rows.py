@@ -43,6 +43,7 @@ LIVE = 0xFFFFFFFF
 KIND_SHIFT = 56
 """Positions are below 2**56 (64 PiB of frames written to one vbucket); the byte above holds the row's kinds."""
 POSITION_MASK = (1 << KIND_SHIFT) - 1
+ALL_KINDS = 0xFF
 
 SELECT_ROWS = 16_384
 """Rows looked at in one step of a selection: bounds the temporary arrays (some 400 KiB) however many rows are dead."""
@@ -222,30 +223,33 @@ class RowTable:
             fitting = LOOKAHEAD_ROWS + (max_bytes - size) * len(self.positions) // max(self.end, 1)
             step = min(stop, first + SELECT_ROWS, first + fitting)
             # Views of the arrays must be gone before the next append, which could not resize them otherwise.
-            live = np.frombuffer(self.successors, dtype=np.uint32)[first:step] >= view_end
-            tagged = np.frombuffer(self.positions, dtype=np.uint64)[first : step + 1].copy()
-            places = (tagged & np.uint64(POSITION_MASK)).astype(np.int64)
-            if step == len(self.positions):
-                places = np.append(places, self.end)
-            if live.all():
+            tagged = np.frombuffer(self.positions, dtype=np.int64)[first:step]
+            met = _kinds_in(tagged)
+            successors = np.frombuffer(self.successors, dtype=np.uint32)[first:step]
+            if int(successors.min()) >= view_end:
                 # Nothing superseded: one run, and the rows' places as they are.
-                offsets = places - places[0]
-                count = int(np.searchsorted(offsets[1:], max_bytes - size, side="right"))
+                begin = self.start_of(first)
+                offsets = (tagged & POSITION_MASK if met else tagged) - (begin - size)
+                count = self._fitting(first, step, offsets, max_bytes)
                 if count == 0 and runs:
                     break
                 count = max(count, 1)
-                starts.append(offsets[:count] + size)
+                finish = self.start_of(first + count)
+                if met and first + count < step:
+                    met = _kinds_in(tagged[:count])
+                starts.append(offsets[:count])
                 seqnos.append(np.frombuffer(self.seqnos, dtype=np.uint64)[first : first + count].copy())
-                kinds |= int(np.bitwise_or.reduce(tagged[:count])) >> KIND_SHIFT
-                begin, finish = int(places[0]), int(places[count])
+                kinds |= met
+                size += finish - begin
                 if runs and runs[-1][1] == begin:
                     begin = runs.pop()[0]
                 runs.append((begin, finish))
-                size += int(offsets[count])
                 if first + count < step:
                     break
                 first = step
                 continue
+            live = successors >= view_end
+            places = np.append(tagged & POSITION_MASK, self.start_of(step))
             rows = np.flatnonzero(live)
             first = step
             if not len(rows):
@@ -262,11 +266,8 @@ class RowTable:
                 rows, lengths, ends = rows[:count], lengths[:count], ends[:count]
             starts.append(ends - lengths + size)
             seqnos.append(np.frombuffer(self.seqnos, dtype=np.uint64)[step - len(live) : step][rows])
-            kinds |= int(np.bitwise_or.reduce(tagged[rows])) >> KIND_SHIFT
-            breaks = np.flatnonzero(np.diff(rows) != 1)
-            begins = places[rows[np.concatenate(([0], breaks + 1))]].tolist()
-            finishes = places[rows[np.append(breaks, len(rows) - 1)] + 1].tolist()
-            found = list(zip(begins, finishes, strict=True))
+            kinds |= _kinds_in(tagged[rows])
+            found = _runs_of(rows, places)
             if runs and runs[-1][1] == found[0][0]:
                 found[0] = (runs.pop()[0], found[0][1])
             runs += found
@@ -275,7 +276,19 @@ class RowTable:
                 break
         if not runs:
             return [], [], [], 0
+        if len(starts) == 1:
+            return runs, starts[0], seqnos[0], kinds
         return runs, np.concatenate(starts), np.concatenate(seqnos), kinds
+
+    def _fitting(self, first: int, step: int, offsets: Any, max_bytes: int) -> int:
+        """How many rows of [first, step), which lie one after the other at these offsets, end within `max_bytes`."""
+        before = self.start_of(first) - int(offsets[0])
+        count = step - first
+        if self.start_of(step) - before > max_bytes:
+            count = int(offsets.searchsorted(max_bytes, "right"))  # those that begin within; the last may end behind
+            if self.start_of(first + count) - before > max_bytes:
+                count -= 1
+        return count
 
     # ----------------------------------------------------------------------------------------------------- rollback
 
@@ -368,6 +381,19 @@ class RowTable:
         column = np.frombuffer(self.successors, dtype=np.uint32)[:row]
         found: list[int] = np.flatnonzero((column >= row) & (column < LIVE)).tolist()
         return found
+
+
+def _kinds_in(tagged: Any) -> int:
+    """The kinds of some rows, given their positions as int64, of which the highest kind is the sign."""
+    return int(np.bitwise_or.reduce(tagged)) >> KIND_SHIFT & ALL_KINDS
+
+
+def _runs_of(rows: Any, places: Any) -> list[tuple[int, int]]:
+    """Positions [from, to) of each run of neighbours among some rows, given where all rows and the one after begin."""
+    breaks = np.flatnonzero(np.diff(rows) != 1)
+    begins = places[rows[np.concatenate(([0], breaks + 1))]].tolist()
+    finishes = places[rows[np.append(breaks, len(rows) - 1)] + 1].tolist()
+    return list(zip(begins, finishes, strict=True))
 
 
 def collection_of(key: bytes) -> int:

@@ -321,7 +321,7 @@ class VBucketLog:
         with self._lock:
             self.rows.append_documents(keys, seqnos, int(kinds), sizes)  # type: ignore[arg-type]
             self.rows.collection_high[keys[0][0]] = seqnos[-1]
-            self.log.append(data)
+            self.log.append_frames(data, sizes)
             self.high_seqno = seqnos[-1]
             if owner.is_durable:
                 owner.dirty[self.vbid] = self
@@ -477,7 +477,8 @@ class VBucketLog:
         with self._lock:
             first = rows.row_after(after_seqno)
             stop = rows.row_after(end_seqno)
-            view_end = stop if snapshot_end is None else rows.row_after(snapshot_end)
+            view_end = stop if snapshot_end in (None, end_seqno) else rows.row_after(snapshot_end)
+            max_bytes = self.log.contiguous(rows.start_of(first), max_bytes)
             runs, starts, seqnos, kinds = rows.select(first, stop, view_end, max_bytes)
             if not runs:
                 return EMPTY_BLOCK

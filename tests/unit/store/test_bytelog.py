@@ -50,6 +50,45 @@ def test_a_large_tail_is_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bytelog, "CHUNK_BYTES", 10)
     log = ByteLog()
     log.append(b"x" * 9)
-    assert not log.sealed
     log.append(b"y")
-    assert (len(log.sealed), log.tail_start, bytes(log.tail)) == (1, 10, b"")
+    assert not log.sealed
+    log.append(b"z")
+    assert (len(log.sealed), log.tail_start, bytes(log.tail)) == (1, 10, b"z")
+
+
+def test_a_read_stops_where_a_piece_ends_unless_little_of_it_is_left() -> None:
+    log = ByteLog()
+    log.add_blocks([(0, 1000), (20, 5000)])
+    log.tail_start = 30
+    log.append(b"x" * 8)
+    log.seal()
+    log.append(b"y" * 8)
+    assert [log.contiguous(start, 12) for start in (0, 8, 16, 17, 18, 20)] == [12, 12, 4, 3, 12, 10]
+    assert [log.contiguous(start, 12) for start in (28, 30, 35, 36, 38, 40)] == [12, 8, 3, 12, 12, 12]
+
+
+def test_a_read_of_less_than_the_piece_holds_is_left_alone() -> None:
+    log = ByteLog()
+    log.append(b"x" * 8)
+    log.seal()
+    assert [log.contiguous(0, wanted) for wanted in (1, 7, 8, 9, 32, 33, 36)] == [1, 7, 8, 8, 8, 8, 36]
+
+
+@given(st.lists(st.integers(1, 14), min_size=1, max_size=30), st.integers(0, 10))
+def test_many_frames_fill_the_buffers_and_none_is_cut(sizes: list[int], before: int) -> None:
+    log = ByteLog()
+    log.append(bytes(before))
+    data = bytes(range(1, sum(sizes) + 1)) if sum(sizes) < 256 else bytes(sum(sizes))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bytelog, "CHUNK_BYTES", 10)
+        log.append_frames(data, sizes)
+    buffers = [bytes(buffer) for _, buffer in log.sealed] + [bytes(log.tail)]
+    assert b"".join(buffers) == bytes(before) + data
+    bounds = {before + sum(sizes[:count]) for count in range(len(sizes) + 1)}
+    places = [start for start, _ in log.sealed] + [log.tail_start]
+    assert {*places[1:]} <= bounds
+    for start, buffer in zip(places, buffers, strict=True):
+        assert len(buffer) <= 10 or start + len(buffer) == min(bound for bound in bounds if bound > start)
+    for buffer, following in zip(buffers, places[1:], strict=False):
+        first = min((bound for bound in bounds if bound > following), default=following + 11)
+        assert len(buffer) + first - following > 10 or len(buffer) > 10
