@@ -139,6 +139,7 @@ def _machine(
             now,
             takeovers=takeovers,
             access=partial(_may_stream, session, bucket),
+            buffers=session.engine.buffers,
         )
         producer.is_internal = session.user is not None and session.user.name == CLUSTER_MANAGER
         return producer

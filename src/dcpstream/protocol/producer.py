@@ -36,6 +36,7 @@ from dcpstream.protocol.stream_filter import StreamFilter, read_filter
 from dcpstream.protocol.takeover import TakeoverHost
 from dcpstream.protocol.tolerance import is_tolerated
 from dcpstream.wire import (
+    BufferPool,
     Feature,
     Frame,
     Opcode,
@@ -69,7 +70,7 @@ class ProducerLimits:
             of index projectors, which answer NOOPs in one thread while another that should read hangs.
     """
 
-    turn_bytes: int = 256 * 1024
+    turn_bytes: int = 1024 * 1024
     streams_max: int = 64 * 1024
     idle_timeout_s: float = DEFAULT_IDLE_TIMEOUT_S
     takeover_s: float = 60.0
@@ -111,6 +112,7 @@ class ProducerConnection:
         limits: bounds.
         takeovers: what a takeover does to the bucket; without, takeovers are refused.
         access: what the user may stream; everything by default.
+        buffers: where blocks are copied to, given back by who sends them; fresh memory by default.
 
     Attributes:
         close_reason: why the connection must be closed now, or None.
@@ -133,6 +135,7 @@ class ProducerConnection:
         *,
         takeovers: TakeoverHost | None = None,
         access: StreamAccess = everything,
+        buffers: BufferPool | None = None,
     ) -> None:
         self.name = name
         self.open_flags = open_flags
@@ -160,6 +163,7 @@ class ProducerConnection:
         self._ready: deque[ProducerStream] = deque()
         self._host = takeovers
         self._access = access
+        self._buffers = buffers
         self._takeovers: dict[int, tuple[ProducerStream, float]] = {}
         self._put_off: set[int] = set()
         self.bytes_sent = 0
@@ -327,6 +331,7 @@ class ProducerConnection:
             is_everything_visible=self._is_everything_visible,
             has_sync_writes=self.settings.sync_writes,
             access=self._access,
+            buffers=self._buffers,
         )
         self._streams.setdefault(stream.vbid, {})[stream.stream_id] = stream
         self._streamed.add(stream.vbid)

@@ -40,6 +40,7 @@ from dcpstream.wire import (
     HEADER,
     HEADER_BYTES,
     BlockKind,
+    BufferPool,
     DurableForm,
     Magic,
     MarkerFlag,
@@ -135,6 +136,7 @@ class ProducerStream:
         is_everything_visible: the stream hides nothing, so a SEQNO_ADVANCED is never due.
         has_sync_writes: prepares, commits and aborts go out as such; else the documents that they make.
         access: what the user may stream, asked again before each marker.
+        buffers: where blocks are copied to; fresh memory by default.
 
     Attributes:
         state: see `TRANSITIONS`.
@@ -149,6 +151,7 @@ class ProducerStream:
 
     __slots__ = (
         "_access",
+        "_buffers",
         "_checkpoint_seqno",
         "_filter",
         "_handover_state",
@@ -206,7 +209,9 @@ class ProducerStream:
         is_everything_visible: bool = False,
         has_sync_writes: bool = False,
         access: StreamAccess = everything,
+        buffers: BufferPool | None = None,
     ) -> None:
+        self._buffers = buffers
         self.view = view
         self.vbid = view.vbid
         self.opaque = opaque
@@ -520,7 +525,7 @@ class ProducerStream:
             self._filter.coming(events_of(block, 0, block.count))
             if self._filter.collection_ids != self.form.collection_ids:
                 self.form = replace(self.form, collection_ids=self._filter.collection_ids)
-        rendered = render(block, self.opaque, self.form, 0, credit)
+        rendered = render(block, self.opaque, self.form, 0, credit, self._buffers)
         self.last_read_seqno = int(block.seqnos[rendered.next_index - 1])
         self.messages_sent += rendered.messages
         if self.is_backfilling:

@@ -17,6 +17,7 @@ from dcpstream.wire.block import (
     frame_kinds,
     render,
 )
+from dcpstream.wire.buffers import BufferPool
 from dcpstream.wire.codes import (
     Datatype,
     Feature,
@@ -182,6 +183,7 @@ __all__ = [
     "AddStreamResponse",
     "BlockKind",
     "BufferAck",
+    "BufferPool",
     "CacheTransfer",
     "CacheTransferEnd",
     "CloseStream",

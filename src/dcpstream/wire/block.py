@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from enum import IntFlag
 from typing import Any, NamedTuple
 
+from dcpstream.wire.buffers import BufferPool
 from dcpstream.wire.codes import Datatype, Magic, Opcode, SystemEventId
 from dcpstream.wire.durable import DurableForm, commit_extras, is_sent, turned
 from dcpstream.wire.frames import HEADER, HEADER_BYTES, frame_length
@@ -165,6 +166,8 @@ class StreamForm:
         """Whether a block with these kinds can go out as it is, but for the opaque."""
         if self.no_value or self.stream_id is not None or self.snappy in _COMPRESSING or not self.collections:
             return False
+        if not kinds and self.collection_ids is None:
+            return True  # what most blocks are; arithmetic with flags costs more than all of this
         if kinds & (BlockKind.SYSTEM_EVENT | BlockKind.PREPARE) or (kinds & BlockKind.COMMIT and self.durable):
             return False  # some are left out, some get another value: they are rare
         if self.collection_ids is not None and (kinds & _NOT_DEFAULT or self.collection_ids != _ONLY_DEFAULT):
@@ -207,7 +210,14 @@ class Rendered(NamedTuple):
     messages: int
 
 
-def render(block: FrameBlock, opaque: int, form: StreamForm, first: int = 0, budget: int | None = None) -> Rendered:
+def render(
+    block: FrameBlock,
+    opaque: int,
+    form: StreamForm,
+    first: int = 0,
+    budget: int | None = None,
+    buffers: BufferPool | None = None,
+) -> Rendered:
     """The block's messages as a stream gets them.
 
     Args:
@@ -217,12 +227,13 @@ def render(block: FrameBlock, opaque: int, form: StreamForm, first: int = 0, bud
         first: index of the frame to begin with.
         budget: stop after the message that brings the total to this many bytes or more (at least one is rendered);
             None for all. This is how the server overshoots its flow-control window by at most one message.
+        buffers: where a large copy gets its memory from; fresh memory without.
     """
     count = len(block.starts)
     if first >= count:
         return Rendered(b"", count, 0)
     if form.is_as_stored(_kinds_to_rewrite(block, form)):
-        rendered = _copy(block, opaque, first, budget)
+        rendered = _copy(block, opaque, first, budget, buffers)
         if form.hifi_counter:
             _set_counters(rendered.data, block.starts[first : rendered.next_index], int(block.starts[first]))
         return rendered
@@ -237,7 +248,7 @@ def render(block: FrameBlock, opaque: int, form: StreamForm, first: int = 0, bud
     return _rewrite(block, opaque, form, first, budget)
 
 
-def _copy(block: FrameBlock, opaque: int, first: int, budget: int | None) -> Rendered:
+def _copy(block: FrameBlock, opaque: int, first: int, budget: int | None, buffers: BufferPool | None) -> Rendered:
     """A copy of the block's bytes with the opaque scattered in."""
     starts = block.starts
     count = len(starts)
@@ -250,11 +261,15 @@ def _copy(block: FrameBlock, opaque: int, first: int, budget: int | None) -> Ren
         else:
             last = bisect_left(starts, wanted)
     end = int(starts[last]) if last < count else len(block.data)
-    out = bytearray(memoryview(block.data)[begin:end])
+    data = memoryview(block.data)[begin:end]
+    out = bytearray(data) if buffers is None else buffers.copy_of(data)
     if opaque:
         if np is not None:
-            words = np.ndarray(shape=(len(out) - 3,), dtype=">u4", buffer=out, strides=(1,))
-            words[np.asarray(starts[first:last]) + (_OPAQUE_AT - begin)] = opaque
+            words = np.ndarray(
+                shape=(len(out) - 3 - _OPAQUE_AT,), dtype=">u4", buffer=out, offset=_OPAQUE_AT, strides=(1,)
+            )
+            places = np.asarray(starts[first:last])
+            words[places - begin if begin else places] = opaque
         else:
             packed = _U32.pack(opaque)
             for start in starts[first:last]:

@@ -20,7 +20,7 @@ from dcpstream.node.engine.session import FastHandler, Session
 from dcpstream.node.engine.users import Users
 from dcpstream.runtime import Random
 from dcpstream.store import BucketStore
-from dcpstream.wire import Frame
+from dcpstream.wire import BufferPool, Frame
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,7 @@ class Engine:
         now: seconds of the monotonic clock, as last told.
         unix_ns: nanoseconds since 1970, as last told.
         ready: sessions that may have something to send.
+        buffers: what history is copied to on its way out; the shell gives back what it has sent.
         bucket_host: who makes and deletes buckets on request; None: nobody.
     """
 
@@ -82,6 +83,7 @@ class Engine:
         self.buckets: dict[str, Bucket] = {}
         self.sessions: set[Session] = set()
         self.ready: set[Session] = set()
+        self.buffers = BufferPool()
         self.bucket_host: BucketHost | None = None
         self.now = 0.0
         self.unix_ns = 0
