@@ -1,0 +1,149 @@
+"""SET, ADD and DELETE_WITH_META."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from dcpstream.wire import Opcode, Status, encode_request, encode_xattrs, snappy_compress
+from tests.unit.node.kit import START_UNIX_S, Talker, engine_of
+
+SET, ADD, DELETE = Opcode.SET_WITH_META, Opcode.ADD_WITH_META, Opcode.DELETE_WITH_META
+SKIP, REGENERATE, EXPIRATION = 8, 4, 16
+
+
+@pytest.fixture
+def client():
+    return Talker(engine_of())
+
+
+def meta(*, flags: int = 7, time: int = 0, rev: int = 5, cas: int = 0x1234, options: int | None = None) -> bytes:
+    extras = struct.pack(">IIQQ", flags, time, rev, cas)
+    return extras if options is None else extras + struct.pack(">I", options)
+
+
+def write(client, opcode: int = SET, value: bytes = b"v", extras: bytes | None = None, **fields):
+    return client.call(opcode, key=b"\0k", value=value, extras=meta() if extras is None else extras, **fields)
+
+
+def item(client):
+    return client.engine.buckets["default"].vbuckets[0].log.get(b"\0k")
+
+
+def test_a_version_from_elsewhere(client):
+    written = write(client, extras=meta(time=START_UNIX_S + 9))
+    assert (written.status, written.cas) == (0, 0x1234)
+    assert struct.unpack(">QQ", written.extras)[1] == 1
+    found = item(client)
+    assert (found.flags, found.expiration, found.rev_seqno, found.cas) == (7, START_UNIX_S + 9, 5, 0x1234)
+    assert client.set("k", b"next").cas > 0x1234
+    assert item(client).rev_seqno == 6
+
+
+@pytest.mark.parametrize(("sent", "kept"), [(0, 0), (1, 1)])
+def test_json_is_what_came_as_json(client, sent, kept):
+    write(client, value=b'{"a":1}', datatype=sent)
+    assert item(client).datatype == kept
+
+
+def test_a_compressed_value_and_further_meta_data(client):
+    extras = meta() + struct.pack(">H", 3)
+    write(client, value=snappy_compress(b"a" * 100), datatype=2)
+    assert item(client).value == b"a" * 100
+    write(client, value=b"vxyz", extras=struct.pack(">IIQQH", 7, 0, 6, 1, 3))
+    assert item(client).value == b"v"
+    assert write(client, value=b"v", extras=extras).status == Status.EINVAL
+
+
+@pytest.mark.parametrize(
+    ("new", "wins"),
+    [
+        (meta(rev=6, cas=1), True),
+        (meta(rev=4, cas=0x9999), False),
+        (meta(cas=0x1235), True),
+        (meta(cas=0x1233), False),
+        (meta(time=START_UNIX_S + 9), True),
+        (meta(flags=8), True),
+        (meta(), False),
+        (meta(rev=1, cas=1, options=SKIP), True),
+    ],
+)
+def test_which_version_stays(client, new, wins):
+    write(client)
+    assert write(client, value=b"new", extras=new).status == (0 if wins else Status.KEY_EEXISTS)
+    assert item(client).value == (b"new" if wins else b"v")
+
+
+def test_the_cas_of_the_header(client):
+    assert write(client, cas=1).status == Status.KEY_ENOENT
+    write(client)
+    assert write(client, extras=meta(rev=6), cas=1).status == Status.KEY_EEXISTS
+    assert write(client, extras=meta(rev=6), cas=0x1234).status == 0
+
+
+def test_add(client):
+    assert write(client, ADD).status == 0
+    assert write(client, ADD, extras=meta(rev=9)).status == Status.KEY_EEXISTS
+    client.delete("k")
+    assert write(client, ADD, extras=meta(rev=9)).status == 0
+
+
+def test_a_deletion(client):
+    assert write(client, DELETE, b"", meta(time=77)).status == 0  # also of a document that is not there
+    assert (item(client).is_deleted, item(client).delete_time, item(client).rev_seqno) == (True, 77, 5)
+    assert client.get("k").status == Status.KEY_ENOENT
+    xattrs = encode_xattrs({"_s": b"1"})
+    assert write(client, DELETE, xattrs, meta(rev=6), datatype=4).status == 0
+    assert (item(client).value, item(client).delete_time) == (xattrs, START_UNIX_S)
+    assert write(client, DELETE, xattrs + b"body", meta(rev=7), datatype=4).status == Status.EINVAL
+    assert write(client, DELETE, b"body", meta(rev=7)).status == Status.EINVAL
+
+
+def test_an_expiration(client):
+    write(client, DELETE, b"", meta(time=77, options=EXPIRATION))
+    block = client.engine.buckets["default"].vbuckets[0].log.read(0, 1)
+    assert block.data[1] == Opcode.DCP_EXPIRATION
+
+
+def test_a_cas_of_ones_own(client):
+    answer = write(client, extras=meta(options=SKIP | REGENERATE))
+    assert answer.cas == item(client).cas != 0x1234
+
+
+@pytest.mark.parametrize("cas", [0, 2**64 - 1])
+def test_an_impossible_cas(client, cas):
+    assert write(client, extras=meta(cas=cas)).status == Status.EINVAL
+
+
+def test_a_cas_from_the_future_is_not_followed(client):
+    write(client, extras=meta(cas=2**63 + 1))
+    assert client.set("l", b"v").cas < 2**63
+
+
+@pytest.mark.parametrize("options", [2, REGENERATE, EXPIRATION, 32])
+def test_options_that_cannot_be(client, options):
+    assert write(client, extras=meta(options=options)).status == Status.EINVAL
+
+
+@pytest.mark.parametrize("size", [0, 23, 25, 27, 29, 31])
+def test_lengths_of_the_extras(client, size):
+    assert write(client, extras=bytes(size)).status == Status.EINVAL
+
+
+def test_broken_values(client):
+    assert write(client, value=b"\xff", datatype=2).status == Status.EINVAL
+    assert write(client, value=b"\0\0\0\xff", datatype=4).status == Status.XATTR_EINVAL
+
+
+@pytest.mark.parametrize("opcode", [Opcode.SETQ_WITH_META, Opcode.ADDQ_WITH_META, Opcode.DELETEQ_WITH_META])
+def test_the_quiet_forms(client, opcode):
+    assert client.send(encode_request(opcode, key=b"\0k", extras=meta())) == []
+    assert item(client).cas == 0x1234
+    assert [frame.status for frame in client.send(encode_request(opcode, key=b"\0k", extras=meta()))] == [
+        Status.KEY_EEXISTS
+    ]
+
+
+def test_nobody_without_the_privilege():
+    assert write(Talker(engine_of(), user="writer")).status == Status.EACCESS
