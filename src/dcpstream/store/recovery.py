@@ -240,14 +240,17 @@ class Recovery:
             of_rows = kinds[first:stop].astype(np.uint64)
             tagged = (positions - sizes[first:stop]).astype(np.uint64) | of_rows << np.uint64(KIND_SHIFT)
             own_keys = keys[first:stop]
-            rows.index_rows(own_keys)
+            before = len(rows.seqnos) - first
             rows.seqnos.frombytes(seqnos[first:stop].tobytes())
             rows.positions.frombytes(tagged.tobytes())
             rows.end = int(positions[-1])
-            before = len(rows.seqnos) - len(own_keys) - first
+            entered = first
             for row in ends_of_collections:
-                if first <= row < stop:
+                if first <= row < stop:  # what was there is superseded before what comes later
+                    rows.index_rows(keys[entered : row + 1])
                     rows.end_collection(collection_of(keys[row]), before + row)
+                    entered = row + 1
+            rows.index_rows(own_keys if entered == first else keys[entered:stop])
             if int(np.bitwise_or.reduce(of_rows)) & (_NAMED | SYSTEM | PREPARE):
                 for key, seqno in zip(own_keys, seqnos[first:stop].tolist(), strict=True):
                     rows.collection_high[collection_of(key)] = seqno

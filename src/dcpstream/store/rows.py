@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from dcpstream.store.items import PREPARE_NAMESPACE, SCOPE_EVENT, SYSTEM_COLLECTION, prepares_of
+from dcpstream.store.items import PREPARE_NAMESPACE, SCOPE_EVENT, SYSTEM_COLLECTION, prepare_key, prepares_of
 from dcpstream.wire.block import BlockKind
 from dcpstream.wire.keys import leb128_decode, leb128_encode
 from dcpstream.wire.system_events import events_of_scope
@@ -339,12 +339,13 @@ class RowTable:
     # ------------------------------------------------------------------------------------- what is gone for good
 
     def end_collection(self, collection_id: int, end_row: int) -> None:
-        """A collection has ended: its end event, in `end_row`, supersedes whatever its documents are now.
+        """A collection has ended: its end event, in `end_row`, supersedes its documents and prepares as they are now.
 
         Cost: one pass over the keys.
         """
         prefix = leb128_encode(collection_id)
-        gone = [(key, row) for key, row in self.keys.items() if row < end_row and key.startswith(prefix)]
+        prefixes = (prefix, prepare_key(prefix))
+        gone = [(key, row) for key, row in self.keys.items() if row < end_row and key.startswith(prefixes)]
         for key, row in gone:
             if not self.positions[row] >> KIND_SHIFT & NOT_A_DOCUMENT:
                 self.item_count -= 1
@@ -354,7 +355,11 @@ class RowTable:
     def deletions(self, seqno: int) -> list[tuple[bytes, int]]:
         """(key, row) of the documents that are deleted now, by a row at or below `seqno`."""
         stop, positions = self.row_after(seqno), self.positions
-        return [(key, row) for key, row in self.keys.items() if row < stop and positions[row] >> KIND_SHIFT & DELETED]
+        return [
+            (key, row)
+            for key, row in self.keys.items()
+            if row < stop and positions[row] >> KIND_SHIFT & DELETED and key[0] != PREPARE_NAMESPACE
+        ]
 
     def purge(self, deletions: Iterable[tuple[bytes, int]]) -> None:
         """Forget deletions: each becomes its own successor, so that no reader finds it or what it superseded."""
