@@ -8,6 +8,7 @@ that were deleted, or of an earlier incarnation, are checked and left out.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -245,11 +246,13 @@ class Recovery:
             rows.positions.frombytes(tagged.tobytes())
             rows.end = int(positions[-1])
             entered = first
-            for row in ends_of_collections:
-                if first <= row < stop:  # what was there is superseded before what comes later
-                    rows.index_rows(keys[entered : row + 1])
-                    rows.end_collection(collection_of(keys[row]), before + row)
-                    entered = row + 1
+            for row in ends_of_collections[
+                bisect_left(ends_of_collections, first) : bisect_left(ends_of_collections, stop)
+            ]:
+                # What was there is superseded before what comes later.
+                rows.index_rows(keys[entered : row + 1])
+                rows.end_collection(collection_of(keys[row]), before + row)
+                entered = row + 1
             rows.index_rows(own_keys if entered == first else keys[entered:stop])
             if int(np.bitwise_or.reduce(of_rows)) & (_NAMED | SYSTEM | PREPARE):
                 for key, seqno in zip(own_keys, seqnos[first:stop].tolist(), strict=True):
