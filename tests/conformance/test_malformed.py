@@ -8,7 +8,7 @@ import re
 import pytest
 
 from dcpstream.errors import FieldError
-from dcpstream.node.engine import COMMANDS, Users
+from dcpstream.node.engine import ALL_PRIVILEGES, COMMANDS, Users
 from dcpstream.node.engine.commands import Command, Part
 from dcpstream.wire import (
     LAYOUTS,
@@ -26,7 +26,7 @@ from dcpstream.wire import (
 from dcpstream.wire.layout import Layout
 from dcpstream.wire.layout import Part as LayoutPart
 from dcpstream.wire.values import decode_vbucket_seqnos
-from tests.conformance.harness import Node, Peer
+from tests.conformance.harness import WITHOUT_XERROR, Node, Peer
 from tests.conformance.rules import rule
 from tests.fixtures import recorded
 from tests.unit.node.kit import SeededRandom
@@ -289,3 +289,33 @@ def test_recorded_hellos_are_answered_as_recorded() -> None:
     # The first asks for all there is: what is not done here is not granted.
     assert [text for text in differences if "every feature" not in text and ":4:" not in text] == []
     assert same > 25
+
+
+# ------------------------------------------------------------------------------------ buckets and rights, by the table
+
+
+def users_without(privilege: str) -> Users:
+    """A user `some` with every privilege but one."""
+    users = Users(SeededRandom())
+    users.add("some", "secret", ALL_PRIVILEGES - {privilege})
+    return users
+
+
+@rule("DIS-10", "SEC-01")
+@pytest.mark.parametrize(("opcode", "command"), SHAPES, ids=[f"0x{opcode:02x}" for opcode, _ in SHAPES])
+def test_every_command_that_needs_a_bucket_or_a_privilege_says_so(opcode: int, command: Command) -> None:
+    fields = well_formed(command)
+    if command.needs_bucket:
+        node = Node()
+        assert node.connect(user="@admin", bucket=None).call(opcode, **fields).status == Status.NO_BUCKET
+        plain = node.connect(user="@admin", bucket=None, features=WITHOUT_XERROR)
+        assert plain.send(opcode, **fields) == []
+        assert plain.closed
+    if command.privilege:
+        node = Node(users=users_without(command.privilege))
+        peer = node.connect(user="some")
+        assert peer.call(opcode, **fields).status == Status.EACCESS
+        assert not peer.closed
+        plain = node.connect(user="some", features=WITHOUT_XERROR)
+        assert plain.send(opcode, **fields) == []
+        assert plain.closed

@@ -9,6 +9,7 @@ import pytest
 
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.node.engine import Users
+from dcpstream.protocol import sasl
 from dcpstream.protocol.sasl import MECHANISMS, ClientLogin
 from dcpstream.wire import Feature, Opcode, Status, encode_request, encode_response
 from tests.conformance.harness import USUAL, WITHOUT_COLLECTIONS, WITHOUT_XERROR, Node, Peer, of, opcodes
@@ -377,3 +378,15 @@ def test_a_bucket_that_is_not_there() -> None:
     other = node.connect(user="producer", bucket=None)
     assert other.call(Opcode.SELECT_BUCKET, key=b"nosuch").status == Status.EACCESS
     assert not other.closed
+
+
+@rule("SEC-10")
+def test_the_client_takes_no_more_rounds_than_it_wants_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sasl, "MAX_ITERATIONS", 10)
+    for rounds, is_taken in ((b"1", True), (b"10", True), (b"11", False)):
+        login = ClientLogin("SCRAM-SHA256", "admin", "secret", bytes(range(24)))
+        if is_taken:
+            assert b",p=" in login.step(challenge(login, i=rounds))
+        else:
+            with pytest.raises(RemoteProtocolError, match="rounds"):
+                login.step(challenge(login, i=rounds))
