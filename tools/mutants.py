@@ -15,9 +15,9 @@ rules' tests run at all. One mutation is made of each:
     operand     of `a or b`, `a and b` one part is left out
 
 Mutants that no test can notice are not drawn: tests/conformance/equivalent_mutants.toml lists them, each with the
-reason, and with them the few guards that are bounds of our own. The mutated tree is a temporary copy; of the tests only those run that name rules and that ran the guard's
-condition, those that ran its body first, up to the first that fails. Ends with the survivors and the line
-`mutants: <n> of <count> caught`; exit status 0 if at most one in twenty survived.
+reason, and with them the few guards that are bounds of our own. The mutated tree is a temporary copy; of the tests only
+those run that name rules and that ran the guard's condition, those that ran its body first, up to the first that fails.
+Ends with the line `mutants: <n> of <count> caught`; exit status 0 if at most one in twenty survived.
 """
 
 from __future__ import annotations
