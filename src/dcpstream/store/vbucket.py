@@ -260,8 +260,10 @@ class VBucketLog:
         collection = 0 if not key[0] else collection_of(key)
         owner = self._owner
         with self._lock:
+            # The beginning of a new collection, by far the most frequent event, has nothing to end.
+            had_any = kinds & SYSTEM and collection in self.rows.collection_high
             self.rows.append(key, seqno, kinds, len(frame), collection)
-            if kinds & SYSTEM and is_collection_end(frame):
+            if had_any and is_collection_end(frame):
                 self.rows.end_collection(collection, len(self.rows.seqnos) - 1)
             self.log.append(frame)
             self.high_seqno = seqno
