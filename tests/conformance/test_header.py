@@ -418,3 +418,24 @@ def test_the_node_tells_requests_from_answers_by_the_magic() -> None:
     assert is_alive(producer)
     assert producer.send(Opcode.DCP_NOOP, opaque=noop.opaque) == []  # as a request it is none that a producer takes
     assert producer.closed
+
+
+@rule("HDR-01", "HDR-02")
+@pytest.mark.parametrize("length", [0, 1, 23, 24, 25, 30])
+def test_less_than_a_frame_is_none(length: int) -> None:
+    whole = encode_request(Opcode.DCP_CONTROL, key=b"key", value=b"value")
+    assert len(whole) > length
+    with pytest.raises(FrameError):
+        decode_frame(whole[:length])
+    with pytest.raises(FrameError):
+        decode_frame(b"before" + whole[:length], 6)
+    reader = reader_of(whole[:length])
+    assert reader.next_frame() is None
+    reader.receive_data(whole[length:])
+    assert reader.next_frame() == decode_frame(whole) == decode_frame(b"before" + whole, 6)
+    assert reader.pending_bytes == 0
+    node = Node()
+    peer = node.producer()
+    assert peer.send_bytes(whole[:length]) == []
+    (answer,) = peer.send_bytes(whole[length:])
+    assert answer.status == Status.EINVAL
