@@ -35,8 +35,9 @@ from dcpstream.protocol.consumer_messages import (
     read_system_event,
 )
 from dcpstream.protocol.consumer_requests import StreamRequests
-from dcpstream.protocol.consumer_stats import Pause, connection_stats
+from dcpstream.protocol.consumer_stats import connection_stats
 from dcpstream.protocol.passive_stream import ConsumerStream, StreamEvent
+from dcpstream.protocol.pause import Pause
 from dcpstream.protocol.producer_stream import Buffer
 from dcpstream.protocol.replica import Change, ReplicaBucket
 from dcpstream.wire import (

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from dcpstream.model import MAX_SEQNO
 from dcpstream.protocol.consumer_controls import FLATBUFFERS
+from dcpstream.protocol.pause import milliseconds
 
 if TYPE_CHECKING:
     from dcpstream.protocol.consumer import ConsumerConnection
     from dcpstream.protocol.passive_stream import ConsumerStream
 
-__all__ = ["Pause", "connection_stats"]
+__all__ = ["connection_stats"]
 
 
 def connection_stats(machine: ConsumerConnection) -> Iterator[tuple[str, str]]:
@@ -29,9 +30,9 @@ def connection_stats(machine: ConsumerConnection) -> Iterator[tuple[str, str]]:
         "supports_ack": False,
         "paused": not machine.has_output,
         "paused_current_reason": "ReadyListEmpty",
-        "paused_current_duration": f"{pause.current_ms} ms",
+        "paused_current_duration": milliseconds(pause.current_s),
         "paused_previous_ReadyListEmpty_count": pause.count,
-        "paused_previous_ReadyListEmpty_duration": f"{pause.previous_ms} ms",
+        "paused_previous_ReadyListEmpty_duration": milliseconds(pause.previous_s),
         "priority": "Medium",
         "flatbuffers_system_events": FLATBUFFERS in accepted,
         "change_streams_enabled": b"change_streams" in accepted,
@@ -72,30 +73,3 @@ def _stream_values(stream: ConsumerStream) -> Iterator[tuple[str, object]]:
     yield "cur_snapshot_type", stream.snapshot_type
     yield "cur_snapshot_prepare", stream.has_prepares
     yield "vb_manifest_uid", stream.asked_value or '{"uid":"0"}'
-
-
-class Pause:
-    """How long a connection had nothing to say.
-
-    Attributes:
-        count: how often it had something again.
-        previous_ms: for how long it had nothing, these times together.
-    """
-
-    def __init__(self, now: float) -> None:
-        self.count = 0
-        self.previous_ms = 0
-        self._since = self._now = now
-
-    def passed(self, now: float, *, is_over: bool) -> None:
-        """Time has passed; `is_over`: it has something to say."""
-        self._now = now
-        if is_over:
-            self.count += 1
-            self.previous_ms += self.current_ms
-            self._since = now
-
-    @property
-    def current_ms(self) -> int:
-        """How long it has had nothing to say now, as of the last time it was looked at."""
-        return int((self._now - self._since) * 1000)

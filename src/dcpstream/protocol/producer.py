@@ -28,6 +28,7 @@ from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse, str
 from dcpstream.protocol.controls import MARKER_WITH_PURGE_SEQNO, ProducerSettings, apply_control
 from dcpstream.protocol.flow_control import ProducerWindow
 from dcpstream.protocol.noop import DEFAULT_IDLE_TIMEOUT_S, NoopTimer
+from dcpstream.protocol.pause import Pause
 from dcpstream.protocol.producer_stats import connection_stats
 from dcpstream.protocol.producer_stream import Buffer, ProducerStream, enough_of
 from dcpstream.protocol.rollback import Refuse, Rollback, decide
@@ -122,6 +123,7 @@ class ProducerConnection:
         drops_when_stuck: whether a buffer that stays full ends the connection.
         bytes_sent: everything given out by `data_to_send`.
         opened_at, last_sent_at, last_received_at: seconds of the monotonic clock.
+        pause: how long it had nothing to say.
     """
 
     def __init__(
@@ -156,6 +158,7 @@ class ProducerConnection:
         self.opened_at = now
         self.last_sent_at = now
         self.last_received_at = now
+        self.pause = Pause(now)
         self._answers: deque[bytes] = deque()
         self._streams: dict[int, dict[int | None, ProducerStream]] = {}
         self._stream_count = 0
@@ -474,6 +477,7 @@ class ProducerConnection:
             else:
                 ready.append(stream)
         window.watch(now, has_moved=False)
+        self.pause.passed(now, is_over=bool(out))
         if out:
             self.bytes_sent += made
             self.last_sent_at = now

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from dcpstream.protocol.pause import milliseconds
+
 if TYPE_CHECKING:
     from dcpstream.protocol.producer import ProducerConnection
     from dcpstream.protocol.producer_stream import ProducerStream
@@ -29,7 +31,8 @@ def connection_stats(connection: ProducerConnection) -> Iterator[tuple[str, str]
 
 
 def _connection_values(connection: ProducerConnection) -> Mapping[str, object]:
-    settings, window = connection.settings, connection.window
+    settings, window, pause = connection.settings, connection.window, connection.pause
+    first_s = pause.first_s or 0.0
     return {
         "type": "producer",
         "created": int(connection.opened_at),
@@ -37,7 +40,11 @@ def _connection_values(connection: ProducerConnection) -> Mapping[str, object]:
         "supports_ack": window.is_enabled,
         "paused": not connection.ready_count,
         "paused_current_reason": "BufferLogFull" if window.is_full else "ReadyListEmpty",
-        "paused_current_duration": f"{max(0, int((connection.last_received_at - connection.last_sent_at) * 1000))} ms",
+        "paused_current_duration": milliseconds(pause.current_s),
+        "paused_previous_Initializing_count": int(pause.count > 0),
+        "paused_previous_Initializing_duration": milliseconds(first_s),
+        "paused_previous_ReadyListEmpty_count": max(0, pause.count - 1),
+        "paused_previous_ReadyListEmpty_duration": milliseconds(pause.previous_s - first_s),
         "priority": settings.priority.capitalize(),
         "flatbuffers_system_events": settings.flatbuffers_system_events,
         "change_streams_enabled": False,

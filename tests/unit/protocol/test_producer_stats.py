@@ -7,8 +7,8 @@ from dcpstream.wire import Feature, Opcode, decode_frame
 from tests.fixtures.recorded import server_transcript
 from tests.unit.protocol.list_history import ListSource, ListVBucket, frame_of
 
-# Counters of why the connection paused before, one for each reason met so far; and a replica's cursors.
-NOT_OURS = re.compile(r"paused_previous_|cursor_registered")
+# A replica's cursors.
+NOT_OURS = re.compile(r"cursor_registered")
 
 
 def recorded_names():
