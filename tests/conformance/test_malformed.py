@@ -22,10 +22,13 @@ from dcpstream.wire import (
     decode_message,
     decode_xattrs,
     encode_xattrs,
+    leb128_decode,
+    leb128_encode,
+    snappy_compress,
 )
 from dcpstream.wire.layout import Layout
 from dcpstream.wire.layout import Part as LayoutPart
-from dcpstream.wire.values import decode_vbucket_seqnos
+from dcpstream.wire.values import decode_vbucket_seqnos, snappy_uncompress
 from tests.conformance.harness import WITHOUT_XERROR, Node, Peer
 from tests.conformance.rules import rule
 from tests.fixtures import recorded
@@ -319,3 +322,32 @@ def test_every_command_that_needs_a_bucket_or_a_privilege_says_so(opcode: int, c
         plain = node.connect(user="some", features=WITHOUT_XERROR)
         assert plain.send(opcode, **fields) == []
         assert plain.closed
+
+
+@rule("COL-02", "COL-03")
+@pytest.mark.parametrize(
+    ("number", "data"),
+    [(0, "00"), (1, "01"), (0x7F, "7f"), (0x80, "8001"), (0xCAFEF00D, "8de0fbd70c"), (0xFFFFFFFF, "ffffffff0f")],
+)
+def test_collection_ids_have_one_form(number: int, data: str) -> None:
+    assert leb128_encode(number).hex() == data
+    assert leb128_decode(bytes.fromhex(data) + b"key") == (number, len(data) // 2)
+    assert leb128_decode(bytes.fromhex(data)) == (number, len(data) // 2)
+
+
+@rule("COL-03")
+@pytest.mark.parametrize("data", ["", "80", "8000", "8100", "ffffffff10", "ffffffff8f00", "ffffffffff", "80808000"])
+def test_other_forms_of_collection_ids_are_refused(data: str) -> None:
+    with pytest.raises(FieldError):
+        leb128_decode(bytes.fromhex(data))
+    for number in (-1, 1 << 32):
+        with pytest.raises(FieldError):
+            leb128_encode(number)
+
+
+@rule("HDR-15")
+def test_a_value_may_inflate_to_a_limit() -> None:
+    packed = snappy_compress(b"v" * 100)
+    assert snappy_uncompress(packed, 100) == b"v" * 100
+    with pytest.raises(FieldError, match="100 bytes"):
+        snappy_uncompress(packed, 99)
