@@ -130,7 +130,7 @@ def test_prepares_that_cannot_be(fields):
 
 
 @rule("DUR-03")
-@pytest.mark.parametrize("fields", [{"prepared": 0}, {"prepared": 5}, {"cas": 1}, {"value": b"v"}])
+@pytest.mark.parametrize("fields", [{"prepared": 0}, {"prepared": 2}, {"prepared": 5}, {"cas": 1}, {"value": b"v"}])
 def test_decisions_that_cannot_be(fields):
     source = durable_source()
     v2(source, 1, 9)
