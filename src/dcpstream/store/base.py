@@ -56,6 +56,11 @@ class BucketStore(ABC):
         return self.pending_bytes < MAX_PENDING_BYTES
 
     @property
+    def file_bytes(self) -> int:
+        """What the history takes on disk; 0 in memory."""
+        return 0
+
+    @property
     def manifest(self) -> Manifest:
         """The bucket's scopes and collections; setting it is durable at once."""
         return self._manifest
