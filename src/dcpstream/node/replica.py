@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
-from dcpstream.node.engine.documents import MAX_TRUSTED_CAS
-from dcpstream.node.engine.vbucket import VBucket, new_failover_log
+from dcpstream.node.engine.vbucket import MAX_TRUSTED_CAS, VBucket, new_failover_log
 from dcpstream.runtime import new_vbuuid
 from dcpstream.wire import HEADER_BYTES, BlockKind, read_prepare
 
@@ -122,7 +121,7 @@ class Replicas:
             frame = b"".join((frame[:CAS_AT], cas.to_bytes(8, "big"), frame[HEADER_BYTES:]))
         durability, kinds = vbucket.durability, change.kinds
         if durability is None and kinds & BlockKind.PREPARE:
-            durability = self._bucket.durability_of(vbucket, self._engine.now)
+            durability = self._bucket.durability_of(vbucket)
         if durability is not None and not kinds & _WITHOUT_CAS:
             kinds |= durability.kinds_of(change.key)
         vbucket.log.append(frame, change.key, change.seqno, is_deleted=change.is_deleted, kinds=kinds)

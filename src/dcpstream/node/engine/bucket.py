@@ -134,7 +134,7 @@ class Bucket:
                 vbucket = VBucket(log)
                 self.vbuckets[vbid] = vbucket
                 if log.has_prepares:
-                    self.durability_of(vbucket, 0.0)
+                    self.durability_of(vbucket)
                 if vbucket.is_active and not self.store.was_clean:
                     vbucket.begin_branch(self._random)
         self.collections = {item.collection_id: item for _, item in self.manifest.collections()}
@@ -196,10 +196,10 @@ class Bucket:
 
     # ------------------------------------------------------------------------------------------------ durable writes
 
-    def durability_of(self, vbucket: VBucket, now: float) -> Durability:
+    def durability_of(self, vbucket: VBucket) -> Durability:
         """What keeps a vbucket's durable writes; made when there is the first one."""
         if vbucket.durability is None:
-            vbucket.durability = Durability(vbucket, self._note_changed, now)
+            vbucket.durability = Durability(vbucket, self._note_changed)
             self.durable.add(vbucket.vbid)
         return vbucket.durability
 
@@ -231,6 +231,10 @@ class Bucket:
     def end_turn(self, now: float) -> None:
         """Tell every DCP connection which vbuckets changed since the last turn."""
         dirty, self.dirty = self.dirty, set()
+        for vbid in dirty:
+            changed = self.vbuckets[vbid]
+            if changed is not None:
+                changed.age_checkpoint(now)
         for session in list(self.dcp_sessions.values()):
             dcp = session.dcp
             if dcp is not None:

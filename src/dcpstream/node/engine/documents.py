@@ -12,7 +12,7 @@ import json
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from dcpstream.node.engine.vbucket import VBucket
+from dcpstream.node.engine.vbucket import MAX_TRUSTED_CAS, VBucket
 from dcpstream.wire import (
     BlockKind,
     Datatype,
@@ -37,9 +37,6 @@ MAX_VALUE_BYTES = 20 * 1024 * 1024
 
 FREQUENCY_OF_NEW = 2
 """The use counter of a fresh document, sent in the last byte of a mutation's extras, as recorded from a server."""
-
-MAX_TRUSTED_CAS = (1 << 63) - 1
-"""A CAS is nanoseconds since 1970; one above this is no time, and the next one here would not be above it for long."""
 
 STORED_MUTATION = struct.Struct(">BBHBBHIIQQQIIIHB")
 """Header and extras of a stored mutation in one piece."""
@@ -105,7 +102,8 @@ def kinds_of(key: bytes, datatype: int) -> int:
 def live_meta(vbucket: VBucket, key: bytes, unix_ns: int) -> ItemMeta | None:
     """The document's fields without its value, tombstones included; what is past its time is expired first."""
     meta = vbucket.log.meta(key)
-    if meta is not None and meta.expiration and not meta.is_deleted and meta.expiration <= unix_ns // 1_000_000_000:
+    is_over = meta is not None and meta.expiration and not meta.is_deleted and meta.expiration <= unix_ns // 10**9
+    if meta is not None and is_over and not is_undecided(vbucket, key):
         expire(vbucket, key, meta, unix_ns)
         return vbucket.log.meta(key)
     return meta
@@ -119,9 +117,15 @@ def live_item(vbucket: VBucket, key: bytes, unix_ns: int) -> StoredItem | None:
     if item.expiration and item.expiration <= unix_ns // 1_000_000_000:
         meta = vbucket.log.meta(key)
         assert meta is not None, "it was there a line ago"
-        expire(vbucket, key, meta, unix_ns)
+        if not is_undecided(vbucket, key):
+            expire(vbucket, key, meta, unix_ns)
         return None
     return item
+
+
+def is_undecided(vbucket: VBucket, key: bytes) -> bool:
+    """Whether a durable write of the document is under way, so that nobody else may write it, nor expire it."""
+    return vbucket.durability is not None and key in vbucket.durability.undecided
 
 
 def next_rev(vbucket: VBucket, meta: ItemMeta | None) -> int:

@@ -48,10 +48,6 @@ LEVELS = frozenset((1, 2, 3))
 DEFAULT_TIMEOUT_S = 30.0
 """For a write that brings a level and no time-out: the server's default."""
 
-CHECKPOINT_AGE_MAX_S = 5.0
-"""A durable write begins a new checkpoint if the present one is older: the server's chk_period. Plain writes do not
-look at the clock."""
-
 COMMITS_REMEMBERED = 10_000
 """Commits of which the prepare is remembered, about what counts as being in memory; older ones are streamed as the
 mutations they are."""
@@ -101,14 +97,13 @@ class Durability:
     Args:
         vbucket: whose.
         changed: told the vbucket's number when something was appended.
-        now: monotonic seconds.
 
     Attributes:
         undecided: key → its prepare that waits, in order of seqno.
         high_completed_seqno: the last prepare that was committed or aborted.
     """
 
-    def __init__(self, vbucket: VBucket, changed: Callable[[int], None], now: float) -> None:
+    def __init__(self, vbucket: VBucket, changed: Callable[[int], None]) -> None:
         self.vbucket = vbucket
         self.undecided: dict[bytes, Undecided] = {}
         self.high_completed_seqno = 0
@@ -117,17 +112,19 @@ class Durability:
         self._acknowledged: dict[str, int] = {}
         self._in_checkpoint: set[bytes] = set()
         self._checkpoint_seqno = vbucket.memory_start_seqno
-        self._checkpoint_since = now
         self.reload()
 
     def reload(self) -> None:
         """Find out from the history what is undecided: when the store was opened, and after a rollback.
 
-        A prepare is decided if its document was written since: nobody else could have.
+        A prepare is decided if its document was written since: nobody else could have. Up to the purge seqno all are,
+        because deletions are not purged beyond the first that is not (`purge_limit`).
         """
         log = self.vbucket.log
         known, self.undecided = self.undecided, {}
         self.high_completed_seqno = 0
+        self._commits = {seqno: prepared for seqno, prepared in self._commits.items() if seqno <= log.high_seqno}
+        self._in_checkpoint.clear()
         for frame in log.prepares():
             prepare = read_prepare(frame)
             meta = log.meta(prepare.key)
@@ -138,6 +135,11 @@ class Durability:
                 before = known.get(prepare.key)
                 client = before.client if before is not None and before.prepare.seqno == prepare.seqno else None
                 self.undecided[prepare.key] = Undecided(prepare, None, client)
+
+    @property
+    def purge_limit(self) -> int | None:
+        """Deletions may be purged up to here; None: without limit."""
+        return next(iter(self.undecided.values())).prepare.seqno - 1 if self.undecided else None
 
     # -------------------------------------------------------------------------------------- what a producer asks for
 
@@ -193,8 +195,8 @@ class Durability:
         is_deleted: bool = False,
     ) -> None:
         """Begin a durable write; the client is told the outcome, perhaps before this returns."""
-        if now - self._opened_checkpoint(now) >= CHECKPOINT_AGE_MAX_S or key in self._in_checkpoint:
-            self._close_checkpoint(now)
+        if key in self._prepared_in_checkpoint():
+            self._close_checkpoint()
         vbucket = self.vbucket
         seqno = vbucket.log.high_seqno + 1
         frame = encode_stored_prepare(
@@ -245,7 +247,7 @@ class Durability:
         for key, waiting in list(self.undecided.items()):
             if waiting.deadline is not None and waiting.deadline <= now:
                 del self.undecided[key]
-                self._close_checkpoint(now)
+                self._close_checkpoint()
                 self._abort(key, waiting.prepare.seqno, self.vbucket.log.high_seqno + 1)
                 self._tell_ambiguous(waiting)
 
@@ -322,16 +324,13 @@ class Durability:
 
     # --------------------------------------------------------------------------------------------------- checkpoints
 
-    def _opened_checkpoint(self, now: float) -> float:
-        """Since when the present checkpoint is there; one that others began counts from when it is first seen."""
+    def _prepared_in_checkpoint(self) -> set[bytes]:
+        """Whose prepares the present checkpoint holds; others may have begun it."""
         if self._checkpoint_seqno != self.vbucket.memory_start_seqno:
             self._checkpoint_seqno = self.vbucket.memory_start_seqno
-            self._checkpoint_since = now
             self._in_checkpoint.clear()
-        return self._checkpoint_since
+        return self._in_checkpoint
 
-    def _close_checkpoint(self, now: float) -> None:
+    def _close_checkpoint(self) -> None:
         self.vbucket.close_checkpoint()
-        self._checkpoint_seqno = self.vbucket.memory_start_seqno
-        self._checkpoint_since = now
-        self._in_checkpoint.clear()
+        self._prepared_in_checkpoint()

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from dcpstream.node.engine.durability import Durability
     from dcpstream.store import VBucketLog
 
+MAX_TRUSTED_CAS = (1 << 63) - 1
+"""A CAS is nanoseconds since 1970; one above this is no time, and the next one here would not be above it for long."""
+
 CAS_COUNTER_MASK = 0xFFFF
 """The low 16 bits of a CAS count writes within one tick of the clock."""
 
@@ -28,6 +31,9 @@ MEMORY_ITEMS = 10_000
 """Newest items of a vbucket that count as in memory: a stream that starts further back gets a disk snapshot first.
 The server's limit is in bytes of checkpoints; the number is about what its default holds."""
 
+
+CHECKPOINT_AGE_MAX_S = 5.0
+"""What is written while the present checkpoint is older begins the next one: the server's chk_period."""
 
 CHECKPOINTS_REMEMBERED = 32
 """Beginnings of checkpoints that are remembered: a stream that is further back gets several of them in one snapshot."""
@@ -54,7 +60,10 @@ class VBucket:
     """
 
     __slots__ = (
+        "_aging_since",
+        "_aging_start",
         "_checkpoints",
+        "_told_seqno",
         "durability",
         "evicted_seqno",
         "is_active",
@@ -80,6 +89,8 @@ class VBucket:
         self.evicted_seqno = log.high_seqno
         self.manifest: Manifest | None = None
         self._checkpoints: deque[int] = deque(maxlen=CHECKPOINTS_REMEMBERED)
+        self._told_seqno = log.high_seqno
+        self._aging_start, self._aging_since = 0, 0.0
         self.topology = ""
         self.received: SnapshotRange | None = None
         self.is_receiving_initial_snapshot = False
@@ -144,7 +155,8 @@ class VBucket:
         """CAS of the last item: after a restart the clock may be behind the one that gave it."""
         last = self.log.high_seqno
         block = self.log.read(last - 1, last, max_bytes=1)
-        return int(HEADER.unpack_from(block.data)[-1]) if block.count else 0
+        cas = int(HEADER.unpack_from(block.data)[-1]) if block.count else 0
+        return cas if cas <= MAX_TRUSTED_CAS else 0
 
     def set_state(self, state: VbucketState, random: Random, *, is_takeover: bool = False) -> None:
         """Change the role; becoming active other than by takeover begins a new branch."""
@@ -177,9 +189,28 @@ class VBucket:
         A server waits for the disk; here a producer reads both alike, and the line lies where it was drawn also if
         more is written before the next commit.
         """
-        start = self.memory_start_seqno = self.log.high_seqno + 1
+        self._begin_checkpoint(self.log.high_seqno + 1)
+
+    def _begin_checkpoint(self, start: int) -> None:
+        self.memory_start_seqno = start
         if not self._checkpoints or self._checkpoints[-1] < start:
             self._checkpoints.append(start)
+
+    def age_checkpoint(self, now: float) -> None:
+        """Begin a checkpoint with what was written since the last call, if the present one is old.
+
+        Called once in a turn that wrote something, before anybody is told; so no write looks at the clock.
+
+        Args:
+            now: monotonic seconds.
+        """
+        start, told = self.memory_start_seqno, self._told_seqno
+        self._told_seqno = self.log.high_seqno
+        if start != self._aging_start:
+            self._aging_start, self._aging_since = start, now
+        elif now - self._aging_since >= CHECKPOINT_AGE_MAX_S and start <= told < self._told_seqno and self.is_active:
+            self._begin_checkpoint(told + 1)
+            self._aging_start, self._aging_since = told + 1, now
 
     def checkpoint_at(self, seqno: int) -> int:
         """Where the checkpoint begins that `seqno` is in, as far as that is remembered."""

@@ -234,3 +234,44 @@ def test_an_old_checkpoint_is_followed_by_another():
     assert vbucket.memory_start_seqno == 3
     client.set("d", b"1")
     assert vbucket.memory_start_seqno == 3
+
+
+def test_an_undecided_document_does_not_expire():
+    engine, vbucket, client = node(b'[["a","b"]]')
+    client.set("k", b"old", expiration=10)
+    client.send(request())
+    pass_time(engine, 20)
+    other = Talker(engine, features=DURABLE)
+    assert other.get("k").status == Status.KEY_ENOENT
+    assert vbucket.high_seqno == 2
+    vbucket.durability.acknowledged("b", 2)
+    assert other.get("k").value == b"v"
+
+
+def test_deletions_are_not_purged_beyond_what_is_undecided():
+    engine, vbucket, client = node(b'[["a","b"]]')
+    client.set("first", b"v")
+    client.delete("first")
+    client.send(request())
+    other = Talker(engine, features=DURABLE)
+    other.set("second", b"v")
+    other.delete("second")
+    other.set("last", b"v")
+    admin = Talker(engine, user="@admin")
+    compact = struct.pack(">QQBBHI", 0, 0, 1, 0, 0, 0)
+    assert admin.call(Opcode.COMPACT_DB, extras=compact).status == 0
+    assert vbucket.purge_seqno == 2
+    vbucket.durability.acknowledged("b", 3)
+    assert admin.call(Opcode.COMPACT_DB, extras=compact).status == 0
+    assert vbucket.purge_seqno == 5
+
+
+def test_a_rollback_forgets_what_was_decided_since():
+    _, vbucket, client = node()
+    client.set("a", b"v")
+    client.send(request())
+    assert (vbucket.high_seqno, dict(vbucket.durability.commits)) == (3, {3: 2})
+    vbucket.log.rollback(2)
+    vbucket.durability.reload()
+    assert list(vbucket.durability.undecided) == [b"\0k"]
+    assert dict(vbucket.durability.commits) == {}

@@ -94,7 +94,7 @@ def touch(session: Session, frame: Frame) -> None:
     key = stored_key(session, frame) if vbucket is not None else None
     if vbucket is None or key is None:
         return
-    if vbucket.durability is not None and key in vbucket.durability.undecided:
+    if documents.is_undecided(vbucket, key):
         session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS)
         return
     engine = session.engine

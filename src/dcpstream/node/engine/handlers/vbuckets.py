@@ -211,7 +211,10 @@ def compact(session: Session, frame: Frame) -> None:
         return
     vbucket = _vbucket(session, frame)
     if vbucket is not None:
-        vbucket.log.purge(before_seqno or MAX_SEQNO, _END_OF_TIME if drop_deletes else before_time)
+        limit = before_seqno or MAX_SEQNO
+        if vbucket.durability is not None and vbucket.durability.purge_limit is not None:
+            limit = min(limit, vbucket.durability.purge_limit)
+        vbucket.log.purge(limit, _END_OF_TIME if drop_deletes else before_time)
         session.respond(frame)
 
 

@@ -80,15 +80,10 @@ def target(session: Session, frame: Frame) -> tuple[VBucket, bytes] | None:
     if not session.bucket.store.has_room:
         session.refuse(frame, Status.TMPFAIL, "Writes wait for the disk")
         return None
-    if is_undecided(vbucket, key):
+    if documents.is_undecided(vbucket, key):
         session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS)
         return None
     return vbucket, key
-
-
-def is_undecided(vbucket: VBucket, key: bytes) -> bool:
-    """Whether a durable write of the document is under way, so that nobody else may write it."""
-    return vbucket.durability is not None and key in vbucket.durability.undecided
 
 
 class _Durable(NamedTuple):
@@ -139,7 +134,7 @@ def put(
     if isinstance(durable, _Durable):
         assert session.bucket is not None, "the table asks for a bucket"
         session.wait_for_decision(frame, answer)
-        session.bucket.durability_of(vbucket, engine.now).prepare(
+        session.bucket.durability_of(vbucket).prepare(
             key,
             value,
             datatype=datatype,
