@@ -273,6 +273,11 @@ class DiskBucketStore(BucketStore):
 
     # ------------------------------------------------------------------------------------------------ reading, end
 
+    @property
+    def file_bytes(self) -> int:
+        """The size of all segments."""
+        return sum(segment.size for segment in self._segments.all()) if self._segments is not None else 0
+
     def read_pieces(self, pieces: list[Piece]) -> list[Buffer]:
         """The pieces, those that are in segment files read."""
         assert self._segments is not None

@@ -76,6 +76,9 @@ def _checkpoint(vbucket: VBucket) -> Items:
     yield "num_checkpoint_items", vbucket.high_seqno - vbucket.memory_start_seqno + 1
 
 
+_NO_HISTORY = 2**63 - 1
+"""The largest time a server can name: no older versions are kept."""
+
 _DCP_GROUPS = ("dcp", "dcpagg", "dcp-vbtakeover")
 """What is answered by those who know the DCP connections."""
 
@@ -100,6 +103,14 @@ def _totals(session: Session, bucket: Bucket) -> Items:
     yield "ep_dcp_count", len(bucket.dcp_sessions)
 
 
+def _diskinfo(bucket: Bucket) -> Items:
+    yield "ep_db_data_size", sum(vbucket.log.rows.end for vbucket in bucket.vbuckets if vbucket is not None)
+    yield "ep_db_file_size", bucket.store.file_bytes
+    yield "ep_db_history_file_size", 0
+    yield "ep_db_prepare_size", 0
+    yield "ep_db_history_start_timestamp", _NO_HISTORY
+
+
 def _items(session: Session, bucket: Bucket, frame: Frame) -> Items | int:
     """The answer to a group, or the status that refuses it."""
     group, _, argument = frame.key.decode(errors="replace").partition(" ")
@@ -109,6 +120,8 @@ def _items(session: Session, bucket: Bucket, frame: Frame) -> Items | int:
         return session.engine.dcp_stats(bucket, group, argument)
     if group in ("", "all"):
         return _totals(session, bucket)
+    if group == "diskinfo":
+        return _diskinfo(bucket)
     if group == "uuid":
         return iter((("uuid", bucket.uuid),))
     return Status.KEY_ENOENT
