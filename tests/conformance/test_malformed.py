@@ -90,7 +90,7 @@ def test_every_command_refuses_what_has_not_its_shape(opcode: int, command: Comm
         assert answer.datatype == 1
         assert json.loads(answer.value) == {"error": {"context": context}}, fields
         assert (answer.extras, answer.key, answer.cas) == (b"", b"", 0)
-    if command.has_cas:
+    if command.has_cas and opcode not in (Opcode.ADD, Opcode.ADDQ):  # there is none to compare with
         frames = peer.send(opcode, cas=1, **well_formed(command))
         assert not any(b"CAS must not" in frame.value for frame in frames)
     for bit in (1, 2, 4):
