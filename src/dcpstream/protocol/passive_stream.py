@@ -147,9 +147,9 @@ class ConsumerStream:
     @property
     def snapshot_type(self) -> str:
         """Where the snapshot under way comes from, as a server's stats say it."""
-        if self.announced is None or self.last_seqno >= self.announced.end_seqno:
-            return "none"
-        return "disk" if self._from_disk else "memory"
+        is_under_way = self.announced is not None and self.last_seqno < self.announced.end_seqno
+        origin = "disk" if self._from_disk else "memory"
+        return origin if is_under_way else "none"
 
     @property
     def has_prepares(self) -> bool:
