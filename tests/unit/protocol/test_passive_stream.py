@@ -10,6 +10,7 @@ from dcpstream.protocol.consumer_messages import Marker
 from dcpstream.protocol.passive_stream import TABLE, TRANSITIONS, ConsumerState, ConsumerStream, StreamEvent
 from dcpstream.protocol.replica import Change
 from dcpstream.wire import MarkerFlag, Opcode, Status, decode_frame, decode_message, encode_failover_log
+from tests.conformance.rules import rule
 from tests.unit.protocol.list_replica import LOG, ListReplicas, Source, replica
 
 
@@ -82,6 +83,7 @@ def in_state(state):
     return source
 
 
+@rule("CON-09", "CON-10")
 @pytest.mark.parametrize("event", StreamEvent)
 @pytest.mark.parametrize("state", ConsumerState)
 def test_over_the_wire_the_same(state, event):
