@@ -294,7 +294,11 @@ def test_a_disk_marker_without_high_completed_seqno_where_writes_are_durable(nod
     assert plain.marker(1, 3, 2) == []
     durable = Source(node, b"durable", **NAMED)
     durable.accept(2)
-    assert durable.marker(1, 3, 2, vbid=2) == []
+    assert durable.marker(1, 3, 1, vbid=2) == []
+    whole = struct.pack(">QQIQQ", 1, 4, 2, 4, 0)
+    assert durable.send(Opcode.DCP_SNAPSHOT_MARKER, 2, extras=b"\0", value=whole) == []
+    assert not durable.closed
+    assert durable.marker(1, 5, 2, vbid=2) == []
     assert durable.closed
 
 

@@ -294,12 +294,13 @@ class ConsumerStream:
 
         Only a snapshot from disk, where what was decided is left out, may bring one in the place of another.
         """
-        if not self._from_disk and self.is_living and self._replicas.prepare_of(self.view, change.key) is not None:
+        status = self.fits(change.seqno)
+        if status is not Status.SUCCESS or not self.is_living:
+            return status
+        if not self._from_disk and self._replicas.prepare_of(self.view, change.key) is not None:
             return Status.SYNC_WRITE_IN_PROGRESS
-        status = self.change(change)
-        if status is Status.SUCCESS and self.is_living:
-            self._prepared.append((change.seqno, level))
-        return status
+        self._prepared.append((change.seqno, level))
+        return self.change(change)
 
     def decide(self, decision: Decision) -> Status:
         """A prepare was committed or aborted."""
@@ -307,14 +308,13 @@ class ConsumerStream:
         if status is not Status.SUCCESS or not self.is_living:
             return status
         prepare = self._replicas.prepare_of(self.view, decision.key)
-        is_known = prepare is not None and prepare.seqno == decision.prepared_seqno
-        if not decision.is_abort:
-            if prepare is None or not is_known:
-                return Status.KEY_ENOENT
-            return self.change(commit_of(decision, prepare, self.vbid))
-        if not is_known and not self._from_disk:  # from disk a prepare that was aborted is left out
-            return Status.KEY_ENOENT
-        return self.change(abort_of(decision, self.vbid))
+        if prepare is not None and prepare.seqno != decision.prepared_seqno:
+            prepare = None
+        if decision.is_abort:
+            # From disk a prepare that was aborted is left out.
+            is_sound = prepare is not None or self._from_disk
+            return self.change(abort_of(decision, self.vbid)) if is_sound else Status.KEY_ENOENT
+        return Status.KEY_ENOENT if prepare is None else self.change(commit_of(decision, prepare, self.vbid))
 
     def acknowledged_prepare(self) -> int:
         """The seqno up to which prepares are to be acknowledged now, once; 0 if there is nothing new to say.

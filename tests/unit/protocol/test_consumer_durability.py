@@ -116,8 +116,27 @@ def test_decisions_without_their_prepare():
     v2(source, 1, 9)
     assert [frame.status for frame in commit(source, b"a", 1, 2)] == [Status.KEY_ENOENT]
     assert [frame.status for frame in abort(source, b"a", 1, 2)] == [Status.KEY_ENOENT]
+    prepare(source, b"a", 3)
+    assert [frame.status for frame in commit(source, b"a", 2, 4)] == [Status.KEY_ENOENT]
+    assert [frame.status for frame in abort(source, b"a", 2, 4)] == [Status.KEY_ENOENT]
+    assert source.replicas.vbuckets[1].high_seqno == 3
     v2(source, 1, 9, int(MarkerFlag.DISK))
-    assert abort(source, b"a", 1, 9) == []
+    assert [frame.status for frame in commit(source, b"b", 4, 8)] == [Status.KEY_ENOENT]
+    assert abort(source, b"b", 4, 8) == []
+    assert source.replicas.vbuckets[1].high_seqno == 8
+
+
+@rule("CON-09", "DUR-20")
+def test_a_second_prepare_of_a_document():
+    source = durable_source()
+    v2(source, 1, 9)
+    assert prepare(source, b"a", 1) == []
+    assert [frame.status for frame in prepare(source, b"a", 2)] == [Status.SYNC_WRITE_IN_PROGRESS]
+    assert [frame.status for frame in prepare(source, b"a", 1)] == [Status.ERANGE]
+    source.send(Opcode.DCP_CLOSE_STREAM, vbid=1)
+    assert prepare(source, b"a", 3) == []
+    assert decide(source, Opcode.DCP_COMMIT, b"a", 1, 4) == []
+    assert source.replicas.vbuckets[1].high_seqno == 1
 
 
 @pytest.mark.parametrize("fields", [{"level": 0}, {"level": 4}, {"cas": 0}, {"deleted": 2}, {"seqno": 0}, {"key": b""}])
