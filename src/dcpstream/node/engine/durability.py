@@ -100,13 +100,12 @@ class Durability:
 
     Attributes:
         undecided: key → its prepare that waits, in order of seqno.
-        high_completed_seqno: the last prepare that was committed or aborted.
     """
 
     def __init__(self, vbucket: VBucket, changed: Callable[[int], None]) -> None:
         self.vbucket = vbucket
         self.undecided: dict[bytes, Undecided] = {}
-        self.high_completed_seqno = 0
+        self._last_completed = 0
         self._changed = changed
         self._commits: dict[int, int] = {}
         self._acknowledged: dict[str, int] = {}
@@ -122,7 +121,7 @@ class Durability:
         """
         log = self.vbucket.log
         known, self.undecided = self.undecided, {}
-        self.high_completed_seqno = 0
+        self._last_completed = 0
         self._commits = {seqno: prepared for seqno, prepared in self._commits.items() if seqno <= log.high_seqno}
         self._in_checkpoint.clear()
         for frame in log.prepares():
@@ -130,7 +129,7 @@ class Durability:
             meta = log.meta(prepare.key)
             is_decided = prepare.is_abort or (meta is not None and meta.seqno > prepare.seqno)
             if is_decided or prepare.seqno <= log.purge_seqno:
-                self.high_completed_seqno = max(self.high_completed_seqno, prepare.prepared_seqno)
+                self._last_completed = max(self._last_completed, prepare.prepared_seqno)
             else:
                 before = known.get(prepare.key)
                 client = before.client if before is not None and before.prepare.seqno == prepare.seqno else None
@@ -142,6 +141,12 @@ class Durability:
         return next(iter(self.undecided.values())).prepare.seqno - 1 if self.undecided else None
 
     # -------------------------------------------------------------------------------------- what a producer asks for
+
+    @property
+    def high_completed_seqno(self) -> int:
+        """All prepares up to here are committed or aborted; one may be aborted before an older one is decided."""
+        limit = self.purge_limit
+        return self._last_completed if limit is None else min(self._last_completed, limit)
 
     @property
     def high_prepared_seqno(self) -> int:
@@ -314,7 +319,7 @@ class Durability:
 
     def _completed(self, key: bytes, prepared_seqno: int) -> None:
         self.undecided.pop(key, None)
-        self.high_completed_seqno = max(self.high_completed_seqno, prepared_seqno)
+        self._last_completed = max(self._last_completed, prepared_seqno)
         self._changed(self.vbucket.vbid)
 
     def _append_hidden(self, frame: bytes, key: bytes, seqno: int, datatype: int) -> None:
