@@ -8,7 +8,8 @@ markers where a snapshot came from. Here both come from one log, and `memory_sta
 a server show where it lies:
 - a new vbucket: 1 (its items go out as memory snapshots, also after they were persisted);
 - CREATE_CHECKPOINT, and every change of the vbucket's state: high_seqno + 1;
-- a restart: high_seqno + 1.
+- a restart: high_seqno + 1;
+- what is written when a checkpoint is five seconds old, a second prepare of a document, an abort: their seqno.
 A stream whose next seqno is below the line starts with one disk snapshot up to the high seqno; one that is at or above
 it gets memory snapshots. A stream that is already in memory stays there when the line moves over it, and its first
 snapshot behind the line carries the checkpoint flag.
