@@ -93,6 +93,9 @@ def test_every_command_refuses_what_has_not_its_shape(opcode: int, command: Comm
     if command.has_cas and opcode not in (Opcode.ADD, Opcode.ADDQ):  # there is none to compare with
         frames = peer.send(opcode, cas=1, **well_formed(command))
         assert not any(b"CAS must not" in frame.value for frame in frames)
+    if command.key is not Part.ABSENT and not command.is_document:
+        frames = peer.send(opcode, **{**well_formed(command), "key": b"k" * 250})
+        assert not any(b"Key length" in frame.value for frame in frames)
     for bit in (1, 2, 4):
         if bit & command.datatypes:
             frames = peer.send(opcode, datatype=bit, **well_formed(command))
@@ -221,6 +224,10 @@ def test_a_message_of_another_shape_is_kept_as_bytes_and_refused_if_asked(layout
         broken.append(Frame(*head(frame), frame.framing, frame.extras, b"k", frame.value))
     if layout.key is LayoutPart.REQUIRED:
         broken.append(Frame(*head(frame), frame.framing, frame.extras, b"", frame.value))
+    if layout.rest is LayoutPart.NONE:
+        broken.append(Frame(*head(frame), frame.framing, frame.extras, frame.key, frame.value + b"x"))
+    if layout.rest is LayoutPart.REQUIRED or layout.value_bytes:
+        broken.append(Frame(*head(frame), frame.framing, frame.extras, frame.key, frame.value[:-1]))
     for other in broken:
         raw = decode_message(other)
         assert type(raw).__name__.startswith("Raw")
@@ -358,3 +365,13 @@ def test_a_value_may_inflate_to_a_limit() -> None:
     assert snappy_uncompress(packed, 100) == b"v" * 100
     with pytest.raises(FieldError, match="100 bytes"):
         snappy_uncompress(packed, 99)
+
+
+@rule("HDR-18")
+@pytest.mark.parametrize("place", [17, 20, 23])
+def test_what_pads_a_request_is_zero(place: int) -> None:
+    node = Node()
+    extras = bytearray(24)
+    assert node.admin.call(Opcode.COMPACT_DB, vbid=1, extras=bytes(extras)).status == 0
+    extras[place] = 1
+    assert node.admin.call(Opcode.COMPACT_DB, vbid=1, extras=bytes(extras)).status == Status.EINVAL
