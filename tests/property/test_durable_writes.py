@@ -1,4 +1,4 @@
-"""Durable and plain writes in any order, with a copy that follows at its own pace, loses its connection, takes over.
+"""Durable and plain writes in any order, with a copy that follows at its own pace, loses its connection, crashes, takes over.
 
 Checked at the end: the node, a stream of documents, a stream with sync writes and the copy agree on every document, and
 no client was told success of a write that is not there.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import struct
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -37,13 +38,14 @@ class World:
     """A node, its copy and their clients."""
 
     seed: int
+    path: Path | None = None
     documents: dict[bytes, bytes | None] = field(default_factory=dict)
     successes: int = 0
     ambiguous: int = 0
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
-        self.old, self.new = Node(), Node()
+        self.old, self.new = Node(), Node(path=self.path)
         self.old.set_vbucket(1, ACTIVE, TOPOLOGY)
         self.new.set_vbucket(1, REPLICA)
         self.plain = self.old.connect()
@@ -64,6 +66,14 @@ class World:
         self.link.consumer.disconnect()
         self.link = self.join()
 
+    def crash(self) -> None:
+        """The copy loses what it has not flushed, or nothing."""
+        self.link.producer.disconnect()
+        if self.chance.random() < 0.5:
+            self.new.flush()
+        self.new.restart(clean=self.chance.random() < 0.5)
+        self.link = self.join()
+
     def step(self) -> None:
         """Something happens."""
         chance, key = self.chance, self.chance.choice(KEYS)
@@ -82,8 +92,10 @@ class World:
             self.old.advance(chance.choice((0.1, 3.0, 6.0)))
         elif kind < 0.97:
             self.old.vbucket(1).close_checkpoint()
-        else:
+        elif self.path is None or self.chance.random() < 0.5:
             self.cut()
+        else:
+            self.crash()
         self.hear()
 
     def write_plainly(self, key: bytes, value: bytes | None) -> None:
@@ -168,9 +180,10 @@ def documents_in(frames: list[Frame]) -> dict[bytes, bytes | None]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_everybody_agrees(seed: int) -> None:
-    world = World(seed)
+@pytest.mark.parametrize("on_disk", [False, True])
+@pytest.mark.parametrize("seed", range(10))
+def test_everybody_agrees(seed: int, on_disk: bool, tmp_path: Path) -> None:
+    world = World(seed, tmp_path if on_disk else None)
     live = world.old.producer(b"live", controls=((b"enable_sync_writes", b"true"),))
     live.stream(1)
     live.take()
