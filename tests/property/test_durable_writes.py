@@ -1,4 +1,4 @@
-"""Durable and plain writes in any order, with a copy that follows at its own pace, loses its connection, crashes, takes over.
+"""Durable and plain writes in any order; a copy follows at its own pace, loses its connection, crashes, takes over.
 
 Checked at the end: the node, a stream of documents, a stream with sync writes and the copy agree on every document, and
 no client was told success of a write that is not there.

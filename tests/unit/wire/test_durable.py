@@ -103,9 +103,7 @@ def test_exact_counters(collections: bool, no_value: bool) -> None:
         (
             encode_stored_mutation(key=b"\0a", by_seqno=1, nru=2, **row),
             encode_stored_mutation(key=b"\0b", by_seqno=2, nru=3, **row),
-            encode_stored_deletion(
-                vbid=1, key=b"\0c", by_seqno=3, rev_seqno=1, cas=9, delete_time=0x02020202
-            ),
+            encode_stored_deletion(vbid=1, key=b"\0c", by_seqno=3, rev_seqno=1, cas=9, delete_time=0x02020202),
         )
     )
     block = block_of(data)
