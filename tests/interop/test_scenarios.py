@@ -20,10 +20,11 @@ USERS = {
     "readonly": {"password": "password", "privileges": ["DcpProducer", "Read"]},
     "nodcp": {"password": "password", "privileges": ["Read", "Upsert", "Insert", "Delete"]},
 }
-# Scenarios in which nothing differs. The others need what this node does not do yet: being a DCP consumer, durable
-# writes, sub-documents, purging, making and removing buckets.
-QUICK = ["s01", "s03", "s04", "s05", "s06", "s07", "s08", "s10", "s15", "s17", "s26", "s28"]
-SLOW = ["s02", "s09", "s18", "s23"]
+SLOW = ["s02", "s09", "s13", "s18", "s19", "s20", "s23", "s25"]
+QUICK = [name[:3] for name in recorded.scenario_names() if name[:3] not in SLOW]
+# Steps in which our node answers otherwise; docs/reference/differences.md names each of these scenarios and says why.
+KNOWN_DIFFERENCES = {"s13": 1, "s19": 4, "s21": 1, "s22": 3, "s34": 1}
+DIFFERENCES_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "differences.md"
 TIMEOUT_S = 120
 
 
@@ -40,7 +41,12 @@ def test_scenario(prefix: str, tmp_path: Path) -> None:
     (verdict,) = json.loads(compared.stdout)
     different = [difference for difference in verdict["differences"] if not difference["allowed"]]
     assert verdict["steps"] > 0
-    assert not different, json.dumps(different[:3], indent=1)
+    assert len(different) <= KNOWN_DIFFERENCES.get(prefix, 0), json.dumps(different, indent=1)[:4000]
+
+
+@pytest.mark.parametrize("prefix", sorted(KNOWN_DIFFERENCES))
+def test_every_known_difference_is_explained(prefix: str) -> None:
+    assert f"`{prefix}`" in DIFFERENCES_PAGE.read_text(encoding="utf-8")
 
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
