@@ -82,6 +82,7 @@ def test_neither_key_nor_datatype(fields: dict[str, object]) -> None:
 def test_a_value_needs_collections() -> None:
     peer = Node().producer(features=WITHOUT_COLLECTIONS)
     assert answer(peer.stream(1, value=b'{"uid":"0"}'))[0] == Status.EINVAL
+    assert answer(peer.stream(99, value=b'{"uid":"0"}'))[0] == Status.EINVAL, "before the vbucket is looked for"
     assert answer(peer.stream(1))[0] == 0
 
 
@@ -412,6 +413,13 @@ class Client:
         while data := self.machine.data_to_send(1 << 20, 0.0):
             pieces += [bytes(piece) for piece in data]
         return read(frames_in(pieces))
+
+
+@rule("REQ-32")
+def test_a_takeover_needs_somebody_who_hands_over() -> None:
+    vbucket = ListVBucket()
+    vbucket.set(b"k")
+    assert Client(vbucket).request(flags=StreamFlag.TAKEOVER) == [("answer", Status.NOT_SUPPORTED)]
 
 
 @rule("REQ-33")
