@@ -177,7 +177,8 @@ def test_collections_or_a_scope() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        '{"collections":[]}', '{"collections":"8"}', '{"collections":[8]}', '{"collections":["0x8"]}', '{"collections":["g"]}',
+        '{"collections":[]}', '{"collections":"8"}', '{"collections":[8]}', '{"collections":["0x8"]}',
+        '{"collections":["g"]}',
         '{"collections":[""]}', '{"collections":{"8":1}}', '{"collections":["8",null]}',
         '{"collections":["123456789"]}',
         '{"scope":9}', '{"scope":"0x9"}', '{"scope":"s1"}', '{"scope":""}', '{"scope":["9"]}', '{"scope":null}',
