@@ -15,6 +15,7 @@ beginning. Other peers get theirs at the same moment: see their `received`, or `
 from __future__ import annotations
 
 import struct
+import weakref
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
@@ -102,6 +103,8 @@ class Node:
         self.store: BucketStore = (
             DiskBucketStore(self._path / "bucket", self._vbuckets) if self._path else MemoryBucketStore(self._vbuckets)
         )
+        # Nobody stops such a node; its files are closed, as after a crash, when it is not needed any more.
+        weakref.finalize(self, self.store.close, clean=False)
         self.bucket: Bucket = self.engine.add_bucket("default", self.store, storage="disk" if self._path else "memory")
         self._admin: Peer | None = None
 
