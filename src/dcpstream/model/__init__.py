@@ -7,15 +7,19 @@ from dcpstream.model.cluster import NodeAddress, VbucketMap, VbucketState, vbuck
 from dcpstream.model.collections import Collection, Manifest, Scope
 from dcpstream.model.history import MAX_FAILOVER_ENTRIES, FailoverEntry, FailoverLog
 from dcpstream.model.position import MAX_SEQNO, SnapshotRange, StreamOffset
+from dcpstream.model.settings import BucketSettings, ConflictResolution, Persist
 
 __all__ = [
     "MAX_FAILOVER_ENTRIES",
     "MAX_SEQNO",
+    "BucketSettings",
     "Collection",
+    "ConflictResolution",
     "FailoverEntry",
     "FailoverLog",
     "Manifest",
     "NodeAddress",
+    "Persist",
     "Scope",
     "SnapshotRange",
     "StreamOffset",

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from dcpstream.errors import ConfigError, DcpstreamError
-from dcpstream.model import NodeAddress
+from dcpstream.model import BucketSettings, NodeAddress
 from dcpstream.model.cluster import MAX_VBUCKETS
 from dcpstream.node.buckets import RunningBuckets
 from dcpstream.node.dcp import dcp_stats, handle_dcp
@@ -54,6 +54,7 @@ class Node:
         password: the administrator's password.
         users: more users, `{name: {"password": …, "privileges": [… | "all"]}}`.
         flush_interval_s: pause between commits to disk.
+        settings: of all buckets that are made, or by name; a bucket that is there on disk keeps its own.
 
     Attributes:
         port, mgmt_port: the ports it listens on, once started.
@@ -75,6 +76,7 @@ class Node:
         password: str = DEFAULT_PASSWORD,
         users: Mapping[str, Any] | None = None,
         flush_interval_s: float = DEFAULT_FLUSH_INTERVAL_S,
+        settings: BucketSettings | Mapping[str, BucketSettings] | None = None,
     ) -> None:
         if isinstance(buckets, str) or not buckets or not all(buckets):
             raise ConfigError("buckets", buckets, "a list of at least one name")
@@ -99,6 +101,7 @@ class Node:
         self.username = username
         self.password = password
         self._flush_interval_s = flush_interval_s
+        self._settings = settings if settings is not None else BucketSettings()
         self._users = Users(SystemRandom())
         self._users.add(username, password)
         if users is not None:
@@ -239,20 +242,25 @@ class Node:
         engine.started = engine.now
         with ExitStack() as opened:
             for name in self._bucket_names:
-                store = self._open_store(name, self._vbuckets)
+                store = self._open_store(name, self._vbuckets, self._settings_of(name))
                 opened.callback(store.close, clean=False)
                 engine.add_bucket(name, store, storage="disk" if store.is_durable else "memory")
             opened.pop_all()
         self.engine = engine
         return engine
 
-    def _open_store(self, name: str, vbuckets: int) -> BucketStore:
+    def _settings_of(self, name: str) -> BucketSettings:
+        if isinstance(self._settings, BucketSettings):
+            return self._settings
+        return self._settings.get(name) or BucketSettings()
+
+    def _open_store(self, name: str, vbuckets: int, settings: BucketSettings | None = None) -> BucketStore:
         check_bucket_name(name)
         if self._path is None:
-            return MemoryBucketStore(vbuckets)
+            return MemoryBucketStore(vbuckets, settings)
         from dcpstream.store import DiskBucketStore
 
-        return DiskBucketStore(self._path / name, vbuckets)
+        return DiskBucketStore(self._path / name, vbuckets, settings)
 
     def _discard(self, name: str) -> None:
         if self._path is not None:

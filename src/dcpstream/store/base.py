@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from dcpstream.errors import ConfigError
-from dcpstream.model import FailoverLog, Manifest, VbucketState
+from dcpstream.model import BucketSettings, FailoverLog, Manifest, VbucketState
 from dcpstream.store.bytelog import Buffer, Piece
 from dcpstream.store.vbucket import VBucketLog
 
@@ -39,7 +39,7 @@ class BucketStore(ABC):
 
     is_durable = False
 
-    def __init__(self, vbucket_count: int) -> None:
+    def __init__(self, vbucket_count: int, settings: BucketSettings | None = None) -> None:
         if not 1 <= vbucket_count <= MAX_VBUCKETS:
             raise ConfigError("vbuckets", vbucket_count, f"a number from 1 to {MAX_VBUCKETS}")
         self.vbucket_count = vbucket_count
@@ -49,6 +49,7 @@ class BucketStore(ABC):
         self.dirty: dict[int, VBucketLog] = {}
         self.pending_bytes = 0
         self._manifest = Manifest.DEFAULT
+        self._settings = settings or BucketSettings()
 
     @property
     def has_room(self) -> bool:
@@ -68,6 +69,15 @@ class BucketStore(ABC):
     @manifest.setter
     def manifest(self, manifest: Manifest) -> None:
         self._manifest = manifest
+
+    @property
+    def settings(self) -> BucketSettings:
+        """The bucket's settings; setting them is durable at once."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: BucketSettings) -> None:
+        self._settings = settings
 
     def create_vbucket(self, vbid: int, state: VbucketState, failover_log: FailoverLog) -> VBucketLog:
         """A new, empty vbucket in place of whatever was there.

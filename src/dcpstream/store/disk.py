@@ -21,7 +21,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from dcpstream.errors import StoreError
-from dcpstream.model import Manifest
+from dcpstream.model import BucketSettings, Manifest
 from dcpstream.runtime import FileSystem, SystemFileSystem
 from dcpstream.store.base import BucketStore
 from dcpstream.store.blocks import BLOCK_HEADER, Buffer, StoredKind, encode_block, encode_ends, split_rows
@@ -52,6 +52,7 @@ class DiskBucketStore(BucketStore):
     Args:
         path: the directory; one process at a time.
         vbucket_count: how many vbuckets the bucket has. A store that exists must have been made with this number.
+        settings: of a store that is made; one that exists keeps its own.
         file_system: where the segments and the lock are; the SQLite file is always the system's.
         segment_bytes: size at which a new segment file is begun.
 
@@ -71,11 +72,12 @@ class DiskBucketStore(BucketStore):
         self,
         path: str | Path,
         vbucket_count: int,
+        settings: BucketSettings | None = None,
         *,
         file_system: FileSystem | None = None,
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
-        super().__init__(vbucket_count)
+        super().__init__(vbucket_count, settings)
         self.path = Path(path)
         self._file_system = file_system or SystemFileSystem()
         self._commit_lock = Lock()
@@ -111,6 +113,7 @@ class DiskBucketStore(BucketStore):
             closed_at = (number, size)
         self.was_clean = made_for is None or closed_at is not None
         self._manifest = metadata.manifest()
+        self._settings = metadata.settings() or self._settings
         self._incarnations: dict[int, int] = {}
         for line in metadata.vbuckets():
             self._incarnations[line.vbid] = line.incarnation
@@ -130,7 +133,14 @@ class DiskBucketStore(BucketStore):
         if made_for is None:
             self._file_system.sync_directory(self.path.parent)
         # From here on a crash is a crash, also before the first commit.
-        metadata.put({"format": FORMAT, "vbucket_count": str(self.vbucket_count), "closed_at": ""})
+        metadata.put(
+            {
+                "format": FORMAT,
+                "vbucket_count": str(self.vbucket_count),
+                "closed_at": "",
+                "settings": json.dumps(self._settings.to_json()),
+            }
+        )
 
     # ------------------------------------------------------------------------------------------------------- commit
 
@@ -228,6 +238,17 @@ class DiskBucketStore(BucketStore):
         assert self._metadata is not None
         self._metadata.put({"manifest": json.dumps(manifest.to_json())})
         self._manifest = manifest
+
+    @property
+    def settings(self) -> BucketSettings:
+        """The bucket's settings."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: BucketSettings) -> None:
+        assert self._metadata is not None
+        self._metadata.put({"settings": json.dumps(settings.to_json())})
+        self._settings = settings
 
     def metadata_changed(self, vbucket: VBucketLog) -> None:
         """Write the vbucket's line, at once or at the end of the batch."""

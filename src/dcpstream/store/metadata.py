@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 
 from dcpstream.errors import StoreError
-from dcpstream.model import FailoverLog, Manifest, VbucketState
+from dcpstream.model import BucketSettings, FailoverLog, Manifest, VbucketState
 
 FILE_NAME = "meta.sqlite"
 BUSY_TIMEOUT_S = 5.0
@@ -140,6 +140,14 @@ class Metadata:
             return Manifest.DEFAULT if text is None else Manifest.from_json(json.loads(text))
         except ValueError as error:
             raise StoreError(f"{self._path} holds a manifest that cannot be read: {error}") from error
+
+    def settings(self) -> BucketSettings | None:
+        """The bucket's settings, None if there are none yet."""
+        text = self.get("settings")
+        try:
+            return None if text is None else BucketSettings.from_json(json.loads(text))
+        except ValueError as error:
+            raise StoreError(f"{self._path} holds settings that cannot be read: {error}") from error
 
     def close(self) -> None:
         """Close the file."""

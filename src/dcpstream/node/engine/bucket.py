@@ -10,7 +10,7 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from dcpstream.model import Collection, Manifest, VbucketState
+from dcpstream.model import BucketSettings, Collection, Manifest, VbucketState
 from dcpstream.node.engine import collections
 from dcpstream.node.engine.durability import Durability
 from dcpstream.node.engine.vbucket import VBucket, new_failover_log
@@ -62,7 +62,7 @@ class Bucket:
         self.sessions: set[Session] = set()
         self.is_warm = False
         self.is_persisting = True
-        self.compression = Compression.OFF
+        self.compression = Compression(store.settings.compression)
         self.durable: set[int] = set()
         self.waiters: deque[tuple[Session, int, int]] = deque()
         self.collections: dict[int, Collection] = {}
@@ -77,6 +77,11 @@ class Bucket:
     def manifest(self) -> Manifest:
         """The collections."""
         return self.store.manifest
+
+    @property
+    def settings(self) -> BucketSettings:
+        """What was set on the bucket when it was made, or since."""
+        return self.store.settings
 
     @property
     def compresses_values(self) -> bool:

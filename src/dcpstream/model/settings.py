@@ -1,0 +1,136 @@
+"""What can be set on a bucket when it is made, and what of it can be changed later.
+
+Names and limits follow the server's REST API (`POST /pools/default/buckets`), with what only this node has (`persist`,
+`purge_age_s` and `compact_at`) beside them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any, Self
+
+from dcpstream.errors import ConfigError
+
+MIB = 1024 * 1024
+
+MIN_RAM_QUOTA_BYTES = 100 * MIB
+"""The server's smallest bucket."""
+DEFAULT_RAM_QUOTA_BYTES = 2048 * MIB
+"""Room for some ten million documents' places in the index; memory is only taken for what is there."""
+DEFAULT_CACHE_BYTES = 64 * MIB
+"""Blocks read from segment files that are kept for the next read."""
+DEFAULT_PURGE_AGE_S = 3 * 24 * 3600
+"""How long a tombstone stays, the server's default: a client that was away for less loses no deletion."""
+MIN_PURGE_AGE_S = 0
+DEFAULT_COMPACT_AT = 0.4
+"""Share of the segment files that is superseded, above which they are compacted: files stay below twice what lives."""
+
+
+class Persist(Enum):
+    """When a write is answered, and what it then survives.
+
+    NONE: at once; it is made durable in the background, when so much waits that it is worth it, and at a clean stop.
+    GROUP: at once; a commit every few milliseconds makes all of them durable, and says so (OBSERVE_SEQNO, durability).
+    EVERY: only once it is durable; what comes in together becomes durable together.
+    """
+
+    NONE = "none"
+    GROUP = "group"
+    EVERY = "every"
+
+
+class ConflictResolution(Enum):
+    """Which of two versions of a document wins when one comes with its metadata from elsewhere."""
+
+    SEQNO = "seqno"
+    """The one that was changed more often."""
+    LWW = "lww"
+    """The one that was changed last, by CAS."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketSettings:
+    """A bucket's settings.
+
+    Attributes:
+        ram_quota_bytes: index, pending writes and cache together; beyond it writes are answered TMPFAIL.
+        cache_bytes: of that, at most this much for blocks read from files.
+        replicas: copies of each vbucket on other nodes, 0 to 3.
+        flush_enabled: whether the bucket may be emptied over HTTP.
+        compression: `compression_mode`: off, passive or active.
+        conflict_resolution: see `ConflictResolution`; cannot be changed.
+        max_ttl: longest life of a document, seconds; 0 without a limit.
+        durability_min_level: what every write gets at least: 0 none, 1 majority, 2 majority and persisted on the active
+            copy, 3 persisted by a majority.
+        persist: see `Persist`.
+        purge_age_s: tombstones older than this go when the store is compacted.
+        compact_at: share of superseded bytes above which the store compacts itself; 1 for never.
+        history_retention_s, history_retention_bytes: how long, and how much, of the superseded versions is kept for
+            change histories (both 0: none). If both are set, whichever is reached first ends it.
+        history_default: whether collections made without saying so keep their history.
+        expiry_pager_s: pause between looks for expired documents; 0 turns them off.
+    """
+
+    ram_quota_bytes: int = DEFAULT_RAM_QUOTA_BYTES
+    cache_bytes: int = DEFAULT_CACHE_BYTES
+    replicas: int = 0
+    flush_enabled: bool = False
+    compression: str = "off"
+    conflict_resolution: ConflictResolution = ConflictResolution.SEQNO
+    max_ttl: int = 0
+    durability_min_level: int = 0
+    persist: Persist = Persist.GROUP
+    purge_age_s: float = DEFAULT_PURGE_AGE_S
+    compact_at: float = DEFAULT_COMPACT_AT
+    history_retention_s: int = 0
+    history_retention_bytes: int = 0
+    history_default: bool = True
+    expiry_pager_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        _within("ram_quota_bytes", self.ram_quota_bytes, MIN_RAM_QUOTA_BYTES, 1 << 50)
+        _within("cache_bytes", self.cache_bytes, 0, self.ram_quota_bytes)
+        _within("replicas", self.replicas, 0, 3)
+        _within("max_ttl", self.max_ttl, 0, (1 << 31) - 1)
+        _within("durability_min_level", self.durability_min_level, 0, 3)
+        _within("purge_age_s", self.purge_age_s, MIN_PURGE_AGE_S, 60 * 24 * 3600)
+        _within("compact_at", self.compact_at, 0.05, 1)
+        _within("history_retention_s", self.history_retention_s, 0, 1 << 40)
+        _within("history_retention_bytes", self.history_retention_bytes, 0, 1 << 60)
+        _within("expiry_pager_s", self.expiry_pager_s, 0, 30 * 24 * 3600)
+        if self.compression not in ("off", "passive", "active"):
+            raise ConfigError("compression", self.compression, "off, passive or active")
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether superseded versions are kept for change histories."""
+        return bool(self.history_retention_s or self.history_retention_bytes)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is kept with the store: every field, enums by value."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """What `to_json` gave; fields that a newer version wrote are ignored, missing ones get their defaults.
+
+        Raises:
+            ConfigError: a value that cannot be.
+        """
+        known = {field.name for field in fields(cls)}
+        values = {name: value for name, value in data.items() if name in known}
+        for name, kind in (("persist", Persist), ("conflict_resolution", ConflictResolution)):
+            if name in values:
+                try:
+                    values[name] = kind(values[name])
+                except ValueError:
+                    allowed = ", ".join(item.value for item in kind)
+                    raise ConfigError(name, values[name], allowed) from None
+        return cls(**values)
+
+
+def _within(name: str, value: float, low: float, high: float) -> None:
+    if isinstance(value, bool) or not low <= value <= high:
+        raise ConfigError(name, value, f"a number from {low} to {high}")
