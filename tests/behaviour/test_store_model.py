@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dcpstream.model import SnapshotRange
-from dcpstream.store import BucketStore, DiskBucketStore, MemoryBucketStore, blocks, bytelog, recovery, rows
+from dcpstream.store import BucketStore, DiskBucketStore, MemoryBucketStore, blocks, bytelog, entering, rows
 from dcpstream.wire import frame_kinds
 from tests.behaviour.store_kit import LOG, ModelVbucket, fill, frame_of, key_of, put, read_all
 
@@ -167,9 +167,9 @@ def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """With numpy, and as on a machine without it; steps are made small so that every branch is met."""
     if request.param == "plain":
         monkeypatch.setattr(rows, "np", None)
-        monkeypatch.setattr(recovery, "np", None)
+        monkeypatch.setattr(entering, "np", None)
     monkeypatch.setattr(rows, "SELECT_ROWS", 5)
-    monkeypatch.setattr(recovery, "MIN_KEYS_OF_A_LENGTH", 1)
+    monkeypatch.setattr(entering, "MIN_KEYS_OF_A_LENGTH", 1)
     monkeypatch.setattr(bytelog, "CHUNK_BYTES", 400)
     monkeypatch.setattr(blocks, "MAX_BLOCK_BYTES", 300)
     return str(request.param)

@@ -1,18 +1,13 @@
 """Reading segment files back: every block is checked, a torn last commit is cut off, the index is rebuilt.
 
 Theory of operation: a segment is read whole. One loop goes from block header to block header and checks both
-checksums; what it found is then entered vbucket by vbucket in bulk, so that the cost per frame is little more than
-making its key and entering it in the dict. A rollback block first enters what stands before it. Blocks of vbuckets
-that were deleted, or of an earlier incarnation, are checked and left out.
+checksums; what it found is then entered in the index (`entering`). A rollback block first enters what stands before
+it. Blocks of vbuckets that were deleted, or of an earlier incarnation, are checked and left out.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any
+from collections.abc import Mapping
 from zlib import crc32
 
 from dcpstream.errors import CorruptLog, StoreError
@@ -28,40 +23,11 @@ from dcpstream.store.blocks import (
     read_block_header,
     was_committed_after,
 )
-from dcpstream.store.items import index_key, is_collection_end
-from dcpstream.store.rows import KIND_SHIFT, PREPARE, SYSTEM, collection_of, np
+from dcpstream.store.entering import Found, enter
 from dcpstream.store.segments import ADDRESS_SHIFT, Segment, Segments
 from dcpstream.store.vbucket import VBucketLog
-from dcpstream.wire.block import BlockKind, frame_kinds
-from dcpstream.wire.codes import Opcode
 
-MIN_KEYS_OF_A_LENGTH = 32
-"""With fewer keys of each length than this, slicing them one by one is cheaper."""
-
-_EXTRAS_AT = 24
 _FRAMES, _ROLLBACK = int(StoredKind.FRAMES), int(StoredKind.ROLLBACK)
-_NAMED = int(BlockKind.NAMED_COLLECTION)
-
-
-def _lookup(kinds: Iterable[BlockKind]) -> Any:
-    """u8[256] of kinds by the value of a header byte; nothing without numpy."""
-    return None if np is None else np.asarray([int(kind) for kind in kinds], dtype=np.uint8)
-
-
-_KINDS_OF_OPCODE = _lookup(frame_kinds(opcode, 0, b"\0") for opcode in range(256))
-_KINDS_OF_DATATYPE = _lookup(frame_kinds(Opcode.DCP_MUTATION, datatype, b"\0") for datatype in range(256))
-
-
-@dataclass(slots=True)
-class Found:
-    """Blocks of frames in one segment that are not entered yet: column by column, in file order."""
-
-    vbids: list[int] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
-    tables: list[int] = field(default_factory=list)
-    """Offset of the table of frame ends; the frames follow it."""
-    sizes: list[int] = field(default_factory=list)
-    """Bytes of the frames."""
 
 
 class Recovery:
@@ -137,11 +103,11 @@ class Recovery:
                 found.tables.append(body)
                 found.sizes.append(size - 4 * frames)
             else:
-                self._enter(segment, data, found)
+                enter(self._vbuckets, segment.number, data, found)
                 found = Found()
                 self._vbuckets[vbid].recovered(SnapshotRange(0, 0))
                 self._vbuckets[vbid].truncate(last_seqno)
-        self._enter(segment, data, found)
+        enter(self._vbuckets, segment.number, data, found)
 
     def _damaged(self, segment: Segment, data: bytes, offset: int, *, is_last: bool) -> None:
         """Cut a torn last commit off, or raise."""
@@ -162,125 +128,3 @@ class Recovery:
         expected = CHECKSUM.unpack_from(data, checked)[0]
         actual = crc32(memoryview(data)[offset:checked])
         raise CorruptLog(str(segment.path), offset, f"CRC-32 {expected:08x} ({where})", f"{actual:08x}", DAMAGE_HINT)
-
-    def _enter(self, segment: Segment, data: bytes, found: Found) -> None:
-        if not found.vbids:
-            return
-        if np is None:
-            self._enter_plain(segment, data, found)
-        else:
-            self._enter_numpy(segment, data, found)
-
-    def _enter_plain(self, segment: Segment, data: bytes, found: Found) -> None:
-        """Frame by frame."""
-        for vbid, count, table, size in zip(found.vbids, found.counts, found.tables, found.sizes, strict=True):
-            vbucket = self._vbuckets[vbid]
-            rows = vbucket.rows
-            base = table + 4 * count
-            vbucket.log.add_blocks([(rows.end, segment.number << ADDRESS_SHIFT | base)])
-            ends = [0, *(int.from_bytes(data[at : at + 4], "big") for at in range(table, base, 4))]
-            assert ends[-1] == size
-            for begin, end in pairwise(ends):
-                frame = data[base + begin : base + end]
-                key = index_key(frame)
-                kinds = int(frame_kinds(frame[1], frame[5], key))
-                seqno = int.from_bytes(frame[_EXTRAS_AT : _EXTRAS_AT + 8], "big")
-                rows.append(key, seqno, kinds, end - begin, collection_of(key))
-                if is_collection_end(frame):
-                    rows.end_collection(collection_of(key), len(rows.seqnos) - 1)
-
-    def _enter_numpy(self, segment: Segment, data: bytes, found: Found) -> None:
-        """All frames of the segment as columns, sorted by vbucket, then one bulk step per vbucket."""
-        vbids = np.asarray(found.vbids, dtype=np.uint16)
-        order = np.argsort(vbids, kind="stable")
-        vbids = vbids[order]
-        counts = np.asarray(found.counts, dtype=np.int64)[order]
-        tables = np.asarray(found.tables, dtype=np.int64)[order]
-        block_sizes = np.asarray(found.sizes, dtype=np.int64)[order]
-        bases = tables + 4 * counts
-        firsts = np.cumsum(counts) - counts  # of each block, its first row among all
-
-        octets = np.frombuffer(data, dtype=np.uint8)
-        words = _unaligned(data, ">u4")
-        total = int(counts.sum())
-        within = np.arange(total, dtype=np.int64) - np.repeat(firsts, counts)
-        ends = words[np.repeat(tables, counts) + 4 * within].astype(np.int64)
-        begins = np.empty_like(ends)
-        begins[1:] = ends[:-1]
-        begins[firsts] = 0
-        sizes = ends - begins
-        starts = begins + np.repeat(bases, counts)
-
-        opcodes = octets[starts + 1]
-        key_starts = starts + _EXTRAS_AT + octets[starts + 4]
-        key_stops = key_starts + _unaligned(data, ">u2")[starts + 2]
-        seqnos = _unaligned(data, ">u8")[starts + _EXTRAS_AT].astype(np.uint64)
-        kinds = _KINDS_OF_OPCODE[opcodes] | _KINDS_OF_DATATYPE[octets[starts + 5]]
-        in_default = octets[np.minimum(key_starts, len(octets) - 1)] == 0
-        kinds[~in_default & (opcodes != Opcode.DCP_SYSTEM_EVENT)] |= _NAMED
-        keys = _keys(data, key_starts, key_stops)
-        ends_of_collections: list[int] = []
-        for row in np.flatnonzero(kinds & (SYSTEM | PREPARE)).tolist():
-            event = data[int(starts[row]) : int(starts[row] + sizes[row])]
-            keys[row] = index_key(event)
-            if is_collection_end(event):
-                ends_of_collections.append(row)
-
-        # Of each vbucket: its blocks [b, next b), and through `firsts` its rows.
-        block_bounds = [0, *(np.flatnonzero(np.diff(vbids)) + 1).tolist(), len(vbids)]
-        addresses = bases + (segment.number << ADDRESS_SHIFT)
-        for block, next_block in pairwise(block_bounds):
-            first = int(firsts[block])
-            stop = int(firsts[next_block]) if next_block < len(firsts) else total
-            vbucket = self._vbuckets[int(vbids[block])]
-            rows, log = vbucket.rows, vbucket.log
-            positions = np.cumsum(sizes[first:stop]) + rows.end
-            block_ends = np.cumsum(block_sizes[block:next_block]) + rows.end
-            log.block_starts.frombytes((block_ends - block_sizes[block:next_block]).astype(np.uint64).tobytes())
-            log.block_addresses.frombytes(addresses[block:next_block].astype(np.uint64).tobytes())
-            of_rows = kinds[first:stop].astype(np.uint64)
-            tagged = (positions - sizes[first:stop]).astype(np.uint64) | of_rows << np.uint64(KIND_SHIFT)
-            own_keys = keys[first:stop]
-            before = len(rows.seqnos) - first
-            rows.seqnos.frombytes(seqnos[first:stop].tobytes())
-            rows.positions.frombytes(tagged.tobytes())
-            rows.end = int(positions[-1])
-            entered = first
-            for row in ends_of_collections[
-                bisect_left(ends_of_collections, first) : bisect_left(ends_of_collections, stop)
-            ]:
-                # What was there is superseded before what comes later.
-                rows.index_rows(keys[entered : row + 1])
-                rows.end_collection(collection_of(keys[row]), before + row)
-                entered = row + 1
-            rows.index_rows(own_keys if entered == first else keys[entered:stop])
-            if int(np.bitwise_or.reduce(of_rows)) & (_NAMED | SYSTEM | PREPARE):
-                for key, seqno in zip(own_keys, seqnos[first:stop].tolist(), strict=True):
-                    rows.collection_high[collection_of(key)] = seqno
-            else:
-                rows.collection_high[0] = rows.seqnos[-1]
-
-
-def _keys(data: bytes, starts: Any, stops: Any) -> list[bytes]:
-    """The bytes objects of [start, stop), for each pair.
-
-    Numpy makes those of one length at a time, as elements of an opaque type, at a quarter of what slices cost. Unlike
-    its byte strings, elements of that type keep zero bytes at their end.
-    """
-    lengths = stops - starts
-    occurring = np.flatnonzero(np.bincount(lengths)).tolist()
-    if len(starts) < MIN_KEYS_OF_A_LENGTH * len(occurring):
-        return [data[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
-    keys = np.full(len(starts), b"", dtype=object)
-    for length in occurring:
-        if length:
-            rows = np.flatnonzero(lengths == length)
-            keys[rows] = _unaligned(data, f"V{length}")[starts[rows]].tolist()
-    made: list[bytes] = keys.tolist()
-    return made
-
-
-def _unaligned(data: bytes, kind: str) -> Any:
-    """A view whose element n is the number that begins at byte n."""
-    width = np.dtype(kind).itemsize
-    return np.ndarray(shape=(max(len(data) - width + 1, 0),), dtype=kind, buffer=data, strides=(1,))

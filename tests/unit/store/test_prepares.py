@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dcpstream.model import FailoverLog, VbucketState
-from dcpstream.store import DiskBucketStore, MemoryBucketStore, recovery, rows
+from dcpstream.store import DiskBucketStore, MemoryBucketStore, entering, rows
 from dcpstream.wire import BlockKind, encode_stored_abort, encode_stored_mutation, encode_stored_prepare, read_prepare
 
 LOG = FailoverLog.of((0xA, 0))
@@ -68,7 +68,7 @@ def test_on_disk_and_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyP
         check(vbucket)
     if not has_numpy:
         monkeypatch.setattr(rows, "np", None)
-        monkeypatch.setattr(recovery, "np", None)
+        monkeypatch.setattr(entering, "np", None)
     with DiskBucketStore(tmp_path, 1) as store:
         check(store.vbuckets[0])
 

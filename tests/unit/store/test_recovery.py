@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dcpstream.errors import StoreError
-from dcpstream.store import DiskBucketStore, blocks, recovery, rows
+from dcpstream.store import DiskBucketStore, blocks, entering, rows
 from dcpstream.wire import BlockKind, SystemEvent, SystemEventId
 from tests.behaviour.store_kit import fill, key_of, put
 
@@ -54,21 +54,21 @@ def test_in_bulk_and_one_by_one_the_index_is_the_same(tmp_path: Path, monkeypatc
 
     in_bulk = index()
     with monkeypatch.context() as patch:
-        patch.setattr(recovery, "MIN_KEYS_OF_A_LENGTH", 1)
+        patch.setattr(entering, "MIN_KEYS_OF_A_LENGTH", 1)
         assert index() == in_bulk
     monkeypatch.setattr(rows, "np", None)
-    monkeypatch.setattr(recovery, "np", None)
+    monkeypatch.setattr(entering, "np", None)
     assert index() == in_bulk
 
 
 @pytest.mark.parametrize("least", [1, 1000])
 def test_keys_of_any_length_and_content_come_back(monkeypatch: pytest.MonkeyPatch, least: int) -> None:
     np = pytest.importorskip("numpy")
-    monkeypatch.setattr(recovery, "MIN_KEYS_OF_A_LENGTH", least)
+    monkeypatch.setattr(entering, "MIN_KEYS_OF_A_LENGTH", least)
     keys = [b"", b"\0", b"\0\0", b"a\0", b"ab", b"", b"\xff" * 246, b"\0" * 246]
     stops = np.cumsum([len(key) for key in keys])
     starts = np.concatenate(([0], stops[:-1]))
-    assert recovery._keys(b"".join(keys), starts, stops) == keys
+    assert entering._keys(b"".join(keys), starts, stops) == keys
 
 
 def test_a_later_kind_of_block_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
