@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from dcpstream.errors import ConfigError
+from dcpstream.model import BucketSettings
 from dcpstream.node.engine import Engine
 from dcpstream.node.flusher import Flusher
 from dcpstream.node.server import KvServer
@@ -27,7 +29,7 @@ class RunningBuckets:
         self,
         server: KvServer,
         engine: Engine,
-        open_store: Callable[[str, int], BucketStore],
+        open_store: Callable[[str, int, BucketSettings | None], BucketStore],
         discard: Callable[[str], None],
         flush_interval_s: float,
     ) -> None:
@@ -51,19 +53,28 @@ class RunningBuckets:
             self._flushers[name] = Flusher(self._server, self._engine, bucket, self._flush_interval_s)
             self._flushers[name].start()
 
-    def create(self, name: str, vbucket_count: int) -> None:
-        """Make a bucket without a vbucket.
+    def create(
+        self, name: str, vbucket_count: int, settings: BucketSettings | None = None, *, is_filled: bool = False
+    ) -> None:
+        """Make a bucket, without a vbucket or with all of them active.
 
         Raises:
-            DcpstreamError: the name or the number cannot be, or the store cannot be opened.
+            DcpstreamError: the name or the number cannot be, there is one of that name, or the store cannot be opened.
         """
-        store = self._open_store(name, vbucket_count)
+        if name in self._engine.buckets:
+            raise ConfigError("bucket", name, "a name that no bucket of this node has")
+        store = self._open_store(name, vbucket_count, settings)
         try:
-            self._engine.add_bucket(name, store, storage="disk" if store.is_durable else "memory", is_filled=False)
+            self._engine.add_bucket(name, store, storage="disk" if store.is_durable else "memory", is_filled=is_filled)
         except BaseException:
             store.close(clean=False)
             raise
         self._flush(name)
+
+    async def drop(self, name: str) -> None:
+        """As `delete`; returns when its files are gone."""
+        self.delete(name)
+        await asyncio.gather(*self._deletions)
 
     def delete(self, name: str) -> None:
         """Close a bucket's connections and forget all it held; files go when their flusher has stopped."""

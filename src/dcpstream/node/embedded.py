@@ -11,7 +11,7 @@ import re
 import shutil
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +38,8 @@ _BUCKET_NAME = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9_%.-]{0,99}")
 START_TIMEOUT_S = 60.0
 """Longest wait for the store to be opened; 1 M documents take about a second."""
 STOP_TIMEOUT_S = 30.0
+ORDER_TIMEOUT_S = 60.0
+"""Longest wait for a bucket to be made or deleted."""
 
 
 class Node:
@@ -113,6 +115,8 @@ class Node:
         self._is_ready = threading.Event()
         self._error: BaseException | None = None
         self.engine: Engine | None = None
+        self._server: KvServer | None = None
+        self._buckets: RunningBuckets | None = None
 
     # ------------------------------------------------------------------------------------------------- from outside
 
@@ -189,6 +193,59 @@ class Node:
         """Stop."""
         self.stop()
 
+    # ------------------------------------------------------------------------------------ buckets of a running node
+
+    def create_bucket(self, name: str, settings: BucketSettings | None = None, vbuckets: int | None = None) -> None:
+        """Make a bucket, with all its vbuckets, while the node runs. From any thread but the node's own.
+
+        Args:
+            name: of the bucket.
+            settings: those given to the node for that name if None.
+            vbuckets: as many as the node's other buckets have if None.
+
+        Raises:
+            ConfigError: the name cannot be or is taken, or there are too many buckets.
+            DcpstreamError: the node does not run. StoreError: the bucket's directory cannot be used.
+        """
+        count = self._vbuckets if vbuckets is None else vbuckets
+        if not 1 <= count <= MAX_VBUCKETS:
+            raise ConfigError("vbuckets", count, f"1 to {MAX_VBUCKETS}")
+        chosen = self._settings_of(name) if settings is None else settings
+
+        async def create(buckets: RunningBuckets) -> None:
+            buckets.create(name, count, chosen, is_filled=True)
+
+        self._order(create)
+
+    def drop_bucket(self, name: str) -> None:
+        """Delete a bucket and all it holds; its connections are closed. From any thread but the node's own.
+
+        Raises:
+            ConfigError: there is no such bucket. DcpstreamError: the node does not run.
+        """
+        if self.engine is None or name not in self.engine.buckets:
+            raise ConfigError("bucket", name, "a bucket of this node")
+
+        async def drop(buckets: RunningBuckets) -> None:
+            await buckets.drop(name)
+
+        self._order(drop)
+
+    def _order(self, what: Callable[[RunningBuckets], Coroutine[Any, Any, None]]) -> None:
+        """Have something done to the buckets, on the node's loop."""
+        loop, buckets, server = self._loop, self._buckets, self._server
+        if not self.is_running or loop is None or buckets is None or server is None:
+            raise DcpstreamError("the node does not run: start it first")
+
+        async def turn() -> None:
+            server.set_time()
+            try:
+                await what(buckets)
+            finally:
+                server.schedule_turn()
+
+        asyncio.run_coroutine_threadsafe(turn(), loop).result(ORDER_TIMEOUT_S)
+
     # --------------------------------------------------------------------------------------------------- its thread
 
     def _run(self) -> None:
@@ -216,6 +273,7 @@ class Node:
             server = KvServer(engine, SystemClock())
             management = Management(engine, server.schedule_turn)
             buckets = RunningBuckets(server, engine, self._open_store, self._discard, self._flush_interval_s)
+            self._server, self._buckets = server, buckets
             try:
                 await server.start(listeners[0])
                 await management.start(listeners[1])
