@@ -35,11 +35,13 @@ def vbucket_of_key(key: bytes, count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class NodeAddress:
-    """A node: host name or address, KV port, management port (0 if not known)."""
+    """A node: host name or address, and its ports: KV, management, and both over TLS (0 if there is none)."""
 
     host: str
     kv_port: int
     mgmt_port: int = 0
+    kv_tls_port: int = 0
+    mgmt_tls_port: int = 0
 
     def __str__(self) -> str:
         """As `host:port`, IPv6 in brackets."""
@@ -128,5 +130,6 @@ def _nodes(config: Mapping[str, Any], origin_host: str) -> tuple[NodeAddress, ..
     for entry in entries[:count]:
         host = str(entry.get("hostname") or origin_host).replace("$HOST", origin_host).strip("[]")
         services = entry["services"]
-        result.append(NodeAddress(host, int(services.get("kv", 0)), int(services.get("mgmt", 0))))
+        ports = (int(services.get(name, 0)) for name in ("kv", "mgmt", "kvSSL", "mgmtSSL"))
+        result.append(NodeAddress(host, *ports))
     return tuple(result)

@@ -64,7 +64,14 @@ class ClusterConfig:
 
     def _node_ext(self, index: int) -> dict[str, Any]:
         node = self.nodes[index]
-        entry: dict[str, Any] = {"services": {"kv": node.kv_port, "mgmt": node.mgmt_port}}
+        ports = {
+            "kv": node.kv_port,
+            "mgmt": node.mgmt_port,
+            "kvSSL": node.kv_tls_port,
+            "mgmtSSL": node.mgmt_tls_port,
+        }
+        always = ("kv", "mgmt")
+        entry: dict[str, Any] = {"services": {name: port for name, port in ports.items() if port or name in always}}
         if index == self.this_node:
             entry["thisNode"] = True
         if node.host:
