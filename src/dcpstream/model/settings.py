@@ -27,6 +27,11 @@ DEFAULT_COMPACT_AT = 0.4
 """Share of the segment files that is superseded, above which they are compacted: files stay below twice what lives."""
 
 
+EVICTION = ("valueOnly", "fullEviction")
+EPHEMERAL_EVICTION = ("noEviction", "nruEviction")
+STORAGE_BACKENDS = ("couchstore", "magma")
+
+
 class Persist(Enum):
     """When a write is answered, and what it then survives.
 
@@ -54,6 +59,11 @@ class BucketSettings:
     """A bucket's settings.
 
     Attributes:
+        is_ephemeral: kept in memory alone, also where the node has a directory; cannot be changed.
+        eviction: `evictionPolicy`: valueOnly or fullEviction, of an ephemeral bucket noEviction or nruEviction; empty
+            for the first of them. Remembered and without effect: values are always on disk, or always in memory.
+        storage_backend: `storageBackend`: couchstore or magma. Remembered for clients that ask, and without effect on
+            how things are stored.
         ram_quota_bytes: index, pending writes and cache together; beyond it writes are answered TMPFAIL.
         cache_bytes: of that, at most this much for blocks read from files.
         replicas: copies of each vbucket on other nodes, 0 to 3.
@@ -72,6 +82,9 @@ class BucketSettings:
         expiry_pager_s: pause between looks for expired documents; 0 turns them off.
     """
 
+    is_ephemeral: bool = False
+    eviction: str = ""
+    storage_backend: str = "couchstore"
     ram_quota_bytes: int = DEFAULT_RAM_QUOTA_BYTES
     cache_bytes: int = DEFAULT_CACHE_BYTES
     replicas: int = 0
@@ -99,6 +112,11 @@ class BucketSettings:
         _within("history_retention_s", self.history_retention_s, 0, 1 << 40)
         _within("history_retention_bytes", self.history_retention_bytes, 0, 1 << 60)
         _within("expiry_pager_s", self.expiry_pager_s, 0, 30 * 24 * 3600)
+        policies = EPHEMERAL_EVICTION if self.is_ephemeral else EVICTION
+        if self.eviction not in ("", *policies):
+            raise ConfigError("eviction", self.eviction, " or ".join(policies))
+        if self.storage_backend not in STORAGE_BACKENDS:
+            raise ConfigError("storage_backend", self.storage_backend, " or ".join(STORAGE_BACKENDS))
         if self.compression not in ("off", "passive", "active"):
             raise ConfigError("compression", self.compression, "off, passive or active")
 

@@ -23,6 +23,7 @@ from dcpstream.model.cluster import MAX_VBUCKETS
 from dcpstream.node.buckets import RunningBuckets
 from dcpstream.node.dcp import dcp_stats, handle_dcp
 from dcpstream.node.engine import ClusterConfig, Engine, Users, new_engine
+from dcpstream.node.engine.config import read_alternates
 from dcpstream.node.server import KvServer
 from dcpstream.runtime import SystemClock, SystemRandom
 from dcpstream.store import BucketStore, MemoryBucketStore
@@ -57,6 +58,9 @@ class Node:
         users: more users, `{name: {"password": …, "privileges": [… | "all"]}}`.
         flush_interval_s: pause between commits to disk.
         settings: of all buckets that are made, or by name; a bucket that is there on disk keeps its own.
+        alternate_addresses: how other networks reach the node, `{network: {"hostname": …, "kv": port, "mgmt": port}}`;
+            ports that are left out are the same there. Clients choose by the network `external`, or by the address that
+            they were given.
 
     Attributes:
         port, mgmt_port: the ports it listens on, once started.
@@ -79,6 +83,7 @@ class Node:
         users: Mapping[str, Any] | None = None,
         flush_interval_s: float = DEFAULT_FLUSH_INTERVAL_S,
         settings: BucketSettings | Mapping[str, BucketSettings] | None = None,
+        alternate_addresses: Mapping[str, Any] | None = None,
     ) -> None:
         if isinstance(buckets, str) or not buckets or not all(buckets):
             raise ConfigError("buckets", buckets, "a list of at least one name")
@@ -104,6 +109,7 @@ class Node:
         self.password = password
         self._flush_interval_s = flush_interval_s
         self._settings = settings if settings is not None else BucketSettings()
+        self._alternates = read_alternates(alternate_addresses)
         self._users = Users(SystemRandom())
         self._users.add(username, password)
         if users is not None:
@@ -292,7 +298,8 @@ class Node:
         clock, random = SystemClock(), SystemRandom()
         host = "" if is_loopback(self.host) or is_unspecified(self.host) else self.host
         node = NodeAddress(host, self.port, self.mgmt_port)
-        config = ClusterConfig([node], cluster_uuid=f"{random.getrandbits(128):032x}")
+        uuid = f"{random.getrandbits(128):032x}"
+        config = ClusterConfig([node], cluster_uuid=uuid, alternates=self._alternates)
         # Each start is an epoch of its own, so that clients take this configuration for newer than the last run's.
         config.epoch = clock.time_ns() // 1_000_000_000
         engine = new_engine(self._users, config, random, handle_dcp, dcp_stats)

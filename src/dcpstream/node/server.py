@@ -59,7 +59,8 @@ class KvProtocol(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=WRITE_LIMIT_BYTES)
         peer = transport.get_extra_info("peername")
         name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "client"
-        self.session = self.server.engine.new_session(name)
+        local = transport.get_extra_info("sockname")
+        self.session = self.server.engine.new_session(name, local[0] if isinstance(local, tuple) else "127.0.0.1")
         if self.session is None:
             logger.warning("%s: refused, too many connections", name)
             self._transport.abort()

@@ -48,6 +48,7 @@ class Bucket:
         waiters: sessions that wait for a seqno to be persisted: (session, vbid, seqno).
         collections: those of the manifest, by id.
         allows_out_of_order: whether streams may get snapshots without order that asked for them.
+        config_rev: revision of the cluster configuration when something of this bucket changed last.
     """
 
     def __init__(self, name: str, uuid: str, store: BucketStore, *, storage: str, random: Random) -> None:
@@ -67,6 +68,7 @@ class Bucket:
         self.waiters: deque[tuple[Session, int, int]] = deque()
         self.collections: dict[int, Collection] = {}
         self.allows_out_of_order = True
+        self.config_rev = 0
 
     @property
     def vbucket_count(self) -> int:
@@ -92,6 +94,38 @@ class Bucket:
     def is_short_of_memory(self) -> bool:
         """Whether nothing more should be read for streams: writes wait for the disk."""
         return not self.store.has_room
+
+    def change_settings(self, settings: BucketSettings) -> None:
+        """Go over to other settings, durably; they hold from now on.
+
+        Raises:
+            StoreError: they could not be made durable; nothing has changed.
+        """
+        before = self.settings
+        self.store.settings = settings
+        if settings.compression != before.compression:
+            self.compression = Compression(settings.compression)
+
+    def flush(self, now: float) -> None:
+        """Throw away every document: each vbucket is made anew with a history of its own, in the role that it had.
+
+        Streams out of it end. Collections stay. What the vbucket was told of its topology stays too.
+        """
+        with self.store.metadata_batch():
+            for vbid, vbucket in enumerate(self.vbuckets):
+                if vbucket is None:
+                    continue
+                state, topology = vbucket.state, vbucket.topology
+                self.durable.discard(vbid)
+                self.delete_vbucket(vbid, now)
+                self.tell_state_changed(vbid, now)  # it is gone now: whoever fills it from elsewhere stops
+                self._create(vbid, state).topology = topology
+        for vbucket in self.vbuckets:
+            if vbucket is not None:
+                self.catch_up(vbucket)
+        waiters, self.waiters = self.waiters, deque()
+        for session, _, _ in waiters:
+            session.persistence_reached(False)
 
     def set_manifest(self, manifest: Manifest) -> None:
         """Go over to another manifest: durably, and told in the history of every active vbucket."""
@@ -275,8 +309,19 @@ class Bucket:
                 waiters.append((session, vbid, seqno))
 
     def chains(self) -> list[list[int]]:
-        """The vbucket map of this one node: [0] where it is active, [-1] elsewhere."""
-        return [[0] if vbucket is not None and vbucket.is_active else [-1] for vbucket in self.vbuckets]
+        """The vbucket map of this one node, as long as the bucket is to have copies.
+
+        0 stands first where this node has the active copy, and second where it has a replica of a bucket with
+        replicas; who has the others is not known here.
+        """
+        replicas = self.settings.replicas
+        missing = [-1] * replicas
+        return [
+            [-1, 0, *missing[1:]]
+            if replicas and vbucket is not None and vbucket.state == VbucketState.REPLICA
+            else [0 if vbucket is not None and vbucket.is_active else -1, *missing]
+            for vbucket in self.vbuckets
+        ]
 
     def item_count(self) -> int:
         """Documents in active vbuckets."""

@@ -1,15 +1,22 @@
 """The cluster configuration: the JSON from which clients learn the nodes and who serves which vbucket.
 
-Every field that some client was found to need is there, and none that was found to break one: no `$HOST`, no
-`appTelemetryPath`. The hostname is left out unless it is told: clients then use the address they dialled.
+Every field that some client was found to need is there, and none that was found to break one (`appTelemetryPath`).
+Of a node without a name of its own (it listens on loopback, or on all addresses) `nodesExt` leaves the hostname out,
+which makes clients use the address they dialled; the fields of older clients that must name a host (`nodes`,
+`serverList`) get the address at which the asking connection reached the node.
+
+Versions: the pair (epoch, rev). Each start is an epoch. Revisions are counted for the node as a whole, so that they
+never repeat, but each bucket keeps the one of its own last change: what did not change is not told again.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
 
+from dcpstream.errors import ConfigError
 from dcpstream.model import NodeAddress
 
 IMPLEMENTATION_VERSION = "7.6.2-3721-enterprise"
@@ -18,6 +25,7 @@ streams, expiry opcode). It names the server release whose protocol this node fo
 
 BUCKET_CAPABILITIES = (
     "collections",
+    "durableWrite",
     "tombstonedUserXAttrs",
     "dcp",
     "dcp.IgnorePurgedTombstones",
@@ -29,33 +37,123 @@ BUCKET_CAPABILITIES = (
     "preserveExpiry",
     "couchapi",
 )
-"""What clients may use on a bucket; `couchapi` only keeps JVM clients from taking the bucket for an ephemeral one."""
+"""What clients may use on a bucket; `couchapi` only keeps JVM clients from taking the bucket for an ephemeral one, and
+is left out where it is one."""
+
+HOST_PLACEHOLDER = b"$HOST"
+"""Stands in the cached text for the address at which the asking connection reached the node."""
+MAX_ALTERNATE_NETWORKS = 16
+"""Networks from which one node is reached by other addresses: a handful at most."""
+MAX_HOST_LENGTH = 255
+"""Of a name in the DNS."""
+MAX_PORT = (1 << 16) - 1
+
+_PORTS = {"kv": "kv", "mgmt": "mgmt", "kvSSL": "kvSSL", "mgmtSSL": "mgmtSSL"}
+
+
+@dataclass(frozen=True, slots=True)
+class AlternateAddress:
+    """Where a node is reached from another network.
+
+    Attributes:
+        hostname: name or address there.
+        ports: service → port there (kv, mgmt, kvSSL, mgmtSSL); empty: the same as here.
+    """
+
+    hostname: str
+    ports: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, network: str, data: Any) -> Self:
+        """From `{"hostname": …, "kv": …, "mgmt": …}`.
+
+        Raises:
+            ConfigError: another shape; the message names the network.
+        """
+        option = f"alternate_addresses: {network}"
+        allowed = '{"hostname": "…", "kv": port, "mgmt": port, "kvSSL": port, "mgmtSSL": port}, ports may be left out'
+        if not isinstance(data, Mapping) or set(data) - {"hostname", *_PORTS}:
+            raise ConfigError(option, data, allowed)
+        hostname, ports = data.get("hostname"), {name: data[name] for name in _PORTS if name in data}
+        if not isinstance(hostname, str) or not _is_host(hostname):
+            raise ConfigError(option, hostname, "a name or an address")
+        for name, port in ports.items():
+            if not isinstance(port, int) or isinstance(port, bool) or not 0 < port <= MAX_PORT:
+                raise ConfigError(f"{option}: {name}", port, "a port from 1 to 65535")
+        return cls(hostname, ports)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in a configuration."""
+        return {"hostname": self.hostname} | ({"ports": dict(self.ports)} if self.ports else {})
+
+
+def read_alternates(data: Mapping[str, Any] | None) -> dict[str, AlternateAddress]:
+    """The alternate addresses of a node, `{network: {"hostname": …, "kv": …}}`.
+
+    Raises:
+        ConfigError: a network or an address that cannot be.
+    """
+    found = dict(data or {})
+    if len(found) > MAX_ALTERNATE_NETWORKS:
+        raise ConfigError("alternate_addresses", f"{len(found)} networks", f"at most {MAX_ALTERNATE_NETWORKS}")
+    for network in found:
+        if not network or network in ("default", "auto") or not network.isidentifier():
+            raise ConfigError(
+                "alternate_addresses", network, "the name of a network, like external; not default or auto"
+            )
+    return {network: AlternateAddress.from_json(network, entry) for network, entry in found.items()}
+
+
+def _is_host(text: str) -> bool:
+    allowed = all(char.isascii() and (char.isalnum() or char in "-._:") for char in text)
+    return 0 < len(text) <= MAX_HOST_LENGTH and allowed
 
 
 class ClusterConfig:
-    """The configuration of one node's cluster in its present version.
+    """The configuration of one node's cluster.
 
     Attributes:
-        epoch, rev: the version; clients take a configuration only if this pair grew.
+        epoch: first part of every version.
+        rev: the highest revision given so far.
+        node_rev: revision of the configuration without a bucket.
+        nodes: where they listen.
+        this_node: which of them this is.
+        alternates: other addresses of this node, by network.
     """
 
-    def __init__(self, nodes: Sequence[NodeAddress], this_node: int = 0, *, cluster_uuid: str = "") -> None:
+    def __init__(
+        self,
+        nodes: Sequence[NodeAddress],
+        this_node: int = 0,
+        *,
+        cluster_uuid: str = "",
+        cluster_name: str = "dcpstream",
+        alternates: Mapping[str, AlternateAddress] | None = None,
+    ) -> None:
         self.epoch = 1
         self.rev = 1
+        self.node_rev = 1
         self.nodes = list(nodes)
         self.this_node = this_node
         self.cluster_uuid = cluster_uuid
+        self.cluster_name = cluster_name
+        self.alternates = dict(alternates or {})
 
     @property
     def version(self) -> tuple[int, int]:
-        """(epoch, rev)."""
+        """(epoch, rev) of the newest change."""
         return self.epoch, self.rev
 
-    def _common(self) -> dict[str, Any]:
+    def next_rev(self) -> int:
+        """A revision above every other."""
+        self.rev += 1
+        return self.rev
+
+    def _common(self, rev: int) -> dict[str, Any]:
         return {
-            "rev": self.rev,
+            "rev": rev,
             "revEpoch": self.epoch,
-            "clusterName": "dcpstream",
+            "clusterName": self.cluster_name,
             "clusterUUID": self.cluster_uuid,
             "clusterCapabilitiesVer": [1, 0],
             "clusterCapabilities": {},
@@ -74,45 +172,67 @@ class ClusterConfig:
         entry: dict[str, Any] = {"services": {name: port for name, port in ports.items() if port or name in always}}
         if index == self.this_node:
             entry["thisNode"] = True
+            if self.alternates:
+                entry["alternateAddresses"] = {name: item.to_json() for name, item in self.alternates.items()}
         if node.host:
             entry["hostname"] = node.host
         return entry
 
     def for_node(self) -> dict[str, Any]:
         """The configuration without a bucket ("global")."""
-        return self._common()
+        return self._common(self.node_rev)
 
-    def for_bucket(self, name: str, uuid: str, chains: Sequence[Sequence[int]], manifest_uid: int) -> dict[str, Any]:
-        """The configuration of a bucket.
+    def for_bucket(
+        self,
+        name: str,
+        uuid: str,
+        chains: Sequence[Sequence[int]],
+        manifest_uid: int,
+        *,
+        rev: int | None = None,
+        is_ephemeral: bool = False,
+    ) -> dict[str, Any]:
+        """The configuration of a bucket; where a host must be named that is not known it says `$HOST`.
 
         Args:
             name: the bucket's name.
             uuid: the bucket's identity, changes when it is created anew.
             chains: per vbucket the indexes of its nodes, active first, -1 for none.
             manifest_uid: version of the collections manifest.
+            rev: revision of the bucket's last change; the newest of all if not told.
+            is_ephemeral: whether it is kept in memory alone.
         """
-        hosts = [NodeAddress(node.host or "127.0.0.1", node.kv_port) for node in self.nodes]
-        return self._common() | {
+        hosts = [in_url(node.host) if node.host else HOST_PLACEHOLDER.decode() for node in self.nodes]
+        left_out = "couchapi" if is_ephemeral else ""
+        return self._common(self.rev if rev is None else rev) | {
             "name": name,
             "uuid": uuid,
-            "bucketType": "membase",
+            "bucketType": "ephemeral" if is_ephemeral else "membase",
             "nodeLocator": "vbucket",
             "uri": f"/pools/default/buckets/{name}?bucket_uuid={uuid}",
             "streamingUri": f"/pools/default/bucketsStreaming/{name}?bucket_uuid={uuid}",
             "bucketCapabilitiesVer": "",
-            "bucketCapabilities": list(BUCKET_CAPABILITIES),
+            "bucketCapabilities": [item for item in BUCKET_CAPABILITIES if item != left_out],
             "collectionsManifestUid": f"{manifest_uid:x}",
             "nodes": [
-                {"hostname": f"{host.host}:{node.mgmt_port}", "ports": {"direct": node.kv_port}}
+                {"hostname": f"{host}:{node.mgmt_port}", "ports": {"direct": node.kv_port}}
                 for host, node in zip(hosts, self.nodes, strict=True)
             ],
             "vBucketServerMap": {
                 "hashAlgorithm": "CRC",
                 "numReplicas": max((len(chain) for chain in chains), default=1) - 1,
-                "serverList": [str(host) for host in hosts],
+                "serverList": [f"{host}:{node.kv_port}" for host, node in zip(hosts, self.nodes, strict=True)],
                 "vBucketMap": [list(chain) for chain in chains],
             },
         }
+
+
+def in_url(host: str) -> str:
+    """A host as it stands before a colon: IPv6 in brackets, and without the prefix of a mapped IPv4 address."""
+    mapped = host.lower().removeprefix("::ffff:")
+    if mapped.count(".") == 3 and ":" not in mapped:
+        return mapped
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def to_bytes(config: dict[str, Any]) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from dcpstream.errors import ConfigError
-from dcpstream.model import Manifest
+from dcpstream.model import BucketSettings, Manifest
 from dcpstream.node.engine import config as cluster_config
 from dcpstream.node.engine.bucket import Bucket
 from dcpstream.node.engine.commands import CommandTable
@@ -60,6 +60,7 @@ class Engine:
         ready: sessions that may have something to send.
         buffers: what history is copied to on its way out; the shell gives back what it has sent.
         bucket_host: who makes and deletes buckets on request; None: nobody.
+        config_listeners: called after every change of a configuration, and when a bucket comes or goes.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Engine:
         self.now = 0.0
         self.unix_ns = 0
         self.started = 0.0
+        self.config_listeners: set[Callable[[], None]] = set()
         self._config_cache: dict[str, tuple[tuple[int, int], bytes]] = {}
 
     @property
@@ -100,11 +102,14 @@ class Engine:
         self.now = now
         self.unix_ns = unix_ns
 
-    def add_bucket(self, name: str, store: BucketStore, *, storage: str, is_filled: bool = True) -> Bucket:
+    def add_bucket(
+        self, name: str, store: BucketStore, *, storage: str, is_filled: bool = True, uuid: str = ""
+    ) -> Bucket:
         """Open a bucket on a store.
 
         Args:
             is_filled: whether an empty store gets all its vbuckets, active; else it has none until SET_VBUCKET.
+            uuid: the identity of a bucket that was made before; a new one gets one by chance.
 
         Raises:
             ConfigError: there is one of that name, or there are too many.
@@ -113,9 +118,12 @@ class Engine:
             raise ConfigError("buckets", name, "each name once")
         if len(self.buckets) >= MAX_BUCKETS:
             raise ConfigError("buckets", f"{len(self.buckets) + 1} buckets", f"at most {MAX_BUCKETS}")
-        bucket = Bucket(name, f"{self.random.getrandbits(128):032x}", store, storage=storage, random=self.random)
+        uuid = uuid or f"{self.random.getrandbits(128):032x}"
+        bucket = Bucket(name, uuid, store, storage=storage, random=self.random)
         bucket.open(is_filled=is_filled)
+        bucket.config_rev = self.config.next_rev()
         self.buckets[name] = bucket
+        self._tell_listeners()
         return bucket
 
     def set_manifest(self, bucket: Bucket, manifest: Manifest) -> None:
@@ -125,7 +133,25 @@ class Engine:
             StoreError: it could not be made durable; nothing has changed.
         """
         bucket.set_manifest(manifest)
-        self.config.rev += 1
+        self.topology_changed(bucket)
+
+    def change_settings(self, bucket: Bucket, settings: BucketSettings) -> None:
+        """Give a bucket other settings.
+
+        Raises:
+            StoreError: they could not be made durable; nothing has changed.
+        """
+        bucket.change_settings(settings)
+        self.topology_changed(bucket)
+
+    def flush_bucket(self, bucket: Bucket) -> None:
+        """Empty a bucket: what its DCP streams have seen is gone, so they end and are rolled back when they resume.
+
+        Raises:
+            StoreError: it could not be made durable.
+        """
+        bucket.flush(self.now)
+        self.topology_changed(bucket)
 
     def remove_bucket(self, name: str) -> Bucket:
         """Take a bucket away: every connection that uses it is closed. Its store is the caller's to close."""
@@ -133,13 +159,19 @@ class Engine:
         self._config_cache.pop(name, None)
         for session in list(bucket.sessions):
             session.close(f"the bucket {name} was deleted")
+        self._tell_listeners()
         return bucket
 
-    def new_session(self, peer: str) -> Session | None:
-        """A session for a connection that was made; None if there are too many."""
+    def new_session(self, peer: str, local_host: str = "127.0.0.1") -> Session | None:
+        """A session for a connection that was made; None if there are too many.
+
+        Args:
+            peer: who is at the other end, for logs.
+            local_host: the address at which it reached the node.
+        """
         if len(self.sessions) >= MAX_CONNECTIONS:
             return None
-        session = Session(self, peer)
+        session = Session(self, peer, local_host)
         self.sessions.add(session)
         return session
 
@@ -171,22 +203,55 @@ class Engine:
             bucket.persisted(list(vbids))
 
     def topology_changed(self, bucket: Bucket) -> None:
-        """A vbucket came, went or changed its role: a newer configuration, pushed to those who asked for that."""
-        self.config.rev += 1
+        """A vbucket came, went or changed its role, or the bucket has other collections or settings.
+
+        That is a newer configuration, pushed to those who asked for that.
+        """
+        bucket.config_rev = self.config.next_rev()
         for session in bucket.sessions:
             session.push_config()
+        self._tell_listeners()
 
-    def config_json(self, bucket: Bucket | None) -> bytes:
-        """The cluster configuration that a client gets: of a bucket, or of the node alone."""
+    def node_changed(self) -> None:
+        """Where the node listens has changed: every configuration is a newer one."""
+        self.config.node_rev = self.config.next_rev()
+        for bucket in self.buckets.values():
+            self.topology_changed(bucket)
+        for session in self.sessions:
+            if session.bucket is None:
+                session.push_config()
+
+    def _tell_listeners(self) -> None:
+        for listener in list(self.config_listeners):
+            listener()
+
+    def config_version(self, bucket: Bucket | None) -> tuple[int, int]:
+        """(epoch, rev) of a bucket's configuration, or of the node's alone."""
+        return self.config.epoch, self.config.node_rev if bucket is None else bucket.config_rev
+
+    def config_json(self, bucket: Bucket | None, host: str = "127.0.0.1") -> bytes:
+        """The cluster configuration that a client gets: of a bucket, or of the node alone.
+
+        Args:
+            host: the address at which the client reached the node.
+        """
         key = "" if bucket is None else bucket.name
-        version = self.config.version
+        version = self.config_version(bucket)
         cached = self._config_cache.get(key)
         if cached is not None and cached[0] == version:
-            return cached[1]
-        if bucket is None:
-            content = self.config.for_node()
+            data = cached[1]
         else:
-            content = self.config.for_bucket(bucket.name, bucket.uuid, bucket.chains(), bucket.manifest.uid)
-        data = cluster_config.to_bytes(content)
-        self._config_cache[key] = version, data
-        return data
+            if bucket is None:
+                content = self.config.for_node()
+            else:
+                content = self.config.for_bucket(
+                    bucket.name,
+                    bucket.uuid,
+                    bucket.chains(),
+                    bucket.manifest.uid,
+                    rev=bucket.config_rev,
+                    is_ephemeral=bucket.settings.is_ephemeral,
+                )
+            data = cluster_config.to_bytes(content)
+            self._config_cache[key] = version, data
+        return data.replace(cluster_config.HOST_PLACEHOLDER, cluster_config.in_url(host).encode())

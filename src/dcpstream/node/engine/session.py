@@ -137,6 +137,7 @@ class Session:
 
     Args:
         peer: who is at the other end, for logs.
+        local_host: the address at which the client reached the node.
 
     Attributes:
         user: who logged in, or None.
@@ -145,11 +146,13 @@ class Session:
         dcp: the DCP side, or None before DCP_OPEN.
         needed: bytes that the next frame needs in all before `receive` can go on; 0 if not known.
         close_reason: set when the connection is to be closed; what waits in the output still goes out.
+        config_sent: version of the cluster configuration that the client was sent last, of its present bucket.
     """
 
-    def __init__(self, engine: Engine, peer: str) -> None:
+    def __init__(self, engine: Engine, peer: str, local_host: str = "127.0.0.1") -> None:
         self.engine = engine
         self.peer = peer
+        self.local_host = local_host
         self.agent = ""
         self.user: User | None = None
         self.bucket: Bucket | None = None
@@ -170,7 +173,7 @@ class Session:
         self.frame_infos: dict[int, bytes] = {}
         self._waiting: Frame | None = None
         self._waiting_value = b""
-        self._config_sent = (0, 0)
+        self.config_sent = (0, 0)
         self._max_frame_bytes = MAX_FRAME_BYTES_BEFORE_AUTH
         self.fast: dict[int, FastHandler] = {}
 
@@ -216,6 +219,8 @@ class Session:
         """Use a bucket from now on, or none."""
         if self.bucket is not None:
             self.bucket.sessions.discard(self)
+        if bucket is not self.bucket:
+            self.config_sent = (0, 0)
         self.bucket = bucket
         if bucket is not None:
             bucket.sessions.add(self)
@@ -245,28 +250,35 @@ class Session:
 
     def config_to_send(self) -> bytes:
         """The cluster configuration for a NOT_MY_VBUCKET answer; empty if the client has it and said so."""
-        version = self.engine.config.version
-        if Feature.DEDUPE_NOT_MY_VBUCKET in self.features:
-            if self._config_sent == version:
-                return b""
-            self._config_sent = version
-        return self.engine.config_json(self.bucket)
+        version = self.engine.config_version(self.bucket)
+        if Feature.DEDUPE_NOT_MY_VBUCKET in self.features and self.config_sent == version:
+            return b""
+        self.config_sent = version
+        return self.engine.config_json(self.bucket, self.local_host)
 
     def push_config(self) -> None:
-        """Send the cluster configuration unasked, or its version alone, to a client that negotiated that."""
+        """Send the cluster configuration unasked, or its version alone, to a client that negotiated that.
+
+        Not what the client was sent before, for whatever reason; a session without a bucket gets the node's.
+        """
         bucket = self.bucket
         is_full = Feature.CLUSTERMAP_NOTIFICATION in self.features
-        if bucket is None or not (is_full or Feature.CLUSTERMAP_NOTIFICATION_BRIEF in self.features):
+        if self.user is None or not (is_full or Feature.CLUSTERMAP_NOTIFICATION_BRIEF in self.features):
             return
         if self.out_bytes > MAX_OUTPUT_BYTES:
             return  # it does not read; when it does, it finds older ones, and asks or is told the next time
+        version = self.engine.config_version(bucket)
+        if self.config_sent == version:
+            return
+        if is_full:
+            self.config_sent = version
         request = Frame(
             Magic.SERVER_REQUEST,
             CLUSTERMAP_CHANGE,
             datatype=Datatype.JSON if is_full and self.is_json else 0,
-            extras=_VERSION_PAIR.pack(*self.engine.config.version),
-            key=bucket.name.encode(),
-            value=self.engine.config_json(bucket) if is_full else b"",
+            extras=_VERSION_PAIR.pack(*version),
+            key=b"" if bucket is None else bucket.name.encode(),
+            value=self.engine.config_json(bucket, self.local_host) if is_full else b"",
         )
         self.send(request.encode())
         self.engine.ready.add(self)

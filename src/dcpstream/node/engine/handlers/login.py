@@ -150,11 +150,12 @@ def list_buckets(session: Session, frame: Frame) -> None:
 
 def get_cluster_config(session: Session, frame: Frame) -> None:
     """GET_CLUSTER_CONFIG: of the selected bucket, or of the node; empty if the client has one that is as new."""
-    version = session.engine.config.version
+    version = session.engine.config_version(session.bucket)
     if frame.extras and _VERSION_PAIR.unpack(frame.extras) >= version:
         session.respond(frame)
         return
-    config = session.engine.config_json(session.bucket)
+    session.config_sent = version
+    config = session.engine.config_json(session.bucket, session.local_host)
     session.respond(frame, datatype=Datatype.JSON if session.is_json else 0, value=config)
 
 
