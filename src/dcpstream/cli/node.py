@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from dcpstream.errors import ConfigError
+from dcpstream.model import BucketSettings, Persist
 from dcpstream.node import Node
 from dcpstream.node.embedded import DEFAULT_FLUSH_INTERVAL_S, DEFAULT_PASSWORD, DEFAULT_USERNAME, ready_content
 
@@ -35,6 +36,22 @@ def read_users(path: Path) -> Any:
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise ConfigError("--users", str(path), f"a JSON file (it is not, at {where})") from None
+
+
+def read_settings(texts: tuple[str, ...], persist: str | None) -> BucketSettings:
+    """The settings of NAME=VALUE texts.
+
+    Raises:
+        ConfigError: no `=`, no such setting, or a value that cannot be.
+    """
+    found = {} if persist is None else {"persist": persist}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            allowed = ", ".join(f"{known}={value}" for known, value in BucketSettings().to_json().items())
+            raise ConfigError("--set", text, f"NAME=VALUE, of these (with their defaults): {allowed}")
+        found[name] = value
+    return BucketSettings.from_texts(found)
 
 
 def write_atomically(path: Path, content: str) -> None:
@@ -63,6 +80,19 @@ def write_atomically(path: Path, content: str) -> None:
 )
 @click.option("--flush-interval", default=DEFAULT_FLUSH_INTERVAL_S, show_default=True, help="Seconds between commits.")
 @click.option(
+    "--persist",
+    type=click.Choice([level.value for level in Persist]),
+    help="When a write is answered: at once and made durable lazily (none) or every few milliseconds (group, the "
+    "default), or only once it is durable (every).",
+)
+@click.option(
+    "--set",
+    "texts",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the buckets that are made, such as max_ttl=3600; may be repeated. --set help lists them.",
+)
+@click.option(
     "--ready-file", type=click.Path(path_type=Path), help="Written once the node serves: ports and pid, JSON."
 )
 @click.option("-v", "--verbose", count=True, help="Log more; twice for every connection.")
@@ -77,6 +107,8 @@ def node_command(
     users: Path | None,
     data: Path | None,
     flush_interval: float,
+    persist: str | None,
+    texts: tuple[str, ...],
     ready_file: Path | None,
     verbose: int,
 ) -> None:
@@ -105,6 +137,7 @@ def node_command(
         password=password,
         users=read_users(users) if users is not None else None,
         flush_interval_s=flush_interval,
+        settings=read_settings(texts, persist),
     )
     previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

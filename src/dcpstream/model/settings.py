@@ -6,6 +6,7 @@ Names and limits follow the server's REST API (`POST /pools/default/buckets`), w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, Self
@@ -120,6 +121,21 @@ class BucketSettings:
         if self.compression not in ("off", "passive", "active"):
             raise ConfigError("compression", self.compression, "off, passive or active")
 
+    @classmethod
+    def from_texts(cls, texts: Mapping[str, str]) -> Self:
+        """Settings by name and text, as a command line or a form gives them.
+
+        Raises:
+            ConfigError: no such setting, or a value that cannot be.
+        """
+        defaults = {field.name: field.default for field in fields(cls)}
+        values: dict[str, Any] = {}
+        for name, text in texts.items():
+            if name not in defaults:
+                raise ConfigError("setting", name, ", ".join(defaults))
+            values[name] = _parsed(name, text, defaults[name])
+        return cls.from_json(values)
+
     @property
     def keeps_history(self) -> bool:
         """Whether superseded versions are kept for change histories."""
@@ -147,6 +163,23 @@ class BucketSettings:
                     allowed = ", ".join(item.value for item in kind)
                     raise ConfigError(name, values[name], allowed) from None
         return cls(**values)
+
+
+_TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def _parsed(name: str, text: str, default: Any) -> Any:
+    """The text as a value of the default's kind."""
+    if isinstance(default, bool):
+        if text.lower() not in _TRUTHS:
+            raise ConfigError(name, text, "true or false")
+        return _TRUTHS[text.lower()]
+    if isinstance(default, (int, float)):
+        try:
+            return type(default)(text)
+        except ValueError:
+            raise ConfigError(name, text, "a number") from None
+    return text
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:

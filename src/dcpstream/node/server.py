@@ -124,7 +124,7 @@ class KvProtocol(asyncio.BufferedProtocol):
         if session is None or transport is None or transport.is_closing():
             return
         self.server.set_time()
-        while self._filled >= session.needed and not session.is_waiting and session.close_reason is None:
+        while self._filled >= session.needed and session.takes_requests:
             if not self._takes_answers(transport):
                 break
             data = bytes(self._view[: self._filled])
@@ -137,7 +137,7 @@ class KvProtocol(asyncio.BufferedProtocol):
                 self._write(session.take_output())
             if not used and session.out_bytes <= MAX_OUTPUT_BYTES:
                 break
-        self._set_reading(not session.is_waiting and self._takes_answers(transport))
+        self._set_reading(session.takes_requests and self._takes_answers(transport))
         if session.needed > len(self._buffer):
             self._grow()
         elif len(self._buffer) > READ_BYTES >= max(self._filled, session.needed):
@@ -181,6 +181,8 @@ class KvProtocol(asyncio.BufferedProtocol):
             return
         if self._lent:
             self._give_back(transport)
+        if session.held:
+            self._write(session.take_output())
         if session.is_ready_to_read_on and not self._is_reading:
             self._process()
         for _ in range(PULLS_PER_TURN):
@@ -198,7 +200,8 @@ class KvProtocol(asyncio.BufferedProtocol):
             self.server.engine.ready.add(session)
             self.server.schedule_turn()
         if session.close_reason is not None:
-            self._close()
+            if not session.held:
+                self._close()
         elif session.dcp is not None:
             self._schedule_timeout()
 

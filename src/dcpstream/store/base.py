@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from dcpstream.errors import ConfigError
-from dcpstream.model import BucketSettings, FailoverLog, Manifest, VbucketState
+from dcpstream.model import BucketSettings, FailoverLog, Manifest, Persist, VbucketState
 from dcpstream.store.bytelog import Buffer, Piece
 from dcpstream.store.vbucket import VBucketLog
 
@@ -35,6 +35,7 @@ class BucketStore(ABC):
         lock: guards rows and buffers of all vbuckets; held for some microseconds per vbucket that a commit takes.
         dirty: vbuckets with rows that are not committed.
         pending_bytes: the size of those rows.
+        is_failing: whether the last commit failed.
     """
 
     is_durable = False
@@ -48,13 +49,40 @@ class BucketStore(ABC):
         self.lock = Lock()
         self.dirty: dict[int, VBucketLog] = {}
         self.pending_bytes = 0
+        self.is_failing = False
+        self._is_over_quota = False
+        self._pending_limit = MAX_PENDING_BYTES
         self._manifest = Manifest.DEFAULT
         self._settings = settings or BucketSettings()
 
     @property
     def has_room(self) -> bool:
-        """Whether the flusher keeps up; if not, writers should be told to try again."""
-        return self.pending_bytes < MAX_PENDING_BYTES
+        """Whether more may be written; if not, writers should be told to try again. `why_full` tells why."""
+        return self.pending_bytes < self._pending_limit
+
+    @property
+    def why_full(self) -> str:
+        """Why nothing more may be written, for people."""
+        if self._is_over_quota:
+            return f"The bucket's memory quota of {self.settings.ram_quota_bytes} bytes is used up"
+        if not self._pending_limit:
+            return "The last commit failed: the disk is full or broken"
+        return "Writes wait for the disk"
+
+    def set_over_quota(self, is_over: bool) -> None:
+        """Tell whether the bucket takes more memory than it may; then nothing more is written until told otherwise."""
+        self._is_over_quota = is_over
+        self._limit()
+
+    def note_commit(self, *, has_failed: bool) -> None:
+        """Tell how the last commit went."""
+        self.is_failing = has_failed
+        self._limit()
+
+    def _limit(self) -> None:
+        """With `persist=every` a write that cannot be made durable is not taken; else it may wait in memory."""
+        is_refused = self._is_over_quota or (self.is_failing and self._settings.persist is Persist.EVERY)
+        self._pending_limit = 0 if is_refused else MAX_PENDING_BYTES
 
     @property
     def file_bytes(self) -> int:

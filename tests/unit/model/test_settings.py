@@ -29,6 +29,17 @@ def test_an_unknown_choice_is_refused_with_those_there_are():
         BucketSettings.from_json({"persist": "sometimes"})
 
 
+def test_settings_are_read_from_texts():
+    made = BucketSettings.from_texts({"persist": "none", "max_ttl": "60", "flush_enabled": "true", "compact_at": "0.5"})
+    assert made == BucketSettings(persist=Persist.NONE, max_ttl=60, flush_enabled=True, compact_at=0.5)
+
+
+@pytest.mark.parametrize(("name", "text"), [("colour", "red"), ("max_ttl", "long"), ("flush_enabled", "perhaps")])
+def test_texts_that_cannot_be_are_refused_with_the_name(name, text):
+    with pytest.raises(ConfigError, match=name):
+        BucketSettings.from_texts({name: text})
+
+
 def test_a_store_keeps_the_settings_it_was_made_with(tmp_path):
     made = BucketSettings(replicas=1)
     DiskBucketStore(tmp_path, 1, made).close()

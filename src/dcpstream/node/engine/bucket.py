@@ -7,10 +7,11 @@ and turn, not once per write.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from dcpstream.model import BucketSettings, Collection, Manifest, VbucketState
+from dcpstream.model import BucketSettings, Collection, Manifest, Persist, VbucketState
 from dcpstream.node.engine import collections
 from dcpstream.node.engine.durability import Durability
 from dcpstream.node.engine.vbucket import VBucket, new_failover_log
@@ -33,6 +34,10 @@ class Compression(Enum):
     ACTIVE = "active"
 
 
+def _no_hurry() -> None:
+    """Nobody commits."""
+
+
 class Bucket:
     """A bucket: vbuckets on a store, and the sessions that use them.
 
@@ -45,6 +50,9 @@ class Bucket:
         is_persisting: False between STOP_PERSISTENCE and START_PERSISTENCE.
         compression: OFF inflates what comes, PASSIVE keeps it as it came, ACTIVE also sends the rest compressed.
         durable: vbuckets with durable writes.
+        commits_begun, commits_done: numbers of the last commit that began, and of the last that is through.
+        holding: sessions with answers that wait for a commit.
+        hurry: asks for a commit at once; whoever commits sets it.
         waiters: sessions that wait for a seqno to be persisted: (session, vbid, seqno).
         collections: those of the manifest, by id.
         allows_out_of_order: whether streams may get snapshots without order that asked for them.
@@ -65,6 +73,10 @@ class Bucket:
         self.is_persisting = True
         self.compression = Compression(store.settings.compression)
         self.durable: set[int] = set()
+        self.commits_begun = 0
+        self.commits_done = 0
+        self.holding: set[Session] = set()
+        self.hurry: Callable[[], None] = _no_hurry
         self.waiters: deque[tuple[Session, int, int]] = deque()
         self.collections: dict[int, Collection] = {}
         self.allows_out_of_order = True
@@ -89,6 +101,11 @@ class Bucket:
     def compresses_values(self) -> bool:
         """Whether values go out compressed to those who understand it, also if they came without."""
         return self.compression is Compression.ACTIVE
+
+    @property
+    def answers_when_durable(self) -> bool:
+        """Whether writes are answered only once they are durable."""
+        return self.store.is_durable and self.store.settings.persist is Persist.EVERY
 
     @property
     def is_short_of_memory(self) -> bool:
@@ -281,11 +298,35 @@ class Bucket:
                     dcp.vbucket_changed(vbid, now)
                 session.engine.ready.add(session)
 
+    def hold(self, session: Session) -> None:
+        """A session has answers that wait for a commit."""
+        self.holding.add(session)
+        self.hurry()
+
+    def begin_commit(self) -> int:
+        """A commit begins, of everything written so far; returns its number."""
+        self.commits_begun += 1
+        return self.commits_begun
+
+    def end_commit(self, number: int) -> None:
+        """A commit is through: answers that waited for it go out."""
+        self.commits_done = number
+        holding, self.holding = self.holding, set()
+        for session in holding:
+            session.engine.ready.add(session)
+
+    def fail_commit(self, reason: str) -> None:
+        """A commit failed: who waits for it cannot be told that it succeeded, nor that nothing was written."""
+        holding, self.holding = self.holding, set()
+        for session in holding:
+            session.drop_held(reason)
+
     def wait_for_persistence(self, session: Session, vbid: int, seqno: int) -> bool:
         """Tell the session when the seqno is persisted; False if too many wait already."""
         if len(self.waiters) >= MAX_PERSISTENCE_WAITERS:
             return False
         self.waiters.append((session, vbid, seqno))
+        self.hurry()
         return True
 
     def persisted(self, vbids: list[int]) -> None:

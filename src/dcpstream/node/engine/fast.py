@@ -134,6 +134,7 @@ def fast_set(
     )  # fmt: skip
     log.append(head + key + value, key, seqno)
     bucket.dirty.add(vbid)
+    session.has_written = True
     if session.has_tokens:
         answer = _pack_token(_RESPONSE, _SET, 0, 16, 0, 0, 16, opaque, new_cas, vbucket.vbuuid, seqno)
     else:

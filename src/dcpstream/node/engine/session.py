@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dcpstream.node.engine.bulk import BULK_BYTES, bulk_set
 from dcpstream.node.engine.commands import fault, frame_infos
+from dcpstream.node.engine.held import HeldAnswers
 from dcpstream.protocol.sasl import ServerLogin
 from dcpstream.wire import (
     HEADER,
@@ -144,6 +145,8 @@ class Session:
         bucket: the selected bucket, or None.
         features: HELLO features that were granted.
         dcp: the DCP side, or None before DCP_OPEN.
+        has_written: whether the output that waits tells of a write.
+        held: answers that wait until what they tell of is durable.
         needed: bytes that the next frame needs in all before `receive` can go on; 0 if not known.
         close_reason: set when the connection is to be closed; what waits in the output still goes out.
         config_sent: version of the cluster configuration that the client was sent last, of its present bucket.
@@ -170,6 +173,8 @@ class Session:
         )
         self.out: list[bytes] = []
         self.out_bytes = 0
+        self.has_written = False
+        self.held = HeldAnswers()
         self.frame_infos: dict[int, bytes] = {}
         self._waiting: Frame | None = None
         self._waiting_value = b""
@@ -188,6 +193,11 @@ class Session:
     def is_waiting(self) -> bool:
         """Whether requests stay unread until something is persisted."""
         return self._waiting is not None
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether a further request may be answered: none is waited for, and not too much waits for the disk."""
+        return self._waiting is None and self.close_reason is None and self.held.size <= MAX_OUTPUT_BYTES
 
     @property
     def is_ready_to_read_on(self) -> bool:
@@ -247,6 +257,7 @@ class Session:
         """A vbucket of the selected bucket may have new items: DCP connections are told at the turn's end."""
         assert self.bucket is not None, "only a bucket's vbuckets change"
         self.bucket.dirty.add(vbucket.vbid)
+        self.has_written = True
 
     def config_to_send(self) -> bytes:
         """The cluster configuration for a NOT_MY_VBUCKET answer; empty if the client has it and said so."""
@@ -440,6 +451,7 @@ class Session:
         if status:
             self.refuse(frame, status)
             return
+        self.has_written = True
         extras = _TOKEN.pack(vbuuid, seqno) if self.has_tokens else b""
         self.respond(frame, cas=cas, extras=extras, value=self._waiting_value)
 
@@ -509,12 +521,33 @@ class Session:
         self.respond(frame, status, datatype=Datatype.JSON if self.is_json else 0, value=value)
 
     def take_output(self) -> list[bytes]:
-        """The answers that wait."""
+        """The answers that can go out."""
         out: list[bytes] = self.out
         if out:
             self.out = []
             self.out_bytes = 0
+        if self.held or (self.has_written and self.bucket is not None and self.bucket.answers_when_durable):
+            return self._hold(out)
         return out
+
+    def _hold(self, out: list[bytes]) -> list[bytes]:
+        """Keep answers until what they tell of is durable, and those behind them; returns what is."""
+        bucket = self.bucket
+        self.has_written = False
+        if out and bucket is not None:
+            self.held.hold(bucket, out)
+        released = self.held.release()
+        self.out_bytes = self.held.size
+        if self.held and bucket is not None:
+            bucket.hold(self)
+        return released
+
+    def drop_held(self, reason: str) -> None:
+        """What the held answers tell of could not be made durable: nobody is told that it was."""
+        self.held.drop()
+        self.out.clear()
+        self.out_bytes = 0
+        self.close(reason)
 
     def data_to_send(self, max_bytes: int) -> list[bytes]:
         """What can be sent now: answers first, then DCP up to about `max_bytes`."""
@@ -540,8 +573,10 @@ class Session:
         self.engine.sessions.discard(self)
         self.engine.ready.discard(self)
         bucket = self.bucket
+        self.held.drop()
         if bucket is not None:
             bucket.sessions.discard(self)
+            bucket.holding.discard(self)
             if self.dcp is not None and bucket.dcp_sessions.get(self.dcp.name) is self:
                 del bucket.dcp_sessions[self.dcp.name]
         closed = getattr(self.dcp, "closed", None)

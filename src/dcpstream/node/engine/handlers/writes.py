@@ -78,7 +78,7 @@ def target(session: Session, frame: Frame) -> tuple[VBucket, bytes] | None:
         session.refuse(frame, Status.TMPFAIL, "The vbucket is being handed over to another node")
         return None
     if not session.bucket.store.has_room:
-        session.refuse(frame, Status.TMPFAIL, "Writes wait for the disk")
+        session.refuse(frame, Status.TMPFAIL, session.bucket.store.why_full)
         return None
     if documents.is_undecided(vbucket, key):
         session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS)
