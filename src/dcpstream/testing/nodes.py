@@ -1,0 +1,174 @@
+"""Nodes and buckets that live as long as a test, or as a group of tests: what the pytest fixtures are made of."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import itertools
+import json
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from dcpstream.errors import ConfigError, DcpstreamError
+from dcpstream.model import BucketSettings
+from dcpstream.node import Node
+
+DEFAULT_VBUCKETS = 64
+"""Enough that clients spread their keys, few enough that a bucket is made in less than a millisecond."""
+REQUEST_TIMEOUT_S = 10.0
+_OK = range(200, 300)
+
+
+@dataclass(frozen=True, slots=True)
+class FreshBucket:
+    """An empty bucket of a running node, and what a client needs to connect to it.
+
+    Attributes:
+        name: of the bucket.
+        node: the node that serves it.
+    """
+
+    name: str
+    node: Node
+
+    @property
+    def connection_string(self) -> str:
+        """What clients connect to, without the bucket."""
+        return self.node.connection_string
+
+    @property
+    def username(self) -> str:
+        """The administrator's name."""
+        return self.node.username
+
+    @property
+    def password(self) -> str:
+        """The administrator's password."""
+        return self.node.password
+
+    def add_collections(self, *names: str) -> None:
+        """Make collections, each as `scope.collection`; scopes are made with them.
+
+        Raises:
+            ConfigError: a name is not written so. DcpstreamError: the node refused one.
+        """
+        add_collections(self.node, self.name, names)
+
+    def __str__(self) -> str:
+        """Its name, so that it can be used in place of one in texts."""
+        return self.name
+
+
+@contextmanager
+def running_node(
+    *,
+    vbuckets: int = DEFAULT_VBUCKETS,
+    collections: Iterable[str] = (),
+    on_disk: bool = False,
+    **options: Any,
+) -> Iterator[Node]:
+    """A node for as long as the context lasts; with its data, if it is kept on disk, it goes at the end.
+
+    Args:
+        vbuckets: of each bucket.
+        collections: to be made in each bucket, as `scope.collection`.
+        on_disk: whether the data is kept in a directory (a temporary one) instead of in memory.
+        options: the others of `dcpstream.Node`.
+    """
+    with TemporaryDirectory(prefix="dcpstream-") if on_disk else _nothing() as path:
+        # A path given by the caller stays the caller's.
+        options = options if path is None else {"path": path} | options
+        with Node(vbuckets=vbuckets, **options) as node:
+            for bucket in list(node.engine.buckets) if node.engine is not None else ():
+                add_collections(node, bucket, collections)
+            yield node
+
+
+@contextmanager
+def _nothing() -> Generator[None]:
+    yield None
+
+
+_numbers = itertools.count(1)
+
+
+@contextmanager
+def fresh_bucket(
+    node: Node,
+    *,
+    name: str | None = None,
+    collections: Iterable[str] = (),
+    vbuckets: int | None = None,
+    settings: BucketSettings | None = None,
+) -> Iterator[FreshBucket]:
+    """An empty bucket, deleted at the end with all it holds.
+
+    Args:
+        node: a running one.
+        name: one that was never used in this process if None, so that a client cannot mix it up with an earlier one.
+        collections: to be made in it, as `scope.collection`.
+        vbuckets: as many as the node's other buckets have if None.
+        settings: of the bucket.
+    """
+    bucket = FreshBucket(name or f"test-{next(_numbers)}", node)
+    node.create_bucket(bucket.name, settings, vbuckets)
+    try:
+        bucket.add_collections(*collections)
+        yield bucket
+    finally:
+        # A test may have stopped its node, or deleted the bucket itself.
+        if node.is_running and node.engine is not None and bucket.name in node.engine.buckets:
+            node.drop_bucket(bucket.name)
+
+
+def add_collections(node: Node, bucket: str, names: Iterable[str]) -> None:
+    """Make collections, each as `scope.collection`, with their scopes; what is there stays.
+
+    Raises:
+        ConfigError: a name is not written so. DcpstreamError: the node refused one.
+    """
+    wanted = list(dict.fromkeys(names))
+    if not wanted:
+        return
+    path = f"/pools/default/buckets/{quote(bucket, safe='')}/scopes"
+    there = {
+        scope["name"]: {item["name"] for item in scope["collections"]}
+        for scope in _request(node, "GET", path)["scopes"]
+    }
+    for name in wanted:
+        scope, dot, collection = name.partition(".")
+        if not (scope and dot and collection):
+            raise ConfigError("collections", name, "scope.collection")
+        if scope not in there:
+            _request(node, "POST", path, {"name": scope})
+            there[scope] = set()
+        if collection not in there[scope]:
+            _request(node, "POST", f"{path}/{quote(scope, safe='')}/collections", {"name": collection})
+            there[scope].add(collection)
+
+
+def _request(node: Node, method: str, path: str, form: Mapping[str, str] | None = None) -> Any:
+    """Ask the management port."""
+    login = base64.b64encode(f"{node.username}:{node.password}".encode()).decode()
+    headers = {"Authorization": f"Basic {login}"}
+    if form is not None:
+        headers["Content-Type"] = "application/x-www-form-urlencoded"
+    connection = http.client.HTTPConnection(connectable(node.host), node.mgmt_port, timeout=REQUEST_TIMEOUT_S)
+    try:
+        connection.request(method, path, urlencode(form) if form is not None else None, headers)
+        answer = connection.getresponse()
+        body = answer.read()
+    finally:
+        connection.close()
+    if answer.status not in _OK:
+        raise DcpstreamError(f"{method} {path} was answered {answer.status}: {body.decode('utf-8', 'replace')[:500]}")
+    return json.loads(body) if body else None
+
+
+def connectable(host: str) -> str:
+    """An address to reach a node that listens on `host`."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - read, not listened on
