@@ -25,6 +25,8 @@ PYTEST = $(PY) -m pytest $(if $(filter 1 yes true,$(STRICT)),--strict-skips) --d
 ROWS ?=
 # SCENARIOS="s02 s15": what `make judge` runs (all by default; about six minutes).
 SCENARIOS ?=
+# RUNS=n: how often `make kill-loop` kills (200 by default).
+RUNS ?=
 # SEED=n: which guards `make conformance-mutants` breaks (a new draw each time by default).
 SEED ?=
 
@@ -83,6 +85,10 @@ conformance: setup ## the protocol's rules by area: passes, fails, not covered; 
 .PHONY: conformance-mutants
 conformance-mutants: setup ## break 60 guards of the protocol, one at a time: do the rules' tests notice? (SEED=n)
 	@$(PY) tools/mutants.py $(if $(SEED),--seed $(SEED))
+
+.PHONY: kill-loop
+kill-loop: setup ## kill -9 a node under load, again and again, and check what is left (RUNS=n, SEED=n)
+	@$(PY) tools/kill_loop.py $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED))
 
 .PHONY: docs
 docs: $(STAMPS)/docs ## build the documentation into site/
