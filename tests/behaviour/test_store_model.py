@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dcpstream.model import SnapshotRange
-from dcpstream.store import BucketStore, DiskBucketStore, MemoryBucketStore, blocks, bytelog, entering, rows
+from dcpstream.store import (
+    BucketStore,
+    DiskBucketStore,
+    MemoryBucketStore,
+    blocks,
+    bytelog,
+    entering,
+    rows,
+    selection,
+    vbucket,
+)
 from dcpstream.wire import frame_kinds
 from tests.behaviour.store_kit import LOG, ModelVbucket, fill, frame_of, key_of, put, read_all
 
@@ -166,9 +176,9 @@ class DiskMachine(StoreMachine):
 def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With numpy, and as on a machine without it; steps are made small so that every branch is met."""
     if request.param == "plain":
-        monkeypatch.setattr(rows, "np", None)
-        monkeypatch.setattr(entering, "np", None)
-    monkeypatch.setattr(rows, "SELECT_ROWS", 5)
+        for module in (rows, entering, selection, vbucket):
+            monkeypatch.setattr(module, "np", None)
+    monkeypatch.setattr(selection, "SELECT_ROWS", 5)
     monkeypatch.setattr(entering, "MIN_KEYS_OF_A_LENGTH", 1)
     monkeypatch.setattr(bytelog, "CHUNK_BYTES", 400)
     monkeypatch.setattr(blocks, "MAX_BLOCK_BYTES", 300)

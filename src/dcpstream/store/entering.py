@@ -13,9 +13,9 @@ from itertools import pairwise
 from typing import Any
 
 from dcpstream.store.items import index_key, is_collection_end
-from dcpstream.store.rows import KIND_SHIFT, PREPARE, SYSTEM, collection_of, np
+from dcpstream.store.rows import KIND_SHIFT, PREPARE, SYSTEM, UNTOLD_REVISION, collection_of, np
 from dcpstream.store.segments import ADDRESS_SHIFT
-from dcpstream.store.vbucket import VBucketLog
+from dcpstream.store.vbucket import FIELDS_AT, VBucketLog, fields_of
 from dcpstream.wire.block import BlockKind, frame_kinds
 from dcpstream.wire.codes import Opcode
 
@@ -71,7 +71,8 @@ def _enter_plain(vbuckets: Mapping[int, VBucketLog], number: int, data: bytes, f
             key = index_key(frame)
             kinds = int(frame_kinds(frame[1], frame[5], key))
             seqno = int.from_bytes(frame[_EXTRAS_AT : _EXTRAS_AT + 8], "big")
-            rows.append(key, seqno, kinds, end - begin, collection_of(key))
+            revision, time = fields_of(frame, kinds)
+            rows.append(key, seqno, kinds, end - begin, collection_of(key), time, revision)
             if is_collection_end(frame):
                 rows.end_collection(collection_of(key), len(rows.seqnos) - 1)
 
@@ -103,6 +104,7 @@ def _enter_numpy(vbuckets: Mapping[int, VBucketLog], number: int, data: bytes, f
     key_stops = key_starts + _unaligned(data, ">u2")[starts + 2]
     seqnos = _unaligned(data, ">u8")[starts + _EXTRAS_AT].astype(np.uint64)
     kinds = _KINDS_OF_OPCODE[opcodes] | _KINDS_OF_DATATYPE[octets[starts + 5]]
+    revisions, times = _fields(data, starts, opcodes, kinds)
     in_default = octets[np.minimum(key_starts, len(octets) - 1)] == 0
     kinds[~in_default & (opcodes != Opcode.DCP_SYSTEM_EVENT)] |= _NAMED
     keys = _keys(data, key_starts, key_stops)
@@ -129,23 +131,36 @@ def _enter_numpy(vbuckets: Mapping[int, VBucketLog], number: int, data: bytes, f
         tagged = (positions - sizes[first:stop]).astype(np.uint64) | of_rows << np.uint64(KIND_SHIFT)
         own_keys = keys[first:stop]
         before = len(rows.seqnos) - first
-        rows.seqnos.frombytes(seqnos[first:stop].tobytes())
-        rows.positions.frombytes(tagged.tobytes())
+        rows.extend_columns(seqnos[first:stop], tagged, times[first:stop], revisions[first:stop])
         rows.end = int(positions[-1])
+        own_seqnos = seqnos[first:stop].tolist()
         entered = first
         for row in ends_of_collections[
             bisect_left(ends_of_collections, first) : bisect_left(ends_of_collections, stop)
         ]:
             # What was there is superseded before what comes later.
-            rows.index_rows(keys[entered : row + 1])
+            rows.index_rows(keys[entered : row + 1], own_seqnos[entered - first : row + 1 - first])
             rows.end_collection(collection_of(keys[row]), before + row)
             entered = row + 1
-        rows.index_rows(own_keys if entered == first else keys[entered:stop])
+        rows.index_rows(own_keys if entered == first else keys[entered:stop], own_seqnos[entered - first :])
         if int(np.bitwise_or.reduce(of_rows)) & (_NAMED | SYSTEM | PREPARE):
-            for key, seqno in zip(own_keys, seqnos[first:stop].tolist(), strict=True):
+            for key, seqno in zip(own_keys, own_seqnos, strict=True):
                 rows.collection_high[collection_of(key)] = seqno
         else:
             rows.collection_high[0] = rows.seqnos[-1]
+
+
+def _fields(data: bytes, starts: Any, opcodes: Any, kinds: Any) -> tuple[Any, Any]:
+    """Revision and time of each frame, as the index has them."""
+    revisions = np.minimum(_unaligned(data, ">u8")[starts + FIELDS_AT], UNTOLD_REVISION).astype(np.uint32)
+    # A tombstone's delete time comes where a mutation has its flags.
+    words = _unaligned(data, ">u4")
+    places = starts + (FIELDS_AT + 8)
+    places[opcodes == Opcode.DCP_MUTATION] += 4
+    times = words[places].astype(np.uint32)
+    others = kinds & (SYSTEM | PREPARE) != 0
+    revisions[others], times[others] = UNTOLD_REVISION, 0
+    return revisions, times
 
 
 def _keys(data: bytes, starts: Any, stops: Any) -> list[bytes]:

@@ -1,13 +1,14 @@
-"""The index of one vbucket: which row is the newest of a key, where its frame lies, and which later row superseded it.
+"""The index of one vbucket: which row is the newest of a key, where its frame lies, and what superseded it.
 
-A row is one stored frame; rows are in the order of their seqnos, which rise but may skip. A row never moves: its
-position counts bytes in the vbucket's own stream of frames, from the vbucket's first byte on, and `bytelog` knows in
-which buffer or file that byte is. So neither a flush nor a roll to a new file touches the index.
+A row is one stored frame; rows are in the order of their seqnos, which rise but may skip. Everything refers to a row by
+its seqno: keys, and the rows that others superseded. So rows may be taken out of the table (a compaction does) without
+a word to the keys. A row's position counts bytes in the vbucket's own stream of frames, and `bytelog` knows in which
+buffer or file that byte is; so neither a flush nor a roll to a new file touches the index.
 
-Per row: u64 seqno, u64 position with the row's kinds in the top byte, u32 number of the row that superseded it
-(`LIVE` if none). A reader that wants the state as of row n takes the rows that were superseded by n or later, so each
-snapshot is consistent at its own end although writing goes on. Plus one dict entry per key. That is 20 bytes a row and
-about 140 a key of 18 bytes.
+Per row: u64 seqno, u64 position with the row's kinds in the top byte, u64 seqno of the row that superseded it (`LIVE`
+if none), u32 time (a document's expiration, a tombstone's delete time), u32 revision. A reader that wants the state as
+of a seqno takes the rows that were superseded by none up to it, so each snapshot is consistent at its own end although
+writing goes on. Plus one dict entry per key. That is 32 bytes a row and about 140 a key of 18 bytes.
 
 With numpy the rows of a read are selected in bulk; without it one by one, with the same result.
 """
@@ -15,7 +16,7 @@ With numpy the rows of a read are selected in bulk; without it one by one, with 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any
@@ -37,80 +38,117 @@ def _import_numpy() -> Any:
 
 np: Any = _import_numpy()
 
-LIVE = 0xFFFFFFFF
-"""In `successors`: nothing superseded this row. Also one more than the rows a vbucket can hold."""
+LIVE = 0xFFFFFFFFFFFFFFFF
+"""In `successors`: nothing superseded this row."""
+
+UNTOLD_REVISION = 0xFFFFFFFF
+"""In `revisions`: the revision does not fit, or the row is no document's; its frame tells."""
+
+FIND_TOGETHER = 32
+"""From so many rows on they are found together: the fixed cost of that is larger than that of finding a few."""
 
 KIND_SHIFT = 56
 """Positions are below 2**56 (64 PiB of frames written to one vbucket); the byte above holds the row's kinds."""
 POSITION_MASK = (1 << KIND_SHIFT) - 1
-ALL_KINDS = 0xFF
-
-SELECT_ROWS = 16_384
-"""Rows looked at in one step of a selection: bounds the temporary arrays (some 400 KiB) however many rows are dead."""
-
-LOOKAHEAD_ROWS = 64
-"""Rows looked at beyond those that fit into a read by the mean size of a row."""
 
 DELETED = int(BlockKind.DELETION | BlockKind.EXPIRATION)
 SYSTEM = int(BlockKind.SYSTEM_EVENT)
 PREPARE = int(BlockKind.PREPARE)
 NOT_A_DOCUMENT = DELETED | SYSTEM | PREPARE
 
-Selection = tuple[list[tuple[int, int]], Any, Any, int]
-"""Runs of positions [from, to) to copy, then per row: starts within the copy, seqnos; then the kinds met."""
-
 
 class RowTable:
     """Rows and keys of one vbucket.
 
     Attributes:
-        keys: index key → its newest row.
-        seqnos, positions, successors: the columns described above.
+        keys: index key → the seqno of its newest row.
+        seqnos, positions, successors, times, revisions: the columns described above.
         end: position after the last row.
         item_count: keys whose newest row is a document (neither deleted nor a system event).
         collection_high: collection id → the highest seqno in it.
+        stale_bytes: frames of the rows that were superseded.
+        journal: while somebody copies the columns: the seqnos of rows that were superseded since; else None.
+        generation: rises when rows go or come back, which no journal tells: a copy of the columns is void then.
     """
 
-    __slots__ = ("collection_high", "end", "item_count", "keys", "positions", "seqnos", "successors")
+    __slots__ = (
+        "collection_high",
+        "end",
+        "generation",
+        "item_count",
+        "journal",
+        "keys",
+        "positions",
+        "revisions",
+        "seqnos",
+        "stale_bytes",
+        "successors",
+        "times",
+    )
 
     def __init__(self) -> None:
         self.keys: dict[bytes, int] = {}
         self.seqnos = array("Q")
         self.positions = array("Q")
-        self.successors = array("I")
+        self.successors = array("Q")
+        self.times = array("I")
+        self.revisions = array("I")
         self.end = 0
         self.item_count = 0
         self.collection_high: dict[int, int] = {}
+        self.stale_bytes = 0
+        self.journal: list[int] | None = None
+        self.generation = 0
 
-    def append(self, key: bytes, seqno: int, kinds: int, size: int, collection_id: int) -> None:
+    def append(
+        self,
+        key: bytes,
+        seqno: int,
+        kinds: int,
+        size: int,
+        collection_id: int,
+        time: int = 0,
+        revision: int = UNTOLD_REVISION,
+    ) -> None:
         """Add the next row. The caller has checked that `seqno` is above the last one."""
-        seqnos, positions = self.seqnos, self.positions
-        row = len(seqnos)
+        positions = self.positions
         old = self.keys.get(key)
         if old is not None:
-            self.successors[old] = row
-            if not positions[old] >> KIND_SHIFT & NOT_A_DOCUMENT:
+            row = self.row_of(old)
+            self.successors[row] = seqno
+            tagged = positions[row]
+            following = row + 1
+            stop = positions[following] & POSITION_MASK if following < len(positions) else self.end
+            self.stale_bytes += stop - (tagged & POSITION_MASK)
+            if not tagged >> KIND_SHIFT & NOT_A_DOCUMENT:
                 self.item_count -= 1
-        self.keys[key] = row
-        seqnos.append(seqno)
+            if self.journal is not None:
+                self.journal.append(old)
+        self.keys[key] = seqno
+        self.seqnos.append(seqno)
         positions.append(kinds << KIND_SHIFT | self.end)
         self.successors.append(LIVE)
+        self.times.append(time)
+        self.revisions.append(revision)
         self.end += size
         if not kinds & NOT_A_DOCUMENT:
             self.item_count += 1
         self.collection_high[collection_id] = seqno
 
-    def append_documents(self, keys: Sequence[bytes], seqnos: Sequence[int], kinds: int, sizes: Sequence[int]) -> None:
+    def append_documents(
+        self,
+        keys: Sequence[bytes],
+        seqnos: Sequence[int],
+        kinds: int,
+        sizes: Sequence[int],
+        times: array[int] | None = None,
+        revisions: array[int] | None = None,
+    ) -> None:
         """Add many rows at once, all documents (not deleted) of the same kinds, no key twice.
 
         `collection_high` is left to the caller.
         """
-        known = len(self.keys)
-        replaced = self.index_rows(keys)
-        self.item_count += len(self.keys) - known
-        for old in replaced:
-            if self.positions[old] >> KIND_SHIFT & NOT_A_DOCUMENT:
-                self.item_count += 1
+        known, first = len(self.keys), len(self.seqnos)
         self.seqnos.extend(seqnos)
         ends = list(accumulate(sizes, initial=self.end))
         self.end = ends.pop()
@@ -119,39 +157,83 @@ class RowTable:
             self.positions.extend([tag | position for position in ends])
         else:
             self.positions.extend(ends)
+        self.times.extend(times if times is not None else array("I", [0]) * len(keys))
+        self.revisions.extend(revisions if revisions is not None else array("I", [UNTOLD_REVISION]) * len(keys))
+        superseded = self.index_rows(keys, seqnos)
+        self.item_count += len(self.keys) - known
+        for old in superseded:
+            start, stop = self.extent(old)
+            self.stale_bytes += stop - start
+            if old < first and self.positions[old] >> KIND_SHIFT & NOT_A_DOCUMENT:
+                self.item_count += 1
 
-    def index_rows(self, keys: Sequence[bytes]) -> list[int]:
-        """Enter the keys of the next rows, and a `LIVE` successor for each; the caller adds the other columns.
+    def extend_columns(self, seqnos: Any, positions: Any, times: Any, revisions: Any) -> None:
+        """Add numpy columns as they are; `index_rows` and `end` are left to the caller."""
+        self.seqnos.frombytes(seqnos.tobytes())
+        self.positions.frombytes(positions.tobytes())
+        self.times.frombytes(times.tobytes())
+        self.revisions.frombytes(revisions.tobytes())
 
-        Returns: the earlier rows that they supersede, without those of `keys` themselves.
+    def index_rows(self, keys: Sequence[bytes], seqnos: Sequence[int]) -> list[int]:
+        """Enter the keys of the next rows, and a `LIVE` successor for each; the other columns have them already.
+
+        Returns: the rows that they supersede, those of `keys` themselves included.
         """
         index, successors = self.keys, self.successors
         first, count = len(successors), len(keys)
         successors.frombytes(b"\xff" * (successors.itemsize * count))
         known = len(index)
         earlier = list(map(index.get, keys)) if known else []
-        index.update(zip(keys, range(first, first + count), strict=True))
+        index.update(zip(keys, seqnos, strict=True))
         if len(index) - known == count:
             return []
         replaced = [old for old in earlier if old is not None]
         # A key that occurs twice among the new ones supersedes the same earlier row twice, or is new only once.
         if len(index) - known + len(set(replaced)) == count:
-            for row, old in enumerate(earlier, first):
-                if old is not None:
-                    successors[old] = row
-            return replaced
-        replaced = []
+            rows = self.rows_of(replaced)
+            later = [seqno for old, seqno in zip(earlier, seqnos, strict=True) if old is not None]
+            for row, seqno in zip(rows, later, strict=True):
+                successors[row] = seqno
+            if self.journal is not None:
+                self.journal += replaced
+            return rows
+        superseded = []
         latest: dict[bytes, int] = {}
-        for place, key in enumerate(keys):
-            row = first + place
+        for place, (key, seqno) in enumerate(zip(keys, seqnos, strict=True)):
             within = latest.get(key)
-            old = earlier[place] if within is None and earlier else within
-            if old is not None:
-                successors[old] = row
-                if within is None:
-                    replaced.append(old)
-            latest[key] = row
-        return replaced
+            old = earlier[place] if earlier else None
+            if within is not None or old is not None:
+                row = first + within if within is not None else self.row_of(old or 0)
+                successors[row] = seqno
+                superseded.append(row)
+            latest[key] = place
+        if self.journal is not None:
+            self.journal += replaced
+        return superseded
+
+    def row_of(self, seqno: int) -> int:
+        """The row with this seqno; if there is none, the first one above it."""
+        seqnos = self.seqnos
+        last = len(seqnos) - 1
+        if last >= 0:
+            # Where nothing was left out between it and the end, it is known without a search.
+            row = last - seqnos[last] + seqno
+            if 0 <= row <= last and seqnos[row] == seqno:
+                return row
+        return bisect_left(seqnos, seqno)
+
+    def rows_of(self, seqnos: Sequence[int]) -> list[int]:
+        """The rows with these seqnos, all of which exist."""
+        if np is None or len(seqnos) < FIND_TOGETHER:
+            return [self.row_of(seqno) for seqno in seqnos]
+        column = np.frombuffer(self.seqnos, dtype=np.uint64)
+        found: list[int] = np.searchsorted(column, np.array(seqnos, dtype=np.uint64)).tolist()
+        return found
+
+    def newest(self, key: bytes) -> int | None:
+        """The newest row of an index key."""
+        seqno = self.keys.get(key)
+        return None if seqno is None else self.row_of(seqno)
 
     def extent(self, row: int) -> tuple[int, int]:
         """Positions [from, to) of a row's frame."""
@@ -181,130 +263,25 @@ class RowTable:
             row += 1
         return row
 
-    # ------------------------------------------------------------------------------------------------------ reading
-
-    def select(self, first: int, stop: int, view_end: int, max_bytes: int) -> Selection:
-        """The rows of [first, stop) that were not superseded before row `view_end`, up to `max_bytes` but at least one.
-
-        Returns: see `Selection`; no runs if there is no such row.
-        """
-        if np is None:
-            return self._select_plain(first, stop, view_end, max_bytes)
-        return self._select_numpy(first, stop, view_end, max_bytes)
-
-    def _select_plain(self, first: int, stop: int, view_end: int, max_bytes: int) -> Selection:
-        runs: list[tuple[int, int]] = []
-        starts: list[int] = []
-        seqnos: list[int] = []
-        kinds = size = 0
-        for row in range(first, stop):
-            if self.successors[row] < view_end:
-                continue
-            begin, end = self.extent(row)
-            if starts and size + end - begin > max_bytes:
-                break
-            if runs and runs[-1][1] == begin:
-                runs[-1] = (runs[-1][0], end)
-            else:
-                runs.append((begin, end))
-            starts.append(size)
-            seqnos.append(self.seqnos[row])
-            kinds |= self.positions[row] >> KIND_SHIFT
-            size += end - begin
-        return runs, starts, seqnos, kinds
-
-    def _select_numpy(self, first: int, stop: int, view_end: int, max_bytes: int) -> Selection:
-        runs: list[tuple[int, int]] = []
-        starts: list[Any] = []
-        seqnos: list[Any] = []
-        kinds = size = 0
-        while first < stop and (not runs or size < max_bytes):
-            # No more rows than may fit, if they are of the usual size: the rest would be looked at for nothing.
-            fitting = LOOKAHEAD_ROWS + (max_bytes - size) * len(self.positions) // max(self.end, 1)
-            step = min(stop, first + SELECT_ROWS, first + fitting)
-            # Views of the arrays must be gone before the next append, which could not resize them otherwise.
-            tagged = np.frombuffer(self.positions, dtype=np.int64)[first:step]
-            met = _kinds_in(tagged)
-            successors = np.frombuffer(self.successors, dtype=np.uint32)[first:step]
-            if int(successors.min()) >= view_end:
-                # Nothing superseded: one run, and the rows' places as they are.
-                begin = self.start_of(first)
-                offsets = (tagged & POSITION_MASK if met else tagged) - (begin - size)
-                count = self._fitting(first, step, offsets, max_bytes)
-                if count == 0 and runs:
-                    break
-                count = max(count, 1)
-                finish = self.start_of(first + count)
-                if met and first + count < step:
-                    met = _kinds_in(tagged[:count])
-                starts.append(offsets[:count])
-                seqnos.append(np.frombuffer(self.seqnos, dtype=np.uint64)[first : first + count].copy())
-                kinds |= met
-                size += finish - begin
-                if runs and runs[-1][1] == begin:
-                    begin = runs.pop()[0]
-                runs.append((begin, finish))
-                if first + count < step:
-                    break
-                first = step
-                continue
-            live = successors >= view_end
-            places = np.append(tagged & POSITION_MASK, self.start_of(step))
-            rows = np.flatnonzero(live)
-            first = step
-            if not len(rows):
-                continue
-            lengths = places[rows + 1] - places[rows]
-            ends = np.cumsum(lengths)
-            count = int(np.searchsorted(ends, max_bytes - size, side="right"))
-            if count == 0 and not runs:
-                count = 1
-            if count == 0:
-                break
-            cut = count < len(rows)
-            if cut:
-                rows, lengths, ends = rows[:count], lengths[:count], ends[:count]
-            starts.append(ends - lengths + size)
-            seqnos.append(np.frombuffer(self.seqnos, dtype=np.uint64)[step - len(live) : step][rows])
-            kinds |= _kinds_in(tagged[rows])
-            found = _runs_of(rows, places)
-            if runs and runs[-1][1] == found[0][0]:
-                found[0] = (runs.pop()[0], found[0][1])
-            runs += found
-            size += int(ends[-1])
-            if cut:
-                break
-        if not runs:
-            return [], [], [], 0
-        if len(starts) == 1:
-            return runs, starts[0], seqnos[0], kinds
-        return runs, np.concatenate(starts), np.concatenate(seqnos), kinds
-
-    def _fitting(self, first: int, step: int, offsets: Any, max_bytes: int) -> int:
-        """How many rows of [first, step), which lie one after the other at these offsets, end within `max_bytes`."""
-        before = self.start_of(first) - int(offsets[0])
-        count = step - first
-        if self.start_of(step) - before > max_bytes:
-            count = int(offsets.searchsorted(max_bytes, "right"))  # those that begin within; the last may end behind
-            if self.start_of(first + count) - before > max_bytes:
-                count -= 1
-        return count
-
     # ----------------------------------------------------------------------------------------------------- rollback
 
     def recount(self) -> None:
-        """Work out `item_count` from the columns."""
+        """Work out `item_count` and `stale_bytes` from the columns."""
+        self.item_count = self.stale_bytes = 0
         if np is None:
-            self.item_count = sum(
-                successor == LIVE and not position >> KIND_SHIFT & NOT_A_DOCUMENT
-                for successor, position in zip(self.successors, self.positions, strict=True)
-            )
+            for row, (successor, tagged) in enumerate(zip(self.successors, self.positions, strict=True)):
+                if successor != LIVE:
+                    start, stop = self.extent(row)
+                    self.stale_bytes += stop - start
+                elif not tagged >> KIND_SHIFT & NOT_A_DOCUMENT:
+                    self.item_count += 1
         elif self.positions:
-            kinds = np.frombuffer(self.positions, dtype=np.uint64) >> np.uint64(KIND_SHIFT)
-            live = np.frombuffer(self.successors, dtype=np.uint32) == LIVE
-            self.item_count = int(np.count_nonzero(live & (kinds & np.uint64(NOT_A_DOCUMENT) == 0)))
-        else:
-            self.item_count = 0
+            tagged = np.frombuffer(self.positions, dtype=np.uint64)
+            live = np.frombuffer(self.successors, dtype=np.uint64) == LIVE
+            self.item_count = int(np.count_nonzero(live & (tagged >> np.uint64(KIND_SHIFT) & NOT_A_DOCUMENT == 0)))
+            if not live.all():
+                sizes = np.diff(np.append(tagged & np.uint64(POSITION_MASK), np.uint64(self.end)))
+                self.stale_bytes = int(sizes[~live].sum())
 
     def truncate(self, row: int, key_of: Callable[[int], bytes]) -> None:
         """Forget `row` and all later rows; what they had superseded is the newest of its key again.
@@ -312,24 +289,28 @@ class RowTable:
         Cost: one pass over the keys, one over the rows that go. Only of documents of an ended collection and of
         purged deletions, whose keys the index does not have, the frame is read, by `key_of`.
         """
-        going = {newest: key for key, newest in self.keys.items() if newest >= row}
-        successors = self.successors
+        self.generation += 1
+        if row >= len(self.seqnos):
+            return
+        from_seqno, successors = self.seqnos[row], self.successors
+        going = {newest: key for key, newest in self.keys.items() if newest >= from_seqno}
         for older in self.superseded_from(row):
             # The chain of successors ends at the row under which the index knows the key, at the end of the
             # collection, or at a purged deletion, which is its own successor.
-            newest = older
-            while (following := successors[newest]) not in (LIVE, newest):
+            newest = successors[older]
+            at = self.row_of(newest)
+            while (following := successors[at]) not in (LIVE, newest):
                 newest = following
-            is_known = newest in going and self._is_event(newest) == self._is_event(older)
-            self.keys[going.pop(newest) if is_known else key_of(older)] = older
+                at = self.row_of(newest)
+            is_known = newest in going and self._is_event(at) == self._is_event(older)
+            self.keys[going.pop(newest) if is_known else key_of(older)] = self.seqnos[older]
             successors[older] = LIVE
         for key in going.values():
             del self.keys[key]
         high = self.seqnos[row - 1] if row else 0
         self.end = self.start_of(row)
-        del self.seqnos[row:]
-        del self.positions[row:]
-        del self.successors[row:]
+        for column in (self.seqnos, self.positions, self.successors, self.times, self.revisions):
+            del column[row:]
         self.recount()
         self._recount_collections(high)
 
@@ -343,29 +324,36 @@ class RowTable:
 
         Cost: one pass over the keys.
         """
-        prefix = leb128_encode(collection_id)
+        prefix, end_seqno = leb128_encode(collection_id), self.seqnos[end_row]
         prefixes = (prefix, prepare_key(prefix))
-        gone = [(key, row) for key, row in self.keys.items() if row < end_row and key.startswith(prefixes)]
-        for key, row in gone:
+        gone = [(key, seqno) for key, seqno in self.keys.items() if seqno < end_seqno and key.startswith(prefixes)]
+        for (key, _), row in zip(gone, self.rows_of([seqno for _, seqno in gone]), strict=True):
             if not self.positions[row] >> KIND_SHIFT & NOT_A_DOCUMENT:
                 self.item_count -= 1
-            self.successors[row] = end_row
+            self._note_stale(row, end_seqno)
             del self.keys[key]
 
-    def deletions(self, seqno: int) -> list[tuple[bytes, int]]:
-        """(key, row) of the documents that are deleted now, by a row at or below `seqno`."""
-        stop, positions = self.row_after(seqno), self.positions
-        return [
-            (key, row)
-            for key, row in self.keys.items()
-            if row < stop and positions[row] >> KIND_SHIFT & DELETED and key[0] != PREPARE_NAMESPACE
-        ]
+    def purge(self, going: Iterable[tuple[bytes, int]]) -> int:
+        """Forget deletions and ends of collections, given as (key, seqno), if they still are the newest of their key.
 
-    def purge(self, deletions: Iterable[tuple[bytes, int]]) -> None:
-        """Forget deletions: each becomes its own successor, so that no reader finds it or what it superseded."""
-        for key, row in deletions:
-            self.successors[row] = row
-            del self.keys[key]
+        Each becomes its own successor, so that no reader finds it or what it superseded.
+
+        Returns: how many were forgotten.
+        """
+        count = 0
+        for key, seqno in going:
+            if self.keys.get(key) == seqno:
+                self._note_stale(self.row_of(seqno), seqno)
+                del self.keys[key]
+                count += 1
+        return count
+
+    def _note_stale(self, row: int, successor: int) -> None:
+        start, stop = self.extent(row)
+        self.successors[row] = successor
+        self.stale_bytes += stop - start
+        if self.journal is not None:
+            self.journal.append(self.seqnos[row])
 
     def _recount_collections(self, high: int) -> None:
         stale = {collection for collection, seqno in self.collection_high.items() if seqno > high}
@@ -374,31 +362,19 @@ class RowTable:
         if not stale:
             return
         # The highest row of a collection is the newest of its key, so the keys' rows are enough.
-        for key, row in self.keys.items():
+        for key, seqno in self.keys.items():
             collection = collection_of(key)
             if collection in stale:
-                self.collection_high[collection] = max(self.collection_high.get(collection, 0), self.seqnos[row])
+                self.collection_high[collection] = max(self.collection_high.get(collection, 0), seqno)
 
     def superseded_from(self, row: int) -> list[int]:
         """The rows before `row` that were superseded by `row` or a later one: a rollback brings them back."""
+        seqno = self.seqnos[row] if row < len(self.seqnos) else LIVE
         if np is None:
-            return [older for older in range(row) if row <= self.successors[older] < LIVE]
-        column = np.frombuffer(self.successors, dtype=np.uint32)[:row]
-        found: list[int] = np.flatnonzero((column >= row) & (column < LIVE)).tolist()
+            return [older for older in range(row) if seqno <= self.successors[older] < LIVE]
+        column = np.frombuffer(self.successors, dtype=np.uint64)[:row]
+        found: list[int] = np.flatnonzero((column >= seqno) & (column < LIVE)).tolist()
         return found
-
-
-def _kinds_in(tagged: Any) -> int:
-    """The kinds of some rows, given their positions as int64, of which the highest kind is the sign."""
-    return int(np.bitwise_or.reduce(tagged)) >> KIND_SHIFT & ALL_KINDS
-
-
-def _runs_of(rows: Any, places: Any) -> list[tuple[int, int]]:
-    """Positions [from, to) of each run of neighbours among some rows, given where all rows and the one after begin."""
-    breaks = np.flatnonzero(np.diff(rows) != 1)
-    begins = places[rows[np.concatenate(([0], breaks + 1))]].tolist()
-    finishes = places[rows[np.append(breaks, len(rows) - 1)] + 1].tolist()
-    return list(zip(begins, finishes, strict=True))
 
 
 def collection_of(key: bytes) -> int:

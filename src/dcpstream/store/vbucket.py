@@ -6,20 +6,24 @@ refuses to know about streams, connections and time.
 Threads: appends and reads may come from one thread while another commits. Everything that changes rows or buffers
 happens under the bucket's lock, which is held for microseconds; files are read outside of it.
 
-What grows: with every append a row (20 bytes) and the frame; with every new key about 140 bytes. Superseded rows and
+What grows: with every append a row (32 bytes) and the frame; with every new key about 140 bytes. Superseded rows and
 their frames stay until the store is compacted.
 """
 
 from __future__ import annotations
 
+import struct
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from threading import Lock
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
 from dcpstream.store.bytelog import Buffer, ByteLog, Piece
 from dcpstream.store.items import (
+    HEADER_BYTES,
     META_BYTES,
     PREPARE_NAMESPACE,
     SYSTEM_COLLECTION,
@@ -32,7 +36,18 @@ from dcpstream.store.items import (
     read_item,
     read_meta,
 )
-from dcpstream.store.rows import DELETED, KIND_SHIFT, NOT_A_DOCUMENT, PREPARE, SYSTEM, RowTable, collection_of
+from dcpstream.store.rows import (
+    DELETED,
+    KIND_SHIFT,
+    NOT_A_DOCUMENT,
+    PREPARE,
+    SYSTEM,
+    UNTOLD_REVISION,
+    RowTable,
+    collection_of,
+    np,
+)
+from dcpstream.store.selection import select, timed_rows
 from dcpstream.wire.block import EMPTY_BLOCK, BlockKind, FrameBlock
 
 READ_BYTES = 1024 * 1024
@@ -47,8 +62,32 @@ MAX_WASTE = 4
 """A read of at least so many runs fetches the whole range around them if that is at most so many times the wanted
 bytes: bounds what superseded rows cost a read in bytes, and runs cost in calls."""
 
+PURGE_ROWS = 4096
+"""Rows whose keys are read, and which are purged, in one step: some ms without the lock, and one ms with it."""
+
+ALL_TIMES = 1 << 32
+"""Later than every time that a row can have."""
+
+COLUMNS_AT_ONCE = 64
+"""From so many frames on their columns are read in bulk: its fixed cost is that of some forty read one by one."""
+
 BATCH_ROWS = 16
 """Below this many rows `append_many` appends one by one: the bulk path's fixed cost would be larger."""
+
+
+_document_fields = struct.Struct(">QII").unpack_from
+"""Revision, flags and expiration; they follow the seqno in a mutation's extras."""
+_tombstone_fields = struct.Struct(">QI").unpack_from
+"""Revision and delete time."""
+FIELDS_AT = HEADER_BYTES + 8
+
+
+class Brief(NamedTuple):
+    """What the index knows of a document: `BlockKind` bits, revision, expiration (of a tombstone its delete time)."""
+
+    kinds: int
+    revision: int
+    time: int
 
 
 class Owner(Protocol):
@@ -80,6 +119,7 @@ class VBucketLog:
         incarnation: rises each time the vbucket is created anew; blocks of an older one are void.
         high_seqno: the last seqno, 0 if empty.
         rows, log: the index and the bytes.
+        max_deleted_rev: the highest revision that a tombstone ever had here, as far as it is known.
     """
 
     __slots__ = (
@@ -95,6 +135,7 @@ class VBucketLog:
         "high_seqno",
         "incarnation",
         "log",
+        "max_deleted_rev",
         "rows",
         "vbid",
     )
@@ -107,6 +148,7 @@ class VBucketLog:
         failover_log: FailoverLog,
         *,
         purge_seqno: int = 0,
+        max_deleted_rev: int = 0,
         incarnation: int = 0,
     ) -> None:
         self._owner = owner
@@ -116,6 +158,7 @@ class VBucketLog:
         self._state = state
         self._failover_log = failover_log
         self._purge_seqno = purge_seqno
+        self.max_deleted_rev = max_deleted_rev
         self.rows = RowTable()
         self.log = ByteLog()
         self.high_seqno = 0
@@ -258,11 +301,14 @@ class VBucketLog:
         elif is_deleted and not kinds & DELETED:
             kinds |= DELETED & int(BlockKind.DELETION)
         collection = 0 if not key[0] else collection_of(key)
+        revision, time = fields_of(frame, kinds)
+        if kinds & DELETED and self.max_deleted_rev < revision:
+            self.max_deleted_rev = self._revision_in(frame)
         owner = self._owner
         with self._lock:
             # The beginning of a new collection, by far the most frequent event, has nothing to end.
             had_any = kinds & SYSTEM and collection in self.rows.collection_high
-            self.rows.append(key, seqno, kinds, len(frame), collection)
+            self.rows.append(key, seqno, kinds, len(frame), collection, time, revision)
             if had_any and is_collection_end(frame):
                 self.rows.end_collection(collection, len(self.rows.seqnos) - 1)
             self.log.append(frame)
@@ -319,9 +365,10 @@ class VBucketLog:
             return
         if seqnos[0] <= self.high_seqno:
             raise AssertionError(f"vb {self.vbid}: seqno {seqnos[0]} does not follow {self.high_seqno}")
+        times, revisions = _columns_of(data, sizes)
         owner = self._owner
         with self._lock:
-            self.rows.append_documents(keys, seqnos, int(kinds), sizes)  # type: ignore[arg-type]
+            self.rows.append_documents(keys, seqnos, int(kinds), sizes, times, revisions)  # type: ignore[arg-type]
             self.rows.collection_high[keys[0][0]] = seqnos[-1]
             self.log.append_frames(data, sizes)
             self.high_seqno = seqnos[-1]
@@ -357,19 +404,71 @@ class VBucketLog:
         Returns: how many were dropped.
         """
         limit = min(before_seqno, self.persisted_seqno, self.high_seqno - 1)
-        with self._lock:
-            found = self.rows.deletions(limit)
-        dropped = [(key, row) for key, row in found if self._deleted_at(key) < before_time]
-        if dropped:
-            # First the metadata: after a crash in between, recovery drops what lies below the purge seqno.
-            self.purge_seqno = max(self.purge_seqno, self.rows.seqnos[max(row for _, row in dropped)])
-            with self._lock:
-                self.rows.purge(dropped)
-        return len(dropped)
+        dropped = 0
+        row: int | None = 0
+        while row is not None:
+            seqnos, row = self._timed_seqnos(row, limit, DELETED, before_time, PURGE_ROWS)
+            if seqnos:
+                named = zip(self.keys_of(seqnos), seqnos, strict=True)
+                going = [(key, seqno) for key, seqno in named if key is not None]
+                # First the metadata: after a crash in between, recovery drops what lies below the purge seqno.
+                self.purge_seqno = max(self.purge_seqno, seqnos[-1])
+                with self._lock:
+                    dropped += self.rows.purge(going)
+        return dropped
 
-    def _deleted_at(self, key: bytes) -> int:
-        meta = self.meta(key)
-        return 0 if meta is None else meta.delete_time
+    def _timed_seqnos(
+        self, row: int, end_seqno: int, kinds: int, before_time: int, limit: int
+    ) -> tuple[list[int], int | None]:
+        """One step of a look for rows by their time, from `row` on; then where to go on, None at the end."""
+        with self._lock:
+            stop = self.rows.row_after(end_seqno)
+            seqnos, following = timed_rows(self.rows, row, stop, kinds, before_time, limit)
+        return seqnos, following if following < stop else None
+
+    def expired(self, unix_s: int, limit: int) -> list[bytes]:
+        """Keys of documents whose expiration is over at `unix_s`, `limit` at most: those that were written first.
+
+        Cost: a look at 4 bytes a row, in steps of some 100 µs that leave the lock free between them; then a read of
+        each frame that was found.
+        """
+        row: int | None = 0
+        found: list[int] = []
+        while row is not None and len(found) < limit:
+            seqnos, row = self._timed_seqnos(row, self.high_seqno, 0, unix_s + 1, limit - len(found))
+            found += seqnos
+        return [key for key in self.keys_of(found) if key is not None]
+
+    def keys_of(self, seqnos: Sequence[int]) -> list[bytes | None]:
+        """The index keys of rows, None for those that have gone. Reads their frames."""
+        keys: list[bytes | None] = []
+        for first in range(0, len(seqnos), PURGE_ROWS):
+            groups: list[list[Piece] | None] = []
+            with self._lock:
+                rows = self.rows
+                for seqno in seqnos[first : first + PURGE_ROWS]:
+                    row = rows.row_of(seqno)
+                    is_there = row < len(rows.seqnos) and rows.seqnos[row] == seqno
+                    groups.append(self.log.pieces(*rows.extent(row)) if is_there else None)
+            keys += [None if group is None else index_key(self._bytes(group)) for group in groups]
+        return keys
+
+    def brief(self, key: bytes) -> Brief | None:
+        """What the index knows of the newest version of a key, tombstones included, without reading its frame."""
+        with self._lock:
+            row = self.rows.newest(key)
+            if row is None:
+                return None
+            rows = self.rows
+            brief = Brief(rows.positions[row] >> KIND_SHIFT, rows.revisions[row], rows.times[row])
+        if brief.revision == UNTOLD_REVISION:
+            meta = self.meta(key)
+            return None if meta is None else brief._replace(revision=meta.rev_seqno)
+        return brief
+
+    @staticmethod
+    def _revision_in(frame: Buffer) -> int:
+        return int(_tombstone_fields(frame, FIELDS_AT)[0])
 
     def _index_key_of(self, row: int) -> bytes:
         start, stop = self.rows.extent(row)
@@ -378,8 +477,8 @@ class VBucketLog:
     def collection_events(self) -> list[bytes]:
         """The newest event of each scope and collection, in order of seqno, as stored."""
         with self._lock:
-            rows = sorted(row for key, row in self.rows.keys.items() if key[0] == SYSTEM_COLLECTION)
-            pieces = [self.log.pieces(*self.rows.extent(row)) for row in rows]
+            seqnos = sorted(seqno for key, seqno in self.rows.keys.items() if key[0] == SYSTEM_COLLECTION)
+            pieces = [self.log.pieces(*self.rows.extent(row)) for row in self.rows.rows_of(seqnos)]
         return [bytes(self._bytes(group)) for group in pieces]
 
     # ------------------------------------------------------------------------------------------------ durable writes
@@ -392,7 +491,7 @@ class VBucketLog:
     def prepare(self, key: bytes) -> bytes | None:
         """The newest prepare of a document, or the abort that took its place, as stored."""
         with self._lock:
-            row = self.rows.keys.get(prepare_key(key))
+            row = self.rows.newest(prepare_key(key))
             if row is None:
                 return None
             pieces = self.log.pieces(*self.rows.extent(row))
@@ -401,8 +500,8 @@ class VBucketLog:
     def prepares(self) -> list[bytes]:
         """The newest prepare or abort of each document that has one, in order of seqno, as stored."""
         with self._lock:
-            rows = sorted(row for key, row in self.rows.keys.items() if key[0] == PREPARE_NAMESPACE)
-            pieces = [self.log.pieces(*self.rows.extent(row)) for row in rows]
+            seqnos = sorted(seqno for key, seqno in self.rows.keys.items() if key[0] == PREPARE_NAMESPACE)
+            pieces = [self.log.pieces(*self.rows.extent(row)) for row in self.rows.rows_of(seqnos)]
         return [bytes(self._bytes(group)) for group in pieces]
 
     def visible_seqno(self, seqno: int) -> int:
@@ -434,13 +533,13 @@ class VBucketLog:
 
     def __contains__(self, key: bytes) -> bool:
         """Whether the key is a document now (not deleted)."""
-        row = self.rows.keys.get(key)
+        row = self.rows.newest(key)
         return row is not None and not self.rows.positions[row] >> KIND_SHIFT & NOT_A_DOCUMENT
 
     def get(self, key: bytes) -> StoredItem | None:
         """The newest version of a key, tombstones included."""
         with self._lock:
-            row = self.rows.keys.get(key)
+            row = self.rows.newest(key)
             if row is None:
                 return None
             start, stop = self.rows.extent(row)
@@ -453,7 +552,7 @@ class VBucketLog:
     def meta(self, key: bytes) -> ItemMeta | None:
         """As `get`, without the value."""
         with self._lock:
-            row = self.rows.keys.get(key)
+            row = self.rows.newest(key)
             if row is None:
                 return None
             start, stop = self.rows.extent(row)
@@ -479,9 +578,9 @@ class VBucketLog:
         with self._lock:
             first = rows.row_after(after_seqno)
             stop = rows.row_after(end_seqno)
-            view_end = stop if snapshot_end in (None, end_seqno) else rows.row_after(snapshot_end)
+            view_seqno = end_seqno if snapshot_end is None else snapshot_end
             max_bytes = self.log.contiguous(rows.start_of(first), max_bytes)
-            runs, starts, seqnos, kinds = rows.select(first, stop, view_end, max_bytes)
+            runs, starts, seqnos, kinds = select(rows, first, stop, view_seqno, max_bytes)
             if not runs:
                 return EMPTY_BLOCK
             covered = self._covering(runs)
@@ -533,13 +632,41 @@ class VBucketLog:
             covering = bisect_left(self._marks, stop, key=_first_row) - 1
             self._forget_snapshots(min(covering, MAX_SNAPSHOTS // 2))
 
+    def _purge_again(self) -> None:
+        """Drop what was purged before the store was opened, as far as it still is in the files."""
+        end = min(self._purge_seqno, self.high_seqno - 1)
+        row: int | None = 0 if end > 0 else None
+        purged: set[int] = set()
+        while row is not None:
+            seqnos, row = self._timed_seqnos(row, end, DELETED, ALL_TIMES, PURGE_ROWS)
+            purged.update(seqnos)
+        if purged:
+            self.rows.purge([(key, seqno) for key, seqno in self.rows.keys.items() if seqno in purged])
+
+    def _find_max_deleted_rev(self) -> None:
+        """Raise `max_deleted_rev` to what the tombstones say that are still there."""
+        rows = self.rows
+        if np is None:
+            deleted = [row for row, tagged in enumerate(rows.positions) if tagged >> KIND_SHIFT & DELETED]
+            revisions = [rows.revisions[row] for row in deleted]
+        else:
+            kinds = np.frombuffer(rows.positions, dtype=np.uint64) >> np.uint64(KIND_SHIFT)
+            deleted = np.flatnonzero(kinds & DELETED).tolist()
+            revisions = np.frombuffer(rows.revisions, dtype=np.uint32)[deleted].tolist() if deleted else []
+        for row, revision in zip(deleted, revisions, strict=True):
+            if revision == UNTOLD_REVISION:
+                pieces = self.log.pieces(*rows.extent(row))
+                self.max_deleted_rev = max(self.max_deleted_rev, self._revision_in(self._bytes(pieces)))
+            else:
+                self.max_deleted_rev = max(self.max_deleted_rev, revision)
+
     def recovered(self, snapshot: SnapshotRange) -> None:
         """All rows are durable; the last is covered by `snapshot`. Called while the store opens."""
         self.high_seqno = self.rows.seqnos[-1] if self.rows.seqnos else 0
-        if self._purge_seqno:
-            self.rows.purge(self.rows.deletions(min(self._purge_seqno, self.high_seqno - 1)))
         self.flushed_rows = len(self.rows.seqnos)
         self.log.tail_start = self.rows.end
+        self._purge_again()
+        self._find_max_deleted_rev()
         self._persisted_seqno = self.high_seqno
         self._persisted_snapshot = snapshot
         is_complete = snapshot.end_seqno <= self.high_seqno
@@ -555,3 +682,30 @@ class VBucketLog:
 
 def _first_row(mark: tuple[int, SnapshotRange | None]) -> int:
     return mark[0]
+
+
+def fields_of(frame: Buffer, kinds: int) -> tuple[int, int]:
+    """Revision and time of a stored frame, as the index has them."""
+    if not kinds & NOT_A_DOCUMENT:
+        revision, _, time = _document_fields(frame, FIELDS_AT)
+    elif kinds & (SYSTEM | PREPARE):
+        return UNTOLD_REVISION, 0
+    else:
+        revision, time = _tombstone_fields(frame, FIELDS_AT)
+    return min(UNTOLD_REVISION, revision), time
+
+
+def _columns_of(data: bytes | bytearray, sizes: Sequence[int]) -> tuple[array[int], array[int]]:
+    """Expiration and revision of many documents' frames, which follow each other."""
+    times, revisions = array("I"), array("I")
+    if np is None or len(sizes) < COLUMNS_AT_ONCE:
+        for start in accumulate(sizes[:-1], initial=0):
+            revision, _, time = _document_fields(data, start + FIELDS_AT)
+            times.append(time)
+            revisions.append(min(revision, UNTOLD_REVISION))
+        return times, revisions
+    fields = np.cumsum(sizes) - np.asarray(sizes) + FIELDS_AT
+    whole = np.ndarray((len(data) - 7,), ">u8", data, strides=(1,))
+    times.frombytes((whole[fields + 8] & 0xFFFFFFFF).astype(np.uint32).tobytes())
+    revisions.frombytes(np.minimum(whole[fields], UNTOLD_REVISION).astype(np.uint32).tobytes())
+    return times, revisions

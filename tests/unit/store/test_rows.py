@@ -26,16 +26,18 @@ def test_rows_in_bulk_are_rows_one_by_one(batches: list[list[bytes]]) -> None:
         single.positions,
         single.seqnos,
     )
-    assert (bulk.item_count, bulk.end) == (single.item_count, single.end)
+    counts = (single.item_count, single.stale_bytes, single.end)
+    assert (bulk.item_count, bulk.stale_bytes, bulk.end) == counts
     bulk.recount()
-    assert bulk.item_count == single.item_count
+    assert (bulk.item_count, bulk.stale_bytes, bulk.end) == counts
 
 
 def test_a_row_knows_which_row_superseded_it() -> None:
     table = RowTable()
     for seqno, key in enumerate([b"\0a", b"\0b", b"\0a"], 1):
         table.append(key, seqno, 0, 10, 0)
-    assert list(table.successors) == [2, LIVE, LIVE]
+    assert list(table.successors) == [3, LIVE, LIVE]
+    assert table.stale_bytes == 10
     assert table.superseded_from(2) == [0]
     assert table.superseded_from(3) == []
     assert table.extent(1) == (10, 20)

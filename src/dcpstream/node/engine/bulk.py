@@ -16,7 +16,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from dcpstream.node.engine import documents
-from dcpstream.wire import Magic, Opcode
+from dcpstream.wire import BlockKind, Magic, Opcode
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.bucket import Bucket
@@ -62,6 +62,7 @@ _TOKEN = [("vbuuid", ">u8"), ("seqno", ">u8")]
 _STORED_EXTRAS = 31
 _body_at = struct.Struct(">I").unpack_from
 _SET = int(Opcode.SET)
+_XATTR, _DELETED = int(BlockKind.XATTR), int(BlockKind.DELETION | BlockKind.EXPIRATION)
 _MAX_KEY = 250
 
 
@@ -150,10 +151,10 @@ class _Requests:
         self._known_revisions: dict[int, int] = {}
         for index, (key, log) in enumerate(zip(self._keys, self._logs, strict=True)):
             if key in log.rows.keys:
-                meta = log.meta(key)
-                if meta is None or meta.datatype & 4 or 0 < meta.expiration <= unix_s:
+                old = log.brief(key)
+                if old is None or old.kinds & _XATTR or (0 < old.time <= unix_s and not old.kinds & _DELETED):
                     return False
-                self._known_revisions[index] = meta.rev_seqno + 1
+                self._known_revisions[index] = old.revision + 1
         return True
 
     def store(self, unix_ns: int, *, has_tokens: bool) -> bytes:

@@ -11,7 +11,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from dcpstream.node.engine import documents
-from dcpstream.wire import Magic, Opcode
+from dcpstream.wire import BlockKind, Magic, Opcode
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.session import FastHandler, Session
@@ -24,6 +24,7 @@ _RESPONSE = int(Magic.RESPONSE)
 _REQUEST = int(Magic.REQUEST)
 _GET, _SET, _MUTATION = int(Opcode.GET), int(Opcode.SET), int(Opcode.DCP_MUTATION)
 _MAX_KEY = 250
+_XATTR, _DELETED = int(BlockKind.XATTR), int(BlockKind.DELETION | BlockKind.EXPIRATION)
 _pack_token, _pack_bare, _pack_flags = documents.SET_ANSWER.pack, _BARE.pack, _WITH_FLAGS.pack
 _unpack_store = _FLAGS_EXPIRATION.unpack_from
 _pack_stored = documents.STORED_MUTATION.pack
@@ -116,12 +117,11 @@ def fast_set(
     unix_ns = engine.unix_ns
     log = vbucket.log
     rev_seqno = vbucket.max_deleted_rev + 1
-    if key in log.rows.keys:
-        meta = documents.live_meta(vbucket, key, unix_ns)
-        assert meta is not None, "it was there a line ago"
-        if meta.datatype & 4 and not meta.is_deleted:
+    old = log.brief(key)
+    if old is not None:
+        if not old.kinds & _DELETED and (old.kinds & _XATTR or 0 < old.time <= unix_ns // 1_000_000_000):
             return False
-        rev_seqno = meta.rev_seqno + 1
+        rev_seqno = old.revision + 1
     flags, expiration = _unpack_store(data, at + _HEAD)
     if 0 < expiration <= _RELATIVE:
         expiration += unix_ns // 1_000_000_000

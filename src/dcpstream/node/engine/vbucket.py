@@ -84,7 +84,7 @@ class VBucket:
         self.vbid = log.vbid
         self.log = log
         self.max_cas = 0
-        self.max_deleted_rev = 0
+        self.max_deleted_rev = log.max_deleted_rev
         self.memory_start_seqno = log.high_seqno + 1
         self.evicted_seqno = log.high_seqno
         self.manifest: Manifest | None = None
