@@ -413,7 +413,9 @@ def test_what_is_not_written_cannot_be_waited_for(tmp_path: Path) -> None:
     node = Node(path=tmp_path)
     node.fill(1, 3)
     extras = (4).to_bytes(8, "big")
-    assert node.admin.call(Opcode.SEQNO_PERSISTENCE, vbid=1, extras=extras).status == Status.TMPFAIL
+    assert node.admin.send(Opcode.SEQNO_PERSISTENCE, vbid=1, extras=extras) == []
+    node.advance(30)
+    assert [frame.status for frame in node.admin.take()] == [Status.TMPFAIL]
     waiter = node.connect(user="@admin")
     assert waiter.send(Opcode.SEQNO_PERSISTENCE, vbid=1, extras=(3).to_bytes(8, "big")) == []
     node.flush()

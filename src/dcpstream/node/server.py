@@ -192,7 +192,7 @@ class KvProtocol(asyncio.BufferedProtocol):
             if not pieces:
                 break
             self._write(pieces)
-            if session.dcp is None:
+            if session.dcp is None and not session.is_streaming:
                 break
             self._lent += [piece for piece in cast("list[object]", pieces) if isinstance(piece, memoryview)]
             self._give_back(transport)
@@ -271,6 +271,7 @@ class KvServer:
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self.engine = engine
         self.clock = clock
+        engine.stopwatch = clock.monotonic
         self.loop = asyncio.get_running_loop()
         self.protocols: dict[Session, KvProtocol] = {}
         self._server: asyncio.Server | None = None

@@ -6,24 +6,25 @@ and turn, not once per write.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dcpstream.model import BucketSettings, Collection, Manifest, Persist, VbucketState
 from dcpstream.node.engine import collections
 from dcpstream.node.engine.durability import Durability
 from dcpstream.node.engine.vbucket import VBucket, new_failover_log
 from dcpstream.runtime import Random
+from dcpstream.wire import Status
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.session import Session
     from dcpstream.store import BucketStore
     from dcpstream.wire import CollectionEvent
 
-MAX_PERSISTENCE_WAITERS = 10_000
-"""SEQNO_PERSISTENCE requests that may wait in a bucket: one per connection at most, and connections are bounded too."""
+MAX_WAITERS = 10_000
+"""Requests that may wait in a bucket for the disk, and for pending vbuckets: one per connection at most, and
+connections are bounded too."""
 
 
 class Compression(Enum):
@@ -36,6 +37,15 @@ class Compression(Enum):
 
 def _no_hurry() -> None:
     """Nobody commits."""
+
+
+class _Waiter(NamedTuple):
+    """A session that waits for a seqno to be persisted, until a moment of the monotonic clock."""
+
+    session: Session
+    vbid: int
+    seqno: int
+    deadline: float
 
 
 class Bucket:
@@ -53,8 +63,10 @@ class Bucket:
         commits_begun, commits_done: numbers of the last commit that began, and of the last that is through.
         holding: sessions with answers that wait for a commit.
         hurry: asks for a commit at once; whoever commits sets it.
-        waiters: sessions that wait for a seqno to be persisted: (session, vbid, seqno).
+        waiters: who waits for a seqno to be persisted.
+        waiting_for_role: sessions that wait for a pending vbucket.
         collections: those of the manifest, by id.
+        takes_traffic: False between DISABLE_TRAFFIC and ENABLE_TRAFFIC: requests for documents are TMPFAIL.
         allows_out_of_order: whether streams may get snapshots without order that asked for them.
         config_rev: revision of the cluster configuration when something of this bucket changed last.
     """
@@ -77,9 +89,11 @@ class Bucket:
         self.commits_done = 0
         self.holding: set[Session] = set()
         self.hurry: Callable[[], None] = _no_hurry
-        self.waiters: deque[tuple[Session, int, int]] = deque()
+        self.waiters: list[_Waiter] = []
+        self.waiting_for_role: list[tuple[Session, int]] = []
         self.collections: dict[int, Collection] = {}
         self.allows_out_of_order = True
+        self.takes_traffic = True
         self.config_rev = 0
 
     @property
@@ -96,6 +110,21 @@ class Bucket:
     def settings(self) -> BucketSettings:
         """What was set on the bucket when it was made, or since."""
         return self.store.settings
+
+    def set_settings(self, settings: BucketSettings) -> None:
+        """Go over to other settings, durably.
+
+        Raises:
+            StoreError: it could not be made durable; nothing has changed.
+        """
+        self.store.settings = settings
+        self.compression = Compression(settings.compression)
+        self.update_sessions()
+
+    def update_sessions(self) -> None:
+        """Have every session look anew which direct ways it may take."""
+        for session in self.sessions:
+            session.update_fast()
 
     @property
     def compresses_values(self) -> bool:
@@ -140,9 +169,6 @@ class Bucket:
         for vbucket in self.vbuckets:
             if vbucket is not None:
                 self.catch_up(vbucket)
-        waiters, self.waiters = self.waiters, deque()
-        for session, _, _ in waiters:
-            session.persistence_reached(False)
 
     def set_manifest(self, manifest: Manifest) -> None:
         """Go over to another manifest: durably, and told in the history of every active vbucket."""
@@ -152,8 +178,7 @@ class Bucket:
     def _manifest_changed(self) -> None:
         manifest = self.manifest
         self.collections = {item.collection_id: item for _, item in manifest.collections()}
-        for session in self.sessions:
-            session.update_fast()
+        self.update_sessions()
         steps: dict[int, list[CollectionEvent]] = {}
         for vbucket in self.vbuckets:
             if vbucket is not None and vbucket.is_active:
@@ -235,13 +260,16 @@ class Bucket:
             self.tell_state_changed(vbid, now)
         self.vbuckets[vbid] = None
         self.store.delete_vbucket(vbid)
+        self.persisted([])
 
     def tell_state_changed(self, vbid: int, now: float) -> None:
-        """Tell every DCP connection that a vbucket's role changed."""
+        """Tell every DCP connection, and whoever waits for it, that a vbucket's role changed."""
         for session in list(self.dcp_sessions.values()):
             if session.dcp is not None:
                 session.dcp.vbucket_state_changed(vbid, now)
                 session.engine.ready.add(session)
+        if self.waiting_for_role:
+            self._resume_for_role(vbid)
 
     def tell_rolled_back(self, vbid: int, now: float) -> None:
         """Tell every DCP connection that a vbucket's history was cut."""
@@ -267,14 +295,20 @@ class Bucket:
         return [item.durability for item in found if item is not None and item.durability is not None]
 
     def next_timeout(self) -> float | None:
-        """When a durable write is to be given up, monotonic seconds."""
+        """When something is to be given up, monotonic seconds: a durable write, waiting for the disk."""
         times = [item.next_timeout() for item in self._durabilities()]
+        times += [waiter.deadline for waiter in self.waiters]
         return min((at for at in times if at is not None), default=None)
 
     def handle_timeout(self, now: float) -> None:
-        """Give up the durable writes whose time is over."""
+        """Give up what has waited for too long."""
         for item in self._durabilities():
             item.handle_timeout(now)
+        over = [waiter for waiter in self.waiters if waiter.deadline <= now]
+        if over:
+            self.waiters = [waiter for waiter in self.waiters if waiter.deadline > now]
+            for waiter in over:
+                waiter.session.resume(Status.TMPFAIL)
 
     # ----------------------------------------------------------------------------------------------- DCP connections
 
@@ -321,13 +355,32 @@ class Bucket:
         for session in holding:
             session.drop_held(reason)
 
-    def wait_for_persistence(self, session: Session, vbid: int, seqno: int) -> bool:
-        """Tell the session when the seqno is persisted; False if too many wait already."""
-        if len(self.waiters) >= MAX_PERSISTENCE_WAITERS:
+    def wait_for_persistence(self, session: Session, vbid: int, seqno: int, deadline: float) -> bool:
+        """Resume the session when the seqno is persisted; False if too many wait already.
+
+        Args:
+            deadline: monotonic seconds; then it is resumed with TMPFAIL.
+        """
+        if len(self.waiters) >= MAX_WAITERS:
             return False
-        self.waiters.append((session, vbid, seqno))
+        self.waiters.append(_Waiter(session, vbid, seqno, deadline))
         self.hurry()
         return True
+
+    def wait_for_role(self, session: Session, vbid: int) -> bool:
+        """Resume the session when the vbucket's role changed; False if too many wait already."""
+        if len(self.waiting_for_role) >= MAX_WAITERS:
+            return False
+        self.waiting_for_role.append((session, vbid))
+        return True
+
+    def _resume_for_role(self, vbid: int) -> None:
+        waiting, self.waiting_for_role = self.waiting_for_role, []
+        for session, wanted in waiting:
+            if wanted == vbid:
+                session.resume()
+            elif not session.is_closing:
+                self.waiting_for_role.append((session, wanted))
 
     def persisted(self, vbids: list[int]) -> None:
         """Note that these vbuckets were persisted further."""
@@ -338,16 +391,14 @@ class Bucket:
                 vbucket.age_memory()
                 if vbucket.durability is not None:
                     vbucket.durability.decide()
-        waiters = self.waiters
-        for _ in range(len(waiters)):
-            session, vbid, seqno = waiters.popleft()
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            session, vbid, seqno, _ = waiter
             vbucket = self.vbuckets[vbid]
-            if session.is_closing:
-                continue
             if vbucket is None or vbucket.persisted_seqno >= seqno:
-                session.persistence_reached(vbucket is not None)
-            else:
-                waiters.append((session, vbid, seqno))
+                session.resume(Status.NOT_MY_VBUCKET if vbucket is None else Status.SUCCESS)
+            elif not session.is_closing:
+                self.waiters.append(waiter)
 
     def chains(self) -> list[list[int]]:
         """The vbucket map of this one node, as long as the bucket is to have copies.

@@ -251,7 +251,11 @@ class _Requests:
 def _active(bucket: Bucket) -> Any:
     """Whether each vbucket is active and takes writes; one more False at the end stands for those that do not exist."""
     states = [
-        vbucket is not None and vbucket.is_active and not vbucket.is_backed_up and vbucket.durability is None
+        vbucket is not None
+        and vbucket.is_active
+        and not vbucket.is_backed_up
+        and vbucket.durability is None
+        and not vbucket.locks
         for vbucket in bucket.vbuckets
     ]
     return np.array([*states, False])

@@ -41,6 +41,7 @@ class Command:
         key, value: which parts there are.
         datatypes: bits of the datatype that may be set (and must have been negotiated).
         has_cas: whether the header's CAS may be non-zero.
+        needs_cas: whether it has to be.
         privilege: what the user needs; "" for nothing.
         needs_bucket: whether SELECT_BUCKET must come first.
         before_login: whether it is answered to a peer that has not logged in.
@@ -54,6 +55,7 @@ class Command:
     value: Part = Part.ABSENT
     datatypes: int = 0
     has_cas: bool = False
+    needs_cas: bool = False
     privilege: str = ""
     needs_bucket: bool = True
     before_login: bool = False
@@ -109,6 +111,8 @@ def fault(command: Command, frame: Frame, datatypes: int) -> str | None:  # noqa
         return "Request datatype invalid"
     if frame.cas and not command.has_cas:
         return "Request CAS must not be set"
+    if command.needs_cas and not frame.cas:
+        return "Request CAS must be set"
     return None
 
 
@@ -117,10 +121,16 @@ def frame_infos(command: Command, framing: bytes) -> tuple[dict[int, bytes], int
     found: dict[int, bytes] = {}
     try:
         for info_id, data in decode_frame_infos(framing):
+            if info_id in _IMPERSONATION:
+                if not data:
+                    return found, 0x04, "Impersonated user must be set"
+                return found, 0x24, "Impersonation requires the Impersonate privilege"
             if info_id not in _FRAME_INFO_LENGTHS:
                 return found, 0x80, None
             if len(data) not in _FRAME_INFO_LENGTHS[info_id]:
                 return found, 0x04, "Invalid frame info length"
+            if info_id == FrameInfoId.PRESERVE_TTL and info_id not in command.frame_infos:
+                return found, 0x83, "This command does not support PreserveTtl"
             if info_id not in command.frame_infos:
                 return found, 0x04, "The frame info is not allowed on this command"
             found[info_id] = data
@@ -128,6 +138,11 @@ def frame_infos(command: Command, framing: bytes) -> tuple[dict[int, bytes], int
         return found, 0x04, "Invalid encoding of the frame info"
     return found, 0, None
 
+
+_IMPERSONATION = frozenset(
+    (FrameInfoId.IMPERSONATE_USER, FrameInfoId.IMPERSONATE_PRIVILEGE, FrameInfoId.IMPERSONATE_TOKEN)
+)
+"""For other services of a cluster, which act for their users; nobody has that privilege here."""
 
 _FRAME_INFO_LENGTHS: dict[int, tuple[int, ...]] = {
     FrameInfoId.BARRIER: (0,),

@@ -12,6 +12,7 @@ import json
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from dcpstream.node.engine.locks import HIDDEN_CAS, Lock
 from dcpstream.node.engine.vbucket import MAX_TRUSTED_CAS, VBucket
 from dcpstream.wire import (
     BlockKind,
@@ -102,15 +103,18 @@ def kinds_of(key: bytes, datatype: int) -> int:
 def live_meta(vbucket: VBucket, key: bytes, unix_ns: int) -> ItemMeta | None:
     """The document's fields without its value, tombstones included; what is past its time is expired first."""
     meta = vbucket.log.meta(key)
+    if vbucket.locks and meta is not None:
+        lock = vbucket.locks.find(key, meta.seqno, unix_ns)
+        meta = meta if lock is None else meta._replace(cas=lock.cas)
     is_over = meta is not None and meta.expiration and not meta.is_deleted and meta.expiration <= unix_ns // 10**9
     if meta is not None and is_over and not is_undecided(vbucket, key):
         expire(vbucket, key, meta, unix_ns)
         return vbucket.log.meta(key)
-    return meta
+    return meta  # of a locked document with the CAS that a writer must bring
 
 
 def live_item(vbucket: VBucket, key: bytes, unix_ns: int) -> StoredItem | None:
-    """The document, or None if there is none (any more)."""
+    """The document, or None if there is none (any more); of a locked one with the CAS that a writer must bring."""
     item = vbucket.log.get(key)
     if item is None or item.is_deleted:
         return None
@@ -120,7 +124,23 @@ def live_item(vbucket: VBucket, key: bytes, unix_ns: int) -> StoredItem | None:
         if not is_undecided(vbucket, key):
             expire(vbucket, key, meta, unix_ns)
         return None
+    if vbucket.locks:
+        lock = vbucket.locks.find(key, item.seqno, unix_ns)
+        return item if lock is None else item._replace(cas=lock.cas)
     return item
+
+
+def lock_of(vbucket: VBucket, key: bytes, unix_ns: int) -> Lock | None:
+    """The lock that somebody has on the document; None if it is not locked."""
+    if not vbucket.locks:
+        return None
+    meta = vbucket.log.meta(key)
+    return None if meta is None else vbucket.locks.find(key, meta.seqno, unix_ns)
+
+
+def shown_cas(vbucket: VBucket, key: bytes, cas: int, unix_ns: int) -> int:
+    """The CAS as it is told to who reads: not that of a document that is locked."""
+    return cas if lock_of(vbucket, key, unix_ns) is None else HIDDEN_CAS
 
 
 def is_undecided(vbucket: VBucket, key: bytes) -> bool:

@@ -59,6 +59,7 @@ class Engine:
         unix_ns: nanoseconds since 1970, as last told.
         ready: sessions that may have something to send.
         buffers: what history is copied to on its way out; the shell gives back what it has sent.
+        stopwatch: seconds for measuring how long a request takes; the shell gives one that goes on within a turn.
         bucket_host: who makes and deletes buckets on request; None: nobody.
         config_listeners: called after every change of a configuration, and when a bucket comes or goes.
     """
@@ -90,6 +91,7 @@ class Engine:
         self.unix_ns = 0
         self.started = 0.0
         self.config_listeners: set[Callable[[], None]] = set()
+        self.stopwatch: Callable[[], float] = lambda: self.now
         self._config_cache: dict[str, tuple[tuple[int, int], bytes]] = {}
 
     @property
@@ -188,11 +190,11 @@ class Engine:
 
     def next_timeout(self) -> float | None:
         """When `handle_timeout` wants to be called, monotonic seconds; DCP connections have time-outs of their own."""
-        times = [bucket.next_timeout() for bucket in self.buckets.values() if bucket.durable]
+        times = [bucket.next_timeout() for bucket in self.buckets.values()]
         return min((at for at in times if at is not None), default=None)
 
     def handle_timeout(self) -> None:
-        """Time has come, as told by `set_time`: durable writes may be over."""
+        """Time has come, as told by `set_time`: what waits may have waited for too long."""
         for bucket in self.buckets.values():
             bucket.handle_timeout(self.now)
 

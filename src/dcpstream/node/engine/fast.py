@@ -53,7 +53,7 @@ def fast_get(
     if bucket is None or vbid >= len(bucket.vbuckets):
         return False
     vbucket = bucket.vbuckets[vbid]
-    if vbucket is None or not vbucket.is_active:
+    if vbucket is None or not vbucket.is_active or vbucket.locks:
         return False
     if session.has_collections:
         if data[key_at] or not 1 < key_length <= _MAX_KEY + 1:
@@ -97,8 +97,8 @@ def fast_set(
     vbucket = bucket.vbuckets[vbid]
     if vbucket is None or not vbucket.is_active or vbucket.is_backed_up or not bucket.store.has_room:
         return False
-    if vbucket.durability is not None:
-        return False  # the document may have a durable write that is not decided
+    if vbucket.durability is not None or vbucket.locks:
+        return False  # the document may have a durable write that is not decided, or be locked
     key_at = at + 32
     value_at = key_at + key_length
     if session.has_collections:
@@ -147,10 +147,14 @@ def fast_set(
 def fast_handlers(session: Session) -> dict[int, FastHandler]:
     """The direct ways this session may take: those its user has the privilege for, once a bucket is selected."""
     handlers: dict[int, FastHandler] = {}
-    default = None if session.bucket is None else session.bucket.collections.get(0)
-    if default is not None and not default.max_ttl:
+    if session.is_tracing:
+        return handlers  # each answer tells how long it took
+    bucket = session.bucket
+    default = None if bucket is None else bucket.collections.get(0)
+    if bucket is not None and default is not None and bucket.takes_traffic:
         if session.may("Read"):
             handlers[_GET] = fast_get
-        if session.may("Upsert"):
+        is_plain = not (default.max_ttl or bucket.settings.max_ttl or bucket.settings.durability_min_level)
+        if is_plain and session.may("Upsert"):
             handlers[_SET] = fast_set
     return handlers

@@ -6,20 +6,20 @@ take a direct way that never builds a `Frame`; the rest go through the command t
 or not allowed. DCP frames go to the DCP part. What is to be sent waits in `data_to_send`; the shell takes it while its
 transport is writable, and stops reading while too much waits.
 
-A session never waits, except for SEQNO_PERSISTENCE: then later requests stay unread until the answer is known.
+A session waits at most for one request (SEQNO_PERSISTENCE, a durable write, a vbucket that is pending, the many packets
+of a range scan): later requests stay unread until it is answered, so answers come in order.
 
 Source: kv_engine docs/BinaryProtocol.md, docs/sasl.md, daemon/connection.cc, daemon/cookie.cc (errors, XERROR).
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dcpstream.node.engine.answers import Answers
 from dcpstream.node.engine.bulk import BULK_BYTES, bulk_set
 from dcpstream.node.engine.commands import fault, frame_infos
 from dcpstream.node.engine.held import HeldAnswers
@@ -35,7 +35,6 @@ from dcpstream.wire import (
     Magic,
     Opcode,
     Status,
-    encode_response,
 )
 
 if TYPE_CHECKING:
@@ -49,9 +48,10 @@ logger = logging.getLogger(__name__)
 MAX_OUTPUT_BYTES = 2 * 1024 * 1024
 """Answers that wait beyond which no further request is read: a client that asks more than it reads is slowed down."""
 
+STREAM_OUTPUT_BYTES = 256 * 1024
+"""Packets of one long answer that wait beyond which no more are made, so that other connections have their turn."""
+
 NONCE_BITS = 144
-REFERENCE_BITS = 128
-"""References look like UUIDs, as the server's do."""
 
 CLUSTERMAP_CHANGE = 0x01
 """Opcode of the server's own request that tells of a newer cluster configuration; needs no answer."""
@@ -64,25 +64,6 @@ _DCP_FIRST, _DCP_LAST = int(Opcode.DCP_OPEN), int(Opcode.DCP_CACHE_TRANSFER_END)
 _MAGICS = frozenset(int(magic) for magic in Magic)
 _FLEXIBLE = frozenset((int(Magic.FLEX_REQUEST), int(Magic.FLEX_RESPONSE)))
 _RESPONSES = frozenset((int(Magic.RESPONSE), int(Magic.FLEX_RESPONSE), int(Magic.SERVER_RESPONSE)))
-_DROP_WITHOUT_XERROR = frozenset(
-    (
-        Status.EACCESS,
-        Status.NO_BUCKET,
-        Status.AUTH_STALE,
-        Status.DCP_STREAMID_INVALID,
-        Status.DURABILITY_INVALID_LEVEL,
-        Status.DURABILITY_IMPOSSIBLE,
-        Status.SYNC_WRITE_AMBIGUOUS,
-    )
-)
-_CHANGED_WITHOUT_XERROR: Mapping[int, int] = MappingProxyType(
-    {
-        Status.LOCKED: Status.KEY_EEXISTS,
-        Status.SYNC_WRITE_IN_PROGRESS: Status.TMPFAIL,
-        Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS: Status.TMPFAIL,
-    }
-)
-"""Statuses that came with XERROR, and what a client gets that does not know them."""
 
 
 class DcpEndpoint(Protocol):
@@ -133,7 +114,7 @@ FastHandler = Callable[["Session", bytes, int, int, int, int, int, int, int, int
 data, at, stop, key length, extras length, datatype, vbid, opaque, CAS."""
 
 
-class Session:
+class Session(Answers):
     """A connection's state.
 
     Args:
@@ -143,51 +124,42 @@ class Session:
     Attributes:
         user: who logged in, or None.
         bucket: the selected bucket, or None.
-        features: HELLO features that were granted.
         dcp: the DCP side, or None before DCP_OPEN.
         has_written: whether the output that waits tells of a write.
         held: answers that wait until what they tell of is durable.
         needed: bytes that the next frame needs in all before `receive` can go on; 0 if not known.
-        close_reason: set when the connection is to be closed; what waits in the output still goes out.
         config_sent: version of the cluster configuration that the client was sent last, of its present bucket.
     """
 
     def __init__(self, engine: Engine, peer: str, local_host: str = "127.0.0.1") -> None:
+        super().__init__()
         self.engine = engine
         self.peer = peer
         self.local_host = local_host
         self.agent = ""
         self.user: User | None = None
         self.bucket: Bucket | None = None
-        self.features: frozenset[int] = frozenset()
-        self.datatypes = 0
         self.has_collections = False
         self.has_tokens = False
         self.dcp: DcpEndpoint | None = None
         self.needed = HEADER_BYTES
-        self.close_reason: str | None = None
         self.login = ServerLogin(
             engine.users.credentials,
             lambda: engine.random.getrandbits(NONCE_BITS).to_bytes(NONCE_BITS // 8, "big"),
             engine.users.decoy,
         )
-        self.out: list[bytes] = []
-        self.out_bytes = 0
         self.has_written = False
         self.held = HeldAnswers()
         self.frame_infos: dict[int, bytes] = {}
         self._waiting: Frame | None = None
         self._waiting_value = b""
+        self._resume: Callable[[int], None] | None = None
+        self._stream: Iterator[None] | None = None
         self.config_sent = (0, 0)
         self._max_frame_bytes = MAX_FRAME_BYTES_BEFORE_AUTH
         self.fast: dict[int, FastHandler] = {}
 
     # ------------------------------------------------------------------------------------------------------- state
-
-    @property
-    def is_closing(self) -> bool:
-        """Whether the connection is to be closed."""
-        return self.close_reason is not None
 
     @property
     def is_waiting(self) -> bool:
@@ -203,11 +175,6 @@ class Session:
     def is_ready_to_read_on(self) -> bool:
         """Whether requests that were left unread can be answered now."""
         return self._waiting is None and self.close_reason is None and self.out_bytes <= MAX_OUTPUT_BYTES
-
-    @property
-    def is_json(self) -> bool:
-        """Whether the JSON datatype was negotiated."""
-        return bool(self.datatypes & Datatype.JSON)
 
     def may(self, privilege: str) -> bool:
         """Whether the user has a privilege."""
@@ -247,6 +214,7 @@ class Session:
         )
         self.has_collections = Feature.COLLECTIONS in features
         self.has_tokens = Feature.MUTATION_SEQNO in features
+        self.is_tracing = Feature.TRACING in features
         self.update_fast()
 
     def enable_json(self) -> None:
@@ -337,6 +305,7 @@ class Session:
             extras_at = framing_at + framing_length
             key_at = extras_at + extras_length
             value_at = key_at + key_length
+            self.began = self.engine.stopwatch()
             self._handle(
                 Frame(
                     magic,
@@ -427,16 +396,43 @@ class Session:
         self.engine.dcp_handler(self, frame, self.engine.now)
         self.engine.ready.add(self)
 
-    def wait_for_persistence(self, frame: Frame) -> None:
-        """Leave later requests unread until `persistence_reached`."""
-        self._waiting = frame
+    # ------------------------------------------------------------------------------------------------------ waiting
 
-    def persistence_reached(self, is_reached: bool) -> None:
-        """Answer SEQNO_PERSISTENCE: persisted, or the vbucket is gone."""
-        frame, self._waiting = self._waiting, None
-        if frame is not None:
-            self.respond(frame, Status.SUCCESS if is_reached else Status.NOT_MY_VBUCKET)
+    def wait(self, frame: Frame, resume: Callable[[int], None]) -> None:
+        """Leave later requests unread until `resume` is called; it then hands a status to what is to go on."""
+        self._waiting, self._resume = frame, resume
+
+    def try_again(self, frame: Frame) -> None:
+        """Answer a request that had to wait as if it came now."""
+        self._handle(frame)
+
+    def resume(self, status: int = Status.SUCCESS) -> None:
+        """What was waited for is there, or will not come."""
+        resume, self._resume = self._resume, None
+        self._waiting = None
+        if resume is not None and not self.is_closing:
+            resume(status)
             self.engine.ready.add(self)
+
+    def stream(self, frame: Frame, answers: Iterator[None]) -> None:
+        """Answer a request with many packets: each step of the iterator sends some, no faster than they are read."""
+        self._waiting, self._stream = frame, answers
+        self._go_on_streaming()
+
+    def _go_on_streaming(self) -> None:
+        """Send packets until enough waits."""
+        answers = self._stream
+        while answers is not None and self.out_bytes <= STREAM_OUTPUT_BYTES and not self.is_closing:
+            try:
+                next(answers)
+            except StopIteration:
+                answers = self._stream = self._waiting = None
+            self.engine.ready.add(self)
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether packets of a long answer are still to come."""
+        return self._stream is not None
 
     def wait_for_decision(self, frame: Frame, value: bytes = b"") -> None:
         """Leave later requests unread until a durable write is decided; `value` goes with the answer."""
@@ -456,69 +452,6 @@ class Session:
         self.respond(frame, cas=cas, extras=extras, value=self._waiting_value)
 
     # ------------------------------------------------------------------------------------------------------ output
-
-    def send(self, data: bytes) -> None:
-        """Append bytes to the output."""
-        self.out.append(data)
-        self.out_bytes += len(data)
-
-    def respond(
-        self,
-        frame: Frame,
-        status: int = Status.SUCCESS,
-        *,
-        cas: int = 0,
-        datatype: int = 0,
-        extras: bytes = b"",
-        key: bytes = b"",
-        value: bytes = b"",
-    ) -> None:
-        """Answer a request."""
-        self.send(
-            encode_response(
-                frame.opcode,
-                status=status,
-                opaque=frame.opaque,
-                cas=cas,
-                datatype=datatype,
-                extras=extras,
-                key=key,
-                value=value,
-            )
-        )
-
-    def refuse(self, frame: Frame, status: int, context: str | None = None, **more: str) -> None:
-        """Answer with an error, and say why in JSON.
-
-        Without XERROR some statuses cannot be told; the connection is closed instead, as the server does.
-        """
-        if status in _DROP_WITHOUT_XERROR and Feature.XERROR not in self.features:
-            self.close(f"status 0x{status:02x} for a client without XERROR")
-            return
-        if Feature.XERROR not in self.features:
-            status = _CHANGED_WITHOUT_XERROR.get(status, status)
-        content: dict[str, Any] = dict(more)
-        if context is not None:
-            content = {"error": {"context": context}, **content}
-        value = json.dumps(content, separators=(",", ":")).encode() if content else b""
-        self.respond(frame, status, datatype=Datatype.JSON if value and self.is_json else 0, value=value)
-
-    def refuse_with_reference(self, frame: Frame, status: int, why: str, context: str | None = None) -> None:
-        """Answer with an error whose reason the log tells; the reference leads to it.
-
-        Args:
-            why: for the log.
-            context: for the client, if there is something that it may know.
-        """
-        if status in _DROP_WITHOUT_XERROR and Feature.XERROR not in self.features:
-            self.close(f"{why}; a client without XERROR cannot be told")
-            return
-        digits = f"{self.engine.random.getrandbits(REFERENCE_BITS):032x}"
-        reference = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-        logger.warning("%s: %s (reference %s)", self.peer, why, reference)
-        error = {"ref": reference} if context is None else {"context": context, "ref": reference}
-        value = json.dumps({"error": error}, separators=(",", ":")).encode()
-        self.respond(frame, status, datatype=Datatype.JSON if self.is_json else 0, value=value)
 
     def take_output(self) -> list[bytes]:
         """The answers that can go out."""
@@ -551,6 +484,8 @@ class Session:
 
     def data_to_send(self, max_bytes: int) -> list[bytes]:
         """What can be sent now: answers first, then DCP up to about `max_bytes`."""
+        if self._stream is not None and self.out_bytes <= STREAM_OUTPUT_BYTES:
+            self._go_on_streaming()
         out = self.take_output()
         if self.dcp is not None and self.close_reason is None and max_bytes:
             out = out + self.dcp.data_to_send(max_bytes, self.engine.now)
@@ -560,18 +495,17 @@ class Session:
 
     # -------------------------------------------------------------------------------------------------------- end
 
-    def close(self, reason: str) -> None:
-        """Have the connection closed after what waits was sent."""
-        if self.close_reason is None:
-            self.close_reason = reason
-            self.engine.ready.add(self)
-            logger.info("%s: closing: %s", self.peer, reason)
-
     def connection_lost(self) -> None:
         """The connection is gone."""
         self.close_reason = self.close_reason or "the peer closed it"
         self.engine.sessions.discard(self)
         self.engine.ready.discard(self)
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
+            close = getattr(stream, "close", None)
+            if close is not None:
+                close()
+        self._resume = None
         bucket = self.bucket
         self.held.drop()
         if bucket is not None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
+from dcpstream.node.engine.locks import Locks
 from dcpstream.runtime import Random, new_vbuuid
 from dcpstream.wire import HEADER
 from dcpstream.wire.block import FrameBlock
@@ -56,6 +57,7 @@ class VBucket:
         received: bounds of the snapshot that was received last, as its source gave them; None if there was none.
         is_receiving_initial_snapshot: this copy was empty and is being filled from its source's disk.
         durability: its durable writes; None as long as there never was one.
+        locks: documents that are locked.
         is_backed_up: a takeover lasts too long: writes are put off until it is over.
     """
 
@@ -69,6 +71,7 @@ class VBucket:
         "is_active",
         "is_backed_up",
         "is_receiving_initial_snapshot",
+        "locks",
         "log",
         "manifest",
         "max_cas",
@@ -95,6 +98,7 @@ class VBucket:
         self.received: SnapshotRange | None = None
         self.is_receiving_initial_snapshot = False
         self.durability: Durability | None = None
+        self.locks = Locks()
         self.is_backed_up = False
         self.is_active = log.state == VbucketState.ACTIVE
         self.vbuuid = log.failover_log.newest.vbuuid
@@ -169,6 +173,7 @@ class VBucket:
         if self.durability is not None and not self.is_active:
             self.durability.leave_active()
         self.manifest = None
+        self.locks.clear()
         if self.is_active:
             self.log.set_snapshot(None)
             self.received = None

@@ -8,8 +8,9 @@ import struct
 import pytest
 
 from dcpstream.node.engine import MAX_OUTPUT_BYTES
+from dcpstream.node.engine.answers import encode_duration
 from dcpstream.protocol.sasl import MECHANISMS, ClientLogin
-from dcpstream.wire import Feature, Opcode, Status, encode_request, encode_response
+from dcpstream.wire import Feature, Magic, Opcode, Status, encode_request, encode_response
 from tests.unit.node.kit import USUAL, Talker, engine_of
 
 NOOP = encode_request(Opcode.NOOP, opaque=5)
@@ -124,7 +125,7 @@ def test_hello_grants_what_is_done_and_resets_what_is_not_asked():
         Feature.COLLECTIONS,
         Feature.SNAPPY_EVERYWHERE,
     ]
-    assert client.hello(asked).value == struct.pack(">2H", Feature.JSON, Feature.COLLECTIONS)
+    assert client.hello(asked).value == struct.pack(">3H", Feature.JSON, Feature.TRACING, Feature.COLLECTIONS)
     assert client.hello([]).value == b""
     assert not client.session.has_collections
     assert client.call(Opcode.HELLO, value=b"\0\x06\0").status == Status.EINVAL
@@ -181,10 +182,37 @@ def test_framing_extras_are_checked():
     client = Talker(engine_of())
     assert client.call(Opcode.NOOP, framing=b"\xf1\0\0").status == Status.UNKNOWN_FRAME_INFO
     assert client.call(Opcode.GET, key=b"\0k", framing=b"\x00").status == Status.KEY_ENOENT
-    assert client.call(Opcode.GET, key=b"\0k", framing=b"\x50").status == Status.EINVAL
+    assert client.call(Opcode.GET, key=b"\0k", framing=b"\x50").status == Status.NOT_SUPPORTED
     assert client.call(Opcode.GET, key=b"\0k", framing=b"\x13\x01").status == Status.EINVAL
     durable = client.call(Opcode.SET, key=b"\0k", extras=bytes(8), framing=b"\x13\x01\x23\x28")
     assert durable.status == Status.DURABILITY_IMPOSSIBLE
+
+
+@pytest.mark.parametrize("framing", [b"\x44user", b"\x64Read", b"\x72\0\1"])
+def test_nobody_acts_for_others(framing):
+    client = Talker(engine_of())
+    assert client.call(Opcode.GET, key=b"\0k", framing=framing).status == Status.EACCESS
+    assert client.call(Opcode.GET, key=b"\0k", framing=b"\x40").status == Status.EINVAL
+    old = Talker(engine_of(), features=(Feature.ALT_REQUEST,))
+    assert old.send(encode_request(Opcode.GET, key=b"k", framing=framing)) == []
+    assert old.session.is_closing
+
+
+def test_answers_tell_how_long_they_took_where_tracing_was_granted():
+    engine = engine_of()
+    client = Talker(engine, features=(*USUAL, Feature.TRACING))
+    ticks = iter(range(1000))
+    engine.stopwatch = lambda: next(ticks) * 0.001
+    for answer in (client.set("k", b"v"), client.get("k"), client.get("none"), client.call(Opcode.NOOP)):
+        # One millisecond: (2 * 1000) ** (1 / 1.74), rounded.
+        assert (answer.magic, answer.framing) == (Magic.FLEX_RESPONSE, b"\x02\x00\x4f")
+    assert client.hello(USUAL).framing == b""
+    assert client.get("k").framing == b""
+
+
+@pytest.mark.parametrize(("microseconds", "encoded"), [(0, 0), (1, 1), (1000, 79), (120_125_042, 65535), (1e12, 65535)])
+def test_durations(microseconds, encoded):
+    assert encode_duration(microseconds) == encoded
 
 
 def test_an_answer_that_nobody_asked_for_closes():

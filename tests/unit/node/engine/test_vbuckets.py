@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 
 import pytest
 
@@ -154,15 +155,26 @@ def test_seqno_persistence_holds_later_requests_back(on_disk):
     assert [(frame.opaque, frame.status) for frame in on_disk.collect()] == [(1, 0)]
     assert [frame.opaque for frame in on_disk.send(requests[used:])] == [2]
     assert on_disk.call(Opcode.SEQNO_PERSISTENCE, extras=struct.pack(">Q", 1)).status == 0
-    assert on_disk.call(Opcode.SEQNO_PERSISTENCE, extras=struct.pack(">Q", 9)).status == Status.TMPFAIL
+
+
+def test_seqno_persistence_does_not_wait_for_ever(on_disk):
+    engine = on_disk.engine
+    on_disk.session.receive(encode_request(Opcode.SEQNO_PERSISTENCE, extras=struct.pack(">Q", 9)))
+    assert engine.next_timeout() == engine.now + 30
+    pass_time(engine, 29)
+    engine.handle_timeout()
+    assert on_disk.collect() == []
+    pass_time(engine, 1)
+    engine.handle_timeout()
+    assert [frame.status for frame in on_disk.collect()] == [Status.TMPFAIL]
+    assert engine.next_timeout() is None
+    assert on_disk.call(Opcode.NOOP).status == 0
 
 
 def test_who_waits_for_a_vbucket_that_goes_is_told(on_disk):
     on_disk.set("k", b"v")
     on_disk.session.receive(encode_request(Opcode.SEQNO_PERSISTENCE, extras=struct.pack(">Q", 1)))
     Talker(on_disk.engine).call(Opcode.DEL_VBUCKET)
-    flush(on_disk)
-    on_disk.engine.persisted("default", [])
     assert on_disk.collect()[0].status == Status.NOT_MY_VBUCKET
 
 
@@ -325,3 +337,61 @@ def test_a_newer_connection_takes_a_name_over(client):
 
 def test_random_is_seeded():
     assert SeededRandom(3).getrandbits(48) == SeededRandom(3).getrandbits(48)
+
+
+def test_a_request_for_a_pending_vbucket_waits(client):
+    admin = Talker(client.engine)
+    client.set("k", b"v")
+    set_state(admin, VbucketState.PENDING)
+    used = client.session.receive(encode_request(Opcode.GET, key=b"\0k", opaque=1) + encode_request(Opcode.NOOP))
+    assert used == 24 + 2
+    assert client.session.is_waiting
+    set_state(admin, VbucketState.PENDING, vbid=1)
+    set_state(admin, VbucketState.ACTIVE, vbid=1)  # another vbucket
+    assert client.collect() == []
+    set_state(admin, VbucketState.ACTIVE)
+    assert [(frame.opaque, frame.value) for frame in client.collect()] == [(1, b"v")]
+    assert not client.session.is_waiting
+
+
+@pytest.mark.parametrize("state", [VbucketState.REPLICA, VbucketState.DEAD, None])
+def test_a_pending_vbucket_that_does_not_become_active(client, state):
+    admin = Talker(client.engine)
+    set_state(admin, VbucketState.PENDING)
+    client.session.receive(encode_request(Opcode.SET, key=b"\0k", extras=bytes(8)))
+    if state is None:
+        admin.call(Opcode.DEL_VBUCKET)
+    else:
+        set_state(admin, state)
+    assert [frame.status for frame in client.collect()] == [Status.NOT_MY_VBUCKET]
+
+
+def test_who_leaves_does_not_wait_for_a_pending_vbucket_any_more(client):
+    admin = Talker(client.engine)
+    set_state(admin, VbucketState.PENDING)
+    client.session.receive(encode_request(Opcode.SET, key=b"\0k", extras=bytes(8)))
+    client.session.connection_lost()
+    set_state(admin, VbucketState.ACTIVE)
+    assert admin.get("k").status == Status.KEY_ENOENT
+    assert client.engine.buckets["default"].waiting_for_role == []
+
+
+def test_traffic_is_switched_off_and_on(client):
+    client.set("k", b"v")
+    assert client.call(Opcode.DISABLE_TRAFFIC).status == 0
+    assert client.get("k").status == Status.TMPFAIL
+    assert client.set("k", b"w").status == Status.TMPFAIL
+    assert client.call(Opcode.NOOP).status == 0
+    assert client.call(Opcode.ENABLE_TRAFFIC).status == 0
+    assert client.get("k").value == b"v"
+
+
+def test_the_longest_life_in_a_bucket(client):
+    bucket = client.engine.buckets["default"]
+    bucket.set_settings(replace(bucket.settings, max_ttl=100))
+    now = client.engine.unix_s
+    for asked, kept in ((0, 100), (50, 50), (200, 100), (now + 99, 99), (now + 101, 100)):
+        client.set("k", b"v", expiration=asked)
+        assert bucket.vbuckets[0].log.meta(b"\0k").expiration == now + kept
+    client.call(Opcode.TOUCH, key=b"\0k", extras=bytes(4))
+    assert bucket.vbuckets[0].log.meta(b"\0k").expiration == now + 100

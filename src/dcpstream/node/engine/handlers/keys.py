@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dcpstream.errors import FieldError
+from dcpstream.model import VbucketState
 from dcpstream.node.engine.commands import MAX_KEY_BYTES
 from dcpstream.node.engine.documents import absolute_expiration
 from dcpstream.wire import Datatype, Frame, Status, leb128_decode
@@ -50,10 +51,10 @@ def stored_key(session: Session, frame: Frame) -> bytes | None:
 
 
 def expiration_of(session: Session, key: bytes, expiration: int) -> int:
-    """When a document that is written now expires: as asked for, but no later than its collection allows."""
+    """When a document that is written now expires: as asked for, but no later than collection or bucket allow."""
     assert session.bucket is not None, "the table asks for a bucket"
     collection = session.bucket.collections.get(leb128_decode(key)[0] if key[0] else 0)
-    max_ttl = 0 if collection is None else collection.max_ttl
+    max_ttl = (0 if collection is None else collection.max_ttl) or session.bucket.settings.max_ttl
     return absolute_expiration(expiration, session.engine.unix_s, max_ttl)
 
 
@@ -72,12 +73,22 @@ def refuse_unknown(session: Session, frame: Frame, status: int) -> None:
 
 
 def active_vbucket(session: Session, frame: Frame) -> VBucket | None:
-    """The active vbucket of a request; None if the request was refused."""
-    assert session.bucket is not None, "the table asks for a bucket"
-    vbucket = session.bucket.active(frame.vbid)
-    if vbucket is None:
+    """The active vbucket of a request; None if the request was refused, or waits for a vbucket that is pending."""
+    bucket = session.bucket
+    assert bucket is not None, "the table asks for a bucket"
+    if not bucket.takes_traffic:
+        session.refuse(frame, Status.TMPFAIL, "Requests for documents are switched off")
+        return None
+    vbucket = bucket.vbucket(frame.vbid)
+    if vbucket is not None and vbucket.is_active:
+        return vbucket
+    if vbucket is None or vbucket.state is not VbucketState.PENDING:
         not_my_vbucket(session, frame)
-    return vbucket
+    elif bucket.wait_for_role(session, frame.vbid):
+        session.wait(frame, lambda _: session.try_again(frame))
+    else:
+        session.refuse(frame, Status.TMPFAIL, "Too many requests wait already")
+    return None
 
 
 def not_my_vbucket(session: Session, frame: Frame) -> None:

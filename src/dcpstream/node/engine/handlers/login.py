@@ -39,6 +39,7 @@ SUPPORTED = frozenset(
         Feature.CLUSTERMAP_NOTIFICATION,
         Feature.CLUSTERMAP_NOTIFICATION_BRIEF,
         Feature.UNORDERED_EXECUTION,
+        Feature.TRACING,
         Feature.ALT_REQUEST,
         Feature.SYNC_REPLICATION,
         Feature.COLLECTIONS,

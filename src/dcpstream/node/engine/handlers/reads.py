@@ -10,7 +10,8 @@ from dcpstream.model import VbucketState
 from dcpstream.node.engine import documents
 from dcpstream.node.engine.commands import Command, CommandTable, Part
 from dcpstream.node.engine.handlers.keys import active_vbucket, expiration_of, not_my_vbucket, stored_key
-from dcpstream.wire import Datatype, Frame, Opcode, Status, split_xattrs
+from dcpstream.node.engine.locks import Lock
+from dcpstream.wire import Datatype, Feature, Frame, Opcode, Status, split_xattrs
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.session import Session
@@ -20,6 +21,8 @@ _FLAGS = struct.Struct(">I")
 _META = struct.Struct(">IIIQ")
 _META_V2 = struct.Struct(">IIIQB")
 _TOKEN = struct.Struct(">QQ")
+LOCK_DEFAULT_S, LOCK_MAX_S = 15, 30
+"""How long a document stays locked if nobody says so, and at most; who asks for more gets the former."""
 _QUIET = frozenset((Opcode.GETQ, Opcode.GETKQ, Opcode.GATQ, Opcode.GETQ_META))
 _WITH_KEY = frozenset((Opcode.GETK, Opcode.GETKQ))
 
@@ -68,7 +71,7 @@ def get(session: Session, frame: Frame) -> None:
     if item is None:
         _missing(session, frame)
     else:
-        _found(session, frame, item, item.cas)
+        _found(session, frame, item, documents.shown_cas(vbucket, key, item.cas, session.engine.unix_ns))
 
 
 def get_replica(session: Session, frame: Frame) -> None:
@@ -94,10 +97,13 @@ def touch(session: Session, frame: Frame) -> None:
     key = stored_key(session, frame) if vbucket is not None else None
     if vbucket is None or key is None:
         return
+    engine = session.engine
     if documents.is_undecided(vbucket, key):
         session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS)
         return
-    engine = session.engine
+    if documents.lock_of(vbucket, key, engine.unix_ns) is not None:
+        session.refuse(frame, Status.LOCKED)
+        return
     item = documents.live_item(vbucket, key, engine.unix_ns)
     session.changed(vbucket)
     if item is None:
@@ -142,7 +148,65 @@ def get_meta(session: Session, frame: Frame) -> None:
     fields = (int(meta.is_deleted), meta.flags, expiration, meta.rev_seqno)
     has_datatype = frame.extras == b"\x02"
     extras = _META_V2.pack(*fields, meta.datatype) if has_datatype else _META.pack(*fields)
-    session.respond(frame, cas=meta.cas, extras=extras)
+    cas = documents.shown_cas(vbucket, key, meta.cas, session.engine.unix_ns)
+    session.respond(frame, cas=cas, extras=extras)
+
+
+def get_locked(session: Session, frame: Frame) -> None:
+    """GET_LOCKED: the document, which until the lock's time is over only who has the lock's CAS may write."""
+    vbucket = active_vbucket(session, frame)
+    key = stored_key(session, frame) if vbucket is not None else None
+    if vbucket is None or key is None:
+        return
+    unix_ns = session.engine.unix_ns
+    if documents.is_undecided(vbucket, key):
+        session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS)
+        return
+    item = documents.live_item(vbucket, key, unix_ns)
+    session.changed(vbucket)
+    if item is None:
+        _missing(session, frame)
+        return
+    if documents.lock_of(vbucket, key, unix_ns) is not None:
+        _refuse_locked(session, frame)
+        return
+    seconds = int.from_bytes(frame.extras, "big")
+    if not 0 < seconds <= LOCK_MAX_S:
+        seconds = LOCK_DEFAULT_S
+    lock = Lock(vbucket.next_cas(unix_ns), unix_ns + seconds * 1_000_000_000, item.seqno)
+    if vbucket.locks.take(key, lock, unix_ns):
+        _found(session, frame, item, lock.cas)
+    else:
+        session.refuse(frame, Status.TMPFAIL, "Too many documents are locked")
+
+
+def unlock(session: Session, frame: Frame) -> None:
+    """UNLOCK: give a lock back before its time; the CAS is the lock's."""
+    vbucket = active_vbucket(session, frame)
+    key = stored_key(session, frame) if vbucket is not None else None
+    if vbucket is None or key is None:
+        return
+    unix_ns = session.engine.unix_ns
+    if documents.is_undecided(vbucket, key):
+        session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS)
+        return
+    item = documents.live_item(vbucket, key, unix_ns)
+    session.changed(vbucket)
+    lock = documents.lock_of(vbucket, key, unix_ns)
+    if item is None:
+        _missing(session, frame)
+    elif lock is None:
+        session.refuse(frame, Status.NOT_LOCKED)
+    elif lock.cas != frame.cas:
+        _refuse_locked(session, frame)
+    else:
+        vbucket.locks.release(key)
+        session.respond(frame)
+
+
+def _refuse_locked(session: Session, frame: Frame) -> None:
+    """LOCKED; to who does not know that, TMPFAIL: unlike for a write, to try again helps."""
+    session.refuse(frame, Status.LOCKED if Feature.XERROR in session.features else Status.TMPFAIL)
 
 
 def register(table: CommandTable) -> None:
@@ -151,4 +215,6 @@ def register(table: CommandTable) -> None:
     table.add((Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ), reading(get, privilege="Read"))
     table.add(Opcode.GET_REPLICA, reading(get_replica, privilege="Read"))
     table.add((Opcode.TOUCH, Opcode.GAT, Opcode.GATQ), reading(touch, extras=(4,), privilege="Upsert"))
+    table.add(Opcode.GET_LOCKED, reading(get_locked, extras=(0, 4), privilege="Read"))
+    table.add(Opcode.UNLOCK, reading(unlock, has_cas=True, needs_cas=True, privilege="Read"))
     table.add((Opcode.GET_META, Opcode.GETQ_META), reading(get_meta, extras=(0, 1), privilege="MetaRead"))

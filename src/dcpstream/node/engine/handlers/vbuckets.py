@@ -27,6 +27,9 @@ _ASYNC_VALUE = b"async=0"
 _ALIVE = frozenset((VbucketState.ACTIVE, VbucketState.REPLICA, VbucketState.PENDING))
 MAX_CHAINS = 2
 
+SEQNO_PERSISTENCE_TIMEOUT_S = 30.0
+"""How long SEQNO_PERSISTENCE waits: the server's default."""
+
 
 def _bucket(session: Session) -> Bucket:
     assert session.bucket is not None, "the table asks for a bucket"
@@ -177,10 +180,12 @@ def seqno_persistence(session: Session, frame: Frame) -> None:
     seqno = int.from_bytes(frame.extras, "big")
     if vbucket.persisted_seqno >= seqno:
         session.respond(frame)
-    elif seqno > vbucket.high_seqno or not _bucket(session).wait_for_persistence(session, frame.vbid, seqno):
-        session.respond(frame, Status.TMPFAIL)
+        return
+    deadline = session.engine.now + SEQNO_PERSISTENCE_TIMEOUT_S
+    if _bucket(session).wait_for_persistence(session, frame.vbid, seqno, deadline):
+        session.wait(frame, lambda status: session.respond(frame, status))
     else:
-        session.wait_for_persistence(frame)
+        session.respond(frame, Status.TMPFAIL)
 
 
 def stop_persistence(session: Session, frame: Frame) -> None:
@@ -218,8 +223,11 @@ def compact(session: Session, frame: Frame) -> None:
         session.respond(frame)
 
 
-def accept(session: Session, frame: Frame) -> None:
-    """ENABLE_TRAFFIC: it always is."""
+def control_traffic(session: Session, frame: Frame) -> None:
+    """ENABLE_TRAFFIC, DISABLE_TRAFFIC: whether requests for documents are answered."""
+    bucket = _bucket(session)
+    bucket.takes_traffic = frame.opcode == Opcode.ENABLE_TRAFFIC
+    bucket.update_sessions()
     session.respond(frame)
 
 
@@ -243,4 +251,4 @@ def register(table: CommandTable) -> None:
         Opcode.COMPACT_DB,
         Command(compact, extras=(24,), value=Part.OPTIONAL, datatypes=int(Datatype.JSON), privilege=admin),
     )
-    table.add(Opcode.ENABLE_TRAFFIC, Command(accept, privilege=admin))
+    table.add((Opcode.ENABLE_TRAFFIC, Opcode.DISABLE_TRAFFIC), Command(control_traffic, privilege=admin))

@@ -42,6 +42,9 @@ _QUIET_OF = {
     Opcode.PREPENDQ: Opcode.PREPEND,
 }
 
+_ADDING = frozenset((Opcode.ADD, Opcode.ADDQ, Opcode.ADD_WITH_META, Opcode.ADDQ_WITH_META))
+"""What is refused already because the document is there, locked or not."""
+
 MAX_DURABILITY_LEVEL = 3
 """1 majority, 2 majority and persisted on the active copy, 3 persisted by a majority."""
 
@@ -82,6 +85,10 @@ def target(session: Session, frame: Frame) -> tuple[VBucket, bytes] | None:
         return None
     if documents.is_undecided(vbucket, key):
         session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS)
+        return None
+    lock = documents.lock_of(vbucket, key, session.engine.unix_ns)
+    if lock is not None and lock.cas != frame.cas and frame.opcode not in _ADDING:
+        session.refuse(frame, Status.LOCKED)
         return None
     return vbucket, key
 
