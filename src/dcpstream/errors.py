@@ -20,6 +20,7 @@ DcpstreamError
 ├─ ConnectionLost (cause)
 │  ├─ ConnectTimeout                   no answer in time, or nobody listens
 │  ├─ DeadConnection                   the peer fell silent
+│  ├─ TlsError                         certificate, name or TLS itself refused
 │  └─ AuthenticationFailed             wrong user, password or mechanism
 ├─ StoreError
 │  ├─ CorruptLog (file, offset, expected, actual)
@@ -67,6 +68,7 @@ __all__ = [
     "StreamEnded",
     "StreamIdInvalid",
     "TemporaryFailure",
+    "TlsError",
     "UnknownCollection",
     "UnknownCommand",
     "UnknownScope",
@@ -300,6 +302,10 @@ class ConnectTimeout(ConnectionLost):
 
 class DeadConnection(ConnectionLost):
     """The peer has sent nothing for longer than the idle time-out."""
+
+
+class TlsError(ConnectionLost):
+    """The connection cannot be secured: the certificate is not trusted or has another name, or one side has no TLS."""
 
 
 class AuthenticationFailed(ConnectionLost):

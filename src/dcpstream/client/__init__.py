@@ -12,6 +12,7 @@ from dcpstream.client.kv import KvClient
 from dcpstream.client.offsets import FileOffsetStore, OffsetStore, SavedOffset, SqliteOffsetStore
 from dcpstream.client.ranges import Accepted, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
 from dcpstream.client.resume import BranchState
+from dcpstream.client.tls import TlsOptions
 
 __all__ = [
     "Accepted",
@@ -30,5 +31,6 @@ __all__ = [
     "RollbackTo",
     "SavedOffset",
     "SqliteOffsetStore",
+    "TlsOptions",
     "VbucketRange",
 ]

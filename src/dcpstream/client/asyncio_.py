@@ -6,24 +6,26 @@ The machines are the same; here are only the event loop's transports and the wai
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dcpstream.client import connection_string as connection_strings
 from dcpstream.client.changes import Change
 from dcpstream.client.connection import NodeConnection
+from dcpstream.client.connection_string import ConnectionString
 from dcpstream.client.convert import ValueFormat
-from dcpstream.client.handshake import BUFFER_BYTES, DcpSettings, Login
-from dcpstream.client.hub import cannot_connect
-from dcpstream.client.nodes import ConnectOptions, Nodes
+from dcpstream.client.handshake import BUFFER_BYTES
+from dcpstream.client.hub import cannot_connect, lost_by
+from dcpstream.client.nodes import Nodes
 from dcpstream.client.offsets import OffsetStore
-from dcpstream.client.options import check_buffer_bytes, dcp_settings
+from dcpstream.client.options import access, check_buffer_bytes, dcp_settings
 from dcpstream.client.questions import Question, Questions, high_seqnos_of, logs_of, states_of
 from dcpstream.client.ranges import RollbackEvent
 from dcpstream.client.reader import ACTIVE_STATE, StreamReader
 from dcpstream.client.resume import BranchState
+from dcpstream.client.srv import resolve_seeds
 from dcpstream.client.streaming import (
     MAX_BATCH_ROWS,
     End,
@@ -34,6 +36,7 @@ from dcpstream.client.streaming import (
     rollback_batch,
     rollback_change,
 )
+from dcpstream.client.tls import TlsOptions, make_context, server_name, tls_failure
 from dcpstream.errors import ConnectionLost, ConnectTimeout
 from dcpstream.model import StreamOffset, VbucketMap
 from dcpstream.runtime import Clock, SystemClock, SystemRandom
@@ -83,8 +86,9 @@ class _Link(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
-        why = f": {exc}" if exc else " closed the connection"
-        self.hub.lost(self.connection, ConnectionLost(f"{self.connection.address}{why}", cause=exc))
+        address = self.connection.address
+        error = ConnectionLost(f"{address} closed the connection" if exc is None else f"{address}: {exc}", cause=exc)
+        self.hub.lost(self.connection, lost_by(address, exc) if isinstance(exc, OSError) else error)
 
     def flush(self) -> None:
         if self.transport is not None:
@@ -94,7 +98,11 @@ class _Link(asyncio.BufferedProtocol):
 
 
 class _Hub:
-    """Transports of all connections of some `Nodes`."""
+    """Transports of all connections of some `Nodes`, secured as these want it.
+
+    Raises:
+        ConfigError: a certificate or key cannot be read.
+    """
 
     def __init__(self, machine: _Machine, nodes: Nodes, clock: Clock) -> None:
         self.machine = machine
@@ -103,6 +111,8 @@ class _Hub:
         self.wake = asyncio.Event()
         self._links: dict[NodeConnection, _Link] = {}
         self._tasks: dict[NodeConnection, asyncio.Task[None]] = {}
+        tls = nodes.options.tls
+        self._context = make_context(tls) if tls is not None else None
 
     async def turn(self, limit_s: float = MAX_WAIT_S) -> None:
         """Open, close and send as the machine wants it; wait until something happens, but at most `limit_s`."""
@@ -151,11 +161,19 @@ class _Hub:
 
     async def _connect(self, connection: NodeConnection) -> None:
         address = connection.address
+        tls = self.nodes.options.tls
         try:
             _, link = await asyncio.get_running_loop().create_connection(
-                lambda: _Link(self, connection), address.host, address.kv_port
+                lambda: _Link(self, connection),
+                address.host,
+                address.kv_port,
+                ssl=self._context,
+                server_hostname=server_name(tls, address) if tls is not None else None,
             )
-        except OSError as error:
+        except (ssl.SSLError, ConnectionResetError) as error:
+            is_secured = self._context is not None
+            self.lost(connection, tls_failure(address, error) if is_secured else cannot_connect(address, error))
+        except (OSError, ValueError) as error:
             self.lost(connection, cannot_connect(address, error))
         else:
             self._links[connection] = link
@@ -190,23 +208,28 @@ class AsyncClient:
         self,
         connection_string: str,
         *,
-        username: str,
-        password: str,
+        username: str = "",
+        password: str = "",
         bucket: str,
+        tls: TlsOptions | None = None,
+        sasl_mechanism: str | None = None,
+        network: str | None = None,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         patience_s: float = PATIENCE_S,
         buffer_bytes: int = BUFFER_BYTES,
         name: str = "dcpstream",
     ) -> None:
-        parsed = connection_strings.parse(connection_string)
-        self._options = ConnectOptions(
-            seeds=parsed.seeds,
-            network=parsed.network,
-            login=Login(username, password, bucket),
-            connect_timeout_s=connect_timeout_s,
-            arrow=False,
-            settings=DcpSettings(name=f"{name}:control"),
+        given = access(
+            connection_string,
+            username=username,
+            password=password,
+            bucket=bucket,
+            tls=tls,
+            sasl_mechanism=sasl_mechanism,
+            network=network,
         )
+        self._unresolved: ConnectionString | None = given.parsed
+        self._options = given.connect_options(connect_timeout_s, name)
         self._patience_s = patience_s
         self._buffer_bytes = check_buffer_bytes(buffer_bytes)
         self._name = name
@@ -362,6 +385,10 @@ class AsyncClient:
 
     async def _observe(self, vbids: Sequence[int] | None) -> tuple[VbucketMap, dict[int, BranchState]]:
         """The map, and the branches of some vbuckets: log, high seqno, log again."""
+        if self._unresolved is not None:
+            seeds = await asyncio.to_thread(resolve_seeds, self._unresolved)
+            self._options = replace(self._options, seeds=seeds)
+            self._unresolved = None
         nodes = Nodes(self._options, self._random)
         machine = Questions([Question(Opcode.NOOP)], nodes, self._random)
         hub = _Hub(machine, nodes, self._clock)

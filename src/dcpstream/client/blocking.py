@@ -11,17 +11,19 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol
 
-from dcpstream.client import connection_string as connection_strings
 from dcpstream.client.connection import NodeConnection
+from dcpstream.client.connection_string import ConnectionString
 from dcpstream.client.convert import ArrowConverter, ValueFormat
-from dcpstream.client.handshake import BUFFER_BYTES, DcpSettings, Login
+from dcpstream.client.handshake import BUFFER_BYTES, DcpSettings
 from dcpstream.client.hub import SocketHub
 from dcpstream.client.nodes import ConnectOptions, Nodes
-from dcpstream.client.options import check_buffer_bytes, dcp_settings
+from dcpstream.client.options import access, check_buffer_bytes, dcp_settings
 from dcpstream.client.questions import Question, Questions, high_seqnos_of, logs_of, states_of
 from dcpstream.client.ranges import Accepted, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
 from dcpstream.client.reader import ACTIVE_STATE, RollbackPolicy, StreamReader
 from dcpstream.client.resume import BranchState
+from dcpstream.client.srv import resolve_seeds
+from dcpstream.client.tls import TlsOptions
 from dcpstream.client.topology import manifest_of
 from dcpstream.errors import ConfigError, ConnectTimeout
 from dcpstream.model import FailoverLog, Manifest, StreamOffset, VbucketMap
@@ -71,9 +73,12 @@ class Cluster:
     is made again.
 
     Args:
-        connection_string: `couchbase://host[:port][,host…][?network=…]` or `host[:port]`.
-        username, password: of a user with the right to read the bucket by DCP.
+        connection_string: `couchbase[s]://host[:port][,host…][?network=…]` or `host[:port]`.
+        username, password: of a user with the right to read the bucket by DCP; empty with a client certificate.
         bucket: its name.
+        tls: certificates, for `couchbases://`.
+        sasl_mechanism: the only one to log in with ("PLAIN" over TLS, "SCRAM-SHA512", …); None for the strongest.
+        network: "default", "external", …: which of the nodes' addresses to use; None as in the connection string.
         connect_timeout_s: limit for connecting; also for each question.
         collections: names to read ("scope.collection" or "collection"), None for all.
         name: what the connections are called in the node's statistics; a unique part is appended.
@@ -88,26 +93,30 @@ class Cluster:
         self,
         connection_string: str,
         *,
-        username: str,
-        password: str,
+        username: str = "",
+        password: str = "",
         bucket: str,
+        tls: TlsOptions | None = None,
+        sasl_mechanism: str | None = None,
+        network: str | None = None,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         collections: Sequence[str] | None = None,
         name: str = "dcpstream",
     ) -> None:
-        parsed = connection_strings.parse(connection_string)
-        self._login = Login(username, password, bucket)
+        given = access(
+            connection_string,
+            username=username,
+            password=password,
+            bucket=bucket,
+            tls=tls,
+            sasl_mechanism=sasl_mechanism,
+            network=network,
+        )
+        self._unresolved: ConnectionString | None = given.parsed
         self._clock: Clock = SystemClock()
         self._random: Random = SystemRandom()
         self._collections = None if collections is None else tuple(collections)
-        self._options = ConnectOptions(
-            seeds=parsed.seeds,
-            network=parsed.network,
-            login=self._login,
-            connect_timeout_s=connect_timeout_s,
-            arrow=False,
-            settings=DcpSettings(name=f"{name}:control"),
-        )
+        self._options = given.connect_options(connect_timeout_s, name)
         self._name = name
         self._control = Nodes(self._options, self._random)
         self._control_hub: SocketHub | None = None
@@ -220,7 +229,7 @@ class Cluster:
             nodes, hub = self._data.pop(settings)
         else:
             nodes = Nodes(self.connect_options(settings, arrow=True), self._random)
-            hub = SocketHub()
+            hub = SocketHub(self._options.tls)
         if nodes.map is None or (self._control.map is not None and self._control.map.version > nodes.map.version):
             nodes.map = self._control.map
         reader = StreamReader(
@@ -270,8 +279,12 @@ class Cluster:
         Raises:
             ConnectTimeout: no node could be reached at all.
         """
+        if self._unresolved is not None:
+            self._options = replace(self._options, seeds=resolve_seeds(self._unresolved))
+            self._control = Nodes(self._options, self._random)
+            self._unresolved = None
         if self._control_hub is None:
-            self._control_hub = SocketHub()
+            self._control_hub = SocketHub(self._options.tls)
         try:
             self._wait_for_answers(Questions(questions, self._control, self._random), self._control_hub)
         except BaseException:

@@ -27,6 +27,7 @@ from dcpstream.client.streaming import (
     rollback_batch,
     rollback_change,
 )
+from dcpstream.client.tls import TlsOptions
 from dcpstream.model import StreamOffset
 from dcpstream.runtime import SystemClock, SystemRandom
 
@@ -66,9 +67,12 @@ class Client:
     connections. Not safe for use by several threads at once.
 
     Args:
-        connection_string: `couchbase://host[:port][,host…][?network=…]` or `host[:port]`.
-        username, password: of a user with the right to read the bucket by DCP.
+        connection_string: `couchbase[s]://host[:port][,host…][?network=…]` or `host[:port]`.
+        username, password: of a user with the right to read the bucket by DCP; empty with a client certificate.
         bucket: its name.
+        tls: certificates, for `couchbases://`.
+        sasl_mechanism: the only one to log in with ("PLAIN" over TLS, "SCRAM-SHA512", …); None for the strongest.
+        network: "default", "external", …: which of the nodes' addresses to use; None as in the connection string.
         connect_timeout_s: limit for connecting to a cluster that is not there.
         patience_s: how long a node may stay away while a stream runs.
         buffer_bytes: flow-control window of each connection: the bound of memory.
@@ -82,9 +86,12 @@ class Client:
         self,
         connection_string: str,
         *,
-        username: str,
-        password: str,
+        username: str = "",
+        password: str = "",
         bucket: str,
+        tls: TlsOptions | None = None,
+        sasl_mechanism: str | None = None,
+        network: str | None = None,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         patience_s: float = PATIENCE_S,
         buffer_bytes: int = BUFFER_BYTES,
@@ -95,6 +102,9 @@ class Client:
             username=username,
             password=password,
             bucket=bucket,
+            tls=tls,
+            sasl_mechanism=sasl_mechanism,
+            network=network,
             connect_timeout_s=connect_timeout_s,
             name=name,
         )
@@ -240,7 +250,7 @@ class Client:
             random,
         )
         nodes.map = cluster.map
-        hub = SocketHub()
+        hub = SocketHub(nodes.options.tls)
         reader = StreamReader(
             ranges,
             nodes,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dcpstream.client.handshake import DcpSettings, Handshake, Login
 from dcpstream.client.rows import ArrowDecoder, Decoder, FrameDecoder
 from dcpstream.client.session import DcpSession, Event
+from dcpstream.client.tls import ALERT, check_for_alert
 from dcpstream.errors import ConnectTimeout, RemoteProtocolError, WireError
 from dcpstream.model import NodeAddress
 from dcpstream.wire import MAX_FRAME_BYTES, Feature
@@ -68,11 +69,17 @@ class NodeConnection:
         self._start = 0
         self._end = 0
         self._was_filled = False
+        self._has_received = False
 
     @property
     def is_ready(self) -> bool:
         """Whether the handshake is done and `session` can be used."""
         return self.session is not None
+
+    @property
+    def has_received(self) -> bool:
+        """Whether the node has sent anything at all."""
+        return self._has_received
 
     @property
     def config(self) -> bytes:
@@ -88,6 +95,7 @@ class NodeConnection:
     def buffer_updated(self, count: int) -> None:
         """So many bytes were read into `get_buffer()`; `process()` looks at them."""
         self._end += count
+        self._has_received = self._has_received or count > 0
         self._was_filled = self._end == len(self._buffer)
 
     def receive_data(self, data: bytes | bytearray | memoryview, now: float) -> None:
@@ -145,6 +153,8 @@ class NodeConnection:
             raise ConnectTimeout(f"{self.address} did not let us in within {self._connect_timeout_s:g} s")
 
     def _shake_hands(self, now: float) -> None:
+        if self._end - self._start >= len(ALERT):
+            check_for_alert(self.address, self._view[self._start : self._start + len(ALERT)])
         while self._end - self._start >= HEADER_BYTES and self.session is None:
             try:
                 end = self._start + frame_length(self._buffer, self._start)

@@ -2,9 +2,9 @@
 
 Theory of operation: three round trips, each a handful of pipelined requests whose answers must come in order.
 
-1. HELLO, SASL_LIST_MECHS, SASL_AUTH with the strongest SCRAM (guessed, as the list is not known yet), SASL_STEP. If the
-   node refuses the guess and does not list it, the strongest listed mechanism is tried; PLAIN, which gives the
-   password away, only where the caller allows it.
+1. HELLO, and unless a client certificate says who it is, SASL_LIST_MECHS, SASL_AUTH with the strongest SCRAM
+   (guessed, as the list is not known yet), SASL_STEP. If the node refuses the guess and does not list it, the
+   strongest listed mechanism is tried; PLAIN, which gives the password away, only where the caller allows it.
 2. SELECT_BUCKET, GET_CLUSTER_CONFIG.
 3. For DCP: DCP_OPEN and the controls. NOOP and the flow-control window must be granted; the others are wishes.
 
@@ -71,12 +71,16 @@ class Login:
 
     Attributes:
         allow_plain: whether the password may be sent readable if the node offers nothing better.
+        mechanism: the only SASL mechanism to use; None for the strongest that the node offers.
+        by_certificate: the node knows the user by the certificate of the TLS connection: nothing is sent to log in.
     """
 
     username: str
     password: str = field(repr=False)
     bucket: str
     allow_plain: bool = False
+    mechanism: str | None = None
+    by_certificate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +146,7 @@ class Handshake:
         self._nonce = nonce
         self._dcp = dcp
         self._agent = agent
-        self._mechanism = MECHANISMS[0]
+        self._mechanism = login.mechanism or MECHANISMS[0]
         self._mechanisms: bytes | None = None
         self._sasl = ClientLogin(self._mechanism, login.username, login.password, nonce)
         self._expected: deque[tuple[Opcode, str]] = deque()
@@ -155,8 +159,11 @@ class Handshake:
         if self._dcp and self._dcp.snappy:
             wanted.append(Feature.SNAPPY)
         agent = json.dumps({"a": self._agent, "i": self._nonce[:8].hex()}).encode()
+        hello = self._request(Opcode.HELLO, key=agent, value=b"".join(_U16.pack(code) for code in wanted))
+        if self._login.by_certificate:
+            return hello + self._select_bucket()
         return (
-            self._request(Opcode.HELLO, key=agent, value=b"".join(_U16.pack(code) for code in wanted))
+            hello
             + self._request(Opcode.SASL_LIST_MECHS)
             + self._request(Opcode.SASL_AUTH, key=self._mechanism.encode(), value=self._sasl.start())
         )
@@ -219,11 +226,9 @@ class Handshake:
                 self._sasl.finish(frame.value)
             except ProtocolError as error:
                 raise AuthenticationFailed(f"{self._address} cannot be trusted: {error}", cause=error) from error
-            return self._request(Opcode.SELECT_BUCKET, key=self._login.bucket.encode()) + self._request(
-                Opcode.GET_CLUSTER_CONFIG
-            )
+            return self._select_bucket()
         listed = (self._mechanisms or b"").decode(errors="replace").split()
-        if not self._refused_guess and listed and self._mechanism not in listed:
+        if self._login.mechanism is None and not self._refused_guess and listed and self._mechanism not in listed:
             self._refused_guess = True
             try:
                 self._mechanism = strongest_mechanism(" ".join(listed), allow_plain=self._login.allow_plain)
@@ -239,6 +244,11 @@ class Handshake:
             f"{self._mechanism}): check username and password"
         )
 
+    def _select_bucket(self) -> bytes:
+        return self._request(Opcode.SELECT_BUCKET, key=self._login.bucket.encode()) + self._request(
+            Opcode.GET_CLUSTER_CONFIG
+        )
+
     def _sasl_step(self, challenge: bytes) -> bytes:
         try:
             return self._sasl.step(challenge)
@@ -249,14 +259,17 @@ class Handshake:
         if frame.status == Status.SUCCESS:
             return
         bucket, user = self._login.bucket, self._login.username
+        who = "the client certificate" if self._login.by_certificate else f"user {user!r}"
         kind: type[StatusError] = StatusError
         why = f"status {code_name(Status, frame.status)}"
         if frame.status == Status.KEY_ENOENT:
             kind, why = KeyNotFound, "there is no such bucket"
         elif frame.status == Status.EACCESS:
             kind, why = AccessDenied, "there is no such bucket, or the user may not use it"
+            if self._login.by_certificate:
+                why += ", or the node does not know a user by this certificate"
         raise kind(
-            f"bucket {bucket!r} was refused by {self._address} for user {user!r}: {why}",
+            f"bucket {bucket!r} was refused by {self._address} for {who}: {why}",
             status=frame.status,
             opcode=frame.opcode,
         )

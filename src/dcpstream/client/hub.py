@@ -6,12 +6,14 @@ import contextlib
 import os
 import selectors
 import socket
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from dcpstream.client.connection import NodeConnection
 from dcpstream.client.nodes import Nodes
+from dcpstream.client.tls import TlsOptions, make_context, server_name, tls_failure
 from dcpstream.errors import ConnectionLost, ConnectTimeout
 from dcpstream.model import NodeAddress
 
@@ -29,14 +31,28 @@ class _Link:
     socket: socket.socket
     others: list[AddressInfo]
     is_connected: bool = False
+    is_secured: bool = False
     unsent: bytearray = field(default_factory=bytearray)
     events: int = 0
 
 
 class SocketHub:
-    """Moves the bytes of all connections of some `Nodes`; one thread, no decisions."""
+    """Moves the bytes of all connections of some `Nodes`; one thread, no decisions.
 
-    def __init__(self) -> None:
+    With TLS a socket is wrapped as soon as it is connected. What OpenSSL has decrypted and not given out yet is not
+    seen by the selector, so such connections are read again without waiting.
+
+    Args:
+        tls: how connections are secured, None for none.
+
+    Raises:
+        ConfigError: a certificate or key cannot be read.
+    """
+
+    def __init__(self, tls: TlsOptions | None = None) -> None:
+        self._tls = tls
+        self._context = make_context(tls) if tls is not None else None
+        self._full: set[NodeConnection] = set()
         self._selector = selectors.DefaultSelector()
         self._links: dict[NodeConnection, _Link] = {}
 
@@ -60,23 +76,31 @@ class SocketHub:
         Returns: (connection, None) if bytes were read, (connection, error) if it is lost.
         """
         for link in list(self._links.values()):
-            if link.is_connected:
+            if link.is_secured:
                 error = self._flush(link)
                 if error is not None:
                     yield link.connection, error
-        for key, events in self._selector.select(timeout_s):
-            link = key.data
-            if link.connection not in self._links:
+        full, self._full = self._full, set()
+        ready = {key.data.connection: events for key, events in self._selector.select(0.0 if full else timeout_s)}
+        for connection in full:
+            ready[connection] = ready.get(connection, 0) | selectors.EVENT_READ
+        for connection, events in ready.items():
+            if connection not in self._links:
                 continue
+            link = self._links[connection]
             error = None
-            if events & selectors.EVENT_WRITE:
-                error = self._writable(link)
-            if error is None and events & selectors.EVENT_READ:
-                count, error = read_into(link.socket, link.connection)
+            if not link.is_secured:
+                error = self._advance(link)
+            elif events & selectors.EVENT_WRITE:
+                error = self._flush(link)
+            if error is None and link.is_secured and events & selectors.EVENT_READ:
+                count, error = read_into(link.socket, connection)
+                if isinstance(link.socket, ssl.SSLSocket) and error is None and link.socket.pending():
+                    self._full.add(connection)
                 if count:
-                    yield link.connection, None
+                    yield connection, None
             if error is not None:
-                yield link.connection, error
+                yield connection, error
 
     def close(self) -> None:
         """Close all sockets."""
@@ -95,16 +119,45 @@ class SocketHub:
 
     def _close(self, connection: NodeConnection) -> None:
         link = self._links.pop(connection, None)
+        self._full.discard(connection)
         if link is not None:
-            self._selector.unregister(link.socket)
+            if link.events:
+                self._selector.unregister(link.socket)
             link.socket.close()
 
-    def _writable(self, link: _Link) -> ConnectionLost | None:
+    def _advance(self, link: _Link) -> ConnectionLost | None:
+        """A socket that is not ready for bytes of ours yet can do its next step: be connected, or shake hands."""
         if not link.is_connected:
             number = link.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if number:
                 return self._try_next(link, OSError(number, os.strerror(number)))
             link.is_connected = True
+            if self._context is not None and self._tls is not None:
+                # Another object for the same descriptor; the old one no longer owns it.
+                self._selector.unregister(link.socket)
+                link.events = 0
+                try:
+                    link.socket = self._context.wrap_socket(
+                        link.socket,
+                        server_hostname=server_name(self._tls, link.connection.address),
+                        do_handshake_on_connect=False,
+                    )
+                except (OSError, ValueError) as error:
+                    # Lost at once, or a name that cannot be one.
+                    return ConnectionLost(f"{link.connection.address}: {error}", cause=error)
+        if isinstance(link.socket, ssl.SSLSocket):
+            try:
+                link.socket.do_handshake()
+            except ssl.SSLWantReadError:
+                self._watch(link, selectors.EVENT_READ)
+                return None
+            except ssl.SSLWantWriteError:
+                self._watch(link, selectors.EVENT_WRITE)
+                return None
+            except OSError as error:
+                return tls_failure(link.connection.address, error)
+            self._full.add(link.connection)
+        link.is_secured = True
         return self._flush(link)
 
     def _try_next(self, link: _Link, error: OSError) -> ConnectionLost | None:
@@ -128,10 +181,10 @@ class SocketHub:
             while link.unsent:
                 sent = link.socket.send(memoryview(link.unsent)[:SEND_BYTES_MAX])
                 del link.unsent[:sent]
-        except BlockingIOError:
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
         except OSError as error:
-            return ConnectionLost(f"{link.connection.address}: {error.strerror or error}", cause=error)
+            return lost_by(link.connection.address, error)
         self._watch(link, selectors.EVENT_READ | (selectors.EVENT_WRITE if link.unsent else 0))
         return None
 
@@ -156,9 +209,16 @@ def open_socket(info: AddressInfo) -> socket.socket:
     return result
 
 
-def cannot_connect(address: NodeAddress, error: OSError) -> ConnectTimeout:
+def cannot_connect(address: NodeAddress, error: OSError | ValueError) -> ConnectTimeout:
     """The error for a node where nobody listens."""
-    return ConnectTimeout(f"cannot connect to {address}: {error.strerror or error}", cause=error)
+    return ConnectTimeout(f"cannot connect to {address}: {getattr(error, 'strerror', None) or error}", cause=error)
+
+
+def lost_by(address: NodeAddress, error: OSError) -> ConnectionLost:
+    """The error for a connection that broke; with TLS 1.3 that may be the node's answer to the client's certificate."""
+    if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
+        return tls_failure(address, error)
+    return ConnectionLost(f"{address}: {error.strerror or error}", cause=error)
 
 
 def read_into(source: socket.socket, connection: NodeConnection) -> tuple[int, ConnectionLost | None]:
@@ -175,10 +235,10 @@ def read_into(source: socket.socket, connection: NodeConnection) -> tuple[int, C
                 connection.buffer_updated(total)
                 return total, ConnectionLost(f"{connection.address} closed the connection")
             total += count
-    except BlockingIOError:
+    except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
         pass
     except OSError as error:
         connection.buffer_updated(total)
-        return total, ConnectionLost(f"{connection.address}: {error.strerror or error}", cause=error)
+        return total, lost_by(connection.address, error)
     connection.buffer_updated(total)
     return total, None

@@ -6,15 +6,19 @@ operation but one for progress. Requests are built and answers are read many at 
 
 from __future__ import annotations
 
+import ssl
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from types import TracebackType
 from typing import NamedTuple
 
-from dcpstream.client import connection_string as connection_strings
-from dcpstream.client.handshake import Handshake, Login
+from dcpstream.client.handshake import Handshake
 from dcpstream.client.kv_link import Answered, KvLink
+from dcpstream.client.nodes import FINAL_ERRORS, MAX_SEEDS_TRIED
+from dcpstream.client.options import access
+from dcpstream.client.srv import resolve_seeds
+from dcpstream.client.tls import TlsOptions, make_context
 from dcpstream.client.topology import manifest_of, parse_config
 from dcpstream.errors import (
     ConfigError,
@@ -36,6 +40,9 @@ WINDOW_BYTES = 1024 * 1024
 
 CONNECT_TIMEOUT_S = 10.0
 """Limit for making a connection with authentication."""
+
+MIN_CONNECT_S = 0.1
+"""What even the last of many seeds gets."""
 
 RETRIES_MAX = 100
 """Attempts of an operation that the node puts off; with the pauses between them about 20 s."""
@@ -115,9 +122,10 @@ class KvClient:
 
     Args:
         connection_string: as for `Client`.
-        username, password, bucket: of the bucket.
+        username, password, bucket: of the bucket; no user and password with a client certificate.
         collection: "scope.collection" or "collection"; the default collection if None.
         connect_timeout_s: limit for the first connection, and for making others.
+        tls, sasl_mechanism, network: as for `Client`.
 
     Raises:
         ConfigError, AuthenticationFailed, ConnectTimeout: when first used.
@@ -126,15 +134,28 @@ class KvClient:
     def __init__(
         self,
         connection_string: str,
-        username: str,
-        password: str,
-        bucket: str,
+        username: str = "",
+        password: str = "",
+        bucket: str = "default",
         *,
         collection: str | None = None,
+        tls: TlsOptions | None = None,
+        sasl_mechanism: str | None = None,
+        network: str | None = None,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
-        self._parsed = connection_strings.parse(connection_string)
-        self._login = Login(username, password, bucket)
+        given = access(
+            connection_string,
+            username=username,
+            password=password,
+            bucket=bucket,
+            tls=tls,
+            sasl_mechanism=sasl_mechanism,
+            network=network,
+        )
+        self._parsed, self._login, self._tls = given.parsed, given.login, given.tls
+        self._seeds: tuple[NodeAddress, ...] = ()
+        self._context: ssl.SSLContext | None = None
         self._collection = collection
         self._connect_timeout_s = connect_timeout_s
         self._clock: Clock = SystemClock()
@@ -407,7 +428,7 @@ class KvClient:
         if not text:
             return False
         try:
-            found = parse_config(text, origin, self._parsed.network, self._parsed.seeds)
+            found = parse_config(text, origin, self._parsed.network, self._seeds, is_secure=self._tls is not None)
         except RemoteProtocolError:
             return False
         if self._map is None or found.version > self._map.version:
@@ -423,18 +444,29 @@ class KvClient:
         return self._links.get(str(address)) or self._connect(address)
 
     def _connect_any(self) -> KvLink:
+        if not self._seeds:
+            self._seeds = resolve_seeds(self._parsed)
         errors = []
-        for address in dict.fromkeys((*self._parsed.seeds, *(self._map.nodes if self._map is not None else ()))):
+        known = self._map.nodes if self._map is not None else ()
+        candidates = list(dict.fromkeys((*self._seeds, *known)))[:MAX_SEEDS_TRIED]
+        deadline = self._clock.monotonic() + self._connect_timeout_s
+        for number, address in enumerate(candidates):
+            # A node that does not answer at all must leave time for the others.
+            left = max(deadline - self._clock.monotonic(), 0.0) / (len(candidates) - number)
             try:
-                return self._connect(address)
-            except ConnectTimeout as error:
+                return self._connect(address, max(left, MIN_CONNECT_S))
+            except FINAL_ERRORS:
+                raise
+            except ConnectionLost as error:
                 errors.append(str(error))
         raise ConnectTimeout(
             f"no node could be reached: {'; '.join(errors)}. Is it running, and is this its data port?"
         )
 
-    def _connect(self, address: NodeAddress) -> KvLink:
-        link = KvLink(address, self._connect_timeout_s, self._clock)
+    def _connect(self, address: NodeAddress, timeout_s: float | None = None) -> KvLink:
+        if self._tls is not None and self._context is None:
+            self._context = make_context(self._tls)
+        link = KvLink(address, timeout_s or self._connect_timeout_s, self._clock, self._tls, self._context)
         try:
             config = link.shake_hands(
                 Handshake(self._login, address, self._random.getrandbits(192).to_bytes(24, "big"))

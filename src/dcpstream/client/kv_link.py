@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 from typing import NamedTuple
 
 from dcpstream.client.handshake import Handshake
+from dcpstream.client.hub import lost_by
+from dcpstream.client.tls import TlsOptions, check_for_alert, server_name, tls_failure
 from dcpstream.errors import ConnectionLost, ConnectTimeout, DcpstreamError, DeadConnection, RemoteProtocolError
 from dcpstream.model import NodeAddress
 from dcpstream.runtime import Clock
@@ -36,9 +39,26 @@ class Answered(NamedTuple):
 
 
 class KvLink:
-    """One connection to a node."""
+    """One connection to a node.
 
-    def __init__(self, address: NodeAddress, connect_timeout_s: float, clock: Clock) -> None:
+    Args:
+        address: the node.
+        connect_timeout_s: limit for connecting and the handshakes.
+        clock: for that limit.
+        tls, context: how the connection is secured; None without TLS.
+
+    Raises:
+        ConnectTimeout, TlsError: no connection.
+    """
+
+    def __init__(
+        self,
+        address: NodeAddress,
+        connect_timeout_s: float,
+        clock: Clock,
+        tls: TlsOptions | None = None,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
         self.address = address
         self.has_collections = False
         self._deadline = clock.monotonic() + connect_timeout_s
@@ -49,20 +69,40 @@ class KvLink:
         except OSError as error:
             raise ConnectTimeout(f"cannot connect to {address}: {error.strerror or error}", cause=error) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._is_secured = tls is not None
+        if tls is not None and context is not None:
+            self._secure(tls, context)
+
+    def _secure(self, tls: TlsOptions, context: ssl.SSLContext) -> None:
+        try:
+            self._socket = context.wrap_socket(self._socket, server_hostname=server_name(tls, self.address))
+        except TimeoutError as error:
+            self._socket.close()
+            raise ConnectTimeout(f"{self.address} did not finish the TLS handshake in time", cause=error) from error
+        except OSError as error:
+            self._socket.close()
+            raise tls_failure(self.address, error) from error
 
     def shake_hands(self, handshake: Handshake) -> bytes:
         """Do the handshake; returns the cluster map's JSON."""
         reader = FrameReader()
+        reader_has_begun = False
         self.send(handshake.start())
         while not handshake.is_done:
             if self._clock.monotonic() >= self._deadline:
                 raise ConnectTimeout(f"{self.address} did not let us in in time")
             try:
-                reader.receive_data(self._receive())
+                data = self._receive()
+                check_for_alert(self.address, data)
+                reader_has_begun = True
+                reader.receive_data(data)
                 frames = list(reader.frames())
             except DeadConnection as error:
                 raise ConnectTimeout(f"{self.address} did not let us in in time", cause=error) from error
             except DcpstreamError as error:
+                if type(error) is ConnectionLost and not reader_has_begun and not self._is_secured:
+                    why = f"{error} without a word; a port with TLS wants couchbases://"
+                    raise ConnectionLost(why, cause=error) from error
                 if isinstance(error, ConnectionLost):
                     raise
                 raise RemoteProtocolError(
@@ -142,9 +182,11 @@ class KvLink:
         """Wait, on the socket: there is nothing to read."""
         self._socket.settimeout(seconds)
         try:
-            data = self._socket.recv(1, socket.MSG_PEEK)
+            # With TLS there is no looking ahead; what comes unasked is kept for the next answer.
+            data = self._socket.recv(RECEIVE_BYTES)
             if not data:
                 raise ConnectionLost(f"{self.address} closed the connection")
+            self._received += data
         except TimeoutError:
             pass
         finally:
@@ -160,7 +202,7 @@ class KvLink:
         except TimeoutError as error:
             raise DeadConnection(f"{self.address} did not answer in time", cause=error) from error
         except OSError as error:
-            raise ConnectionLost(f"{self.address}: {error.strerror or error}", cause=error) from error
+            raise lost_by(self.address, error) from error
         if not data:
             raise ConnectionLost(f"{self.address} closed the connection")
         return data

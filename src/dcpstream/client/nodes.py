@@ -15,17 +15,20 @@ from dataclasses import dataclass, replace
 from dcpstream.client.connection import NodeConnection
 from dcpstream.client.handshake import DcpSettings, Login
 from dcpstream.client.session import Answer, Event
+from dcpstream.client.tls import TlsOptions
 from dcpstream.client.topology import parse_config
 from dcpstream.errors import (
     AccessDenied,
     AuthenticationFailed,
     ConfigError,
+    ConnectionLost,
     ConnectTimeout,
     DcpstreamError,
     InvalidArguments,
     KeyNotFound,
     NotSupported,
     RemoteProtocolError,
+    TlsError,
     UnknownCommand,
 )
 from dcpstream.model import NodeAddress, VbucketMap
@@ -47,6 +50,7 @@ MAX_SEEDS_TRIED = 64
 FINAL_ERRORS = (
     AuthenticationFailed,
     AccessDenied,
+    TlsError,
     KeyNotFound,
     ConfigError,
     NotSupported,
@@ -67,6 +71,7 @@ class ConnectOptions:
         connect_timeout_s: for one connection; and for how long failed nodes are tried again while nothing works.
         arrow: decode rows into Arrow columns.
         settings: of each DCP connection; the name is completed with a part of its own.
+        tls: how connections are secured; None for none.
     """
 
     seeds: tuple[NodeAddress, ...]
@@ -75,6 +80,7 @@ class ConnectOptions:
     connect_timeout_s: float
     arrow: bool
     settings: DcpSettings
+    tls: TlsOptions | None = None
 
 
 class Backoff:
@@ -198,7 +204,9 @@ class Nodes:
         if not text:
             return
         try:
-            found = parse_config(text, origin, self.options.network, self.options.seeds)
+            found = parse_config(
+                text, origin, self.options.network, self.options.seeds, is_secure=self.options.tls is not None
+            )
         except RemoteProtocolError:
             if self.map is None:
                 raise
@@ -220,6 +228,8 @@ class Nodes:
         self.drop(connection)
         if isinstance(error, FINAL_ERRORS):
             raise error
+        if type(error) is ConnectionLost and not connection.has_received and self.options.tls is None:
+            error = ConnectionLost(f"{error} without a word; a port with TLS wants couchbases://", cause=error)
         self._backoffs.setdefault(str(connection.address), Backoff(self._random)).failed(now, error)
 
     def worked(self, connection: NodeConnection) -> None:

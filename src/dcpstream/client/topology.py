@@ -6,12 +6,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from dcpstream.errors import RemoteProtocolError
+from dcpstream.errors import ConfigError, RemoteProtocolError, TlsError
 from dcpstream.model import Manifest, NodeAddress, VbucketMap
 
 
 def parse_config(
-    text: bytes | str, origin: NodeAddress, network: str = "auto", seeds: tuple[NodeAddress, ...] = ()
+    text: bytes | str,
+    origin: NodeAddress,
+    network: str = "auto",
+    seeds: tuple[NodeAddress, ...] = (),
+    *,
+    is_secure: bool = False,
 ) -> VbucketMap:
     """The map in the answer to GET_CLUSTER_CONFIG, or in a NOT_MY_VBUCKET answer.
 
@@ -21,20 +26,28 @@ def parse_config(
         network: "default" for the nodes' own addresses, another name for those alternate addresses, "auto" to take
             the alternate addresses among which a seed is found.
         seeds: the addresses that the user gave, to choose the network by.
+        is_secure: whether the nodes are spoken to with TLS, at other ports.
 
     Raises:
         RemoteProtocolError: not a cluster map, or one without vbuckets.
+        TlsError: a node that serves the bucket has no port with TLS.
+        ConfigError: no node has an address in the network that was asked for.
     """
     try:
         config = json.loads(text)
         if not isinstance(config, dict):
             raise TypeError("not an object")
-        chosen = _network_of(config, network, seeds or (origin,))
-        result = VbucketMap.from_json(_with_network(config, chosen), origin.host)
-    except (ValueError, TypeError, KeyError) as error:
+        chosen = _network_of(config, network, seeds or (origin,), is_secure=is_secure)
+        result = VbucketMap.from_json(_with_network(config, chosen), origin.host, is_secure=is_secure)
+    except ConfigError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise RemoteProtocolError(f"{origin} sent something that is no cluster map: {error}") from error
     if not result.chains:
         raise RemoteProtocolError(f"{origin} sent a cluster map without vbuckets: the bucket is not ready")
+    if is_secure and any(not node.kv_port for node in result.nodes):
+        missing = next(node.host for node in result.nodes if not node.kv_port)
+        raise TlsError(f"the cluster map of {origin} has no port with TLS for {missing}: use couchbase://")
     return result
 
 
@@ -50,16 +63,40 @@ def manifest_of(text: bytes) -> Manifest:
         raise RemoteProtocolError(f"the node sent something that is no list of collections: {error!r}") from error
 
 
-def _network_of(config: Mapping[str, Any], network: str, seeds: tuple[NodeAddress, ...]) -> str:
+def _network_of(config: Mapping[str, Any], network: str, seeds: tuple[NodeAddress, ...], *, is_secure: bool) -> str:
+    """The network to use: as asked for, or the one whose addresses the seeds are among.
+
+    By host and port first, then by host alone, the nodes' own addresses before alternate ones: a port that is mapped
+    somewhere else leaves the host name as the only sign.
+    """
+    entries = config.get("nodesExt") or ()
     if network != "auto":
+        known = {str(name) for entry in entries for name in entry.get("alternateAddresses") or ()}
+        if network != "default" and network not in known:
+            raise ConfigError(
+                "network", network, f"auto, {', '.join(['default', *sorted(known)])} (what the cluster has)"
+            )
         return network
-    wanted = {(seed.host, seed.kv_port) for seed in seeds}
-    for entry in config.get("nodesExt") or ():
+    kv = "kvSSL" if is_secure else "kv"
+    addresses: list[tuple[str, object, object]] = []
+    for entry in entries:
+        services = entry.get("services") or {}
+        addresses.append(("default", _bare(entry.get("hostname")), services.get(kv)))
         for name, alternate in (entry.get("alternateAddresses") or {}).items():
-            ports = alternate.get("ports") or entry.get("services") or {}
-            if (alternate.get("hostname"), ports.get("kv")) in wanted:
-                return str(name)
-    return "default"
+            addresses.append(
+                (str(name), _bare(alternate.get("hostname")), (alternate.get("ports") or services).get(kv))
+            )
+    exact = {(seed.host, seed.kv_port) for seed in seeds}
+    hosts = {seed.host for seed in seeds}
+    for name, host, port in addresses:
+        if (host, port) in exact:
+            return name
+    return next((name for name, host, _ in addresses if host in hosts), "default")
+
+
+def _bare(host: object) -> object:
+    """A host name; of an IPv6 address without brackets, as seeds have it."""
+    return host.strip("[]") if isinstance(host, str) else host
 
 
 def _with_network(config: dict[str, Any], network: str) -> dict[str, Any]:

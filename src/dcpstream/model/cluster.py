@@ -91,19 +91,22 @@ class VbucketMap:
         return result
 
     @classmethod
-    def from_json(cls, data: str | bytes | Mapping[str, Any], origin_host: str) -> VbucketMap:
+    def from_json(
+        cls, data: str | bytes | Mapping[str, Any], origin_host: str, *, is_secure: bool = False
+    ) -> VbucketMap:
         """The map from a cluster configuration.
 
         Args:
             data: the JSON text, or its parsed form.
             origin_host: the host that the configuration was asked from; stands in for `$HOST` and for a missing name.
+            is_secure: take the ports with TLS; 0 where a node has none.
 
         Raises:
             ValueError: not a cluster configuration.
         """
         try:
             config: Mapping[str, Any] = data if isinstance(data, Mapping) else json.loads(data)
-            nodes = _nodes(config, origin_host)
+            nodes = _nodes(config, origin_host, is_secure=is_secure)
             server_map = config.get("vBucketServerMap") or {}
             chains = tuple(tuple(int(index) for index in chain) for chain in server_map.get("vBucketMap", ()))
             return cls(
@@ -118,18 +121,21 @@ class VbucketMap:
             raise ValueError(f"not a cluster configuration: {error!r}") from error
 
 
-def _nodes(config: Mapping[str, Any], origin_host: str) -> tuple[NodeAddress, ...]:
+def _nodes(config: Mapping[str, Any], origin_host: str, *, is_secure: bool) -> tuple[NodeAddress, ...]:
     """The nodes that serve the bucket: the first len(nodes) entries of nodesExt, else serverList."""
     entries = config.get("nodesExt")
     if entries is None:
         servers = (config.get("vBucketServerMap") or {}).get("serverList", ())
         pairs = (str(server).replace("$HOST", origin_host).rpartition(":") for server in servers)
-        return tuple(NodeAddress(host.strip("[]"), int(port)) for host, _, port in pairs)
+        # Such a list has no ports with TLS.
+        return tuple(NodeAddress(host.strip("[]"), 0 if is_secure else int(port)) for host, _, port in pairs)
     count = len(config["nodes"]) if "nodes" in config else len(entries)
     result = []
     for entry in entries[:count]:
         host = str(entry.get("hostname") or origin_host).replace("$HOST", origin_host).strip("[]")
         services = entry["services"]
-        ports = (int(services.get(name, 0)) for name in ("kv", "mgmt", "kvSSL", "mgmtSSL"))
-        result.append(NodeAddress(host, *ports))
+        kv, mgmt, kv_tls, mgmt_tls = (int(services.get(name, 0)) for name in ("kv", "mgmt", "kvSSL", "mgmtSSL"))
+        # Who speaks TLS dials those ports only: they stand where the dialled ones are looked for.
+        dialled = (kv_tls, mgmt_tls) if is_secure else (kv, mgmt)
+        result.append(NodeAddress(host, *dialled, kv_tls, mgmt_tls))
     return tuple(result)

@@ -20,6 +20,7 @@ from dcpstream.model import NodeAddress
         ("couchbase://[::1]:5,[fe80::1]", [("::1", 5), ("fe80::1", 11210)]),
         ("COUCHBASE://a/", [("a", 11210)]),
         ("a:7=cccp", [("a", 7)]),
+        ("couchbases://a,b:5", [("a", 11207), ("b", 5)]),
     ],
 )
 def test_seeds(text: str, seeds: list[tuple[str, int]]) -> None:
@@ -36,15 +37,24 @@ def test_options() -> None:
 def test_text_form_parses_to_the_same() -> None:
     found = parse("couchbase://a:1,[::1]?network=default")
     assert parse(str(found)) == found
+    secured = parse("couchbases://a:1")
+    assert secured.is_secure
+    assert str(secured) == "couchbases://a:1"
+
+
+def test_what_the_search_for_srv_records_must_know() -> None:
+    assert parse("couchbase://a").has_scheme
+    assert not parse("couchbase://a").has_port
+    assert parse("couchbase://a,b:1").has_port
+    assert not parse("a").has_scheme
 
 
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("couchbases://a", "TLS"),
         ("http://a:8091", "management port"),
         ("a:8091=http", "not a data port"),
-        ("ftp://a", "couchbase://HOST"),
+        ("ftp://a", "HOST"),
         ("couchbase://", "no host"),
         ("", "no host"),
         ("a:0", "1 to 65535"),

@@ -13,9 +13,10 @@ from dcpstream.errors import (
     KeyNotFound,
     RemoteProtocolError,
     StatusError,
+    TlsError,
 )
 from dcpstream.wire import Feature, FrameReader, Opcode, OpenFlag, Status, encode_response
-from tests.unit.client.kit import ADDRESS, LOGIN, NONCE, FakeNode
+from tests.unit.client.kit import ADDRESS, LOGIN, NONCE, FakeNode, new_connection, ready_connection
 
 SETTINGS = DcpSettings(name="reader", buffer_bytes=4096)
 
@@ -134,3 +135,25 @@ def test_open_flags() -> None:
 
 def test_the_password_is_not_shown() -> None:
     assert "password" not in repr(LOGIN).replace("allow_plain", "")
+
+
+def test_with_a_client_certificate_nothing_is_sent_to_log_in() -> None:
+    node = FakeNode()
+    ready_connection(node, login=Login("", "", "default", by_certificate=True))
+    assert not node.asked(Opcode.SASL_LIST_MECHS)
+    assert not node.asked(Opcode.SASL_AUTH)
+
+
+def test_a_mechanism_that_was_asked_for_is_the_only_one() -> None:
+    node = FakeNode()
+    ready_connection(node, login=Login("Administrator", "password", "default", mechanism="PLAIN"))
+    assert [frame.key for frame in node.asked(Opcode.SASL_AUTH)] == [b"PLAIN"]
+    without = FakeNode(mechanisms="SCRAM-SHA512")
+    with pytest.raises(AuthenticationFailed, match="PLAIN"):
+        ready_connection(without, login=Login("Administrator", "password", "default", mechanism="PLAIN"))
+    assert len(without.asked(Opcode.SASL_AUTH)) == 1
+
+
+def test_a_port_with_tls_is_told_by_its_alert() -> None:
+    with pytest.raises(TlsError, match="use couchbases://"):
+        new_connection().receive_data(bytes.fromhex("15030300020246"), 0.0)

@@ -9,7 +9,7 @@ import pytest
 from dcpstream.client.connection import FIRST_RECEIVE_BYTES, RECEIVE_BYTES
 from dcpstream.client.handshake import DcpSettings
 from dcpstream.client.nodes import ConnectOptions, Nodes
-from dcpstream.errors import AuthenticationFailed, ConnectionLost
+from dcpstream.errors import AuthenticationFailed, ConnectionLost, ConnectTimeout
 from dcpstream.model import NodeAddress
 from tests.conformance.rules import rule
 from tests.unit.client.kit import LOGIN, config, new_connection
@@ -77,7 +77,7 @@ def test_complaints_are_about_nodes_that_are_needed(nodes: Nodes) -> None:
     for _ in range(3):
         nodes.ready(SEEDS[0], now)
         (connection,) = nodes.to_connect()
-        nodes.lost(connection, ConnectionLost("refused"), now)
+        nodes.lost(connection, ConnectTimeout("refused"), now)
         now += 10.0
     assert nodes.complaint(now, 100.0) is None
     assert nodes.complaint(now, 5.0, {"b:2"}) is None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dcpstream.client.topology import manifest_of, parse_config
-from dcpstream.errors import RemoteProtocolError
+from dcpstream.errors import ConfigError, RemoteProtocolError, TlsError
 from dcpstream.model import NodeAddress
 from tests.unit.client.kit import config
 
@@ -47,13 +47,43 @@ def test_host_placeholder() -> None:
         ("external", "inside0:11210", "outside0:3000"),
         ("auto", "inside0:11210", "inside0:11210"),
         ("auto", "outside1:3001", "outside0:3000"),
-        ("elsewhere", "inside0:11210", "inside0:11210"),
+        ("auto", "outside1:11210", "outside0:3000"),
+        ("auto", "nowhere:11210", "inside0:11210"),
     ],
 )
 def test_networks(network: str, seed: str, host: str) -> None:
     name, _, port = seed.partition(":")
     found = parse_config(json.dumps(two_networks()), ORIGIN, network, (NodeAddress(name, int(port)),))
     assert str(found.active_node(0)) == host
+
+
+def test_a_network_that_the_cluster_does_not_have() -> None:
+    with pytest.raises(ConfigError, match=r"auto, default, external"):
+        parse_config(json.dumps(two_networks()), ORIGIN, "elsewhere")
+
+
+def test_ports_with_tls() -> None:
+    data = two_networks()
+    for entry in data["nodesExt"]:
+        entry["services"]["kvSSL"] = 11207
+        entry["alternateAddresses"]["external"]["ports"]["kvSSL"] = 3999
+    text = json.dumps(data)
+    seed = NodeAddress("outside0", 3999)
+    assert str(parse_config(text, ORIGIN, is_secure=True).active_node(0)) == "inside0:11207"
+    assert str(parse_config(text, ORIGIN, seeds=(seed,), is_secure=True).active_node(0)) == "outside0:3999"
+
+
+def test_a_map_without_ports_with_tls() -> None:
+    with pytest.raises(TlsError, match="no port with TLS for inside0"):
+        parse_config(json.dumps(two_networks()), ORIGIN, is_secure=True)
+
+
+def test_addresses_of_ipv6_have_no_brackets() -> None:
+    data = two_networks()
+    data["nodesExt"][0]["alternateAddresses"]["external"] = {"hostname": "[fd00::1]", "ports": {"kv": 5}}
+    found = parse_config(json.dumps(data), ORIGIN, seeds=(NodeAddress("fd00::1", 5),))
+    assert str(found.nodes[0]) == "[fd00::1]:5"
+    assert found.nodes[0].host == "fd00::1"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"nodesExt": [{}]}', '{"rev": 1, "nodesExt": []}'])
