@@ -15,7 +15,7 @@ from dcpstream.node.engine import COMMANDS, MAX_OUTPUT_BYTES, documents
 from dcpstream.node.engine.commands import Command, Part
 from dcpstream.node.engine.engine import MAX_BUCKETS, MAX_CONNECTIONS
 from dcpstream.node.engine.handlers.login import SUPPORTED
-from dcpstream.node.engine.users import ALL_PRIVILEGES
+from dcpstream.node.engine.roles import ALL_PRIVILEGES
 from dcpstream.protocol.sasl import MECHANISMS
 from dcpstream.wire import MAX_FRAME_BYTES, MAX_FRAME_BYTES_BEFORE_AUTH, Feature, Opcode, code_name
 

@@ -330,8 +330,8 @@ def test_every_command_that_needs_a_bucket_or_a_privilege_says_so(opcode: int, c
         plain = node.connect(user="@admin", bucket=None, features=WITHOUT_XERROR)
         assert plain.send(opcode, **fields) == []
         assert plain.closed
-    if command.privilege:
-        node = Node(users=users_without(command.privilege))
+    for privilege in command.privilege.split():
+        node = Node(users=users_without(privilege))
         peer = node.connect(user="some")
         assert peer.call(opcode, **fields).status == Status.EACCESS
         assert not peer.closed

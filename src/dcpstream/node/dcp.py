@@ -158,7 +158,7 @@ def _may_stream(session: Session, bucket: Bucket, scope_id: int | None, collecti
     user = session.user
     assert user is not None, "DCP_OPEN comes after the login"
     if scope_id is None and collection_id is None:
-        return Access.GRANTED if user.may("DcpStream") else Access.DENIED
+        return Access.GRANTED if user.may("DcpStream", bucket.name) else Access.DENIED
     scope, name = "", ""
     for found in bucket.manifest.scopes:
         if collection_id is None:
@@ -166,6 +166,6 @@ def _may_stream(session: Session, bucket: Bucket, scope_id: int | None, collecti
         for item in found.collections if collection_id is not None else ():
             if item.collection_id == collection_id:
                 scope, name = found.name, item.name
-    if user.may("DcpStream", scope, name):
+    if user.may("DcpStream", bucket.name, scope, name):
         return Access.GRANTED
-    return Access.DENIED if user.knows(scope, name) else Access.INVISIBLE
+    return Access.DENIED if user.knows(bucket.name, scope, name) else Access.INVISIBLE

@@ -104,10 +104,7 @@ class Management:
             name, separator, password = base64.b64decode(encoded, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):
             return None
-        user = self._engine.users.find(name)
-        credentials = user.credentials if user is not None else self._engine.users.decoy
-        is_right = credentials.matches(password.encode())
-        return user if separator and is_right else None
+        return self._engine.users.authenticate(name, password.encode()) if separator else None
 
     def _user_of(self, request: web.Request) -> User:
         user = self._user(request.headers.get("Authorization", ""))

@@ -8,7 +8,8 @@ Client: `start()` gives the value of SASL_AUTH; on AUTH_CONTINUE `step()` gives 
 `finish()` checks that the server knew the password too.
 Server: `start()` takes mechanism and value of SASL_AUTH, `step()` the value of SASL_STEP; both give a `ServerStep`.
 
-Source: RFC 4616 (PLAIN), RFC 5802 (SCRAM), kv_engine docs/sasl.md; without channel binding and SASLprep, as the server.
+Source: RFC 4616 (PLAIN), RFC 5802 (SCRAM), RFC 4013 (SASLprep, of names only: client libraries leave passwords as they
+are), kv_engine docs/sasl.md; without channel binding, as the server.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ import base64
 import binascii
 import hashlib
 import hmac
+import stringprep
+import unicodedata
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
+from typing import Any
 
 from dcpstream.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 
@@ -33,6 +37,7 @@ __all__ = [
     "Outcome",
     "ServerLogin",
     "ServerStep",
+    "prepared_name",
     "strongest_mechanism",
 ]
 
@@ -52,6 +57,9 @@ MAX_ITERATIONS = 1_000_000
 
 MIN_NONCE_BYTES = 16
 """Random bytes in a nonce."""
+
+MAX_NONCE_BYTES = 256
+"""Longest nonce that a client may send, in base64 or whatever text it takes; known clients send 24 to 48."""
 
 _CHECKING = "SCRAM-SHA256"
 """Whose keys check a password that came in plain text."""
@@ -115,6 +123,37 @@ def _scram_keys(algorithm: str, password: str, salt: bytes, iterations: int) -> 
     )
 
 
+def prepared_name(name: str) -> str | None:
+    """A user's name as it is compared: SASLprep, so that what looks the same is the same; None if it cannot be one."""
+    if name.isascii():
+        return name if name.isprintable() else None
+    mapped = "".join(
+        " " if stringprep.in_table_c12(char) else char for char in name if not stringprep.in_table_b1(char)
+    )
+    result = unicodedata.normalize("NFKC", mapped)
+    if not result or any(table(char) for table in _PROHIBITED for char in result):
+        return None
+    if any(map(stringprep.in_table_d1, result)):  # from right to left: all of it, and no direction within
+        is_mixed = any(map(stringprep.in_table_d2, result))
+        if is_mixed or not (stringprep.in_table_d1(result[0]) and stringprep.in_table_d1(result[-1])):
+            return None
+    return result
+
+
+_PROHIBITED: tuple[Callable[[str], bool], ...] = (
+    stringprep.in_table_a1,
+    stringprep.in_table_c12,
+    stringprep.in_table_c21_c22,
+    stringprep.in_table_c3,
+    stringprep.in_table_c4,
+    stringprep.in_table_c5,
+    stringprep.in_table_c6,
+    stringprep.in_table_c7,
+    stringprep.in_table_c8,
+    stringprep.in_table_c9,
+)
+
+
 def _escaped(username: str) -> bytes:
     return username.replace("=", "=3D").replace(",", "=2C").encode()
 
@@ -129,6 +168,10 @@ def _unescaped(text: bytes) -> str | None:
 def _attributes(message: bytes) -> dict[bytes, bytes]:
     """`a=1,b=2` as a dict; parts that are no attribute are left out."""
     return {part[:1]: part[2:] for part in message.split(b",") if part[1:2] == b"="}
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 def _unbase64(text: bytes) -> bytes | None:
@@ -232,24 +275,76 @@ class Credentials:
         iterations: rounds of PBKDF2.
     """
 
-    __slots__ = ("_keys",)
+    __slots__ = ("_keys", "_seen")
 
     def __init__(self, password: str, salt: bytes, iterations: int = DEFAULT_ITERATIONS) -> None:
         self._keys = {
             mechanism: _scram_keys(algorithm, password, salt, iterations) for mechanism, algorithm in _HASHES.items()
         }
+        self._seen: bytes | None = None
+
+    @classmethod
+    def _of(cls, keys: dict[str, ScramKeys]) -> Credentials:
+        made = cls.__new__(cls)
+        made._keys, made._seen = keys, None
+        return made
+
+    def with_salt(self, salt: bytes) -> Credentials:
+        """The same keys with another salt, which no password fits: for names that nobody has."""
+        return self._of({mechanism: replace(keys, salt=salt) for mechanism, keys in self._keys.items()})
+
+    def to_json(self) -> dict[str, Any]:
+        """To be kept: per mechanism salt, rounds and keys, bytes in base64."""
+        return {
+            mechanism: {
+                "salt": _text(keys.salt),
+                "iterations": keys.iterations,
+                "stored_key": _text(keys.stored_key),
+                "server_key": _text(keys.server_key),
+            }
+            for mechanism, keys in self._keys.items()
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Credentials:
+        """What `to_json` gave.
+
+        Raises:
+            ValueError, KeyError, TypeError: it is not.
+        """
+        keys = {}
+        for mechanism, algorithm in _HASHES.items():
+            entry = data[mechanism]
+            salt, stored, server = (
+                base64.b64decode(entry[name], validate=True) for name in ("salt", "stored_key", "server_key")
+            )
+            size, rounds = hashlib.new(algorithm).digest_size, entry["iterations"]
+            if not salt or len(stored) != size or len(server) != size or not 0 < int(rounds) <= MAX_ITERATIONS:
+                raise ValueError(f"the keys of {mechanism} have the wrong size")
+            keys[mechanism] = ScramKeys(salt, int(rounds), stored, server)
+        return cls._of(keys)
 
     def __repr__(self) -> str:
         """Nothing of the password, nor of what is derived from it."""
         return "Credentials(…)"
 
     def matches(self, password: bytes) -> bool:
-        """Whether this is the password: derived in the same way, compared in constant time."""
+        """Whether this is the password: derived in the same way, compared in constant time.
+
+        A password that was right is known again by a keyed hash of it, which lives in memory only, so that each request
+        over HTTP does not cost milliseconds. One that is wrong always costs the whole derivation, whoever it is for.
+        """
         keys = self._keys[_CHECKING]
         algorithm = _HASHES[_CHECKING]
+        seen = _hmac(algorithm, keys.stored_key + keys.salt, password)
+        if self._seen is not None and hmac.compare_digest(seen, self._seen):
+            return True
         salted = hashlib.pbkdf2_hmac(algorithm, password, keys.salt, keys.iterations)
         stored_key = hashlib.new(algorithm, _hmac(algorithm, salted, b"Client Key")).digest()
-        return hmac.compare_digest(stored_key, keys.stored_key)
+        is_right = hmac.compare_digest(stored_key, keys.stored_key)
+        if is_right:
+            self._seen = seen
+        return is_right
 
     def keys(self, mechanism: str) -> ScramKeys:
         """The keys for a SCRAM mechanism."""
@@ -262,34 +357,44 @@ class ServerLogin:
     Args:
         find_user: gives the user's credentials, or None.
         nonce: gives at least 16 random bytes, anew at each call.
-        decoy: credentials nobody knows; an unknown user is led through the exchange with their salt.
+        decoy: credentials nobody knows, always the same for a name: an unknown user is led through the exchange with
+            them.
+        offered: the mechanisms that may be used; the others are refused as if they were not known.
     """
 
     def __init__(
-        self, find_user: Callable[[str], Credentials | None], nonce: Callable[[], bytes], decoy: Credentials
+        self,
+        find_user: Callable[[str], Credentials | None],
+        nonce: Callable[[], bytes],
+        decoy: Callable[[str], Credentials],
+        offered: tuple[str, ...] = MECHANISMS,
     ) -> None:
         self._find_user = find_user
         self._new_nonce = nonce
         self._decoy = decoy
+        self.offered = offered
         self._exchange: _ScramExchange | None = None
 
     def start(self, mechanism: str | bytes, data: bytes) -> ServerStep:
         """Answer SASL_AUTH."""
         self._exchange = None
         name = mechanism.decode(errors="replace") if isinstance(mechanism, bytes) else mechanism
+        if name not in self.offered:
+            return ServerStep(Outcome.REFUSED)
         if name == PLAIN:
             return self._plain(data)
-        if name not in _HASHES:
-            return ServerStep(Outcome.REFUSED)
+        # `p=…` asks for channel binding, which no mechanism offered here has: it must not be taken for a login without.
         if not data.startswith((b"n,", b"y,")) or b"," not in data[2:]:
             return ServerStep(Outcome.MALFORMED)
         bare = data.split(b",", 2)[2]
         fields = _attributes(bare)
         username = _unescaped(fields.get(b"n", b""))
-        if not username or not fields.get(b"r"):
+        # `m=…` is an extension that must be understood; there is none.
+        if not username or bare.startswith(b"m=") or not 0 < len(fields.get(b"r", b"")) <= MAX_NONCE_BYTES:
             return ServerStep(Outcome.MALFORMED)
+        decoy = self._decoy(username)
         credentials = self._find_user(username)
-        keys = (credentials or self._decoy).keys(name)
+        keys = (credentials or decoy).keys(name)
         nonce = fields[b"r"] + base64.b64encode(self._new_nonce())
         challenge = b"r=%b,s=%b,i=%d" % (nonce, base64.b64encode(keys.salt), keys.iterations)
         gs2_header = data[: len(data) - len(bare)]
@@ -316,8 +421,9 @@ class ServerLogin:
         if len(parts) != 3:
             return ServerStep(Outcome.MALFORMED)
         username = parts[1].decode(errors="replace")
+        decoy = self._decoy(username)
         credentials = self._find_user(username)
-        is_right = (credentials or self._decoy).matches(parts[2].split(b"\0", 1)[0])
+        is_right = (credentials or decoy).matches(parts[2].split(b"\0", 1)[0])
         if credentials is None or not is_right:
             return ServerStep(Outcome.REFUSED)
         return ServerStep(Outcome.SUCCESS, username=username)

@@ -104,8 +104,9 @@ class FakeNode:
         self.requests: list[Frame] = []
         self._reader = FrameReader()
         known = Credentials(password, b"salt" * 4)
+        nobody = Credentials("?", b"none" * 4)
         self._login = ServerLogin(
-            lambda name: known if name == LOGIN.username else None, lambda: bytes(24), Credentials("?", b"none" * 4)
+            lambda name: known if name == LOGIN.username else None, lambda: bytes(24), lambda _: nobody
         )
 
     def receive(self, data: bytes) -> bytes:

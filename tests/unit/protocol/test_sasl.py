@@ -18,11 +18,16 @@ SCRAM = [name for name in MECHANISMS if name != "PLAIN"]
 NONCE = bytes(range(24))
 
 
+def nobody_of(credentials):
+    return lambda _: credentials
+
+
 def server(iterations=8, **passwords):
     users = {
         name: Credentials(password, b"salt-of-" + name.encode(), iterations) for name, password in passwords.items()
     }
-    return ServerLogin(users.get, lambda: b"server-nonce-16b", Credentials("never", b"decoy-salt", iterations))
+    nobody = Credentials("never", b"decoy-salt", iterations)
+    return ServerLogin(users.get, lambda: b"server-nonce-16b", nobody_of(nobody))
 
 
 def login(mechanism, username, password, node):

@@ -9,8 +9,9 @@ from dcpstream.node.engine.config import IMPLEMENTATION_VERSION, ClusterConfig
 from dcpstream.node.engine.engine import Engine
 from dcpstream.node.engine.fast import fast_handlers
 from dcpstream.node.engine.handlers import COMMANDS
+from dcpstream.node.engine.roles import ALL_PRIVILEGES, KINDS, PERMISSIONS, Role, RoleKind, parse_roles
 from dcpstream.node.engine.session import MAX_OUTPUT_BYTES, Session
-from dcpstream.node.engine.users import ALL_PRIVILEGES, User, Users
+from dcpstream.node.engine.users import User, Users
 from dcpstream.node.engine.vbucket import VBucket
 from dcpstream.runtime import Random
 from dcpstream.wire import Frame
@@ -19,15 +20,20 @@ __all__ = [
     "ALL_PRIVILEGES",
     "COMMANDS",
     "IMPLEMENTATION_VERSION",
+    "KINDS",
     "MAX_OUTPUT_BYTES",
+    "PERMISSIONS",
     "Bucket",
     "ClusterConfig",
     "Engine",
+    "Role",
+    "RoleKind",
     "Session",
     "User",
     "Users",
     "VBucket",
     "new_engine",
+    "parse_roles",
 ]
 
 

@@ -42,10 +42,12 @@ class Command:
         datatypes: bits of the datatype that may be set (and must have been negotiated).
         has_cas: whether the header's CAS may be non-zero.
         needs_cas: whether it has to be.
-        privilege: what the user needs; "" for nothing.
+        privilege: what the user needs, several with blanks between; "" for nothing. Of commands about a document it is
+            enough to have it in the document's collection.
         needs_bucket: whether SELECT_BUCKET must come first.
         before_login: whether it is answered to a peer that has not logged in.
         is_document: the key is a document's, with a collection prefix where negotiated.
+        is_anywhere: it is enough to have the privilege in one collection, whichever.
         frame_infos: ids allowed in the framing extras.
     """
 
@@ -60,6 +62,7 @@ class Command:
     needs_bucket: bool = True
     before_login: bool = False
     is_document: bool = False
+    is_anywhere: bool = False
     frame_infos: frozenset[int] = frozenset((FrameInfoId.BARRIER,))
 
 

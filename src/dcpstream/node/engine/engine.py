@@ -62,6 +62,7 @@ class Engine:
         stopwatch: seconds for measuring how long a request takes; the shell gives one that goes on within a turn.
         bucket_host: who makes and deletes buckets on request; None: nobody.
         config_listeners: called after every change of a configuration, and when a bucket comes or goes.
+        plain_needs_tls: whether a password in plain text is only taken over an encrypted connection.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Engine:
         self.ready: set[Session] = set()
         self.buffers = BufferPool()
         self.bucket_host: BucketHost | None = None
+        self.plain_needs_tls = False
         self.now = 0.0
         self.unix_ns = 0
         self.started = 0.0
@@ -164,16 +166,17 @@ class Engine:
         self._tell_listeners()
         return bucket
 
-    def new_session(self, peer: str, local_host: str = "127.0.0.1") -> Session | None:
+    def new_session(self, peer: str, local_host: str = "127.0.0.1", *, is_secure: bool = False) -> Session | None:
         """A session for a connection that was made; None if there are too many.
 
         Args:
             peer: who is at the other end, for logs.
             local_host: the address at which it reached the node.
+            is_secure: whether the connection is encrypted.
         """
         if len(self.sessions) >= MAX_CONNECTIONS:
             return None
-        session = Session(self, peer, local_host)
+        session = Session(self, peer, local_host, is_secure=is_secure)
         self.sessions.add(session)
         return session
 

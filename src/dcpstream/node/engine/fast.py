@@ -152,9 +152,9 @@ def fast_handlers(session: Session) -> dict[int, FastHandler]:
     bucket = session.bucket
     default = None if bucket is None else bucket.collections.get(0)
     if bucket is not None and default is not None and bucket.takes_traffic:
-        if session.may("Read"):
+        if not session.refusal_in("Read", 0):
             handlers[_GET] = fast_get
         is_plain = not (default.max_ttl or bucket.settings.max_ttl or bucket.settings.durability_min_level)
-        if is_plain and session.may("Upsert"):
+        if is_plain and not session.refusal_in("Upsert", 0):
             handlers[_SET] = fast_set
     return handlers

@@ -23,7 +23,8 @@ from dcpstream.node.engine.answers import Answers
 from dcpstream.node.engine.bulk import BULK_BYTES, bulk_set
 from dcpstream.node.engine.commands import fault, frame_infos
 from dcpstream.node.engine.held import HeldAnswers
-from dcpstream.protocol.sasl import ServerLogin
+from dcpstream.node.engine.permission import NOTHING, has, refusal_in, refusal_of
+from dcpstream.protocol.sasl import MECHANISMS, PLAIN, ServerLogin
 from dcpstream.wire import (
     HEADER,
     HEADER_BYTES,
@@ -38,6 +39,7 @@ from dcpstream.wire import (
 )
 
 if TYPE_CHECKING:
+    from dcpstream.model import Manifest
     from dcpstream.node.engine.bucket import Bucket
     from dcpstream.node.engine.engine import Engine
     from dcpstream.node.engine.users import User
@@ -51,6 +53,7 @@ MAX_OUTPUT_BYTES = 2 * 1024 * 1024
 STREAM_OUTPUT_BYTES = 256 * 1024
 """Packets of one long answer that wait beyond which no more are made, so that other connections have their turn."""
 
+_NOT_PLAIN = tuple(name for name in MECHANISMS if name != PLAIN)
 NONCE_BITS = 144
 
 CLUSTERMAP_CHANGE = 0x01
@@ -120,9 +123,12 @@ class Session(Answers):
     Args:
         peer: who is at the other end, for logs.
         local_host: the address at which the client reached the node.
+        is_secure: whether the connection is encrypted.
 
     Attributes:
         user: who logged in, or None.
+        rights: what the user may do in the whole selected bucket.
+        is_certified: the user is the one of a certificate, and there is no other login.
         bucket: the selected bucket, or None.
         dcp: the DCP side, or None before DCP_OPEN.
         has_written: whether the output that waits tells of a write.
@@ -131,13 +137,19 @@ class Session(Answers):
         config_sent: version of the cluster configuration that the client was sent last, of its present bucket.
     """
 
-    def __init__(self, engine: Engine, peer: str, local_host: str = "127.0.0.1") -> None:
+    def __init__(self, engine: Engine, peer: str, local_host: str = "127.0.0.1", *, is_secure: bool = False) -> None:
         super().__init__()
         self.engine = engine
         self.peer = peer
         self.local_host = local_host
         self.agent = ""
         self.user: User | None = None
+        self.rights = NOTHING
+        self._rights_of: User | None = None
+        self._rights_version = 0
+        self.places: dict[int, tuple[str, str]] = {}
+        self.places_of: Manifest | None = None
+        self.is_certified = False
         self.bucket: Bucket | None = None
         self.has_collections = False
         self.has_tokens = False
@@ -147,6 +159,7 @@ class Session(Answers):
             engine.users.credentials,
             lambda: engine.random.getrandbits(NONCE_BITS).to_bytes(NONCE_BITS // 8, "big"),
             engine.users.decoy,
+            MECHANISMS if is_secure or not engine.plain_needs_tls else _NOT_PLAIN,
         )
         self.has_written = False
         self.held = HeldAnswers()
@@ -177,19 +190,43 @@ class Session(Answers):
         return self._waiting is None and self.close_reason is None and self.out_bytes <= MAX_OUTPUT_BYTES
 
     def may(self, privilege: str) -> bool:
-        """Whether the user has a privilege."""
-        return self.user is not None and (not privilege or privilege in self.user.privileges)
+        """Whether the user has a privilege in the whole selected bucket, or of the node if there is none."""
+        return self.user is not None and has(self.rights, privilege)
+
+    def refusal_in(self, privilege: str, collection_id: int) -> int:
+        """The status that refuses a privilege in a collection of the selected bucket, or 0."""
+        return refusal_in(self, privilege, collection_id)
+
+    def refuse_unknown(self, frame: Frame, status: int) -> None:
+        """UNKNOWN_COLLECTION or UNKNOWN_SCOPE, with the version of the manifest that does not have it."""
+        assert self.bucket is not None, "only a bucket has collections"
+        if not self.has_collections:
+            self.respond(frame, Status.EINVAL)  # such a client does not know what a collection is
+            return
+        uid = f"{self.bucket.manifest.uid:x}"
+        self.refuse(frame, status, "Unknown scope or collection in operation", manifest_uid=uid)
 
     def logged_in(self, user: User) -> None:
         """The login succeeded."""
         self.user = user
         self._max_frame_bytes = MAX_FRAME_BYTES
-        self.update_fast()
+        if self.bucket is not None and not user.may_use(self.bucket.name):
+            self.select(None)
+        self.update_rights()
 
     def logged_out(self) -> None:
         """A new login begins: until it succeeds the session is nobody's."""
         self.user = None
         self._max_frame_bytes = MAX_FRAME_BYTES_BEFORE_AUTH
+        self.update_rights()
+
+    def update_rights(self) -> None:
+        """What the user may do may be something else now: after a login, in another bucket, by a change of roles."""
+        user = self.user
+        self.rights, self._rights_of = NOTHING, user
+        if user is not None:
+            self._rights_version = user.version
+            self.rights = user.rights(self.bucket.name if self.bucket is not None else "")
         self.update_fast()
 
     def select(self, bucket: Bucket | None) -> None:
@@ -201,7 +238,7 @@ class Session(Answers):
         self.bucket = bucket
         if bucket is not None:
             bucket.sessions.add(self)
-        self.update_fast()
+        self.update_rights()
 
     def negotiated(self, features: frozenset[int]) -> None:
         """HELLO: these features are on, all others off."""
@@ -275,6 +312,9 @@ class Session(Answers):
             `needed` bytes, or after output went out (`out_bytes` above the limit), or when `is_waiting` is over.
         """
         at, end = 0, len(data)
+        user = self.user
+        if user is not None and (user is not self._rights_of or user.version != self._rights_version):
+            self.update_rights()
         fast = self.fast
         unpack = HEADER.unpack_from
         if end >= BULK_BYTES and _SET in fast and data[1] == _SET and data[0] == _REQUEST:
@@ -376,8 +416,11 @@ class Session(Answers):
             self.refuse(frame, Status.EINVAL, wrong)
         elif command.needs_bucket and self.bucket is None:
             self.refuse(frame, Status.NO_BUCKET)
-        elif not command.before_login and not self.may(command.privilege):
-            self.refuse(frame, Status.EACCESS)
+        elif not command.before_login and (status := refusal_of(self, command, frame)):
+            if status == Status.UNKNOWN_COLLECTION:
+                self.refuse_unknown(frame, status)
+            else:
+                self.refuse(frame, status)
         else:
             command.handler(self, frame)
 

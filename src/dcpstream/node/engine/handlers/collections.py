@@ -11,6 +11,7 @@ from dcpstream.model.collections import DEFAULT_NAME
 from dcpstream.node.engine.collections import CannotApplyError, ManifestError, check_step, read_manifest
 from dcpstream.node.engine.commands import Command, CommandTable, Part
 from dcpstream.node.engine.handlers.keys import refuse_unknown
+from dcpstream.node.engine.permission import visible_manifest
 from dcpstream.wire import Datatype, Frame, Opcode, Status
 
 if TYPE_CHECKING:
@@ -21,8 +22,10 @@ _ID = struct.Struct(">QI")
 
 
 def _manifest(session: Session) -> Manifest:
+    """What the user may know of it."""
     assert session.bucket is not None, "the table asks for a bucket"
-    return session.bucket.manifest
+    assert session.user is not None, "who is not logged in does not come here"
+    return visible_manifest(session.bucket.manifest, session.user, session.bucket.name)
 
 
 def get_manifest(session: Session, frame: Frame) -> None:

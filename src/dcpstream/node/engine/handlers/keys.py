@@ -60,16 +60,7 @@ def expiration_of(session: Session, key: bytes, expiration: int) -> int:
 
 def refuse_unknown(session: Session, frame: Frame, status: int) -> None:
     """UNKNOWN_COLLECTION or UNKNOWN_SCOPE, with the version of the manifest that does not have it."""
-    assert session.bucket is not None, "the table asks for a bucket"
-    if not session.has_collections:
-        session.respond(frame, Status.EINVAL)  # such a client does not know what a collection is
-        return
-    session.refuse(
-        frame,
-        status,
-        "Unknown scope or collection in operation",
-        manifest_uid=f"{session.bucket.manifest.uid:x}",
-    )
+    session.refuse_unknown(frame, status)
 
 
 def active_vbucket(session: Session, frame: Frame) -> VBucket | None:

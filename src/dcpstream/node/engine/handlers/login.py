@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dcpstream.node.engine.commands import Command, CommandTable, Part
 from dcpstream.node.engine.config import IMPLEMENTATION_VERSION
 from dcpstream.node.engine.error_map import error_map
-from dcpstream.protocol.sasl import MECHANISMS, Outcome, ServerStep
+from dcpstream.protocol.sasl import Outcome, ServerStep
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, Status, snappy_available
 
 if TYPE_CHECKING:
@@ -78,18 +78,18 @@ def hello(session: Session, frame: Frame) -> None:
 
 def sasl_list_mechs(session: Session, frame: Frame) -> None:
     """SASL_LIST_MECHS: names separated by blanks, strongest first."""
-    if session.dcp is not None:
+    if session.dcp is not None or session.is_certified:
         session.respond(frame, Status.NOT_SUPPORTED)
     else:
-        session.respond(frame, value=" ".join(MECHANISMS).encode())
+        session.respond(frame, value=" ".join(session.login.offered).encode())
 
 
 def sasl_auth(session: Session, frame: Frame) -> None:
     """SASL_AUTH: begin a login; a session that was logged in is not any more."""
-    if session.dcp is not None:
+    if session.dcp is not None or session.is_certified:
         session.respond(frame, Status.NOT_SUPPORTED)
         return
-    if frame.key.decode(errors="replace") not in MECHANISMS:
+    if frame.key.decode(errors="replace") not in session.login.offered:
         name = frame.key.decode(errors="replace")
         session.refuse(frame, Status.AUTH_ERROR, f'Requested mechanism "{name}" is not supported')
         return
@@ -99,7 +99,7 @@ def sasl_auth(session: Session, frame: Frame) -> None:
 
 def sasl_step(session: Session, frame: Frame) -> None:
     """SASL_STEP: go on with a login."""
-    if session.dcp is not None:
+    if session.dcp is not None or session.is_certified:
         session.respond(frame, Status.NOT_SUPPORTED)
     else:
         _answer(session, frame, session.login.step(frame.key, frame.value))
@@ -140,13 +140,18 @@ def select_bucket(session: Session, frame: Frame) -> None:
         else:
             session.refuse(frame, Status.EACCESS)
         return
+    if session.user is None or not session.user.may_use(bucket.name):
+        session.refuse(frame, Status.EACCESS)
+        return
     session.select(bucket)
     session.respond(frame)
 
 
 def list_buckets(session: Session, frame: Frame) -> None:
-    """LIST_BUCKETS: names separated by blanks."""
-    session.respond(frame, value=" ".join(session.engine.buckets).encode())
+    """LIST_BUCKETS: names separated by blanks, of those that the user may select."""
+    user = session.user
+    names = [name for name in session.engine.buckets if user is not None and user.may_use(name)]
+    session.respond(frame, value=" ".join(names).encode())
 
 
 def get_cluster_config(session: Session, frame: Frame) -> None:

@@ -234,8 +234,10 @@ def control_traffic(session: Session, frame: Frame) -> None:
 def register(table: CommandTable) -> None:
     """Add the commands of this module."""
     admin = "NodeSupervisor"
-    table.add(Opcode.GET_ALL_VB_SEQNOS, Command(get_all_vb_seqnos, extras=(0, 4, 8), privilege="MetaRead"))
-    table.add(Opcode.OBSERVE_SEQNO, Command(observe_seqno, value=Part.REQUIRED, privilege="MetaRead"))
+    table.add(
+        Opcode.GET_ALL_VB_SEQNOS, Command(get_all_vb_seqnos, extras=(0, 4, 8), privilege="MetaRead", is_anywhere=True)
+    )
+    table.add(Opcode.OBSERVE_SEQNO, Command(observe_seqno, value=Part.REQUIRED, privilege="MetaRead", is_anywhere=True))
     table.add(Opcode.GET_FAILOVER_LOG, Command(get_failover_log, privilege="DcpProducer"))
     table.add(
         Opcode.SET_VBUCKET,

@@ -362,4 +362,4 @@ def register(table: CommandTable) -> None:
     joining = (Opcode.APPEND, Opcode.APPENDQ, Opcode.PREPEND, Opcode.PREPENDQ)
     table.add(joining, valued(concatenate, privilege="Upsert"))
     counting = (Opcode.INCREMENT, Opcode.INCREMENTQ, Opcode.DECREMENT, Opcode.DECREMENTQ)
-    table.add(counting, bare(count, extras=(20,), privilege="Upsert"))
+    table.add(counting, bare(count, extras=(20,), privilege="Read Upsert"))

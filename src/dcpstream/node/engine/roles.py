@@ -1,0 +1,331 @@
+"""Roles, and what each of them allows where.
+
+A role is written as the server writes it: `admin`, `bucket_admin[travel]`, `data_reader[travel:inventory:airline]`,
+with `*` for every bucket. It gives privileges (names with a capital, asked for by commands of the KV port) and
+permissions (names with a dot, asked for by pages of the management port) at places: the node, all buckets, a bucket, a
+scope or a collection. What is given for a place holds for all that is within it.
+
+Places are names, so a collection that is dropped and made anew is the same place; the server takes ids, and then it is
+not. Roles of services that this node does not have (query, search, analytics, eventing, views) are not known.
+
+Source: Couchbase Server documentation, "Roles"; ns_server menelaus_roles.erl, memcached_permissions.erl (which
+privileges follow from a role); kv_engine docs/rbac.md, include/rbac/privileges.h (names).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Self
+
+from dcpstream.errors import ConfigError
+
+EVERYWHERE: Final = "*"
+"""In place of a bucket's name: all of them, also those that are made later."""
+
+DOCUMENT_READ: Final = frozenset(("Read", "MetaRead"))
+DOCUMENT_WRITE: Final = frozenset(("Insert", "Upsert", "Delete"))
+COLLECTION_PRIVILEGES: Final = (
+    DOCUMENT_READ
+    | DOCUMENT_WRITE
+    | {"SimpleStats", "DcpStream", "MetaWrite", "SystemXattrRead", "SystemXattrWrite", "RangeScan"}
+)
+"""Privileges that can be given for a scope or a collection alone. Whoever has one of them anywhere above a collection
+is told that the collection exists."""
+
+BUCKET_PRIVILEGES: Final = COLLECTION_PRIVILEGES | {"DcpProducer", "DcpConsumer"}
+"""Privileges that can be given for a bucket. Whoever has one of them in a bucket may select it."""
+
+ALL_PRIVILEGES: Final = BUCKET_PRIVILEGES | {
+    "Stats",
+    "NodeSupervisor",
+    "Administrator",
+    "BucketThrottleManagement",
+    "Settings",
+    "IdleConnection",
+}
+"""Every privilege that a command here asks for; the word `all` in a users file stands for them."""
+
+PERMISSIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "pools.read": "that there is a cluster, its version and its nodes; everybody who may log in",
+        "cluster.read": "settings and state of the node and of all buckets",
+        "cluster.write": "settings of the node",
+        "metrics.read": "metrics and statistics of the node",
+        "users.read": "users and their roles",
+        "users.write": "users and their roles, but not those of administrators",
+        "admins.write": "users who are, or are to be, administrators (`admin`, `security_admin`)",
+        "bucket.create": "new buckets",
+        "bucket.read": "a bucket's settings, map, scopes and collections",
+        "bucket.write": "change a bucket's settings, compact it",
+        "bucket.delete": "delete a bucket",
+        "bucket.flush": "empty a bucket",
+        "bucket.stats": "a bucket's statistics",
+        "collections.write": "make, change and drop collections, and below a whole bucket also scopes",
+    }
+)
+"""What pages of the management port ask for, in words."""
+
+_OF_BUCKETS: Final = frozenset(
+    name for name in PERMISSIONS if name.startswith(("bucket.", "collections.")) and name != "bucket.create"
+)
+_READING: Final = frozenset(("pools.read", "cluster.read", "metrics.read", "bucket.read", "bucket.stats"))
+_VISITOR: Final = frozenset(("pools.read",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleKind:
+    """What a role is before it is given for a place.
+
+    Attributes:
+        name: as the server writes it.
+        title, description: for people.
+        depth: how many parts its place can have: 0 none, 1 a bucket, 2 a scope, 3 a collection; all but the first may
+            be left out.
+        on_node: what it gives for the node.
+        on_all: what it gives for every bucket.
+        on_bucket: what it gives for the bucket of its place, even if the place is within it.
+        on_place: what it gives for its place.
+    """
+
+    name: str
+    title: str
+    description: str
+    depth: int = 0
+    on_node: frozenset[str] = frozenset()
+    on_all: frozenset[str] = frozenset()
+    on_bucket: frozenset[str] = frozenset()
+    on_place: frozenset[str] = frozenset()
+
+
+_DATA: Final = BUCKET_PRIVILEGES - {"SimpleStats"}
+_KINDS: Final = (
+    RoleKind(
+        name="admin",
+        title="Full Admin",
+        description="Can do everything.",
+        on_node=ALL_PRIVILEGES | frozenset(PERMISSIONS),
+    ),
+    RoleKind(
+        name="ro_admin",
+        title="Read-Only Admin",
+        description="Can see settings and statistics of all, and the users; no documents.",
+        on_node=_READING | {"users.read", "Stats"},
+        on_all=frozenset(("SimpleStats",)),
+    ),
+    RoleKind(
+        name="cluster_admin",
+        title="Cluster Admin",
+        description="Can manage all but security; no documents.",
+        on_node=_READING | _OF_BUCKETS | {"cluster.write", "bucket.create", "Stats", "IdleConnection"},
+        on_all=frozenset(("SimpleStats",)),
+    ),
+    RoleKind(
+        name="security_admin",
+        title="Security Admin",
+        description="Can manage users except administrators; no documents.",
+        on_node=_READING | {"users.read", "users.write", "Stats"},
+        on_all=frozenset(("SimpleStats",)),
+    ),
+    RoleKind(
+        name="bucket_admin",
+        title="Bucket Admin",
+        description="Can manage a bucket; no documents.",
+        depth=1,
+        on_node=_VISITOR | {"cluster.read"},
+        on_all=frozenset(("bucket.read",)),
+        on_place=_OF_BUCKETS | {"SimpleStats"},
+    ),
+    RoleKind(
+        name="scope_admin",
+        title="Manage Scopes",
+        description="Can make and drop collections in a scope; for a whole bucket also scopes.",
+        depth=2,
+        on_node=_VISITOR,
+        on_bucket=frozenset(("bucket.read",)),
+        on_place=frozenset(("collections.write",)),
+    ),
+    RoleKind(
+        name="bucket_full_access",
+        title="Application Access",
+        description="Can read and write all documents of a bucket, stream it, and empty it.",
+        depth=1,
+        on_node=_VISITOR,
+        on_place=BUCKET_PRIVILEGES | {"bucket.read", "bucket.stats", "bucket.flush"},
+    ),
+    RoleKind(
+        name="data_reader",
+        title="Data Reader",
+        description="Can read documents.",
+        depth=3,
+        on_node=_VISITOR,
+        on_bucket=frozenset(("bucket.read",)),
+        on_place=DOCUMENT_READ | {"RangeScan"},
+    ),
+    RoleKind(
+        name="data_writer",
+        title="Data Writer",
+        description="Can write documents, not read them.",
+        depth=3,
+        on_node=_VISITOR,
+        on_bucket=frozenset(("bucket.read",)),
+        on_place=DOCUMENT_WRITE,
+    ),
+    RoleKind(
+        name="data_dcp_reader",
+        title="Data DCP Reader",
+        description="Can read documents and stream their changes.",
+        depth=3,
+        on_node=_VISITOR | {"IdleConnection"},
+        on_bucket=frozenset(("bucket.read", "DcpProducer")),
+        on_place=DOCUMENT_READ | {"DcpStream", "SystemXattrRead", "RangeScan"},
+    ),
+    RoleKind(
+        name="data_monitoring",
+        title="Data Monitoring",
+        description="Can read statistics.",
+        depth=3,
+        on_node=_VISITOR,
+        on_bucket=frozenset(("bucket.read",)),
+        on_place=frozenset(("SimpleStats", "bucket.stats")),
+    ),
+    RoleKind(
+        name="data_backup",
+        title="Data Backup & Restore",
+        description="Can read, stream and restore all documents of a bucket, with scopes and collections.",
+        depth=1,
+        on_node=_VISITOR | {"IdleConnection"},
+        on_place=_DATA | {"SimpleStats", "bucket.read", "bucket.stats", "collections.write"},
+    ),
+    RoleKind(
+        name="replication_target",
+        title="XDCR Inbound",
+        description="Can write documents with the metadata they have elsewhere.",
+        depth=1,
+        on_node=_VISITOR,
+        on_place=frozenset(("MetaRead", "MetaWrite", "SystemXattrWrite", "SimpleStats", "bucket.read", "bucket.stats")),
+    ),
+    RoleKind(
+        name="replication_admin",
+        title="XDCR Admin",
+        description="Can read and stream all buckets, to copy them elsewhere.",
+        on_node=_VISITOR | {"cluster.read"},
+        on_all=DOCUMENT_READ | {"DcpProducer", "DcpStream", "SystemXattrRead", "bucket.read"},
+    ),
+)
+KINDS: Final[Mapping[str, RoleKind]] = MappingProxyType({kind.name: kind for kind in _KINDS})
+"""Every role that can be given, by name."""
+
+_TEXT = re.compile(r"([a-z_]+)(?:\[([^\[\]]{1,400})\])?")
+
+Place = tuple[str, ...]
+"""(), or a bucket (or `*`), a scope and a collection by name, as far as it goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A role at a place."""
+
+    kind: RoleKind
+    place: Place = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """A role from its text.
+
+        Raises:
+            ConfigError: no such role, or no place that it can have.
+        """
+        match = _TEXT.fullmatch(text.strip())
+        kind = KINDS.get(match[1]) if match is not None else None
+        if match is None or kind is None:
+            raise ConfigError("role", text, f"one of {', '.join(KINDS)}, with its place in brackets")
+        parts = tuple(match[2].split(":")) if match[2] is not None else ()
+        while len(parts) > 1 and parts[-1] == EVERYWHERE:
+            parts = parts[:-1]  # `[b:*:*]` is `[b]`
+        if bool(parts) != bool(kind.depth) or len(parts) > kind.depth or not all(parts) or EVERYWHERE in parts[1:]:
+            raise ConfigError("role", text, _form(kind))
+        return cls(kind, parts)
+
+    def __str__(self) -> str:
+        """As `parse` reads it."""
+        return f"{self.kind.name}[{':'.join(self.place)}]" if self.place else self.kind.name
+
+    @property
+    def name(self) -> str:
+        """The role without its place."""
+        return self.kind.name
+
+    @property
+    def bucket(self) -> str:
+        """The bucket's name, `*` for all, empty for a role of the node."""
+        return self.place[0] if self.place else ""
+
+    def to_json(self) -> dict[str, str]:
+        """As the server's REST API tells it: the parts of the place by name, `*` for those that were left out."""
+        names = ("bucket_name", "scope_name", "collection_name")[: self.kind.depth]
+        parts = (*self.place, *(EVERYWHERE,) * (len(names) - len(self.place)))
+        return {"role": self.kind.name} | dict(zip(names, parts, strict=True))
+
+
+def parse_roles(text: str) -> tuple[Role, ...]:
+    """Roles separated by commas, as a form has them; each once.
+
+    Raises:
+        ConfigError: one of them is none.
+    """
+    return tuple(dict.fromkeys(Role.parse(part) for part in text.split(",") if part.strip()))
+
+
+def _form(kind: RoleKind) -> str:
+    return f"{kind.name}{('', '[bucket]', '[bucket:scope]', '[bucket:scope:collection]')[kind.depth]}"
+
+
+class Rights:
+    """What a user may do, and where.
+
+    Args:
+        roles: their roles.
+        privileges: and what they were given one by one: `Name` on the node, `Name:scope` and `Name:scope.collection`
+            in every bucket.
+    """
+
+    __slots__ = ("_places", "_scoped")
+
+    def __init__(self, roles: Iterable[Role] = (), privileges: Iterable[str] = ()) -> None:
+        places: dict[Place, set[str]] = {(): set()}
+        for role in roles:
+            kind = role.kind
+            given = [((), kind.on_node), ((EVERYWHERE,), kind.on_all), (role.place, kind.on_place)]
+            given.append((role.place[:1], kind.on_bucket))
+            for place, names in given:
+                if names:
+                    places.setdefault(place, set()).update(names)
+        for item in privileges:
+            name, colon, path = item.partition(":")
+            place = (EVERYWHERE, *path.split(".", 1)) if colon else ()
+            places.setdefault(place, set()).add(name)
+        self._places = {place: frozenset(names) for place, names in places.items()}
+        self._scoped = any(len(place) > 1 for place in self._places)
+
+    def at(self, bucket: str = "", scope: str = "", collection: str = "") -> frozenset[str]:
+        """Everything that is given for a place and for what it is within."""
+        result = self._places[()]
+        if bucket:
+            for first in (EVERYWHERE, bucket):
+                result |= self._places.get((first,), frozenset())
+                if self._scoped and scope:
+                    result |= self._places.get((first, scope), frozenset())
+                    if collection:
+                        result |= self._places.get((first, scope, collection), frozenset())
+        return result
+
+    def within(self, bucket: str, scope: str = "") -> frozenset[str]:
+        """Everything that is given for the bucket or the scope, or for any place in it."""
+        result = self.at(bucket, scope)
+        for place, names in self._places.items():
+            if len(place) > 1 and place[0] in (EVERYWHERE, bucket) and scope in ("", place[1]):
+                result |= names
+        return result
