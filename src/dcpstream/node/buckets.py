@@ -11,6 +11,7 @@ from dcpstream.model import BucketSettings
 from dcpstream.node.engine import Engine
 from dcpstream.node.flusher import Flusher
 from dcpstream.node.server import KvServer
+from dcpstream.node.upkeep import Upkeep
 from dcpstream.store import BucketStore
 
 logger = logging.getLogger(__name__)
@@ -23,6 +24,9 @@ class RunningBuckets:
         open_store: the store of a bucket, by name and number of vbuckets.
         discard: takes away what the store of that name has kept on disk.
         flush_interval_s: pause between commits.
+
+    Attributes:
+        upkeep: by bucket, what looks after it.
     """
 
     def __init__(
@@ -39,16 +43,19 @@ class RunningBuckets:
         self._discard = discard
         self._flush_interval_s = flush_interval_s
         self._flushers: dict[str, Flusher] = {}
+        self.upkeep: dict[str, Upkeep] = {}
         self._deletions: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Begin to flush what is there, and take orders."""
         for name in self._engine.buckets:
-            self._flush(name)
+            self._look_after(name)
         self._engine.bucket_host = self
 
-    def _flush(self, name: str) -> None:
+    def _look_after(self, name: str) -> None:
         bucket = self._engine.buckets[name]
+        self.upkeep[name] = Upkeep(self._server, bucket)
+        self.upkeep[name].start()
         if bucket.store.is_durable:
             self._flushers[name] = Flusher(self._server, self._engine, bucket, self._flush_interval_s)
             self._flushers[name].start()
@@ -69,7 +76,7 @@ class RunningBuckets:
         except BaseException:
             store.close(clean=False)
             raise
-        self._flush(name)
+        self._look_after(name)
 
     async def drop(self, name: str) -> None:
         """As `delete`; returns when its files are gone."""
@@ -84,6 +91,7 @@ class RunningBuckets:
         task.add_done_callback(self._deletions.discard)
 
     async def _finish(self, name: str, store: BucketStore) -> None:
+        await self.upkeep.pop(name).stop()
         flusher = self._flushers.pop(name, None)
         if flusher is not None:
             await flusher.stop()
@@ -95,6 +103,7 @@ class RunningBuckets:
         """End: what is under way is awaited, all stores are closed."""
         self._engine.bucket_host = None
         await asyncio.gather(*self._deletions)
+        await asyncio.gather(*(upkeep.stop() for upkeep in self.upkeep.values()))
         for flusher in self._flushers.values():
             await flusher.stop()
         for bucket in self._engine.buckets.values():

@@ -69,6 +69,21 @@ class BucketStore(ABC):
             return "The last commit failed: the disk is full or broken"
         return "Writes wait for the disk"
 
+    @property
+    def memory_bytes(self) -> int:
+        """About what the bucket takes in memory: index, frames that are not in files, cache."""
+        return sum(vbucket.memory_bytes for vbucket in list(self.vbuckets.values())) + self.cached_bytes
+
+    @property
+    def cached_bytes(self) -> int:
+        """Blocks of files that are kept in memory for the next read."""
+        return 0
+
+    @property
+    def takes_deletions(self) -> bool:
+        """Whether documents may be deleted: also if the quota is used up, or it could never be otherwise again."""
+        return self.pending_bytes < MAX_PENDING_BYTES and (self.has_room or self._is_over_quota)
+
     def set_over_quota(self, is_over: bool) -> None:
         """Tell whether the bucket takes more memory than it may; then nothing more is written until told otherwise."""
         self._is_over_quota = is_over

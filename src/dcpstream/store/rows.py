@@ -47,6 +47,11 @@ UNTOLD_REVISION = 0xFFFFFFFF
 FIND_TOGETHER = 32
 """From so many rows on they are found together: the fixed cost of that is larger than that of finding a few."""
 
+ROW_BYTES = 32
+KEY_BYTES = 140
+"""What a row and a key of 18 bytes take in memory, allocator and spare room of the dict included, as measured: the
+quota counts with it."""
+
 KIND_SHIFT = 56
 """Positions are below 2**56 (64 PiB of frames written to one vbucket); the byte above holds the row's kinds."""
 POSITION_MASK = (1 << KIND_SHIFT) - 1
@@ -99,6 +104,11 @@ class RowTable:
         self.stale_bytes = 0
         self.journal: list[int] | None = None
         self.generation = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what the table takes in memory."""
+        return len(self.seqnos) * ROW_BYTES + len(self.keys) * KEY_BYTES
 
     def append(
         self,

@@ -206,6 +206,11 @@ class VBucketLog:
         self._owner.metadata_changed(self)
 
     @property
+    def memory_bytes(self) -> int:
+        """About what the vbucket takes in memory: its index, and the frames that are not in files."""
+        return self.rows.memory_bytes + self.rows.end - self.log.held_start
+
+    @property
     def item_count(self) -> int:
         """Documents, without tombstones and system events."""
         return self.rows.item_count

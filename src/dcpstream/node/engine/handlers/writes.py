@@ -80,8 +80,10 @@ def target(session: Session, frame: Frame) -> tuple[VBucket, bytes] | None:
     if vbucket.is_backed_up:
         session.refuse(frame, Status.TMPFAIL, "The vbucket is being handed over to another node")
         return None
-    if not session.bucket.store.has_room:
-        session.refuse(frame, Status.TMPFAIL, session.bucket.store.why_full)
+    store = session.bucket.store
+    is_deletion = frame.opcode in (Opcode.DELETE, Opcode.DELETEQ)
+    if not (store.takes_deletions if is_deletion else store.has_room):
+        session.refuse(frame, Status.TMPFAIL, store.why_full)
         return None
     if documents.is_undecided(vbucket, key):
         session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS)
