@@ -78,6 +78,11 @@ bench: setup ## measure, against baselines of the same run; writes bench/results
 judge: setup ## run the recorded scenarios against our node and compare with the real server (SCENARIOS=...)
 	@$(PY) tools/judge.py $(SCENARIOS)
 
+.PHONY: interop
+interop: setup ## clients that are not ours (Python, Go, Java, tshark) against a node: a table (ARGS="gocbcore --page")
+	@sh tools/install-judges.sh
+	@$(PY) -m interop $(if $(filter 1 yes true,$(STRICT)),--strict) $(ARGS)
+
 .PHONY: conformance
 conformance: setup ## the protocol's rules by area: passes, fails, not covered; writes docs/reference/conformance.md
 	@$(PY) tools/conformance.py

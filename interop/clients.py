@@ -1,0 +1,107 @@
+"""The clients, and what each of them is asked to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dcpstream.node import Node
+from interop import building, running
+from interop.building import HERE, Say
+from interop.running import Outcome
+
+ROOT = HERE.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client.
+
+    Attributes:
+        name: as people know it.
+        version: which one.
+        prepare: gives the beginning of a command line; raises `building.Missing` if this machine cannot run it.
+    """
+
+    name: str
+    version: str
+    prepare: Callable[[Say], list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Something that a client does.
+
+    Attributes:
+        client: key of `CLIENTS`.
+        name: short, of the test.
+        what: for people.
+        arguments: of the program, after what its client's `prepare` gives and before the node's address.
+        on_disk: whether the node keeps its data in files.
+        options: of the node.
+        known: parts that fail, and why.
+        is_slow: left to `make interop` and to the slow tests.
+    """
+
+    client: str
+    name: str
+    what: str
+    arguments: tuple[str, ...]
+    on_disk: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+    known: Mapping[str, str] = field(default_factory=dict)
+    is_slow: bool = False
+
+    def command(self, begin: list[str], node: Node) -> list[str]:
+        """The whole command line."""
+        place = ["-connect", node.connection_string, "-user", node.username, "-password", node.password]
+        return [*begin, *self.arguments, *place]
+
+
+CLIENTS = {
+    "gocbcore": Client("gocbcore", "10.9.3", building.go),
+}
+
+SUBDOC_GAP = "counters, arrays, macros and single paths of the sub-document API are not there"
+GO_KV_GAPS = {
+    "get-and-lock and unlock": "GET_LOCKED is not there",
+    "lookup in": SUBDOC_GAP,
+    "mutate in": SUBDOC_GAP,
+    "subdocument errors": SUBDOC_GAP,
+    "extended attributes": SUBDOC_GAP,
+    "durable writes": "a node that is alone says that durability is impossible",
+    "random document": "GET_RANDOM_KEY is not there",
+    "range scan": "range scans are not there",
+}
+GO_DCP_GAPS = {
+    "change streams": "the history of changes is not kept: the node refuses, as a server with couchstore does"
+}
+
+CHECKS = [
+    Check("gocbcore", "gocbcore-kv", "key-value agent, PLAIN: all groups of calls", ("kv",), known=GO_KV_GAPS),
+    Check(
+        "gocbcore",
+        "gocbcore-kv-disk",
+        "the same on disk, SCRAM-SHA512",
+        ("kv", "-auth", "SCRAM-SHA512"),
+        on_disk=True,
+        known=GO_KV_GAPS,
+    ),
+    Check("gocbcore", "gocbcore-dcp", "DCP agent: every key and value by hash", ("dcp",), known=GO_DCP_GAPS),
+    Check(
+        "gocbcore",
+        "gocbcore-dcp-disk",
+        "the same on disk, SCRAM-SHA256",
+        ("dcp", "-auth", "SCRAM-SHA256"),
+        on_disk=True,
+        known=GO_DCP_GAPS,
+    ),
+]
+
+
+def judge(check: Check, begin: list[str], directory: Path | None = None) -> Outcome:
+    """Run a check against a fresh node."""
+    with running.served(on_disk=check.on_disk, options=check.options) as node:
+        return running.run(check.command(begin, node), node, check.known, directory)
