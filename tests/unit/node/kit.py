@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from functools import cache
 from dcpstream.model import NodeAddress
 from dcpstream.node.dcp import dcp_stats, handle_dcp
 from dcpstream.node.engine import ClusterConfig, Engine, Session, Users, new_engine
+from dcpstream.node.engine.collections import read_manifest
 from dcpstream.store import BucketStore, MemoryBucketStore
 from dcpstream.wire import Feature, Frame, FrameReader, Opcode, encode_request
 
@@ -121,6 +123,18 @@ class Talker:
         assert not frames[-1].key
         assert all(frame.status == 0 for frame in frames)
         return {frame.key.decode(): frame.value.decode() for frame in frames[:-1]}
+
+
+def with_collection(engine: Engine, collection_id: int, *, name: str = "fruit", max_ttl: int = 0) -> None:
+    """Give the bucket `default` a further collection in the default scope."""
+    bucket = engine.buckets["default"]
+    default = {"name": "_default", "uid": "0"}
+    fields: dict[str, object] = {"name": name, "uid": f"{collection_id:x}"}
+    if max_ttl:
+        fields["maxTTL"] = max_ttl
+    scope = {"name": "_default", "uid": "0", "collections": [default, fields]}
+    manifest = json.dumps({"uid": f"{bucket.manifest.uid + 1:x}", "scopes": [scope]})
+    engine.set_manifest(bucket, read_manifest(manifest.encode()))
 
 
 def pass_time(engine: Engine, seconds: float) -> None:

@@ -24,6 +24,7 @@ from dcpstream.wire import (
     encode_stored_expiration,
     encode_stored_mutation,
     encode_xattrs,
+    leb128_decode,
     snappy_uncompress,
 )
 
@@ -35,6 +36,9 @@ RELATIVE_EXPIRY_MAX_S = 30 * 24 * 3600
 
 MAX_VALUE_BYTES = 20 * 1024 * 1024
 """Largest document, the server's default; larger ones are E2BIG."""
+
+MAX_XATTR_BYTES = 1024 * 1024
+"""Largest xattr section of a document, beside its body: the server's limit."""
 
 FREQUENCY_OF_NEW = 2
 """The use counter of a fresh document, sent in the last byte of a mutation's extras, as recorded from a server."""
@@ -83,9 +87,17 @@ def absolute_expiration(expiration: int, unix_s: int, max_ttl: int = 0) -> int:
     """
     if 0 < expiration <= RELATIVE_EXPIRY_MAX_S:
         expiration += unix_s
-    if max_ttl and not 0 < expiration <= unix_s + max_ttl:
-        return unix_s + max_ttl
-    return expiration
+    return limited_expiration(expiration, unix_s, max_ttl)
+
+
+def collection_of(key: bytes) -> int:
+    """The id of the collection that a key with collection prefix is in."""
+    return leb128_decode(key)[0] if key[0] else 0
+
+
+def limited_expiration(expiration: int, unix_s: int, max_ttl: int) -> int:
+    """An expiration in seconds since 1970, no later than the longest life allows; 0 of that is no limit."""
+    return unix_s + max_ttl if max_ttl and not 0 < expiration <= unix_s + max_ttl else expiration
 
 
 def kinds_of(key: bytes, datatype: int) -> int:

@@ -166,6 +166,7 @@ class Session(Answers):
         self.frame_infos: dict[int, bytes] = {}
         self._waiting: Frame | None = None
         self._waiting_value = b""
+        self._is_quiet = False
         self._resume: Callable[[int], None] | None = None
         self._stream: Iterator[None] | None = None
         self.config_sent = (0, 0)
@@ -477,9 +478,13 @@ class Session(Answers):
         """Whether packets of a long answer are still to come."""
         return self._stream is not None
 
-    def wait_for_decision(self, frame: Frame, value: bytes = b"") -> None:
-        """Leave later requests unread until a durable write is decided; `value` goes with the answer."""
-        self._waiting, self._waiting_value = frame, value
+    def wait_for_decision(self, frame: Frame, value: bytes = b"", *, is_quiet: bool = False) -> None:
+        """Leave later requests unread until a durable write is decided; `value` goes with the answer.
+
+        Args:
+            is_quiet: success is not answered.
+        """
+        self._waiting, self._waiting_value, self._is_quiet = frame, value, is_quiet
 
     def durable_write_done(self, status: int, cas: int, seqno: int, vbuuid: int) -> None:
         """Answer a durable write: committed, or its outcome is ambiguous."""
@@ -491,6 +496,8 @@ class Session(Answers):
             self.refuse(frame, status)
             return
         self.has_written = True
+        if self._is_quiet:
+            return
         extras = _TOKEN.pack(vbuuid, seqno) if self.has_tokens else b""
         self.respond(frame, cas=cas, extras=extras, value=self._waiting_value)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pytest
 
 from dcpstream.model import VbucketState
 from dcpstream.node.engine.durability import is_possible, parse_topology
 from dcpstream.store import DiskBucketStore
-from dcpstream.wire import Feature, Opcode, Status, encode_frame_info, encode_request
+from dcpstream.wire import Feature, Opcode, Status, encode_frame_info, encode_request, read_prepare
 from tests.unit.node.kit import USUAL, Talker, engine_of, pass_time
 
 DURABLE = (*USUAL, Feature.SYNC_REPLICATION)
@@ -275,3 +276,45 @@ def test_a_rollback_forgets_what_was_decided_since():
     vbucket.durability.reload()
     assert list(vbucket.durability.undecided) == [b"\0k"]
     assert dict(vbucket.durability.commits) == {}
+
+
+def test_touching_cannot_be_durable():
+    _, _, client = node()
+    for opcode in (Opcode.TOUCH, Opcode.GAT):
+        answers = client.send(request(opcode, extras=bytes(4), value=b""))
+        assert [frame.status for frame in answers] == [Status.NOT_SUPPORTED]
+
+
+@pytest.mark.parametrize("opcode", [Opcode.SET, Opcode.SETQ, Opcode.INCREMENT, Opcode.DELETE, Opcode.DELETEQ])
+def test_what_the_least_durability_of_a_bucket_makes_of_writes(opcode):
+    engine, vbucket, client = node(b'[["a","b"]]')
+    client.set("k", b"7")
+    bucket = engine.buckets["default"]
+    bucket.set_settings(replace(bucket.settings, durability_min_level=1))
+    extras = {Opcode.INCREMENT: struct.pack(">QQI", 1, 0, 0)}.get(opcode, EXTRAS if "SET" in opcode.name else b"")
+    value = b"8" if "SET" in opcode.name else b""
+    plain = encode_request(opcode, key=b"\0k", opaque=9, extras=extras, value=value)
+    assert client.session.receive(plain) == len(plain)
+    assert client.session.is_waiting
+    assert vbucket.durability is not None
+    vbucket.durability.acknowledged("b", vbucket.high_seqno)
+    answers = client.collect()
+    assert [frame.status for frame in answers] == ([] if opcode.name.endswith("Q") else [0])
+    assert not client.session.is_waiting
+    assert client.get("k").status == (Status.KEY_ENOENT if "DELETE" in opcode.name else 0)
+    assert client.get("k").value in (b"8", b"")
+
+
+def test_the_least_durability_of_a_bucket_can_be_impossible():
+    engine, _, client = node(b'[["a",null]]')
+    bucket = engine.buckets["default"]
+    bucket.set_settings(replace(bucket.settings, durability_min_level=3))
+    assert client.set("k", b"v").status == Status.DURABILITY_IMPOSSIBLE
+
+
+def test_a_request_gets_the_higher_of_two_levels():
+    engine, vbucket, client = node()
+    bucket = engine.buckets["default"]
+    bucket.set_settings(replace(bucket.settings, durability_min_level=2))
+    client.send(request(level=1))
+    assert read_prepare(vbucket.log.prepare(b"\0k")).level == 2

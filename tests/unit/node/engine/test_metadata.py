@@ -6,8 +6,10 @@ import struct
 
 import pytest
 
+from dcpstream.model import BucketSettings, ConflictResolution
+from dcpstream.store import MemoryBucketStore
 from dcpstream.wire import Opcode, Status, encode_request, encode_xattrs, snappy_compress
-from tests.unit.node.kit import START_UNIX_S, Talker, engine_of
+from tests.unit.node.kit import START_UNIX_S, Talker, engine_of, with_collection
 
 SET, ADD, DELETE = Opcode.SET_WITH_META, Opcode.ADD_WITH_META, Opcode.DELETE_WITH_META
 SKIP, REGENERATE, EXPIRATION = 8, 4, 16
@@ -147,3 +149,97 @@ def test_the_quiet_forms(client, opcode):
 
 def test_nobody_without_the_privilege():
     assert write(Talker(engine_of(), user="writer")).status == Status.EACCESS
+
+
+TIMES = 2
+
+
+@pytest.fixture
+def by_time():
+    settings = BucketSettings(conflict_resolution=ConflictResolution.LWW)
+    return Talker(engine_of(MemoryBucketStore(4, settings)))
+
+
+@pytest.mark.parametrize(
+    ("new", "wins"),
+    [
+        (meta(rev=4, cas=0x9999, options=TIMES), True),
+        (meta(rev=6, cas=1, options=TIMES), False),
+        (meta(rev=6, options=TIMES), True),
+        (meta(rev=4, options=TIMES), False),
+        (meta(time=START_UNIX_S + 9, options=TIMES), True),
+        (meta(flags=8, options=TIMES), True),
+        (meta(options=TIMES), False),
+        (meta(rev=1, cas=1, options=TIMES | SKIP), True),
+        (meta(rev=1, cas=1, options=REGENERATE | SKIP), True),
+    ],
+)
+def test_which_version_stays_by_time(by_time, new, wins):
+    assert write(by_time, extras=meta(options=TIMES)).status == 0
+    assert write(by_time, value=b"new", extras=new).status == (0 if wins else Status.KEY_EEXISTS)
+    assert item(by_time).value == (b"new" if wins else b"v")
+
+
+def test_a_deletion_by_time(by_time):
+    assert write(by_time, extras=meta(options=TIMES)).status == 0
+    assert write(by_time, DELETE, b"", meta(rev=9, cas=1, options=TIMES)).status == Status.KEY_EEXISTS
+    assert write(by_time, DELETE, b"", meta(rev=1, cas=0x9999, options=TIMES)).status == 0
+
+
+@pytest.mark.parametrize("options", [None, 0, 1, SKIP, 1 | SKIP, REGENERATE])
+def test_who_writes_by_time_has_to_say_so(by_time, options):
+    assert write(by_time, extras=meta(options=options)).status == Status.EINVAL
+
+
+def test_times_on_a_bucket_of_revisions(client):
+    assert write(client, extras=meta(options=TIMES)).status == Status.EINVAL
+
+
+def test_the_longest_life_holds_for_versions_from_elsewhere(client):
+    with_collection(client.engine, 9, max_ttl=100)
+    log = client.engine.buckets["default"].vbuckets[0].log
+    for number, (asked, kept) in enumerate([(0, 100), (50, 50), (200, 100)], 1):
+        extras = meta(time=asked and START_UNIX_S + asked, rev=number)
+        assert client.call(SET, key=b"\x09k", value=b"v", extras=extras).status == 0
+        assert log.meta(b"\x09k").expiration == START_UNIX_S + kept
+
+
+def test_xattrs_have_a_limit_of_their_own(client):
+    body = b"b" * (20 << 20)
+    largest, too_large = (encode_xattrs({"u": b"x" * ((1 << 20) - 11 + more)}, body) for more in (0, 1))
+    assert len(largest) == len(body) + (1 << 20)
+    assert write(client, value=too_large, datatype=4).status == Status.E2BIG
+    assert write(client, value=largest, datatype=4).status == 0
+    assert write(client, value=largest + b"b", datatype=4).status == Status.E2BIG
+
+
+RETURN = struct.Struct(">IIQ")
+
+
+def returning(client, kind: int, value: bytes = b"v", *, flags: int = 7, expiration: int = 0, **fields):
+    extras = struct.pack(">III", kind, flags, expiration)
+    return client.call(Opcode.RETURN_META, key=b"\0k", value=value, extras=extras, **fields)
+
+
+def test_writes_that_tell_their_metadata(client):
+    made = returning(client, 2, b"{}", expiration=9)
+    assert (made.status, RETURN.unpack(made.extras)) == (0, (7, START_UNIX_S + 9, 1))
+    assert made.datatype == 1
+    assert made.cas == client.get("k").cas
+    assert returning(client, 2).status == Status.KEY_EEXISTS
+    again = returning(client, 1, flags=8)
+    assert RETURN.unpack(again.extras) == (8, 0, 2)
+    assert returning(client, 1, cas=made.cas).status == Status.KEY_EEXISTS
+    gone = returning(client, 3, cas=again.cas)
+    assert RETURN.unpack(gone.extras) == (0, START_UNIX_S, 3)
+    assert client.get("k").status == Status.KEY_ENOENT
+    assert returning(client, 3).status == Status.KEY_ENOENT
+    assert returning(client, 1, cas=5).status == Status.KEY_ENOENT
+    assert returning(client, 4).status == Status.EINVAL
+    assert returning(client, 0).status == Status.EINVAL
+
+
+def test_xattrs_stay_when_the_body_is_replaced(client):
+    write(client, value=encode_xattrs({"u": b"1"}, b"old"), datatype=4)
+    assert returning(client, 1, b"new").status == 0
+    assert item(client).value == encode_xattrs({"u": b"1"}, b"new")

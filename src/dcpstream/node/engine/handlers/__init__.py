@@ -4,6 +4,7 @@ from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers import (
     buckets,
     collections,
+    listing,
     login,
     metadata,
     parameters,
@@ -17,7 +18,7 @@ from dcpstream.node.engine.handlers import (
 COMMANDS = CommandTable()
 """Every command but those of DCP."""
 
-for _module in (login, buckets, reads, writes, metadata, subdoc, parameters, vbuckets, collections, stats):
+for _module in (login, buckets, reads, writes, listing, metadata, subdoc, parameters, vbuckets, collections, stats):
     _module.register(COMMANDS)
 
 __all__ = ["COMMANDS"]

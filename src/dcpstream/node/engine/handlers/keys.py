@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dcpstream.errors import FieldError
 from dcpstream.model import VbucketState
 from dcpstream.node.engine.commands import MAX_KEY_BYTES
-from dcpstream.node.engine.documents import absolute_expiration
+from dcpstream.node.engine.documents import absolute_expiration, collection_of
 from dcpstream.wire import Datatype, Frame, Status, leb128_decode
 
 if TYPE_CHECKING:
@@ -20,18 +20,22 @@ FIRST_RESERVED, LAST_RESERVED = 1, 7
 
 
 def stored_key(session: Session, frame: Frame) -> bytes | None:
-    """The key with its collection prefix; None if the request was refused."""
+    """The request's key with its collection prefix; None if the request was refused."""
+    return key_of(session, frame, frame.key)
+
+
+def key_of(session: Session, frame: Frame, key: bytes) -> bytes | None:
+    """A key that a request names, with its collection prefix; None if the request was refused."""
     assert session.bucket is not None, "the table asks for a bucket"
     known = session.bucket.collections
     if not session.has_collections:
-        if len(frame.key) > MAX_KEY_BYTES:
+        if len(key) > MAX_KEY_BYTES:
             session.refuse(frame, Status.EINVAL, f"Key length exceeds {MAX_KEY_BYTES}")
             return None
         if 0 not in known:
             refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
             return None
-        return b"\0" + frame.key
-    key = frame.key
+        return b"\0" + key
     try:
         collection_id, prefix = leb128_decode(key)
     except FieldError as error:
@@ -50,12 +54,26 @@ def stored_key(session: Session, frame: Frame) -> bytes | None:
     return key
 
 
+def may_in(session: Session, frame: Frame, privilege: str, collection_id: int) -> bool:
+    """Whether the user may do that in a collection that the request names elsewhere than in its key; else refused."""
+    status = session.refusal_in(privilege, collection_id)
+    if status == Status.UNKNOWN_COLLECTION:
+        refuse_unknown(session, frame, status)
+    elif status:
+        session.refuse(frame, status)
+    return not status
+
+
 def expiration_of(session: Session, key: bytes, expiration: int) -> int:
     """When a document that is written now expires: as asked for, but no later than collection or bucket allow."""
+    return absolute_expiration(expiration, session.engine.unix_s, max_ttl_of(session, key))
+
+
+def max_ttl_of(session: Session, key: bytes) -> int:
+    """The longest life of a document, seconds: its collection's limit, else the bucket's; 0 for none."""
     assert session.bucket is not None, "the table asks for a bucket"
-    collection = session.bucket.collections.get(leb128_decode(key)[0] if key[0] else 0)
-    max_ttl = (0 if collection is None else collection.max_ttl) or session.bucket.settings.max_ttl
-    return absolute_expiration(expiration, session.engine.unix_s, max_ttl)
+    collection = session.bucket.collections.get(collection_of(key))
+    return (0 if collection is None else collection.max_ttl) or session.bucket.settings.max_ttl
 
 
 def refuse_unknown(session: Session, frame: Frame, status: int) -> None:

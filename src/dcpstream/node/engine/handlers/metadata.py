@@ -1,7 +1,7 @@
 """Documents as another cluster has them: SET, ADD and DELETE_WITH_META, each with its quiet form.
 
-The request brings the revision and the CAS that the document is to have; which of two versions stays is decided as on
-a bucket that resolves conflicts by revision.
+The request brings the revision and the CAS that the document is to have; which of two versions stays is decided by the
+revision, or by the CAS, as the bucket's `conflict_resolution` says. RETURN_META writes here, and tells the metadata.
 
 Source: kv_engine docs/BinaryProtocol.md, engines/ep/src/ep_engine.cc (setWithMeta), conflict_resolution.cc.
 """
@@ -9,13 +9,16 @@ Source: kv_engine docs/BinaryProtocol.md, engines/ep/src/ep_engine.cc (setWithMe
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from dcpstream.errors import FieldError
+from dcpstream.model import ConflictResolution
 from dcpstream.node.engine import documents
 from dcpstream.node.engine.commands import Command, CommandTable, Part
-from dcpstream.node.engine.handlers.writes import target, token_of
+from dcpstream.node.engine.handlers.keys import expiration_of, max_ttl_of
+from dcpstream.node.engine.handlers.writes import conflict, target, token_of, with_kept_xattrs
 from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_xattrs, snappy_uncompress, split_xattrs
 
 if TYPE_CHECKING:
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
     from dcpstream.store import ItemMeta
 
 _META = struct.Struct(">IIQQ")
+_RETURN = struct.Struct(">III")
+_RETURNED = struct.Struct(">IIQ")
+_RETURNING = {1: Opcode.SET, 2: Opcode.ADD, 3: Opcode.DELETE}
 _LENGTHS = (24, 26, 28, 30)
 """Bytes of the extras: the fields alone, with the length of further meta data, with options, with both."""
 
@@ -46,14 +52,18 @@ class _Meta(NamedTuple):
     meta_bytes: int = 0
 
 
-def _read(frame: Frame) -> _Meta | None:
-    """The extras; None if the options contradict each other."""
+def _read(frame: Frame, *, is_by_time: bool) -> _Meta | None:
+    """The extras; None if the options contradict each other, or the way in which the bucket resolves conflicts.
+
+    Where conflicts are resolved by time who writes has to say that the times can be compared, or leave the CAS to us.
+    """
     extras = frame.extras
     options = int.from_bytes(extras[24:28], "big") if len(extras) >= 28 else 0
     meta_bytes = int.from_bytes(extras[-2:], "big") if len(extras) in (26, 30) else 0
     is_wrong = (
         options & ~_KNOWN_OPTIONS
-        or options & ACCEPT_TIMESTAMPS
+        or (options & ACCEPT_TIMESTAMPS and not is_by_time)
+        or (is_by_time and not options & (ACCEPT_TIMESTAMPS | REGENERATE_CAS))
         or (options & REGENERATE_CAS and not options & SKIP_RESOLUTION)
         or (options & IS_EXPIRATION and frame.opcode not in _DELETING)
         or meta_bytes > len(frame.value)
@@ -66,7 +76,9 @@ def _read(frame: Frame) -> _Meta | None:
 
 def write(session: Session, frame: Frame) -> None:
     """A version of a document from elsewhere; it stays if it wins over what is there."""
-    meta = _read(frame)
+    assert session.bucket is not None, "the table asks for a bucket"
+    is_by_time = session.bucket.settings.conflict_resolution is ConflictResolution.LWW
+    meta = _read(frame, is_by_time=is_by_time)
     if meta is None or meta.cas in _IMPOSSIBLE_CAS:
         session.respond(frame, Status.EINVAL)
         return
@@ -78,7 +90,10 @@ def write(session: Session, frame: Frame) -> None:
     value, datatype = content
     unix_ns = session.engine.unix_ns
     existing = documents.live_meta(vbucket, key, unix_ns)
-    status = _conflict(frame, meta, existing)
+    if frame.opcode not in _DELETING:
+        time = documents.limited_expiration(meta.time, session.engine.unix_s, max_ttl_of(session, key))
+        meta = meta._replace(time=time)
+    status = _conflict(frame, meta, existing, is_by_time=is_by_time)
     if status:
         session.changed(vbucket)
         session.respond(frame, status)
@@ -106,7 +121,7 @@ def _content(session: Session, frame: Frame, meta: _Meta) -> tuple[bytes, int] |
     datatype = frame.datatype & Datatype.XATTR
     try:
         if frame.datatype & Datatype.SNAPPY:
-            value = snappy_uncompress(value, documents.MAX_VALUE_BYTES)
+            value = snappy_uncompress(value, documents.MAX_VALUE_BYTES + documents.MAX_XATTR_BYTES)
     except FieldError as error:
         session.refuse(frame, Status.EINVAL, f"Failed to inflate the value: {error}")
         return None
@@ -118,7 +133,7 @@ def _content(session: Session, frame: Frame, meta: _Meta) -> tuple[bytes, int] |
             session.respond(frame, Status.XATTR_EINVAL)
             return None
         section, body = split_xattrs(value)
-    if len(value) > documents.MAX_VALUE_BYTES:
+    if len(section) > documents.MAX_XATTR_BYTES or len(body) > documents.MAX_VALUE_BYTES:
         session.respond(frame, Status.E2BIG)
         return None
     if frame.opcode in _DELETING:
@@ -131,7 +146,7 @@ def _content(session: Session, frame: Frame, meta: _Meta) -> tuple[bytes, int] |
     return value, int(datatype | (Datatype.JSON if is_json else 0))
 
 
-def _conflict(frame: Frame, new: _Meta, old: ItemMeta | None) -> int:
+def _conflict(frame: Frame, new: _Meta, old: ItemMeta | None, *, is_by_time: bool) -> int:
     """The status that forbids the write, or 0."""
     exists = old is not None and not old.is_deleted
     if frame.opcode in _ADDING and exists:
@@ -143,12 +158,56 @@ def _conflict(frame: Frame, new: _Meta, old: ItemMeta | None) -> int:
             return Status.KEY_EEXISTS
     if old is None or new.options & SKIP_RESOLUTION:
         return Status.SUCCESS
+    mine, theirs = (new.rev_seqno, new.cas), (old.rev_seqno, old.cas)
+    if is_by_time:
+        mine, theirs = mine[::-1], theirs[::-1]
     if frame.opcode in _DELETING:
-        wins = (new.rev_seqno, new.cas) > (old.rev_seqno, old.cas)
+        wins = mine > theirs
     else:
         time = old.delete_time if old.is_deleted else old.expiration
-        wins = (new.rev_seqno, new.cas, new.time, new.flags) > (old.rev_seqno, old.cas, time, old.flags)
+        wins = (*mine, new.time, new.flags) > (*theirs, time, old.flags)
     return Status.SUCCESS if wins else Status.KEY_EEXISTS
+
+
+def return_meta(session: Session, frame: Frame) -> None:
+    """RETURN_META: SET, ADD or DELETE that tells flags, expiration and revision of what it made."""
+    kind, flags, expiration = _RETURN.unpack(frame.extras)
+    if kind not in _RETURNING:
+        session.refuse(frame, Status.EINVAL, "Invalid mode")
+        return
+    found = target(session, frame)
+    if found is None:
+        return
+    vbucket, key = found
+    unix_ns = session.engine.unix_ns
+    old = documents.live_meta(vbucket, key, unix_ns)
+    status = conflict(_RETURNING[kind], frame.cas, old)
+    if not status and len(frame.value) > documents.MAX_VALUE_BYTES:
+        status = Status.E2BIG
+    if status:
+        session.changed(vbucket)
+        session.respond(frame, status)
+        return
+    if _RETURNING[kind] == Opcode.DELETE:
+        assert old is not None, "there is no conflict"
+        result, datatype = documents.delete(vbucket, key, old, unix_ns), 0
+    else:
+        value, datatype = with_kept_xattrs(vbucket, key, old, frame.value)
+        result = documents.store(
+            vbucket,
+            key,
+            value,
+            unix_ns,
+            datatype=datatype,
+            flags=flags,
+            expiration=expiration_of(session, key, expiration),
+            rev_seqno=documents.next_rev(vbucket, old),
+        )
+    new = vbucket.log.meta(key)
+    assert new is not None, "it was written a line ago"
+    session.changed(vbucket)
+    extras = _RETURNED.pack(new.flags, new.delete_time or new.expiration, new.rev_seqno)
+    session.respond(frame, cas=result.cas, datatype=datatype & Datatype.JSON & session.datatypes, extras=extras)
 
 
 def register(table: CommandTable) -> None:
@@ -167,3 +226,4 @@ def register(table: CommandTable) -> None:
     )
     opcodes = (Opcode.SET_WITH_META, Opcode.SETQ_WITH_META, Opcode.ADD_WITH_META, Opcode.ADDQ_WITH_META)
     table.add((*opcodes, Opcode.DELETE_WITH_META, Opcode.DELETEQ_WITH_META), command())
+    table.add(Opcode.RETURN_META, replace(command(), handler=return_meta, extras=(12,), datatypes=0))

@@ -11,7 +11,7 @@ from dcpstream.node.engine import documents
 from dcpstream.node.engine.commands import Command, CommandTable, Part
 from dcpstream.node.engine.handlers.keys import active_vbucket, expiration_of, not_my_vbucket, stored_key
 from dcpstream.node.engine.locks import Lock
-from dcpstream.wire import Datatype, Feature, Frame, Opcode, Status, split_xattrs
+from dcpstream.wire import Datatype, Feature, Frame, FrameInfoId, Opcode, Status, split_xattrs
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.session import Session
@@ -33,10 +33,13 @@ def parts_of(item: StoredItem) -> tuple[bytes, bytes]:
     return split_xattrs(value) if item.datatype & Datatype.XATTR else (b"", value)
 
 
-def _body_of(item: StoredItem, datatypes: int) -> tuple[bytes, int]:
+def body_of(item: StoredItem, datatypes: int, *, keeps_xattrs: bool = False) -> tuple[bytes, int]:
     """(value, datatype) as GET shows them: without the xattr section, compressed only if that is understood."""
-    if not item.datatype & Datatype.XATTR and not item.datatype & ~datatypes & Datatype.SNAPPY:
+    has_xattrs = item.datatype & Datatype.XATTR
+    if (keeps_xattrs or not has_xattrs) and not item.datatype & ~datatypes & Datatype.SNAPPY:
         return item.value, item.datatype
+    if keeps_xattrs:
+        return documents.plain_value(item.value, item.datatype), item.datatype & ~Datatype.SNAPPY
     return parts_of(item)[1], item.datatype & ~(Datatype.XATTR | Datatype.SNAPPY)
 
 
@@ -47,7 +50,7 @@ def _missing(session: Session, frame: Frame) -> None:
 
 
 def _found(session: Session, frame: Frame, item: StoredItem, cas: int) -> None:
-    value, datatype = _body_of(item, session.datatypes)
+    value, datatype = body_of(item, session.datatypes)
     session.respond(
         frame,
         cas=cas,
@@ -92,7 +95,10 @@ def get_replica(session: Session, frame: Frame) -> None:
 
 
 def touch(session: Session, frame: Frame) -> None:
-    """TOUCH, GAT, GATQ: a new expiration; GAT also reads."""
+    """TOUCH, GAT, GATQ: a new expiration; GAT also reads. Durably it cannot be had, as from the server."""
+    if FrameInfoId.DURABILITY in session.frame_infos:
+        session.refuse(frame, Status.NOT_SUPPORTED)
+        return
     vbucket = active_vbucket(session, frame)
     key = stored_key(session, frame) if vbucket is not None else None
     if vbucket is None or key is None:
@@ -214,8 +220,11 @@ def register(table: CommandTable) -> None:
     reading = partial(Command, key=Part.REQUIRED, is_document=True)
     table.add((Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ), reading(get, privilege="Read"))
     table.add(Opcode.GET_REPLICA, reading(get_replica, privilege="Read"))
-    table.add(Opcode.TOUCH, reading(touch, extras=(4,), privilege="Upsert"))
-    table.add((Opcode.GAT, Opcode.GATQ), reading(touch, extras=(4,), privilege="Read Upsert"))
+    durable = frozenset((FrameInfoId.BARRIER, FrameInfoId.DURABILITY))
+    touching = partial(reading, touch, extras=(4,))
+    table.add(Opcode.TOUCH, touching(privilege="Upsert", frame_infos=durable))
+    table.add(Opcode.GAT, touching(privilege="Read Upsert", frame_infos=durable))
+    table.add(Opcode.GATQ, touching(privilege="Read Upsert"))
     table.add(Opcode.GET_LOCKED, reading(get_locked, extras=(0, 4), privilege="Read"))
     table.add(Opcode.UNLOCK, reading(unlock, has_cas=True, needs_cas=True, privilege="Read"))
     table.add((Opcode.GET_META, Opcode.GETQ_META), reading(get_meta, extras=(0, 1), privilege="MetaRead"))

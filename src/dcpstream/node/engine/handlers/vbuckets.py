@@ -231,9 +231,15 @@ def control_traffic(session: Session, frame: Frame) -> None:
     session.respond(frame)
 
 
+def flush(session: Session, frame: Frame) -> None:
+    """FLUSH, FLUSHQ: a bucket is emptied over HTTP."""
+    session.respond(frame, Status.NOT_SUPPORTED)
+
+
 def register(table: CommandTable) -> None:
     """Add the commands of this module."""
     admin = "NodeSupervisor"
+    table.add((Opcode.FLUSH, Opcode.FLUSHQ), Command(flush, extras=(0, 4)))
     table.add(
         Opcode.GET_ALL_VB_SEQNOS, Command(get_all_vb_seqnos, extras=(0, 4, 8), privilege="MetaRead", is_anywhere=True)
     )

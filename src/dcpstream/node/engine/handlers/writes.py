@@ -13,7 +13,7 @@ from dcpstream.node.engine.commands import Command, CommandTable, Part
 from dcpstream.node.engine.durability import DEFAULT_TIMEOUT_S, UNDECIDED_MAX, is_possible, parse_topology
 from dcpstream.node.engine.handlers.keys import active_vbucket, expiration_of, stored_key
 from dcpstream.node.engine.handlers.reads import parts_of
-from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status, snappy_uncompress, split_xattrs
+from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status, snappy_uncompress
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.session import Session
@@ -31,7 +31,7 @@ MAX_COUNTER_DIGITS = 20
 WRITE_INFOS = frozenset((FrameInfoId.BARRIER, FrameInfoId.DURABILITY, FrameInfoId.PRESERVE_TTL))
 """Frame infos that writes of documents may have."""
 
-_QUIET_OF = {
+QUIET_OF = {
     Opcode.SETQ: Opcode.SET,
     Opcode.ADDQ: Opcode.ADD,
     Opcode.REPLACEQ: Opcode.REPLACE,
@@ -52,7 +52,7 @@ MAX_DURABILITY_LEVEL = 3
 def written(session: Session, frame: Frame, vbucket: VBucket, result: documents.Written, value: bytes = b"") -> None:
     """Answer a write that succeeded; the quiet forms say nothing."""
     session.changed(vbucket)
-    if frame.opcode in _QUIET_OF:
+    if frame.opcode in QUIET_OF:
         return
     session.respond(frame, cas=result.cas, extras=token_of(session, vbucket, result), value=value)
 
@@ -69,7 +69,7 @@ def target(session: Session, frame: Frame) -> tuple[VBucket, bytes] | None:
         if not 1 <= wish[0] <= MAX_DURABILITY_LEVEL or wish[1:] in (b"\0\0", b"\xff\xff"):
             session.refuse(frame, Status.DURABILITY_INVALID_LEVEL, "Durability is a level of 1 to 3, and a time-out")
             return None
-        if frame.opcode in _QUIET_OF:
+        if frame.opcode in QUIET_OF:
             session.refuse(frame, Status.EINVAL, "The frame info is not allowed on this command")
             return None
     vbucket = active_vbucket(session, frame)
@@ -104,8 +104,10 @@ class _Durable(NamedTuple):
 
 def _durable(session: Session, frame: Frame, vbucket: VBucket) -> _Durable | int | None:
     """The durability that a write asks for; None for none, or the status that it was refused with."""
-    requirement = session.frame_infos.get(FrameInfoId.DURABILITY)
-    if requirement is None:
+    assert session.bucket is not None, "the table asks for a bucket"
+    requirement = session.frame_infos.get(FrameInfoId.DURABILITY, b"\0")
+    level = max(requirement[0], session.bucket.settings.durability_min_level)
+    if not level:
         return None
     status: int = Status.SUCCESS
     if not is_possible(parse_topology(vbucket.topology)):
@@ -116,7 +118,7 @@ def _durable(session: Session, frame: Frame, vbucket: VBucket) -> _Durable | int
         session.refuse(frame, status)
         return status
     timeout_s = int.from_bytes(requirement[1:], "big") / 1000 or DEFAULT_TIMEOUT_S
-    return _Durable(requirement[0], timeout_s)
+    return _Durable(level, timeout_s)
 
 
 def put(
@@ -142,7 +144,7 @@ def put(
     engine = session.engine
     if isinstance(durable, _Durable):
         assert session.bucket is not None, "the table asks for a bucket"
-        session.wait_for_decision(frame, answer)
+        session.wait_for_decision(frame, answer, is_quiet=frame.opcode in QUIET_OF)
         session.bucket.durability_of(vbucket).prepare(
             key,
             value,
@@ -193,7 +195,20 @@ def _keeps_compressed(session: Session, frame: Frame, value: bytes) -> bool:
     return is_packed and session.bucket.compression is not Compression.OFF
 
 
-def _conflict(opcode: int, cas: int, meta: ItemMeta | None) -> int:
+def with_kept_xattrs(
+    vbucket: VBucket, key: bytes, old: ItemMeta | None, body: bytes, datatype: int | None = None
+) -> tuple[bytes, int]:
+    """(value, datatype) of a document whose body is replaced: its xattrs stay."""
+    if datatype is None:
+        datatype = int(Datatype.JSON) if documents.is_json(body) else 0
+    if old is None or old.is_deleted or not old.datatype & Datatype.XATTR:
+        return body, datatype
+    item = vbucket.log.get(key)
+    assert item is not None, "its meta data was there"
+    return parts_of(item)[0] + body, datatype | int(Datatype.XATTR)
+
+
+def conflict(opcode: int, cas: int, meta: ItemMeta | None) -> int:
     """The status that forbids a write, or 0. `meta` is of the document or its tombstone, None if there is neither."""
     exists = meta is not None and not meta.is_deleted
     if opcode == Opcode.ADD and exists:
@@ -205,7 +220,7 @@ def _conflict(opcode: int, cas: int, meta: ItemMeta | None) -> int:
 
 def store(session: Session, frame: Frame) -> None:
     """SET, ADD, REPLACE and their quiet forms: write a document, whatever is there, only a new one, only over one."""
-    opcode = _QUIET_OF.get(frame.opcode, frame.opcode)  # type: ignore[call-overload]
+    opcode = QUIET_OF.get(frame.opcode, frame.opcode)  # type: ignore[call-overload]
     if opcode == Opcode.ADD and frame.cas:
         session.refuse(frame, Status.EINVAL, "Request CAS must not be set")
         return
@@ -217,22 +232,16 @@ def store(session: Session, frame: Frame) -> None:
     value, datatype = content
     engine = session.engine
     meta = documents.live_meta(vbucket, key, engine.unix_ns)
-    status = _conflict(opcode, frame.cas, meta)
+    status = conflict(opcode, frame.cas, meta)
     if status:
         session.changed(vbucket)
         session.respond(frame, status)
         return
     flags, expiration = _STORE.unpack(frame.extras)
     expiration = expiration_of(session, key, expiration)
-    exists = meta is not None and not meta.is_deleted
-    if exists and meta is not None:
-        if FrameInfoId.PRESERVE_TTL in session.frame_infos:
-            expiration = meta.expiration
-        if meta.datatype & Datatype.XATTR:
-            item = vbucket.log.get(key)
-            assert item is not None, "its meta data was there"
-            value = split_xattrs(documents.plain_value(item.value, item.datatype))[0] + value
-            datatype |= Datatype.XATTR
+    if meta is not None and not meta.is_deleted and FrameInfoId.PRESERVE_TTL in session.frame_infos:
+        expiration = meta.expiration
+    value, datatype = with_kept_xattrs(vbucket, key, meta, value, datatype)
     if not datatype & Datatype.XATTR and _keeps_compressed(session, frame, value):
         value, datatype = frame.value, datatype | Datatype.SNAPPY
     put(
@@ -256,12 +265,13 @@ def delete(session: Session, frame: Frame) -> None:
     vbucket, key = found
     engine = session.engine
     meta = documents.live_meta(vbucket, key, engine.unix_ns)
-    status = _conflict(Opcode.DELETE, frame.cas, meta)
+    status = conflict(Opcode.DELETE, frame.cas, meta)
     if status or meta is None:
         session.changed(vbucket)
         session.respond(frame, status)
         return
-    if FrameInfoId.DURABILITY in session.frame_infos:
+    assert session.bucket is not None, "the table asks for a bucket"
+    if FrameInfoId.DURABILITY in session.frame_infos or session.bucket.settings.durability_min_level:
         value, datatype = documents.remains(vbucket, key, meta)
         put(
             session,
@@ -293,7 +303,7 @@ def concatenate(session: Session, frame: Frame) -> None:
         session.respond(frame, Status.NOT_STORED if item is None else Status.KEY_EEXISTS)
         return
     section, body = parts_of(item)
-    is_append = _QUIET_OF.get(frame.opcode, frame.opcode) == Opcode.APPEND  # type: ignore[call-overload]
+    is_append = QUIET_OF.get(frame.opcode, frame.opcode) == Opcode.APPEND  # type: ignore[call-overload]
     body = body + content[0] if is_append else content[0] + body
     if len(body) > documents.MAX_VALUE_BYTES:
         session.respond(frame, Status.E2BIG)
@@ -336,7 +346,7 @@ def count(session: Session, frame: Frame) -> None:
         if not text.isdigit() or len(text) > MAX_COUNTER_DIGITS or int(text) >= _U64:
             session.respond(frame, Status.DELTA_BADVAL)
             return
-        is_increment = _QUIET_OF.get(frame.opcode, frame.opcode) == Opcode.INCREMENT  # type: ignore[call-overload]
+        is_increment = QUIET_OF.get(frame.opcode, frame.opcode) == Opcode.INCREMENT  # type: ignore[call-overload]
         number = (int(text) + delta) % _U64 if is_increment else max(0, int(text) - delta)
     put(
         session,
@@ -364,4 +374,4 @@ def register(table: CommandTable) -> None:
     joining = (Opcode.APPEND, Opcode.APPENDQ, Opcode.PREPEND, Opcode.PREPENDQ)
     table.add(joining, valued(concatenate, privilege="Upsert"))
     counting = (Opcode.INCREMENT, Opcode.INCREMENTQ, Opcode.DECREMENT, Opcode.DECREMENTQ)
-    table.add(counting, bare(count, extras=(20,), privilege="Read Upsert"))
+    table.add(counting, bare(count, extras=(20,), has_cas=False, privilege="Read Upsert"))

@@ -1,0 +1,176 @@
+"""Which documents there are: GET_RANDOM_KEY, GET_KEYS, and OBSERVE, which asks after several.
+
+Source: kv_engine daemon/protocol/mcbp/get_context.cc, engines/ep/src/getkeys.cc, ep_engine.cc (handleObserve).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from dcpstream.model import VbucketState
+from dcpstream.node.engine import documents
+from dcpstream.node.engine.commands import Command, CommandTable, Part
+from dcpstream.node.engine.handlers.keys import (
+    active_vbucket,
+    key_of,
+    may_in,
+    not_my_vbucket,
+    refuse_unknown,
+    stored_key,
+)
+from dcpstream.node.engine.handlers.reads import body_of
+from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_frame, leb128_encode
+
+if TYPE_CHECKING:
+    from dcpstream.node.engine.bucket import Bucket
+    from dcpstream.node.engine.session import Session
+    from dcpstream.node.engine.vbucket import VBucket
+    from dcpstream.store import StoredItem
+
+DEFAULT_KEYS, MAX_KEYS = 1000, 100_000
+"""Keys that GET_KEYS gives if nobody says how many, and at most: the server's numbers."""
+
+RANDOM_PROBES = 64
+"""Rows of a vbucket looked at in search of a document of the wanted collection, before its keys are gone through."""
+PROBE_BYTES = 16 * 1024
+
+_U16 = struct.Struct(">H")
+_FLAGS = struct.Struct(">I")
+_OBSERVED = struct.Struct(">BQ")
+_FOUND, _PERSISTED, _NOT_FOUND, _DELETED = 0x00, 0x01, 0x80, 0x81
+_WHOLE_DOCUMENT = 1
+"""The flag of GET_RANDOM_KEY that asks for xattrs too."""
+
+
+def get_random_key(session: Session, frame: Frame) -> None:
+    """GET_RANDOM_KEY: some document of a collection, with its key."""
+    bucket = session.bucket
+    assert bucket is not None, "the table asks for a bucket"
+    if session.has_collections and not frame.extras:
+        session.refuse(frame, Status.EINVAL, "Extras should contain collection id")
+        return
+    if not session.has_collections and frame.extras:
+        session.refuse(frame, Status.EINVAL, "Extras should be empty for clients without collections support")
+        return
+    if not bucket.takes_traffic:
+        session.refuse(frame, Status.TMPFAIL, "Requests for documents are switched off")
+        return
+    collection_id = int.from_bytes(frame.extras[:4], "big")
+    if collection_id not in bucket.collections:
+        refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
+        return
+    if not may_in(session, frame, "Read", collection_id):
+        return
+    item = _random_document(session, bucket, collection_id)
+    if item is None:
+        session.respond(frame, Status.KEY_ENOENT)
+        return
+    is_whole = len(frame.extras) == 5 and frame.extras[4] & _WHOLE_DOCUMENT and session.datatypes & Datatype.XATTR
+    datatypes = session.datatypes if is_whole else session.datatypes & ~int(Datatype.XATTR)
+    value, datatype = body_of(item, session.datatypes, keeps_xattrs=bool(is_whole))
+    session.respond(
+        frame,
+        cas=item.cas,
+        datatype=datatype & datatypes,
+        extras=_FLAGS.pack(item.flags),
+        key=item.key if session.has_collections else item.key[1:],
+        value=value,
+    )
+
+
+def _random_document(session: Session, bucket: Bucket, collection_id: int) -> StoredItem | None:
+    """A live document of a collection, from a vbucket that chance chose, or one after it."""
+    filled = [
+        vbucket
+        for vbucket in bucket.vbuckets
+        if vbucket is not None and vbucket.is_active and vbucket.high_seqno_of((collection_id,))
+    ]
+    first = session.engine.random.getrandbits(32) % len(filled) if filled else 0
+    for vbucket in filled[first:] + filled[:first]:
+        key = _random_key(vbucket, leb128_encode(collection_id), session)
+        item = None if key is None else documents.live_item(vbucket, key, session.engine.unix_ns)
+        if item is not None:
+            return item
+    return None
+
+
+def _random_key(vbucket: VBucket, prefix: bytes, session: Session) -> bytes | None:
+    """The key of a document of a vbucket: the first after a place that chance chose."""
+    high = vbucket.high_seqno
+    unix_s = session.engine.unix_s
+    after = session.engine.random.getrandbits(64) % max(1, high)
+    for _ in range(RANDOM_PROBES):
+        block = vbucket.read(after, high, snapshot_end=None, max_bytes=PROBE_BYTES)
+        if not block.count:
+            break
+        for start, seqno in zip(block.starts, block.seqnos, strict=True):
+            after = int(seqno)
+            frame = decode_frame(block.data, int(start))
+            if frame.opcode == Opcode.DCP_MUTATION and frame.key.startswith(prefix):
+                meta = vbucket.log.meta(frame.key)
+                if meta is not None and meta.seqno == after and not 0 < meta.expiration <= unix_s:
+                    return frame.key
+    keys = vbucket.log.keys_between(prefix, prefix + b"\xff" * 251)
+    for key in keys:
+        meta = vbucket.log.meta(key)
+        if meta is not None and not 0 < meta.expiration <= unix_s:
+            return key
+    return None
+
+
+def get_keys(session: Session, frame: Frame) -> None:
+    """GET_KEYS: keys of a vbucket in one collection, ascending, from a given one on."""
+    vbucket = active_vbucket(session, frame)
+    key = stored_key(session, frame) if vbucket is not None else None
+    if vbucket is None or key is None:
+        return
+    count = int.from_bytes(frame.extras, "big") if frame.extras else DEFAULT_KEYS
+    prefix = leb128_encode(documents.collection_of(key))
+    found = vbucket.log.keys_between(key, prefix + b"\xff" * 251, min(count, MAX_KEYS))
+    if not session.has_collections:
+        found = [item[1:] for item in found]
+    session.respond(frame, value=b"".join(_U16.pack(len(item)) + item for item in found))
+
+
+def observe(session: Session, frame: Frame) -> None:
+    """OBSERVE: of each key whether it is there and persisted; several vbuckets may be asked after at once."""
+    assert session.bucket is not None, "the table asks for a bucket"
+    out: list[bytes] = []
+    value, at = frame.value, 0
+    while at < len(value):
+        head, end = value[at : at + 4], at + 4
+        if len(head) < 4 or end + int.from_bytes(head[2:], "big") > len(value):
+            session.refuse(frame, Status.EINVAL, "A key runs past the request")
+            return
+        vbid, at = int.from_bytes(head[:2], "big"), end + int.from_bytes(head[2:], "big")
+        vbucket = session.bucket.vbucket(vbid)
+        if vbucket is None or vbucket.state is VbucketState.DEAD:
+            not_my_vbucket(session, frame)
+            return
+        key = key_of(session, frame, value[end:at])
+        if key is None or not may_in(session, frame, "Read", documents.collection_of(key)):
+            return
+        out.append(head + value[end:at] + _OBSERVED.pack(*_observed(session, vbucket, key)))
+    session.respond(frame, value=b"".join(out))
+
+
+def _observed(session: Session, vbucket: VBucket, key: bytes) -> tuple[int, int]:
+    """State and CAS of a document."""
+    meta = vbucket.log.meta(key)
+    if meta is None:
+        return _NOT_FOUND, 0
+    is_persisted = meta.seqno <= vbucket.persisted_seqno
+    if meta.is_deleted:
+        return (_NOT_FOUND, 0) if is_persisted else (_DELETED, meta.cas)
+    if 0 < meta.expiration <= session.engine.unix_s:
+        return _NOT_FOUND, 0
+    cas = documents.shown_cas(vbucket, key, meta.cas, session.engine.unix_ns)
+    return _PERSISTED if is_persisted else _FOUND, cas
+
+
+def register(table: CommandTable) -> None:
+    """Add the commands of this module."""
+    table.add(Opcode.GET_RANDOM_KEY, Command(get_random_key, extras=(0, 4, 5), privilege="Read", is_anywhere=True))
+    table.add(Opcode.GET_KEYS, Command(get_keys, extras=(0, 4), key=Part.REQUIRED, is_document=True, privilege="Read"))
+    table.add(Opcode.OBSERVE, Command(observe, value=Part.REQUIRED, privilege="Read", is_anywhere=True))
