@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from dcpstream.errors import ConfigError
 from dcpstream.model import BucketSettings
+from dcpstream.model.cluster import MAX_VBUCKETS
+from dcpstream.node.directory import DataDirectory
 from dcpstream.node.engine import Engine
 from dcpstream.node.flusher import Flusher
 from dcpstream.node.server import KvServer
@@ -21,9 +22,9 @@ class RunningBuckets:
     """Starts, makes, deletes and stops the buckets of a node; the engine's `bucket_host`.
 
     Args:
-        open_store: the store of a bucket, by name and number of vbuckets.
-        discard: takes away what the store of that name has kept on disk.
+        directory: where buckets are kept.
         flush_interval_s: pause between commits.
+        vbuckets: of a bucket that is made without saying how many.
 
     Attributes:
         upkeep: by bucket, what looks after it.
@@ -33,24 +34,29 @@ class RunningBuckets:
         self,
         server: KvServer,
         engine: Engine,
-        open_store: Callable[[str, int, BucketSettings | None], BucketStore],
-        discard: Callable[[str], None],
+        directory: DataDirectory,
         flush_interval_s: float,
+        vbuckets: int = MAX_VBUCKETS,
     ) -> None:
         self._server = server
         self._engine = engine
-        self._open_store = open_store
-        self._discard = discard
+        self._directory = directory
         self._flush_interval_s = flush_interval_s
         self._flushers: dict[str, Flusher] = {}
         self.upkeep: dict[str, Upkeep] = {}
-        self._deletions: set[asyncio.Task[None]] = set()
+        self._deletions: dict[str, asyncio.Task[None]] = {}
+        self.vbuckets = vbuckets
 
     def start(self) -> None:
         """Begin to flush what is there, and take orders."""
         for name in self._engine.buckets:
             self._look_after(name)
         self._engine.bucket_host = self
+        self._engine.config_listeners.add(self._remember)
+        self._remember()
+
+    def _remember(self) -> None:
+        self._directory.remember(self._engine.buckets.values())
 
     def _look_after(self, name: str) -> None:
         bucket = self._engine.buckets[name]
@@ -70,7 +76,9 @@ class RunningBuckets:
         """
         if name in self._engine.buckets:
             raise ConfigError("bucket", name, "a name that no bucket of this node has")
-        store = self._open_store(name, vbucket_count, settings)
+        if name in self._deletions:
+            raise ConfigError("bucket", name, "a name whose last bucket is gone; its deletion is under way")
+        store = self._directory.open(name, vbucket_count, settings)
         try:
             self._engine.add_bucket(name, store, storage="disk" if store.is_durable else "memory", is_filled=is_filled)
         except BaseException:
@@ -81,14 +89,41 @@ class RunningBuckets:
     async def drop(self, name: str) -> None:
         """As `delete`; returns when its files are gone."""
         self.delete(name)
-        await asyncio.gather(*self._deletions)
+        await self.gone(name)
+
+    def compact(self, name: str) -> None:
+        """Begin to compact a bucket's store: tombstones that are older than its settings say are forgotten."""
+        bucket = self._engine.buckets[name]
+        before = self._engine.unix_s - int(bucket.settings.purge_age_s)
+        for vbucket in bucket.vbuckets:
+            if vbucket is not None:
+                durability = vbucket.durability
+                limit = durability.purge_limit if durability is not None else None
+                vbucket.log.purge(vbucket.high_seqno if limit is None else limit, max(0, before))
+
+    async def gone(self, name: str) -> None:
+        """Wait until a deletion of that name, if there is one, is through."""
+        deletion = self._deletions.get(name)
+        if deletion is not None:
+            await asyncio.shield(deletion)
+
+    def flush(self, name: str) -> None:
+        """Empty a bucket.
+
+        Raises:
+            StoreError: it could not be made durable.
+        """
+        self._server.set_time()
+        self._engine.flush_bucket(self._engine.buckets[name])
+        self._server.schedule_turn()
 
     def delete(self, name: str) -> None:
         """Close a bucket's connections and forget all it held; files go when their flusher has stopped."""
         store = self._engine.remove_bucket(name).store
+        self._directory.forget(name)
         task = asyncio.get_running_loop().create_task(self._finish(name, store), name=f"delete bucket {name}")
-        self._deletions.add(task)
-        task.add_done_callback(self._deletions.discard)
+        self._deletions[name] = task
+        task.add_done_callback(lambda _: self._deletions.pop(name))
 
     async def _finish(self, name: str, store: BucketStore) -> None:
         await self.upkeep.pop(name).stop()
@@ -96,13 +131,14 @@ class RunningBuckets:
         if flusher is not None:
             await flusher.stop()
         store.close(clean=False)
-        await asyncio.get_running_loop().run_in_executor(None, self._discard, name)
+        await asyncio.get_running_loop().run_in_executor(None, self._directory.discard, name)
         logger.info("bucket %s is deleted", name)
 
     async def stop(self, *, clean: bool) -> None:
         """End: what is under way is awaited, all stores are closed."""
         self._engine.bucket_host = None
-        await asyncio.gather(*self._deletions)
+        self._engine.config_listeners.discard(self._remember)
+        await asyncio.gather(*self._deletions.values())
         await asyncio.gather(*(upkeep.stop() for upkeep in self.upkeep.values()))
         for flusher in self._flushers.values():
             await flusher.stop()

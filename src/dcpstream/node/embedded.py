@@ -7,8 +7,6 @@ import errno
 import ipaddress
 import json
 import logging
-import re
-import shutil
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -22,11 +20,13 @@ from dcpstream.model import BucketSettings, NodeAddress
 from dcpstream.model.cluster import MAX_VBUCKETS
 from dcpstream.node.buckets import RunningBuckets
 from dcpstream.node.dcp import dcp_stats, handle_dcp
-from dcpstream.node.engine import ClusterConfig, Engine, Users, new_engine
+from dcpstream.node.directory import DataDirectory, check_bucket_name
+from dcpstream.node.engine import Bucket, ClusterConfig, Engine, Users, new_engine
+from dcpstream.node.engine.collections import ManifestError
 from dcpstream.node.engine.config import read_alternates
+from dcpstream.node.engine.manifests import ManifestEditor, Wanted
 from dcpstream.node.server import KvServer
 from dcpstream.runtime import SystemClock, SystemRandom
-from dcpstream.store import BucketStore, MemoryBucketStore
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,6 @@ DEFAULT_USERNAME = "Administrator"
 DEFAULT_PASSWORD = "password"
 DEFAULT_FLUSH_INTERVAL_S = 0.05
 """Pause between commits to disk: what a crash may lose, against one sync per pause."""
-_BUCKET_NAME = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9_%.-]{0,99}")
 
 START_TIMEOUT_S = 60.0
 """Longest wait for the store to be opened; 1 M documents take about a second."""
@@ -47,7 +46,7 @@ class Node:
     """An embedded Couchbase-compatible node.
 
     Args:
-        buckets: names of the buckets.
+        buckets: names of buckets that are made if they are not there; others that the directory holds are opened too.
         vbuckets: of each bucket, 1 to 1024; clients must not assume 1024.
         path: a directory to keep the data in; None keeps it in memory.
         host: address to listen on.
@@ -219,6 +218,7 @@ class Node:
         chosen = self._settings_of(name) if settings is None else settings
 
         async def create(buckets: RunningBuckets) -> None:
+            await buckets.gone(name)
             buckets.create(name, count, chosen, is_filled=True)
 
         self._order(create)
@@ -229,13 +229,79 @@ class Node:
         Raises:
             ConfigError: there is no such bucket. DcpstreamError: the node does not run.
         """
-        if self.engine is None or name not in self.engine.buckets:
-            raise ConfigError("bucket", name, "a bucket of this node")
 
         async def drop(buckets: RunningBuckets) -> None:
-            await buckets.drop(name)
+            await buckets.drop(self._bucket(name).name)
 
         self._order(drop)
+
+    def flush_bucket(self, name: str) -> None:
+        """Empty a bucket, whether or not its settings allow that over HTTP. From any thread but the node's own.
+
+        Streams out of it end, and those who resume are rolled back to the beginning; collections stay.
+
+        Raises:
+            ConfigError: there is no such bucket. DcpstreamError: the node does not run.
+            StoreError: it could not be made durable.
+        """
+
+        async def flush(buckets: RunningBuckets) -> None:
+            buckets.flush(self._bucket(name).name)
+
+        self._order(flush)
+
+    def change_bucket(self, name: str, settings: BucketSettings) -> None:
+        """Give a bucket other settings, durably. From any thread but the node's own.
+
+        Raises:
+            ConfigError: there is no such bucket, or something that cannot be changed is to be.
+            DcpstreamError: the node does not run. StoreError: it could not be made durable.
+        """
+
+        async def change(_: RunningBuckets) -> None:
+            bucket = self._bucket(name)
+            for field in ("is_ephemeral", "conflict_resolution"):
+                if getattr(settings, field) != getattr(bucket.settings, field):
+                    raise ConfigError(field, getattr(settings, field), "what it was made with; it cannot be changed")
+            assert self.engine is not None
+            self.engine.change_settings(bucket, settings)
+
+        self._order(change)
+
+    def set_collections(self, name: str, scopes: Mapping[str, Mapping[str, int] | Sequence[str]]) -> None:
+        """Give a bucket these scopes and collections; those that are missing are dropped with all they hold.
+
+        From any thread but the node's own. What stays keeps its id; `_default` scope and collection always stay.
+
+        Args:
+            name: of the bucket.
+            scopes: scope → its collections: names, or `{name: longest life of a document in seconds, 0 for any}`.
+
+        Raises:
+            ConfigError: no such bucket, or a name that cannot be. DcpstreamError: the node does not run.
+        """
+
+        async def change(_: RunningBuckets) -> None:
+            bucket = self._bucket(name)
+            assert self.engine is not None
+            wanted = {
+                scope: {item: Wanted(items[item] if isinstance(items, Mapping) else None) for item in items}
+                for scope, items in scopes.items()
+            }
+            editor = ManifestEditor(bucket.manifest, history=bucket.settings.keeps_history)
+            try:
+                manifest = editor.replace_all(wanted, keeps_default_collection=True)
+            except ManifestError as error:
+                raise ConfigError("scopes", scopes, str(error)) from error
+            self.engine.set_manifest(bucket, manifest)
+
+        self._order(change)
+
+    def _bucket(self, name: str) -> Bucket:
+        bucket = self.engine.buckets.get(name) if self.engine is not None else None
+        if bucket is None:
+            raise ConfigError("bucket", name, "a bucket of this node")
+        return bucket
 
     def _order(self, what: Callable[[RunningBuckets], Coroutine[Any, Any, None]]) -> None:
         """Have something done to the buckets, on the node's loop."""
@@ -265,7 +331,7 @@ class Node:
 
     async def serve(self) -> None:
         """Serve on this loop until `stop` (from any thread) or cancellation."""
-        from dcpstream.node.management import Management
+        from dcpstream.node.http import Management
 
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
@@ -275,10 +341,11 @@ class Node:
                 for port, option in zip(self._wanted_ports, ("port", "mgmt_port"), strict=True)
             ]
             self.port, self.mgmt_port = (listener.getsockname()[1] for listener in listeners)
-            engine = self._open()
+            directory = DataDirectory(self._path, SystemRandom())
+            engine = self._open(directory)
             server = KvServer(engine, SystemClock())
-            management = Management(engine, server.schedule_turn)
-            buckets = RunningBuckets(server, engine, self._open_store, self._discard, self._flush_interval_s)
+            buckets = RunningBuckets(server, engine, directory, self._flush_interval_s, self._vbuckets)
+            management = Management(engine, buckets, server.schedule_turn)
             self._server, self._buckets = server, buckets
             try:
                 await server.start(listeners[0])
@@ -293,23 +360,25 @@ class Node:
                 await buckets.stop(clean=not self._is_crashing)
                 logger.info("stopped")
 
-    def _open(self) -> Engine:
+    def _open(self, directory: DataDirectory) -> Engine:
         """The engine with its buckets; if one cannot be opened, those that were are closed again."""
         clock, random = SystemClock(), SystemRandom()
         host = "" if is_loopback(self.host) or is_unspecified(self.host) else self.host
         node = NodeAddress(host, self.port, self.mgmt_port)
-        uuid = f"{random.getrandbits(128):032x}"
-        config = ClusterConfig([node], cluster_uuid=uuid, alternates=self._alternates)
+        config = ClusterConfig([node], cluster_uuid=directory.cluster_uuid, alternates=self._alternates)
         # Each start is an epoch of its own, so that clients take this configuration for newer than the last run's.
         config.epoch = clock.time_ns() // 1_000_000_000
         engine = new_engine(self._users, config, random, handle_dcp, dcp_stats)
         engine.set_time(clock.monotonic(), clock.time_ns())
         engine.started = engine.now
         with ExitStack() as opened:
-            for name in self._bucket_names:
-                store = self._open_store(name, self._vbuckets, self._settings_of(name))
+            wanted = dict.fromkeys(self._bucket_names, self._vbuckets)
+            found = {name: known.vbuckets for name, known in directory.known.items() if name not in wanted}
+            for name, vbuckets in (wanted | found).items():
+                store = directory.open(name, vbuckets, self._settings_of(name))
                 opened.callback(store.close, clean=False)
-                engine.add_bucket(name, store, storage="disk" if store.is_durable else "memory")
+                storage = "disk" if store.is_durable else "memory"
+                engine.add_bucket(name, store, storage=storage, uuid=directory.uuid_of(name))
             opened.pop_all()
         self.engine = engine
         return engine
@@ -318,30 +387,6 @@ class Node:
         if isinstance(self._settings, BucketSettings):
             return self._settings
         return self._settings.get(name) or BucketSettings()
-
-    def _open_store(self, name: str, vbuckets: int, settings: BucketSettings | None = None) -> BucketStore:
-        check_bucket_name(name)
-        if self._path is None:
-            return MemoryBucketStore(vbuckets, settings)
-        from dcpstream.store import DiskBucketStore
-
-        return DiskBucketStore(self._path / name, vbuckets, settings)
-
-    def _discard(self, name: str) -> None:
-        if self._path is not None:
-            shutil.rmtree(self._path / name, ignore_errors=True)
-
-
-def check_bucket_name(name: str) -> None:
-    """Refuse what cannot be a bucket's name.
-
-    The name becomes a directory's, so this is also what keeps a bucket within the data directory.
-
-    Raises:
-        ConfigError: it cannot.
-    """
-    if not _BUCKET_NAME.fullmatch(name):
-        raise ConfigError("bucket", name, "1 to 100 of A-Z a-z 0-9 _ - % . and not a dot at the start")
 
 
 def is_loopback(host: str) -> bool:

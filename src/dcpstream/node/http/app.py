@@ -1,0 +1,97 @@
+"""The management port as a whole: routes, who gets in, and what is answered where there is no page."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from dcpstream.errors import StoreError
+from dcpstream.node.engine import Engine
+from dcpstream.node.http import buckets, collections, health, pools, users
+from dcpstream.node.http.access import Access, login_needed
+from dcpstream.node.http.cluster_map import MapPages
+from dcpstream.node.http.page import ANYBODY, NOT_FOUND, USER, Handler, Route, Site, fault
+
+if TYPE_CHECKING:
+    from dcpstream.node.buckets import RunningBuckets
+
+logger = logging.getLogger(__name__)
+
+SHUTDOWN_TIMEOUT_S = 0.5
+MAX_REQUEST_BYTES = 2 * 1024 * 1024
+"""Of one request's body: a manifest with the most collections that there can be, with room."""
+
+
+class Management:
+    """The HTTP side of a node.
+
+    Args:
+        engine: what the answers are read from; lives on the same loop.
+        running: who makes and deletes buckets.
+        changed: called when something was changed that streams must be told of.
+
+    Attributes:
+        routes: every page.
+    """
+
+    def __init__(self, engine: Engine, running: RunningBuckets, changed: Callable[[], None]) -> None:
+        self._access = Access(engine)
+        site = Site(engine, running, changed)
+        self._maps = MapPages(site)
+        self.routes: list[Route] = [
+            *pools.PoolPages(site, self._maps).routes(),
+            *self._maps.routes(),
+            *buckets.BucketPages(site).routes(),
+            *collections.CollectionPages(site).routes(),
+            *users.UserPages(site).routes(),
+            *health.HealthPages(site, self._access).routes(),
+        ]
+        self._open = {route.path for route in self.routes if route.needs == ANYBODY}
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Serve on a bound socket; may be called again for another one."""
+        if self._runner is None:
+            app = web.Application(middlewares=[self._answer], client_max_size=MAX_REQUEST_BYTES)
+            for route in self.routes:
+                handler = self._access.guarded(route)
+                paths = (route.path,) if route.path == "/" else (route.path, f"{route.path}/")
+                for path in paths:
+                    app.router.add_route(route.method, path, handler)
+                    if route.method == "GET":
+                        app.router.add_route("HEAD", path, handler)
+            self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
+            await self._runner.setup()
+        await web.SockSite(self._runner, listener, ssl_context=tls).start()
+
+    async def stop(self) -> None:
+        """Close the port and the streaming answers."""
+        self._maps.stop()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    @web.middleware
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Let in who may log in; say in the server's words what is not there, and in JSON what failed."""
+        if (request.path.rstrip("/") or "/") not in self._open:
+            user = self._access.user_of(request.headers.get("Authorization", ""))
+            if user is None:
+                return login_needed()
+            request[USER] = user
+        try:
+            return await handler(request)
+        except web.HTTPNotFound as missing:
+            if missing.text != "404: Not Found":
+                raise
+            return web.Response(status=404, text=NOT_FOUND)
+        except web.HTTPMethodNotAllowed as refused:
+            headers = {"Allow": ",".join(sorted(refused.allowed_methods))}
+            return web.Response(status=405, text="Method Not Allowed", headers=headers)
+        except StoreError as error:
+            logger.error("%s %s: %s", request.method, request.path, error)
+            return fault(500, "The change could not be made durable. The node's log says why.")

@@ -1,0 +1,231 @@
+"""Scopes and collections: made, changed and dropped one at a time or all at once.
+
+Each change makes the bucket's next manifest. Source: Couchbase Server REST API, "Manage scopes and collections".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+
+from dcpstream.model import Manifest
+from dcpstream.node.engine import Bucket
+from dcpstream.node.engine.collections import ManifestError
+from dcpstream.node.engine.manifests import MAX_TTL, ManifestEditor, NameMissingError, Wanted
+from dcpstream.node.http.page import Route, Site, answer, done, fault, faults, form_of, json_of
+
+SCOPES = "/pools/default/buckets/{bucket}/scopes"
+MAX_WAIT_MS = 300_000
+"""@ensureManifest waits no longer than that, whatever is asked."""
+DEFAULT_WAIT_MS = 30_000
+MAX_UID_DIGITS = 16
+
+
+class CollectionPages:
+    """The pages of a bucket's manifest.
+
+    Args:
+        site: the node.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._engine = site.engine
+
+    def routes(self) -> list[Route]:
+        """The pages."""
+        scope, item = SCOPES + "/{scope}", SCOPES + "/{scope}/collections/{collection}"
+        write = "collections.write"
+        return [
+            Route("GET", SCOPES, self._get, "bucket.read", "the manifest"),
+            Route("POST", SCOPES, self._add_scope, write, "make a scope: `name`"),
+            Route(
+                "PUT", SCOPES, self._replace, write, "all scopes and collections as JSON; `?validOnUid=` of the last"
+            ),
+            Route("DELETE", scope, self._drop_scope, write, "drop a scope with its collections"),
+            Route("POST", scope + "/collections", self._add, write, "make a collection: `name`, `maxTTL`, `history`"),
+            Route("PATCH", item, self._change, write, "change a collection: `maxTTL`, `history`"),
+            Route("DELETE", item, self._drop, write, "drop a collection"),
+            Route(
+                "POST", SCOPES + "/@ensureManifest/{uid}", self._ensure, "bucket.read", "wait for a manifest: `timeout`"
+            ),
+        ]
+
+    def _editor(self, bucket: Bucket) -> ManifestEditor:
+        settings = bucket.settings
+        return ManifestEditor(bucket.manifest, history=settings.keeps_history and settings.history_default)
+
+    def _adopt(self, bucket: Bucket, manifest: Manifest) -> web.Response:
+        self._engine.set_manifest(bucket, manifest)
+        self._site.changed()
+        return answer({"uid": f"{manifest.uid:x}"})
+
+    async def _get(self, request: web.Request) -> web.Response:
+        return answer(self._site.bucket(request).manifest.to_json())
+
+    async def _add_scope(self, request: web.Request) -> web.Response:
+        form = await form_of(request)
+        bucket = self._site.bucket(request)
+        wrong = _name_faults(form) | _unknown(form, {"name"})
+        if wrong:
+            return faults(wrong)
+        try:
+            return self._adopt(bucket, self._editor(bucket).add_scope(form["name"]))
+        except ManifestError as error:
+            return _refused(error)
+
+    async def _drop_scope(self, request: web.Request) -> web.Response:
+        bucket = self._site.bucket(request)
+        try:
+            return self._adopt(bucket, self._editor(bucket).drop_scope(request.match_info["scope"]))
+        except ManifestError as error:
+            return _refused(error)
+
+    async def _add(self, request: web.Request) -> web.Response:
+        form = await form_of(request)
+        bucket = self._site.bucket(request)
+        wanted, wrong = _wanted(form, bucket)
+        wrong = _name_faults(form) | wrong | _unknown(form, {"name", "maxTTL", "history"})
+        if wrong:
+            return faults(wrong)
+        try:
+            made = self._editor(bucket).add_collection(request.match_info["scope"], form["name"], wanted)
+            return self._adopt(bucket, made)
+        except ManifestError as error:
+            return _refused(error)
+
+    async def _change(self, request: web.Request) -> web.Response:
+        form = await form_of(request)
+        bucket, place = self._site.bucket(request), request.match_info
+        wanted, wrong = _wanted(form, bucket)
+        wrong |= _unknown(form, {"maxTTL", "history"})
+        if wrong:
+            return faults(wrong)
+        try:
+            changed = self._editor(bucket).change_collection(place["scope"], place["collection"], wanted)
+            return self._adopt(bucket, changed)
+        except ManifestError as error:
+            return _refused(error)
+
+    async def _drop(self, request: web.Request) -> web.Response:
+        bucket, place = self._site.bucket(request), request.match_info
+        try:
+            return self._adopt(bucket, self._editor(bucket).drop_collection(place["scope"], place["collection"]))
+        except ManifestError as error:
+            return _refused(error)
+
+    async def _replace(self, request: web.Request) -> web.Response:
+        content = await json_of(request)
+        bucket = self._site.bucket(request)
+        valid_on = request.query.get("validOnUid")
+        if valid_on is not None:
+            uid = _uid(valid_on)
+            if uid is None:
+                return fault(400, "Invalid validOnUid")
+            if uid != bucket.manifest.uid:
+                return fault(400, "validOnUid doesn't match the current manifest Uid")
+        try:
+            return self._adopt(bucket, self._editor(bucket).replace_all(_read_scopes(content, bucket)))
+        except ManifestError as error:
+            return _refused(error)
+
+    async def _ensure(self, request: web.Request) -> web.Response:
+        form = await form_of(request)
+        bucket, uid = self._site.bucket(request), _uid(request.match_info["uid"])
+        wait = form.get("timeout", str(DEFAULT_WAIT_MS))
+        if uid is None:
+            return fault(400, "Invalid UID")
+        if not (wait.isascii() and wait.isdigit() and int(wait) <= MAX_WAIT_MS):
+            return faults({"timeout": f"The value must be in range from 0 to {MAX_WAIT_MS}"})
+        news = asyncio.Event()
+        self._engine.config_listeners.add(news.set)
+        try:
+            async with asyncio.timeout(int(wait) / 1000):
+                while bucket.manifest.uid < uid:
+                    news.clear()
+                    await news.wait()
+                    if self._engine.buckets.get(bucket.name) is not bucket:
+                        return web.Response(status=404, text="bucket no longer exists")
+        except TimeoutError:
+            return web.Response(status=504, text="timeout")
+        finally:
+            self._engine.config_listeners.discard(news.set)
+        return done()
+
+
+def _refused(error: ManifestError) -> web.Response:
+    return fault(404 if isinstance(error, NameMissingError) else 400, str(error))
+
+
+def _uid(text: str) -> int | None:
+    try:
+        return int(text, 16) if text.isalnum() and len(text) <= MAX_UID_DIGITS else None
+    except ValueError:
+        return None
+
+
+def _name_faults(form: Mapping[str, str]) -> dict[str, str]:
+    if "name" not in form:
+        return {"name": "The value must be supplied"}
+    return {}
+
+
+def _unknown(form: Mapping[str, str], known: set[str]) -> dict[str, str]:
+    return {name: "Unsupported key" for name in form if name not in known}
+
+
+def _wanted(form: Mapping[str, str], bucket: Bucket) -> tuple[Wanted, dict[str, str]]:
+    """What a form asks of a collection, and what is wrong with it."""
+    wrong = {}
+    ttl, history = form.get("maxTTL"), form.get("history")
+    if ttl == "-1" and not bucket.settings.max_ttl:
+        ttl = "0"  # no limit, also if the bucket had one; it has none
+    if ttl is not None and not (ttl.isascii() and ttl.isdigit() and int(ttl) <= MAX_TTL):
+        wrong["maxTTL"] = f"The value must be an integer between 0 and {MAX_TTL}"
+        ttl = None
+    if history not in (None, "true", "false"):
+        wrong["history"] = "The value must be one of the following: [true,false]"
+    return Wanted(None if ttl is None else int(ttl), None if history is None else history == "true"), wrong
+
+
+def _read_scopes(content: Any, bucket: Bucket) -> dict[str, dict[str, Wanted]]:
+    """The scopes of a manifest that was sent; ids in it do not matter.
+
+    Raises: ManifestError: another shape.
+    """
+    scopes = content.get("scopes") if isinstance(content, dict) else None
+    if not isinstance(scopes, list):
+        raise ManifestError('{"scopes": [{"name": "…", "collections": [{"name": "…"}]}]} is expected')
+    result: dict[str, dict[str, Wanted]] = {}
+    for scope in scopes:
+        items: dict[str, Wanted] = {}
+        listed = scope.get("collections", []) if isinstance(scope, dict) else None
+        for item in listed if isinstance(listed, list) else [None]:
+            if not isinstance(item, dict):
+                raise ManifestError("scopes and collections are JSON objects in lists")
+            name = _text(item)
+            form = {key: _as_form(value) for key, value in item.items() if key not in ("name", "uid")}
+            items_wanted, wrong = _wanted(form, bucket)
+            wrong |= _unknown(form, {"maxTTL", "history", "metered"})
+            if wrong or name in items:
+                raise ManifestError(f"{name}: {wrong or 'Contains duplicate name'}")
+            items[name] = items_wanted
+        name = _text(scope)
+        if name in result:
+            raise ManifestError(f"{name}: Contains duplicate name")
+        result[name] = items
+    return result
+
+
+def _text(entry: Mapping[str, Any]) -> str:
+    name = entry.get("name")
+    if not isinstance(name, str) or not name:
+        raise ManifestError("name: The value must be supplied")
+    return name
+
+
+def _as_form(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,59 @@
+"""Whether the node is well, for whoever watches it: without login in a word, with login in detail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from dcpstream.node.engine import Bucket
+from dcpstream.node.http.access import Access, allows
+from dcpstream.node.http.page import ANYBODY, Route, Site, answer
+from dcpstream.store import MAX_PENDING_BYTES
+
+
+class HealthPages:
+    """The pages of health.
+
+    Args:
+        site: the node.
+        access: who asks, if they say so.
+    """
+
+    def __init__(self, site: Site, access: Access) -> None:
+        self._engine = site.engine
+        self._access = access
+
+    def routes(self) -> list[Route]:
+        """The pages."""
+        does = "200 if the node is well, 503 if a bucket's writes cannot be made durable; with login why"
+        return [Route("GET", "/health", self._health, ANYBODY, does)]
+
+    async def _health(self, request: web.Request) -> web.Response:
+        buckets = {bucket.name: state_of(bucket) for bucket in self._engine.buckets.values()}
+        is_well = all(state["status"] == "healthy" for state in buckets.values())
+        content: dict[str, Any] = {"status": "healthy" if is_well else "degraded"}
+        user = self._access.user_of(request.headers.get("Authorization", ""))
+        if user is not None:
+            content["buckets"] = {
+                name: state for name, state in buckets.items() if allows(user, "bucket.read", {"bucket": name})
+            }
+        return answer(content, 200 if is_well else 503)
+
+
+def state_of(bucket: Bucket) -> dict[str, Any]:
+    """How a bucket is: `status` is healthy, or what is wrong."""
+    store = bucket.store
+    status = "healthy"
+    if store.is_failing:
+        status = "persistence is failing"
+    elif not store.has_room:
+        status = "too much waits for the disk"
+    elif not bucket.is_persisting:
+        status = "persistence is stopped"
+    return {
+        "status": status,
+        "pendingBytes": store.pending_bytes,
+        "pendingBytesMax": MAX_PENDING_BYTES,
+        "wasCrashed": not store.was_clean,
+    }

@@ -1,0 +1,77 @@
+"""What the management port tells of nodes, in the server's shape."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from dcpstream.node.engine import IMPLEMENTATION_VERSION, Engine
+from dcpstream.node.engine.config import in_url
+from dcpstream.node.http.page import reached_host
+
+COMPATIBILITY = 7 * 65536 + 6
+"""clusterCompatibility: the version of the server whose protocol this node follows, as one number."""
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+def resident_bytes() -> int:
+    """Memory that this process has at the moment; 0 where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def memory_bytes() -> tuple[int, int]:
+    """(total, free) memory of the machine; zeros where the system does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES, os.sysconf("SC_AVPHYS_PAGES") * _PAGE_BYTES
+    except (AttributeError, ValueError, OSError):
+        return 0, 0
+
+
+def nodes(engine: Engine, request: web.Request) -> list[dict[str, Any]]:
+    """Every node of the cluster, with what is known of it."""
+    config = engine.config
+    total, free = memory_bytes()
+    items = sum(bucket.item_count() for bucket in engine.buckets.values())
+    result = []
+    for index, node in enumerate(config.nodes):
+        host = in_url(node.host or reached_host(request))
+        ports = {"direct": node.kv_port, "directTLS": node.kv_tls_port, "httpsMgmt": node.mgmt_tls_port}
+        entry: dict[str, Any] = {
+            "hostname": f"{host}:{node.mgmt_port}",
+            "configuredHostname": f"{host}:{node.mgmt_port}",
+            "otpNode": f"ns_1@{host}",
+            "nodeUUID": config.cluster_uuid,
+            "status": "healthy",
+            "clusterMembership": "active",
+            "recoveryType": "none",
+            "clusterCompatibility": COMPATIBILITY,
+            "version": IMPLEMENTATION_VERSION,
+            "os": f"{platform.machine()}-{sys.platform}",
+            "addressFamily": "inet6" if host.startswith("[") else "inet",
+            "services": ["kv"],
+            "ports": {name: port for name, port in ports.items() if port},
+            "cpuCount": os.cpu_count() or 1,
+            "uptime": str(int(engine.now - engine.started)),
+            "memoryTotal": total,
+            "memoryFree": free,
+            "interestingStats": {
+                "curr_items": items,
+                "curr_items_tot": items,
+                "mem_used": resident_bytes(),
+                "couch_docs_actual_disk_size": sum(bucket.store.file_bytes for bucket in engine.buckets.values()),
+            },
+        }
+        if index == config.this_node:
+            entry["thisNode"] = True
+            if config.alternates:
+                entry["alternateAddresses"] = {name: item.to_json() for name, item in config.alternates.items()}
+        result.append(entry)
+    return result

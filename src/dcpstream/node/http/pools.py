@@ -1,0 +1,153 @@
+"""The cluster and its nodes as the server's REST API tells them; a node here is a cluster of its own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from aiohttp import web
+
+from dcpstream.node.engine import IMPLEMENTATION_VERSION
+from dcpstream.node.engine.engine import MAX_BUCKETS
+from dcpstream.node.http.access import allows
+from dcpstream.node.http.cluster_map import MapPages
+from dcpstream.node.http.node_info import COMPATIBILITY, nodes
+from dcpstream.node.http.page import ANYBODY, LOGIN, USER, Route, Site, answer, fault
+
+MIB = 1024 * 1024
+MAX_PERMISSIONS = 1000
+"""Permissions that are asked for in one question."""
+
+
+class PoolPages:
+    """The pages below /pools that are about no bucket, and the few beside them that clients ask.
+
+    Args:
+        site: the node.
+        maps: who writes streams.
+    """
+
+    def __init__(self, site: Site, maps: MapPages) -> None:
+        self._engine = site.engine
+        self._maps = maps
+
+    def routes(self) -> list[Route]:
+        """The pages."""
+        return [
+            Route("GET", "/", self._root, LOGIN, "a ping"),
+            Route("GET", "/pools", self._pools, LOGIN, "version, and the one pool that there is"),
+            Route("GET", "/pools/default", self._pool, "pools.read", "the cluster: nodes, buckets, quotas"),
+            Route("GET", "/poolsStreaming/default", self._stream, "pools.read", "the same as a stream"),
+            Route("GET", "/pools/nodes", self._pool, "pools.read", "the same as /pools/default"),
+            Route("GET", "/pools/default/nodeStatuses", self._statuses, "pools.read", "each node's status"),
+            Route("GET", "/pools/default/serverGroups", self._groups, "pools.read", "one group with all nodes"),
+            Route("GET", "/pools/default/tasks", self._tasks, "pools.read", "what runs in the background: nothing"),
+            Route("GET", "/pools/default/terseClusterInfo", self._terse, LOGIN, "identity of the cluster"),
+            Route("POST", "/pools/default/checkPermissions", self._check, LOGIN, "which of the permissions one has"),
+            Route("GET", "/nodes/self", self._self, "pools.read", "the node that answers"),
+            Route("GET", "/versions", self._versions, ANYBODY, "version of the server whose protocol this follows"),
+        ]
+
+    async def _root(self, _: web.Request) -> web.Response:
+        return web.Response(text="dcpstream node\n")
+
+    async def _versions(self, _: web.Request) -> web.Response:
+        return answer({"implementationVersion": IMPLEMENTATION_VERSION, "componentsVersion": {}})
+
+    async def _pools(self, request: web.Request) -> web.Response:
+        pool = {"name": "default", "uri": "/pools/default", "streamingUri": "/poolsStreaming/default"}
+        return answer(
+            {
+                "isAdminCreds": allows(request[USER], "cluster.write", {}),
+                "isROAdminCreds": False,
+                "isEnterprise": True,
+                "allowedServices": ["kv"],
+                "implementationVersion": IMPLEMENTATION_VERSION,
+                "uuid": self._engine.config.cluster_uuid,
+                "pools": [pool],
+                "settings": {},
+            }
+        )
+
+    async def _pool(self, request: web.Request) -> web.Response:
+        return answer(self._description(request))
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        engine = self._engine
+        return await self._maps.stream(
+            request,
+            lambda: None if self._maps.is_stopping else engine.config.version,
+            lambda: json.dumps(self._description(request), separators=(",", ":")).encode(),
+        )
+
+    def _description(self, request: web.Request) -> dict[str, Any]:
+        buckets = [
+            bucket
+            for bucket in self._engine.buckets.values()
+            if allows(request[USER], "bucket.read", {"bucket": bucket.name})
+        ]
+        quota = sum(bucket.settings.ram_quota_bytes for bucket in self._engine.buckets.values())
+        return {
+            "name": "default",
+            "clusterName": self._engine.config.cluster_name,
+            "nodes": nodes(self._engine, request),
+            "balanced": True,
+            "rebalanceStatus": "none",
+            "rebalanceProgressUri": "/pools/default/rebalanceProgress",
+            "memoryQuota": quota // MIB,
+            "maxBucketCount": MAX_BUCKETS,
+            "storageTotals": {"ram": {"quotaTotal": quota, "quotaUsed": quota}},
+            "bucketNames": [{"bucketName": bucket.name, "uuid": bucket.uuid} for bucket in buckets],
+            "buckets": {
+                "uri": "/pools/default/buckets",
+                "terseBucketsBase": "/pools/default/b/",
+                "terseStreamingBucketsBase": "/pools/default/bs/",
+            },
+            "nodeStatusesUri": "/pools/default/nodeStatuses",
+            "serverGroupsUri": "/pools/default/serverGroups",
+            "tasks": {"uri": "/pools/default/tasks"},
+            "checkPermissionsURI": "/pools/default/checkPermissions",
+            "alerts": [],
+            "counters": {},
+        }
+
+    async def _statuses(self, request: web.Request) -> web.Response:
+        return answer(
+            {
+                node["hostname"]: {
+                    "status": node["status"],
+                    "otpNode": node["otpNode"],
+                    "clusterMembership": node["clusterMembership"],
+                    "replication": 1,
+                }
+                for node in nodes(self._engine, request)
+            }
+        )
+
+    async def _groups(self, request: web.Request) -> web.Response:
+        group = {"name": "Group 1", "uri": "/pools/default/serverGroups/0", "nodes": nodes(self._engine, request)}
+        return answer({"groups": [group], "uri": "/pools/default/serverGroups?rev=1"})
+
+    async def _tasks(self, _: web.Request) -> web.Response:
+        return answer([{"type": "rebalance", "status": "notRunning", "statusIsStale": False}])
+
+    async def _terse(self, request: web.Request) -> web.Response:
+        (this, *_) = (node for node in nodes(self._engine, request) if node.get("thisNode"))
+        return answer(
+            {
+                "clusterUUID": self._engine.config.cluster_uuid,
+                "orchestrator": this["otpNode"],
+                "isBalanced": True,
+                "clusterCompatVersion": f"{COMPATIBILITY >> 16}.{COMPATIBILITY & 0xFFFF}",
+            }
+        )
+
+    async def _check(self, request: web.Request) -> web.Response:
+        wanted = [item.strip() for item in (await request.text()).split(",") if item.strip()]
+        if len(wanted) > MAX_PERMISSIONS:
+            return fault(400, f"At most {MAX_PERMISSIONS} permissions are looked at")
+        is_admin = allows(request[USER], "cluster.write", {})
+        return answer(dict.fromkeys(wanted, is_admin))
+
+    async def _self(self, request: web.Request) -> web.Response:
+        return answer(next(node for node in nodes(self._engine, request) if node.get("thisNode")))
