@@ -109,7 +109,7 @@ class BucketPages:
 
     def _ram_summary(self, settings: BucketSettings, bucket: Bucket | None) -> dict[str, int]:
         others = sum(other.settings.ram_quota_bytes for other in self._engine.buckets.values() if other is not bucket)
-        used = bucket.store.pending_bytes if bucket is not None else 0
+        used = bucket.store.memory_bytes if bucket is not None else 0
         total = max(memory_bytes()[0], others + settings.ram_quota_bytes)
         return {
             "total": total,
@@ -151,7 +151,7 @@ class BucketPages:
         if bucket.settings.flush_enabled:
             controllers["flush"] = f"{path}/controller/doFlush"
         items, store = bucket.item_count(), bucket.store
-        used = store.pending_bytes
+        used = store.memory_bytes
         return (
             content
             | settings_json(bucket.settings)
