@@ -20,6 +20,8 @@ from dcpstream.model import Collection, FailoverLog, Manifest, Scope, SnapshotRa
 from dcpstream.runtime import File, SystemFileSystem
 from dcpstream.store import DiskBucketStore
 from dcpstream.store import disk as disk_module
+from dcpstream.store import recovery as recovery_module
+from dcpstream.store import vbucket as vbucket_module
 from dcpstream.store.blocks import BLOCK_HEADER, SEGMENT_HEADER
 from dcpstream.store.metadata import Metadata
 from dcpstream.wire import BlockKind, SystemEvent, SystemEventId
@@ -170,7 +172,7 @@ def test_a_flipped_bit_before_the_last_commit_is_reported(tmp_path: Path) -> Non
         damaged = bytearray(whole)
         damaged[at] ^= 1 << (at % 8)
         path.write_bytes(damaged)
-        with pytest.raises(CorruptLog, match="Restore the directory") as caught:
+        with pytest.raises(CorruptLog, match="dcpstream store check DIR") as caught:
             opened(tmp_path)
         assert caught.value.file == str(path)
         assert caught.value.offset <= at < caught.value.offset + 2 * BLOCK_HEADER.size + 600
@@ -185,13 +187,13 @@ def test_after_a_clean_close_nothing_counts_as_torn(tmp_path: Path) -> None:
     path = tmp_path / FIRST
     whole = path.read_bytes()
     path.write_bytes(whole[:-3] + b"xyz")
-    with pytest.raises(CorruptLog, match="CRC-32"):
+    with pytest.raises(CorruptLog, match="XXH3"):
         opened(tmp_path)
     path.write_bytes(whole[:-70])
-    with pytest.raises(CorruptLog, match=f"expected {len(whole)} bytes"):
+    with pytest.raises(CorruptLog, match=f"expected segment 1 of {len(whole)} bytes"):
         opened(tmp_path)
     path.unlink()
-    with pytest.raises(CorruptLog, match="expected segment 1"):
+    with pytest.raises(CorruptLog, match="a segment file, found no file"):
         opened(tmp_path)
     path.write_bytes(whole)
     opened(tmp_path).close()
@@ -262,24 +264,57 @@ def test_an_unfinished_snapshot_survives_a_crash_as_such(tmp_path: Path) -> None
         assert vbucket.branch_seqno == 3
 
 
-@pytest.mark.parametrize(("state", "reached"), [(VbucketState.ACTIVE, 3), (VbucketState.REPLICA, 0)])
-def test_after_a_restart_only_the_whole_of_a_copy_is_known_to_be_sound(
-    tmp_path: Path, state: VbucketState, reached: int
-) -> None:
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_copy_remembers_its_snapshots_after_a_restart(tmp_path: Path, is_clean: bool) -> None:
     store = opened(tmp_path)
     fill(store)
     vbucket = store.vbuckets[0]
-    vbucket.state = state
-    if state is VbucketState.REPLICA:
-        vbucket.set_snapshot(SnapshotRange(0, 4))
-    for seqno in range(vbucket.high_seqno + 1, 5):
+    vbucket.state = VbucketState.REPLICA
+    for first in (1, 5, 9):
+        vbucket.set_snapshot(SnapshotRange(first - 1, first + 3))
+        for seqno in range(first, first + 4):
+            put(vbucket, key_of(seqno), b"", seqno=seqno)
+            if seqno % 2:
+                store.commit()
+    vbucket.set_snapshot(SnapshotRange(12, 20))
+    put(vbucket, key_of(13), b"", seqno=13)
+    vbucket.set_snapshot(None)
+    for seqno in (21, 22, 23):
         put(vbucket, key_of(seqno), b"", seqno=seqno)
+    store.commit()
+    put(store.vbuckets[1], key_of("active"), b"")
+    marks = vbucket._marks
+    store.close(clean=is_clean)
+
+    for seqno, reached in ((23, 23), (22, 22), (13, 12), (12, 12), (11, 8), (8, 8), (7, 4), (4, 4), (3, 0)):
+        store = opened(tmp_path)
+        vbucket = store.vbuckets[0]
+        if seqno == 23:
+            assert vbucket._marks == marks
+            assert store.vbuckets[1]._marks == [(0, None)]
+            assert vbucket.persisted_snapshot == SnapshotRange(23, 23)
+        assert vbucket.snapshot_at_seqno(10) in {SnapshotRange(8, 12), vbucket.snapshot}
+        assert vbucket.rollback(seqno) == reached
+        store.close(clean=is_clean)
+
+
+def test_only_so_many_snapshots_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (vbucket_module, recovery_module):
+        monkeypatch.setattr(module, "MAX_SNAPSHOTS", 8)
+    store = opened(tmp_path)
+    fill(store)
+    vbucket = store.vbuckets[0]
+    for first in range(1, 81, 2):
+        vbucket.set_snapshot(SnapshotRange(first - 1, first + 1))
+        for seqno in (first, first + 1):
+            put(vbucket, key_of(seqno), b"", seqno=seqno)
+        store.commit()
     store.close()
     with opened(tmp_path) as store:
         vbucket = store.vbuckets[0]
-        assert vbucket.snapshot == SnapshotRange(4, 4) or vbucket.snapshot.end_seqno == 4
-        assert vbucket.rollback(4) == 4
-        assert vbucket.rollback(3) == reached
+        assert len(vbucket._marks) <= 9
+        assert vbucket.rollback(75) == 74
+        assert vbucket.rollback(10) == 0
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

@@ -135,6 +135,11 @@ class SystemFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def __del__(self) -> None:
+        """Close it: a file that was taken out of use is closed by the last of those who still read it."""
+        if getattr(self, "_descriptor", -1) >= 0:
+            os.close(self._descriptor)
+
 
 class SystemDirectoryLock:
     """An flock on a file in the directory: the system lets go of it when the process ends."""

@@ -12,6 +12,7 @@ from typing import Self
 from dcpstream.errors import ConfigError
 from dcpstream.model import BucketSettings, FailoverLog, Manifest, Persist, VbucketState
 from dcpstream.store.bytelog import Buffer, Piece
+from dcpstream.store.segments import Segment
 from dcpstream.store.vbucket import VBucketLog
 
 MAX_VBUCKETS = 1024
@@ -36,6 +37,7 @@ class BucketStore(ABC):
         dirty: vbuckets with rows that are not committed.
         pending_bytes: the size of those rows.
         is_failing: whether the last commit failed.
+        files: the segment files by number; none in memory.
     """
 
     is_durable = False
@@ -52,6 +54,7 @@ class BucketStore(ABC):
         self.is_failing = False
         self._is_over_quota = False
         self._pending_limit = MAX_PENDING_BYTES
+        self.files: dict[int, Segment] = {}
         self._manifest = Manifest.DEFAULT
         self._settings = settings or BucketSettings()
 
@@ -166,8 +169,8 @@ class BucketStore(ABC):
     # ------------------------------------------------------------------------------------ for the vbuckets (Owner)
 
     @abstractmethod
-    def read_pieces(self, pieces: list[Piece]) -> list[Buffer]:
-        """The pieces, those that are in files read."""
+    def read_pieces(self, pieces: list[Piece], *, by_key: bool = False) -> list[Buffer]:
+        """The pieces, those that are in files read and verified; `by_key`: with pages that are kept for the next."""
 
     @abstractmethod
     def metadata_changed(self, vbucket: VBucketLog) -> None:

@@ -1,22 +1,43 @@
 """Where the bytes of one vbucket's stream of frames are.
 
-Positions count bytes from the vbucket's first frame on. The stream has up to three parts, oldest first: blocks in
-files (position → address, two u64 each), sealed buffers (never changed any more, so readers may keep views of them),
-and the tail, to which `append` adds. In a memory store there are no blocks and sealed buffers stay for ever; in a disk
-store a commit turns the sealed buffers into blocks.
+Positions count bytes from the vbucket's first frame on. The stream has up to three parts, oldest first: pages in
+files (position, address, size and checksum of each, 28 bytes), sealed buffers (never changed any more, so readers may
+keep views of them), and the tail, to which `append` adds. In a memory store there are no pages and sealed buffers stay
+for ever; in a disk store a commit turns the sealed buffers into pages.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
-from itertools import accumulate, pairwise
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Protocol
+
+from dcpstream.runtime import File
+
+ADDRESS_SHIFT = 32
+"""An address is the number of a file times 2**32 plus the offset in it."""
+OFFSET_MASK = (1 << ADDRESS_SHIFT) - 1
+
+
+class PageFile(Protocol):
+    """A file that holds pages. Whoever has a piece of it keeps it open, also when it is out of use."""
+
+    number: int
+    path: Path
+    file: File
+    salt: int
+
 
 Buffer = bytes | bytearray | memoryview
-Piece = Buffer | tuple[int, int]
-"""Bytes, or (address, length) of bytes in a file."""
+Checksums = int | tuple[Sequence[int], Sequence[int]]
+"""Of one page; or sizes and checksums of pages that lie side by side."""
+FilePiece = tuple[PageFile, int, int, int, int, Checksums]
+"""Bytes [from, to) of whole pages in a file: the file, their offset, their size, from, to, what they have to be."""
+Piece = Buffer | FilePiece
+"""Bytes, or where they are in a file."""
 
 CHUNK_BYTES = 1024 * 1024
 """A tail that would grow beyond this is sealed before. Bounds what growing a bytearray copies; and a backfill block of
@@ -36,17 +57,33 @@ class ByteLog:
         tail: the bytes after the last sealed buffer.
         tail_start: position of its first byte.
         sealed: (position, buffer), rising and without gaps up to `tail_start`.
-        block_starts, block_addresses: position of each block's first frame, and its address in the files.
+        page_starts, page_addresses, page_sizes, page_checksums: of each page in files. The last page may be larger than
+            what of it still counts: after a rollback the position of the next one is before its end.
+
+    Args:
+        files: the files that hold the pages, by number; the live dict, to which files are added and from which they go.
     """
 
-    __slots__ = ("block_addresses", "block_starts", "sealed", "tail", "tail_start")
+    __slots__ = (
+        "files",
+        "page_addresses",
+        "page_checksums",
+        "page_sizes",
+        "page_starts",
+        "sealed",
+        "tail",
+        "tail_start",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, files: Mapping[int, PageFile] | None = None) -> None:
+        self.files: Mapping[int, PageFile] = {} if files is None else files
         self.tail = bytearray()
         self.tail_start = 0
         self.sealed: list[tuple[int, bytearray | memoryview]] = []
-        self.block_starts = array("Q")
-        self.block_addresses = array("Q")
+        self.page_starts = array("Q")
+        self.page_addresses = array("Q")
+        self.page_sizes = array("I")
+        self.page_checksums = array("Q")
 
     def append(self, data: Buffer) -> None:
         """Add bytes at the end."""
@@ -81,14 +118,16 @@ class ByteLog:
         """The first position that is in memory; what lies below is in files."""
         return self.sealed[0][0] if self.sealed else self.tail_start
 
-    def add_blocks(self, blocks: list[tuple[int, int]]) -> None:
-        """The bytes from the first held position on are now in files, as (position, address) of each block.
+    def add_pages(self, pages: Iterable[tuple[int, int, int, int]]) -> None:
+        """The bytes from the first held position on are now in files: position, address, size, checksum of each page.
 
         Buffers stay until `release` says up to where.
         """
-        for start, address in blocks:
-            self.block_starts.append(start)
-            self.block_addresses.append(address)
+        for start, address, size, page_checksum in pages:
+            self.page_starts.append(start)
+            self.page_addresses.append(address)
+            self.page_sizes.append(size)
+            self.page_checksums.append(page_checksum)
 
     def release(self, position: int) -> None:
         """Drop the sealed buffers below `position`; they are in files now."""
@@ -127,7 +166,7 @@ class ByteLog:
             self.seal()
         held = self.held_start
         if start < held:
-            start = self._block_pieces(start, min(stop, held), found)
+            start = self._page_pieces(start, min(stop, held), found)
         if start < min(stop, self.tail_start):
             start = self._sealed_pieces(start, min(stop, self.tail_start), found)
         if start < stop:
@@ -137,26 +176,64 @@ class ByteLog:
     def contiguous(self, start: int, wanted: int) -> int:
         """How many bytes to read from `start` on: `wanted`, or less if so many lie in one piece that it is worth it.
 
-        Pieces are joined, which is a copy; whoever can do with less is better off without.
+        Pieces are joined, which is a copy, and pages are read whole; whoever can do with less is better off without.
         """
         if start >= self.tail_start:
             return wanted
         if start >= self.held_start:
             begin, buffer = self.sealed[bisect_right(self.sealed, start, key=_start_of) - 1]
             room = begin + len(buffer) - start
-        else:
-            following = bisect_right(self.block_starts, start)
-            room = (self.block_starts[following] if following < len(self.block_starts) else self.held_start) - start
-        return room if wanted // WHOLE_PART <= room < wanted else wanted
+            return room if wanted // WHOLE_PART <= room < wanted else wanted
+        starts, addresses, sizes = self.page_starts, self.page_addresses, self.page_sizes
+        page = bisect_right(starts, start) - 1
+        distance, stop = addresses[page] - starts[page], start + wanted
+        last = bisect_right(starts, stop, lo=page) - 1
+        if starts[last] + sizes[last] > stop:
+            last -= 1
+        if last < page:
+            return wanted
+        if addresses[last] - starts[last] != distance:
+            last = page
+            while addresses[last + 1] - starts[last + 1] == distance:
+                last += 1
+        room = starts[last] + sizes[last] - start
+        return room if wanted // WHOLE_PART <= room else wanted
 
-    def _block_pieces(self, start: int, stop: int, found: list[Piece]) -> int:
-        first = bisect_right(self.block_starts, start) - 1
-        last = bisect_left(self.block_starts, stop, lo=first + 1)
-        addresses = self.block_addresses[first:last]
-        addresses[0] += start - self.block_starts[first]
-        bounds = [start, *self.block_starts[first + 1 : last], stop]
-        found += zip(addresses, [end - begin for begin, end in pairwise(bounds)], strict=True)
-        return stop
+    def _page_pieces(self, start: int, stop: int, found: list[Any]) -> int:
+        """Pages that lie side by side in a file become one piece.
+
+        In one file the distance between address and position never falls from page to page, so pages of the same
+        distance have nothing between them.
+        """
+        starts, addresses, sizes, checksums = (
+            self.page_starts,
+            self.page_addresses,
+            self.page_sizes,
+            self.page_checksums,
+        )
+        first = bisect_right(starts, start) - 1
+        last = bisect_left(starts, stop, lo=first + 1) - 1
+        while True:
+            address, begin = addresses[first], starts[first]
+            file, offset = self.files[address >> ADDRESS_SHIFT], address & OFFSET_MASK
+            upto = first
+            if first < last:
+                distance = address - begin
+                if addresses[last] - starts[last] == distance:
+                    upto = last
+                else:
+                    while addresses[upto + 1] - starts[upto + 1] == distance:
+                        upto += 1
+            end = stop if upto == last else starts[upto + 1]
+            if upto == first:
+                found.append((file, offset, sizes[first], start - begin, end - begin, checksums[first]))
+            else:
+                whole = addresses[upto] + sizes[upto] - address
+                expected = (sizes[first : upto + 1], checksums[first : upto + 1])
+                found.append((file, offset, whole, start - begin, end - begin, expected))
+            if upto == last:
+                return stop
+            start, first = end, upto + 1
 
     def _sealed_pieces(self, start: int, stop: int, found: list[Any]) -> int:
         index = bisect_right(self.sealed, start, key=_start_of) - 1
@@ -170,9 +247,9 @@ class ByteLog:
 
     def truncate(self, position: int) -> None:
         """Forget everything from `position` on."""
-        while self.block_starts and self.block_starts[-1] >= position:
-            self.block_starts.pop()
-            self.block_addresses.pop()
+        pages = bisect_left(self.page_starts, position)
+        for column in (self.page_starts, self.page_addresses, self.page_sizes, self.page_checksums):
+            del column[pages:]
         if position >= self.tail_start:
             del self.tail[position - self.tail_start :]
             return

@@ -23,13 +23,15 @@ from typing import NamedTuple
 from dcpstream.errors import StoreError
 from dcpstream.model import BucketSettings, Manifest
 from dcpstream.runtime import FileSystem, SystemFileSystem
+from dcpstream.store import blocks as limits
 from dcpstream.store.base import BucketStore
-from dcpstream.store.blocks import BLOCK_HEADER, Buffer, StoredKind, encode_block, encode_ends, split_rows
+from dcpstream.store.blocks import Buffer, Page, checksum_of, encode_block_head, encode_rollback, split_rows
 from dcpstream.store.bytelog import Piece
+from dcpstream.store.cache import CacheStats
 from dcpstream.store.metadata import FORMAT, Metadata, VbucketMetadata
 from dcpstream.store.recovery import Recovery
 from dcpstream.store.rows import KIND_SHIFT, POSITION_MASK
-from dcpstream.store.segments import SEGMENT_BYTES, Segments
+from dcpstream.store.segments import SEGMENT_BYTES, Segment, Segments
 from dcpstream.store.vbucket import VBucketLog
 
 MAX_COMMIT_BYTES = 64 * 1024 * 1024
@@ -126,7 +128,17 @@ class DiskBucketStore(BucketStore):
                     purge_seqno=line.purge_seqno,
                     incarnation=line.incarnation,
                 )
-        segments = self._segments = Segments(self.path, self._file_system, segment_bytes)
+        order, retired = metadata.segments()
+        segments = self._segments = Segments(
+            self.path,
+            self._file_system,
+            order,
+            metadata.put,
+            retired=retired,
+            segment_bytes=segment_bytes,
+            cache_bytes=self._settings.cache_bytes,
+            files=self.files,
+        )
         recovery = Recovery(self.vbuckets, segments, closed_at)
         recovery.run()
         self.cut_bytes = recovery.cut_bytes
@@ -134,7 +146,8 @@ class DiskBucketStore(BucketStore):
             self._file_system.sync_directory(self.path.parent)
         # From here on a crash is a crash, also before the first commit.
         metadata.put(
-            {
+            ({} if order is not None else {"segments": "[]"})
+            | {
                 "format": FORMAT,
                 "vbucket_count": str(self.vbucket_count),
                 "closed_at": "",
@@ -187,22 +200,18 @@ class DiskBucketStore(BucketStore):
                 size += batch[-1].size
         return batch
 
-    def _write(self, batch: list[Pending]) -> list[list[tuple[int, int]]]:
-        """Write and sync one commit; of each vbucket the (position, address) of its blocks."""
+    def _write(self, batch: list[Pending]) -> list[list[Page]]:
+        """Write and sync one commit; of each vbucket its pages."""
         assert self._segments is not None
-        address, commit_offset = self._segments.place()
+        segment = self._segments.place()
         buffers: list[Buffer] = []
-        at = commit_offset
-        placed: list[list[tuple[int, int]]] = []
+        at = segment.size
+        placed: list[list[Page]] = []
         for part in batch:
-            blocks: list[tuple[int, int]] = []
-            for block, position, before_frames in _blocks_of(part, commit_offset):
-                buffers += block
-                blocks.append((position, address + at + before_frames))
-                for buffer in block:
-                    at += len(buffer)
-            placed.append(blocks)
-        self._segments.write(buffers, at - commit_offset)
+            pages: list[Page] = []
+            at = _add_blocks(part, segment, at, buffers, pages)
+            placed.append(pages)
+        self._segments.write(buffers, at - segment.size)
         return placed
 
     def roll_back(self, vbucket: VBucketLog, seqno: int) -> None:
@@ -210,17 +219,11 @@ class DiskBucketStore(BucketStore):
         with self._commit_lock:
             assert self._segments is not None
             if vbucket.persisted_seqno > seqno:
-                _, offset = self._segments.place()
-                snapshot = vbucket.snapshot_at_seqno(seqno)
-                block = encode_block(
-                    StoredKind.ROLLBACK,
-                    vbucket.vbid,
-                    vbucket.incarnation,
-                    commit_offset=offset,
-                    seqnos=(0, seqno),
-                    snapshot=(snapshot.start_seqno, snapshot.end_seqno),
+                segment = self._segments.place()
+                block = encode_rollback(
+                    segment.salt, vbucket.vbid, vbucket.incarnation, commit_offset=segment.size, seqno=seqno
                 )
-                self._segments.write(block, sum(map(len, block)))
+                self._segments.write([block], len(block))
             before = _pending_bytes(vbucket)
             vbucket.truncate(seqno)
             with self.lock:
@@ -249,6 +252,8 @@ class DiskBucketStore(BucketStore):
         assert self._metadata is not None
         self._metadata.put({"settings": json.dumps(settings.to_json())})
         self._settings = settings
+        if self._segments is not None:
+            self._segments.cache.capacity = settings.cache_bytes
 
     def metadata_changed(self, vbucket: VBucketLog) -> None:
         """Write the vbucket's line, at once or at the end of the batch."""
@@ -299,10 +304,15 @@ class DiskBucketStore(BucketStore):
         """The size of all segments."""
         return sum(segment.size for segment in self._segments.all()) if self._segments is not None else 0
 
-    def read_pieces(self, pieces: list[Piece]) -> list[Buffer]:
-        """The pieces, those that are in segment files read."""
+    @property
+    def cache_stats(self) -> CacheStats:
+        """What the cache of pages holds and has done."""
+        return self._segments.cache.stats if self._segments is not None else CacheStats(0, 0, 0, 0, 0)
+
+    def read_pieces(self, pieces: list[Piece], *, by_key: bool = False) -> list[Buffer]:
+        """The pieces, those that are in segment files read and verified."""
         assert self._segments is not None
-        return self._segments.read_pieces(pieces)
+        return self._segments.read_pieces(pieces, by_key=by_key)
 
     def close(self, clean: bool = True) -> None:
         """See `BucketStore.close`; a second time does nothing."""
@@ -324,6 +334,7 @@ class DiskBucketStore(BucketStore):
                 f"{error.__cause__ or error}. The store in {self.path} is closed without the last {self.pending_bytes} "
                 "bytes, which were never reported as persisted. What was is there when it is opened again."
             ) from error
+        self._segments.settle()
         self._metadata.put({"closed_at": json.dumps(self._segments.end)})
 
     def _shut(self) -> None:
@@ -340,34 +351,52 @@ def _pending_bytes(vbucket: VBucketLog) -> int:
     return vbucket.rows.end - vbucket.rows.start_of(vbucket.flushed_rows)
 
 
-def _blocks_of(part: Pending, commit_offset: int) -> Iterator[tuple[list[Buffer], int, int]]:
-    """Each block of one vbucket's pending rows: its buffers, its position, and how many bytes precede its frames.
+def _add_blocks(part: Pending, segment: Segment, at: int, buffers: list[Buffer], pages: list[Page]) -> int:
+    """Encode one vbucket's pending rows as blocks that begin at offset `at` of a segment; returns where they end.
 
     Runs without the store's lock: rows and sealed buffers below `stop` do not change while a commit is under way.
+
+    Args:
+        buffers, pages: what is written, and where its pages will be, are added here.
     """
-    vbucket = part.vbucket
+    vbucket, salt = part.vbucket, segment.salt
     tagged = vbucket.rows.positions[part.first : part.stop].tolist()
     is_plain = max(tagged) <= POSITION_MASK
     places = tagged if is_plain else [position & POSITION_MASK for position in tagged]
     places.append(part.start + part.size)
-    for first, stop in split_rows(places):
+    seqnos = vbucket.rows.seqnos
+    held = vbucket.log.held
+    for first, stop in split_rows(places, limits.MAX_BLOCK_BYTES):
         occurring = 0
         if not is_plain:
             for position in tagged[first:stop]:
                 occurring |= position
         base = places[first]
-        table = encode_ends(places[first + 1 : stop + 1], base)
-        frames: list[Buffer] = vbucket.log.held(base, places[stop])
-        seqnos = vbucket.rows.seqnos
-        block = encode_block(
-            StoredKind.FRAMES,
+        ends = [place - base for place in places[first + 1 : stop + 1]]
+        page_ends, checksums, frames = [], [], []
+        for begin, end in split_rows(places[first : stop + 1], limits.PAGE_BYTES):
+            page = held(places[first + begin], places[first + end])
+            page_ends.append(places[first + end] - base)
+            checksums.append(checksum_of(page, salt))
+            frames += page
+        head = encode_block_head(
+            salt,
             vbucket.vbid,
             vbucket.incarnation,
-            commit_offset=commit_offset,
+            commit_offset=segment.size,
             seqnos=(seqnos[part.first + first], seqnos[part.first + stop - 1]),
-            snapshot=vbucket.bounds_of_row(part.first + stop - 1),
-            count=stop - first,
             occurring=occurring >> KIND_SHIFT,
-            payload=(table, *frames),
+            ends=ends,
+            page_ends=page_ends,
+            page_checksums=checksums,
+            marks=vbucket.marks_of(part.first + first, part.first + stop),
         )
-        yield block, base, BLOCK_HEADER.size + len(table)
+        buffers.append(head)
+        buffers += frames
+        at += len(head)
+        address, begin = segment.address | at, 0
+        for end, page_checksum in zip(page_ends, checksums, strict=True):
+            pages.append((base + begin, address + begin, end - begin, page_checksum))
+            begin = end
+        at += ends[-1]
+    return at

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from dcpstream.store.blocks import CHECKSUM, END_BYTES, page_table
+from dcpstream.store.bytelog import ADDRESS_SHIFT, ByteLog
 from dcpstream.store.items import index_key, is_collection_end
 from dcpstream.store.rows import KIND_SHIFT, PREPARE, SYSTEM, UNTOLD_REVISION, collection_of, np
-from dcpstream.store.segments import ADDRESS_SHIFT
 from dcpstream.store.vbucket import FIELDS_AT, VBucketLog, fields_of
 from dcpstream.wire.block import BlockKind, frame_kinds
 from dcpstream.wire.codes import Opcode
@@ -41,8 +42,11 @@ class Found:
 
     vbids: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
+    pages: list[int] = field(default_factory=list)
     tables: list[int] = field(default_factory=list)
-    """Offset of the table of frame ends; the frames follow it."""
+    """Offset of the table of frame ends; the table of pages follows it."""
+    bases: list[int] = field(default_factory=list)
+    """Offset of the frames."""
     sizes: list[int] = field(default_factory=list)
     """Bytes of the frames."""
 
@@ -59,12 +63,17 @@ def enter(vbuckets: Mapping[int, VBucketLog], number: int, data: bytes, found: F
 
 def _enter_plain(vbuckets: Mapping[int, VBucketLog], number: int, data: bytes, found: Found) -> None:
     """Frame by frame."""
-    for vbid, count, table, size in zip(found.vbids, found.counts, found.tables, found.sizes, strict=True):
+    columns = (found.vbids, found.counts, found.pages, found.tables, found.bases, found.sizes)
+    for vbid, count, pages, table, base, size in zip(*columns, strict=True):
         vbucket = vbuckets[vbid]
         rows = vbucket.rows
-        base = table + 4 * count
-        vbucket.log.add_blocks([(rows.end, number << ADDRESS_SHIFT | base)])
-        ends = [0, *(int.from_bytes(data[at : at + 4], "big") for at in range(table, base, 4))]
+        following = table + END_BYTES * count
+        address = number << ADDRESS_SHIFT | base
+        vbucket.log.add_pages(
+            (rows.end + begin, address + begin, finish - begin, expected)
+            for begin, finish, expected in page_table(data, following, pages)
+        )
+        ends = [0, *(int.from_bytes(data[at : at + 4], "big") for at in range(table, following, 4))]
         assert ends[-1] == size
         for begin, end in pairwise(ends):
             frame = data[base + begin : base + end]
@@ -85,7 +94,7 @@ def _enter_numpy(vbuckets: Mapping[int, VBucketLog], number: int, data: bytes, f
     counts = np.asarray(found.counts, dtype=np.int64)[order]
     tables = np.asarray(found.tables, dtype=np.int64)[order]
     block_sizes = np.asarray(found.sizes, dtype=np.int64)[order]
-    bases = tables + 4 * counts
+    bases = np.asarray(found.bases, dtype=np.int64)[order]
     firsts = np.cumsum(counts) - counts  # of each block, its first row among all
 
     octets = np.frombuffer(data, dtype=np.uint8)
@@ -115,6 +124,8 @@ def _enter_numpy(vbuckets: Mapping[int, VBucketLog], number: int, data: bytes, f
         if is_collection_end(event):
             ends_of_collections.append(row)
 
+    pages = _Pages(data, words, counts, tables, np.asarray(found.pages, dtype=np.int64)[order])
+
     # Of each vbucket: its blocks [b, next b), and through `firsts` its rows.
     block_bounds = [0, *(np.flatnonzero(np.diff(vbids)) + 1).tolist(), len(vbids)]
     addresses = bases + (number << ADDRESS_SHIFT)
@@ -125,8 +136,7 @@ def _enter_numpy(vbuckets: Mapping[int, VBucketLog], number: int, data: bytes, f
         rows, log = vbucket.rows, vbucket.log
         positions = np.cumsum(sizes[first:stop]) + rows.end
         block_ends = np.cumsum(block_sizes[block:next_block]) + rows.end
-        log.block_starts.frombytes((block_ends - block_sizes[block:next_block]).astype(np.uint64).tobytes())
-        log.block_addresses.frombytes(addresses[block:next_block].astype(np.uint64).tobytes())
+        pages.enter(log, block, next_block, block_ends - block_sizes[block:next_block], addresses[block:next_block])
         of_rows = kinds[first:stop].astype(np.uint64)
         tagged = (positions - sizes[first:stop]).astype(np.uint64) | of_rows << np.uint64(KIND_SHIFT)
         own_keys = keys[first:stop]
@@ -157,10 +167,38 @@ def _fields(data: bytes, starts: Any, opcodes: Any, kinds: Any) -> tuple[Any, An
     words = _unaligned(data, ">u4")
     places = starts + (FIELDS_AT + 8)
     places[opcodes == Opcode.DCP_MUTATION] += 4
-    times = words[places].astype(np.uint32)
+    times = words[np.minimum(places, len(words) - 1)].astype(np.uint32)
     others = kinds & (SYSTEM | PREPARE) != 0
     revisions[others], times[others] = UNTOLD_REVISION, 0
     return revisions, times
+
+
+class _Pages:
+    """The page tables of some blocks, as columns."""
+
+    def __init__(self, data: bytes, words: Any, counts: Any, tables: Any, pages: Any) -> None:
+        self._counts = pages
+        self._firsts = np.cumsum(pages) - pages
+        total = int(pages.sum())
+        within = np.arange(total, dtype=np.int64) - np.repeat(self._firsts, pages)
+        at = np.repeat(tables + END_BYTES * counts, pages)
+        ends = words[at + END_BYTES * within].astype(np.int64)
+        self._begins = np.empty_like(ends)
+        self._begins[1:] = ends[:-1]
+        self._begins[self._firsts] = 0
+        self._sizes = ends - self._begins
+        self._checksums = _unaligned(data, ">u8")[at + np.repeat(END_BYTES * pages, pages) + CHECKSUM.size * within]
+
+    def enter(self, log: ByteLog, block: int, next_block: int, starts: Any, addresses: Any) -> None:
+        """Add the pages of some blocks, whose first frames have these positions and addresses."""
+        counts = self._counts[block:next_block]
+        first = int(self._firsts[block])
+        stop = first + int(counts.sum())
+        begins = self._begins[first:stop]
+        log.page_starts.frombytes((np.repeat(starts, counts) + begins).astype(np.uint64).tobytes())
+        log.page_addresses.frombytes((np.repeat(addresses, counts) + begins).astype(np.uint64).tobytes())
+        log.page_sizes.frombytes(self._sizes[first:stop].astype(np.uint32).tobytes())
+        log.page_checksums.frombytes(self._checksums[first:stop].astype(np.uint64).tobytes())
 
 
 def _keys(data: bytes, starts: Any, stops: Any) -> list[bytes]:

@@ -28,7 +28,7 @@ class MemoryBucketStore(BucketStore):
         """Forget a vbucket and all it holds."""
         self._drop(vbid)
 
-    def read_pieces(self, pieces: list[Piece]) -> list[Buffer]:
+    def read_pieces(self, pieces: list[Piece], *, by_key: bool = False) -> list[Buffer]:
         """The pieces as they are: there are no files."""
         return [piece for piece in pieces if not isinstance(piece, tuple)]
 

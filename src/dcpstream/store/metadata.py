@@ -15,11 +15,12 @@ from threading import Lock
 
 from dcpstream.errors import StoreError
 from dcpstream.model import BucketSettings, FailoverLog, Manifest, VbucketState
+from dcpstream.store.blocks import FORMAT_VERSION, other_format
 
 FILE_NAME = "meta.sqlite"
 BUSY_TIMEOUT_S = 5.0
 """How long to wait for somebody who looks into the file with the sqlite3 tool."""
-FORMAT = "1"
+FORMAT = str(FORMAT_VERSION)
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS store (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -74,7 +75,7 @@ class Metadata:
             ) from error
         if found not in {None, FORMAT}:
             self._connection.close()
-            raise StoreError(f"{self._path} is in store format {found}; this version of dcpstream reads {FORMAT}.")
+            raise StoreError(other_format(str(self._path), found))
 
     def get(self, name: str) -> str | None:
         """A value of the store, None if it was never set."""
@@ -132,6 +133,15 @@ class Metadata:
                 ]
             except (sqlite3.Error, ValueError) as error:
                 raise StoreError(f"{self._path} cannot be read: {error}") from error
+
+    def segments(self) -> tuple[list[tuple[int, int | None]] | None, list[int]]:
+        """(number, committed bytes) of each segment in order, None before the first is listed; and retired numbers."""
+        order, retired = self.get("segments"), self.get("retired")
+        try:
+            listed = None if order is None else [(int(number), size) for number, size in json.loads(order)]
+            return listed, [int(number) for number in json.loads(retired or "[]")]
+        except (ValueError, TypeError) as error:
+            raise StoreError(f"{self._path} holds a list of segments that cannot be read: {error}") from error
 
     def manifest(self) -> Manifest:
         """The bucket's manifest."""

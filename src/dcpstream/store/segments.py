@@ -1,19 +1,40 @@
-"""The segment files of a store: one that grows, and older ones that do not change.
+"""The segment files of a store: one that grows, and others that do not change.
 
-An address is the segment's number times 2**32 plus the offset in its file.
+Which files count, and in which order, is in the metadata (`segments`), put there before anything is committed into a
+new file. A file that is not listed is what an unfinished step left, and is removed when the store opens.
+
+Reads may come from several threads. A piece holds its file, so a file that was retired stays open for the reads that
+began before, and is closed when the last of them ends.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+import json
+import logging
+import secrets
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
+from typing import Protocol
 
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.runtime import File, FileSystem
-from dcpstream.store.blocks import DAMAGE_HINT, SEGMENT_HEADER, decode_segment_header, encode_segment_header
-from dcpstream.store.bytelog import Buffer, Piece
+from dcpstream.store.blocks import (
+    DAMAGE_HINT,
+    SEGMENT_HEADER,
+    SegmentKind,
+    checksum,
+    decode_segment_header,
+    encode_segment_header,
+    segment_name,
+    segment_number,
+)
+from dcpstream.store.bytelog import ADDRESS_SHIFT, Buffer, Checksums, FilePiece, PageFile, Piece
+from dcpstream.store.cache import PageCache
+from dcpstream.store.metadata import VbucketMetadata
+
+logger = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 128 * 1024 * 1024
 """A segment that has reached this size is closed and a new one begun: what opening holds in memory, and what compaction
@@ -23,55 +44,132 @@ MAX_SEGMENT_BYTES = 2**32 - 1
 JOIN_BYTES = 4 * 1024 * 1024
 """Commits up to this size are put together in memory, so that they are one write; larger ones are a few."""
 
-ADDRESS_SHIFT = 32
-OFFSET_MASK = (1 << ADDRESS_SHIFT) - 1
-_NAME = re.compile(r"segment-(\d{10})\.log")
-
-
-def segment_name(number: int) -> str:
-    """The file name of a segment."""
-    return f"segment-{number:010}.log"
-
 
 class Segment:
     """One file.
 
     Attributes:
-        number: of the segment, from 1.
+        number: of the segment, from 1; never used again for another file that counts.
         path: its file.
         file: open for append and read.
         size: committed bytes; there may be more in the file after a failed write.
+        salt: the seed of all checksums in it.
     """
 
-    __slots__ = ("file", "number", "path", "size")
+    __slots__ = ("file", "number", "path", "salt", "size")
 
-    def __init__(self, number: int, path: Path, file: File, size: int) -> None:
+    def __init__(self, number: int, path: Path, file: File, size: int, salt: int) -> None:
         self.number = number
         self.path = path
         self.file = file
         self.size = size
+        self.salt = salt
+
+    @property
+    def address(self) -> int:
+        """The address of its first byte."""
+        return self.number << ADDRESS_SHIFT
+
+
+class Save(Protocol):
+    """Makes values and vbuckets' lines of the metadata durable in one transaction."""
+
+    def __call__(self, values: dict[str, str], vbuckets: Iterable[VbucketMetadata] = ()) -> None:
+        """Raises StoreError: nothing of it was kept."""
+
+
+class SegmentWriter:
+    """A segment that is being written and does not count yet: made by `Segments.begin_rewrite`, for one thread.
+
+    Attributes:
+        segment: the file; its `size` grows with each write.
+    """
+
+    def __init__(self, segment: Segment, owner: Segments) -> None:
+        self.segment = segment
+        self._owner = owner
+
+    @property
+    def address(self) -> int:
+        """The address of the file's first byte."""
+        return self.segment.address
+
+    @property
+    def size(self) -> int:
+        """Bytes written: where the next ones go."""
+        return self.segment.size
+
+    def write(self, buffers: Sequence[Buffer], size: int) -> None:
+        """Append `size` bytes; durable only after `finish`.
+
+        Raises: StoreError: disk full or failing, or the file too large; `abandon` it.
+        """
+        _append(self.segment, buffers, size)
+        self.segment.size += size
+
+    def finish(self) -> Segment:
+        """Make it durable. Pages in it can be read from now on; it counts once `Segments.replace` has named it.
+
+        Raises: StoreError: it is not durable; `abandon` it.
+        """
+        try:
+            self.segment.file.sync()
+        except OSError as error:
+            raise StoreError(f"{self.segment.path} could not be made durable: {error}") from error
+        self._owner.files[self.segment.number] = self.segment
+        return self.segment
+
+    def abandon(self) -> None:
+        """Remove the file; also after `finish`, as long as `replace` has not named it."""
+        self._owner.discard(self.segment)
 
 
 class Segments:
     """The files of one store directory.
 
     Args:
+        order: (number, committed bytes) of each file that counts, oldest first; None bytes for the one that grows. None
+            if the metadata has no list: the store is new.
+        save: see `Save`.
+        retired: numbers of files that counted once and may still be there.
         segment_bytes: when to begin a new one.
+        cache_bytes: see `PageCache`.
+        files: where to keep the files by number; whoever makes pieces looks them up there.
+
+    Attributes:
+        cache: verified pages, for reads by key.
 
     Raises:
-        CorruptLog: a file is missing, too short, or its header is damaged.
+        CorruptLog: a file is missing, too short, or its header is damaged; or there are files of which the metadata
+            knows nothing although commits are in them.
         StoreError: a file cannot be opened.
     """
 
-    def __init__(self, directory: Path, file_system: FileSystem, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        file_system: FileSystem,
+        order: Sequence[tuple[int, int | None]] | None,
+        save: Save,
+        *,
+        retired: Iterable[int] = (),
+        segment_bytes: int = SEGMENT_BYTES,
+        cache_bytes: int = 0,
+        files: dict[int, Segment] | None = None,
+    ) -> None:
         self._directory = directory
         self._file_system = file_system
+        self._save = save
         self._segment_bytes = segment_bytes
-        self._by_number: dict[int, Segment] = {}
-        self._current: Segment | None = None
+        self._lock = Lock()  # for the order, the numbers, and saving them
+        self.files: dict[int, Segment] = {} if files is None else files
+        self.cache = PageCache(cache_bytes)
+        self._order: list[Segment] = []
+        self._retired: set[int] = set()
         self._must_roll = False
+        self._failed_roll: int | None = None
         try:
-            self._open_all()
+            self._open_all(order, frozenset(retired))
         except OSError as error:
             self.close()
             raise StoreError(f"the store in {directory} cannot be opened: {error}") from error
@@ -79,50 +177,56 @@ class Segments:
             self.close()
             raise
 
-    def _open_all(self) -> None:
+    # ------------------------------------------------------------------------------------------------------- opening
+
+    def _open_all(self, order: Sequence[tuple[int, int | None]] | None, retired: frozenset[int]) -> None:
         names = self._file_system.names(self._directory)
-        numbers = sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
-        for number in numbers:
+        present = {number for name in names if (number := segment_number(name)) is not None}
+        listed = [] if order is None else [number for number, _ in order]
+        for number in listed:
+            if number not in present:
+                missing = self._directory / segment_name(number)
+                raise CorruptLog(str(missing), 0, "a segment file", "no file", DAMAGE_HINT)
+        for number in sorted(present.difference(listed)):
+            self._remove_leftover(number, is_retired=number in retired, is_listed=order is not None)
+        self._next_number = max(present.union(listed), default=0) + 1
+        for number, committed in order or ():
             path = self._directory / segment_name(number)
             file = self._file_system.open(path)
-            self._by_number[number] = Segment(number, path, file, file.size())
-            if number > numbers[0] and number - 1 not in self._by_number:
-                missing = self._directory / segment_name(number - 1)
-                raise CorruptLog(str(missing), 0, "a segment file", "no file", DAMAGE_HINT)
-        if numbers:
-            last = self._by_number[numbers[-1]]
-            if last.size <= SEGMENT_HEADER.size and not self._has_header(last):
-                # The process was stopped while it made this file; nothing was in it yet.
-                del self._by_number[last.number]
-                last.file.close()
-                self._file_system.remove(last.path)
-        for number, segment in self._by_number.items():
-            header = segment.file.read(0, SEGMENT_HEADER.size)
-            previous_bytes = decode_segment_header(header, str(segment.path), number)
-            before = self._by_number.get(number - 1)
-            if before is not None:
-                if before.size < previous_bytes:
-                    raise CorruptLog(
-                        str(before.path), before.size, f"{previous_bytes} bytes", f"{before.size}", DAMAGE_HINT
-                    )
-                before.size = previous_bytes
-            self._current = segment
+            segment = self.files[number] = Segment(number, path, file, file.size(), 0)
+            segment.salt = decode_segment_header(file.read(0, SEGMENT_HEADER.size), str(path), number)[0]
+            if committed is not None:
+                if segment.size < committed:
+                    raise CorruptLog(str(path), segment.size, f"{committed} bytes", f"{segment.size}", DAMAGE_HINT)
+                segment.size = committed
+            self._order.append(segment)
 
-    def _has_header(self, segment: Segment) -> bool:
-        try:
-            decode_segment_header(segment.file.read(0, SEGMENT_HEADER.size), str(segment.path), segment.number)
-        except CorruptLog:
-            return False
-        return True
+    def _remove_leftover(self, number: int, *, is_retired: bool, is_listed: bool) -> None:
+        """Remove what a step left that did not end; but never a file with commits that nobody knows of."""
+        path = self._directory / segment_name(number)
+        if not is_retired:
+            file = self._file_system.open(path)
+            try:
+                size = file.size()
+                is_rewrite = size >= SEGMENT_HEADER.size and _is_rewrite(file, path, number)
+            finally:
+                file.close()
+            if not is_listed or (size > SEGMENT_HEADER.size and not is_rewrite):
+                raise CorruptLog(
+                    str(path), 0, "a segment that meta.sqlite lists", "one with commits that it does not know",
+                    "Was meta.sqlite removed, or restored from an older copy? Restore the directory as a whole.",
+                )  # fmt: skip
+        self._file_system.remove(path)
+        logger.warning("%s is what an unfinished step left, and was removed", path)
 
     def all(self) -> list[Segment]:
-        """The segments, oldest first."""
-        return list(self._by_number.values())
+        """The segments that count, oldest first; the last one grows."""
+        return list(self._order)
 
     @property
     def end(self) -> tuple[int, int]:
         """(number, committed bytes) of the last segment; (0, 0) if there is none."""
-        return (0, 0) if self._current is None else (self._current.number, self._current.size)
+        return (self._order[-1].number, self._order[-1].size) if self._order else (0, 0)
 
     def cut(self, segment: Segment, size: int) -> None:
         """Drop what lies behind `size`: a torn commit."""
@@ -133,26 +237,48 @@ class Segments:
             raise StoreError(f"{segment.path} ends in a torn commit that cannot be cut off: {error}") from error
         segment.size = size
 
-    def place(self) -> tuple[int, int]:
-        """Where the next commit goes: (address of offset 0 in the segment, offset). Begins a new segment if need be.
+    # ------------------------------------------------------------------------------------------------------ appending
+
+    def place(self) -> Segment:
+        """The segment that takes the next commit, behind its `size`. Begins a new one if need be.
 
         Raises:
             StoreError: a new segment was needed and cannot be made.
         """
-        current = self._current
-        if current is None or current.size >= self._segment_bytes or self._must_roll:
-            current = self._roll()
-        return current.number << ADDRESS_SHIFT, current.size
+        if not self._order or self._order[-1].size >= self._segment_bytes or self._must_roll:
+            return self._roll()
+        return self._order[-1]
 
     def _roll(self) -> Segment:
-        number, previous_bytes = self.end
-        number += 1
+        with self._lock:
+            number = self._failed_roll or self._take_number()
+            # Until it is listed the same file is tried again, so that a full disk does not fill with empty ones.
+            self._failed_roll = number
+            segment = self._make(number, SegmentKind.APPENDED)
+            try:
+                self._save_order([*self._order, segment])
+            except StoreError:
+                segment.file.close()  # the file stays: nobody knows whether the list of it is durable
+                raise
+            self.files[number] = segment
+            self._failed_roll = None
+            self._must_roll = False
+            return segment
+
+    def _take_number(self) -> int:
+        number = self._next_number
+        self._next_number += 1
+        return number
+
+    def _make(self, number: int, kind: SegmentKind) -> Segment:
+        """A new file with a durable header."""
         path = self._directory / segment_name(number)
+        salt = secrets.randbits(64)
         file: File | None = None
         try:
             file = self._file_system.open(path)
             file.truncate(0)
-            size = file.append([encode_segment_header(number, previous_bytes)])
+            size = file.append([encode_segment_header(number, kind, salt)])
             file.sync()
             self._file_system.sync_directory(self._directory)
         except OSError as error:
@@ -161,62 +287,209 @@ class Segments:
                 with suppress(OSError):
                     self._file_system.remove(path)
             raise StoreError(f"{path} cannot be made: {error}") from error
-        self._current = self._by_number[number] = Segment(number, path, file, size)
-        self._must_roll = False
-        return self._current
+        return Segment(number, path, file, size, salt)
 
-    def write(self, buffers: Sequence[bytes | bytearray | memoryview], size: int) -> None:
+    def _save_order(
+        self,
+        order: list[Segment],
+        retired: Iterable[int] = (),
+        values: dict[str, str] | None = None,
+        vbuckets: Iterable[VbucketMetadata] = (),
+    ) -> None:
+        listed: list[list[int | None]] = [[segment.number, segment.size] for segment in order[:-1]]
+        listed += [[segment.number, None] for segment in order[-1:]]
+        gone = sorted(self._retired.union(retired))
+        self._save({**(values or {}), "segments": json.dumps(listed), "retired": json.dumps(gone)}, vbuckets)
+        self._order = order
+        self._retired = set(gone)
+
+    def write(self, buffers: Sequence[Buffer], size: int) -> None:
         """Append a commit of `size` bytes where `place` said, and sync. All of it is durable, or none counts.
 
         Raises:
             StoreError: it is not durable; the file is as before, or will not be appended to any more.
         """
-        segment = self._current
-        assert segment is not None
-        if segment.size + size > MAX_SEGMENT_BYTES:
-            raise StoreError(f"a commit of {size} bytes does not fit a segment file; commit more often")
-        if size <= JOIN_BYTES and len(buffers) > 1:
-            buffers = [b"".join(buffers)]
+        segment = self._order[-1]
         try:
-            segment.file.append(buffers)
+            _append(segment, buffers, size)
             segment.file.sync()
-        except OSError as error:
+        except (OSError, StoreError) as error:
             try:
                 segment.file.truncate(segment.size)
             except OSError:
                 self._must_roll = True
+            if isinstance(error, StoreError):
+                raise
             raise StoreError(f"{segment.path}: {size} bytes could not be made durable: {error}") from error
         segment.size += size
 
-    def read(self, address: int, length: int) -> bytes:
-        """Bytes of a file; see `read_pieces`."""
-        return bytes(self.read_pieces([(address, length)])[0])
+    def settle(self) -> None:
+        """Cut off what a failed write may have left behind the last commit, as belongs before a clean close.
 
-    def read_pieces(self, pieces: Sequence[Piece]) -> list[Buffer]:
-        """The pieces with each (address, length) replaced by the bytes there.
+        Raises: StoreError: it cannot be cut off.
+        """
+        if self._order and self._must_roll:
+            self.cut(self._order[-1], self._order[-1].size)
+
+    # ------------------------------------------------------------------------------------------------------ rewriting
+
+    def begin_rewrite(self) -> SegmentWriter:
+        """A new file to copy what lives of older ones into.
+
+        Raises: StoreError: it cannot be made.
+        """
+        with self._lock:
+            number = self._take_number()
+        return SegmentWriter(self._make(number, SegmentKind.REWRITTEN), self)
+
+    def replace(
+        self,
+        old: Sequence[Segment],
+        new: Sequence[Segment],
+        values: dict[str, str] | None = None,
+        vbuckets: Iterable[VbucketMetadata] = (),
+    ) -> None:
+        """`new`, all of them finished, count from now on in the place of `old`, durably and in one step.
+
+        The old files stay readable until `retire`, which belongs behind the change of the index.
+
+        Args:
+            old: neighbours in the order, without the last segment.
+            values, vbuckets: further metadata that becomes durable in the same step.
+        Raises: StoreError: nothing has changed.
+        """
+        with self._lock:
+            first = self._order.index(old[0])
+            if self._order[first : first + len(old)] != [*old] or first + len(old) >= len(self._order):
+                raise AssertionError(f"segments {[segment.number for segment in old]} are no neighbours, or still grow")
+            order = [*self._order[:first], *new, *self._order[first + len(old) :]]
+            self._save_order(order, [segment.number for segment in old], values, vbuckets)
+
+    def retire(self, old: Iterable[Segment]) -> None:
+        """Remove files that no index refers to any more. Reads that began before still have them."""
+        for segment in old:
+            self.discard(segment)
+
+    def discard(self, segment: Segment) -> None:
+        """Remove a file that does not count; it is closed when nobody reads it any more."""
+        self.files.pop(segment.number, None)
+        self.cache.forget(segment.number)
+        try:
+            self._file_system.remove(segment.path)
+        except OSError as error:
+            logger.warning(
+                "%s is out of use and cannot be removed: %s; the next opening tries again", segment.path, error
+            )
+
+    # -------------------------------------------------------------------------------------------------------- reading
+
+    def read_whole(self, segment: Segment) -> bytes:
+        """The committed bytes of a segment, unverified.
 
         Raises:
-            CorruptLog: a file is shorter than it was.
+            CorruptLog: the file is shorter than it was.
+            StoreError: the system cannot read it.
+        """
+        return _read(segment, 0, segment.size)
+
+    def read_pieces(self, pieces: Sequence[Piece], *, by_key: bool = False) -> list[Buffer]:
+        """The pieces with each that is in a file read and verified; neighbours in a file become one.
+
+        Args:
+            by_key: look the pages up in the cache and keep them there.
+
+        Raises:
+            CorruptLog: what is there is not what was written.
             StoreError: the system cannot read it.
         """
         parts: list[Buffer] = []
-        by_number = self._by_number
+        data: bytes = b""
+        latest: tuple[object, int, int] | None = None
         for piece in pieces:
             if not isinstance(piece, tuple):
                 parts.append(piece)
                 continue
-            address, length = piece
-            segment, offset = by_number[address >> ADDRESS_SHIFT], address & OFFSET_MASK
-            try:
-                data = segment.file.read(offset, length)
-            except OSError as error:
-                raise StoreError(f"{segment.path} cannot be read at byte {offset}: {error}") from error
-            if len(data) != length:
-                raise CorruptLog(str(segment.path), offset, f"{length} bytes", f"{len(data)}", DAMAGE_HINT)
-            parts.append(data)
+            file, offset, size, begin, end, expected = piece
+            if latest != (file, offset, size):  # several short pieces may be of one page
+                if by_key and isinstance(expected, int):
+                    data = self._cached(piece)
+                else:
+                    data = read_pages(file, offset, size, expected)
+                latest = (file, offset, size)
+            parts.append(data if begin == 0 and end == size else memoryview(data)[begin:end])
         return parts
+
+    def _cached(self, piece: FilePiece) -> bytes:
+        key = (piece[0].number, piece[1])
+        page = self.cache.get(key)
+        if page is None:
+            page = read_pages(piece[0], piece[1], piece[2], piece[5])
+            self.cache.put(key, page)
+        return page
 
     def close(self) -> None:
         """Close all files."""
-        for segment in self._by_number.values():
+        for segment in self.files.values():
             segment.file.close()
+
+
+def _append(segment: Segment, buffers: Sequence[Buffer], size: int) -> None:
+    if segment.size + size > MAX_SEGMENT_BYTES:
+        raise StoreError(f"a commit of {size} bytes does not fit a segment file; commit more often")
+    if size <= JOIN_BYTES and len(buffers) > 1:
+        buffers = [b"".join(buffers)]
+    try:
+        segment.file.append(buffers)
+    except OSError as error:
+        raise StoreError(f"{segment.path}: {size} bytes could not be made durable: {error}") from error
+
+
+def _is_rewrite(file: File, path: Path, number: int) -> bool:
+    try:
+        return decode_segment_header(file.read(0, SEGMENT_HEADER.size), str(path), number)[1] == SegmentKind.REWRITTEN
+    except StoreError:
+        return False
+
+
+def _read(file: PageFile, offset: int, length: int) -> bytes:
+    try:
+        data = file.file.read(offset, length)
+    except OSError as error:
+        raise StoreError(f"{file.path} cannot be read at byte {offset}: {error}") from error
+    if len(data) != length:
+        raise CorruptLog(str(file.path), offset, f"{length} bytes", f"{len(data)}", DAMAGE_HINT)
+    return data
+
+
+def read_pages(file: PageFile, offset: int, size: int, expected: Checksums) -> bytes:
+    """Pages that lie side by side in a file, verified.
+
+    Raises:
+        CorruptLog: what is there is not what was written.
+        StoreError: the system cannot read it.
+    """
+    data = _read(file, offset, size)
+    salt = file.salt
+    if isinstance(expected, int):
+        actual = checksum(data, salt)
+        if actual != expected:
+            raise _damaged(file, offset, expected, actual)
+        return data
+    view, begin = memoryview(data), 0
+    for length, of_page in zip(*expected, strict=True):
+        end = begin + length
+        actual = checksum(view[begin:end], salt)
+        if actual != of_page:
+            raise _damaged(file, offset + begin, of_page, actual)
+        begin = end
+    return data
+
+
+def _damaged(file: PageFile, offset: int, expected: int, actual: int) -> CorruptLog:
+    return CorruptLog(str(file.path), offset, f"XXH3 {expected:016x} of the page", f"{actual:016x}", DAMAGED_PAGE_HINT)
+
+
+DAMAGED_PAGE_HINT = (
+    "Nothing of this page is served; other keys and vbuckets are. Stop the node, and let `dcpstream store check DIR` "
+    "tell what is damaged and `dcpstream store repair DIR` cut it out; or restore the directory from a copy."
+)

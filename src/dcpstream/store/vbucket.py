@@ -16,13 +16,14 @@ import heapq
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from threading import Lock
 from typing import NamedTuple, Protocol
 
 from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
-from dcpstream.store.bytelog import Buffer, ByteLog, Piece
+from dcpstream.store.blocks import NO_SNAPSHOT, Mark, Page
+from dcpstream.store.bytelog import Buffer, ByteLog, PageFile, Piece
 from dcpstream.store.items import (
     HEADER_BYTES,
     META_BYTES,
@@ -55,8 +56,7 @@ READ_BYTES = 1024 * 1024
 """What `read` returns at most unless told otherwise: enough that per-block costs vanish, small against a window."""
 
 MAX_SNAPSHOTS = 4096
-"""Received snapshots that are remembered, so that a rollback lands where one ended; one to before them begins anew. So
-does one of a copy after a restart, which forgets them."""
+"""Received snapshots that are remembered, so that a rollback lands where one ended; one to before them begins anew."""
 
 MIN_RUNS_AT_ONCE = 4
 MAX_WASTE = 4
@@ -99,8 +99,13 @@ class Owner(Protocol):
     pending_bytes: int
     dirty: dict[int, VBucketLog]
 
-    def read_pieces(self, pieces: list[Piece]) -> list[Buffer]:
-        """The pieces, those that are in files read."""
+    @property
+    def files(self) -> Mapping[int, PageFile]:
+        """The files that hold pages, by number."""
+        ...
+
+    def read_pieces(self, pieces: list[Piece], *, by_key: bool = False) -> list[Buffer]:
+        """The pieces, those that are in files read and verified; `by_key`: with pages that are kept for the next."""
         ...
 
     def metadata_changed(self, vbucket: VBucketLog) -> None:
@@ -161,7 +166,7 @@ class VBucketLog:
         self._purge_seqno = purge_seqno
         self.max_deleted_rev = max_deleted_rev
         self.rows = RowTable()
-        self.log = ByteLog()
+        self.log = ByteLog(owner.files)
         self.high_seqno = 0
         self.flushed_rows = 0
         self._persisted_seqno = 0
@@ -600,7 +605,7 @@ class VBucketLog:
                 return EMPTY_BLOCK
             covered = self._covering(runs)
             pieces = [self.log.pieces(begin, end) for begin, end in covered]
-        data = self._bytes([piece for group in pieces for piece in group])
+        data = self._bytes([piece for group in pieces for piece in group], by_key=False)
         if covered is not runs:
             base = runs[0][0]
             view = memoryview(data)
@@ -615,8 +620,8 @@ class VBucketLog:
             return [(runs[0][0], runs[-1][1])]
         return runs
 
-    def _bytes(self, pieces: list[Piece]) -> bytes | memoryview:
-        parts = self._owner.read_pieces(pieces)
+    def _bytes(self, pieces: list[Piece], *, by_key: bool = True) -> bytes | memoryview:
+        parts = self._owner.read_pieces(pieces, by_key=by_key)
         if len(parts) == 1:
             part = parts[0]
             return bytes(part) if isinstance(part, bytearray) else part
@@ -628,17 +633,28 @@ class VBucketLog:
         """Freeze what is pending, so that a commit may write it while appends go on. Under the bucket's lock."""
         self.log.seal()
 
-    def bounds_of_row(self, row: int) -> tuple[int, int]:
-        """Start and end of the snapshot that covers a row: the received one, or the row by itself."""
-        snapshot = self._snapshot_at(row + 1)
-        if snapshot is None:
-            seqno = self.rows.seqnos[row]
-            return seqno, seqno
-        return snapshot.start_seqno, snapshot.end_seqno
+    def marks_of(self, first: int, stop: int) -> list[Mark]:
+        """Which received snapshots cover the rows [first, stop), as a block says it; none if each stands for itself.
 
-    def flushed(self, stop: int, blocks: list[tuple[int, int]]) -> None:
-        """Rows below `stop` are durable now, in blocks (position, address). Under the bucket's lock."""
-        self.log.add_blocks(blocks)
+        Needs no lock: marks of rows that are there do not change but from the oldest on.
+        """
+        marks = self._marks
+        if len(marks) == 1 and marks[0][1] is None:
+            return []
+        found: list[Mark] = []
+        for row, snapshot in reversed(marks):
+            if row < stop:
+                bounds = NO_SNAPSHOT if snapshot is None else (snapshot.start_seqno, snapshot.end_seqno)
+                found.append((self.rows.seqnos[max(row, first)], *bounds))
+            if row <= first:
+                break
+        if all(mark[1:] == NO_SNAPSHOT for mark in found):
+            return []
+        return found[::-1]
+
+    def flushed(self, stop: int, pages: Iterable[Page]) -> None:
+        """Rows below `stop` are durable now, in these pages. Under the bucket's lock."""
+        self.log.add_pages(pages)
         self.log.release(self.rows.start_of(stop))
         self.flushed_rows = stop
         self._persisted_seqno = self.rows.seqnos[stop - 1]
@@ -675,24 +691,25 @@ class VBucketLog:
             else:
                 self.max_deleted_rev = max(self.max_deleted_rev, revision)
 
-    def recovered(self, snapshot: SnapshotRange) -> None:
-        """All rows are durable; the last is covered by `snapshot`. Called while the store opens."""
+    def recovered(self, marks: Sequence[Mark]) -> None:
+        """All rows are durable; `marks` tell which received snapshots cover them. Called while the store opens."""
         self.high_seqno = self.rows.seqnos[-1] if self.rows.seqnos else 0
         self.flushed_rows = len(self.rows.seqnos)
         self.log.tail_start = self.rows.end
         self._purge_again()
         self._find_max_deleted_rev()
         self._persisted_seqno = self.high_seqno
-        self._persisted_snapshot = snapshot
-        is_complete = snapshot.end_seqno <= self.high_seqno
-        before = None
-        if self._state is not VbucketState.ACTIVE and self.high_seqno:
-            # What was received came in snapshots whose bounds are forgotten: of these rows only the whole is sound.
-            before = SnapshotRange(0, self.high_seqno if is_complete else max(snapshot.start_seqno, 1))
-        self._marks = [(0, before)]
-        if not is_complete:
-            first = self.rows.row_after(snapshot.start_seqno)
-            self._marks = [(0, before), (first, snapshot)] if first else [(0, snapshot)]
+        self._marks = [(0, None)]
+        for seqno, start, end in marks[-MAX_SNAPSHOTS:]:
+            row = self.rows.row_after(seqno - 1)
+            snapshot = None if (start, end) == NO_SNAPSHOT else SnapshotRange(start, end)
+            if self._marks[-1][0] == row:
+                self._marks.pop()
+            self._marks.append((row, snapshot))
+        if len(marks) >= MAX_SNAPSHOTS and len(self._marks) > 1:
+            # Older ones may be forgotten; of what came before, only that it came in snapshots is known then.
+            self._marks[0] = (0, SnapshotRange(0, self.rows.seqnos[self._marks[1][0] - 1] + 1))
+        self._persisted_snapshot = self._snapshot_at(self.flushed_rows)
 
 
 def _first_row(mark: tuple[int, SnapshotRange | None]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,12 +11,14 @@ from hypothesis import strategies as st
 from dcpstream.store import bytelog
 from dcpstream.store.bytelog import ByteLog
 
+FILE: Any = object()
+
 STEPS = st.lists(st.tuples(st.sampled_from(["append", "seal", "commit", "truncate"]), st.integers(0, 30)), max_size=30)
 
 
 @given(STEPS, st.integers(0, 200), st.integers(0, 200))
 def test_the_pieces_of_a_range_are_its_bytes(steps: list[tuple[str, int]], start: int, length: int) -> None:
-    log, whole, files = ByteLog(), b"", b""
+    log, whole, files = ByteLog({1: FILE}), b"", b""
     for step, amount in steps:
         if step == "append":
             data = bytes(range(len(whole) % 200, len(whole) % 200 + amount))
@@ -26,8 +30,12 @@ def test_the_pieces_of_a_range_are_its_bytes(steps: list[tuple[str, int]], start
             log.seal()
             held = log.held_start
             if held < len(whole):
-                log.add_blocks([(held, len(files) + 1000)])
-                files += whole[held:]
+                middle = (held + len(whole)) // 2
+                for begin, end in ((held, middle), (middle, len(whole))):
+                    if begin < end:
+                        log.add_pages([(begin, 1 << 32 | len(files), end - begin, begin)])
+                        files += whole[begin:end]
+                files += b"a header"
                 log.release(len(whole))
         else:
             whole = whole[: max(len(whole) - amount, 0)]
@@ -35,7 +43,7 @@ def test_the_pieces_of_a_range_are_its_bytes(steps: list[tuple[str, int]], start
     start = min(start, len(whole))
     stop = min(start + length, len(whole))
     found = b"".join(
-        files[piece[0] - 1000 : piece[0] - 1000 + piece[1]] if isinstance(piece, tuple) else piece
+        files[piece[1] : piece[1] + piece[2]][piece[3] : piece[4]] if isinstance(piece, tuple) else piece
         for piece in log.pieces(start, stop)
     )
     assert found == whole[start:stop]
@@ -57,8 +65,9 @@ def test_a_large_tail_is_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_read_stops_where_a_piece_ends_unless_little_of_it_is_left() -> None:
-    log = ByteLog()
-    log.add_blocks([(0, 1000), (20, 5000)])
+    log = ByteLog({1: FILE})
+    address = 1 << 32 | 1000
+    log.add_pages([(0, address, 20, 11), (20, address + 9000, 10, 22)])
     log.tail_start = 30
     log.append(b"x" * 8)
     log.seal()
@@ -92,3 +101,31 @@ def test_many_frames_fill_the_buffers_and_none_is_cut(sizes: list[int], before: 
     for buffer, following in zip(buffers, places[1:], strict=False):
         first = min((bound for bound in bounds if bound > following), default=following + 11)
         assert len(buffer) + first - following > 10 or len(buffer) > 10
+
+
+def test_pages_that_lie_side_by_side_are_one_piece() -> None:
+    log = ByteLog({1: FILE, 2: FILE})
+    first, second, other = 1 << 32 | 100, 1 << 32 | 500, 2 << 32 | 36
+    log.add_pages([(0, first, 10, 1), (10, first + 10, 10, 2), (20, first + 20, 10, 3)])
+    log.add_pages([(30, second, 10, 4), (40, second + 10, 10, 5), (50, other, 10, 6)])
+    log.tail_start = 60
+
+    def found(start: int, stop: int) -> list[Any]:
+        return [
+            (*piece[1:5], piece[5] if isinstance(piece[5], int) else [list(column) for column in piece[5]])
+            for piece in log.pieces(start, stop)
+            if isinstance(piece, tuple)
+        ]
+
+    assert found(12, 13) == [(110, 10, 2, 3, 2)]
+    assert found(3, 28) == [(100, 30, 3, 28, [[10, 10, 10], [1, 2, 3]])]
+    assert found(25, 60) == [
+        (120, 10, 5, 10, 3),
+        (500, 20, 0, 20, [[10, 10], [4, 5]]),
+        (36, 10, 0, 10, 6),
+    ]
+    assert [log.contiguous(0, wanted) for wanted in (5, 15, 20, 29, 30, 40)] == [5, 10, 20, 20, 30, 30]
+    log.truncate(15)
+    log.add_pages([(15, second + 100, 10, 7)])
+    log.tail_start = 25
+    assert found(0, 25) == [(100, 20, 0, 15, [[10, 10], [1, 2]]), (600, 10, 0, 10, 7)]

@@ -30,11 +30,11 @@ def test_lines_come_back(tmp_path: Path) -> None:
 
 def test_another_format_is_refused(tmp_path: Path) -> None:
     metadata = Metadata(tmp_path)
-    metadata.put({"format": "2", "manifest": "[]"})
+    metadata.put({"format": "1", "manifest": "[]"})
     with pytest.raises(StoreError, match="a manifest that cannot be read"):
         metadata.manifest()
     metadata.close()
-    with pytest.raises(StoreError, match="in store format 2"):
+    with pytest.raises(StoreError, match="in store format 1; this version of dcpstream reads format 2"):
         Metadata(tmp_path)
 
 
@@ -51,3 +51,14 @@ def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
     for call in (lambda: metadata.get("a"), metadata.vbuckets, lambda: metadata.put({})):
         with pytest.raises(StoreError, match="closed database"):
             call()
+
+
+def test_the_list_of_segments(tmp_path: Path) -> None:
+    metadata = Metadata(tmp_path)
+    assert metadata.segments() == (None, [])
+    metadata.put({"segments": "[[3, 77], [2, null]]", "retired": "[1]"})
+    assert metadata.segments() == ([(3, 77), (2, None)], [1])
+    metadata.put({"segments": "[3]"})
+    with pytest.raises(StoreError, match="a list of segments that cannot be read"):
+        metadata.segments()
+    metadata.close()

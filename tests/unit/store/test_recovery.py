@@ -47,7 +47,8 @@ def test_in_bulk_and_one_by_one_the_index_is_the_same(tmp_path: Path, monkeypatc
                 (
                     vbucket.rows.keys, vbucket.rows.seqnos, vbucket.rows.positions, vbucket.rows.successors,
                     vbucket.rows.end, vbucket.rows.item_count, vbucket.rows.collection_high,
-                    vbucket.log.block_starts, vbucket.log.block_addresses, vbucket.persisted_snapshot,
+                    vbucket.log.page_starts, vbucket.log.page_addresses, vbucket.log.page_sizes,
+                    vbucket.log.page_checksums, vbucket.persisted_snapshot,
                 )
                 for vbucket in store.vbuckets.values()
             ]  # fmt: skip
@@ -75,9 +76,9 @@ def test_a_later_kind_of_block_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     with DiskBucketStore(tmp_path, 1) as store:
         fill(store)
         with monkeypatch.context() as patch:
-            patch.setattr(blocks, "FORMAT_VERSION", 2)
+            patch.setattr(blocks, "FORMAT_VERSION", 3)
             store.commit()
             put(store.vbuckets[0], key_of("a"), b"")
             store.commit()
-    with pytest.raises(StoreError, match=r"format 2|in version 2"):
+    with pytest.raises(StoreError, match=r"format 3|in version 3"):
         DiskBucketStore(tmp_path, 1)
