@@ -66,12 +66,10 @@ CLIENTS = {
 
 SUBDOC_GAP = "counters, arrays, macros and single paths of the sub-document API are not there"
 GO_KV_GAPS = {
-    "get-and-lock and unlock": "GET_LOCKED is not there",
     "lookup in": SUBDOC_GAP,
     "mutate in": SUBDOC_GAP,
     "subdocument errors": SUBDOC_GAP,
     "extended attributes": SUBDOC_GAP,
-    "durable writes": "a node that is alone says that durability is impossible",
     "random document": "GET_RANDOM_KEY is not there",
     "range scan": "range scans are not there",
 }

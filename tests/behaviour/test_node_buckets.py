@@ -10,6 +10,8 @@ from dcpstream.client.kv import KvClient
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.model import BucketSettings
 from dcpstream.node import Node
+from dcpstream.wire import FrameInfoId, Opcode, Status, encode_frame_info
+from tests.behaviour.peer import Peer
 
 
 def client(node: Node, bucket: str) -> KvClient:
@@ -56,3 +58,22 @@ def test_orders_may_come_from_several_threads() -> None:
         assert set(names) < set(node.engine.buckets)
         list(pool.map(node.drop_bucket, names))
         assert list(node.engine.buckets) == ["default"]
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_a_node_without_replicas_takes_durable_writes(tmp_path, is_on_disk: bool, level: int) -> None:
+    """Also in a bucket that was made later; where replicas are wanted there are none, so nothing can be sure."""
+    with Node(vbuckets=1, path=tmp_path if is_on_disk else None) as node, Peer(node) as peer:
+        node.create_bucket("later")
+        node.create_bucket("wanting", BucketSettings(replicas=1))
+        framing = encode_frame_info(FrameInfoId.DURABILITY, bytes((level,)))
+        expected = {"default": Status.SUCCESS, "later": Status.SUCCESS, "wanting": Status.DURABILITY_IMPOSSIBLE}
+        assert (
+            peer.call(Opcode.HELLO, value=b"".join(bytes((0, code)) for code in (0x07, 0x10, 0x11, 0x12))).status == 0
+        )
+        for bucket, status in expected.items():
+            assert peer.call(Opcode.SELECT_BUCKET, key=bucket.encode()).status == Status.SUCCESS
+            answer = peer.call(Opcode.SET, framing=framing, extras=bytes(8), key=b"\0k", value=b"{}")
+            assert answer.status == status, bucket
+            assert peer.get("k").status == (Status.KEY_ENOENT if status else Status.SUCCESS)

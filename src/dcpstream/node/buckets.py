@@ -49,7 +49,8 @@ class RunningBuckets:
 
     def start(self) -> None:
         """Begin to flush what is there, and take orders."""
-        for name in self._engine.buckets:
+        for name, bucket in self._engine.buckets.items():
+            bucket.lead_alone()
             self._look_after(name)
         self._engine.bucket_host = self
         self._engine.config_listeners.add(self._remember)
@@ -84,6 +85,7 @@ class RunningBuckets:
         except BaseException:
             store.close(clean=False)
             raise
+        self._engine.buckets[name].lead_alone()
         self._look_after(name)
 
     async def drop(self, name: str) -> None:

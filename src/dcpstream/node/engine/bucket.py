@@ -6,6 +6,7 @@ and turn, not once per write.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 MAX_WAITERS = 10_000
 """Requests that may wait in a bucket for the disk, and for pending vbuckets: one per connection at most, and
 connections are bounded too."""
+THIS_NODE = "this node"
+"""How a node that leads its vbuckets alone is called in their topology; nobody compares the name."""
 
 
 class Compression(Enum):
@@ -169,6 +172,16 @@ class Bucket:
         for vbucket in self.vbuckets:
             if vbucket is not None:
                 self.catch_up(vbucket)
+
+    def lead_alone(self) -> None:
+        """Tell active vbuckets of which nothing else was said that this node leads them, as a cluster manager would.
+
+        Of the replicas that the settings ask for there is none, so that durable writes are possible without replicas.
+        """
+        topology = json.dumps([[THIS_NODE, *[None] * self.settings.replicas]], separators=(",", ":"))
+        for vbucket in self.vbuckets:
+            if vbucket is not None and vbucket.is_active and not vbucket.topology:
+                vbucket.topology = topology
 
     def set_manifest(self, manifest: Manifest) -> None:
         """Go over to another manifest: durably, and told in the history of every active vbucket."""
