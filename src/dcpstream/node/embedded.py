@@ -9,7 +9,7 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -296,6 +296,37 @@ class Node:
             self.engine.set_manifest(bucket, manifest)
 
         self._order(change)
+
+    def add_user(self, name: str, password: str, roles: Iterable[str] = ("admin",), display_name: str = "") -> None:
+        """Make a user, or change one. From any thread but the node's own.
+
+        Args:
+            name: as it logs in.
+            password: from the next login on.
+            roles: all that the user has from now on, as the server writes them: `data_reader[travel:inventory]`.
+            display_name: for people.
+
+        Raises:
+            ConfigError: a name, password or role that cannot be. DcpstreamError: the node does not run.
+        """
+
+        async def add(_: RunningBuckets) -> None:
+            self._users.put(name, password, roles, display_name)
+
+        self._order(add)
+
+    def remove_user(self, name: str) -> None:
+        """Take a user away, also on connections that are open. From any thread but the node's own.
+
+        Raises:
+            ConfigError: there is none, or the node was started with it. DcpstreamError: the node does not run.
+        """
+
+        async def remove(_: RunningBuckets) -> None:
+            if not self._users.remove(name):
+                raise ConfigError("user", name, "a user of this node")
+
+        self._order(remove)
 
     def _bucket(self, name: str) -> Bucket:
         bucket = self.engine.buckets.get(name) if self.engine is not None else None

@@ -15,7 +15,8 @@ from dcpstream.model import Manifest
 from dcpstream.node.engine import Bucket
 from dcpstream.node.engine.collections import ManifestError
 from dcpstream.node.engine.manifests import MAX_TTL, ManifestEditor, NameMissingError, Wanted
-from dcpstream.node.http.page import Route, Site, answer, done, fault, faults, form_of, json_of
+from dcpstream.node.engine.permission import visible_manifest
+from dcpstream.node.http.page import USER, Route, Site, answer, done, fault, faults, form_of, json_of
 
 SCOPES = "/pools/default/buckets/{bucket}/scopes"
 MAX_WAIT_MS = 300_000
@@ -64,7 +65,18 @@ class CollectionPages:
         return answer({"uid": f"{manifest.uid:x}"})
 
     async def _get(self, request: web.Request) -> web.Response:
-        return answer(self._site.bucket(request).manifest.to_json())
+        bucket, user = self._site.bucket(request), request[USER]
+        manifest = bucket.manifest
+        if not any(user.may(right, bucket.name) for right in ("bucket.write", "cluster.read", "collections.write")):
+            seen = {scope.name: scope for scope in visible_manifest(manifest, user, bucket.name).scopes}
+            own = {
+                scope.name: scope for scope in manifest.scopes if user.may("collections.write", bucket.name, scope.name)
+            }
+            kept = seen | own
+            manifest = Manifest(
+                manifest.uid, tuple(kept[scope.name] for scope in manifest.scopes if scope.name in kept)
+            )
+        return answer(manifest.to_json())
 
     async def _add_scope(self, request: web.Request) -> web.Response:
         form = await form_of(request)

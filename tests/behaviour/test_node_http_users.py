@@ -1,0 +1,174 @@
+"""Users over HTTP, and what each of them may do there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dcpstream.client.kv import KvClient
+from dcpstream.errors import ConfigError, DcpstreamError
+from dcpstream.node import Node
+from tests.behaviour.http_kit import Answer, ask
+
+USERS = "/settings/rbac/users"
+BUCKETS = "/pools/default/buckets"
+SCOPES = f"{BUCKETS}/default/scopes"
+ROLES = {
+    "root": "admin",
+    "watcher": "ro_admin",
+    "guard": "security_admin",
+    "owner": "bucket_admin[default]",
+    "keeper": "scope_admin[default:shop]",
+    "app": "bucket_full_access[default]",
+    "reader": "data_reader[default:shop:orders]",
+    "stranger": "bucket_admin[other]",
+}
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    with Node(("default", "other"), vbuckets=2) as made:
+        made.set_collections("default", {"shop": ["orders", "carts"], "logs": []})
+        for name, roles in ROLES.items():
+            made.add_user(name, "secret1", roles.split())
+        yield made
+
+
+def by(node: Node, user: str, method: str, path: str, form: dict[str, str] | None = None) -> Answer:
+    return ask(node, method, path, form, user=user, password="secret1")
+
+
+def test_a_user_is_made_changed_and_removed(node: Node) -> None:
+    form = {"password": "secret1", "roles": "data_reader[default],data_writer[default:shop]", "name": "Ann"}
+    assert ask(node, "PUT", f"{USERS}/local/ann", form).status == 200
+    found = ask(node, "GET", f"{USERS}/local/ann").json
+    assert (found["id"], found["domain"], found["name"]) == ("ann", "local", "Ann")
+    assert [(role["role"], role["scope_name"]) for role in found["roles"]] == [
+        ("data_reader", "*"),
+        ("data_writer", "shop"),
+    ]
+    assert by(node, "ann", "GET", "/whoami").json["roles"][0] == {
+        "role": "data_reader",
+        "bucket_name": "default",
+        "scope_name": "*",
+        "collection_name": "*",
+    }
+    assert ask(node, "PUT", f"{USERS}/local/ann", {"roles": "admin"}).status == 200, "the password stays"
+    assert by(node, "ann", "GET", "/whoami").json["roles"] == [{"role": "admin"}]
+    assert by(node, "ann", "POST", "/controller/changePassword", {"password": "secret2"}).status == 200
+    assert by(node, "ann", "GET", "/whoami").status == 401, "also a login that was remembered"
+    assert "ann" in [user["id"] for user in ask(node, "GET", USERS).json]
+    assert ask(node, "GET", f"{USERS}/local").json == ask(node, "GET", USERS).json
+    assert ask(node, "GET", f"{USERS}/external").json == []
+    assert ask(node, "DELETE", f"{USERS}/local/ann").status == 200
+    assert ask(node, "DELETE", f"{USERS}/local/ann").status == 404
+    assert ask(node, "GET", f"{USERS}/local/ann").status == 404
+    assert ask(node, "GET", "/whoami", user="ann", password="secret2").status == 401
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "field", "why"),
+    [
+        ("new", {"roles": "admin"}, "password", "required for new user"),
+        ("new", {"password": "short", "roles": "admin"}, "password", "at least 6"),
+        ("new", {"password": "secret1", "roles": "king"}, "roles", "king"),
+        ("new", {"password": "secret1", "roles": "data_reader"}, "roles", "data_reader"),
+        ("new", {"password": "secret1", "groups": "g"}, "groups", "do not exist"),
+        ("a;b", {"password": "secret1"}, "_", "a;b"),
+        ("Administrator", {"roles": ""}, "_", "Administrator"),
+    ],
+)
+def test_users_that_cannot_be(node: Node, name: str, form: dict[str, str], field: str, why: str) -> None:
+    found = ask(node, "PUT", f"{USERS}/local/{name}", form)
+    assert found.status == 400
+    assert why in found.json["errors"][field]
+    assert "secret1" not in found.body.decode()
+    assert ask(node, "GET", f"{USERS}/local/new").status == 404
+    assert ask(node, "DELETE", f"{USERS}/local/Administrator").status == 400
+
+
+def test_roles_that_can_be_given(node: Node) -> None:
+    found = {role["role"]: role for role in ask(node, "GET", "/settings/rbac/roles").json}
+    assert found["data_reader"]["collection_name"] == "*"
+    assert "bucket_name" not in found["admin"]
+    assert ask(node, "GET", "/settings/rbac/groups").json == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "form", "allowed"),
+    [
+        ("GET", "/pools", None, set(ROLES)),
+        ("GET", "/pools/default", None, set(ROLES)),
+        ("GET", BUCKETS, None, set(ROLES)),
+        ("POST", BUCKETS, {"name": "default", "ramQuotaMB": "100"}, {"root"}),
+        ("GET", f"{BUCKETS}/default", None, set(ROLES)),
+        ("POST", f"{BUCKETS}/default?just_validate=1", {}, {"root", "owner"}),
+        ("POST", f"{BUCKETS}/default/controller/compactBucket", None, {"root", "owner"}),
+        ("POST", f"{BUCKETS}/default/controller/doFlush", None, {"root", "owner", "app"}),
+        ("DELETE", f"{BUCKETS}/default/x", None, set()),
+        ("GET", "/pools/default/b/default", None, set(ROLES)),
+        ("GET", SCOPES, None, set(ROLES)),
+        ("POST", SCOPES, {"name": "_"}, {"root", "owner"}),
+        ("POST", f"{SCOPES}/shop/collections", {"name": "_"}, {"root", "owner", "keeper"}),
+        ("POST", f"{SCOPES}/logs/collections", {"name": "_"}, {"root", "owner"}),
+        ("PATCH", f"{SCOPES}/shop/collections/none", {"maxTTL": "1"}, {"root", "owner", "keeper"}),
+        ("GET", USERS, None, {"root", "watcher", "guard"}),
+        ("PUT", f"{USERS}/local/new", {"roles": "king"}, {"root", "guard"}),
+        ("DELETE", f"{USERS}/local/none", None, {"root", "guard"}),
+        ("DELETE", f"{USERS}/local/root", None, set()),
+        ("GET", "/settings/rbac/roles", None, {"root", "watcher", "guard"}),
+    ],
+)
+def test_who_may(node: Node, method: str, path: str, form: dict[str, str] | None, allowed: set[str]) -> None:
+    """403 for others; those who may get an answer about the matter, which here never changes anything."""
+    seen = {}
+    for user in ROLES:
+        if (method, path, user) == ("DELETE", f"{USERS}/local/root", "root"):
+            continue
+        seen[user] = by(node, user, method, path, form)
+    if path.startswith(BUCKETS + "/default") and "stranger" not in allowed:
+        assert {user for user, found in seen.items() if found.status not in (403, 404, 405)} <= allowed
+    expected = {user for user, found in seen.items() if found.status != 403}
+    if path.endswith("/x"):
+        assert {found.status for found in seen.values()} == {404}
+    else:
+        assert expected == allowed - ({"root"} if "root" not in seen else set())
+    for found in seen.values():
+        if found.status == 403:
+            assert found.json["message"] == "Forbidden. User needs the following permissions"
+            assert found.json["permissions"][0].startswith("cluster.")
+
+
+def test_only_administrators_make_administrators(node: Node) -> None:
+    form = {"password": "secret1", "roles": "admin"}
+    assert by(node, "guard", "PUT", f"{USERS}/local/new", form).status == 403
+    assert by(node, "guard", "PUT", f"{USERS}/local/new", form | {"roles": "ro_admin"}).status == 200
+    assert by(node, "guard", "DELETE", f"{USERS}/local/new").status == 200
+
+
+def test_one_sees_what_one_may_use(node: Node) -> None:
+    assert [bucket["name"] for bucket in by(node, "reader", "GET", BUCKETS).json] == ["default"]
+    manifest = by(node, "reader", "GET", SCOPES).json
+    names = {scope["name"]: [item["name"] for item in scope["collections"]] for scope in manifest["scopes"]}
+    assert "logs" not in names
+    assert names["shop"] == ["orders"]
+    assert by(node, "reader", "GET", f"{BUCKETS}/other").status == 403
+    assert by(node, "reader", "GET", f"{BUCKETS}/none").status == 403, "not told whether it is there"
+    assert by(node, "root", "GET", f"{BUCKETS}/none").status == 404
+    assert [scope["name"] for scope in by(node, "keeper", "GET", SCOPES).json["scopes"]] == ["shop"]
+    assert len(by(node, "watcher", "GET", SCOPES).json["scopes"]) == 3
+
+
+def test_users_from_code() -> None:
+    with Node(vbuckets=1) as node:
+        node.add_user("app", "secret1", ["bucket_full_access[default]"])
+        with KvClient(node.connection_string, "app", "secret1", "default") as kv:
+            kv.set("k", b"{}")
+        with pytest.raises(ConfigError, match="king"):
+            node.add_user("other", "secret1", ["king"])
+        with pytest.raises(ConfigError, match="nobody"):
+            node.remove_user("nobody")
+        node.remove_user("app")
+        with pytest.raises(DcpstreamError), KvClient(node.connection_string, "app", "secret1", "default") as kv:
+            kv.get("k")
