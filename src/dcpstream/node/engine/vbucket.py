@@ -147,13 +147,15 @@ class VBucket:
 
     def next_cas(self, unix_ns: int) -> int:
         """A CAS above every other of this vbucket: nanoseconds since 1970, the low 16 bits a counter."""
+        self.max_cas = self.coming_cas(unix_ns)
+        return self.max_cas
+
+    def coming_cas(self, unix_ns: int) -> int:
+        """The CAS that the next write gets if it is made at this time, for values that tell their own CAS."""
         if self.max_cas == 0 and self.log.high_seqno:
             self.max_cas = self._last_cas()
         cas = unix_ns & ~CAS_COUNTER_MASK
-        if cas <= self.max_cas:
-            cas = self.max_cas + 1
-        self.max_cas = cas
-        return cas
+        return cas if cas > self.max_cas else self.max_cas + 1
 
     def _last_cas(self) -> int:
         """CAS of the last item: after a restart the clock may be behind the one that gave it."""

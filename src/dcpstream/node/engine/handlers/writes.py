@@ -49,12 +49,19 @@ MAX_DURABILITY_LEVEL = 3
 """1 majority, 2 majority and persisted on the active copy, 3 persisted by a majority."""
 
 
-def written(session: Session, frame: Frame, vbucket: VBucket, result: documents.Written, value: bytes = b"") -> None:
+def written(
+    session: Session,
+    frame: Frame,
+    vbucket: VBucket,
+    result: documents.Written,
+    value: bytes = b"",
+    status: int = Status.SUCCESS,
+) -> None:
     """Answer a write that succeeded; the quiet forms say nothing."""
     session.changed(vbucket)
     if frame.opcode in QUIET_OF:
         return
-    session.respond(frame, cas=result.cas, extras=token_of(session, vbucket, result), value=value)
+    session.respond(frame, status, cas=result.cas, extras=token_of(session, vbucket, result), value=value)
 
 
 def token_of(session: Session, vbucket: VBucket, result: documents.Written) -> bytes:
@@ -133,18 +140,20 @@ def put(
     expiration: int,
     rev_seqno: int,
     answer: bytes = b"",
+    status: int = Status.SUCCESS,
     is_deleted: bool = False,
 ) -> None:
     """Write a document, durably if the request says so, and answer; `answer` is the value that goes with it.
 
     Args:
-        is_deleted: it is a durable deletion; `value` is what stays with the tombstone, `expiration` its time.
+        status: of the answer, if the write succeeds.
+        is_deleted: it is a deletion; `value` is what stays with the tombstone, `expiration` its time.
     """
     durable = _durable(session, frame, vbucket)
     engine = session.engine
     if isinstance(durable, _Durable):
         assert session.bucket is not None, "the table asks for a bucket"
-        session.wait_for_decision(frame, answer, is_quiet=frame.opcode in QUIET_OF)
+        session.wait_for_decision(frame, answer, status, is_quiet=frame.opcode in QUIET_OF)
         session.bucket.durability_of(vbucket).prepare(
             key,
             value,
@@ -159,6 +168,20 @@ def put(
             client=session,
             is_deleted=is_deleted,
         )
+    elif durable is None and is_deleted:
+        result = documents.store_version(
+            vbucket,
+            key,
+            value,
+            cas=vbucket.next_cas(engine.unix_ns),
+            rev_seqno=rev_seqno,
+            datatype=datatype,
+            flags=flags,
+            time=expiration,
+            is_deleted=True,
+            is_expiration=False,
+        )
+        written(session, frame, vbucket, result, answer, status)
     elif durable is None:
         result = documents.store(
             vbucket,
@@ -170,7 +193,7 @@ def put(
             expiration=expiration,
             rev_seqno=rev_seqno,
         )
-        written(session, frame, vbucket, result, answer)
+        written(session, frame, vbucket, result, answer, status)
 
 
 def _value(session: Session, frame: Frame) -> tuple[bytes, int] | None:

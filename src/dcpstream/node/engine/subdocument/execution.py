@@ -1,0 +1,260 @@
+"""One request carried out on one document, attributes first, then the body.
+
+The document is a copy in pieces; only if all that a mutation asks for succeeded is it put together again. Knows no
+store and no connection: what it needs of them comes in an `Origin`.
+
+Source: kv_engine daemon/subdocument_context.cc.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from dcpstream.node.engine.documents import is_json
+from dcpstream.node.engine.subdocument import edits
+from dcpstream.node.engine.subdocument.attributes import (
+    MUTATION_CAS,
+    MUTATION_CRC32C,
+    MUTATION_SEQNO,
+    Macros,
+    Origin,
+    as_object,
+    decode_binary,
+    encode_binary,
+    expand_document,
+    from_object,
+    is_system,
+    is_virtual,
+    name_of,
+    virtual_object,
+)
+from dcpstream.node.engine.subdocument.paths import PathError, parse_path
+from dcpstream.node.engine.subdocument.specs import DocFlag, PathFlag, Request, Scope, Spec
+from dcpstream.wire import Datatype, Opcode, Status, decode_xattrs, encode_xattrs
+
+_MUTATION_MACROS: Final = frozenset((MUTATION_CAS, MUTATION_SEQNO, MUTATION_CRC32C))
+_ARRAYS: Final = frozenset(
+    (Opcode.SUBDOC_ARRAY_PUSH_LAST, Opcode.SUBDOC_ARRAY_PUSH_FIRST, Opcode.SUBDOC_ARRAY_ADD_UNIQUE)
+)
+
+
+@dataclass(slots=True)
+class Document:
+    """A document in pieces.
+
+    Attributes:
+        xattrs: name → JSON text.
+        body: without attributes, inflated.
+        is_json: whether the body is known to be JSON.
+    """
+
+    xattrs: dict[str, bytes] = field(default_factory=dict)
+    body: bytes = b""
+    is_json: bool = False
+
+    @classmethod
+    def of(cls, value: bytes, datatype: int) -> Document:
+        """The pieces of a value, which is inflated."""
+        xattrs, body = decode_xattrs(value) if datatype & Datatype.XATTR else ({}, value)
+        return cls(xattrs, body, bool(datatype & Datatype.JSON))
+
+    @property
+    def value(self) -> bytes:
+        """Attributes and body as they are stored."""
+        return (encode_xattrs(self.xattrs) if self.xattrs else b"") + self.body
+
+    @property
+    def datatype(self) -> int:
+        """Of `value`."""
+        return int((Datatype.XATTR if self.xattrs else 0) | (Datatype.JSON if self.is_json else 0))
+
+
+def template(request: Request) -> Document:
+    """What a request that may create its document begins with: an object or array, as its paths ask for.
+
+    Nothing for a document that is created as a tombstone, or whole.
+    """
+    if not request.flags & DocFlag.CREATE_AS_DELETED:
+        for spec in request.specs:
+            if spec.kind.scope is Scope.PART:
+                first = spec.path.lstrip()[:1]
+                is_array = first == b"[" or (not first and spec.opcode in _ARRAYS)
+                if first or is_array:
+                    return Document(body=b"[]" if is_array else b"{}", is_json=True)
+                break
+    return Document()
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a request.
+
+    Attributes:
+        results: (status, value) per operation, as far as they were carried out.
+        document: after a mutation, if all succeeded.
+        deletes: the document is to be deleted; what is left of it are attributes for the tombstone.
+    """
+
+    results: list[tuple[int, bytes]]
+    document: Document
+    deletes: bool = False
+    macros: Macros | None = None
+
+    @property
+    def failure(self) -> tuple[int, int] | None:
+        """(index, status) of the first operation that failed."""
+        return next(((index, status) for index, (status, _) in enumerate(self.results) if status), None)
+
+    def value(self, cas: int, seqno: int) -> bytes:
+        """What is stored under this CAS and seqno."""
+        document = self.document
+        if self.macros is not None and self.macros.used:
+            fill, body = self.macros.fill, document.body
+            document.xattrs = {
+                name: fill(text, cas=cas, seqno=seqno, body=body) for name, text in document.xattrs.items()
+            }
+        return document.value
+
+
+def execute(request: Request, document: Document, origin: Origin, *, may_use_system: bool) -> Outcome:
+    """Carry out a request on a document, which a mutation changes.
+
+    Args:
+        may_use_system: whether the user may read, or for a mutation write, the system's attributes.
+    """
+    return _Execution(request, document, origin, may_use_system).run()
+
+
+class _Execution:
+    """The state while a request is carried out: texts, decoded once."""
+
+    def __init__(self, request: Request, document: Document, origin: Origin, may_use_system: bool) -> None:
+        self._request = request
+        self._document = document
+        self._origin = origin
+        self._may_use_system = may_use_system
+        self._macros: Macros | None = None
+        self._xattrs: str | None = None
+        self._body: str | None = None
+        self._deletes = False
+
+    def run(self) -> Outcome:
+        results: list[tuple[int, bytes]] = []
+        is_refused = self._is_refused()
+        for spec in self._request.specs:
+            try:
+                if is_refused and spec.is_xattr:
+                    raise PathError(Status.EACCESS)
+                results.append((0, self._change(spec) if spec.kind.is_mutation else self._look_up(spec)))
+            except PathError as error:
+                results.append((error.status, b""))
+                if self._request.is_mutation:
+                    break
+        else:
+            self._put_together()
+        return Outcome(results, self._document, self._deletes, self._macros)
+
+    def _is_refused(self) -> bool:
+        """Whether an attribute of the system is addressed that the user has no right to: then none is touched."""
+        return not self._may_use_system and any(
+            spec.is_xattr and is_system(name_of(spec.path) or "") for spec in self._request.specs
+        )
+
+    # ------------------------------------------------------------------------------------------------------- texts
+
+    def _body_text(self) -> str:
+        if not self._document.is_json:
+            raise PathError(Status.SUBDOC_DOC_NOTJSON)
+        if self._body is None:
+            try:
+                self._body = self._document.body.decode()
+            except UnicodeDecodeError:
+                raise PathError(Status.SUBDOC_DOC_NOTJSON) from None
+        return self._body
+
+    def _xattr_text(self) -> str:
+        if self._xattrs is None:
+            self._xattrs = as_object(self._document.xattrs)
+        return self._xattrs
+
+    def _set_body(self, body: bytes, *, is_known_json: bool = False) -> None:
+        self._document.body, self._body = body, None
+        self._document.is_json = is_known_json or is_json(body)
+
+    def _put_together(self) -> None:
+        document = self._document
+        if not self._request.is_mutation:
+            return
+        if self._xattrs is not None:
+            document.xattrs = from_object(self._xattrs)
+        if self._body is not None:
+            document.body = self._body.encode()
+        if self._deletes:
+            document.xattrs = {name: text for name, text in document.xattrs.items() if is_system(name)}
+
+    # ------------------------------------------------------------------------------------------------------ lookups
+
+    def _look_up(self, spec: Spec) -> bytes:
+        if spec.kind.scope is Scope.WHOLE:
+            if not self._document.body:
+                raise PathError(Status.SUBDOC_PATH_ENOENT)
+            return self._document.body
+        path = parse_path(spec.path)
+        if spec.is_xattr and is_virtual(spec.path):
+            text = virtual_object(self._origin, spec.path)
+        else:
+            text = self._xattr_text() if spec.is_xattr else self._body_text()
+        if spec.opcode == Opcode.SUBDOC_GET_COUNT:
+            return edits.count(text, path).encode()
+        found = edits.look_up(text, path)
+        if spec.opcode == Opcode.SUBDOC_EXISTS:
+            return b""
+        return _binary(found) if spec.has_bytes else found.encode()
+
+    # ------------------------------------------------------------------------------------------------------ changes
+
+    def _change(self, spec: Spec) -> bytes:
+        match spec.kind.scope:
+            case Scope.WHOLE:
+                self._deletes = spec.opcode == Opcode.DELETE
+                self._set_body(spec.value)
+                return b""
+            case Scope.BODY_FROM_XATTR:
+                found = edits.look_up(self._xattr_text(), parse_path(spec.path))
+                self._set_body(_binary(found) if spec.has_bytes else found.encode(), is_known_json=not spec.has_bytes)
+                return b""
+        text = self._xattr_text() if spec.is_xattr else self._body_text()
+        value = self._value(spec)
+        implied = self._request.flags & (DocFlag.MKDOC | DocFlag.ADD)
+        creates_parents = bool(spec.flags & PathFlag.CREATE_PARENTS or implied)
+        changed = edits.change(spec.opcode, text, parse_path(spec.path), value, creates_parents=creates_parents)
+        if spec.is_xattr:
+            self._xattrs = changed.text
+        else:
+            self._body = changed.text
+        return changed.result.encode()
+
+    def _value(self, spec: Spec) -> str:
+        """The JSON text that is put in."""
+        if spec.has_bytes:
+            return encode_binary(spec.value)
+        if spec.flags & PathFlag.EXPAND_MACROS:
+            if spec.value not in _MUTATION_MACROS:
+                return expand_document(self._origin, spec.value)
+            if self._macros is None:
+                taken = [other.value for other in self._request.specs]
+                self._macros = Macros([*taken, *self._document.xattrs.values()])
+            return self._macros.stand_in(spec.value)
+        try:
+            return spec.value.decode()
+        except UnicodeDecodeError:
+            raise PathError(Status.SUBDOC_VALUE_CANTINSERT) from None
+
+
+def _binary(text: str) -> bytes:
+    """The bytes that a string in an attribute stands for."""
+    value = decode_binary(text)
+    if value is None:
+        raise PathError(Status.SUBDOC_FIELD_NOT_BINARY_VALUE)
+    return value

@@ -1,0 +1,197 @@
+"""Where in a JSON text the value at a path stands, without reading more of the text than is needed.
+
+Theory of operation: objects and arrays on the way are walked member by member; each member that is not on the way is
+skipped by the scanner of the json library, which is compiled. Nothing is written anew, so what an operation does not
+touch keeps its bytes. Of several members with one name the first counts, and what comes after the place that was
+looked for is not checked, as in the server.
+
+Source: couchbase/subjson subdoc/match.cc.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Final, NamedTuple, NoReturn
+
+from dcpstream.node.engine.subdocument.paths import LEVELS_MAX, Part, Path, PathError
+from dcpstream.wire import Status
+
+_WHITE: Final = re.compile(r"[ \t\n\r]*")
+_KEY: Final = re.compile(r'[ \t\n\r]*"((?:[^"\\\x00-\x1f]|\\.)*)"[ \t\n\r]*:[ \t\n\r]*')
+_STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]|[^\s\[\]{},:"]+', re.DOTALL)
+_NO_BRACKET: Final = re.compile(r"[^\[\]{}]+")
+_STEP: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
+_CLOSING: Final = {"{": "}", "[": "]"}
+
+
+class Found(NamedTuple):
+    """The value at a path.
+
+    Attributes:
+        start, end: the value's text.
+        member: where the member begins: at its name in an object, else `start`.
+        position: how many members are before it.
+    """
+
+    start: int
+    end: int
+    member: int
+    position: int
+
+
+class Missing(NamedTuple):
+    """There is no value at the path.
+
+    Attributes:
+        start, end: the text of the deepest object or array on the way, with its brackets.
+        level: how many parts of the path lead to it.
+        size: how many members it has.
+    """
+
+    start: int
+    end: int
+    level: int
+    size: int
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(text)
+
+
+# Numbers are only checked, not made: `len` is the cheapest function that takes their text.
+_decoder = json.JSONDecoder(parse_float=len, parse_int=len, parse_constant=_refuse_constant)
+_scan = _decoder.scan_once  # type: ignore[attr-defined]
+
+
+def white(text: str, at: int) -> int:
+    """Where the next character that is no blank stands."""
+    match = _WHITE.match(text, at)
+    assert match is not None, "it matches nothing, too"
+    return match.end()
+
+
+def skip(text: str, at: int) -> int:
+    """Where the value that begins at `at` ends.
+
+    Raises:
+        PathError: SUBDOC_DOC_NOTJSON, there is none; SUBDOC_DOC_E2DEEP.
+    """
+    try:
+        return int(_scan(text, at)[1])
+    except (StopIteration, ValueError):
+        raise PathError(Status.SUBDOC_DOC_NOTJSON) from None
+    except RecursionError:
+        raise PathError(Status.SUBDOC_DOC_E2DEEP) from None
+
+
+def _members(text: str, at: int) -> Iterator[tuple[int, str, int]]:
+    """(where the member begins, name, where its value begins) of the members of the object or array at `at`.
+
+    The name is "" in arrays. Whoever stops early has nothing read after the value's begin.
+    """
+    opener = text[at]
+    closing = _CLOSING[opener]
+    at = white(text, at + 1)
+    if text[at : at + 1] == closing:
+        return
+    while True:
+        member, name = at, ""
+        if opener == "{":
+            match = _KEY.match(text, at)
+            if match is None:
+                raise PathError(Status.SUBDOC_DOC_NOTJSON)
+            name, at = match[1], match.end()
+        yield member, name, at
+        at = white(text, skip(text, at))
+        character = text[at : at + 1]
+        if character == closing:
+            return
+        if character != ",":
+            raise PathError(Status.SUBDOC_DOC_NOTJSON)
+        at = white(text, at + 1)
+
+
+def members(text: str, at: int) -> Iterator[tuple[str, str]]:
+    """(name as it stands, text of the value) of the members of the object at `at`."""
+    for _, name, start in _members(text, at):
+        yield name, text[start : skip(text, start)]
+
+
+def count_members(text: str, at: int) -> int:
+    """How many members the object or array at `at` has."""
+    return sum(1 for _ in _members(text, at))
+
+
+def elements(text: str, at: int) -> Iterator[str]:
+    """The texts of the elements of the array at `at`."""
+    for _, _, start in _members(text, at):
+        yield text[start : skip(text, start)]
+
+
+def _is_named(name: str, part: str) -> bool:
+    """Whether a member's name is a path's; both as they stand in JSON."""
+    if name == part:
+        return True
+    return "\\" in name and bool(json.loads(f'"{name}"', strict=False) == json.loads(f'"{part}"', strict=False))
+
+
+def _step(text: str, at: int, part: Part) -> tuple[int, int, int] | int:
+    """(member, value, position) of the member that a path's part names, or how many others there are."""
+    opener = text[at : at + 1]
+    if not opener:
+        raise PathError(Status.SUBDOC_DOC_NOTJSON)
+    if opener != ("{" if isinstance(part, str) else "["):
+        skip(text, at)
+        raise PathError(Status.SUBDOC_PATH_MISMATCH)
+    count, last = 0, None
+    for member, name, value in _members(text, at):
+        if _is_named(name, part) if isinstance(part, str) else count == part:
+            return member, value, count
+        last = (member, value, count)
+        count += 1
+    return last if part == -1 and last is not None else count
+
+
+def locate(text: str, path: Path) -> Found | Missing:
+    """Where the value at a path stands.
+
+    Raises:
+        PathError: SUBDOC_PATH_MISMATCH, something on the way is of another kind; SUBDOC_DOC_NOTJSON, the text is not
+            JSON as far as it was read; SUBDOC_DOC_E2DEEP, it is too deep.
+    """
+    member = at = white(text, 0)
+    position = 0
+    found: Found | Missing
+    for level, part in enumerate(path):
+        step = _step(text, at, part)
+        if isinstance(step, int):
+            found = Missing(at, skip(text, at), level, step)
+            break
+        member, at, position = step
+    else:
+        found = Found(at, skip(text, at), member, position)
+    if is_deeper(text[: found.end], LEVELS_MAX):
+        raise PathError(Status.SUBDOC_DOC_E2DEEP)
+    return found
+
+
+def is_deeper(text: str, levels: int) -> bool:
+    """Whether a JSON text, or the first part of one, has more levels: a lone number has one, `[1]` has two."""
+    if text.count("[") + text.count("{") < levels:
+        return False
+    brackets = _NO_BRACKET.sub("", _STRING.sub("", text))
+    deepest = max(accumulate(map(_STEP.__getitem__, brackets)), default=0)
+    if deepest != levels:
+        return deepest > levels
+    # As deep as allowed: too deep only if something is in the innermost.
+    depth = 0
+    for match in _TOKEN.finditer(text):
+        change = _STEP.get(text[match.start()], 0)
+        depth += change
+        if not change and depth == levels:
+            return True
+    return False

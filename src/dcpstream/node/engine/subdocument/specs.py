@@ -1,0 +1,330 @@
+"""What a sub-document request asks for, read from its bytes and checked.
+
+One table tells, per operation, which flags it may have, whether a value comes with it and whether it may address the
+root; single-path and multi-path requests are both checked against it.
+
+Source: kv_engine daemon/subdocument_traits.h, daemon/subdocument_validators.cc.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, IntFlag
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from dcpstream.node.engine.subdocument.attributes import has_bad_binary, is_macro, is_virtual, name_of
+from dcpstream.node.engine.subdocument.paths import PATH_BYTES_MAX
+from dcpstream.wire import Opcode, Status
+
+SPECS_MAX: Final = 16
+"""Operations in one request: the server's limit."""
+
+_PATH_EXTRAS: Final = struct.Struct(">HB")
+_LOOKUP: Final = struct.Struct(">BBH")
+_MUTATION: Final = struct.Struct(">BBHI")
+_EXPIRATION_BYTES: Final = 4
+_DOC_FLAGS_KNOWN: Final = 0x3F
+
+
+class PathFlag(IntFlag):
+    """Flags of one operation."""
+
+    NONE = 0
+    CREATE_PARENTS = 0x01
+    XATTR = 0x04
+    EXPAND_MACROS = 0x10
+    BINARY = 0x20
+
+
+class DocFlag(IntFlag):
+    """Flags of a request."""
+
+    NONE = 0
+    MKDOC = 0x01
+    ADD = 0x02
+    ACCESS_DELETED = 0x04
+    CREATE_AS_DELETED = 0x08
+    REVIVE = 0x10
+    REPLICA_READ = 0x20
+
+
+class Scope(Enum):
+    """What an operation is about."""
+
+    PART = "a part of the body or of an attribute"
+    WHOLE = "the body"
+    BODY_FROM_XATTR = "the body, taken from an attribute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One operation.
+
+    Attributes:
+        path_flags, doc_flags: which it may have.
+        needed: path flags that it must have.
+        has_value: whether a value comes with the path.
+        allows_root: whether the path may be empty.
+        has_result: whether its answer carries a value.
+    """
+
+    scope: Scope = Scope.PART
+    is_mutation: bool = False
+    path_flags: PathFlag = PathFlag.XATTR
+    doc_flags: DocFlag = DocFlag.NONE
+    needed: PathFlag = PathFlag.NONE
+    has_value: bool = False
+    allows_root: bool = False
+    has_result: bool = False
+
+
+_READ: Final = DocFlag.ACCESS_DELETED | DocFlag.REVIVE | DocFlag.REPLICA_READ
+_CHANGE: Final = DocFlag.ACCESS_DELETED | DocFlag.REVIVE
+_CREATE: Final = _CHANGE | DocFlag.MKDOC | DocFlag.ADD | DocFlag.CREATE_AS_DELETED
+_PLAIN: Final = PathFlag.XATTR | PathFlag.CREATE_PARENTS
+_MACRO: Final = _PLAIN | PathFlag.EXPAND_MACROS
+_ANY: Final = _MACRO | PathFlag.BINARY
+
+
+def _member(path_flags: PathFlag, doc_flags: DocFlag) -> Kind:
+    return Kind(is_mutation=True, path_flags=path_flags, doc_flags=doc_flags, has_value=True)
+
+
+def _array(path_flags: PathFlag) -> Kind:
+    return Kind(is_mutation=True, path_flags=path_flags, doc_flags=_CREATE, has_value=True, allows_root=True)
+
+
+def _whole(doc_flags: DocFlag, *, has_value: bool = False) -> Kind:
+    return Kind(
+        scope=Scope.WHOLE,
+        is_mutation=True,
+        path_flags=PathFlag.NONE,
+        doc_flags=doc_flags,
+        has_value=has_value,
+        allows_root=True,
+    )
+
+
+KINDS: Final[Mapping[int, Kind]] = MappingProxyType(
+    {
+        Opcode.SUBDOC_GET: Kind(path_flags=PathFlag.XATTR | PathFlag.BINARY, doc_flags=_READ, has_result=True),
+        Opcode.SUBDOC_EXISTS: Kind(doc_flags=_READ),
+        Opcode.SUBDOC_GET_COUNT: Kind(doc_flags=_READ, allows_root=True, has_result=True),
+        Opcode.SUBDOC_DICT_ADD: _member(_ANY, _CREATE),
+        Opcode.SUBDOC_DICT_UPSERT: _member(_ANY, _CREATE),
+        Opcode.SUBDOC_REPLACE: _member(_ANY & ~PathFlag.CREATE_PARENTS, _CHANGE | DocFlag.ADD),
+        Opcode.SUBDOC_DELETE: Kind(is_mutation=True, doc_flags=_CHANGE),
+        Opcode.SUBDOC_ARRAY_PUSH_LAST: _array(_MACRO),
+        Opcode.SUBDOC_ARRAY_PUSH_FIRST: _array(_MACRO),
+        Opcode.SUBDOC_ARRAY_INSERT: _member(_MACRO & ~PathFlag.CREATE_PARENTS, _CREATE & ~DocFlag.MKDOC),
+        Opcode.SUBDOC_ARRAY_ADD_UNIQUE: _array(_PLAIN),
+        Opcode.SUBDOC_COUNTER: Kind(
+            is_mutation=True, path_flags=_PLAIN, doc_flags=_CREATE, has_value=True, has_result=True
+        ),
+        Opcode.SUBDOC_REPLACE_BODY_WITH_XATTR: Kind(
+            scope=Scope.BODY_FROM_XATTR,
+            is_mutation=True,
+            path_flags=PathFlag.XATTR | PathFlag.BINARY,
+            doc_flags=_CHANGE,
+            needed=PathFlag.XATTR,
+        ),
+        Opcode.GET: Kind(
+            scope=Scope.WHOLE, path_flags=PathFlag.NONE, doc_flags=_READ, allows_root=True, has_result=True
+        ),
+        Opcode.SET: _whole(DocFlag.MKDOC | DocFlag.ADD, has_value=True),
+        Opcode.DELETE: _whole(_CHANGE),
+    }
+)
+"""Opcode → operation; the last three only inside of multi-path requests, on the whole body."""
+
+COMMANDS: Final = tuple(opcode for opcode in KINDS if opcode >= Opcode.SUBDOC_GET)
+"""The operations that are also commands of their own."""
+
+
+class RefusedError(Exception):
+    """A request is not well formed, or asks for what is never done."""
+
+    def __init__(self, status: int, context: str | None = None) -> None:
+        super().__init__(context)
+        self.status = int(status)
+        self.context = context
+
+
+class Spec(NamedTuple):
+    """One operation of a request."""
+
+    opcode: int
+    kind: Kind
+    flags: PathFlag
+    path: bytes
+    value: bytes
+
+    @property
+    def is_xattr(self) -> bool:
+        """Whether the path begins with an attribute's name."""
+        return bool(self.flags & PathFlag.XATTR)
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether the value is bytes that stand in the attribute in base64."""
+        return bool(self.flags & PathFlag.BINARY)
+
+
+class Request(NamedTuple):
+    """What is asked for.
+
+    Attributes:
+        expiration: as given; 0 if none was.
+    """
+
+    specs: tuple[Spec, ...]
+    flags: DocFlag
+    expiration: int
+    is_mutation: bool
+    is_multi: bool
+
+
+def read_request(opcode: int, extras: bytes, value: bytes, *, cas: int, has_xattrs: bool) -> Request:
+    """The request in a frame of one of the sub-document commands.
+
+    Args:
+        has_xattrs: whether the connection negotiated extended attributes.
+
+    Raises:
+        RefusedError: with the status to answer.
+    """
+    if opcode in (Opcode.SUBDOC_MULTI_LOOKUP, Opcode.SUBDOC_MULTI_MUTATION):
+        return _read_multi(opcode == Opcode.SUBDOC_MULTI_MUTATION, extras, value, cas=cas, has_xattrs=has_xattrs)
+    path_bytes, path_flags = _PATH_EXTRAS.unpack_from(extras)
+    expiration, flags = _read_extras(extras[_PATH_EXTRAS.size :])
+    if path_bytes > len(value):
+        raise RefusedError(Status.EINVAL, "Path length can't exceed value")
+    spec = Spec(opcode, KINDS[opcode], PathFlag(path_flags), value[:path_bytes], value[path_bytes:])
+    _check_flags(spec, flags)
+    if flags & DocFlag.CREATE_AS_DELETED:
+        if not flags & (DocFlag.MKDOC | DocFlag.ADD):
+            raise RefusedError(Status.EINVAL, "CreateAsDeleted requires Mkdoc or Add")
+        if not spec.is_xattr:
+            raise RefusedError(Status.EINVAL, "CreateAsDeleted does not support body path")
+    _check_document(flags, cas)
+    _check_xattr(spec, has_xattrs=has_xattrs)
+    _check_size(spec)
+    return Request((spec,), flags, expiration, spec.kind.is_mutation, is_multi=False)
+
+
+def _read_extras(extras: bytes) -> tuple[int, DocFlag]:
+    """(expiration, flags) of what follows in the extras; their length was checked."""
+    expiration, flags = 0, 0
+    if len(extras) >= _EXPIRATION_BYTES:
+        expiration, extras = int.from_bytes(extras[:_EXPIRATION_BYTES], "big"), extras[_EXPIRATION_BYTES:]
+    if extras:
+        flags = extras[0]
+    if flags & ~_DOC_FLAGS_KNOWN:
+        raise RefusedError(Status.EINVAL, "Request extras invalid")
+    return expiration, DocFlag(flags)
+
+
+def _check_flags(spec: Spec, flags: DocFlag) -> None:
+    if spec.flags & ~spec.kind.path_flags:
+        raise RefusedError(Status.EINVAL, "Request flags invalid")
+    if spec.kind.needed & ~spec.flags:
+        raise RefusedError(Status.EINVAL, "Request missing mandatory flags")
+    if flags & ~spec.kind.doc_flags:
+        raise RefusedError(Status.EINVAL, "Request document flags invalid")
+    if len(spec.path) > PATH_BYTES_MAX:
+        raise RefusedError(Status.EINVAL, "Request path length exceeds maximum")
+
+
+def _check_document(flags: DocFlag, cas: int) -> None:
+    if flags & DocFlag.ADD and cas:
+        raise RefusedError(Status.EINVAL, "Request with add flag must have CAS 0")
+    if flags & DocFlag.ADD and flags & DocFlag.MKDOC:
+        raise RefusedError(Status.EINVAL, "Request must not contain both add and mkdoc flags")
+
+
+def _check_xattr(spec: Spec, *, has_xattrs: bool) -> None:
+    for flag in (PathFlag.EXPAND_MACROS, PathFlag.BINARY):
+        if spec.flags & flag and not spec.is_xattr:
+            name = "EXPAND_MACROS" if flag is PathFlag.EXPAND_MACROS else "BINARY_VALUE"
+            raise RefusedError(Status.SUBDOC_XATTR_INVALID_FLAG_COMBO, f"{name} flag requires XATTR flag to be set")
+    if not spec.is_xattr:
+        return
+    if spec.flags & PathFlag.BINARY and spec.flags & PathFlag.EXPAND_MACROS:
+        context = "BINARY_VALUE can't be used together with EXPAND_MACROS"
+        raise RefusedError(Status.SUBDOC_XATTR_INVALID_FLAG_COMBO, context)
+    if not has_xattrs:
+        raise RefusedError(Status.NOT_SUPPORTED, "Connection not XATTR enabled")
+    if name_of(spec.path) is None:
+        raise RefusedError(Status.XATTR_EINVAL, "Request XATTR key invalid")
+    if is_virtual(spec.path) and spec.kind.is_mutation:
+        raise RefusedError(Status.SUBDOC_XATTR_CANT_MODIFY_VATTR)
+    if not spec.has_bytes and has_bad_binary(spec.value):
+        raise RefusedError(Status.XATTR_EINVAL, "Incorrectly encoded binary value")
+    if spec.flags & PathFlag.EXPAND_MACROS and not is_macro(spec.value):
+        raise RefusedError(Status.SUBDOC_XATTR_UNKNOWN_MACRO)
+
+
+def _check_size(spec: Spec) -> None:
+    if not spec.path and not spec.kind.allows_root:
+        raise RefusedError(Status.EINVAL, "Request must include path")
+    if spec.kind.has_value and not spec.value:
+        raise RefusedError(Status.EINVAL, "Request must include value")
+    if spec.value and not spec.kind.has_value:
+        raise RefusedError(Status.EINVAL, "Request must not include value")
+
+
+def _read_multi(is_mutation: bool, extras: bytes, value: bytes, *, cas: int, has_xattrs: bool) -> Request:
+    expiration, flags = _read_extras(extras)
+    _check_document(flags, cas)
+    if flags & DocFlag.REVIVE:
+        if not flags & DocFlag.ACCESS_DELETED:
+            raise RefusedError(Status.EINVAL, "ReviveDocument can't be used without AccessDeleted")
+        if flags & DocFlag.CREATE_AS_DELETED:
+            raise RefusedError(Status.EINVAL, "ReviveDocument can't be used with CreateAsDeleted")
+    specs: list[Spec] = []
+    at, is_body, is_over = 0, False, False
+    while at < len(value) and len(specs) < SPECS_MAX:
+        if is_over:
+            raise RefusedError(Status.SUBDOC_INVALID_COMBO, "Request contains an invalid combination of commands")
+        spec, at = _read_spec(is_mutation, value, at)
+        _check_flags(spec, flags)
+        if spec.path and spec.kind.scope is Scope.WHOLE:
+            raise RefusedError(Status.EINVAL, "Request must not include path for wholedoc operations")
+        _check_xattr(spec, has_xattrs=has_xattrs)
+        _check_size(spec)
+        if is_body and spec.is_xattr:
+            raise RefusedError(Status.SUBDOC_INVALID_XATTR_ORDER)
+        # The deletion of the whole document is the only operation on its body.
+        is_over = spec.opcode == Opcode.DELETE
+        if is_body and is_over:
+            raise RefusedError(Status.SUBDOC_INVALID_COMBO, "Request contains an invalid combination of commands")
+        is_body = not spec.is_xattr
+        specs.append(spec)
+    if not specs:
+        raise RefusedError(Status.SUBDOC_INVALID_COMBO, "Request must contain at least one path")
+    if at < len(value):
+        raise RefusedError(Status.SUBDOC_INVALID_COMBO, f"Request must contain at most {SPECS_MAX} paths")
+    return Request(tuple(specs), flags, expiration, is_mutation, is_multi=True)
+
+
+def _read_spec(is_mutation: bool, request: bytes, at: int) -> tuple[Spec, int]:
+    """(one operation, where the next one begins)."""
+    layout = _MUTATION if is_mutation else _LOOKUP
+    name = "mutation" if is_mutation else "lookup"
+    if at + layout.size > len(request):
+        raise RefusedError(Status.EINVAL, f"Multi {name} spec truncated")
+    opcode, flags, path_bytes, *rest = layout.unpack_from(request, at)
+    path_at = at + layout.size
+    value_at = path_at + path_bytes
+    end = value_at + sum(rest)
+    if end > len(request):
+        raise RefusedError(Status.EINVAL, f"Multi {name} path{' and value' if is_mutation else ''} truncated")
+    kind = KINDS.get(opcode)
+    if kind is None:
+        raise RefusedError(Status.SUBDOC_INVALID_COMBO, "Subdoc and MCBP command must not both be invalid")
+    if kind.is_mutation is not is_mutation:
+        raise RefusedError(Status.SUBDOC_INVALID_COMBO, "Mutation opcodes only permitted for mutation commands")
+    return Spec(opcode, kind, PathFlag(flags), request[path_at:value_at], request[value_at:end]), end

@@ -1,0 +1,115 @@
+"""Places in JSON texts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dcpstream.node.engine.subdocument.paths import LEVELS_MAX, PathError, parse_path
+from dcpstream.node.engine.subdocument.scanner import Found, Missing, is_deeper, locate, members
+from dcpstream.wire import Status
+
+TEXT = ' { "a" : {"b":[1 , {"c":"x]}"} ]} ,\n"é":null, "a":2, "q\\"":[ ], "\\u0062":7}'
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("a.b", '[1 , {"c":"x]}"} ]'),
+        ("a.b[1].c", '"x]}"'),
+        ("a.b[-1]", '{"c":"x]}"}'),
+        ("a.b[0]", "1"),
+        ("é", "null"),
+        (r"q\"", "[ ]"),
+        ("b", "7"),
+        ("", TEXT.strip()),
+    ],
+)
+def test_what_is_found(path, found):
+    place = locate(TEXT, parse_path(path.encode()))
+    assert isinstance(place, Found)
+    assert TEXT[place.start : place.end] == found
+
+
+def test_a_member_begins_at_its_name():
+    place = locate('{"x":1, "y":2}', ("y",))
+    assert isinstance(place, Found)
+    assert (place.member, place.start, place.position) == (8, 12, 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "container", "level", "size"),
+    [
+        ("x", TEXT.strip(), 0, 5),
+        ("a.x.y", '{"b":[1 , {"c":"x]}"} ]}', 1, 1),
+        ("a.b[2]", '[1 , {"c":"x]}"} ]', 2, 2),
+        (r"q\"[-1]", "[ ]", 1, 0),
+    ],
+)
+def test_how_far_a_path_leads(path, container, level, size):
+    place = locate(TEXT, parse_path(path.encode()))
+    assert isinstance(place, Missing)
+    assert (TEXT[place.start : place.end], place.level, place.size) == (container, level, size)
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "status"),
+    [
+        (TEXT, "a[0]", Status.SUBDOC_PATH_MISMATCH),
+        (TEXT, "a.b.c", Status.SUBDOC_PATH_MISMATCH),
+        (TEXT, "é.x", Status.SUBDOC_PATH_MISMATCH),
+        ("1", "a", Status.SUBDOC_PATH_MISMATCH),
+        ("", "a", Status.SUBDOC_DOC_NOTJSON),
+        ("no json", "a", Status.SUBDOC_DOC_NOTJSON),
+        ("{a:1}", "a", Status.SUBDOC_DOC_NOTJSON),
+        ('{"a":1', "b", Status.SUBDOC_DOC_NOTJSON),
+        ('{"a":1 "b":2}', "b", Status.SUBDOC_DOC_NOTJSON),
+        ('{"a":NaN,"b":2}', "b", Status.SUBDOC_DOC_NOTJSON),
+        ("[1,]", "[5]", Status.SUBDOC_DOC_NOTJSON),
+        ("[" * 100_000, "[0]", Status.SUBDOC_DOC_E2DEEP),
+    ],
+)
+def test_what_is_not_found(text, path, status):
+    with pytest.raises(PathError) as error:
+        locate(text, parse_path(path.encode()))
+    assert error.value.status == status
+
+
+def test_what_comes_after_the_place_is_not_read():
+    place = locate('{"a":[1],"b":oops', ("a",))
+    assert isinstance(place, Found)
+
+
+def nested(levels: int, leaf: str = "") -> str:
+    return "[" * levels + leaf + "]" * levels
+
+
+@pytest.mark.parametrize(
+    ("text", "levels"),
+    [("1", 1), (nested(1), 1), ("[1]", 2), (nested(32), 32), (nested(31, '"]"'), 32), ('{"[":1}', 2)],
+)
+def test_levels(text, levels):
+    assert not is_deeper(text, levels)
+    assert levels == 1 or is_deeper(text, levels - 1)
+
+
+def test_a_document_as_deep_as_allowed():
+    deep = '{"a":' + nested(LEVELS_MAX - 1) + ',"b":1}'
+    assert isinstance(locate(deep, ("b",)), Found)
+    too_deep = '{"a":' + nested(LEVELS_MAX - 1, "0") + ',"b":1}'
+    with pytest.raises(PathError) as error:
+        locate(too_deep, ("b",))
+    assert error.value.status == Status.SUBDOC_DOC_E2DEEP
+
+
+def test_members_keep_their_texts():
+    assert list(members('{"a": [1, 2] , "b":{}}', 0)) == [("a", "[1, 2]"), ("b", "{}")]
+
+
+def test_a_large_document_is_not_made_anew():
+    """A lookup at the end of 1 MiB takes no more than the compiled scanner needs, far below what re-encoding takes."""
+    text = json.dumps({f"k{number}": {"n": number, "t": "x" * 200} for number in range(4500)})
+    place = locate(text, ("k4499", "n"))
+    assert isinstance(place, Found)
+    assert text[place.start : place.end] == "4499"
