@@ -254,6 +254,16 @@ def test_sizes(client, monkeypatch):
     assert one(client, UPSERT, "a", b"1").status == Status.E2BIG
 
 
+def test_a_locked_document(client):
+    client.set("k", b'{"a":1}')
+    cas = client.call(Opcode.GET_LOCKED, key=b"\0k").cas
+    assert one(client, UPSERT, "a", b"2").status == Status.LOCKED
+    found = one(client, GET, "a")
+    assert (found.value, found.cas) == (b"1", (1 << 64) - 1)
+    assert one(client, UPSERT, "a", b"2", cas=cas).status == 0
+    assert one(client, UPSERT, "a", b"3").status == 0
+
+
 # ------------------------------------------------------------------------------------------------- deleted documents
 
 

@@ -16,6 +16,7 @@ from dcpstream.node.engine import documents
 from dcpstream.node.engine.commands import Command, CommandTable, Part
 from dcpstream.node.engine.handlers.keys import active_vbucket, expiration_of, not_my_vbucket, stored_key
 from dcpstream.node.engine.handlers.writes import WRITE_INFOS, put, target
+from dcpstream.node.engine.locks import HIDDEN_CAS
 from dcpstream.node.engine.subdocument import (
     COMMANDS,
     KINDS,
@@ -58,15 +59,25 @@ def _request(session: Session, frame: Frame) -> Request | None:
 # ----------------------------------------------------------------------------------------------------- what is there
 
 
-def _fetch(session: Session, vbucket: VBucket, key: bytes, flags: DocFlag) -> StoredItem | None:
-    """A document, or if asked for a tombstone; None if there is neither."""
+def _fetch(
+    session: Session, vbucket: VBucket, key: bytes, flags: DocFlag, *, is_for_writing: bool = False
+) -> StoredItem | None:
+    """A document, or if asked for a tombstone; None if there is neither.
+
+    Of a locked document with the CAS that is shown, or for writing with that which a writer must bring.
+    """
     if vbucket.is_active:
         before = vbucket.high_seqno
         documents.live_meta(vbucket, key, session.engine.unix_ns)
         if vbucket.high_seqno != before:
             session.changed(vbucket)
     item = vbucket.log.get(key)
-    return None if item is None or (item.is_deleted and not flags & DocFlag.ACCESS_DELETED) else item
+    if item is None or (item.is_deleted and not flags & DocFlag.ACCESS_DELETED):
+        return None
+    lock = documents.lock_of(vbucket, key, session.engine.unix_ns)
+    if lock is None:
+        return item
+    return item._replace(cas=lock.cas if is_for_writing else HIDDEN_CAS)
 
 
 def _readable_vbucket(session: Session, frame: Frame, flags: DocFlag) -> VBucket | None:
@@ -81,13 +92,18 @@ def _readable_vbucket(session: Session, frame: Frame, flags: DocFlag) -> VBucket
     return vbucket
 
 
+def _may_use_system(session: Session, key: bytes, privilege: str) -> bool:
+    """Whether the user has a right to the system's attributes of a document."""
+    return not session.refusal_in(privilege, documents.collection_of(key))
+
+
 def _origin(session: Session, vbucket: VBucket, item: StoredItem | None, document: Document) -> Origin:
     """What virtual attributes and macros tell of a document."""
     unix_ns = session.engine.unix_ns
     now_s, is_clock_behind = unix_ns // 10**9, vbucket.max_cas > unix_ns
     if item is None:
         return Origin(vbuuid=vbucket.vbuuid, body=document.body, now_s=now_s, is_clock_behind=is_clock_behind)
-    may_see_all = session.may("SystemXattrRead")
+    may_see_all = _may_use_system(session, item.key, "SystemXattrRead")
     return Origin(
         cas=item.cas,
         vbuuid=vbucket.vbuuid,
@@ -131,7 +147,7 @@ def look_up(session: Session, frame: Frame) -> None:
         return
     document = _pieces(item)
     origin = _origin(session, vbucket, item, document)
-    outcome = execute(request, document, origin, may_use_system=session.may("SystemXattrRead"))
+    outcome = execute(request, document, origin, may_use_system=_may_use_system(session, key, "SystemXattrRead"))
     # As the server has it, a single path is answered as if the document were revived.
     is_deleted = item.is_deleted and not (request.flags & DocFlag.REVIVE and not request.is_multi)
     if request.is_multi:
@@ -177,7 +193,7 @@ def mutate(session: Session, frame: Frame) -> None:
     if request is None or found is None:
         return
     vbucket, key = found
-    item = _fetch(session, vbucket, key, request.flags)
+    item = _fetch(session, vbucket, key, request.flags, is_for_writing=True)
     is_tombstone = item.is_deleted if item is not None else bool(request.flags & DocFlag.CREATE_AS_DELETED)
     status = _conflict(request, frame.cas, item, is_tombstone=is_tombstone)
     if status:
@@ -185,7 +201,7 @@ def mutate(session: Session, frame: Frame) -> None:
         return
     document = template(request) if item is None else _pieces(item)
     origin = _origin(session, vbucket, item, document)
-    outcome = execute(request, document, origin, may_use_system=session.may("SystemXattrWrite"))
+    outcome = execute(request, document, origin, may_use_system=_may_use_system(session, key, "SystemXattrWrite"))
     failure = outcome.failure
     if failure is not None:
         if request.is_multi:
