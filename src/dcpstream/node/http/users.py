@@ -97,7 +97,7 @@ class UserPages:
         name = request.match_info["name"]
         user = self._users.find(name)
         if user is None:
-            return answer("User was not found.", 404)
+            return answer("Unknown user.", 404)
         refused = self._refused(request, user.roles)
         if refused is not None:
             return refused
