@@ -17,7 +17,7 @@ from dcpstream.wire import Status
 if TYPE_CHECKING:
     from dcpstream.node.engine.bucket import Bucket
 
-__all__ = ["dcp_stats"]
+__all__ = ["dcp_stats", "remaining_of"]
 
 Stats = Iterator[tuple[str, str]]
 
@@ -86,7 +86,7 @@ def _aggregated(machines: list[ProducerConnection | ConsumerConnection], separat
             ),
             "items_backfilled_memory": 0,
             "items_sent": sum(machine.items_sent for machine in producers),
-            "items_remaining": sum(_remaining(stream) for machine in producers for stream in machine.streams()),
+            "items_remaining": sum(remaining_of(stream) for machine in producers for stream in machine.streams()),
             "total_bytes": sum(machine.bytes_sent for machine in producers),
             "total_uncompressed_data_size": sum(machine.bytes_sent for machine in producers),
             "ready_queue_bytes": 0,
@@ -95,7 +95,7 @@ def _aggregated(machines: list[ProducerConnection | ConsumerConnection], separat
             yield f"{name}:{key}", str(value)
 
 
-def _remaining(stream: ProducerStream) -> int:
+def remaining_of(stream: ProducerStream) -> int:
     """Seqnos that a living stream has not sent: at least as many as messages."""
     return 0 if stream.state is StreamState.DEAD else max(0, stream.view.high_seqno - stream.last_sent_seqno)
 
@@ -127,7 +127,7 @@ def _takeover(bucket: Bucket, argument: str) -> Stats | int:
 
 
 def _takeover_of(stream: ProducerStream, name: str, items: int) -> Stats:
-    remaining = _remaining(stream)
+    remaining = remaining_of(stream)
     yield "name", f"eq_dcpq:{name}"
     if stream.state is StreamState.DEAD:
         yield "status", "stream_is_dead"

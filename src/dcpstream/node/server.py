@@ -85,6 +85,7 @@ class KvProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes came."""
+        self.server.engine.counters.bytes_received += nbytes
         self._filled += nbytes
         if self.session is not None and self._filled >= self.session.needed:
             self._process()
@@ -166,9 +167,11 @@ class KvProtocol(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        size = sum(map(len, pieces))
+        self.server.engine.counters.bytes_sent += size
         if len(pieces) == 1:
             transport.write(pieces[0])
-        elif sum(map(len, pieces)) < JOIN_BYTES:
+        elif size < JOIN_BYTES:
             transport.write(b"".join(pieces))
         else:
             for piece in pieces:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dcpstream.model import BucketSettings, Collection, Manifest, Persist, VbucketState
 from dcpstream.node.engine import collections
+from dcpstream.node.engine.counters import new_ops
 from dcpstream.node.engine.durability import Durability
 from dcpstream.node.engine.vbucket import VBucket, new_failover_log
 from dcpstream.runtime import Random
@@ -71,6 +72,7 @@ class Bucket:
         collections: those of the manifest, by id.
         takes_traffic: False between DISABLE_TRAFFIC and ENABLE_TRAFFIC: requests for documents are TMPFAIL.
         allows_out_of_order: whether streams may get snapshots without order that asked for them.
+        ops: requests of its sessions, by opcode.
         config_rev: revision of the cluster configuration when something of this bucket changed last.
     """
 
@@ -98,6 +100,7 @@ class Bucket:
         self.allows_out_of_order = True
         self.takes_traffic = True
         self.config_rev = 0
+        self.ops = new_ops()
 
     @property
     def vbucket_count(self) -> int:

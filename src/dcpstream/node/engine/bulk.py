@@ -82,6 +82,7 @@ def bulk_set(session: Session, data: bytes) -> int:
     if not requests.find_revisions(session.engine.unix_ns // 1_000_000_000):
         return 0
     session.has_written = True
+    session.ops[_SET] += requests.count
     session.send(requests.store(session.engine.unix_ns, has_tokens=session.has_tokens))
     return end
 

@@ -16,6 +16,7 @@ from dcpstream.node.engine import config as cluster_config
 from dcpstream.node.engine.bucket import Bucket
 from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.config import ClusterConfig
+from dcpstream.node.engine.counters import Counters
 from dcpstream.node.engine.session import FastHandler, Session
 from dcpstream.node.engine.users import Users
 from dcpstream.runtime import Random
@@ -61,6 +62,7 @@ class Engine:
         buffers: what history is copied to on its way out; the shell gives back what it has sent.
         stopwatch: seconds for measuring how long a request takes; the shell gives one that goes on within a turn.
         bucket_host: who makes and deletes buckets on request; None: nobody.
+        counters: what the node did so far.
         config_listeners: called after every change of a configuration, and when a bucket comes or goes.
         plain_needs_tls: whether a password in plain text is only taken over an encrypted connection.
     """
@@ -92,6 +94,7 @@ class Engine:
         self.now = 0.0
         self.unix_ns = 0
         self.started = 0.0
+        self.counters = Counters()
         self.config_listeners: set[Callable[[], None]] = set()
         self.stopwatch: Callable[[], float] = lambda: self.now
         self._config_cache: dict[str, tuple[tuple[int, int], bytes]] = {}
@@ -174,7 +177,9 @@ class Engine:
             local_host: the address at which it reached the node.
             is_secure: whether the connection is encrypted.
         """
+        self.counters.connections += 1
         if len(self.sessions) >= MAX_CONNECTIONS:
+            self.counters.connections_refused += 1
             return None
         session = Session(self, peer, local_host, is_secure=is_secure)
         self.sessions.add(session)

@@ -134,6 +134,7 @@ class Session(Answers):
         has_written: whether the output that waits tells of a write.
         held: answers that wait until what they tell of is durable.
         needed: bytes that the next frame needs in all before `receive` can go on; 0 if not known.
+        ops: where its requests are counted, by opcode: with the bucket, or with the node.
         config_sent: version of the cluster configuration that the client was sent last, of its present bucket.
     """
 
@@ -142,6 +143,7 @@ class Session(Answers):
         self.engine = engine
         self.peer = peer
         self.local_host = local_host
+        self.ops = engine.counters.ops
         self.agent = ""
         self.user: User | None = None
         self.rights = NOTHING
@@ -238,6 +240,7 @@ class Session(Answers):
         if bucket is not self.bucket:
             self.config_sent = (0, 0)
         self.bucket = bucket
+        self.ops = self.engine.counters.ops if bucket is None else bucket.ops
         if bucket is not None:
             bucket.sessions.add(self)
         self.update_rights()
@@ -317,7 +320,7 @@ class Session(Answers):
         user = self.user
         if user is not None and (user is not self._rights_of or user.version != self._rights_version):
             self.update_rights()
-        fast = self.fast
+        fast, ops = self.fast, self.ops
         unpack = HEADER.unpack_from
         if end >= BULK_BYTES and _SET in fast and data[1] == _SET and data[0] == _REQUEST:
             at = bulk_set(self, data)
@@ -334,6 +337,7 @@ class Session(Answers):
                 and extras_length + key_length <= body
                 and fast[opcode](self, data, at, stop, key_length, extras_length, datatype, vbid, opaque, cas)
             ):
+                ops[opcode] += 1
                 at = stop
                 if self.out_bytes > MAX_OUTPUT_BYTES:
                     break
@@ -365,7 +369,7 @@ class Session(Answers):
             at = stop
             if self.close_reason is not None or self._waiting is not None or self.out_bytes > MAX_OUTPUT_BYTES:
                 break
-            fast = self.fast
+            fast, ops = self.fast, self.ops
         self.needed = HEADER_BYTES
         return at
 
@@ -388,6 +392,7 @@ class Session(Answers):
         if frame.magic == Magic.SERVER_REQUEST:
             self.close("a request with the server's magic")
             return
+        self.ops[frame.opcode] += 1
         is_dcp = _DCP_FIRST <= frame.opcode <= _DCP_LAST
         if frame.magic in _RESPONSES:
             self._handle_response(frame, is_dcp)

@@ -17,8 +17,9 @@ from dcpstream.node.engine import Bucket
 from dcpstream.node.engine.engine import MAX_BUCKETS
 from dcpstream.node.http.access import allows
 from dcpstream.node.http.bucket_form import BucketForm, name_fault, read_form, settings_json
-from dcpstream.node.http.node_info import memory_bytes, nodes
+from dcpstream.node.http.node_info import nodes
 from dcpstream.node.http.page import USER, Route, Site, answer, done, faults, form_of, reached_host
+from dcpstream.node.process import memory_bytes
 
 BUCKETS = "/pools/default/buckets"
 BUCKET = BUCKETS + "/{bucket}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -13,26 +12,10 @@ from aiohttp import web
 from dcpstream.node.engine import IMPLEMENTATION_VERSION, Engine
 from dcpstream.node.engine.config import in_url
 from dcpstream.node.http.page import reached_host
+from dcpstream.node.process import memory_bytes, resident_bytes
 
 COMPATIBILITY = 7 * 65536 + 6
 """clusterCompatibility: the version of the server whose protocol this node follows, as one number."""
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-
-
-def resident_bytes() -> int:
-    """Memory that this process has at the moment; 0 where the system does not tell."""
-    try:
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
-def memory_bytes() -> tuple[int, int]:
-    """(total, free) memory of the machine; zeros where the system does not tell."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES, os.sysconf("SC_AVPHYS_PAGES") * _PAGE_BYTES
-    except (AttributeError, ValueError, OSError):
-        return 0, 0
 
 
 def nodes(engine: Engine, request: web.Request) -> list[dict[str, Any]]:

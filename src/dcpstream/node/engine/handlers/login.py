@@ -119,11 +119,13 @@ def _answer(session: Session, frame: Frame, step: ServerStep) -> None:
     elif step.outcome is Outcome.SUCCESS:
         user = session.engine.users.find(step.username or "")
         assert user is not None, "the login found them"
+        session.engine.counters.logins += 1
         session.logged_in(user)
         session.respond(frame, value=step.data)
     elif step.outcome is Outcome.MALFORMED:
         session.respond(frame, Status.EINVAL)
     else:
+        session.engine.counters.logins_refused += 1
         session.refuse_with_reference(frame, Status.AUTH_ERROR, "login refused: unknown user or wrong password")
 
 

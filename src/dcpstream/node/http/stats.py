@@ -1,0 +1,62 @@
+"""A bucket's figures in the shape of the server's statistics pages: one sample, of now."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from dcpstream.node.figures import bucket_figures
+from dcpstream.node.http.page import Route, Site, answer
+from dcpstream.wire import Opcode
+
+_GETS = (Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ, Opcode.GAT, Opcode.GATQ)
+_SETS = (Opcode.SET, Opcode.SETQ, Opcode.ADD, Opcode.ADDQ, Opcode.REPLACE, Opcode.REPLACEQ)
+
+
+class StatsPages:
+    """The pages of statistics.
+
+    Args:
+        site: the node.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    def routes(self) -> list[Route]:
+        """The pages."""
+        does = "items, memory, disk and counts of requests; one sample, where the server has a series"
+        return [Route("GET", "/pools/default/buckets/{bucket}/stats", self._get, "bucket.stats", does)]
+
+    async def _get(self, request: web.Request) -> web.Response:
+        bucket = self._site.bucket(request)
+        seen = bucket_figures(bucket)
+        now_ms = self._site.engine.unix_ns // 1_000_000
+        figures = {
+            "curr_items": seen.items,
+            "curr_items_tot": seen.items,
+            "curr_connections": seen.sessions,
+            "mem_used": seen.memory_bytes,
+            "ep_mem_high_wat": seen.quota_bytes,
+            "ep_queue_size": seen.items_unpersisted,
+            "ep_diskqueue_items": seen.items_unpersisted,
+            "couch_docs_actual_disk_size": seen.file_bytes,
+            "couch_total_disk_size": seen.file_bytes,
+            "ep_dcp_total_bytes": sum(each.bytes_sent for each in seen.dcp),
+            "ep_dcp_items_sent": sum(each.items_sent for each in seen.dcp),
+            "ep_dcp_items_remaining": sum(each.items_remaining for each in seen.dcp),
+            "cmd_get": sum(seen.ops.get(opcode, 0) for opcode in _GETS),
+            "cmd_set": sum(seen.ops.get(opcode, 0) for opcode in _SETS),
+            "cmd_total": sum(seen.ops.values()),
+        }
+        return answer(
+            {
+                "op": {
+                    "samples": {name: [value] for name, value in figures.items()} | {"timestamp": [now_ms]},
+                    "samplesCount": 1,
+                    "isPersistent": bucket.store.is_durable,
+                    "lastTStamp": now_ms,
+                    "interval": 1000,
+                },
+                "hot_keys": [],
+            }
+        )
