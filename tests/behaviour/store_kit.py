@@ -71,10 +71,16 @@ def read_all(
 
 @dataclass
 class ModelVbucket:
-    """Rows as (seqno, key, frame, is a document); persisted is how far they survive a crash."""
+    """Rows as (seqno, key, frame, is a document); persisted is how far they survive a crash.
+
+    Deletions that were purged stay in the rows, but are seen by nobody, nor is what they superseded. States before the
+    horizon are forgotten.
+    """
 
     rows: list[tuple[int, bytes, bytes, bool]] = field(default_factory=list)
     persisted: int = 0
+    purged: set[int] = field(default_factory=set)
+    horizon: int = 0
 
     @property
     def high(self) -> int:
@@ -83,7 +89,15 @@ class ModelVbucket:
 
     def view(self, end: int) -> dict[bytes, tuple[int, bytes, bool]]:
         """Of each key the newest row at or below `end`."""
-        return {key: (seqno, frame, is_doc) for seqno, key, frame, is_doc in self.rows if seqno <= end}
+        newest = {key: (seqno, frame, is_doc) for seqno, key, frame, is_doc in self.rows if seqno <= end}
+        return {key: row for key, row in newest.items() if row[0] not in self.purged}
+
+    def purge(self, end: int) -> int:
+        """Purge the deletions up to `end`, the last row excepted, and say how many."""
+        newest = self.view(self.high).values()
+        going = {seqno for seqno, _, is_doc in newest if not is_doc and seqno <= end and seqno < self.high}
+        self.purged |= going
+        return len(going)
 
     def read(self, after: int, end: int, snapshot_end: int) -> list[bytes]:
         """What a read of the range has to give."""
@@ -91,6 +105,10 @@ class ModelVbucket:
         return [frame for seqno, frame, _ in sorted(newest.values()) if after < seqno <= end]
 
     def rollback(self, seqno: int) -> None:
-        """Forget what is above."""
+        """Forget what is above; everything if that leads before the horizon."""
+        reached = max((row[0] for row in self.rows if row[0] <= seqno), default=0)
+        if reached < self.horizon:
+            reached = seqno = self.horizon = 0
+        self.purged = {row for row in self.purged if row <= seqno}
         self.rows = [row for row in self.rows if row[0] <= seqno]
         self.persisted = min(self.persisted, self.high)

@@ -15,11 +15,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dcpstream.model import SnapshotRange
 from dcpstream.store import (
     BucketStore,
+    CompactionOrder,
     DiskBucketStore,
     MemoryBucketStore,
+    View,
     blocks,
     bytelog,
+    choosing,
     entering,
+    memory,
+    rewriting,
     rows,
     selection,
     vbucket,
@@ -43,6 +48,8 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.directory = Path(tempfile.mkdtemp(prefix="dcpstream-store-"))
         self.models = [ModelVbucket() for _ in range(VBUCKETS)]
+        self.views: list[tuple[int, View]] = []
+        self.purge_seqnos = [0] * VBUCKETS
         self.store: BucketStore = self.make()
         fill(self.store)
 
@@ -72,6 +79,14 @@ class StoreMachine(RuleBasedStateMachine):
         seqno = model.high + 1 + skip
         frame = put(self.store.vbuckets[which], key, value, seqno=seqno, kind=kind)
         model.rows.append((seqno, key, frame, value is not None))
+
+    @rule(which=WHICH, writes=st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=8, max_size=30))
+    def churn(self, which: int, writes: list[tuple[int, bool]]) -> None:
+        model = self.models[which]
+        for name, is_doc in writes:
+            key, seqno = key_of(name), model.high + 1
+            frame = put(self.store.vbuckets[which], key, b"w" if is_doc else None, seqno=seqno)
+            model.rows.append((seqno, key, frame, is_doc))
 
     @rule(which=WHICH, names=st.lists(NAMES, min_size=1, max_size=30), value=VALUES)
     def append_many(self, which: int, names: list[int], value: bytes | None) -> None:
@@ -111,7 +126,7 @@ class StoreMachine(RuleBasedStateMachine):
         model = self.models[which]
         end = data.draw(st.integers(0, model.high + 1), "end")
         after = data.draw(st.integers(0, end), "after")
-        snapshot_end = data.draw(st.integers(end, model.high + 2), "snapshot end")
+        snapshot_end = data.draw(st.integers(max(end, model.horizon), model.high + 2), "snapshot end")
         max_bytes = data.draw(st.sampled_from([1, 100, 300, 1 << 20]), "max bytes")
         vbucket = self.store.vbuckets[which]
         found = read_all(vbucket, after, end, snapshot_end=snapshot_end, max_bytes=max_bytes)
@@ -123,23 +138,74 @@ class StoreMachine(RuleBasedStateMachine):
         seqno = data.draw(st.integers(0, model.high), "seqno")
         model.rollback(seqno)
         assert self.store.vbuckets[which].rollback(seqno) == model.high
+        self.views = [view for view in self.views if view[0] != which or view[1].seqno <= model.high]
+
+    @rule(which=WHICH, data=st.data())
+    def hold(self, which: int, data: Any) -> None:
+        if len(self.views) < 4:
+            model = self.models[which]
+            seqno = data.draw(st.integers(model.horizon, model.high), "seqno")
+            if seqno:
+                self.views.append((which, self.store.vbuckets[which].hold(seqno)))
+
+    @precondition(lambda self: self.views)
+    @rule(data=st.data())
+    def let_go(self, data: Any) -> None:
+        self.views.pop(data.draw(st.integers(0, len(self.views) - 1), "view"))
+
+    @rule(
+        which=WHICH,
+        before_seqno=st.sampled_from([2, 20, 50, 1000]),
+        before_time=st.sampled_from([0, 77, 78, 78, 78]),
+        is_full=st.booleans(),
+    )
+    def compact(self, which: int, before_seqno: int, before_time: int, is_full: bool) -> None:
+        purged = 0
+        if before_time == 78:
+            model = self.models[which]
+            purged = model.purge(min(before_seqno, model.persisted if self.is_disk else model.high))
+            if purged:
+                self.purge_seqnos[which] = max(self.purge_seqnos[which], *model.purged)
+        vbids = frozenset([which])
+        order = CompactionOrder(before_time=before_time, before_seqno=before_seqno, vbids=vbids, is_full=is_full)
+        report = self.store.compact(order)
+        assert report.rows_purged == purged
+        for vbid, model in enumerate(self.models):
+            vbucket = self.store.vbuckets[vbid]
+            assert model.horizon <= vbucket.horizon_seqno <= model.high
+            model.horizon = vbucket.horizon_seqno
 
     @rule(which=WHICH)
     def create_anew(self, which: int) -> None:
         old = self.store.vbuckets[which]
         self.store.create_vbucket(which, old.state, LOG)
         self.models[which] = ModelVbucket()
+        self.purge_seqnos[which] = 0
+        self.views = [view for view in self.views if view[0] != which]
 
     @precondition(lambda self: self.is_disk)
     @rule(clean=st.booleans())
     def reopen(self, clean: bool) -> None:
         self.store.close(clean)
+        self.views.clear()
         self.store = self.make()
         assert self.store.was_clean is clean
         for model in self.models:
             if not clean:
                 model.rollback(model.persisted)
             model.persisted = model.high
+        for vbid, model in enumerate(self.models):
+            model.purge(self.purge_seqnos[vbid])
+            vbucket = self.store.vbuckets[vbid]
+            assert vbucket.horizon_seqno <= model.horizon
+            model.horizon = vbucket.horizon_seqno
+
+    @invariant()
+    def views_stay(self) -> None:
+        for which, view in self.views:
+            model = self.models[which]
+            found = read_all(self.store.vbuckets[which], 0, view.seqno)
+            assert found == model.read(0, view.seqno, view.seqno)
 
     @invariant()
     def agrees(self) -> None:
@@ -158,10 +224,15 @@ class StoreMachine(RuleBasedStateMachine):
                 assert (item.key, item.seqno, item.is_deleted) == (key, seqno, not is_doc)
                 assert frame.endswith(item.key + item.value)
                 assert (key in vbucket) is is_doc
+            for key in {row[1] for row in model.rows} - newest.keys():
+                assert vbucket.get(key) is None
             assert vbucket.get(b"\0nobody") is None
+            assert vbucket.purge_seqno == self.purge_seqnos[vbid]
+            assert read_all(vbucket, 0, model.high) == model.read(0, model.high, model.high)
             for collection_id, prefix in ((0, b"\0"), (8, b"\x08"), (128, b"\x80\x01")):
-                highest = max((seqno for seqno, key, _, _ in model.rows if key.startswith(prefix)), default=0)
-                assert vbucket.high_seqno_of([collection_id]) == highest
+                least = max((seqno for key, (seqno, _, _) in newest.items() if key.startswith(prefix)), default=0)
+                most = max((seqno for seqno, key, _, _ in model.rows if key.startswith(prefix)), default=0)
+                assert least <= vbucket.high_seqno_of([collection_id]) <= most
             pending += sum(len(frame) for seqno, _, frame, _ in model.rows if seqno > persisted)
         assert self.store.pending_bytes == pending
 
@@ -176,12 +247,17 @@ class DiskMachine(StoreMachine):
 def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With numpy, and as on a machine without it; steps are made small so that every branch is met."""
     if request.param == "plain":
-        for module in (rows, entering, selection, vbucket):
+        for module in (rows, entering, selection, vbucket, choosing, rewriting):
             monkeypatch.setattr(module, "np", None)
     monkeypatch.setattr(selection, "SELECT_ROWS", 5)
     monkeypatch.setattr(entering, "MIN_KEYS_OF_A_LENGTH", 1)
     monkeypatch.setattr(bytelog, "CHUNK_BYTES", 400)
     monkeypatch.setattr(blocks, "MAX_BLOCK_BYTES", 300)
+    monkeypatch.setattr(choosing, "SLICE_ROWS", 7)
+    monkeypatch.setattr(rewriting, "READ_SPAN_BYTES", 300)
+    monkeypatch.setattr(memory, "REWRITE_BYTES", 900)
+    monkeypatch.setattr(vbucket, "MIN_ROLLBACK_BYTES", 200)
+    monkeypatch.setattr(vbucket, "PURGE_ROWS", 3)
     return str(request.param)
 
 

@@ -5,20 +5,24 @@ in wire format, so that sending history is copying it.
 """
 
 from dcpstream.store.base import MAX_PENDING_BYTES, MAX_VBUCKETS, BucketStore
+from dcpstream.store.compaction import CompactionOrder, CompactionReport
 from dcpstream.store.disk import DiskBucketStore
 from dcpstream.store.items import ItemMeta, StoredItem, index_key
 from dcpstream.store.memory import MemoryBucketStore
-from dcpstream.store.vbucket import READ_BYTES, VBucketLog
+from dcpstream.store.vbucket import READ_BYTES, VBucketLog, View
 
 __all__ = [
     "MAX_PENDING_BYTES",
     "MAX_VBUCKETS",
     "READ_BYTES",
     "BucketStore",
+    "CompactionOrder",
+    "CompactionReport",
     "DiskBucketStore",
     "ItemMeta",
     "MemoryBucketStore",
     "StoredItem",
     "VBucketLog",
+    "View",
     "index_key",
 ]

@@ -12,6 +12,7 @@ from typing import Self
 from dcpstream.errors import ConfigError
 from dcpstream.model import BucketSettings, FailoverLog, Manifest, Persist, VbucketState
 from dcpstream.store.bytelog import Buffer, Piece
+from dcpstream.store.compaction import CompactionOrder, CompactionReport
 from dcpstream.store.segments import Segment
 from dcpstream.store.vbucket import VBucketLog
 
@@ -23,6 +24,13 @@ MAX_PENDING_BYTES = 256 * 1024 * 1024
 
 Some seconds of writing at full speed; a flusher that is further behind than that has a slow or a full disk.
 """
+
+
+MIN_GARBAGE_BYTES = 8 * 1024 * 1024
+"""Less than this is not worth a compaction."""
+
+MIN_SHARE_NEW = 0.05
+"""Share of the whole that must have been superseded since the last compaction before there is another one."""
 
 
 class BucketStore(ABC):
@@ -57,6 +65,8 @@ class BucketStore(ABC):
         self.files: dict[int, Segment] = {}
         self._manifest = Manifest.DEFAULT
         self._settings = settings or BucketSettings()
+        self._compaction_lock = Lock()
+        self._garbage_left = 0
 
     @property
     def has_room(self) -> bool:
@@ -158,6 +168,68 @@ class BucketStore(ABC):
         Raises: StoreError: disk full or failing; nothing of it counts as persisted, all stays readable, and a later
             commit tries again.
         """
+
+    # ----------------------------------------------------------------------------------------------------- compaction
+
+    @property
+    @abstractmethod
+    def bytes_used(self) -> int:
+        """What files or buffers take, superseded versions included."""
+
+    @property
+    def live_bytes(self) -> int:
+        """Frames of the newest versions."""
+        return sum(vbucket.rows.end - vbucket.rows.stale_bytes for vbucket in list(self.vbuckets.values()))
+
+    @property
+    def fragmentation(self) -> float:
+        """Share of files or buffers that a compaction could give back, 0 to 1."""
+        used = self.bytes_used
+        return max(used - self._bytes_needed, 0) / used if used else 0.0
+
+    @property
+    def _bytes_needed(self) -> int:
+        """About what files or buffers would take if all of them were compacted."""
+        vbuckets = list(self.vbuckets.values())
+        kept = sum(min(vbucket.rows.stale_bytes, vbucket.rollback_bytes) for vbucket in vbuckets)
+        return self.live_bytes + kept
+
+    @property
+    def compaction_due(self) -> bool:
+        """Whether so much was superseded (`BucketSettings.compact_at`) that `compact` should be called. Cheap."""
+        used = self.bytes_used
+        garbage = used - self._bytes_needed
+        if self._settings.compact_at >= 1 or garbage <= max(MIN_GARBAGE_BYTES, self._settings.compact_at * used):
+            return False
+        # What the last compaction could not give back, it cannot now: only what came since is a reason.
+        return garbage > self._garbage_left + MIN_SHARE_NEW * used
+
+    def compact(self, order: CompactionOrder) -> CompactionReport:
+        """Purge old deletions, and give back what superseded versions take. Meant for a worker thread.
+
+        Appends, reads, commits and rollbacks go on meanwhile; no other compaction, which waits.
+
+        Raises:
+            StoreError, CorruptLog: files cannot be read or written. What is there is as before or compacted in part.
+        """
+        with self._compaction_lock:
+            report = CompactionReport()
+            for vbid, vbucket in list(self.vbuckets.items()):
+                if order.is_stopped():
+                    report.was_stopped = True
+                    break
+                if order.before_time > 0 and (order.vbids is None or vbid in order.vbids):
+                    limit = min(order.before_seqno, order.purge_limits.get(vbid, order.before_seqno))
+                    report.rows_purged += vbucket.purge(limit, order.before_time)
+            used = self.bytes_used
+            self._rewrite(order, report)
+            report.bytes_freed = max(used - self.bytes_used, report.bytes_freed)
+            self._garbage_left = 0 if report.was_stopped else max(self.bytes_used - self._bytes_needed, 0)
+            return report
+
+    @abstractmethod
+    def _rewrite(self, order: CompactionOrder, report: CompactionReport) -> None:
+        """Give back what superseded versions take."""
 
     @abstractmethod
     def close(self, clean: bool = True) -> None:

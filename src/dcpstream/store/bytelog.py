@@ -118,6 +118,15 @@ class ByteLog:
         """The first position that is in memory; what lies below is in files."""
         return self.sealed[0][0] if self.sealed else self.tail_start
 
+    def sealed_end(self, start: int, size: int) -> int:
+        """Where the last of the sealed buffers from `start` on ends that take up to `size` bytes, but at least one."""
+        end = start
+        for begin, buffer in self.sealed[bisect_left(self.sealed, start, key=_start_of) :]:
+            if end > start and begin + len(buffer) - start > size:
+                break
+            end = begin + len(buffer)
+        return end
+
     def add_pages(self, pages: Iterable[tuple[int, int, int, int]]) -> None:
         """The bytes from the first held position on are now in files: position, address, size, checksum of each page.
 
@@ -244,6 +253,18 @@ class ByteLog:
             start = end
             index += 1
         return start
+
+    def replace(self, begin: int, end: int, size: int, buffers: Sequence[tuple[int, bytearray | memoryview]]) -> None:
+        """The bytes of [begin, end) are now `size` bytes; what follows moves up. Bounds are those of whole parts.
+
+        Args:
+            buffers: sealed buffers that hold them, by position from `begin` on.
+        """
+        delta = end - begin - size
+        first, stop = (bisect_left(self.sealed, position, key=_start_of) for position in (begin, end))
+        new: list[tuple[int, bytearray | memoryview]] = [(begin + place, buffer) for place, buffer in buffers]
+        self.sealed[first:] = new + [(start - delta, buffer) for start, buffer in self.sealed[stop:]]
+        self.tail_start -= delta
 
     def truncate(self, position: int) -> None:
         """Forget everything from `position` on."""

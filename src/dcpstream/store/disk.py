@@ -28,6 +28,7 @@ from dcpstream.store.base import BucketStore
 from dcpstream.store.blocks import Buffer, Page, checksum_of, encode_block_head, encode_rollback, split_rows
 from dcpstream.store.bytelog import Piece
 from dcpstream.store.cache import CacheStats
+from dcpstream.store.compaction import CompactionOrder, CompactionReport
 from dcpstream.store.metadata import FORMAT, Metadata, VbucketMetadata
 from dcpstream.store.recovery import Recovery
 from dcpstream.store.rows import KIND_SHIFT, POSITION_MASK
@@ -303,6 +304,14 @@ class DiskBucketStore(BucketStore):
     def file_bytes(self) -> int:
         """The size of all segments."""
         return sum(segment.size for segment in self._segments.all()) if self._segments is not None else 0
+
+    @property
+    def bytes_used(self) -> int:
+        """See `BucketStore.bytes_used`."""
+        return self.file_bytes
+
+    def _rewrite(self, order: CompactionOrder, report: CompactionReport) -> None:
+        """Files are not rewritten yet."""
 
     @property
     def cache_stats(self) -> CacheStats:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from dcpstream.store.base import BucketStore
-from dcpstream.store.bytelog import Buffer, Piece
+from dcpstream.store.bytelog import CHUNK_BYTES, Buffer, Piece
+from dcpstream.store.choosing import RolledBackError, choose
+from dcpstream.store.compaction import CompactionOrder, CompactionReport
+from dcpstream.store.rewriting import Rewrite, kept_frames
+from dcpstream.store.rows import LIVE
 from dcpstream.store.vbucket import VBucketLog
+
+REWRITE_BYTES = 32 * 1024 * 1024
+"""Frames that are rewritten at a time: bounds what a compaction takes in memory beside what there is."""
+
+WORTH = 8
+"""Buffers are rewritten if at least an 8th of them is given back."""
 
 
 class MemoryBucketStore(BucketStore):
     """Histories in memory: what is appended counts as persisted at once (as in the server's ephemeral buckets).
 
-    Frames lie in buffers of about 1 MiB each. They grow with every write, also with overwrites of the same key.
+    Frames lie in buffers of about 1 MiB each; a compaction gives back those of rows that were superseded.
 
     Args:
         vbucket_count: how many vbuckets the bucket has; none exists until `create_vbucket`.
@@ -44,3 +56,54 @@ class MemoryBucketStore(BucketStore):
 
     def _drop(self, vbid: int) -> None:
         self.vbuckets.pop(vbid, None)
+
+    # --------------------------------------------------------------------------------------------------- compaction
+
+    @property
+    def bytes_used(self) -> int:
+        """See `BucketStore.bytes_used`."""
+        return sum(vbucket.rows.end for vbucket in list(self.vbuckets.values()))
+
+    def _rewrite(self, order: CompactionOrder, report: CompactionReport) -> None:
+        for vbucket in list(self.vbuckets.values()):
+            if order.is_stopped():
+                report.was_stopped = True
+                return
+            if vbucket.rows.stale_bytes:
+                try:
+                    self._rewrite_vbucket(vbucket, order, report)
+                except RolledBackError:
+                    continue  # the next time
+
+    def _rewrite_vbucket(self, vbucket: VBucketLog, order: CompactionOrder, report: CompactionReport) -> None:
+        lock, log, rows = self.lock, vbucket.log, vbucket.rows
+        rules = vbucket.rules()
+        with lock:
+            log.seal()
+            rows.intact_rows = LIVE
+            truncations = rows.truncations
+        begin = 0
+        while not order.is_stopped():
+            with lock:
+                end = log.sealed_end(begin, REWRITE_BYTES)
+                first, stop = rows.row_at(begin), rows.row_at(end)
+                if end == begin or rows.truncations != truncations:
+                    return
+            choice = choose(rows, lock, first, stop, rules)
+            dropped = choice.bytes_dropped
+            if not dropped or (dropped * WORTH < end - begin and not order.is_full):
+                begin = end
+                continue
+            buffers: list[tuple[int, bytearray]] = []
+            place = 0
+            for _, _, pieces in kept_frames(vbucket, choice, lock):
+                frames = b"".join(pieces)
+                if not buffers or len(buffers[-1][1]) + len(frames) > CHUNK_BYTES:
+                    buffers.append((place, bytearray()))
+                buffers[-1][1].extend(frames)
+                place += len(frames)
+            Rewrite(vbucket, choice, lock).run(nullcontext(), buffers=buffers)
+            report.rows_dropped += stop - first - len(choice.kept)
+            report.bytes_copied += place
+            report.bytes_freed += dropped
+            begin = end - dropped

@@ -62,6 +62,9 @@ PREPARE = int(BlockKind.PREPARE)
 NOT_A_DOCUMENT = DELETED | SYSTEM | PREPARE
 
 
+Columns = tuple["array[int]", "array[int]", "array[int]", "array[int]", "array[int]"]
+
+
 class RowTable:
     """Rows and keys of one vbucket.
 
@@ -73,13 +76,14 @@ class RowTable:
         collection_high: collection id → the highest seqno in it.
         stale_bytes: frames of the rows that were superseded.
         journal: while somebody copies the columns: the seqnos of rows that were superseded since; else None.
-        generation: rises when rows go or come back, which no journal tells: a copy of the columns is void then.
+        intact_rows: rows that no truncation has touched since somebody who rewrites them set it to `LIVE`.
+        truncations: how many there were.
     """
 
     __slots__ = (
         "collection_high",
         "end",
-        "generation",
+        "intact_rows",
         "item_count",
         "journal",
         "keys",
@@ -89,6 +93,7 @@ class RowTable:
         "stale_bytes",
         "successors",
         "times",
+        "truncations",
     )
 
     def __init__(self) -> None:
@@ -103,12 +108,22 @@ class RowTable:
         self.collection_high: dict[int, int] = {}
         self.stale_bytes = 0
         self.journal: list[int] | None = None
-        self.generation = 0
+        self.intact_rows = LIVE
+        self.truncations = 0
 
     @property
     def memory_bytes(self) -> int:
         """About what the table takes in memory."""
         return len(self.seqnos) * ROW_BYTES + len(self.keys) * KEY_BYTES
+
+    @property
+    def columns(self) -> Columns:
+        """Seqnos, positions, successors, times, revisions."""
+        return self.seqnos, self.positions, self.successors, self.times, self.revisions
+
+    @columns.setter
+    def columns(self, columns: Columns) -> None:
+        self.seqnos, self.positions, self.successors, self.times, self.revisions = columns
 
     def append(
         self,
@@ -256,6 +271,10 @@ class RowTable:
         """Position of a row's frame; of the row after the last one, the end."""
         return self.positions[row] & POSITION_MASK if row < len(self.positions) else self.end
 
+    def row_at(self, position: int) -> int:
+        """The row whose frame begins at this position, or the first one behind it."""
+        return bisect_left(self.positions, position, key=_position_of)
+
     def row_after(self, seqno: int) -> int:
         """The first row whose seqno is above `seqno`."""
         return bisect_right(self.seqnos, seqno)
@@ -299,7 +318,8 @@ class RowTable:
         Cost: one pass over the keys, one over the rows that go. Only of documents of an ended collection and of
         purged deletions, whose keys the index does not have, the frame is read, by `key_of`.
         """
-        self.generation += 1
+        self.intact_rows = min(self.intact_rows, row)
+        self.truncations += 1
         if row >= len(self.seqnos):
             return
         from_seqno, successors = self.seqnos[row], self.successors
@@ -319,7 +339,7 @@ class RowTable:
             del self.keys[key]
         high = self.seqnos[row - 1] if row else 0
         self.end = self.start_of(row)
-        for column in (self.seqnos, self.positions, self.successors, self.times, self.revisions):
+        for column in self.columns:
             del column[row:]
         self.recount()
         self._recount_collections(high)
@@ -385,6 +405,10 @@ class RowTable:
         column = np.frombuffer(self.successors, dtype=np.uint64)[:row]
         found: list[int] = np.flatnonzero((column >= seqno) & (column < LIVE)).tolist()
         return found
+
+
+def _position_of(tagged: int) -> int:
+    return tagged & POSITION_MASK
 
 
 def collection_of(key: bytes) -> int:

@@ -20,10 +20,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from threading import Lock
 from typing import NamedTuple, Protocol
+from weakref import WeakSet
 
 from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
 from dcpstream.store.blocks import NO_SNAPSHOT, Mark, Page
 from dcpstream.store.bytelog import Buffer, ByteLog, PageFile, Piece
+from dcpstream.store.choosing import Rules
 from dcpstream.store.items import (
     HEADER_BYTES,
     META_BYTES,
@@ -41,6 +43,7 @@ from dcpstream.store.items import (
 from dcpstream.store.rows import (
     DELETED,
     KIND_SHIFT,
+    LIVE,
     NOT_A_DOCUMENT,
     PREPARE,
     SYSTEM,
@@ -57,6 +60,15 @@ READ_BYTES = 1024 * 1024
 
 MAX_SNAPSHOTS = 4096
 """Received snapshots that are remembered, so that a rollback lands where one ended; one to before them begins anew."""
+
+ROLLBACK_PART, MIN_ROLLBACK_BYTES = 16, 8 * 1024
+ROLLBACK_ROWS = 10_000
+"""How far back a rollback reaches after a compaction: over so many rows, whose frames take at most a 16th of what
+lives (or the minimum, if that is more). It is what disk use grows by for it; a copy that has to go back further begins
+anew, as a server's does."""
+
+ROLLBACK_SNAPSHOT = 4
+"""A received snapshot that the horizon falls into is kept whole if it is at most so many times that size."""
 
 MIN_RUNS_AT_ONCE = 4
 MAX_WASTE = 4
@@ -89,6 +101,15 @@ class Brief(NamedTuple):
     kinds: int
     revision: int
     time: int
+
+
+class View:
+    """A state of the past that somebody reads; kept as long as this object lives."""
+
+    __slots__ = ("__weakref__", "seqno")
+
+    def __init__(self, seqno: int) -> None:
+        self.seqno = seqno
 
 
 class Owner(Protocol):
@@ -126,6 +147,8 @@ class VBucketLog:
         high_seqno: the last seqno, 0 if empty.
         rows, log: the index and the bytes.
         max_deleted_rev: the highest revision that a tombstone ever had here, as far as it is known.
+        horizon_seqno: states before this seqno are not kept, but for views that somebody holds.
+        kept_from_seqno: every version from this seqno on is kept, for histories of changes.
     """
 
     __slots__ = (
@@ -137,9 +160,12 @@ class VBucketLog:
         "_persisted_snapshot",
         "_purge_seqno",
         "_state",
+        "_views",
         "flushed_rows",
         "high_seqno",
+        "horizon_seqno",
         "incarnation",
+        "kept_from_seqno",
         "log",
         "max_deleted_rev",
         "rows",
@@ -155,6 +181,7 @@ class VBucketLog:
         *,
         purge_seqno: int = 0,
         max_deleted_rev: int = 0,
+        horizon_seqno: int = 0,
         incarnation: int = 0,
     ) -> None:
         self._owner = owner
@@ -165,6 +192,9 @@ class VBucketLog:
         self._failover_log = failover_log
         self._purge_seqno = purge_seqno
         self.max_deleted_rev = max_deleted_rev
+        self.horizon_seqno = horizon_seqno
+        self.kept_from_seqno = LIVE
+        self._views: WeakSet[View] = WeakSet()
         self.rows = RowTable()
         self.log = ByteLog(owner.files)
         self.high_seqno = 0
@@ -390,7 +420,8 @@ class VBucketLog:
     def rollback(self, seqno: int) -> int:
         """Forget everything above `seqno`, durably; what those rows had superseded is the newest again.
 
-        Inside a snapshot that was received and is still remembered it goes on to the snapshot's start.
+        Inside a snapshot that was received and is still remembered it goes on to the snapshot's start. To below
+        `horizon_seqno` it goes to 0: what was there then is not known any more.
 
         Returns: the high seqno reached: that of the last row kept, 0 if there is none.
         Raises: StoreError: it could not be made durable; then nothing has changed.
@@ -400,8 +431,11 @@ class VBucketLog:
         if snapshot is not None and row and self.rows.seqnos[row - 1] < snapshot.end_seqno:
             row = self.rows.row_after(min(seqno, snapshot.start_seqno))
         reached = self.rows.seqnos[row - 1] if row else 0
+        if reached < self.horizon_seqno:
+            row = reached = 0
         if row < len(self.rows.seqnos):
             self._owner.roll_back(self, reached)
+            reached = self.high_seqno
         return reached
 
     def purge(self, before_seqno: int, before_time: int) -> int:
@@ -539,8 +573,12 @@ class VBucketLog:
     def truncate(self, seqno: int) -> None:
         """The part of a rollback in memory; for the owner."""
         with self._lock:
+            if seqno < self.horizon_seqno:
+                seqno = 0
             row = self.rows.row_after(seqno)
             self.rows.truncate(row, self._index_key_of)
+            if not row:
+                self.horizon_seqno = 0
             self.log.truncate(self.rows.end)
             self.high_seqno = seqno
             self.flushed_rows = min(self.flushed_rows, row)
@@ -626,6 +664,67 @@ class VBucketLog:
             part = parts[0]
             return bytes(part) if isinstance(part, bytearray) else part
         return b"".join(parts)
+
+    def hold(self, seqno: int) -> View:
+        """Keep the state as of a seqno, for reads with that `snapshot_end`, as long as the result lives.
+
+        Rows that it shows stay when the store is compacted, even if they were superseded long ago.
+        """
+        view = View(seqno)
+        with self._lock:
+            self._views.add(view)
+        return view
+
+    # -------------------------------------------------------------------------------------------- compaction (owner)
+
+    def rules(self) -> Rules:
+        """What a compaction has to keep beside the newest rows. Rollbacks to below go to 0 from now on."""
+        with self._lock:
+            self.horizon_seqno = max(self.horizon_seqno, self._next_horizon())
+            views = tuple(sorted({view.seqno for view in self._views}))
+            return Rules(self.horizon_seqno, views, self.kept_from_seqno)
+
+    @property
+    def rollback_bytes(self) -> int:
+        """Frames up to this size are kept for rollbacks although they were superseded."""
+        return max((self.rows.end - self.rows.stale_bytes) // ROLLBACK_PART, MIN_ROLLBACK_BYTES)
+
+    def _next_horizon(self) -> int:
+        """The oldest seqno down to which rollbacks shall reach."""
+        rows, reach = self.rows, self.rollback_bytes
+        row = max(rows.row_at(max(rows.end - reach, 0)), len(rows.seqnos) - ROLLBACK_ROWS, 0)
+        row = min(row, self.flushed_rows) if self._owner.is_durable else row
+        if not row:
+            return 0
+        seqno = rows.seqnos[row - 1]
+        snapshot = self._snapshot_at(row)
+        if snapshot is not None and snapshot.start_seqno < seqno < snapshot.end_seqno:
+            # A rollback into a received snapshot goes to its start.
+            start = rows.row_after(snapshot.start_seqno)
+            if rows.end - rows.start_of(start) <= ROLLBACK_SNAPSHOT * reach:
+                return snapshot.start_seqno
+        return seqno
+
+    def fetch(self, pieces: list[Piece]) -> bytes | memoryview:
+        """The bytes of some pieces of `log`."""
+        return self._bytes(pieces, by_key=False)
+
+    def rows_go(self, first: int, stop: int, kept: Sequence[int], count: int) -> None:
+        """Of the rows [first, stop) only the `count` first of `kept` stay: their numbers change. Under the lock."""
+
+        def moved(row: int) -> int:
+            if row <= first:
+                return row
+            return row - (stop - first - count) if row >= stop else first + bisect_left(kept, row, hi=count)
+
+        self.flushed_rows = moved(self.flushed_rows)
+        marks: list[tuple[int, SnapshotRange | None]] = []
+        for row, snapshot in self._marks:
+            at = moved(row)
+            if marks and marks[-1][0] == at:
+                marks.pop()
+            marks.append((at, snapshot))
+        self._marks = marks
 
     # --------------------------------------------------------------------------------- hand-over to a commit (owner)
 
