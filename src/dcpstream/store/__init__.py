@@ -7,7 +7,7 @@ in wire format, so that sending history is copying it.
 from dcpstream.store.base import MAX_PENDING_BYTES, MAX_VBUCKETS, BucketStore
 from dcpstream.store.compaction import CompactionOrder, CompactionReport
 from dcpstream.store.disk import DiskBucketStore
-from dcpstream.store.items import ItemMeta, StoredItem, index_key
+from dcpstream.store.items import ItemMeta, StoredItem, index_key, read_item
 from dcpstream.store.memory import MemoryBucketStore
 from dcpstream.store.vbucket import READ_BYTES, VBucketLog, View
 
@@ -25,4 +25,5 @@ __all__ = [
     "VBucketLog",
     "View",
     "index_key",
+    "read_item",
 ]

@@ -40,6 +40,8 @@ _DROP_WITHOUT_XERROR = frozenset(
         Status.DURABILITY_INVALID_LEVEL,
         Status.DURABILITY_IMPOSSIBLE,
         Status.SYNC_WRITE_AMBIGUOUS,
+        Status.RANGE_SCAN_CANCELLED,
+        Status.VBUUID_NOT_EQUAL,
     )
 )
 _CHANGED_WITHOUT_XERROR: Mapping[int, int] = MappingProxyType(

@@ -15,6 +15,7 @@ from dcpstream.model import BucketSettings, Collection, Manifest, Persist, Vbuck
 from dcpstream.node.engine import collections
 from dcpstream.node.engine.counters import new_ops
 from dcpstream.node.engine.durability import Durability
+from dcpstream.node.engine.range_scans import RangeScans
 from dcpstream.node.engine.vbucket import VBucket, new_failover_log
 from dcpstream.runtime import Random
 from dcpstream.wire import Status
@@ -71,6 +72,7 @@ class Bucket:
         waiting_for_role: sessions that wait for a pending vbucket.
         collections: those of the manifest, by id.
         takes_traffic: False between DISABLE_TRAFFIC and ENABLE_TRAFFIC: requests for documents are TMPFAIL.
+        range_scans: the scans that are open.
         allows_out_of_order: whether streams may get snapshots without order that asked for them.
         ops: requests of its sessions, by opcode.
         config_rev: revision of the cluster configuration when something of this bucket changed last.
@@ -99,6 +101,7 @@ class Bucket:
         self.collections: dict[int, Collection] = {}
         self.allows_out_of_order = True
         self.takes_traffic = True
+        self.range_scans = RangeScans()
         self.config_rev = 0
         self.ops = new_ops()
 
@@ -284,6 +287,7 @@ class Bucket:
             if session.dcp is not None:
                 session.dcp.vbucket_state_changed(vbid, now)
                 session.engine.ready.add(session)
+        self.range_scans.drop_vbucket(vbid)
         if self.waiting_for_role:
             self._resume_for_role(vbid)
 
@@ -314,12 +318,14 @@ class Bucket:
         """When something is to be given up, monotonic seconds: a durable write, waiting for the disk."""
         times = [item.next_timeout() for item in self._durabilities()]
         times += [waiter.deadline for waiter in self.waiters]
+        times.append(self.range_scans.next_timeout())
         return min((at for at in times if at is not None), default=None)
 
     def handle_timeout(self, now: float) -> None:
         """Give up what has waited for too long."""
         for item in self._durabilities():
             item.handle_timeout(now)
+        self.range_scans.handle_timeout(now)
         over = [waiter for waiter in self.waiters if waiter.deadline <= now]
         if over:
             self.waiters = [waiter for waiter in self.waiters if waiter.deadline > now]

@@ -35,6 +35,7 @@ BUCKET_CAPABILITIES = (
     "nodesExt",
     "xattr",
     "preserveExpiry",
+    "rangeScan",
     "couchapi",
 )
 """What clients may use on a bucket; `couchapi` only keeps JVM clients from taking the bucket for an ephemeral one, and

@@ -8,6 +8,7 @@ from dcpstream.node.engine.handlers import (
     login,
     metadata,
     parameters,
+    range_scans,
     reads,
     stats,
     subdoc,
@@ -18,7 +19,20 @@ from dcpstream.node.engine.handlers import (
 COMMANDS = CommandTable()
 """Every command but those of DCP."""
 
-for _module in (login, buckets, reads, writes, listing, metadata, subdoc, parameters, vbuckets, collections, stats):
+for _module in (
+    login,
+    buckets,
+    reads,
+    writes,
+    listing,
+    range_scans,
+    metadata,
+    subdoc,
+    parameters,
+    vbuckets,
+    collections,
+    stats,
+):
     _module.register(COMMANDS)
 
 __all__ = ["COMMANDS"]

@@ -54,6 +54,8 @@ SUPPORTED = frozenset(
         Feature.SUBDOC_REPLICA_READ_DELETED,
         Feature.CLUSTER_CONFIG_KNOWN_VERSION,
         Feature.DEDUPE_NOT_MY_VBUCKET,
+        Feature.RANGE_SCAN_XATTR,
+        Feature.RANDOM_KEY_XATTR,
     }
     | ({Feature.SNAPPY} if snappy_available else set())
 )

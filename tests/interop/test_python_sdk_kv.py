@@ -1,0 +1,33 @@
+"""The official Python SDK's key-value calls against a node: locks, range scans, replica reads, many at once."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dcpstream.node import Node
+
+CHILD = Path(__file__).with_name("sdk_kv_child.py")
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.skipif(importlib.util.find_spec("couchbase") is None, reason="the couchbase SDK is not installed"),
+]
+
+
+@pytest.mark.parametrize("vbuckets", [16, 1024])
+def test_key_value_calls_of_the_sdk(vbuckets: int, tmp_path: Path) -> None:
+    with Node(vbuckets=vbuckets, password="secret1", path=tmp_path / "node") as node:
+        done = subprocess.run(
+            [sys.executable, str(CHILD), node.connection_string, "secret1"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "OK"
