@@ -21,7 +21,6 @@ from couchbase.exceptions import (
     DocumentNotFoundException,
     DocumentNotLockedException,
     DocumentUnretrievableException,
-    DurabilityImpossibleException,
     InvalidArgumentException,
     ValueFormatException,
 )
@@ -128,9 +127,15 @@ def touching(collection: Any) -> None:
 
 
 def durable(collection: Any) -> None:
-    level = UpsertOptions(durability=ServerDurability(DurabilityLevel.MAJORITY))
-    expect(DurabilityImpossibleException, collection.upsert, "durable", {"n": 1}, level)
-    print("durability that cannot be")
+    for level in (
+        DurabilityLevel.MAJORITY,
+        DurabilityLevel.MAJORITY_AND_PERSIST_TO_ACTIVE,
+        DurabilityLevel.PERSIST_TO_MAJORITY,
+    ):
+        done = collection.upsert("durable", {"n": str(level)}, UpsertOptions(durability=ServerDurability(level)))
+        got = collection.get("durable")
+        assert (got.cas, got.content_as[dict]) == (done.cas, {"n": str(level)})
+    print("durability")
 
 
 def many(collection: Any) -> None:
