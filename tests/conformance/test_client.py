@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from dcpstream.client.handshake import DcpSettings
+from dcpstream.client.session import ConfigPushed
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
 from dcpstream.wire import (
     Frame,
@@ -166,7 +167,7 @@ def test_a_request_of_the_server_is_not_answered() -> None:
     extras = struct.pack(">qq", 1, 2)
     body = extras + b"default"
     header = struct.pack(">BBHBBHIIQ", Magic.SERVER_REQUEST, 0x01, 7, len(extras), 0, 0, len(body), 5, 0)
-    assert client.receive(header + body) == []
+    assert client.receive(header + body) == [ConfigPushed("default", (1, 2), b"")]
     assert client.sent() == []
 
 

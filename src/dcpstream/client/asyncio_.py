@@ -29,6 +29,7 @@ from dcpstream.client.srv import resolve_seeds
 from dcpstream.client.streaming import (
     MAX_BATCH_ROWS,
     End,
+    OnPurgeGap,
     OnRollback,
     Positions,
     Start,
@@ -259,6 +260,8 @@ class AsyncClient:
         on_rollback: OnRollback = "fail",
         members: tuple[int, int] = (0, 1),
         max_batch_rows: int = MAX_BATCH_ROWS,
+        read_stable: bool = False,
+        purge_gap: OnPurgeGap | None = None,
         idle_timeout_s: float | None = None,
     ) -> AsyncGenerator[AsyncBatch, None]:
         """The changes as Arrow batches; see `Client.stream`."""
@@ -273,6 +276,8 @@ class AsyncClient:
             members=members,
             max_batch_rows=max_batch_rows,
             arrow=True,
+            read_stable=read_stable,
+            purge_gap=purge_gap,
         )
         events = self._run(options, idle_timeout_s)
         try:
@@ -297,6 +302,8 @@ class AsyncClient:
         collections: Sequence[str] | None = None,
         on_rollback: OnRollback = "fail",
         members: tuple[int, int] = (0, 1),
+        read_stable: bool = False,
+        purge_gap: OnPurgeGap | None = None,
         idle_timeout_s: float | None = None,
     ) -> AsyncGenerator[Change, None]:
         """The changes one by one; see `Client.changes`."""
@@ -311,6 +318,8 @@ class AsyncClient:
             members=members,
             max_batch_rows=MAX_BATCH_ROWS,
             arrow=False,
+            read_stable=read_stable,
+            purge_gap=purge_gap,
         )
         events = self._run(options, idle_timeout_s)
         try:
@@ -363,6 +372,8 @@ class AsyncClient:
             idle_timeout_s=idle_timeout_s,
             patience_s=self._patience_s,
             now=self._clock.monotonic(),
+            purge_gap=options.on_purge_gap,
+            is_stable=options.read_stable,
         )
         hub = _Hub(reader, nodes, self._clock)
         try:

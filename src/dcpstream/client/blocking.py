@@ -6,6 +6,7 @@ ranges. It is not safe for use by several threads at once.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -20,15 +21,18 @@ from dcpstream.client.nodes import ConnectOptions, Nodes
 from dcpstream.client.options import access, check_buffer_bytes, dcp_settings
 from dcpstream.client.questions import Question, Questions, high_seqnos_of, logs_of, states_of
 from dcpstream.client.ranges import Accepted, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
-from dcpstream.client.reader import ACTIVE_STATE, RollbackPolicy, StreamReader
+from dcpstream.client.reader import ACTIVE_STATE, PurgeGap, RollbackPolicy, StreamReader, purged_message
 from dcpstream.client.resume import BranchState
 from dcpstream.client.srv import resolve_seeds
+from dcpstream.client.streaming import OnPurgeGap, check_purge_gap
 from dcpstream.client.tls import TlsOptions
 from dcpstream.client.topology import manifest_of
-from dcpstream.errors import ConfigError, ConnectTimeout
+from dcpstream.errors import ConfigError, ConnectTimeout, HistoryPurged
 from dcpstream.model import FailoverLog, Manifest, StreamOffset, VbucketMap
 from dcpstream.runtime import Clock, Random, SystemClock, SystemRandom
 from dcpstream.wire import Opcode
+
+logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 10.0
 """How long connecting to any node, with authentication and bucket, may take before ConnectTimeout."""
@@ -165,13 +169,43 @@ class Cluster:
         high_seqnos = self.high_seqnos()
         return states_of(before, high_seqnos, self.failover_logs(before))
 
-    def check_positions(self, positions: Mapping[int, StreamOffset]) -> dict[int, Accepted | RollbackTo]:
+    def check_positions(
+        self, positions: Mapping[int, StreamOffset], *, purge_gap: OnPurgeGap | None = None
+    ) -> dict[int, Accepted | RollbackTo]:
         """What the nodes say to positions, by streams of length zero, which send nothing.
 
         A vbucket that no reachable node has active is missing.
+
+        Args:
+            positions: vbucket → position.
+            purge_gap: "ignore" accepts a position after which deletions were purged, with a warning in the log; "fail"
+                raises HistoryPurged for one. Else such a position is refused like one of another branch.
         """
-        questions = [Question(Opcode.DCP_STREAM_REQ, vbid, position=position) for vbid, position in positions.items()]
-        self._ask(questions)
+        answers = self._check(positions, ignore_purged=False)
+        if purge_gap in {None, "reconcile"}:
+            return answers
+        # Refused to 0: an unknown branch, or purged deletions. Asked without regard to those, the answer tells which.
+        doubtful = {
+            vbid: positions[vbid]
+            for vbid, answer in answers.items()
+            if isinstance(answer, RollbackTo) and not answer.seqno and positions[vbid].seqno
+        }
+        for vbid, answer in self._check(doubtful, ignore_purged=True).items():
+            if isinstance(answer, Accepted):
+                message = purged_message(vbid, positions[vbid].seqno)
+                if purge_gap == "fail":
+                    raise HistoryPurged(message)
+                logger.warning("%s", message)
+                answers[vbid] = answer
+        return answers
+
+    def _check(self, positions: Mapping[int, StreamOffset], *, ignore_purged: bool) -> dict[int, Accepted | RollbackTo]:
+        questions = [
+            Question(Opcode.DCP_STREAM_REQ, vbid, position=position, ignore_purged=ignore_purged)
+            for vbid, position in positions.items()
+        ]
+        if questions:
+            self._ask(questions)
         return {
             question.vbid: question.result
             for question in questions
@@ -188,6 +222,8 @@ class Cluster:
         buffer_bytes: int = BUFFER_BYTES,
         max_batch_rows: int = MAX_BATCH_ROWS,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
+        read_stable: bool = False,
+        purge_gap: OnPurgeGap | None = None,
     ) -> Iterator[ReadBatch | RollbackEvent]:
         """Read ranges of several vbuckets and finish when each is done.
 
@@ -204,6 +240,8 @@ class Cluster:
             buffer_bytes: flow-control window of each connection; memory is bounded by it.
             max_batch_rows: rows of a RecordBatch at most.
             idle_timeout_s: give up after so long without any progress.
+            read_stable: yield only rows that the active node and all replicas have on disk.
+            purge_gap: what to do about purged deletions, as in `Client.stream`; None = "reconcile".
 
         Raises:
             RollbackRequired: rows of a vbucket were yielded, and then its history was rolled back. Plan anew.
@@ -214,7 +252,9 @@ class Cluster:
             raise ConfigError("max_batch_rows", max_batch_rows, "1 or more")
         converter = ArrowConverter(value_format, columns, max_batch_rows)
         names = self._collections if collections is None else tuple(collections)
-        return self._read(ranges, converter, dcp_settings(self._name, buffer_bytes, columns), names, idle_timeout_s)
+        gap = check_purge_gap(purge_gap, can_rewind=True)
+        settings = dcp_settings(self._name, buffer_bytes, columns)
+        return self._read(ranges, converter, settings, names, idle_timeout_s, gap, read_stable)
 
     def _read(
         self,
@@ -223,6 +263,8 @@ class Cluster:
         settings: DcpSettings,
         collections: tuple[str, ...] | None,
         idle_timeout_s: float,
+        purge_gap: PurgeGap,
+        read_stable: bool,
     ) -> Iterator[ReadBatch | RollbackEvent]:
         # Taken out while they are used, so that a second reader would make its own.
         if settings in self._data:
@@ -242,6 +284,8 @@ class Cluster:
             idle_timeout_s=idle_timeout_s,
             patience_s=idle_timeout_s,
             now=self._clock.monotonic(),
+            purge_gap=purge_gap,
+            is_stable=read_stable,
         )
         is_clean = False
         try:

@@ -20,6 +20,7 @@ from dcpstream.client.reader import StreamReader
 from dcpstream.client.streaming import (
     MAX_BATCH_ROWS,
     End,
+    OnPurgeGap,
     OnRollback,
     Positions,
     Start,
@@ -125,6 +126,8 @@ class Client:
         on_rollback: OnRollback = "fail",
         members: tuple[int, int] = (0, 1),
         max_batch_rows: int = MAX_BATCH_ROWS,
+        read_stable: bool = False,
+        purge_gap: OnPurgeGap | None = None,
         idle_timeout_s: float | None = None,
     ) -> Generator[Batch, None, None]:
         """The changes as Arrow batches.
@@ -145,11 +148,18 @@ class Client:
                 saved when a later batch is acknowledged.
             members: (i, n): read only the vbuckets of member i (from 0) of n.
             max_batch_rows: rows of a batch at most.
+            read_stable: hold changes back until the active node and all replicas have them on disk: what a failover
+                can lose is never seen. Costs their latency, and waits while a replica of the map is away.
+            purge_gap: what to do if deletions after the position were purged before they were read: "fail" raises
+                HistoryPurged, "ignore" reads on with a warning, "reconcile" begins the vbucket anew, as a rollback to
+                0. None: "fail" if `on_rollback` is "fail", else "reconcile".
             idle_timeout_s: raise after so long without any progress; None to wait for ever.
 
         Raises:
             ConfigError: an option is not allowed, or pyarrow is missing.
             RollbackRequired: history was rolled back, and `on_rollback` is "fail".
+            HistoryPurged: see `purge_gap`.
+            OffsetError: the bucket was deleted and created again.
             AuthenticationFailed, ConnectTimeout, StatusError: the cluster does not let us in.
         """
         options = StreamOptions(
@@ -163,6 +173,8 @@ class Client:
             members=members,
             max_batch_rows=max_batch_rows,
             arrow=True,
+            read_stable=read_stable,
+            purge_gap=purge_gap,
         )
         options.converter()  # complains now rather than at the first batch
         return self._batches(options, idle_timeout_s)
@@ -176,6 +188,8 @@ class Client:
         collections: Sequence[str] | None = None,
         on_rollback: OnRollback = "fail",
         members: tuple[int, int] = (0, 1),
+        read_stable: bool = False,
+        purge_gap: OnPurgeGap | None = None,
         idle_timeout_s: float | None = None,
     ) -> Generator[Change, None, None]:
         """The changes one by one; needs neither numpy nor pyarrow.
@@ -194,6 +208,8 @@ class Client:
             members=members,
             max_batch_rows=MAX_BATCH_ROWS,
             arrow=False,
+            read_stable=read_stable,
+            purge_gap=purge_gap,
         )
         return self._single(options, idle_timeout_s)
 
@@ -261,6 +277,8 @@ class Client:
             idle_timeout_s=idle_timeout_s,
             patience_s=self._patience_s,
             now=self._clock.monotonic(),
+            purge_gap=options.on_purge_gap,
+            is_stable=options.read_stable,
         )
         try:
             for event in drive(reader, nodes, hub, self._clock):

@@ -14,7 +14,7 @@ from dcpstream.client.session import DcpSession, Event
 from dcpstream.client.tls import ALERT, check_for_alert
 from dcpstream.errors import ConnectTimeout, RemoteProtocolError, WireError
 from dcpstream.model import NodeAddress
-from dcpstream.wire import MAX_FRAME_BYTES, Feature
+from dcpstream.wire import MAX_FRAME_BYTES, Feature, Magic
 from dcpstream.wire.frames import HEADER_BYTES, decode_frame, frame_length
 
 RECEIVE_BYTES = 4 * 1024 * 1024
@@ -29,6 +29,8 @@ GROWTH = 4
 
 MIN_FREE_BYTES = 64 * 1024
 """Free space below which the buffer is tidied before the next read."""
+
+_PUSHES = frozenset((Feature.CLUSTERMAP_NOTIFICATION, Feature.CLUSTERMAP_NOTIFICATION_BRIEF))
 
 
 class NodeConnection:
@@ -75,6 +77,11 @@ class NodeConnection:
     def is_ready(self) -> bool:
         """Whether the handshake is done and `session` can be used."""
         return self.session is not None
+
+    @property
+    def takes_pushes(self) -> bool:
+        """Whether the node tells by itself when the cluster map changes."""
+        return not _PUSHES.isdisjoint(self._handshake.granted)
 
     @property
     def has_received(self) -> bool:
@@ -166,6 +173,8 @@ class NodeConnection:
                     f"{self.address} does not speak this protocol; is it the data port? ({error})"
                 ) from error
             self._start = end
+            if frame.magic == Magic.SERVER_REQUEST:
+                continue  # a cluster map that changes just now; ours is still to come
             self._out.append(self._handshake.receive(frame))
             if self._handshake.is_done:
                 has_collections = Feature.COLLECTIONS in self._handshake.granted

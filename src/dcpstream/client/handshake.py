@@ -52,8 +52,12 @@ DCP_FEATURES = (
     Feature.SELECT_BUCKET,
     Feature.JSON,
     Feature.COLLECTIONS,
+    Feature.DUPLEX,
+    Feature.CLUSTERMAP_NOTIFICATION,
+    Feature.CLUSTERMAP_NOTIFICATION_BRIEF,
 )
-"""Asked for on a connection for DCP; SNAPPY comes on top if the caller wants compressed values."""
+"""Asked for on a connection for DCP, where maps are pushed if the node does that; SNAPPY comes on top if the caller
+wants compressed values."""
 
 NOOP_INTERVAL_S = 20
 """Seconds between NOOPs of the node: the least that all server versions allow."""

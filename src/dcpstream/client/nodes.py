@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from dcpstream.client.connection import NodeConnection
 from dcpstream.client.handshake import DcpSettings, Login
-from dcpstream.client.session import Answer, Event
+from dcpstream.client.session import Answer, ConfigPushed, Event
 from dcpstream.client.tls import TlsOptions
 from dcpstream.client.topology import parse_config
 from dcpstream.errors import (
@@ -27,6 +27,7 @@ from dcpstream.errors import (
     InvalidArguments,
     KeyNotFound,
     NotSupported,
+    OffsetError,
     RemoteProtocolError,
     TlsError,
     UnknownCommand,
@@ -44,6 +45,12 @@ MAX_PAUSE_S = 1.0
 STABLE_S = 5.0
 """A connection that lived so long ends a row of failures, even if nothing came over it."""
 
+NEXT_SEED_S = 0.5
+"""A seed that has not answered for so long is no reason to wait: the next one is tried beside it."""
+
+CONFIG_POLL_S = 2.5
+"""How often the map is asked for while no node pushes it; as the SDKs do."""
+
 MAX_SEEDS_TRIED = 64
 """Addresses that are tried in turn to find a map; more would only make the error unreadable."""
 
@@ -54,6 +61,7 @@ FINAL_ERRORS = (
     KeyNotFound,
     ConfigError,
     NotSupported,
+    OffsetError,
     UnknownCommand,
     InvalidArguments,
 )
@@ -110,6 +118,16 @@ def pause_s(failures: int, random: Random) -> float:
     return longest * (0.5 + random.getrandbits(16) / 0x20000)
 
 
+def _is_another_bucket(old: VbucketMap, new: VbucketMap) -> bool:
+    """Whether a map is of another bucket of the same name, in the same cluster."""
+    return (
+        bool(old.uuid and new.uuid)
+        and old.uuid != new.uuid
+        and bool(old.cluster_uuid)
+        and old.cluster_uuid == new.cluster_uuid
+    )
+
+
 class Nodes:
     """Connections by node.
 
@@ -129,6 +147,8 @@ class Nodes:
         self._config_requests: dict[NodeConnection, int] = {}
         self._ready_since: dict[NodeConnection, float] = {}
         self._next_seed = 0
+        self._next_seed_at = 0.0
+        self._next_poll_at = 0.0
 
     @property
     def connections(self) -> list[NodeConnection]:
@@ -163,17 +183,20 @@ class Nodes:
             return self.map
         connection = self.any_ready()
         if connection is not None:
-            if connection not in self._config_requests and connection.session is not None:
-                self._config_requests[connection] = connection.session.request(Opcode.GET_CLUSTER_CONFIG, now)
-        elif not self._connections:
-            known = list(self.map.nodes) if self.map is not None else []
-            candidates = [*self.options.seeds, *known][:MAX_SEEDS_TRIED]
-            for _ in range(len(candidates)):
-                address = candidates[self._next_seed % len(candidates)]
-                self._next_seed += 1
-                if self._connect(address, now):
-                    break
+            self._ask_for_map(connection, now)
+        elif not self._connections or now >= self._next_seed_at:
+            self._try_next_seed(now)
         return self.map
+
+    def _try_next_seed(self, now: float) -> None:
+        known = list(self.map.nodes) if self.map is not None else []
+        candidates = [*self.options.seeds, *known][:MAX_SEEDS_TRIED]
+        self._next_seed_at = now + NEXT_SEED_S
+        for _ in range(len(candidates)):
+            address = candidates[self._next_seed % len(candidates)]
+            self._next_seed += 1
+            if str(address) not in self._connections and self._connect(address, now):
+                break
 
     def received(self, connection: NodeConnection, now: float) -> None:
         """Bytes were read into a connection's buffer.
@@ -186,21 +209,55 @@ class Nodes:
             connection.process(now)
             if connection.is_ready and not was_ready:
                 self._ready_since[connection] = now
+                self._next_poll_at = max(self._next_poll_at, now + CONFIG_POLL_S)
+                had_map = self.map is not None
                 self.update_map(connection.config, connection.address)
+                if not had_map:
+                    self._forget_other_seeds()
         except DcpstreamError as error:
             self.lost(connection, error, now)
 
-    def events(self, connection: NodeConnection) -> Iterator[Event]:
-        """A connection's events, without the answers to our own questions for the map."""
+    def _forget_other_seeds(self) -> None:
+        """Give up attempts at seeds that were started beside the one that answered, unless the map names them."""
+        assert self.map is not None
+        named = {str(node) for node in self.map.nodes}
+        for name, connection in list(self._connections.items()):
+            if not connection.is_ready and name not in named:
+                self.drop(connection)
+
+    def events(self, connection: NodeConnection, now: float) -> Iterator[Event]:
+        """A connection's events, without what is about the map.
+
+        Raises:
+            OffsetError: the bucket was deleted and created again.
+        """
         for event in connection.events():
-            if isinstance(event, Answer) and self._config_requests.get(connection) == event.opaque:
+            if isinstance(event, ConfigPushed):
+                if event.bucket == self.options.login.bucket:
+                    self._pushed(connection, event, now)
+            elif isinstance(event, Answer) and self._config_requests.get(connection) == event.opaque:
                 del self._config_requests[connection]
                 self.update_map(event.frame.value, connection.address)
             else:
                 yield event
 
+    def _pushed(self, connection: NodeConnection, event: ConfigPushed, now: float) -> None:
+        if event.config:
+            self.update_map(event.config, connection.address)
+        elif self.map is None or event.version is None or event.version > self.map.version:
+            self._ask_for_map(connection, now)
+
+    def _ask_for_map(self, connection: NodeConnection, now: float) -> None:
+        if connection not in self._config_requests and connection.session is not None:
+            self._config_requests[connection] = connection.session.request(Opcode.GET_CLUSTER_CONFIG, now)
+
     def update_map(self, text: bytes, origin: NodeAddress) -> None:
-        """Take a map if it is newer than the one we have; unreadable ones are ignored if there is one."""
+        """Take a map if it is newer than the one we have; unreadable ones are ignored if there is one.
+
+        Raises:
+            OffsetError: the bucket was deleted and created again.
+            TlsError, ConfigError: the map has no addresses of the kind that is needed.
+        """
         if not text:
             return
         try:
@@ -211,7 +268,16 @@ class Nodes:
             if self.map is None:
                 raise
             return
-        if self.map is None or found.version > self.map.version or found.uuid != self.map.uuid:
+        known = self.map
+        if known is None or found.version > known.version:
+            if known is not None and _is_another_bucket(known, found):
+                raise OffsetError(
+                    f"bucket {known.bucket!r} was deleted and created again (its uuid was {known.uuid} and is "
+                    f"{found.uuid}): positions in it are void. Start anew."
+                )
+            self.map = found
+        elif found.cluster_uuid != known.cluster_uuid:
+            # A node that began anew counts its versions anew. Positions are then judged by the branches they are in.
             self.map = found
 
     def lost(self, connection: NodeConnection, error: BaseException, now: float) -> None:
@@ -246,7 +312,10 @@ class Nodes:
 
     def next_timeout(self) -> float:
         """When `handle_timeout` should be called at the latest; infinity if there is nothing to wait for."""
-        return min((connection.next_timeout() for connection in self._connections.values()), default=float("inf"))
+        due = min((connection.next_timeout() for connection in self._connections.values()), default=float("inf"))
+        if self.map is None:
+            return min(due, self._next_seed_at) if self._connections else due
+        return min(due, self._next_poll_at) if self._polled() is not None else due
 
     def retry_at(self, address: NodeAddress) -> float:
         """Before when `ready` will not try a node again that has failed; 0 if it may now."""
@@ -262,7 +331,16 @@ class Nodes:
             except DcpstreamError as error:
                 given_up.append(connection)
                 self.lost(connection, error, now)
+        polled = self._polled()
+        if polled is not None and now >= self._next_poll_at:
+            self._next_poll_at = now + CONFIG_POLL_S
+            self._ask_for_map(polled, now)
         return given_up
+
+    def _polled(self) -> NodeConnection | None:
+        """The connection on which the map is asked for from time to time, if no node pushes it."""
+        ready = [connection for connection in self._connections.values() if connection.is_ready]
+        return None if any(connection.takes_pushes for connection in ready) else next(iter(ready), None)
 
     def complaint(self, now: float, patience_s: float, needed: Container[str] | None = None) -> ConnectTimeout | None:
         """The error to raise if a node that is needed has failed for longer than the patience, else None."""

@@ -35,6 +35,7 @@ class Question:
         vbid: the vbucket it is about, which decides the node; None to ask `node`, or any node if that is None too.
         extras: of the request.
         answer: the answer, once it is there; an error status other than "try again" is an answer.
+        ignore_purged: of a position check: leave purged deletions out of account.
         result: of a position check.
     """
 
@@ -43,6 +44,7 @@ class Question:
     node: NodeAddress | None = None
     extras: bytes = b""
     position: StreamOffset | None = None
+    ignore_purged: bool = False
     answer: Frame | None = None
     result: Accepted | RollbackTo | None = None
     due: float = 0.0
@@ -89,7 +91,7 @@ class Questions:
         """Bytes were read into a connection's buffer."""
         try:
             self._nodes.received(connection, now)
-            for event in self._nodes.events(connection):
+            for event in self._nodes.events(connection, now):
                 if isinstance(event, Answer):
                     self._answered(connection, event.opaque, event.frame, now)
                 elif isinstance(event, StreamOpened):
@@ -114,7 +116,8 @@ class Questions:
 
     def next_timeout(self) -> float:
         """When `step` and `handle_timeout` should be called at the latest."""
-        return min((question.due for question in self._unsent if question.due), default=float("inf"))
+        due = min((question.due for question in self._unsent if question.due), default=float("inf"))
+        return min(due, self._nodes.next_timeout())
 
     def handle_timeout(self, now: float) -> None:
         """Check the clocks."""
@@ -148,7 +151,9 @@ class Questions:
         question.sent_on = connection
         if question.position is not None and question.vbid is not None:
             position = question.position
-            question.stream = session.open_stream(question.vbid, position, position.seqno, now)
+            question.stream = session.open_stream(
+                question.vbid, position, position.seqno, now, ignore_purged=question.ignore_purged
+            )
             question.opaque = question.stream.opaque
         else:
             question.opaque = session.request(question.opcode, now, vbid=question.vbid or 0, extras=question.extras)

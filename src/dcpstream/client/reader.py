@@ -11,14 +11,14 @@ out already, and on the policy.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from dcpstream.client.connection import NodeConnection
 from dcpstream.client.convert import Converter
-from dcpstream.client.labels import Branches, Labels, Names
+from dcpstream.client.labels import Labels
 from dcpstream.client.nodes import Nodes, pause_s
 from dcpstream.client.ranges import RollbackEvent, VbucketRange
 from dcpstream.client.resume import BranchState, reachable_end, spaced, step_back
@@ -32,10 +32,13 @@ from dcpstream.client.session import (
     StreamRefused,
     StreamStopped,
 )
+from dcpstream.client.stability import StableGate
 from dcpstream.client.topology import manifest_of
+from dcpstream.client.work import Received, State, Work
 from dcpstream.errors import (
     ConnectTimeout,
     DcpstreamError,
+    HistoryPurged,
     RemoteProtocolError,
     RollbackRequired,
     StreamEnded,
@@ -45,6 +48,12 @@ from dcpstream.runtime import Random
 from dcpstream.wire import Opcode, Status, StreamEndReason
 from dcpstream.wire.status import status_error
 from dcpstream.wire.values import decode_vbucket_seqnos
+
+logger = logging.getLogger(__name__)
+
+MOVED_GRACE_S = 5.0
+"""How long a stream may go on at a node that the map no longer names as the vbucket's. A node that lives ends the
+stream itself; one that is cut off would be noticed only by its silence."""
 
 ACTIVE_STATE = (1).to_bytes(4, "big")
 """Extras of GET_ALL_VB_SEQNOS: only vbuckets that are active there. A replica's high seqno says nothing."""
@@ -66,37 +75,15 @@ class RollbackPolicy(Enum):
     """As REWIND while no row of the vbucket was given out, else raise RollbackRequired: for planned reads."""
 
 
-class _State(Enum):
-    WAITING = "waiting"
-    OPENING = "opening"
-    OPEN = "open"
-    DONE = "done"
+class PurgeGap(Enum):
+    """What to do if deletions after a position have been purged: whoever reads on from it would not see them."""
 
-
-@dataclass(slots=True, eq=False)
-class _Vbucket:
-    """One vbucket's work."""
-
-    range: VbucketRange
-    offset: StreamOffset
-    earlier: tuple[StreamOffset, ...]
-    state: _State = _State.WAITING
-    due: float = 0.0
-    failures: int = 0
-    has_rows: bool = False
-    rolled_back_from: StreamOffset | None = None
-    connection: NodeConnection | None = None
-    stream: Stream | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Received:
-    """Rows that wait for the user."""
-
-    event: RowsReceived
-    connection: NodeConnection
-    names: Names
-    vbuuids: Branches
+    FAIL = "fail"
+    """Raise HistoryPurged."""
+    IGNORE = "ignore"
+    """Read on from the position, with a warning in the log: deletions may be missing."""
+    RECONCILE = "reconcile"
+    """Begin the vbucket anew, as after a rollback to 0: everything that was read of it is void and comes again."""
 
 
 class StreamReader:
@@ -108,6 +95,8 @@ class StreamReader:
         random: for pauses.
         converter: makes of rows what the user gets.
         policy: what a rollback means.
+        purge_gap: what to do about purged deletions.
+        is_stable: whether rows are held back until all copies have them on disk.
         collections: names to read, None for all.
         idle_timeout_s: without progress for so long it raises; None = wait for ever (but for lost nodes).
         patience_s: how long a node that is needed may stay away, once a map was found; until then it is the limit
@@ -127,7 +116,13 @@ class StreamReader:
         idle_timeout_s: float | None,
         patience_s: float,
         now: float,
+        purge_gap: PurgeGap = PurgeGap.RECONCILE,
+        is_stable: bool = False,
     ) -> None:
+        self._purge_gap = purge_gap
+        self._gate = StableGate(nodes) if is_stable else None
+        self._moved: dict[int, float] = {}
+        self._seen_map = nodes.map
         self._patience_s = patience_s
         self._nodes = nodes
         self._random = random
@@ -136,25 +131,25 @@ class StreamReader:
         self._labels = Labels(collections)
         self._idle_timeout_s = idle_timeout_s
         self._last_progress = now
-        self._vbuckets: dict[int, _Vbucket] = {}
+        self._vbuckets: dict[int, Work] = {}
         self._waiting: set[int] = set()
-        self._queue: deque[_Received | RollbackEvent] = deque()
+        self._queue: deque[Received | RollbackEvent] = deque()
         self._ready: Iterator[tuple[object, Mapping[int, StreamOffset]]] | None = None
         self._owed: tuple[NodeConnection, int] | None = None
         self._manifest_requests: dict[tuple[NodeConnection, int], None] = {}
         self._high_requests: dict[NodeConnection, int] = {}
-        self._wanting_high: dict[NodeConnection, list[_Vbucket]] = {}
+        self._wanting_high: dict[NodeConnection, list[Work]] = {}
         self._left = 0
         self._error: BaseException | None = None
         for part in ranges:
-            work = _Vbucket(part, part.start, part.earlier)
+            work = Work(part, part.start, part.earlier, part.start)
             if part.vbid in self._vbuckets:
                 raise ValueError(f"two ranges for vbucket {part.vbid}")
             self._vbuckets[part.vbid] = work
             # A start beyond the end, or at an end that was seen on another branch, is put to the node all the same:
             # that history may have been rolled back.
             if part.start.seqno == part.end_seqno and (not part.end_seqno or part.planned_vbuuid == part.start.vbuuid):
-                work.state = _State.DONE
+                work.state = State.DONE
             else:
                 self._left += 1
                 self._waiting.add(part.vbid)
@@ -162,7 +157,8 @@ class StreamReader:
     @property
     def is_done(self) -> bool:
         """Whether every vbucket is done and everything was given out."""
-        return not self._left and not self._queue and self._ready is None and self._error is None
+        is_all_given = not self._queue and self._ready is None and (self._gate is None or self._gate.is_empty)
+        return not self._left and is_all_given and self._error is None
 
     def resumed(self, now: float) -> None:
         """The user comes back after a time that must not count as waiting."""
@@ -203,6 +199,8 @@ class StreamReader:
 
     def step(self, now: float) -> None:
         """Do what can be done now: ask for streams of waiting vbuckets on nodes that are ready."""
+        if self._gate is not None:
+            self._gate.poll(now)
         if self._error is not None or not self._waiting:
             return
         if any(self._vbuckets[vbid].due <= now for vbid in self._waiting):
@@ -218,7 +216,7 @@ class StreamReader:
             self._nodes.received(connection, now)
             if connection.is_ready and not was_ready:
                 self._wake_all(now)
-            for event in self._nodes.events(connection):
+            for event in self._nodes.events(connection, now):
                 self._handle(connection, event, now)
         except DcpstreamError as error:
             self._fail(error)
@@ -236,14 +234,17 @@ class StreamReader:
         """When `handle_timeout` and `step` should be called at the latest."""
         due = min((self._vbuckets[vbid].due for vbid in self._waiting), default=float("inf"))
         idle = float("inf") if self._idle_timeout_s is None else self._last_progress + self._idle_timeout_s
-        return min(due, idle, self._nodes.next_timeout())
+        moved = min(self._moved.values(), default=float("inf"))
+        stable = self._gate.next_timeout() if self._gate is not None else float("inf")
+        return min(due, idle, moved, stable, self._nodes.next_timeout())
 
     def handle_timeout(self, now: float) -> None:
         """Check the clocks."""
         try:
             for connection in self._nodes.handle_timeout(now):
                 self._recover_from(connection, now)
-            complaint = self._complaint(now) if self._waiting else None
+            self._leave_moved(now)
+            complaint = self._complaint(now) if self._waiting or self._gate is not None else None
             if complaint is not None:
                 raise complaint
         except DcpstreamError as error:
@@ -261,10 +262,13 @@ class StreamReader:
         if found is None:
             return self._nodes.complaint(now, self._nodes.options.connect_timeout_s)
         active = (found.active_node(vbid) for vbid in self._waiting if vbid < found.vbucket_count)
-        return self._nodes.complaint(now, self._patience_s, {str(node) for node in active if node is not None})
+        needed = {str(node) for node in active if node is not None}
+        if self._gate is not None:
+            needed |= self._gate.needed_nodes
+        return self._nodes.complaint(now, self._patience_s, needed)
 
     def _idle_error(self) -> DcpstreamError:
-        left = [work for work in self._vbuckets.values() if work.state is not _State.DONE]
+        left = [work for work in self._vbuckets.values() if work.state is not State.DONE]
         waits = ", ".join(
             f"vbucket {work.range.vbid} at {self._offset(work).seqno} of {work.range.end_seqno} ({work.state.value})"
             for work in left[:5]
@@ -274,7 +278,7 @@ class StreamReader:
             f"no progress for {self._idle_timeout_s:g} s: {waits}{more}; connections: {self._nodes.tried()}"
         )
 
-    def _offset(self, work: _Vbucket) -> StreamOffset:
+    def _offset(self, work: Work) -> StreamOffset:
         return work.offset if work.stream is None else work.stream.tracker.offset
 
     def _open_due(self, now: float) -> None:
@@ -312,8 +316,8 @@ class StreamReader:
             work = self._vbuckets[vbid]
             work.due = max(work.due, now + 0.02)
 
-    def _wait(self, work: _Vbucket, now: float, pause: float) -> None:
-        work.state, work.stream, work.connection = _State.WAITING, None, None
+    def _wait(self, work: Work, now: float, pause: float) -> None:
+        work.state, work.stream, work.connection = State.WAITING, None, None
         work.due = now + pause
         self._waiting.add(work.range.vbid)
 
@@ -321,12 +325,17 @@ class StreamReader:
         for vbid in self._waiting:
             self._vbuckets[vbid].due = min(self._vbuckets[vbid].due, now)
 
-    def _open(self, work: _Vbucket, connection: NodeConnection, now: float) -> None:
+    def _open(self, work: Work, connection: NodeConnection, now: float) -> None:
         assert connection.session is not None
         self._waiting.discard(work.range.vbid)
-        work.state, work.connection = _State.OPENING, connection
+        work.state, work.connection = State.OPENING, connection
         work.stream = connection.session.open_stream(
-            work.range.vbid, work.offset, work.range.end_seqno, now, collection_ids=self._labels.collection_ids
+            work.range.vbid,
+            work.offset,
+            work.range.end_seqno,
+            now,
+            collection_ids=self._labels.collection_ids,
+            ignore_purged=work.probes_purge,
         )
 
     def _knows_names(self, connection: NodeConnection, now: float) -> bool:
@@ -361,27 +370,93 @@ class StreamReader:
                 self._answered(connection, event, now)
 
     def _rows(self, connection: NodeConnection, event: RowsReceived, now: float) -> None:
-        self._last_progress = now
         self._nodes.worked(connection)
         if event.keep:
             for vbid in event.offsets:
+                self._vbuckets[vbid].failures = 0
+        received = Received(event, connection, *self._labels.lend())
+        if self._gate is None:
+            self._release(received, now)
+        else:
+            # A stream that was left by an answer in the same piece of data: its rows will come again.
+            left = {vbid for vbid in event.offsets if self._vbuckets[vbid].state in {State.WAITING, State.OPENING}}
+            self._gate.hold(received, left)
+            self._gate.poll(now)
+
+    def _release(self, received: Received, now: float) -> None:
+        """Rows go to the user."""
+        self._last_progress = now
+        event = received.event
+        for vbid, offset in event.offsets.items():
+            work = self._vbuckets[vbid]
+            work.released = offset
+            work.has_rows = work.has_rows or bool(event.keep)
+        self._queue.append(received)
+
+    def _release_stable(self, now: float) -> None:
+        """Give out what all copies have on disk by now."""
+        assert self._gate is not None
+        for received in list(self._gate.released()):
+            if received.event.offsets:
+                self._release(received, now)
+            elif received.connection.session is not None:
+                received.connection.session.consumed(received.event.flow_bytes)  # all of it was dropped
+            for vbid in received.event.offsets:
                 work = self._vbuckets[vbid]
-                work.has_rows = True
-                work.failures = 0
-        self._queue.append(_Received(event, connection, *self._labels.lend()))
+                if work.state is State.SETTLING and not self._gate.holds(vbid):
+                    self._set_done(work, now)
+
+    def _take_back(self, work: Work) -> None:
+        """A stream was interrupted: go on after what was given out; rows that are held back will come again."""
+        work.probes_purge = False
+        if self._gate is not None:
+            self._gate.drop(work.range.vbid)
+            work.offset = work.released
+        elif work.stream is not None:
+            work.offset = work.stream.tracker.offset
+
+    def _leave_moved(self, now: float) -> None:
+        """Close streams at nodes that the map has not named for a while as those of their vbuckets."""
+        found = self._nodes.map
+        if found is not self._seen_map:
+            self._seen_map = found
+            for vbid, work in self._vbuckets.items():
+                if work.connection is None or found is None or vbid >= found.vbucket_count:
+                    continue
+                if str(found.active_node(vbid)) == str(work.connection.address):
+                    self._moved.pop(vbid, None)
+                else:
+                    self._moved.setdefault(vbid, now + MOVED_GRACE_S)
+        for vbid, deadline in list(self._moved.items()):
+            work = self._vbuckets[vbid]
+            if work.connection is None or work.stream is None:
+                del self._moved[vbid]
+            elif now >= deadline:
+                del self._moved[vbid]
+                if work.connection.session is not None:
+                    work.connection.session.close_stream(work.stream)
+                self._take_back(work)
+                self._wait(work, now, 0.0)
 
     def _opened(self, connection: NodeConnection, event: StreamOpened, now: float) -> None:
         work = self._vbuckets[event.stream.vbid]
         self._last_progress = now
-        work.state = _State.OPEN
+        work.state = State.OPEN
         work.failures = 0
         newest = event.log.newest.vbuuid
+        if work.probes_purge:
+            work.probes_purge = False
+            if self._purge_gap is PurgeGap.FAIL:
+                raise HistoryPurged(purged_message(work.range.vbid, event.offset.seqno))
+            logger.warning(
+                "%s They are left out, as purge_gap is 'ignore'.", purged_message(work.range.vbid, event.offset.seqno)
+            )
         self._labels.take_branch(work.range.vbid, newest)
         refused = work.rolled_back_from
         if refused is not None:
             work.rolled_back_from = None
             # Not the tracker's: rows that came in the same piece of data have moved it already.
-            at = event.offset
+            at = work.released = event.offset
             self._queue.append(RollbackEvent(work.range.vbid, refused.seqno, at.seqno, refused.vbuuid, newest, at))
         if work.range.end_seqno != MAX_SEQNO and work.range.planned_vbuuid not in {0, newest}:
             # The planned branch is no longer the newest: how far this one goes decides where to stop.
@@ -396,7 +471,16 @@ class StreamReader:
         vbid = work.range.vbid
         work.offset = event.stream.tracker.offset
         if event.rollback_seqno is not None:
-            self._roll_back(work, event.rollback_seqno, now)
+            # To 0, although there is a position: an unknown branch, or deletions after it were purged. A request that
+            # leaves those out of account tells which.
+            if not (event.rollback_seqno or work.probes_purge) and self._purge_gap is not PurgeGap.RECONCILE:
+                work.probes_purge = bool(work.offset.seqno)
+            else:
+                work.probes_purge = False
+            if work.probes_purge:
+                self._wait(work, now, 0.0)
+            else:
+                self._roll_back(work, event.rollback_seqno, now)
             return
         if event.status not in _RETRY:
             raise status_error(
@@ -414,7 +498,7 @@ class StreamReader:
         work.failures += 1
         self._wait(work, now, pause_s(work.failures, self._random))
 
-    def _roll_back(self, work: _Vbucket, rollback_seqno: int, now: float) -> None:
+    def _roll_back(self, work: Work, rollback_seqno: int, now: float) -> None:
         vbid = work.range.vbid
         refused = work.offset
         if not refused.seqno:
@@ -430,11 +514,13 @@ class StreamReader:
     def _stopped(self, event: StreamStopped, now: float) -> None:
         work = self._vbuckets[event.stream.vbid]
         stream, reason = event.stream, event.reason
-        work.offset = stream.tracker.offset
+        if work.stream is not stream:
+            return
         is_endless = work.range.end_seqno == MAX_SEQNO
         if reason in _REASON_DONE or (reason == StreamEndReason.OK and not is_endless):
             self._finish(work, stream, now)
             return
+        self._take_back(work)
         if reason == StreamEndReason.LOST_PRIVILEGES:
             raise StreamEnded(
                 f"vbucket {work.range.vbid}: the user lost the right to read it", reason=reason, offset=work.offset
@@ -445,16 +531,30 @@ class StreamReader:
         pause = 0.0 if reason == StreamEndReason.ROLLBACK else pause_s(work.failures, self._random)
         self._wait(work, now, pause)
 
-    def _finish(self, work: _Vbucket, stream: Stream, now: float) -> None:
-        if work.state is _State.DONE:
-            return
+    def _finish(self, work: Work, stream: Stream, now: float) -> None:
+        if work.stream is not stream:
+            return  # done, or left, by an answer in the same piece of data
         work.offset = stream.tracker.offset
-        work.state, work.stream, work.connection = _State.DONE, None, None
+        work.stream, work.connection = None, None
+        if self._gate is not None and self._gate.holds(work.range.vbid):
+            work.state = State.SETTLING
+        else:
+            self._set_done(work, now)
+
+    def _set_done(self, work: Work, now: float) -> None:
+        work.state = State.DONE
         self._last_progress = now
         self._left -= 1
 
     def _answered(self, connection: NodeConnection, event: Answer, now: float) -> None:
         frame = event.frame
+        if self._gate is not None:
+            is_ours, changed = self._gate.answered(connection, event, now)
+            if changed is not None:
+                self._leave_branch(self._vbuckets[changed], now)
+            if is_ours:
+                self._release_stable(now)
+                return
         if (connection, event.opaque) in self._manifest_requests:
             del self._manifest_requests[connection, event.opaque]
             if frame.status == Status.SUCCESS:
@@ -473,9 +573,17 @@ class StreamReader:
                 if work.connection is connection and work.stream is not None and work.stream.log is not None:
                     self._limit(work, work.stream, high_seqnos.get(work.range.vbid), now)
 
-    def _limit(self, work: _Vbucket, stream: Stream, high_seqno: int | None, now: float) -> None:
+    def _leave_branch(self, work: Work, now: float) -> None:
+        """The active copy is on another branch than the rows that are held: they may be void."""
+        if work.stream is not None and work.connection is not None and work.connection.session is not None:
+            work.connection.session.close_stream(work.stream)
+        self._left += work.state is State.DONE
+        self._take_back(work)
+        self._wait(work, now, 0.0)
+
+    def _limit(self, work: Work, stream: Stream, high_seqno: int | None, now: float) -> None:
         """Stop at what the new branch holds, if the planned end lies on a branch that has ended below it."""
-        if high_seqno is None or stream.log is None or work.state is not _State.OPEN:
+        if high_seqno is None or stream.log is None or work.state is not State.OPEN:
             return  # no longer active there: the stream's end is on its way
         state = BranchState(stream.log.newest.vbuuid, high_seqno, stream.log)
         end = reachable_end(work.range.end_seqno, work.range.planned_vbuuid, state)
@@ -490,14 +598,15 @@ class StreamReader:
             if connection.is_ready and self._waiting:
                 self.step(now)
             return
+        if self._gate is not None:
+            self._gate.forget(connection)
         self._high_requests.pop(connection, None)
         self._wanting_high.pop(connection, None)
         for key in [key for key in self._manifest_requests if key[0] is connection]:
             del self._manifest_requests[key]
         for work in self._vbuckets.values():
-            if work.connection is connection and work.state is not _State.DONE:
-                if work.stream is not None:
-                    work.offset = work.stream.tracker.offset
+            if work.connection is connection and work.state is not State.DONE:
+                self._take_back(work)
                 self._wait(work, now, 0.0)
         self._wake_all(now)
 
@@ -506,3 +615,12 @@ class StreamReader:
         for vbid, offset in offsets.items():
             work = self._vbuckets[vbid]
             work.earlier = spaced(work.earlier, offset)
+
+
+def purged_message(vbid: int, seqno: int) -> str:
+    """What to say about purged deletions."""
+    return (
+        f"vbucket {vbid}: deletions after seqno {seqno} were purged before they were read: what was deleted may still "
+        "be there for this reader. Read the vbucket anew (on_rollback='rewind' with purge_gap='reconcile'), or "
+        "accept it (purge_gap='ignore')."
+    )

@@ -31,6 +31,7 @@ from dcpstream.wire import (
     BufferAck,
     CloseStream,
     Frame,
+    Magic,
     MarkerFlag,
     Opcode,
     Status,
@@ -58,9 +59,13 @@ PREPARE_EXTRA_BYTES = 2
 
 MAX_OPAQUE = 0xFFFFFFFF
 
+CLUSTERMAP_CHANGE = 0x01
+"""Opcode of the one request that comes with the magic of server requests."""
+
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _RANGE = struct.Struct(">QQ")
+_VERSION = struct.Struct(">qq")
 
 _WITH_SEQNO = frozenset((Opcode.DCP_SYSTEM_EVENT, Opcode.DCP_PREPARE, Opcode.DCP_SEQNO_ADVANCED))
 _WITH_SECOND_SEQNO = frozenset((Opcode.DCP_COMMIT, Opcode.DCP_ABORT))
@@ -133,12 +138,14 @@ class RowsReceived:
         keep: the slices of them that count, ascending.
         offsets: vbucket → position after these rows, for every stream that moved.
         flow_bytes: what to hand to `consumed` when the user is through with them.
+        parts: (vbucket, first row, row after the last), ascending: whose the rows of `keep` are.
     """
 
     rows: Rows
     keep: Sequence[Slice]
     offsets: dict[int, StreamOffset]
     flow_bytes: int
+    parts: Sequence[tuple[int, int, int]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +168,24 @@ class Answer:
     frame: Frame
 
 
-Event = StreamOpened | StreamRefused | StreamDone | StreamStopped | RowsReceived | CollectionEvent | Answer
+@dataclass(frozen=True, slots=True)
+class ConfigPushed:
+    """The node says by itself that there is another cluster map.
+
+    Attributes:
+        bucket: whose.
+        version: (epoch, rev) of it; None if the node did not say.
+        config: the map's JSON; empty if it has to be asked for.
+    """
+
+    bucket: str
+    version: tuple[int, int] | None
+    config: bytes
+
+
+Event = (
+    ConfigPushed | StreamOpened | StreamRefused | StreamDone | StreamStopped | RowsReceived | CollectionEvent | Answer
+)
 
 
 @dataclass(slots=True)
@@ -171,6 +195,7 @@ class _Turn:
     first: list[Event] = field(default_factory=list)
     last: list[Event] = field(default_factory=list)
     keep: list[Slice] = field(default_factory=list)
+    parts: list[tuple[int, int, int]] = field(default_factory=list)
     moved: dict[int, Stream] = field(default_factory=dict)
     uncounted: int = 0
 
@@ -216,8 +241,11 @@ class DcpSession:
         now: float,
         *,
         collection_ids: Sequence[int] | None = None,
+        ignore_purged: bool = False,
     ) -> Stream:
         """Ask for a vbucket's history after `offset`; answered by StreamOpened or StreamRefused.
+
+        With `ignore_purged` also if deletions above the offset have been purged.
 
         Only from the active copy: a replica that lags would ask for a rollback that is none.
         """
@@ -229,7 +257,7 @@ class DcpSession:
         request = StreamRequest(
             vbid=vbid,
             opaque=stream.opaque,
-            flags=StreamFlag.ACTIVE_ONLY,
+            flags=StreamFlag.ACTIVE_ONLY | (StreamFlag.IGNORE_PURGED_TOMBSTONES if ignore_purged else 0),
             reserved=0,
             start_seqno=start,
             end_seqno=max(end_seqno, start),
@@ -331,7 +359,7 @@ class DcpSession:
         self._events.extend(turn.first)
         if turn.keep or turn.moved:
             offsets = {stream.vbid: stream.tracker.offset for stream in turn.moved.values()}
-            self._events.append(RowsReceived(rows, turn.keep, offsets, flow_bytes))
+            self._events.append(RowsReceived(rows, turn.keep, offsets, flow_bytes, turn.parts))
         else:
             self.consumed(flow_bytes)
         self._events.extend(turn.last)
@@ -359,6 +387,7 @@ class DcpSession:
                 stream.tracker.item(rows.seqno(end - 1))
         if end > first:
             turn.moved[stream.opaque] = stream
+            turn.parts.append((stream.vbid, first, end))
             if turn.keep and turn.keep[-1][1] == first:
                 turn.keep[-1] = (turn.keep[-1][0], end)
             else:
@@ -377,6 +406,12 @@ class DcpSession:
             turn.uncounted += frame.size
             self._answer(frame, turn)
             return
+        if frame.magic == Magic.SERVER_REQUEST:
+            turn.uncounted += frame.size
+            if frame.opcode == CLUSTERMAP_CHANGE:
+                version = _VERSION.unpack(frame.extras) if len(frame.extras) == _VERSION.size else None
+                turn.first.append(ConfigPushed(frame.key.decode(errors="replace"), version, frame.value))
+            return  # such requests want no answer
         opcode = frame.opcode
         if opcode == Opcode.DCP_NOOP:
             turn.uncounted += frame.size

@@ -15,7 +15,7 @@ from dcpstream.client.changes import Change
 from dcpstream.client.convert import ArrowConverter, ChangeConverter, Converter, ValueFormat
 from dcpstream.client.offsets import OffsetStore, SavedOffset
 from dcpstream.client.ranges import RollbackEvent, VbucketRange
-from dcpstream.client.reader import RollbackPolicy
+from dcpstream.client.reader import PurgeGap, RollbackPolicy
 from dcpstream.client.resume import BranchState, spaced
 from dcpstream.client.rows import require_columnar
 from dcpstream.errors import ConfigError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Start = Literal["earliest", "latest"] | Mapping[int, StreamOffset] | OffsetStore
 End = None | Literal["latest"] | Mapping[int, int]
 OnRollback = Literal["fail", "rewind"] | Callable[[RollbackEvent], None]
+OnPurgeGap = Literal["fail", "ignore", "reconcile"]
 
 MAX_BATCH_ROWS = 10_000
 """Rows of a batch at most."""
@@ -50,6 +51,8 @@ class StreamOptions:
     members: tuple[int, int]
     max_batch_rows: int
     arrow: bool
+    read_stable: bool = False
+    purge_gap: OnPurgeGap | None = None
 
     def __post_init__(self) -> None:
         """Check what can be checked without the cluster."""
@@ -59,6 +62,7 @@ class StreamOptions:
             raise ConfigError("end", self.end, "None (never), 'latest' or {vbucket: seqno}")
         if isinstance(self.on_rollback, str) and self.on_rollback not in {"fail", "rewind"}:
             raise ConfigError("on_rollback", self.on_rollback, "'fail', 'rewind' or a function of a RollbackEvent")
+        check_purge_gap(self.purge_gap, can_rewind=self.policy is not RollbackPolicy.FAIL)
         member, count = self.members
         if not 0 <= member < count:
             raise ConfigError("members", self.members, "(i, n) with 0 <= i < n: this is member i of n")
@@ -79,6 +83,11 @@ class StreamOptions:
     def policy(self) -> RollbackPolicy:
         """What the reader does about a rollback."""
         return RollbackPolicy.FAIL if self.on_rollback == "fail" else RollbackPolicy.REWIND
+
+    @property
+    def on_purge_gap(self) -> PurgeGap:
+        """What the reader does about purged deletions."""
+        return check_purge_gap(self.purge_gap, can_rewind=self.policy is not RollbackPolicy.FAIL)
 
     def own_vbuckets(self, vbucket_count: int) -> list[int]:
         """The vbuckets of this member."""
@@ -138,6 +147,21 @@ class StreamOptions:
             why = f"the node of vbucket {vbid} cannot be reached, so its high seqno is not known"
             raise ConfigError(option, "latest", why)
         return state
+
+
+def check_purge_gap(purge_gap: OnPurgeGap | None, *, can_rewind: bool) -> PurgeGap:
+    """What to do about purged deletions; None follows what is done about a rollback.
+
+    Raises:
+        ConfigError: no such policy, or one that needs to go back where that is not allowed.
+    """
+    if purge_gap is None:
+        return PurgeGap.RECONCILE if can_rewind else PurgeGap.FAIL
+    if purge_gap not in {member.value for member in PurgeGap}:
+        raise ConfigError("purge_gap", purge_gap, "'fail', 'ignore' or 'reconcile'")
+    if purge_gap == "reconcile" and not can_rewind:
+        raise ConfigError("purge_gap", purge_gap, "with a rollback policy that goes back, as on_rollback='rewind'")
+    return PurgeGap(purge_gap)
 
 
 MAX_UNACKNOWLEDGED = 10_000

@@ -57,6 +57,8 @@ class VbucketMap:
         bucket: the bucket's name; empty for a map without a bucket ("global config").
         nodes: the nodes that serve the bucket (all nodes in a global config).
         chains: per vbucket the indexes into `nodes`, active first, -1 for none.
+        uuid: the bucket's identity: another one is another bucket of that name; empty if not told.
+        cluster_uuid: the cluster's identity; empty if not told.
     """
 
     epoch: int
@@ -65,6 +67,7 @@ class VbucketMap:
     nodes: tuple[NodeAddress, ...]
     chains: tuple[tuple[int, ...], ...] = ()
     uuid: str = ""
+    cluster_uuid: str = ""
 
     @property
     def version(self) -> tuple[int, int]:
@@ -80,6 +83,12 @@ class VbucketMap:
         """The node that holds the active copy, or None while there is none."""
         chain = self.chains[vbid]
         return self.nodes[chain[0]] if chain and 0 <= chain[0] < len(self.nodes) else None
+
+    def copies(self, vbid: int) -> tuple[NodeAddress, ...]:
+        """The nodes that hold copies, the active one first; empty while there is no active one."""
+        if self.active_node(vbid) is None:
+            return ()
+        return tuple(self.nodes[index] for index in self.chains[vbid] if 0 <= index < len(self.nodes))
 
     def vbuckets_by_node(self) -> dict[NodeAddress, list[int]]:
         """Node → the vbuckets that are active there, ascending. Vbuckets without an active node are left out."""
@@ -116,6 +125,7 @@ class VbucketMap:
                 nodes=nodes,
                 chains=chains,
                 uuid=str(config.get("uuid", "")),
+                cluster_uuid=str(config.get("clusterUUID", "")),
             )
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise ValueError(f"not a cluster configuration: {error!r}") from error

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
+import struct
 
 import pytest
 
-from dcpstream.client.connection import FIRST_RECEIVE_BYTES, RECEIVE_BYTES
+from dcpstream.client.connection import FIRST_RECEIVE_BYTES, RECEIVE_BYTES, NodeConnection
 from dcpstream.client.handshake import DcpSettings
-from dcpstream.client.nodes import ConnectOptions, Nodes
-from dcpstream.errors import AuthenticationFailed, ConnectionLost, ConnectTimeout
+from dcpstream.client.nodes import CONFIG_POLL_S, NEXT_SEED_S, ConnectOptions, Nodes
+from dcpstream.errors import AuthenticationFailed, ConnectionLost, ConnectTimeout, OffsetError
 from dcpstream.model import NodeAddress
+from dcpstream.wire import Feature, Magic, Opcode
 from tests.conformance.rules import rule
-from tests.unit.client.kit import LOGIN, config, new_connection
+from tests.unit.client.kit import GRANTED, LOGIN, FakeNode, config, new_connection
 
 SEEDS = (NodeAddress("a", 1), NodeAddress("b", 2))
 
@@ -98,3 +101,115 @@ def test_the_receive_buffer_grows_while_it_is_filled() -> None:
         connection._start = connection._end
     assert sizes == sorted(sizes)
     assert len(connection.get_buffer()) == RECEIVE_BYTES
+
+
+def connect(nodes: Nodes, connection: NodeConnection, node: FakeNode, now: float = 0.0) -> None:
+    """Carry bytes between a connection of ours and a node until both are silent."""
+    while data := connection.data_to_send():
+        answers = node.receive(data)
+        if answers:
+            connection.get_buffer()[: len(answers)] = answers
+            connection.buffer_updated(len(answers))
+            nodes.received(connection, now)
+
+
+def ready(nodes: Nodes, node: FakeNode, now: float = 0.0) -> NodeConnection:
+    nodes.ready(SEEDS[0], now)
+    (connection,) = nodes.to_connect()
+    connect(nodes, connection, node, now)
+    assert connection.is_ready
+    return connection
+
+
+def pushed(bucket: str, version: tuple[int, int], text: bytes = b"") -> bytes:
+    extras = struct.pack(">qq", *version)
+    body = extras + bucket.encode() + text
+    return struct.pack(">BBHBBHIIQ", Magic.SERVER_REQUEST, 1, len(bucket), len(extras), 0, 0, len(body), 0, 0) + body
+
+
+def identified(rev: int, uuid: str, cluster: str = "c") -> bytes:
+    return json.dumps({**json.loads(config(4, rev=rev)), "uuid": uuid, "clusterUUID": cluster}).encode()
+
+
+def test_a_silent_seed_does_not_keep_the_next_one_waiting(nodes: Nodes) -> None:
+    assert nodes.find_map(0.0) is None
+    (first,) = nodes.to_connect()
+    assert nodes.find_map(0.1) is None
+    assert nodes.to_connect() == []
+    assert nodes.next_timeout() == NEXT_SEED_S
+    nodes.find_map(NEXT_SEED_S)
+    (second,) = nodes.to_connect()
+    assert second.address == SEEDS[1]
+    connect(nodes, second, FakeNode(), 1.0)
+    assert nodes.map is not None
+    assert nodes.to_disconnect() == [first]
+
+
+def test_a_map_that_is_pushed_is_taken(nodes: Nodes) -> None:
+    connection = ready(nodes, FakeNode(granted=[*GRANTED, Feature.CLUSTERMAP_NOTIFICATION]))
+    connection.receive_data(pushed("default", (0, 7), config(4, rev=7)), 1.0)
+    assert list(nodes.events(connection, 1.0)) == []
+    assert nodes.map is not None
+    assert nodes.map.rev == 7
+    connection.receive_data(pushed("another", (0, 9), config(4, rev=9)), 1.0)
+    assert list(nodes.events(connection, 1.0)) == []
+    assert nodes.map.rev == 7
+
+
+def test_a_map_that_is_only_announced_is_asked_for(nodes: Nodes) -> None:
+    node = FakeNode(granted=[*GRANTED, Feature.CLUSTERMAP_NOTIFICATION_BRIEF])
+    connection = ready(nodes, node)
+    connection.receive_data(pushed("default", (0, 1)), 1.0)
+    list(nodes.events(connection, 1.0))
+    assert connection.data_to_send() == b"", "it is the one that is known"
+    node.cluster_map = config(4, rev=8)
+    connection.receive_data(pushed("default", (0, 8)), 1.0)
+    list(nodes.events(connection, 1.0))
+    connect(nodes, connection, node, 1.0)
+    assert list(nodes.events(connection, 1.0)) == []
+    assert nodes.map is not None
+    assert nodes.map.rev == 8
+
+
+def test_a_push_during_the_handshake_does_no_harm(nodes: Nodes) -> None:
+    nodes.ready(SEEDS[0], 0.0)
+    (connection,) = nodes.to_connect()
+    connection.receive_data(pushed("default", (0, 8), config(4, rev=8)), 0.0)
+    connect(nodes, connection, FakeNode())
+    assert connection.is_ready
+
+
+def test_without_pushes_the_map_is_asked_for_at_an_interval(nodes: Nodes) -> None:
+    node = FakeNode()
+    connection = ready(nodes, node)
+    before = len(node.asked(Opcode.GET_CLUSTER_CONFIG))
+    assert nodes.next_timeout() == CONFIG_POLL_S
+    nodes.handle_timeout(CONFIG_POLL_S)
+    node.cluster_map = config(4, rev=6)
+    connect(nodes, connection, node, CONFIG_POLL_S)
+    assert list(nodes.events(connection, CONFIG_POLL_S)) == []
+    assert len(node.asked(Opcode.GET_CLUSTER_CONFIG)) == before + 1
+    assert nodes.map is not None
+    assert nodes.map.rev == 6
+    assert nodes.next_timeout() == 2 * CONFIG_POLL_S
+
+
+def test_with_pushes_nobody_asks(nodes: Nodes) -> None:
+    node = FakeNode(granted=[*GRANTED, Feature.CLUSTERMAP_NOTIFICATION])
+    connection = ready(nodes, node)
+    nodes.handle_timeout(CONFIG_POLL_S)
+    assert connection.data_to_send() == b""
+
+
+def test_a_bucket_that_was_made_again_is_another_one(nodes: Nodes) -> None:
+    nodes.update_map(identified(5, "one"), SEEDS[0])
+    nodes.update_map(identified(4, "other"), SEEDS[0])  # what an old map says does not count
+    with pytest.raises(OffsetError, match=r"deleted and created again .*one.*two"):
+        nodes.update_map(identified(6, "two"), SEEDS[0])
+
+
+def test_a_node_that_began_anew_has_a_map_of_its_own(nodes: Nodes) -> None:
+    nodes.update_map(identified(5, "one"), SEEDS[0])
+    nodes.update_map(identified(2, "two", "another cluster"), SEEDS[0])
+    assert nodes.map is not None
+    assert nodes.map.rev == 2

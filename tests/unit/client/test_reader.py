@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import random
-import struct
-from collections.abc import Callable
 
 import pytest
 
-from dcpstream.client.connection import NodeConnection
-from dcpstream.client.convert import ChangeConverter
-from dcpstream.client.handshake import DcpSettings
-from dcpstream.client.nodes import MAX_PAUSE_S, Backoff, ConnectOptions, Nodes
+from dcpstream.client.nodes import MAX_PAUSE_S, Backoff
 from dcpstream.client.ranges import RollbackEvent, VbucketRange
-from dcpstream.client.reader import RollbackPolicy, StreamReader
+from dcpstream.client.reader import MOVED_GRACE_S, RollbackPolicy
 from dcpstream.errors import (
     AuthenticationFailed,
     ConfigError,
-    ConnectionLost,
     ConnectTimeout,
+    OffsetError,
     OutOfRange,
     RollbackRequired,
     StreamEnded,
 )
 from dcpstream.model import MAX_SEQNO, FailoverLog, NodeAddress, StreamOffset
-from dcpstream.wire import Frame, Opcode, Status, encode_request, encode_response
-from dcpstream.wire.values import encode_vbucket_seqnos
+from dcpstream.wire import Frame, Opcode, Status, encode_request
 from tests.conformance.rules import rule
 from tests.unit.client.kit import (
-    LOG,
-    LOGIN,
-    FakeNode,
     accepted,
     config,
     marker,
@@ -39,147 +31,7 @@ from tests.unit.client.kit import (
     stream_end,
     system_event,
 )
-
-Answer = Callable[[Frame, int], bytes]
-
-
-class World:
-    """A reader, nodes by port, and a clock.
-
-    Args:
-        answer: what a node says to a stream request, given the frame and how many came before; or other requests.
-    """
-
-    def __init__(
-        self,
-        ranges: list[VbucketRange],
-        answer: Answer,
-        *,
-        policy: RollbackPolicy = RollbackPolicy.REWIND_UNREAD,
-        ports: tuple[int, ...] = (11210,),
-        collections: list[str] | None = None,
-        high_seqnos: dict[int, int] | None = None,
-        **node_options: object,
-    ) -> None:
-        self.now = 0.0
-        self.requests: list[tuple[int, tuple[int, ...]]] = []
-        self.values: list[bytes] = []
-        self.out: list[object] = []
-        self.offsets: dict[int, StreamOffset] = {}
-        self.down: set[int] = set()
-        self.links: dict[NodeConnection, FakeNode] = {}
-        self._answer = answer
-        self._high_seqnos = high_seqnos or {}
-        self._node_options = {"cluster_map": config(4, ports=ports), **node_options}
-        options = ConnectOptions(
-            seeds=(NodeAddress("127.0.0.1", ports[0]),),
-            network="auto",
-            login=LOGIN,
-            connect_timeout_s=5.0,
-            arrow=False,
-            settings=DcpSettings(name="test"),
-        )
-        rng = random.Random(7)
-        self.nodes = Nodes(options, rng)
-        self.reader = StreamReader(
-            ranges,
-            self.nodes,
-            rng,
-            ChangeConverter(),
-            policy=policy,
-            collections=collections,
-            idle_timeout_s=30.0,
-            patience_s=30.0,
-            now=self.now,
-        )
-
-    def run(self, until: Callable[[], bool] | None = None, limit_s: float = 100.0) -> None:
-        """Turn the wheel until the reader is done (or `until`)."""
-        while not (until() if until else self.reader.is_done):
-            assert self.now < limit_s, "the reader does not come to an end"
-            self.turn()
-
-    def turn(self) -> None:
-        self._take()
-        self.reader.step(self.now)
-        moved = self._carry()
-        self._take()
-        if not moved:
-            self.now = max(self.now + 0.001, min(self.reader.next_timeout(), self.now + 5.0))
-            self.reader.handle_timeout(self.now)
-            self._take()
-
-    def cut(self, connection: NodeConnection) -> None:
-        del self.links[connection]
-        self.reader.lost(connection, ConnectionLost("cut"), self.now)
-
-    def seqnos(self) -> list[int]:
-        return [item for item in self.out if isinstance(item, int)]
-
-    def _carry(self) -> bool:
-        moved = False
-        for connection in self.nodes.to_disconnect():
-            self.links.pop(connection, None)
-        for connection in self.nodes.to_connect():
-            port = connection.address.kv_port
-            if port in self.down:
-                self.reader.lost(connection, ConnectTimeout(f"nobody at {port}"), self.now)
-            else:
-                self.links[connection] = FakeNode(answer=self._answers(connection), **self._node_options)
-            moved = True
-        for connection, node in list(self.links.items()):
-            data = connection.data_to_send()
-            if not data:
-                continue
-            moved = True
-            for byte_range in (node.receive(data),):
-                view = memoryview(byte_range)
-                while view and connection in self.links:
-                    room = connection.get_buffer()
-                    count = min(len(room), len(view))
-                    room[:count] = view[:count]
-                    view = view[count:]
-                    connection.buffer_updated(count)
-                    self.reader.received(connection, self.now)
-        return moved
-
-    def _answers(self, connection: NodeConnection) -> Callable[[Frame], bytes]:
-        def answer(frame: Frame) -> bytes:
-            if frame.opcode == Opcode.DCP_STREAM_REQ:
-                fields = struct.unpack(">IIQQQQQ", frame.extras)[2:]
-                self.requests.append((connection.address.kv_port, fields))
-                self.values.append(frame.value)
-                return self._answer(frame, len(self.requests) - 1)
-            if frame.opcode == Opcode.GET_ALL_VB_SEQNOS:
-                value = encode_vbucket_seqnos(sorted(self._high_seqnos.items()))
-                return encode_response(frame.opcode, opaque=frame.opaque, value=value)
-            return b""
-
-        return answer
-
-    def _take(self) -> None:
-        while (event := self.reader.next_event()) is not None:
-            if isinstance(event, RollbackEvent):
-                self.out.append(event)
-            else:
-                changes, offsets = event
-                self.out += [change.seqno for change in changes]  # type: ignore[attr-defined]
-                self.offsets.update(offsets)
-
-
-def history(frame: Frame, last: int, log: FailoverLog = LOG) -> bytes:
-    """An accepted stream with every seqno up to the last one, in one snapshot."""
-    start = struct.unpack(">IIQQQQQ", frame.extras)[2]
-    rows = b"".join(mutation(frame.opaque, seqno, vbid=frame.vbid) for seqno in range(start + 1, last + 1))
-    return accepted(frame.opaque, log) + (marker(frame.opaque, start, last, vbid=frame.vbid) + rows if rows else b"")
-
-
-def refused(frame: Frame, status: int, value: bytes = b"") -> bytes:
-    return encode_response(Opcode.DCP_STREAM_REQ, status=status, opaque=frame.opaque, value=value)
-
-
-def at(seqno: int, start: int | None = None, end: int | None = None, vbuuid: int = 0xA) -> StreamOffset:
-    return StreamOffset(vbuuid, seqno, seqno if start is None else start, seqno if end is None else end)
+from tests.unit.client.world import World, at, history, refused
 
 
 def test_a_range_from_the_beginning() -> None:
@@ -500,3 +352,29 @@ def test_pauses_double_up_to_a_bound() -> None:
         pauses.append(backoff.retry_at)
     assert all(0 < pause <= MAX_PAUSE_S for pause in pauses)
     assert pauses[0] < 0.05 < MAX_PAUSE_S / 2 <= pauses[-1]
+
+
+def test_a_stream_at_a_node_that_is_cut_off_is_left_when_the_map_moves_its_vbucket() -> None:
+    """The node neither ends the stream nor closes the connection: failed over, but not dead."""
+    world = World(
+        [VbucketRange(0, StreamOffset.ZERO, 5)],
+        lambda frame, attempt: history(frame, 3) if attempt == 0 else history(frame, 5),
+        ports=(11210, 11211),
+    )
+    world.run(lambda: world.seqnos() == [1, 2, 3])
+    world.nodes.update_map(config(4, rev=2, ports=(11210, 11211), owner=1), NodeAddress("127.0.0.1", 11211))
+    world.run(limit_s=world.now + MOVED_GRACE_S + 2.0)
+    assert world.seqnos() == [1, 2, 3, 4, 5]
+    assert [port for port, _ in world.requests] == [11210, 11211]
+
+
+def test_a_bucket_that_was_made_again_ends_the_reading() -> None:
+    first = json.dumps({**json.loads(config(4)), "uuid": "one", "clusterUUID": "c"}).encode()
+    second = json.dumps({**json.loads(config(4, rev=2)), "uuid": "two", "clusterUUID": "c"}).encode()
+    world = World(
+        [VbucketRange(0, StreamOffset.ZERO, 5)],
+        lambda frame, _: refused(frame, Status.NOT_MY_VBUCKET, second),
+        cluster_map=first,
+    )
+    with pytest.raises(OffsetError, match="created again"):
+        world.run()

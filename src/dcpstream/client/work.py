@@ -1,0 +1,69 @@
+"""What a reader keeps for each vbucket, and rows on their way to the user."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from dcpstream.client.connection import NodeConnection
+from dcpstream.client.labels import Branches, Names
+from dcpstream.client.ranges import VbucketRange
+from dcpstream.client.session import RowsReceived, Stream
+from dcpstream.model import StreamOffset
+
+
+class State(Enum):
+    """Where a vbucket's reading stands."""
+
+    WAITING = "waiting"
+    OPENING = "opening"
+    OPEN = "open"
+    SETTLING = "settling"
+    """Its end was reached, but rows are held back until all copies have them (see `stability`)."""
+    DONE = "done"
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One vbucket's work.
+
+    Attributes:
+        range: what to read.
+        offset: where to ask next, while there is no stream.
+        earlier: recorded positions to go back along.
+        released: the position after the last rows that were given to the user.
+        due: before when nothing is tried.
+        failures: in a row.
+        has_rows: whether rows were given to the user.
+        rolled_back_from: the position that was refused, until a stream is open.
+        probes_purge: whether the next request leaves purged deletions out of account, to learn why one was refused.
+    """
+
+    range: VbucketRange
+    offset: StreamOffset
+    earlier: tuple[StreamOffset, ...]
+    released: StreamOffset
+    state: State = State.WAITING
+    due: float = 0.0
+    failures: int = 0
+    has_rows: bool = False
+    rolled_back_from: StreamOffset | None = None
+    probes_purge: bool = False
+    connection: NodeConnection | None = None
+    stream: Stream | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """Rows that wait for the user.
+
+    Attributes:
+        event: the rows.
+        connection: where they came from, and are acknowledged.
+        names, vbuuids: collections and branches at that moment.
+    """
+
+    event: RowsReceived
+    connection: NodeConnection
+    names: Names
+    vbuuids: Branches

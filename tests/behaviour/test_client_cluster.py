@@ -1,0 +1,171 @@
+"""Clients and what happens to a cluster: copies that lag, purged deletions, maps that change, buckets made again."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dcpstream
+from dcpstream.client import AsyncClient, Change, Client, Cluster, KvClient, RollbackTo, VbucketRange
+from dcpstream.errors import ConfigError, ConnectionLost, ConnectTimeout, HistoryPurged, KeyNotFound, OffsetError
+from dcpstream.model import StreamOffset
+from dcpstream.wire import Opcode, encode_request
+
+LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
+NEVER_S = 3600.0
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def changes(kind: str, connection_string: str, *, connect_timeout_s: float = 5.0, **options: Any) -> list[Change]:
+    if kind == "blocking":
+        with Client(connection_string, **LOGIN, connect_timeout_s=connect_timeout_s) as client:
+            return list(client.changes(**options))
+
+    async def collect() -> list[Change]:
+        async with AsyncClient(connection_string, **LOGIN, connect_timeout_s=connect_timeout_s) as client:
+            return [change async for change in client.changes(**options)]
+
+    return asyncio.run(asyncio.wait_for(collect(), 60))
+
+
+@pytest.fixture
+def node() -> Iterator[dcpstream.Node]:
+    with dcpstream.Node(vbuckets=1) as running:
+        yield running
+
+
+def purge(kv: KvClient, vbid: int = 0) -> None:
+    """COMPACT_DB with drop_deletes."""
+    extras = struct.pack(">QQB7x", 0, 0, 1)
+    next(iter(kv._links.values())).ask(encode_request(Opcode.COMPACT_DB, vbid=vbid, extras=extras))
+
+
+def with_purged_deletions(node: dcpstream.Node) -> StreamOffset:
+    """Documents of which one was deleted and forgotten; the position before that."""
+    with KvClient(node.connection_string, **LOGIN) as kv:
+        token = kv.set_many((f"doc {number}", "{}") for number in range(5))[-1]
+        kv.delete("doc 1")
+        kv.set("doc 9", "{}")
+        purge(kv)
+    return StreamOffset(token.vbuuid, token.seqno, token.seqno, token.seqno)
+
+
+def test_stable_changes_of_a_node_that_persists(kind: str, tmp_path: Path) -> None:
+    with dcpstream.Node(path=tmp_path, vbuckets=4) as node, KvClient(node.connection_string, **LOGIN) as kv:
+        kv.set_many((f"doc {number}", "{}") for number in range(500))
+        found = changes(kind, node.connection_string, end="latest", read_stable=True)
+    assert {change.key.decode() for change in found} == {f"doc {number}" for number in range(500)}
+
+
+def test_what_is_not_on_disk_is_not_seen(kind: str, tmp_path: Path) -> None:
+    with (
+        dcpstream.Node(path=tmp_path, vbuckets=1, flush_interval_s=NEVER_S) as node,
+        KvClient(node.connection_string, **LOGIN) as kv,
+    ):
+        kv.set("doc", "{}")
+        assert len(changes(kind, node.connection_string, end="latest")) == 1
+        with pytest.raises(ConnectTimeout, match="settling"):
+            changes(kind, node.connection_string, end="latest", read_stable=True, idle_timeout_s=0.5)
+
+
+def test_stable_ranges(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
+    with (
+        dcpstream.Node(path=tmp_path, vbuckets=1) as node,
+        KvClient(node.connection_string, **LOGIN) as kv,
+        Cluster(node.connection_string, **LOGIN) as cluster,
+    ):
+        token = kv.set_many((f"doc {number}", "{}") for number in range(100))[-1]
+        ranges = [VbucketRange(0, StreamOffset.ZERO, token.seqno)]
+        batches = list(cluster.read_ranges(ranges, read_stable=True))
+    assert sum(batch.record_batch.num_rows for batch in batches) == 100  # type: ignore[union-attr]
+
+
+def test_purged_deletions_fail_by_default(kind: str, node: dcpstream.Node) -> None:
+    position = with_purged_deletions(node)
+    with pytest.raises(HistoryPurged, match="were purged before they were read"):
+        changes(kind, node.connection_string, start={0: position}, end="latest")
+
+
+def test_purged_deletions_can_be_ignored(kind: str, node: dcpstream.Node, caplog: pytest.LogCaptureFixture) -> None:
+    position = with_purged_deletions(node)
+    found = changes(kind, node.connection_string, start={0: position}, end="latest", purge_gap="ignore")
+    assert [change.key for change in found] == [b"doc 9"]
+    assert "were purged before they were read" in caplog.text
+
+
+def test_after_purged_deletions_all_comes_again(kind: str, node: dcpstream.Node) -> None:
+    position = with_purged_deletions(node)
+    found = changes(kind, node.connection_string, start={0: position}, end="latest", on_rollback="rewind")
+    assert (found[0].op, found[0].seqno) == ("rollback", 0)
+    assert {change.key.decode() for change in found[1:]} == {"doc 0", "doc 2", "doc 3", "doc 4", "doc 9"}
+
+
+def test_reconcile_needs_to_go_back(kind: str, node: dcpstream.Node) -> None:
+    with pytest.raises(ConfigError, match="purge_gap"):
+        changes(kind, node.connection_string, purge_gap="reconcile")
+
+
+def test_positions_before_purged_deletions(node: dcpstream.Node) -> None:
+    position = with_purged_deletions(node)
+    with Cluster(node.connection_string, **LOGIN) as cluster:
+        assert cluster.check_positions({0: position}) == {0: RollbackTo(0)}
+        with pytest.raises(HistoryPurged):
+            cluster.check_positions({0: position}, purge_gap="fail")
+        assert cluster.check_positions({0: position}, purge_gap="ignore")[0] != RollbackTo(0)
+        unknown = StreamOffset(position.vbuuid ^ 1, position.seqno, position.seqno, position.seqno)
+        assert cluster.check_positions({0: unknown}, purge_gap="fail") == {0: RollbackTo(0)}
+
+
+def test_a_seed_that_is_down_and_one_that_never_answers(kind: str, node: dcpstream.Node) -> None:
+    with KvClient(node.connection_string, **LOGIN) as kv:
+        kv.set("doc", "{}")
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as down:
+        down.bind(("127.0.0.1", 0))
+        hosts = ",".join(f"127.0.0.1:{port}" for port in (down.getsockname()[1], silent.getsockname()[1], node.port))
+        assert len(changes(kind, f"couchbase://{hosts}", end="latest")) == 1
+        with KvClient(f"couchbase://{hosts}", **LOGIN, connect_timeout_s=2.0) as kv:
+            assert kv.get("doc") is not None
+
+
+def test_a_bucket_that_is_made_again_ends_its_streams(node: dcpstream.Node) -> None:
+    with KvClient(node.connection_string, **LOGIN) as kv:
+        kv.set("doc", "{}")
+    with Client(node.connection_string, **LOGIN) as client:
+        stream = client.changes(idle_timeout_s=30.0)
+        assert next(stream).key == b"doc"
+        node.drop_bucket("default")
+        node.create_bucket("default")
+        with pytest.raises((OffsetError, KeyNotFound), match="default"):
+            next(stream)
+
+
+def test_ipv6() -> None:
+    if not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    with dcpstream.Node(vbuckets=1, host="::1") as node:
+        with KvClient(node.connection_string, **LOGIN) as kv:
+            kv.set("doc", "{}")
+        assert len(changes("blocking", node.connection_string, end="latest")) == 1
+
+
+def test_nobody_there(kind: str) -> None:
+    with socket.socket() as down:
+        down.bind(("127.0.0.1", 0))
+        string = f"couchbase://127.0.0.1:{down.getsockname()[1]}"
+        with pytest.raises(ConnectionLost, match="no node gave"):
+            changes(kind, string, connect_timeout_s=0.3)

@@ -1,0 +1,170 @@
+"""A reader, nodes that answer what a test tells them to, and a clock turned by hand; no sockets."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+
+from dcpstream.client.connection import NodeConnection
+from dcpstream.client.convert import ChangeConverter
+from dcpstream.client.handshake import DcpSettings
+from dcpstream.client.nodes import ConnectOptions, Nodes
+from dcpstream.client.ranges import RollbackEvent, VbucketRange
+from dcpstream.client.reader import PurgeGap, RollbackPolicy, StreamReader
+from dcpstream.errors import ConnectionLost, ConnectTimeout
+from dcpstream.model import FailoverLog, NodeAddress, StreamOffset
+from dcpstream.wire import Frame, Opcode, encode_response
+from dcpstream.wire.values import encode_vbucket_seqnos
+from tests.unit.client.kit import LOG, LOGIN, FakeNode, accepted, config, marker, mutation
+
+Answer = Callable[[Frame, int], bytes]
+
+
+class World:
+    """A reader, nodes by port, and a clock.
+
+    Args:
+        answer: what a node says to a stream request, given the frame and how many came before.
+        observe: what the node at a port says to OBSERVE_SEQNO; with it, rows are held back until they are stable.
+    """
+
+    def __init__(
+        self,
+        ranges: list[VbucketRange],
+        answer: Answer,
+        *,
+        policy: RollbackPolicy = RollbackPolicy.REWIND_UNREAD,
+        ports: tuple[int, ...] = (11210,),
+        collections: list[str] | None = None,
+        high_seqnos: dict[int, int] | None = None,
+        purge_gap: PurgeGap = PurgeGap.RECONCILE,
+        observe: Answer | None = None,
+        **node_options: object,
+    ) -> None:
+        self.now = 0.0
+        self.requests: list[tuple[int, tuple[int, ...]]] = []
+        self.values: list[bytes] = []
+        self.out: list[object] = []
+        self.offsets: dict[int, StreamOffset] = {}
+        self.down: set[int] = set()
+        self.links: dict[NodeConnection, FakeNode] = {}
+        self._answer = answer
+        self._observe = observe
+        self.flags: list[int] = []
+        self._high_seqnos = high_seqnos or {}
+        self._node_options = {"cluster_map": config(4, ports=ports), **node_options}
+        options = ConnectOptions(
+            seeds=(NodeAddress("127.0.0.1", ports[0]),),
+            network="auto",
+            login=LOGIN,
+            connect_timeout_s=5.0,
+            arrow=False,
+            settings=DcpSettings(name="test"),
+        )
+        rng = random.Random(7)
+        self.nodes = Nodes(options, rng)
+        self.reader = StreamReader(
+            ranges,
+            self.nodes,
+            rng,
+            ChangeConverter(),
+            policy=policy,
+            collections=collections,
+            idle_timeout_s=30.0,
+            patience_s=30.0,
+            now=self.now,
+            purge_gap=purge_gap,
+            is_stable=observe is not None,
+        )
+
+    def run(self, until: Callable[[], bool] | None = None, limit_s: float = 100.0) -> None:
+        """Turn the wheel until the reader is done (or `until`)."""
+        while not (until() if until else self.reader.is_done):
+            assert self.now < limit_s, "the reader does not come to an end"
+            self.turn()
+
+    def turn(self) -> None:
+        self._take()
+        self.reader.step(self.now)
+        moved = self._carry()
+        self._take()
+        if not moved:
+            self.now = max(self.now + 0.001, min(self.reader.next_timeout(), self.now + 5.0))
+            self.reader.handle_timeout(self.now)
+            self._take()
+
+    def cut(self, connection: NodeConnection) -> None:
+        del self.links[connection]
+        self.reader.lost(connection, ConnectionLost("cut"), self.now)
+
+    def seqnos(self) -> list[int]:
+        return [item for item in self.out if isinstance(item, int)]
+
+    def _carry(self) -> bool:
+        moved = False
+        for connection in self.nodes.to_disconnect():
+            self.links.pop(connection, None)
+        for connection in self.nodes.to_connect():
+            port = connection.address.kv_port
+            if port in self.down:
+                self.reader.lost(connection, ConnectTimeout(f"nobody at {port}"), self.now)
+            else:
+                self.links[connection] = FakeNode(answer=self._answers(connection), **self._node_options)
+            moved = True
+        for connection, node in list(self.links.items()):
+            data = connection.data_to_send()
+            if not data:
+                continue
+            moved = True
+            for byte_range in (node.receive(data),):
+                view = memoryview(byte_range)
+                while view and connection in self.links:
+                    room = connection.get_buffer()
+                    count = min(len(room), len(view))
+                    room[:count] = view[:count]
+                    view = view[count:]
+                    connection.buffer_updated(count)
+                    self.reader.received(connection, self.now)
+        return moved
+
+    def _answers(self, connection: NodeConnection) -> Callable[[Frame], bytes]:
+        def answer(frame: Frame) -> bytes:
+            if frame.opcode == Opcode.DCP_STREAM_REQ:
+                fields = struct.unpack(">IIQQQQQ", frame.extras)[2:]
+                self.requests.append((connection.address.kv_port, fields))
+                self.values.append(frame.value)
+                self.flags.append(struct.unpack_from(">I", frame.extras)[0])
+                return self._answer(frame, len(self.requests) - 1)
+            if frame.opcode == Opcode.GET_ALL_VB_SEQNOS:
+                value = encode_vbucket_seqnos(sorted(self._high_seqnos.items()))
+                return encode_response(frame.opcode, opaque=frame.opaque, value=value)
+            if frame.opcode == Opcode.OBSERVE_SEQNO and self._observe is not None:
+                return self._observe(frame, connection.address.kv_port)
+            return b""
+
+        return answer
+
+    def _take(self) -> None:
+        while (event := self.reader.next_event()) is not None:
+            if isinstance(event, RollbackEvent):
+                self.out.append(event)
+            else:
+                changes, offsets = event
+                self.out += [change.seqno for change in changes]  # type: ignore[attr-defined]
+                self.offsets.update(offsets)
+
+
+def history(frame: Frame, last: int, log: FailoverLog = LOG) -> bytes:
+    """An accepted stream with every seqno up to the last one, in one snapshot."""
+    start = struct.unpack(">IIQQQQQ", frame.extras)[2]
+    rows = b"".join(mutation(frame.opaque, seqno, vbid=frame.vbid) for seqno in range(start + 1, last + 1))
+    return accepted(frame.opaque, log) + (marker(frame.opaque, start, last, vbid=frame.vbid) + rows if rows else b"")
+
+
+def refused(frame: Frame, status: int, value: bytes = b"") -> bytes:
+    return encode_response(Opcode.DCP_STREAM_REQ, status=status, opaque=frame.opaque, value=value)
+
+
+def at(seqno: int, start: int | None = None, end: int | None = None, vbuuid: int = 0xA) -> StreamOffset:
+    return StreamOffset(vbuuid, seqno, seqno if start is None else start, seqno if end is None else end)
