@@ -363,7 +363,7 @@ def test_a_stream_at_a_node_that_is_cut_off_is_left_when_the_map_moves_its_vbuck
     )
     world.run(lambda: world.seqnos() == [1, 2, 3])
     world.nodes.update_map(config(4, rev=2, ports=(11210, 11211), owner=1), NodeAddress("127.0.0.1", 11211))
-    world.run(limit_s=world.now + MOVED_GRACE_S + 2.0)
+    world.run(limit_s=world.now + 2 * MOVED_GRACE_S)
     assert world.seqnos() == [1, 2, 3, 4, 5]
     assert [port for port, _ in world.requests] == [11210, 11211]
 
