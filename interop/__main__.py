@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from dataclasses import dataclass
@@ -52,6 +53,8 @@ def main() -> int:
     if options.list:
         print(*(f"{check.name}\t{check.what}" for check in checks), sep="\n")
         return 0
+    # What the nodes warn of (a log-in with a wrong password) was meant to happen.
+    logging.getLogger("dcpstream").addHandler(logging.NullHandler())
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     rows = run_all(checks, console)
     show(rows, console)
@@ -104,8 +107,9 @@ def show(rows: list[Row], console: Console) -> None:
             console.print(f"FAILED {row.check.name}, {part}: {why[:MAX_SHOWN]}", markup=False, style="red")
         if row.outcome and row.outcome.trouble:
             console.print(f"FAILED {row.check.name}: {row.outcome.trouble}", markup=False, style="red")
-        for part in row.outcome.gaps if row.outcome else ():
-            console.print(f"known gap of {row.check.name}, {part}: {row.check.known[part]}", markup=False)
+        for part, why in (row.outcome.gaps if row.outcome else {}).items():
+            text = f"known gap of {row.check.name}, {part}: {row.check.known[part]}; now: {why[:MAX_SHOWN]}"
+            console.print(text, markup=False)
         for part in row.outcome.closed if row.outcome else ():
             console.print(f"no gap any more, in {row.check.name}: {part}", markup=False)
 

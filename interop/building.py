@@ -52,8 +52,11 @@ def python_sdk(_: Say) -> list[str]:
 
 
 def python_sdk_version() -> str:
-    """The installed SDK's."""
-    return importlib.metadata.version("couchbase")
+    """The installed SDK's; empty if there is none."""
+    try:
+        return importlib.metadata.version("couchbase")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def tshark(_: Say) -> list[str]:

@@ -12,8 +12,6 @@ from interop import building, running
 from interop.building import HERE, Say
 from interop.running import Outcome
 
-ROOT = HERE.parent
-
 
 @dataclass(frozen=True, slots=True)
 class Client:
@@ -23,11 +21,13 @@ class Client:
         name: as people know it.
         version: which one.
         prepare: gives the beginning of a command line; raises `building.Missing` if this machine cannot run it.
+        directory: where its programs run.
     """
 
     name: str
     version: str
     prepare: Callable[[Say], list[str]]
+    directory: Path = HERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +61,30 @@ class Check:
 
 
 CLIENTS = {
+    "python": Client("Python SDK", building.python_sdk_version(), building.python_sdk, HERE / "python"),
     "gocbcore": Client("gocbcore", "10.9.3", building.go),
 }
 
-SUBDOC_GAP = "counters, arrays, macros and single paths of the sub-document API are not there"
-GO_KV_GAPS = {
-    "lookup in": SUBDOC_GAP,
-    "mutate in": SUBDOC_GAP,
-    "subdocument errors": SUBDOC_GAP,
-    "extended attributes": SUBDOC_GAP,
-    "random document": "GET_RANDOM_KEY is not there",
-    "range scan": "range scans are not there",
-}
+RANGE_SCANS = "range scans are not there"
+GO_KV_GAPS = {"range scan": RANGE_SCANS}
+PYTHON_KV_GAPS = {"range scan": RANGE_SCANS, "range scan (named collection)": RANGE_SCANS}
 GO_DCP_GAPS = {
     "change streams": "the history of changes is not kept: the node refuses, as a server with couchstore does"
 }
 
 CHECKS = [
+    Check("python", "python-kv", "every public key-value call, SCRAM-SHA512", ("kv.py",), known=PYTHON_KV_GAPS),
+    Check(
+        "python",
+        "python-kv-disk",
+        "the same on disk with 1,024 vbuckets, PLAIN",
+        ("kv.py", "-plain"),
+        on_disk=True,
+        options={"vbuckets": 1024},
+        known=PYTHON_KV_GAPS,
+    ),
+    Check("python", "python-manage", "log-ins, buckets, scopes and collections", ("manage.py",)),
+    Check("python", "python-manage-disk", "the same on disk", ("manage.py",), on_disk=True),
     Check("gocbcore", "gocbcore-kv", "key-value agent, PLAIN: all groups of calls", ("kv",), known=GO_KV_GAPS),
     Check(
         "gocbcore",
@@ -99,7 +106,7 @@ CHECKS = [
 ]
 
 
-def judge(check: Check, begin: list[str], directory: Path | None = None) -> Outcome:
+def judge(check: Check, begin: list[str]) -> Outcome:
     """Run a check against a fresh node."""
     with running.served(on_disk=check.on_disk, options=check.options) as node:
-        return running.run(check.command(begin, node), node, check.known, directory)
+        return running.run(check.command(begin, node), node, check.known, CLIENTS[check.client].directory)

@@ -23,7 +23,13 @@ Part = tuple[str, Callable[[], None]]
 def settings() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser()
-    for name, default in (("connect", None), ("user", "Administrator"), ("password", "password"), ("ca", ""), ("bucket", "default")):
+    for name, default in (
+        ("connect", None),
+        ("user", "Administrator"),
+        ("password", "password"),
+        ("ca", ""),
+        ("bucket", "default"),
+    ):
         parser.add_argument(f"-{name}", default=default, required=default is None)
     parser.add_argument("-plain", action="store_true", help="log in by PLAIN instead of SCRAM-SHA512")
     return parser.parse_args()
@@ -40,7 +46,9 @@ def connect(options: argparse.Namespace, *, password: str | None = None, user: s
     return Cluster.connect(options.connect, ClusterOptions(login, timeout_options=timeouts))
 
 
-def refused(kind: type[BaseException] | tuple[type[BaseException], ...], call: Callable[..., Any], *arguments: Any) -> None:
+def refused(
+    kind: type[BaseException] | tuple[type[BaseException], ...], call: Callable[..., Any], *arguments: Any
+) -> None:
     """Expect an error."""
     try:
         got = call(*arguments)

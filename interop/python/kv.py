@@ -11,7 +11,14 @@ from typing import Any
 
 import couchbase.subdocument as sd
 from common import SHORT, Part, begin, connect, refused
-from couchbase.durability import ClientDurability, DurabilityLevel, PersistTo, PersistToExtended, ReplicateTo, ServerDurability
+from couchbase.durability import (
+    ClientDurability,
+    DurabilityLevel,
+    PersistTo,
+    PersistToExtended,
+    ReplicateTo,
+    ServerDurability,
+)
 from couchbase.exceptions import (
     AmbiguousTimeoutException,
     CasMismatchException,
@@ -216,7 +223,8 @@ class Calls:
     def lookup_in(self) -> None:
         self._c.upsert("looked", {"a": {"b": [10, 20, {"c": "x"}]}, "n": 5})
         got = self._c.lookup_in(
-            "looked", [sd.get("a.b[2].c"), sd.get("a.b[-1]"), sd.exists("n"), sd.exists("m"), sd.count("a.b"), sd.get("m")]
+            "looked",
+            [sd.get("a.b[2].c"), sd.get("a.b[-1]"), sd.exists("n"), sd.exists("m"), sd.count("a.b"), sd.get("m")],
         )
         assert got.content_as[str](0) == "x"
         assert got.content_as[dict](1) == {"c": "x"}
@@ -246,7 +254,9 @@ class Calls:
         refused(PathNotFoundException, self._c.mutate_in, "wrong", [sd.replace("b", 2)])
         refused(PathMismatchException, self._c.mutate_in, "wrong", [sd.upsert("a.b", 2)])
         refused(PathExistsException, self._c.mutate_in, "wrong", [sd.array_addunique("list", 1)])
-        refused(CasMismatchException, self._c.mutate_in, "wrong", [sd.upsert("c", 2)], MutateInOptions(cas=stored.cas + 1))
+        refused(
+            CasMismatchException, self._c.mutate_in, "wrong", [sd.upsert("c", 2)], MutateInOptions(cas=stored.cas + 1)
+        )
         refused((InvalidArgumentException, InvalidValueException), self._c.mutate_in, "wrong", [])
         assert self._c.get("wrong").cas == stored.cas
 
@@ -289,9 +299,7 @@ class Calls:
         assert len(list(self._c.lookup_in_all_replicas("looked", [sd.get("a")]))) == 1
 
     def durability(self) -> None:
-        for level in (
-            DurabilityLevel.MAJORITY, DurabilityLevel.MAJORITY_AND_PERSIST_TO_ACTIVE, DurabilityLevel.PERSIST_TO_MAJORITY
-        ):  # fmt: skip
+        for level in DurabilityLevel:
             durable = ServerDurability(level)
             self._c.upsert("durable", 1, UpsertOptions(durability=durable))
             self._c.replace("durable", 2, ReplaceOptions(durability=durable))

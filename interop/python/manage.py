@@ -97,7 +97,9 @@ class Judge:
         collection.upsert("k", 2)
         assert collection.get("k").content_as[int] == 2
         self.buckets.drop_bucket("emptied")
-        self.buckets.create_bucket(CreateBucketSettings(name="full", ram_quota_mb=128, flush_enabled=False, num_replicas=0))
+        self.buckets.create_bucket(
+            CreateBucketSettings(name="full", ram_quota_mb=128, flush_enabled=False, num_replicas=0)
+        )
         self._eventually("full")
         refused(BucketNotFlushableException, self.buckets.flush_bucket, "full")
         self.buckets.drop_bucket("full")
@@ -145,7 +147,9 @@ class Judge:
         self.collections.drop_scope("s2")
 
     def longest_life(self) -> None:
-        self.collections.create_collection("shop", "mortal", CreateCollectionSettings(max_expiry=timedelta(seconds=600)))
+        self.collections.create_collection(
+            "shop", "mortal", CreateCollectionSettings(max_expiry=timedelta(seconds=600))
+        )
         found = {item.name: item for scope in self.collections.get_all_scopes() for item in scope.collections}
         assert found["mortal"].max_expiry == timedelta(seconds=600), found["mortal"].max_expiry
         mortal = self.bucket.scope("shop").collection("mortal")

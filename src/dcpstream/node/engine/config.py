@@ -36,6 +36,12 @@ BUCKET_CAPABILITIES = (
     "xattr",
     "preserveExpiry",
     "rangeScan",
+    "subdoc.AccessDeleted",
+    "subdoc.BinaryXattr",
+    "subdoc.DocumentMacroSupport",
+    "subdoc.ReplaceBodyWithXattr",
+    "subdoc.ReplicaRead",
+    "subdoc.ReviveDocument",
     "couchapi",
 )
 """What clients may use on a bucket; `couchapi` only keeps JVM clients from taking the bucket for an ephemeral one, and
