@@ -65,15 +65,12 @@ CLIENTS = {
     "gocbcore": Client("gocbcore", "10.9.3", building.go),
 }
 
-RANGE_SCANS = "range scans are not there"
-GO_KV_GAPS = {"range scan": RANGE_SCANS}
-PYTHON_KV_GAPS = {"range scan": RANGE_SCANS, "range scan (named collection)": RANGE_SCANS}
 GO_DCP_GAPS = {
     "change streams": "the history of changes is not kept: the node refuses, as a server with couchstore does"
 }
 
 CHECKS = [
-    Check("python", "python-kv", "every public key-value call, SCRAM-SHA512", ("kv.py",), known=PYTHON_KV_GAPS),
+    Check("python", "python-kv", "every public key-value call, SCRAM-SHA512", ("kv.py",)),
     Check(
         "python",
         "python-kv-disk",
@@ -81,18 +78,16 @@ CHECKS = [
         ("kv.py", "-plain"),
         on_disk=True,
         options={"vbuckets": 1024},
-        known=PYTHON_KV_GAPS,
     ),
     Check("python", "python-manage", "log-ins, buckets, scopes and collections", ("manage.py",)),
     Check("python", "python-manage-disk", "the same on disk", ("manage.py",), on_disk=True),
-    Check("gocbcore", "gocbcore-kv", "key-value agent, PLAIN: all groups of calls", ("kv",), known=GO_KV_GAPS),
+    Check("gocbcore", "gocbcore-kv", "key-value agent, PLAIN: all groups of calls", ("kv",)),
     Check(
         "gocbcore",
         "gocbcore-kv-disk",
         "the same on disk, SCRAM-SHA512",
         ("kv", "-auth", "SCRAM-SHA512"),
         on_disk=True,
-        known=GO_KV_GAPS,
     ),
     Check("gocbcore", "gocbcore-dcp", "DCP agent: every key and value by hash", ("dcp",), known=GO_DCP_GAPS),
     Check(
