@@ -52,8 +52,20 @@ GOALS = (
     Goal("ingest.per_op.of_scan", "ingest", "ingest op by op, of the bare boundary loop"),
     Goal("node_start_s", "ingest", "node start, 1,024 vbuckets", 0.5, at_most=True, unit="s"),
     Goal("reopen_1m_cpu_s", "store", "reopen 1 M documents from disk", 1.0, at_most=True, unit="CPU s"),
+    Goal(
+        "write_p99_beside_fdatasync_ms",
+        "latency",
+        "durable write, p99 while 8 backfills run, less fdatasync's p99",
+        20,
+        at_most=True,
+        unit="ms",
+    ),
+    Goal("growth.load.of_tenth", "growth", "load: CPU a document at 10 M, of that at 1 M", 2, at_most=True),
+    Goal("growth.reopen.of_tenth", "growth", "reopen: the same", 2, at_most=True),
+    Goal("growth.backfill.of_tenth", "growth", "backfill: the same", 2, at_most=True),
+    Goal("growth.compact.of_tenth", "growth", "compaction: the same", 2, at_most=True),
     Goal("index_bytes_per_document", "store", "memory of the index for a document", 180, at_most=True, unit="B"),
 )
 
-PARTS = ("decode", "store", "ingest", "send", "client", "spark")
+PARTS = ("decode", "store", "growth", "latency", "ingest", "send", "client", "spark")
 """Modules of this package that have `run(quick)`, in the order in which they run."""

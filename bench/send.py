@@ -79,14 +79,14 @@ def receive(port: int, wanted: int, is_node: bool, control: Connection) -> None:
     connection.close()
 
 
-def ask(connection: socket.socket) -> None:
+def ask(connection: socket.socket, name: bytes = b"bench") -> None:
     """Log in and open a DCP connection without flow control."""
     features = struct.pack(">6H", 0x04, 0x06, 0x07, 0x08, 0x0B, 0x12)
     requests = (
         encode_request(Opcode.HELLO, key=b"bench", value=features),
         encode_request(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0Administrator\0" + PASSWORD.encode()),
         encode_request(Opcode.SELECT_BUCKET, key=b"default"),
-        encode_request(Opcode.DCP_OPEN, key=b"bench", extras=struct.pack(">II", 0, 0x01 | 0x04 | 0x20)),
+        encode_request(Opcode.DCP_OPEN, key=name, extras=struct.pack(">II", 0, 0x01 | 0x04 | 0x20)),
         encode_request(Opcode.DCP_CONTROL, key=b"enable_noop", value=b"true"),
         encode_request(Opcode.DCP_CONTROL, key=b"enable_expiry_opcode", value=b"true"),
     )

@@ -1,0 +1,177 @@
+"""The disk store as it grows: load, reopen, backfill and compaction at 0.1, 1 and 10 million documents of 256 bytes.
+
+What counts is the cost of a document in CPU time at each size, and how much dearer it is at the largest size than a
+tenth of it. Each size has a process and a directory of its own. 1,024 vbuckets; the documents come spread over all of
+them, 100,000 to a commit. Making the frames is not measured. For the compaction half of the documents are written
+once more before; its cost is that of a document that lives.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.common import Figure, report, resident_bytes
+from dcpstream.model import BucketSettings, FailoverLog, VbucketState
+from dcpstream.store import DiskBucketStore
+from dcpstream.wire import encode_stored_mutation
+
+SIZES = (100_000, 1_000_000, 10_000_000)
+QUICK_SIZES = (20_000, 200_000)
+VBUCKETS = 1024
+COMMIT_DOCUMENTS = 100_000
+VALUE = b"\x80" * 256
+SETTINGS = BucketSettings(ram_quota_bytes=16 << 30, compact_at=1)
+"""Compaction only when asked: it is measured by itself."""
+STEPS = ("load", "reopen", "backfill", "compact")
+REPEATS = 3
+"""Of what can be repeated: opening and reading. The median counts."""
+CHILD_TIMEOUT_S = 600
+
+
+def write(store: DiskBucketStore, first: int, stop: int, seqnos: list[int]) -> float:
+    """Write the documents with these numbers and commit; CPU seconds without the making of the frames."""
+    rows: list[tuple[list[bytes], list[bytes], list[int]]] = [([], [], []) for _ in range(VBUCKETS)]
+    for number in range(first, stop):
+        vbid = number % VBUCKETS
+        seqno = seqnos[vbid] = seqnos[vbid] + 1
+        key = b"\0flight-2013-%08d" % number
+        frames, keys, own = rows[vbid]
+        frames.append(
+            encode_stored_mutation(vbid=vbid, key=key, value=VALUE, by_seqno=seqno, rev_seqno=1, cas=number + 1)
+        )
+        keys.append(key)
+        own.append(seqno)
+    started = time.process_time()
+    for vbid, (frames, keys, own) in enumerate(rows):
+        if keys:
+            store.vbuckets[vbid].append_many(frames, keys, own)
+    store.commit()
+    return time.process_time() - started
+
+
+def read(store: DiskBucketStore) -> int:
+    """Every vbucket from end to end, as a backfill reads it; returns the rows."""
+    rows = 0
+    for vbucket in store.vbuckets.values():
+        after = 0
+        while len(block := vbucket.read(after, vbucket.high_seqno)):
+            rows += block.count
+            after = block.last_seqno
+    return rows
+
+
+def measure_size(path: Path, documents: int) -> dict[str, float]:
+    """CPU seconds of each step, and resident and file bytes, at one size."""
+    store = DiskBucketStore(path, VBUCKETS, SETTINGS)
+    with store.metadata_batch():
+        for vbid in range(VBUCKETS):
+            store.create_vbucket(vbid, VbucketState.ACTIVE, FailoverLog.of((1, 0)))
+    seqnos = [0] * VBUCKETS
+    steps = range(0, documents, COMMIT_DOCUMENTS)
+    found = {"load": sum(write(store, at, min(at + COMMIT_DOCUMENTS, documents), seqnos) for at in steps)}
+    store.close(clean=False)
+    del store
+    gc.collect()
+    before = resident_bytes()
+    opened: list[float] = []
+    for _ in range(REPEATS):
+        started = time.process_time()
+        store = DiskBucketStore(path, VBUCKETS)
+        opened.append(time.process_time() - started)
+        if len(opened) < REPEATS:
+            store.close(clean=False)
+            del store
+            gc.collect()
+    found["reopen"] = sorted(opened)[REPEATS // 2]
+    found["resident"] = resident_bytes() - before
+    reads: list[float] = []
+    for _ in range(REPEATS):
+        started = time.process_time()
+        assert read(store) == documents
+        reads.append(time.process_time() - started)
+    found["backfill"] = sorted(reads)[REPEATS // 2]
+    for at in range(0, documents // 2, COMMIT_DOCUMENTS):
+        write(store, at, min(at + COMMIT_DOCUMENTS, documents // 2), seqnos)
+    found["bytes_before"] = store.file_bytes
+    started = time.process_time()
+    store.compact()
+    found["compact"] = time.process_time() - started
+    found["bytes_after"] = store.file_bytes
+    assert read(store) == documents
+    store.close()
+    return found
+
+
+def measure_in_child(documents: int) -> dict[str, float]:
+    """`measure_size` in a process and a directory of its own."""
+    directory = Path(tempfile.mkdtemp(prefix="dcpstream-bench-"))
+    code = (
+        "import json, sys; from pathlib import Path; from bench.growth import measure_size; "
+        "print(json.dumps(measure_size(Path(sys.argv[1]), int(sys.argv[2]))))"
+    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(directory), str(documents)],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=CHILD_TIMEOUT_S,
+        )
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
+def run(quick: bool) -> dict[str, Any]:
+    """Measure."""
+    sizes = QUICK_SIZES if quick else SIZES
+    found = {size: measure_in_child(size) for size in sizes}
+    figures: list[Figure] = []
+    smaller, largest = sizes[-2], sizes[-1]
+    for step in STEPS:
+        for size in sizes:
+            base = found[smaller][step] / smaller * 1e6
+            figures.append(
+                Figure(
+                    name=f"growth.{step}.{size}",
+                    value=found[size][step] / size * 1e6,
+                    unit="µs",
+                    baseline=f"at {smaller:,} documents",
+                    baseline_value=base,
+                    note="CPU time a document",
+                )
+            )
+    for size in sizes:
+        figures.append(
+            Figure(
+                name=f"growth.resident.{size}",
+                value=found[size]["resident"] / size,
+                unit="B",
+                note="growth of resident memory a document by the last of three openings, allocator and all",
+            )
+        )
+        figures.append(
+            Figure(
+                name=f"growth.compact_space.{size}",
+                value=found[size]["bytes_after"] / found[size]["bytes_before"],
+                unit="ratio",
+                note="files after compaction of those before, a third being superseded",
+            )
+        )
+    return report(
+        figures,
+        {
+            f"growth.{step}.of_tenth": (found[largest][step] / largest) / (found[smaller][step] / smaller)
+            for step in STEPS
+        }
+        | {"growth.largest": float(largest)},
+    )
