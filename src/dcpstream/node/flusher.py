@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from dcpstream.errors import StoreError
 from dcpstream.model import Persist
@@ -31,6 +30,11 @@ LAZY_BYTES = 32 * 1024 * 1024
 class Flusher:
     """Commits one bucket's store until stopped.
 
+    Theory of operation: at most one commit is under way, in the flusher's thread. A timer begins the next one, or
+    whoever waits for durability (`Bucket.hurry`), at once; what is called for meanwhile begins when it is through. All
+    of that are plain callbacks on the loop, because each task that is woken costs a turn of the loop, and a turn is
+    long while backfills run.
+
     A commit that fails (disk full, disk broken) is logged and tried again; nothing of it is reported as persisted, and
     once too much waits, writes are answered TMPFAIL. With `persist=every` connections whose answers waited for it are
     closed, since they cannot be told an outcome, and writes are refused until a commit succeeds. The node goes on.
@@ -46,64 +50,96 @@ class Flusher:
         self._bucket = bucket
         self._interval_s = interval_s
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"dcpstream-flush-{bucket.name}")
-        self._task: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._is_stopping = False
-        self._woken = asyncio.Event()
         self._is_hurried = False
-        self._committed_at = 0.0
+        self._committed_at = self._loop.time()
 
     def start(self) -> None:
         """Begin."""
         self._bucket.hurry = self._hurry
-        loop = asyncio.get_running_loop()
-        self._committed_at = loop.time()
-        self._task = loop.create_task(self._run(), name=f"flush {self._bucket.name}")
+        self._wait()
 
     async def stop(self) -> None:
         """End; a commit that is under way is awaited."""
         self._is_stopping = True
-        self._woken.set()
-        if self._task is not None:
-            await self._task
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._idle.wait()
         self._executor.shutdown(wait=True)
+
+    async def flush(self) -> None:
+        """Commit once, after the commit that may be under way; errors are logged and tried again as usual."""
+        await self._idle.wait()
+        self._begin()
+        await self._idle.wait()
 
     def _hurry(self) -> None:
         """Somebody waits: commit now, or right after the commit that is under way."""
         self._is_hurried = True
-        if not self._bucket.store.is_failing:  # else the next try comes when it comes
-            self._woken.set()
+        if self._idle.is_set() and not self._bucket.store.is_failing:  # else the next try comes when it comes
+            self._begin()
 
-    async def _run(self) -> None:
-        while not self._is_stopping:
+    def _wait(self) -> None:
+        """Set the timer for the next commit."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._is_stopping:
             pause = RETRY_S if self._bucket.store.is_failing else self._interval_s
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), pause)
-            self._woken.clear()
+            self._timer = self._loop.call_later(pause, self._timed_out)
+
+    def _timed_out(self) -> None:
+        if self._idle.is_set():
             if self._is_due():
-                await self.flush()
+                self._begin()
+            if self._idle.is_set():  # there was nothing to do
+                self._wait()
 
     def _is_due(self) -> bool:
-        """Whether to commit now; at the end the store does so itself, unless it is to look like a crash."""
-        if self._is_stopping:
-            return False
+        """Whether to commit now."""
         store = self._bucket.store
         if self._is_hurried or store.settings.persist is not Persist.NONE:
             return True
-        waited_s = asyncio.get_running_loop().time() - self._committed_at
-        return store.pending_bytes >= LAZY_BYTES or waited_s >= LAZY_INTERVAL_S
+        return store.pending_bytes >= LAZY_BYTES or self._loop.time() - self._committed_at >= LAZY_INTERVAL_S
 
-    async def flush(self) -> None:
-        """Commit once, if there is something and persistence is not stopped."""
+    def _begin(self) -> None:
+        """Begin a commit, if there is something and persistence is not stopped."""
         bucket, store = self._bucket, self._bucket.store
-        if not (store.dirty or bucket.holding) or not bucket.is_persisting:
+        if self._is_stopping or not (store.dirty or bucket.holding) or not bucket.is_persisting:
             return
         self._is_hurried = False
-        loop = asyncio.get_running_loop()
+        self._idle.clear()
         number = bucket.begin_commit()
-        was_failing = store.is_failing
-        try:
-            moved = await loop.run_in_executor(self._executor, store.commit) if store.dirty else []
-        except (StoreError, OSError) as error:
+        future = self._executor.submit(store.commit)
+        future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._finished, number, done))
+
+    def _finished(self, number: int, done: Future[list[tuple[int, int]]]) -> None:
+        """A commit is through, or failed."""
+        bucket, store = self._bucket, self._bucket.store
+        self._idle.set()
+        error = done.exception()
+        if error is None:
+            if store.is_failing:
+                logger.warning("bucket %s: writes are durable again", bucket.name)
+            store.note_commit(has_failed=False)
+            self._committed_at = self._loop.time()
+            self._server.set_time()
+            bucket.end_commit(number)
+            self._engine.persisted(bucket.name, [vbid for vbid, _ in done.result()])
+        else:
+            self._failed(error)
+        self._server.turn()
+        if self._is_hurried and not store.is_failing:
+            self._begin()
+        if self._idle.is_set():
+            self._wait()
+
+    def _failed(self, error: BaseException) -> None:
+        bucket, store = self._bucket, self._bucket.store
+        if isinstance(error, StoreError | OSError):
             logger.error(
                 "bucket %s: writes could not be made durable and wait in memory (%d bytes): %s; trying again in %.0f s",
                 bucket.name,
@@ -111,23 +147,8 @@ class Flusher:
                 error,
                 RETRY_S,
             )
-            self._failed()
-            return
-        except Exception:
+        else:
             # A fault of ours. To stop flushing would lose what is written from now on, so it is tried again.
-            logger.exception("bucket %s: a commit failed", bucket.name)
-            self._failed()
-            return
-        self._committed_at = loop.time()
-        store.note_commit(has_failed=False)
-        if was_failing:
-            logger.warning("bucket %s: writes are durable again", bucket.name)
-        self._server.set_time()
-        bucket.end_commit(number)
-        self._engine.persisted(bucket.name, [vbid for vbid, _ in moved])
-        self._server.schedule_turn()
-
-    def _failed(self) -> None:
-        self._bucket.store.note_commit(has_failed=True)
-        self._bucket.fail_commit("a write could not be made durable: the disk is full or broken; see the node's log")
-        self._server.schedule_turn()
+            logger.error("bucket %s: a commit failed", bucket.name, exc_info=error)
+        store.note_commit(has_failed=True)
+        bucket.fail_commit("a write could not be made durable: the disk is full or broken; see the node's log")

@@ -23,8 +23,9 @@ cheaper is each of them; memory is only taken for what was really used of it."""
 PULL_BYTES = 1024 * 1024
 """DCP data asked from a session at a time: what is done once a block is felt below, since a send leaves little of the
 code and the index in the CPU's cache."""
-PULLS_PER_TURN = 2
-"""Then other connections get their turn."""
+TURN_S = 0.002
+"""DCP connections send for so long, and a pull more, before the loop looks for requests again: with more of them it
+takes more turns until each had its own. What a commit or a write waits for at most, several times over."""
 JOIN_BYTES = 64 * 1024
 """Pieces that are smaller in all are joined to one write; larger ones are not worth a copy."""
 WRITE_LIMIT_BYTES = 4 * 1024 * 1024
@@ -104,7 +105,11 @@ class KvProtocol(asyncio.BufferedProtocol):
         """The socket takes more again."""
         self._is_writable = True
         self._process()
-        self.send()
+        if self.session is not None and self._has_dcp:
+            self.server.engine.ready.add(self.session)  # with all others that have something to stream
+            self.server.schedule_turn()
+        else:
+            self.send()
 
     # ------------------------------------------------------------------------------------------------------- input
 
@@ -188,20 +193,15 @@ class KvProtocol(asyncio.BufferedProtocol):
             self._write(session.take_output())
         if session.is_ready_to_read_on and not self._is_reading:
             self._process()
-        for _ in range(PULLS_PER_TURN):
-            if not self._is_writable and not (session.out and self._takes_answers(transport)):
-                break
+        if self._is_writable or (session.out and self._takes_answers(transport)):
             pieces = session.data_to_send(PULL_BYTES if self._is_writable else 0)
-            if not pieces:
-                break
-            self._write(pieces)
-            if session.dcp is None and not session.is_streaming:
-                break
-            self._lent += [piece for piece in cast("list[object]", pieces) if isinstance(piece, memoryview)]
-            self._give_back(transport)
-        else:
-            self.server.engine.ready.add(session)
-            self.server.schedule_turn()
+            if pieces:
+                self._write(pieces)
+            if pieces and (session.dcp is not None or session.is_streaming):
+                self._lent += [piece for piece in cast("list[object]", pieces) if isinstance(piece, memoryview)]
+                self._give_back(transport)
+                self.server.engine.ready.add(session)
+                self.server.schedule_turn()
         if session.close_reason is not None:
             if not session.held:
                 self._close()
@@ -277,6 +277,7 @@ class KvServer:
         engine.stopwatch = clock.monotonic
         self.loop = asyncio.get_running_loop()
         self.protocols: dict[Session, KvProtocol] = {}
+        self._streaming: dict[Session, None] = {}
         self._server: asyncio.Server | None = None
         self._has_turn = False
         self._timer: asyncio.TimerHandle | None = None
@@ -307,12 +308,28 @@ class KvServer:
             self.loop.call_soon(self.turn)
 
     def turn(self) -> None:
-        """Tell DCP connections what changed, and send."""
+        """Tell DCP connections what changed, and send: answers, then streams for as long as a turn may take."""
         self._has_turn = False
+        streaming = self._streaming
         for session in self.engine.end_turn():
+            protocol = self.protocols.get(session)
+            if protocol is None:
+                continue
+            if session.out or not (session.dcp is not None or session.is_streaming):
+                protocol.send_or_drop()
+            else:
+                streaming[session] = None
+        until = self.loop.time() + TURN_S
+        while streaming:
+            session = next(iter(streaming))  # who waits longest
+            del streaming[session]
             protocol = self.protocols.get(session)
             if protocol is not None:
                 protocol.send_or_drop()
+            if self.loop.time() >= until:
+                break
+        if streaming:
+            self.schedule_turn()
         self._schedule_timeout()
 
     def _schedule_timeout(self) -> None:
