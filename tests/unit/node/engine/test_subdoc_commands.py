@@ -245,6 +245,15 @@ def test_the_expiration(client):
     assert stored(client).expiration == 0
 
 
+def test_the_user_s_flags(client):
+    mutate(client, spec(UPSERT, "a", b"1"), extras=struct.pack(">IIB", 0, 6, 1))
+    assert stored(client).flags == 6
+    one(client, UPSERT, "a", b"2")
+    assert stored(client).flags == 6
+    one(client, UPSERT, "a", b"2", extras=struct.pack(">II", 0, 7))
+    assert stored(client).flags == 7
+
+
 def test_sizes(client, monkeypatch):
     client.set("k", b"{}")
     large = b'"' + b"x" * SYSTEM_BYTES_MAX + b'"'

@@ -255,6 +255,9 @@ def _store(
         if result
     )
     is_deleted = stays_deleted or outcome.deletes
+    flags = 0 if item is None else item.flags
+    if request.user_flags is not None:
+        flags = request.user_flags
     put(
         session,
         frame,
@@ -262,7 +265,7 @@ def _store(
         key,
         value,
         datatype=document.datatype,
-        flags=0 if item is None or is_deleted else item.flags,
+        flags=0 if is_deleted else flags,
         expiration=engine.unix_s if is_deleted else _expiration(session, request, key, item),
         rev_seqno=documents.next_rev(vbucket, vbucket.log.meta(key)),
         answer=answer if request.is_multi else outcome.results[0][1],
@@ -284,6 +287,6 @@ def register(table: CommandTable) -> None:
     reading = partial(command, look_up, privilege="Read")
     writing = partial(command, mutate, privilege="Upsert", frame_infos=WRITE_INFOS)
     table.add((opcode for opcode in COMMANDS if not KINDS[opcode].is_mutation), reading(extras=(3, 4)))
-    table.add((opcode for opcode in COMMANDS if KINDS[opcode].is_mutation), writing(extras=(3, 4, 7, 8)))
+    table.add((opcode for opcode in COMMANDS if KINDS[opcode].is_mutation), writing(extras=(3, 4, 7, 8, 11, 12)))
     table.add(Opcode.SUBDOC_MULTI_LOOKUP, reading(extras=(0, 1)))
-    table.add(Opcode.SUBDOC_MULTI_MUTATION, writing(extras=(0, 1, 4, 5)))
+    table.add(Opcode.SUBDOC_MULTI_MUTATION, writing(extras=(0, 1, 4, 5, 8, 9)))

@@ -25,7 +25,7 @@ SPECS_MAX: Final = 16
 _PATH_EXTRAS: Final = struct.Struct(">HB")
 _LOOKUP: Final = struct.Struct(">BBH")
 _MUTATION: Final = struct.Struct(">BBHI")
-_EXPIRATION_BYTES: Final = 4
+_FIELD_BYTES: Final = 4
 _DOC_FLAGS_KNOWN: Final = 0x3F
 
 
@@ -178,11 +178,13 @@ class Request(NamedTuple):
 
     Attributes:
         expiration: as given; 0 if none was.
+        user_flags: those that the document gets; None to leave them.
     """
 
     specs: tuple[Spec, ...]
     flags: DocFlag
     expiration: int
+    user_flags: int | None
     is_mutation: bool
     is_multi: bool
 
@@ -199,7 +201,7 @@ def read_request(opcode: int, extras: bytes, value: bytes, *, cas: int, has_xatt
     if opcode in (Opcode.SUBDOC_MULTI_LOOKUP, Opcode.SUBDOC_MULTI_MUTATION):
         return _read_multi(opcode == Opcode.SUBDOC_MULTI_MUTATION, extras, value, cas=cas, has_xattrs=has_xattrs)
     path_bytes, path_flags = _PATH_EXTRAS.unpack_from(extras)
-    expiration, flags = _read_extras(extras[_PATH_EXTRAS.size :])
+    expiration, user_flags, flags = _read_extras(extras[_PATH_EXTRAS.size :])
     if path_bytes > len(value):
         raise RefusedError(Status.EINVAL, "Path length can't exceed value")
     spec = Spec(opcode, KINDS[opcode], PathFlag(path_flags), value[:path_bytes], value[path_bytes:])
@@ -212,19 +214,17 @@ def read_request(opcode: int, extras: bytes, value: bytes, *, cas: int, has_xatt
     _check_document(flags, cas)
     _check_xattr(spec, has_xattrs=has_xattrs)
     _check_size(spec)
-    return Request((spec,), flags, expiration, spec.kind.is_mutation, is_multi=False)
+    return Request((spec,), flags, expiration, user_flags, spec.kind.is_mutation, is_multi=False)
 
 
-def _read_extras(extras: bytes) -> tuple[int, DocFlag]:
-    """(expiration, flags) of what follows in the extras; their length was checked."""
-    expiration, flags = 0, 0
-    if len(extras) >= _EXPIRATION_BYTES:
-        expiration, extras = int.from_bytes(extras[:_EXPIRATION_BYTES], "big"), extras[_EXPIRATION_BYTES:]
-    if extras:
-        flags = extras[0]
+def _read_extras(extras: bytes) -> tuple[int, int | None, DocFlag]:
+    """(expiration, the user's flags, flags) of what follows in the extras; their length was checked."""
+    fields = [int.from_bytes(extras[at : at + _FIELD_BYTES], "big") for at in range(0, len(extras) - 3, _FIELD_BYTES)]
+    flags = extras[-1] if len(extras) % _FIELD_BYTES else 0
     if flags & ~_DOC_FLAGS_KNOWN:
         raise RefusedError(Status.EINVAL, "Request extras invalid")
-    return expiration, DocFlag(flags)
+    expiration, user_flags, *_ = (*fields, None, None)
+    return expiration or 0, user_flags, DocFlag(flags)
 
 
 def _check_flags(spec: Spec, flags: DocFlag) -> None:
@@ -277,7 +277,7 @@ def _check_size(spec: Spec) -> None:
 
 
 def _read_multi(is_mutation: bool, extras: bytes, value: bytes, *, cas: int, has_xattrs: bool) -> Request:
-    expiration, flags = _read_extras(extras)
+    expiration, user_flags, flags = _read_extras(extras)
     _check_document(flags, cas)
     if flags & DocFlag.REVIVE:
         if not flags & DocFlag.ACCESS_DELETED:
@@ -307,7 +307,7 @@ def _read_multi(is_mutation: bool, extras: bytes, value: bytes, *, cas: int, has
         raise RefusedError(Status.SUBDOC_INVALID_COMBO, "Request must contain at least one path")
     if at < len(value):
         raise RefusedError(Status.SUBDOC_INVALID_COMBO, f"Request must contain at most {SPECS_MAX} paths")
-    return Request(tuple(specs), flags, expiration, is_mutation, is_multi=True)
+    return Request(tuple(specs), flags, expiration, user_flags, is_mutation, is_multi=True)
 
 
 def _read_spec(is_mutation: bool, request: bytes, at: int) -> tuple[Spec, int]:

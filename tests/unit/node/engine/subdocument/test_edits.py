@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcpstream.node.engine.subdocument import edits
+from dcpstream.node.engine.subdocument import edits, scanner
 from dcpstream.node.engine.subdocument.paths import Path, PathError, parse_path
 from dcpstream.wire import Opcode, Status
 
@@ -282,8 +282,21 @@ def test_lookups_equal_the_model(document, parts, blanks):
     assert actual_of(lambda: edits.look_up(text, as_path(parts))) == expected
 
 
-@given(st.sampled_from([ADD, UPSERT, REPLACE, DELETE, LAST, FIRST, INSERT, UNIQUE]), DOCUMENTS, PATHS, VALUES, BLANKS)
-def test_changes_equal_the_model(opcode, document, parts, value, blanks):
+@given(
+    st.sampled_from([ADD, UPSERT, REPLACE, DELETE, LAST, FIRST, INSERT, UNIQUE]),
+    DOCUMENTS,
+    PATHS,
+    VALUES,
+    BLANKS,
+    st.sampled_from([0, scanner.LARGE_CHARACTERS]),
+)
+def test_changes_equal_the_model(opcode, document, parts, value, blanks, large):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scanner, "LARGE_CHARACTERS", large)
+        check_change(opcode, document, parts, value, blanks)
+
+
+def check_change(opcode: int, document: Any, parts: list[Any], value: Any, blanks: int | None) -> None:
     if opcode == INSERT and (not parts or isinstance(parts[-1], str) or parts[-1] < 0):
         return
     text, path, inserted = json.dumps(document, indent=blanks, ensure_ascii=False), as_path(parts), json.dumps(value)

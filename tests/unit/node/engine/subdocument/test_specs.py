@@ -46,6 +46,22 @@ def test_many_paths():
     assert len(many(MULTI_LOOKUP, *[lookup(GET, b"a")] * SPECS_MAX, extras=b"\4").specs) == SPECS_MAX
 
 
+def test_what_is_in_the_extras():
+    for extras, expected in (
+        (b"", (0, None, 0)),
+        (b"\1", (0, None, 1)),
+        (b"\0\0\0\5", (5, None, 0)),
+        (b"\0\0\0\5\2", (5, None, 2)),
+        (b"\0\0\0\5\0\0\0\7", (5, 7, 0)),
+        (b"\0\0\0\5\0\0\0\7\1", (5, 7, 1)),
+    ):
+        for request in (
+            one(UPSERT, b"a", b"1", flags=extras),
+            many(MULTI_MUTATION, mutation(UPSERT, b"a", b"1"), extras=extras),
+        ):
+            assert (request.expiration, request.user_flags, request.flags) == expected
+
+
 EINVAL, COMBO = Status.EINVAL, Status.SUBDOC_INVALID_COMBO
 FLAG_COMBO, NAME = Status.SUBDOC_XATTR_INVALID_FLAG_COMBO, Status.XATTR_EINVAL
 

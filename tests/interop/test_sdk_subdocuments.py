@@ -1,0 +1,36 @@
+"""The official Python SDK against a node: parts of documents, attributes, tombstones, transactions."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dcpstream.node import Node
+
+CHILD = Path(__file__).with_name("sdk_subdoc_child.py")
+ROOT = Path(__file__).parent.parent.parent
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.skipif(importlib.util.find_spec("couchbase") is None, reason="the couchbase SDK is not installed"),
+]
+
+
+def test_sub_documents_and_transactions() -> None:
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    with Node(vbuckets=64, password="secret") as node:
+        done = subprocess.run(
+            [sys.executable, str(CHILD), node.connection_string, "secret"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env=os.environ | {"PYTHONPATH": path},
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "OK"
