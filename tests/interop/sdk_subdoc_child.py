@@ -1,4 +1,4 @@
-"""What the official Python SDK does with parts of documents; run as a process of its own, as `sdk_child` is.
+"""What the official Python SDK does with parts of documents; run as a process of its own.
 
 Prints one line per finished part; the last line is `OK`.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import sys
 from datetime import timedelta
+from typing import Any
 
 from couchbase import subdocument as sd
+from couchbase.auth import PasswordAuthenticator
 from couchbase.cluster import Cluster
 from couchbase.collection import Collection
 from couchbase.durability import DurabilityLevel, ServerDurability
@@ -22,10 +24,33 @@ from couchbase.exceptions import (
     PathNotFoundException,
     TransactionFailed,
 )
-from couchbase.options import GetOptions, LookupInOptions, MutateInOptions, TransactionOptions
+from couchbase.options import (
+    ClusterOptions,
+    ClusterTimeoutOptions,
+    GetOptions,
+    LookupInOptions,
+    MutateInOptions,
+    TransactionOptions,
+)
 from couchbase.transactions import AttemptContext
 
-from tests.interop.sdk_child import connect, expect
+
+def connect(connection_string: str, password: str) -> Cluster:
+    """A cluster of one node, with time-outs for a slow machine."""
+    timeouts = ClusterTimeoutOptions(
+        connect_timeout=timedelta(seconds=20), bootstrap_timeout=timedelta(seconds=20), kv_timeout=timedelta(seconds=10)
+    )
+    authenticator = PasswordAuthenticator("Administrator", password)
+    return Cluster.connect(connection_string, ClusterOptions(authenticator, timeout_options=timeouts))
+
+
+def expect(kind: type[BaseException], call: Any, *arguments: Any) -> None:
+    """Fail unless a call raises this."""
+    try:
+        call(*arguments)
+    except kind:
+        return
+    raise AssertionError(f"{call} did not raise {kind.__name__}")
 
 
 def lookups(collection: Collection) -> None:

@@ -219,6 +219,9 @@ def model(opcode: int, document: Any, path: list[Any], value: Any) -> Any:
         return document
     if not path:
         raise Refused(CANTINSERT)
+    if opcode in (ADD, UPSERT) and isinstance(path[-1], int):
+        status, _ = expected_of(lambda: follow(document, path))
+        raise Refused(MISMATCH if status == MISMATCH else EINVAL)
     parent = follow(document, path[:-1])
     last = path[-1]
     if opcode == INSERT:
@@ -236,8 +239,6 @@ def model(opcode: int, document: Any, path: list[Any], value: Any) -> Any:
             raise
         is_there = False
     if opcode in (ADD, UPSERT):
-        if isinstance(last, int):
-            raise Refused(EINVAL)
         if is_there and opcode == ADD:
             raise Refused(EEXISTS)
         parent[last] = value
