@@ -2,6 +2,10 @@
 
 One SQLite file. A vbucket that was deleted keeps its line, because its incarnation must rise: blocks of an older
 incarnation in the segments are void.
+
+SQLite does not notice when a bit of its file flips. So one line holds a checksum of all others: the XOR of the XXH3-64
+of each, which a change of some lines brings up to date without reading the rest. The journal is a rollback journal and
+not a write-ahead log: of a log with a damaged page SQLite silently forgets what was committed behind it.
 """
 
 from __future__ import annotations
@@ -13,24 +17,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
-from dcpstream.errors import StoreError
+from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.model import BucketSettings, FailoverLog, Manifest, VbucketState
-from dcpstream.store.blocks import FORMAT_VERSION, other_format
+from dcpstream.store.blocks import FORMAT_VERSION, checksum, other_format
 
 FILE_NAME = "meta.sqlite"
 BUSY_TIMEOUT_S = 5.0
 """How long to wait for somebody who looks into the file with the sqlite3 tool."""
 FORMAT = str(FORMAT_VERSION)
+FORMATS_BEFORE_CHECKSUMS = frozenset({"1"})
+CHECKSUM_NAME = "checksum"
+"""The line of `store` that holds the checksum of all others, in 16 hexadecimal digits."""
+METADATA_HINT = (
+    "Nothing is served, because states and failover logs may be wrong. Restore the directory from a copy; or let "
+    "`dcpstream store repair DIR` keep what can be read."
+)
 
 _TABLES = """
-CREATE TABLE IF NOT EXISTS store (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS vbuckets (
+BEGIN;
+CREATE TABLE store (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE vbuckets (
     vbid INTEGER PRIMARY KEY,
     incarnation INTEGER NOT NULL,
     state INTEGER,              -- NULL: deleted
     failover_log TEXT NOT NULL, -- JSON, [[vbuuid, seqno], ...] in decimal text, newest first
     purge_seqno TEXT NOT NULL   -- decimal text: u64 does not fit SQLite's integers
 );
+COMMIT;
 """
 
 
@@ -45,10 +58,17 @@ class VbucketMetadata:
     purge_seqno: int
 
 
+def digest_of(table: str, row: Iterable[object]) -> int:
+    """What a line adds to the checksum: XXH3-64 of the table's name and the values, as text, each with a zero byte."""
+    text = "".join(f"{'' if value is None else value}\0" for value in (table, *row))
+    return checksum(text.encode("utf-8", "surrogatepass"), 0)
+
+
 class Metadata:
     """The SQLite file of a store. Every method that writes is durable when it returns.
 
     Raises:
+        CorruptLog: when it is opened: its lines are not those that were written.
         StoreError: from every method: the file cannot be read or written, or belongs to another format.
     """
 
@@ -63,19 +83,52 @@ class Metadata:
         except sqlite3.Error as error:
             raise StoreError(f"{self._path} cannot be opened: {error}") from error
         try:
-            self._connection.execute("PRAGMA journal_mode=WAL")
+            # Truncating the journal, unlike removing it, is synced: a removed one could come back with a power cut.
+            self._connection.execute("PRAGMA journal_mode=TRUNCATE")
             self._connection.execute("PRAGMA synchronous=FULL")
-            self._connection.executescript(_TABLES)
+            if not self._connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+                self._connection.executescript(_TABLES)
             found = self.get("format")
-        except (sqlite3.Error, StoreError) as error:
+        except (sqlite3.Error, StoreError, UnicodeDecodeError) as error:
             self._connection.close()
             raise StoreError(
                 f"{self._path} is not usable: {error}. Without it the vbuckets' states and failover logs are unknown; "
                 "restore it from a copy, or move the directory away and start empty."
             ) from error
-        if found not in {None, FORMAT}:
+        try:
+            if found in FORMATS_BEFORE_CHECKSUMS:
+                raise StoreError(other_format(str(self._path), found))
+            self._digests, self._total = self._verify()
+            if found not in {None, FORMAT}:
+                raise StoreError(other_format(str(self._path), found))
+        except StoreError:
             self._connection.close()
-            raise StoreError(other_format(str(self._path), found))
+            raise
+
+    def _verify(self) -> tuple[dict[tuple[str, object], int], int]:
+        """The digest of each line, and all of them together; raises if the file does not say the same."""
+        digests: dict[tuple[str, object], int] = {}
+        total, expected = 0, ""
+        try:
+            for table in ("store", "vbuckets"):
+                for row in self._connection.execute(f"SELECT * FROM {table}"):  # noqa: S608 - two names of ours
+                    if (table, row[0]) == ("store", CHECKSUM_NAME):
+                        expected = str(row[1])
+                        continue
+                    digests[table, row[0]] = digest = digest_of(table, row)
+                    total ^= digest
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise StoreError(f"{self._path} cannot be read: {error}. {METADATA_HINT}") from error
+        actual = f"{total:016x}" if digests else ""
+        if actual != expected:
+            raise CorruptLog(
+                str(self._path),
+                0,
+                f"lines whose checksum is {expected or 'missing'}",
+                actual or "no lines",
+                METADATA_HINT,
+            )
+        return digests, total
 
     def get(self, name: str) -> str | None:
         """A value of the store, None if it was never set."""
@@ -99,11 +152,22 @@ class Metadata:
             for line in vbuckets
         ]
         with self._lock:
+            total = self._total
+            changed: dict[tuple[str, object], int] = {}
+            for table, rows in (("store", list(values.items())), ("vbuckets", lines)):
+                for row in rows:
+                    key = (table, row[0])
+                    total ^= changed.get(key, self._digests.get(key, 0))
+                    changed[key] = digest = digest_of(table, row)
+                    total ^= digest
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 try:
                     self._connection.executemany("INSERT OR REPLACE INTO store VALUES (?, ?)", list(values.items()))
                     self._connection.executemany("INSERT OR REPLACE INTO vbuckets VALUES (?, ?, ?, ?, ?)", lines)
+                    self._connection.execute(
+                        "INSERT OR REPLACE INTO store VALUES (?, ?)", (CHECKSUM_NAME, f"{total:016x}")
+                    )
                     self._connection.execute("COMMIT")
                 except sqlite3.Error:
                     if self._connection.in_transaction:
@@ -113,6 +177,8 @@ class Metadata:
                 raise StoreError(
                     f"{self._path} cannot be written: {error}. Nothing of this change was kept."
                 ) from error
+            self._total = total
+            self._digests |= changed
 
     def vbuckets(self) -> list[VbucketMetadata]:
         """Every line of the table, deleted vbuckets included."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from dcpstream.errors import StoreError
+from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.model import FailoverLog, Manifest, VbucketState
 from dcpstream.store.metadata import FILE_NAME, Metadata, VbucketMetadata
 
@@ -61,4 +63,50 @@ def test_the_list_of_segments(tmp_path: Path) -> None:
     metadata.put({"segments": "[3]"})
     with pytest.raises(StoreError, match="a list of segments that cannot be read"):
         metadata.segments()
+    metadata.close()
+
+
+def test_a_changed_line_is_found(tmp_path: Path) -> None:
+    metadata = Metadata(tmp_path)
+    log = FailoverLog.of((7, 0))
+    metadata.put({"a": "1", "b": "2"}, [VbucketMetadata(vbid, 1, VbucketState.ACTIVE, log, 0) for vbid in range(3)])
+    metadata.put({"a": "3", "c": ""}, [VbucketMetadata(1, 2, None, None, 0)])
+    metadata.close()
+    Metadata(tmp_path).close()
+    for change in (
+        "UPDATE vbuckets SET incarnation = 3 WHERE vbid = 2",
+        "UPDATE vbuckets SET state = 1 WHERE vbid = 1",
+        "DELETE FROM vbuckets WHERE vbid = 0",
+        "UPDATE store SET value = '2' WHERE name = 'a'",
+        "INSERT INTO store VALUES ('d', '')",
+        "DELETE FROM store WHERE name = 'checksum'",
+    ):
+        with sqlite3.connect(tmp_path / FILE_NAME) as other:
+            other.execute("BEGIN")
+            other.execute(change)
+            other.execute("COMMIT")
+            other.execute("BEGIN")
+        other.close()
+        with pytest.raises(CorruptLog, match=r"lines whose checksum is.*store repair DIR") as caught:
+            Metadata(tmp_path)
+        assert caught.value.file == str(tmp_path / FILE_NAME)
+
+
+def test_what_a_process_left_that_was_killed_within_a_transaction_is_undone(tmp_path: Path) -> None:
+    metadata = Metadata(tmp_path)
+    metadata.put({"a": "1"})
+    metadata.close()
+    code = (
+        "import os, sqlite3, sys\n"
+        "connection = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "connection.execute('PRAGMA cache_size=1')\n"
+        "connection.execute('BEGIN IMMEDIATE')\n"
+        "connection.execute(\"UPDATE store SET value = '2' WHERE name = 'a'\")\n"
+        "connection.executemany('INSERT INTO store VALUES (?, ?)', [(f'n{n}', 'v' * 900) for n in range(200)])\n"
+        "os._exit(9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / FILE_NAME)], check=False)
+    assert (tmp_path / f"{FILE_NAME}-journal").stat().st_size
+    metadata = Metadata(tmp_path)
+    assert (metadata.get("a"), metadata.get("n0")) == ("1", None)
     metadata.close()
