@@ -12,7 +12,7 @@ from aiohttp import web
 
 from dcpstream.errors import StoreError
 from dcpstream.node.engine import Engine
-from dcpstream.node.http import buckets, collections, health, metrics, pools, stats, users
+from dcpstream.node.http import buckets, collections, health, metrics, pools, stats, status, users
 from dcpstream.node.http.access import Access, login_needed
 from dcpstream.node.http.cluster_map import MapPages
 from dcpstream.node.http.page import ANYBODY, NOT_FOUND, USER, Handler, Route, Site, fault
@@ -48,6 +48,7 @@ class Management:
             *self._maps.routes(),
             *buckets.BucketPages(site).routes(),
             *collections.CollectionPages(site).routes(),
+            *status.StatusPages(site).routes(),
             *stats.StatsPages(site).routes(),
             *metrics.MetricsPages(site).routes(),
             *users.UserPages(site).routes(),

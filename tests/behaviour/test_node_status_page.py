@@ -1,0 +1,116 @@
+"""The status page: complete, safe to look at, and only for those who may."""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+from collections.abc import Iterator
+from html.parser import HTMLParser
+
+import pytest
+
+from dcpstream.client.kv import KvClient
+from dcpstream.node import Node
+from dcpstream.wire import FrameReader, Opcode, encode_request
+from tests.behaviour.http_kit import TIMEOUT_S, ask
+
+VOID = {"meta", "link", "rect"}
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with Node(("default", "shop"), vbuckets=4) as made:
+        yield made
+
+
+class Page(HTMLParser):
+    """Checks that elements are closed; collects words, and what the page loads or runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+        self.loads: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            assert not name.startswith("on"), "a script in an attribute"
+            assert name != "style", "the page's policy forbids it"
+            if name in ("src", "href"):
+                self.loads.append(value or "")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def read(node: Node, path: str = "/ui", **who: str) -> tuple[Page, dict[str, str]]:
+    found = ask(node, "GET", path, **who)
+    assert found.status == 200
+    page = Page()
+    page.feed(found.body.decode())
+    page.close()
+    assert page.open == []
+    return page, found.headers
+
+
+def test_the_page_tells_of_buckets_and_loads_only_its_own(node: Node) -> None:
+    with KvClient(node.connection_string, node.username, node.password, "shop") as kv:
+        kv.set("k", b"{}")
+    page, headers = read(node)
+    assert all(words in page.text for words in ("default", "shop", "Nobody streams from this node."))
+    assert page.loads == ["/ui/status.css", "/ui/status.js"]
+    for path in page.loads:
+        assert ask(node, "GET", path).status == 200
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert "unsafe" not in headers["content-security-policy"]
+    content, _ = read(node, "/ui/content")
+    assert "shop" in content.text
+
+
+def test_what_a_client_calls_itself_is_escaped(node: Node) -> None:
+    name = b"<script>alert(1)</script>&\"'"
+    with socket.create_connection(("127.0.0.1", node.port), TIMEOUT_S) as connection:
+        reader = FrameReader()
+        for opcode, key, value, extras in (
+            (Opcode.SASL_AUTH, b"PLAIN", b"\0Administrator\0password", b""),
+            (Opcode.SELECT_BUCKET, b"default", b"", b""),
+            (Opcode.DCP_OPEN, name, b"", struct.pack(">II", 0, 1)),
+        ):
+            connection.sendall(encode_request(opcode, key=key, value=value, extras=extras))
+            while (frame := reader.next_frame()) is None:
+                reader.receive_data(connection.recv(1 << 16))
+            assert frame.status == 0
+        page, _ = read(node)
+        assert name.decode() in page.text
+        assert "<script>alert" not in ask(node, "GET", "/ui").body.decode()
+
+
+def test_one_sees_the_buckets_that_one_may_use(node: Node) -> None:
+    node.add_user("app", "secret1", ["data_reader[shop]"])
+    page, _ = read(node, user="app", password="secret1")
+    assert "shop" in page.text
+    assert not re.search(r"\bdefault\b", page.text)
+    assert ask(node, "GET", "/ui", user="").status == 401
+
+
+def test_a_bucket_that_cannot_be_made_durable_is_seen(tmp_path) -> None:
+    with Node(vbuckets=1, path=tmp_path) as node:
+        assert node.engine is not None
+        node.engine.buckets["default"].is_persisting = False
+        page, _ = read(node)
+        assert "not well: default" in page.text
+        assert "persistence is stopped" in page.text
+        assert ask(node, "GET", "/health", user="").status == 503
+        node.engine.buckets["default"].is_persisting = True
+        assert ask(node, "GET", "/health", user="").json == {"status": "healthy"}
