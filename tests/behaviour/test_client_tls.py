@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,28 @@ def test_a_node_without_a_port_with_tls_in_the_map(authority: Authority, identit
         pytest.raises(TlsError, match=r"no port with TLS for 127\.0\.0\.1"),
     ):
         shell(server.connection_string, tls=TlsOptions(trust=authority.path))
+
+
+def test_tasks_of_spark(secured: TlsServer, authority: Authority) -> None:
+    """Options travel to the executors; files are read there."""
+    pytest.importorskip("pyspark", reason="the data source needs pyspark")
+    from dcpstream.spark import pool
+    from dcpstream.spark.coordinator import Coordinator
+    from dcpstream.spark.options import OffsetSpec, SourceOptions
+    from dcpstream.spark.reading import DcpPartition, read_partition
+
+    given = {"connectionString": secured.connection_string, "username": "Administrator", "password": "password"}
+    more = {"bucket": "default", "trustCertificate": authority.path, "readStable": "true", "numPartitions": "1"}
+    options = pickle.loads(pickle.dumps(SourceOptions.parse({**given, **more})))
+    with KvClient(secured.connection_string, **LOGIN, tls=options.tls) as kv:
+        kv.set_many((f"of spark {number}", "{}") for number in range(10))
+    coordinator = Coordinator(options, default_start=OffsetSpec("earliest"))
+    planned = coordinator.ranges_between(*coordinator.batch())
+    partitions = [DcpPartition(node, ranges) for node, ranges in coordinator.tasks_of(planned)]
+    keys = [key for one in partitions for batch in read_partition(options, one) for key in batch["key"].to_pylist()]
+    assert {f"of spark {number}" for number in range(10)} <= set(keys)
+    coordinator.close()
+    pool.close_all()
 
 
 @pytest.mark.parametrize("what", ["missing", "no certificate", "wrong password"])

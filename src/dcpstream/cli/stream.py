@@ -12,7 +12,7 @@ from typing import IO, Any, Literal
 
 import click
 
-from dcpstream.client import Change, Client, FileOffsetStore, OffsetStore, SqliteOffsetStore
+from dcpstream.client import Change, Client, FileOffsetStore, OffsetStore, SqliteOffsetStore, TlsOptions
 from dcpstream.errors import ConfigError
 
 DEFAULT_CONNECTION = "couchbase://127.0.0.1:11210"
@@ -52,6 +52,19 @@ _SQLITE_SUFFIXES = frozenset((".db", ".sqlite", ".sqlite3"))
     show_default=True,
     help="When history went back: end with status 6, or print a rollback line and read the new history.",
 )
+@click.option("--stable", is_flag=True, help="Only changes that all copies have on disk.")
+@click.option(
+    "--purge-gap",
+    type=click.Choice(["fail", "ignore", "reconcile"]),
+    help="When deletions were purged before they were read: end with status 6, go on with a warning, or (with "
+    "--on-rollback rewind) read anew.  [default: fail, with rewind reconcile]",
+)
+@click.option("--trust", metavar="PEM", help="With couchbases://: file of the authorities to trust.")
+@click.option("--certificate", metavar="PEM", help="Client certificate, instead of user and password.")
+@click.option("--key", metavar="PEM", help="Its key, if in a file of its own.")
+@click.option("--tls-verify", type=click.Choice(["peer", "none"]), default="peer", show_default=True)
+@click.option("--sasl-mechanism", help="PLAIN (only with TLS), SCRAM-SHA1, SCRAM-SHA256 or SCRAM-SHA512.")
+@click.option("--network", help="Which addresses of the nodes to use: auto, default, external, …")
 @click.option("--limit", type=click.IntRange(min=1), help="End after so many lines.")
 @click.option(
     "--connect-timeout", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds to connect."
@@ -68,6 +81,14 @@ def stream_command(
     on_rollback: Literal["fail", "rewind"],
     limit: int | None,
     connect_timeout: float,
+    stable: bool,
+    purge_gap: Literal["fail", "ignore", "reconcile"] | None,
+    trust: str | None,
+    certificate: str | None,
+    key: str | None,
+    tls_verify: str,
+    sasl_mechanism: str | None,
+    network: str | None,
 ) -> None:
     """Print the changes of a bucket, one JSON object a line.
 
@@ -76,8 +97,20 @@ def stream_command(
     """
     if start == "latest" and not follow and offsets is None:
         raise ConfigError("--from", "latest", "with --follow: without it there is nothing to wait for")
+    tls = None
+    if trust is not None or certificate is not None or key is not None or tls_verify == "none":
+        tls = TlsOptions(trust, certificate, key, verify=tls_verify == "peer")
+    if certificate is not None:
+        username = password = ""
     with Client(
-        connection_string, username=username, password=password, bucket=bucket, connect_timeout_s=connect_timeout
+        connection_string,
+        username=username,
+        password=password,
+        bucket=bucket,
+        tls=tls,
+        sasl_mechanism=sasl_mechanism,
+        network=network,
+        connect_timeout_s=connect_timeout,
     ) as client:
         changes = client.changes(
             start=start,
@@ -85,6 +118,8 @@ def stream_command(
             store=offset_store(offsets),
             collections=None if collections is None else [name.strip() for name in collections.split(",")],
             on_rollback=on_rollback,
+            read_stable=stable,
+            purge_gap=purge_gap,
         )
         # A position must not be saved before its line has left us, and a reader of the pipe does not want to wait.
         print_changes(islice(changes, limit), sys.stdout, is_flushed=follow or offsets is not None)

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 from dcpstream.client.blocking import Cluster
 from dcpstream.client.ranges import Accepted, RollbackTo
 from dcpstream.client.resume import BranchState
+from dcpstream.client.streaming import OnPurgeGap
 from dcpstream.errors import AuthenticationFailed, ConnectionLost, OffsetError, RollbackRequired
 from dcpstream.model import StreamOffset, VbucketMap
 from dcpstream.runtime import Clock, SystemClock
@@ -59,7 +60,9 @@ class BucketView(Protocol):
         """Branch and high seqno of vbuckets, each as one observation."""
         ...
 
-    def check_positions(self, positions: Mapping[int, StreamOffset]) -> dict[int, Accepted | RollbackTo]:
+    def check_positions(
+        self, positions: Mapping[int, StreamOffset], *, purge_gap: OnPurgeGap | None = None
+    ) -> dict[int, Accepted | RollbackTo]:
         """What the nodes say to positions."""
         ...
 
@@ -75,6 +78,9 @@ def open_cluster(options: SourceOptions) -> Cluster:
         username=options.username,
         password=options.password,
         bucket=options.bucket,
+        tls=options.tls,
+        sasl_mechanism=options.sasl_mechanism,
+        network=options.network,
         connect_timeout_s=options.connect_timeout_s,
         collections=options.collections,
         name="dcpstream-spark",
@@ -308,7 +314,7 @@ class Coordinator:
         for _ in range(planner.MAX_LANDING_STEPS):
             if not asked:
                 break
-            answers = self._cluster.check_positions(asked)
+            answers = self._cluster.check_positions(asked, purge_gap=self._options.effective_purge_gap)
             again: dict[int, StreamOffset] = {}
             for vbid, position in asked.items():
                 answer = answers.get(vbid)

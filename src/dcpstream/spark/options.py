@@ -13,6 +13,9 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from dcpstream.client.connection_string import parse as parse_connection_string
+from dcpstream.client.options import access
+from dcpstream.client.streaming import OnPurgeGap
+from dcpstream.client.tls import TlsOptions
 from dcpstream.columnar import CHANGE_SCHEMA
 from dcpstream.errors import ConfigError
 
@@ -81,13 +84,21 @@ class SourceOptions:
         value_format: "binary" or "string".
         columns: of `CHANGE_SCHEMA`, in this order.
         on_rollback, rewind_to: see the enums.
+        tls: certificates; None if the user gave none (the connection string says whether there is TLS).
+        sasl_mechanism, network: as `dcpstream.Client` takes them.
+        read_stable, purge_gap: as `Client.stream` takes them.
         flow_control_buffer_bytes, max_batch_rows, connect_timeout_s, idle_timeout_s: bounds of a task.
     """
 
     connection_string: str
-    username: str
-    password: str = field(repr=False)
+    username: str = ""
+    password: str = field(default="", repr=False)
     bucket: str
+    tls: TlsOptions | None = None
+    sasl_mechanism: str | None = None
+    network: str | None = None
+    read_stable: bool = False
+    purge_gap: OnPurgeGap | None = None
     collections: tuple[str, ...] | None = None
     starting_offsets: OffsetSpec | None = None
     ending_offsets: OffsetSpec = OffsetSpec("latest")
@@ -119,10 +130,41 @@ class SourceOptions:
             if option is None:
                 raise ConfigError(name, _shown(lower, text), _unknown(lower))
             values[option.attribute] = option.read(option.name, text)
+        tls = {name: values.pop(name) for name in _TLS_ATTRIBUTES if name in values}
+        if tls:
+            values["tls"] = _tls(tls)
+        by_certificate = bool(tls.get("certificate"))
         for option in _OPTIONS:
+            if by_certificate and option.attribute in {"username", "password"}:
+                continue
             if option.is_required and option.attribute not in values:
                 raise ConfigError(option.name, None, f"the option must be given: {option.meaning}")
-        return cls(**values)
+        result = cls(**values)
+        result._check_access()
+        return result
+
+    @property
+    def effective_purge_gap(self) -> OnPurgeGap | None:
+        """What is done about purged deletions; by default as about rollbacks."""
+        return self.purge_gap or ("fail" if self.on_rollback is OnRollback.FAIL else None)
+
+    def _check_access(self) -> None:
+        if self.purge_gap == "reconcile" and self.on_rollback is OnRollback.FAIL:
+            raise ConfigError(
+                "purgeGap", self.purge_gap, "with onRollback=rewindAndMark: it goes back to the beginning"
+            )
+        try:
+            access(
+                self.connection_string,
+                username=self.username,
+                password=self.password,
+                bucket=self.bucket,
+                tls=self.tls,
+                sasl_mechanism=self.sasl_mechanism,
+                network=self.network,
+            )
+        except ConfigError as error:
+            raise ConfigError(_SPARK_NAMES.get(error.option, error.option), error.value, error.allowed) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +210,21 @@ def _connection_string(name: str, text: str) -> str:
     except ConfigError as error:
         raise ConfigError(name, text, error.allowed) from None
     return text
+
+
+def _tls(given: Mapping[str, Any]) -> TlsOptions:
+    try:
+        return TlsOptions(**given)
+    except ConfigError as error:
+        raise ConfigError(_SPARK_NAMES.get(error.option, error.option), error.value, error.allowed) from None
+
+
+def _verify(name: str, text: str) -> bool:
+    return _choice("peer", "none")(name, text) == "peer"
+
+
+def _flag(name: str, text: str) -> bool:
+    return _choice("true", "false")(name, text) == "true"
 
 
 def _integer(low: int, high: int) -> Callable[[str, str], int]:
@@ -271,12 +328,44 @@ _OPTIONS = (
         "connectionString",
         "connection_string",
         _connection_string,
-        "the cluster, as the SDKs take it: couchbase://host[:port][,host…]",
+        "the cluster, as the SDKs take it: couchbase://host[:port][,host…], couchbases:// with TLS",
         is_required=True,
     ),
     Option("username", "username", _text, "a user that may read the bucket by DCP", is_required=True),
     Option("password", "password", _secret, "the user's password", is_required=True),
     Option("bucket", "bucket", _text, "name of the bucket", is_required=True),
+    Option(
+        "trustCertificate",
+        "trust",
+        _text,
+        "with TLS: PEM file, directory or text of the authorities to trust; files must be there on every executor",
+        "the system's",
+    ),
+    Option(
+        "certificate", "certificate", _text, "with TLS: PEM file of a client certificate, instead of user and password"
+    ),
+    Option("key", "key", _text, "PEM file of the certificate's key", "in certificate"),
+    Option("keyPassword", "key_password", _secret, "of an encrypted key"),
+    Option(
+        "tlsVerify", "verify", _verify, "peer, or none: the node's certificate is not checked; only for tests", "peer"
+    ),
+    Option("tlsServerName", "server_name", _text, "name that the node's certificate must have", "the node's host"),
+    Option(
+        "saslMechanism",
+        "sasl_mechanism",
+        _text,
+        "PLAIN (only with TLS), SCRAM-SHA1, -SHA256 or -SHA512",
+        "the strongest",
+    ),
+    Option("network", "network", _text, "auto, default, external, …: which addresses of the nodes to use", "auto"),
+    Option("readStable", "read_stable", _flag, "true: only changes that all copies have on disk", "false"),
+    Option(
+        "purgeGap",
+        "purge_gap",
+        _choice("fail", "ignore", "reconcile"),
+        "if deletions were purged before they were read: fail, ignore, or reconcile: begin the vbucket anew",
+        "fail; with rewindAndMark reconcile",
+    ),
     Option("collections", "collections", _collections, "collections to read, separated by commas", "all"),
     Option(
         "startingOffsets",
@@ -317,5 +406,15 @@ _OPTIONS = (
     Option("connectTimeout", "connect_timeout_s", _seconds, "seconds to connect or answer", f"{CONNECT_TIMEOUT_S:g}"),
     Option("idleTimeout", "idle_timeout_s", _seconds, "seconds without any progress in a task", f"{IDLE_TIMEOUT_S:g}"),
 )
+
+_TLS_ATTRIBUTES = frozenset(TlsOptions.__dataclass_fields__)
+
+_SPARK_NAMES = {
+    "trust_certificate": "trustCertificate",
+    "tls": "trustCertificate",
+    "sasl_mechanism": "saslMechanism",
+    "tls_verify": "tlsVerify",
+    "connection_string": "connectionString",
+}
 
 _BY_LOWER_NAME = {option.name.lower(): option for option in _OPTIONS}

@@ -19,7 +19,7 @@ from dcpstream.spark.options import SourceOptions
 MAX_IDLE_CLUSTERS = 4
 """Clusters that a worker keeps open at most: of that many different buckets or users."""
 
-Key: TypeAlias = tuple[int, str, str, str, str, tuple[str, ...] | None, float]
+Key: TypeAlias = tuple[object, ...]
 
 _idle: dict[Key, Cluster] = {}
 _is_frozen = False
@@ -73,4 +73,7 @@ def _key(options: SourceOptions) -> Key:
         options.bucket,
         options.collections,
         options.connect_timeout_s,
+        options.tls,
+        options.sasl_mechanism,
+        options.network,
     )

@@ -64,6 +64,7 @@ def read_partition(
     Per vbucket in seqno order, after a control row if there was a rollback.
 
     Raises:
+        HistoryPurged: deletions were purged before they were read, and purgeGap is fail.
         RollbackRequired: onRollback is fail and a node asks for a rollback; or rows were already read when it came.
         ConnectionLost: a node stays away for longer than idleTimeout.
     """
@@ -112,6 +113,8 @@ def _read(
             buffer_bytes=window,
             max_batch_rows=options.max_batch_rows,
             idle_timeout_s=options.idle_timeout_s,
+            read_stable=options.read_stable,
+            purge_gap=options.effective_purge_gap,
         )
 
 

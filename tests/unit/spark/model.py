@@ -118,7 +118,7 @@ class FakeCluster:
         self.questions.append("observe")
         return {vbid: copy.state() for vbid, copy in enumerate(self.active) if vbids is None or vbid in set(vbids)}
 
-    def check_positions(self, positions: Any) -> dict[int, Accepted | RollbackTo]:
+    def check_positions(self, positions: Any, *, purge_gap: Any = None) -> dict[int, Accepted | RollbackTo]:
         self.questions.append("check_positions")
         answers: dict[int, Accepted | RollbackTo] = {}
         for vbid, at in positions.items():

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from dcpstream.client.tls import TlsOptions
 from dcpstream.columnar import CHANGE_SCHEMA
 from dcpstream.errors import ConfigError
 from dcpstream.spark.options import OnRollback, RewindTo, SourceOptions, option_table
@@ -99,4 +100,57 @@ def test_offsets_as_json() -> None:
 
 def test_the_table_of_options_is_complete() -> None:
     attributes = {option.attribute for option in option_table()}
-    assert attributes == set(SourceOptions.__dataclass_fields__)
+    of_tls = set(TlsOptions.__dataclass_fields__)
+    assert attributes - of_tls == set(SourceOptions.__dataclass_fields__) - {"tls"}
+    assert of_tls <= attributes
+
+
+SECURED = {**NEEDED, "connectionString": "couchbases://db"}
+BY_CERTIFICATE = {"connectionString": "couchbases://db", "bucket": "b", "certificate": "own.pem", "key": "own.key"}
+
+
+def test_certificates() -> None:
+    options = SourceOptions.parse({**SECURED, "trustCertificate": "ca.pem", "tlsServerName": "n", "tlsVerify": "none"})
+    assert options.tls == TlsOptions(trust="ca.pem", server_name="n", verify=False)
+    assert SourceOptions.parse(SECURED).tls is None
+
+
+def test_a_client_certificate_stands_for_user_and_password() -> None:
+    options = SourceOptions.parse({**BY_CERTIFICATE, "keyPassword": "secret of the key"})
+    assert options.tls == TlsOptions(certificate="own.pem", key="own.key", key_password="secret of the key")
+    assert (options.username, options.password) == ("", "")
+    assert "secret of the key" not in repr(options)
+
+
+def test_login_and_network() -> None:
+    options = SourceOptions.parse({**SECURED, "saslMechanism": "PLAIN", "network": "external"})
+    assert (options.sasl_mechanism, options.network) == ("PLAIN", "external")
+
+
+def test_stable_reading_and_purge_gaps() -> None:
+    options = SourceOptions.parse({**NEEDED, "readStable": "True", "purgeGap": "Ignore"})
+    assert options.read_stable
+    assert options.purge_gap == options.effective_purge_gap == "ignore"
+    assert not SourceOptions.parse(NEEDED).read_stable
+    assert SourceOptions.parse(NEEDED).effective_purge_gap == "fail"
+    assert SourceOptions.parse({**NEEDED, "onRollback": "rewindAndMark"}).effective_purge_gap is None
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({**NEEDED, "trustCertificate": "ca.pem"}, "trustCertificate"),
+        ({**NEEDED, "saslMechanism": "PLAIN"}, "saslMechanism"),
+        ({**SECURED, "saslMechanism": "GSSAPI"}, "saslMechanism"),
+        ({**SECURED, "tlsVerify": "perhaps"}, "tlsVerify"),
+        ({**SECURED, "key": "own.key"}, "key"),
+        ({**BY_CERTIFICATE, "username": "u"}, "username"),
+        ({**NEEDED, "readStable": "yes"}, "readStable"),
+        ({**NEEDED, "purgeGap": "hope"}, "purgeGap"),
+        ({**NEEDED, "purgeGap": "reconcile"}, "purgeGap"),
+    ],
+)
+def test_what_does_not_go_together(options: dict[str, str], option: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        SourceOptions.parse(options)
+    assert raised.value.option == option
