@@ -25,7 +25,10 @@ from dcpstream.node.engine import Bucket, ClusterConfig, Engine, Users, new_engi
 from dcpstream.node.engine.collections import ManifestError
 from dcpstream.node.engine.config import read_alternates
 from dcpstream.node.engine.manifests import ManifestEditor, Wanted
+from dcpstream.node.kept_users import KeptUsers
+from dcpstream.node.limits import Limits
 from dcpstream.node.server import KvServer
+from dcpstream.node.tls import Tls, TlsSettings
 from dcpstream.runtime import SystemClock, SystemRandom
 
 logger = logging.getLogger(__name__)
@@ -34,6 +37,9 @@ DEFAULT_USERNAME = "Administrator"
 DEFAULT_PASSWORD = "password"
 DEFAULT_FLUSH_INTERVAL_S = 0.05
 """Pause between commits to disk: what a crash may lose, against one sync per pause."""
+
+PLAIN_POLICIES = ("always", "tls")
+"""When a password may come in plain text."""
 
 START_TIMEOUT_S = 60.0
 """Longest wait for the store to be opened; 1 M documents take about a second."""
@@ -54,15 +60,22 @@ class Node:
         mgmt_port: management port, 0 for any free one.
         username: the administrator's name.
         password: the administrator's password.
-        users: more users, `{name: {"password": …, "privileges": [… | "all"]}}`.
+        users: more users, `{name: {"password": …, "roles": ["data_reader[travel:inventory]", …]}}`.
         flush_interval_s: pause between commits to disk.
         settings: of all buckets that are made, or by name; a bucket that is there on disk keeps its own.
         alternate_addresses: how other networks reach the node, `{network: {"hostname": …, "kv": port, "mgmt": port}}`;
             ports that are left out are the same there. Clients choose by the network `external`, or by the address that
             they were given.
+        tls: encrypt, on ports of their own beside the others; True makes a certificate, see `TlsSettings`.
+        plain: when a password may come in plain text: always, or over encrypted connections only (tls). None: always as
+            long as the node listens on loopback.
+        limits: what clients may take.
 
     Attributes:
         port, mgmt_port: the ports it listens on, once started.
+        tls_port, mgmt_tls_port: the same of the encrypted ones; 0 without.
+        ca_certificate: what clients of the encrypted ports have to trust, PEM; empty before the start, and with a
+            certificate that was given.
 
     Raises:
         ConfigError: an option with an unusable value, or a port that is taken, when started.
@@ -83,6 +96,9 @@ class Node:
         flush_interval_s: float = DEFAULT_FLUSH_INTERVAL_S,
         settings: BucketSettings | Mapping[str, BucketSettings] | None = None,
         alternate_addresses: Mapping[str, Any] | None = None,
+        tls: TlsSettings | bool | None = None,
+        plain: str | None = None,
+        limits: Limits | None = None,
     ) -> None:
         if isinstance(buckets, str) or not buckets or not all(buckets):
             raise ConfigError("buckets", buckets, "a list of at least one name")
@@ -100,10 +116,18 @@ class Node:
         self._bucket_names = tuple(dict.fromkeys(buckets))
         self._vbuckets = vbuckets
         self._path = Path(path) if path is not None else None
+        if plain not in (None, *PLAIN_POLICIES):
+            raise ConfigError("plain", plain, " or ".join(PLAIN_POLICIES))
+        self._tls_settings = TlsSettings() if tls is True else tls or None
+        self._tls: Tls | None = None
+        self._limits = limits or Limits()
+        self._plain_needs_tls = plain == "tls" or (plain is None and not is_loopback(host))
         self._wanted_ports = port, mgmt_port
         self.host = host
         self.port = 0
         self.mgmt_port = 0
+        self.tls_port = 0
+        self.mgmt_tls_port = 0
         self.username = username
         self.password = password
         self._flush_interval_s = flush_interval_s
@@ -130,6 +154,28 @@ class Node:
         """What clients connect to."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"couchbase://{host}:{self.port}"
+
+    @property
+    def ca_certificate(self) -> str:
+        """What clients of the encrypted ports have to trust, PEM."""
+        return self._tls.ca_certificate if self._tls is not None else ""
+
+    def client_certificate(self, user: str) -> tuple[str, str]:
+        """A certificate with which a user logs in, and its key, both PEM; signed by the node's own authority.
+
+        Raises:
+            ConfigError: the node does not run, or has no authority of its own.
+        """
+        if self._tls is None or self._tls.authority is None:
+            raise ConfigError("tls", "no authority", "a running node whose certificate was made by itself")
+        pair = self._tls.authority.client(user)
+        return pair.certificate, pair.key
+
+    @property
+    def tls_connection_string(self) -> str:
+        """What clients connect to over TLS."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"couchbases://{host}:{self.tls_port}"
 
     @property
     def is_running(self) -> bool:
@@ -373,14 +419,31 @@ class Node:
             ]
             self.port, self.mgmt_port = (listener.getsockname()[1] for listener in listeners)
             directory = DataDirectory(self._path, SystemRandom())
+            tls_listeners: list[socket.socket | None] = [None, None]
+            if self._tls_settings is not None:
+                self._tls = Tls.open(self._tls_settings, self.host, self._path)
+                wanted = self._tls_settings.port, self._tls_settings.mgmt_port
+                encrypted = [
+                    cleanup.enter_context(listen(self.host, port, option))
+                    for port, option in zip(wanted, ("tls port", "tls mgmt_port"), strict=True)
+                ]
+                self.tls_port, self.mgmt_tls_port = (listener.getsockname()[1] for listener in encrypted)
+                tls_listeners = [*encrypted]
+            elif not is_loopback(self.host):
+                logger.warning("listening on %s without TLS: documents and passwords over HTTP can be read", self.host)
+            kept_users = KeptUsers(self._users, self._path)
+            self._users.changed = kept_users.keep
             engine = self._open(directory)
-            server = KvServer(engine, SystemClock())
+            engine.plain_needs_tls = self._plain_needs_tls
+            server = KvServer(engine, SystemClock(), self._limits, self._tls)
             buckets = RunningBuckets(server, engine, directory, self._flush_interval_s, self._vbuckets)
-            management = Management(engine, buckets, server.schedule_turn)
+            management = Management(engine, buckets, server.schedule_turn, self._limits)
             self._server, self._buckets = server, buckets
             try:
-                await server.start(listeners[0])
+                await server.start(listeners[0], tls_listeners[0])
                 await management.start(listeners[1])
+                if tls_listeners[1] is not None:
+                    await management.start(tls_listeners[1], self._tls)
                 buckets.start()
                 logger.info("serving on %s:%d, management on port %d", self.host, self.port, self.mgmt_port)
                 self._is_ready.set()
@@ -395,7 +458,7 @@ class Node:
         """The engine with its buckets; if one cannot be opened, those that were are closed again."""
         clock, random = SystemClock(), SystemRandom()
         host = "" if is_loopback(self.host) or is_unspecified(self.host) else self.host
-        node = NodeAddress(host, self.port, self.mgmt_port)
+        node = NodeAddress(host, self.port, self.mgmt_port, self.tls_port, self.mgmt_tls_port)
         config = ClusterConfig([node], cluster_uuid=directory.cluster_uuid, alternates=self._alternates)
         # Each start is an epoch of its own, so that clients take this configuration for newer than the last run's.
         config.epoch = clock.time_ns() // 1_000_000_000

@@ -17,7 +17,8 @@ from dcpstream.node.engine.bucket import Bucket
 from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.config import ClusterConfig
 from dcpstream.node.engine.counters import Counters
-from dcpstream.node.engine.session import FastHandler, Session
+from dcpstream.node.engine.login_guard import LoginGuard
+from dcpstream.node.engine.session import MAX_OUTPUT_BYTES, FastHandler, Session
 from dcpstream.node.engine.users import Users
 from dcpstream.runtime import Random
 from dcpstream.store import BucketStore
@@ -64,6 +65,10 @@ class Engine:
         bucket_host: who makes and deletes buckets on request; None: nobody.
         counters: what the node did so far.
         config_listeners: called after every change of a configuration, and when a bucket comes or goes.
+        logins: slows down who guesses passwords.
+        output_limit: bytes of answers that wait beyond which a session reads no further request; the shell lowers it
+            when memory is short.
+        max_connections: sessions at a time.
         plain_needs_tls: whether a password in plain text is only taken over an encrypted connection.
     """
 
@@ -91,6 +96,9 @@ class Engine:
         self.buffers = BufferPool()
         self.bucket_host: BucketHost | None = None
         self.plain_needs_tls = False
+        self.logins = LoginGuard()
+        self.output_limit = MAX_OUTPUT_BYTES
+        self.max_connections = MAX_CONNECTIONS
         self.now = 0.0
         self.unix_ns = 0
         self.started = 0.0
@@ -178,7 +186,7 @@ class Engine:
             is_secure: whether the connection is encrypted.
         """
         self.counters.connections += 1
-        if len(self.sessions) >= MAX_CONNECTIONS:
+        if len(self.sessions) >= self.max_connections:
             self.counters.connections_refused += 1
             return None
         session = Session(self, peer, local_host, is_secure=is_secure)
@@ -199,12 +207,14 @@ class Engine:
     def next_timeout(self) -> float | None:
         """When `handle_timeout` wants to be called, monotonic seconds; DCP connections have time-outs of their own."""
         times = [bucket.next_timeout() for bucket in self.buckets.values()]
+        times.append(self.logins.next_timeout())
         return min((at for at in times if at is not None), default=None)
 
     def handle_timeout(self) -> None:
         """Time has come, as told by `set_time`: what waits may have waited for too long."""
         for bucket in self.buckets.values():
             bucket.handle_timeout(self.now)
+        self.logins.handle_timeout(self.now)
 
     def persisted(self, bucket_name: str, vbids: Iterable[int]) -> None:
         """The flusher made these vbuckets' writes durable."""

@@ -191,7 +191,7 @@ class Session(Answers):
     @property
     def is_ready_to_read_on(self) -> bool:
         """Whether requests that were left unread can be answered now."""
-        return self._waiting is None and self.close_reason is None and self.out_bytes <= MAX_OUTPUT_BYTES
+        return self._waiting is None and self.close_reason is None and self.out_bytes <= self.engine.output_limit
 
     def may(self, privilege: str) -> bool:
         """Whether the user has a privilege in the whole selected bucket, or of the node if there is none."""
@@ -286,7 +286,7 @@ class Session(Answers):
         is_full = Feature.CLUSTERMAP_NOTIFICATION in self.features
         if self.user is None or not (is_full or Feature.CLUSTERMAP_NOTIFICATION_BRIEF in self.features):
             return
-        if self.out_bytes > MAX_OUTPUT_BYTES:
+        if self.out_bytes > self.engine.output_limit:
             return  # it does not read; when it does, it finds older ones, and asks or is told the next time
         version = self.engine.config_version(bucket)
         if self.config_sent == version:
@@ -321,6 +321,7 @@ class Session(Answers):
         if user is not None and (user is not self._rights_of or user.version != self._rights_version):
             self.update_rights()
         fast, ops = self.fast, self.ops
+        output_limit = self.engine.output_limit
         unpack = HEADER.unpack_from
         if end >= BULK_BYTES and _SET in fast and data[1] == _SET and data[0] == _REQUEST:
             at = bulk_set(self, data)
@@ -339,7 +340,7 @@ class Session(Answers):
             ):
                 ops[opcode] += 1
                 at = stop
-                if self.out_bytes > MAX_OUTPUT_BYTES:
+                if self.out_bytes > output_limit:
                     break
                 continue
             if not self._is_sound(magic, key_length, extras_length, body):
@@ -367,7 +368,7 @@ class Session(Answers):
                 )
             )
             at = stop
-            if self.close_reason is not None or self._waiting is not None or self.out_bytes > MAX_OUTPUT_BYTES:
+            if self.close_reason is not None or self._waiting is not None or self.out_bytes > output_limit:
                 break
             fast, ops = self.fast, self.ops
         self.needed = HEADER_BYTES

@@ -13,7 +13,7 @@ Source: kv_engine docs/rbac.md, include/rbac/privileges.h (names), docs/sasl.md.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from dcpstream.errors import ConfigError
@@ -121,6 +121,7 @@ class Users:
 
     Attributes:
         version: grows with each change that is worth keeping; see `to_json`.
+        changed: called after each such change, before it is told that it was done.
     """
 
     def __init__(self, random: Random, iterations: int = DEFAULT_ITERATIONS) -> None:
@@ -130,6 +131,7 @@ class Users:
         self._secret = random.getrandbits(SECRET_BITS).to_bytes(SECRET_BITS // 8, "big")
         self._nobody = self._credentials(f"{random.getrandbits(SECRET_BITS):x}")
         self.version = 0
+        self.changed: Callable[[], None] = _nothing
 
     def _credentials(self, password: str) -> Credentials:
         salt = self._random.getrandbits(SALT_BITS).to_bytes(SALT_BITS // 8, "big")
@@ -238,7 +240,7 @@ class Users:
         user.allow(frozenset(), given)
         user.display_name = display_name
         self._users[name] = user
-        self.version += 1
+        self._change()
         return user
 
     def set_password(self, name: str, password: str) -> None:
@@ -253,7 +255,7 @@ class Users:
             raise ConfigError("user", name, "a user that is there")
         user.credentials = self._credentials(password)
         if not user.is_configured:
-            self.version += 1
+            self._change()
 
     def remove(self, name: str) -> bool:
         """Take a user away: connections that are open may do nothing any more. Whether there was one.
@@ -269,8 +271,12 @@ class Users:
         del self._users[name]
         user.allow(frozenset())
         user.credentials = None
-        self.version += 1
+        self._change()
         return True
+
+    def _change(self) -> None:
+        self.version += 1
+        self.changed()
 
     def _checked(self, name: str, password: str | None) -> str:
         prepared = prepared_name(name)
@@ -355,6 +361,10 @@ class Users:
 
 _FORBIDDEN = frozenset('()<>,;:\\"/[]?={}')
 """Characters that the server does not take in a user's name."""
+
+
+def _nothing() -> None:
+    """Nobody keeps the users."""
 
 
 def _roles(roles: Iterable[Role | str]) -> tuple[Role, ...]:

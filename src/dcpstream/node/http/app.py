@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
-import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from dcpstream.errors import StoreError
-from dcpstream.node.engine import Engine
+from dcpstream.node.engine import Engine, User
+from dcpstream.node.engine.login_guard import MAX_DELAY_S
 from dcpstream.node.http import buckets, collections, health, metrics, pools, stats, status, users
 from dcpstream.node.http.access import Access, login_needed
 from dcpstream.node.http.cluster_map import MapPages
+from dcpstream.node.http.guard import HttpGuard
 from dcpstream.node.http.page import ANYBODY, NOT_FOUND, USER, Handler, Route, Site, fault
+from dcpstream.node.limits import Limits
 
 if TYPE_CHECKING:
     from dcpstream.node.buckets import RunningBuckets
+    from dcpstream.node.tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -34,13 +39,19 @@ class Management:
         engine: what the answers are read from; lives on the same loop.
         running: who makes and deletes buckets.
         changed: called when something was changed that streams must be told of.
+        limits: what clients may take.
 
     Attributes:
         routes: every page.
     """
 
-    def __init__(self, engine: Engine, running: RunningBuckets, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, engine: Engine, running: RunningBuckets, changed: Callable[[], None], limits: Limits | None = None
+    ) -> None:
+        self._engine = engine
         self._access = Access(engine)
+        self._guard = HttpGuard(limits or Limits())
+        self._tls: Tls | None = None
         site = Site(engine, running, changed)
         self._maps = MapPages(site)
         self.routes: list[Route] = [
@@ -57,8 +68,13 @@ class Management:
         self._open = {route.path for route in self.routes if route.needs == ANYBODY}
         self._runner: web.AppRunner | None = None
 
-    async def start(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        """Serve on a bound socket; may be called again for another one."""
+    async def start(self, listener: socket.socket, tls: Tls | None = None) -> None:
+        """Serve on a bound socket; may be called again for another one.
+
+        Args:
+            tls: how it encrypts, and whom certificates log in.
+        """
+        self._tls = tls or self._tls
         if self._runner is None:
             app = web.Application(middlewares=[self._answer], client_max_size=MAX_REQUEST_BYTES)
             for route in self.routes:
@@ -70,22 +86,47 @@ class Management:
                         app.router.add_route("HEAD", path, handler)
             self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
             await self._runner.setup()
-        await web.SockSite(self._runner, listener, ssl_context=tls).start()
+        assert self._runner.server is not None, "it was set up"
+        await self._guard.listen(self._runner.server, listener, tls.context if tls is not None else None)
 
     async def stop(self) -> None:
         """Close the port and the streaming answers."""
         self._maps.stop()
+        await self._guard.stop()
         if self._runner is not None:
             await self._runner.cleanup()
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Let in who may log in; say in the server's words what is not there, and in JSON what failed."""
+        """Let in who may log in, as long as they do not take too long."""
         if (request.path.rstrip("/") or "/") not in self._open:
-            user = self._access.user_of(request.headers.get("Authorization", ""))
+            user = await self._login(request)
             if user is None:
                 return login_needed()
             request[USER] = user
+        return await self._guard.answer(request, partial(self._page, handler))
+
+    async def _login(self, request: web.Request) -> User | None:
+        """The user of a request: of its header, or of the connection's certificate. Refusals take their time."""
+        authorization = request.headers.get("Authorization", "")
+        if not authorization and self._tls is not None:
+            certificate = request.get_extra_info("peercert")
+            name = self._tls.user_name(certificate)
+            return self._engine.users.find(name) if name is not None else None
+        user = self._access.user_of(authorization)
+        if user is None and authorization:
+            # Those of the management port are not held back for want of a place to wait.
+            delay = self._engine.logins.failed(request.remote or "", self._loop_time())
+            await asyncio.sleep(MAX_DELAY_S if delay is None else delay)
+        return user
+
+    @staticmethod
+    def _loop_time() -> float:
+        return asyncio.get_running_loop().time()
+
+    @staticmethod
+    async def _page(handler: Handler, request: web.Request) -> web.StreamResponse:
+        """A page; in the server's words what is not there, and in JSON what failed."""
         try:
             return await handler(request)
         except web.HTTPNotFound as missing:

@@ -127,8 +127,27 @@ def _answer(session: Session, frame: Frame, step: ServerStep) -> None:
     elif step.outcome is Outcome.MALFORMED:
         session.respond(frame, Status.EINVAL)
     else:
-        session.engine.counters.logins_refused += 1
+        _refuse(session, frame)
+
+
+def _refuse(session: Session, frame: Frame) -> None:
+    """AUTH_ERROR: at once, or later if there were many from the same address."""
+    logins, now = session.engine.logins, session.engine.now
+    session.engine.counters.logins_refused += 1
+    address = session.peer.rpartition(":")[0]
+    delay = logins.failed(address, now)
+    if delay is None:
+        session.close(f"too many failed logins from {address}")
+        return
+
+    def refuse(_status: int = Status.SUCCESS) -> None:
         session.refuse_with_reference(frame, Status.AUTH_ERROR, "login refused: unknown user or wrong password")
+
+    if delay:
+        session.wait(frame, refuse)
+        logins.wait(session, address, now + delay)
+    else:
+        refuse()
 
 
 def select_bucket(session: Session, frame: Frame) -> None:

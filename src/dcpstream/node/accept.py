@@ -1,0 +1,92 @@
+"""Accepting encrypted connections, so that those whose handshake is not done yet are counted and have an end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+
+from dcpstream.node.limits import LimitLog, Limits
+
+logger = logging.getLogger(__name__)
+
+ACCEPT_PAUSE_S = 0.5
+"""After a connection could not be accepted, for want of descriptors as a rule."""
+SHUTDOWN_S = 1.0
+"""How long the farewell of an encrypted connection may take."""
+
+
+class TlsListener:
+    """Accepts connections on a bound socket and hands them over once they are encrypted.
+
+    Args:
+        listener: bound and non-blocking.
+        context: certificate, versions, ciphers.
+        make: the protocol of a connection; its `connection_made` is called after the handshake.
+        limits: `connections_before_login` and `login_s` hold for the handshake too.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        context: ssl.SSLContext,
+        make: Callable[[], asyncio.BaseProtocol],
+        limits: Limits,
+        log: LimitLog,
+    ) -> None:
+        self._listener = listener
+        self._context = context
+        self._make = make
+        self._limits = limits
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._shaking: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, backlog: int) -> None:
+        """Begin to accept."""
+        self._listener.listen(backlog)
+        self._task = self._loop.create_task(self._accept(), name="accept TLS connections")
+
+    async def stop(self) -> None:
+        """Accept no more, and drop those whose handshake is not done."""
+        tasks = [task for task in (self._task, *self._shaking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                connection, address = await self._loop.sock_accept(self._listener)
+            except OSError as error:
+                logger.warning("a TLS connection could not be accepted: %s", error)
+                await asyncio.sleep(ACCEPT_PAUSE_S)
+                continue
+            peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "client"
+            if len(self._shaking) >= self._limits.connections_before_login:
+                self._log.reached("connections_before_login", peer, "refused before its handshake", self._loop.time())
+                connection.close()
+                continue
+            task = self._loop.create_task(self._shake(connection, peer), name=f"handshake with {peer}")
+            self._shaking.add(task)
+            task.add_done_callback(self._shaking.discard)
+
+    async def _shake(self, connection: socket.socket, peer: str) -> None:
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.connect_accepted_socket(
+                self._make,
+                connection,
+                ssl=self._context,
+                ssl_handshake_timeout=self._limits.login_s or None,
+                ssl_shutdown_timeout=SHUTDOWN_S,
+            )
+        except (OSError, ssl.SSLError, TimeoutError) as error:
+            connection.close()
+            logger.info("%s: no TLS connection: %s", peer, str(error) or type(error).__name__)
+        except asyncio.CancelledError:
+            connection.close()
+            raise

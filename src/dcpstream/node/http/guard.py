@@ -1,0 +1,117 @@
+"""Protects the management port: how many connections there may be, and how long a request may take to come in.
+
+A connection on which no request is being answered has to bring the whole header of one in time, whether it is new, kept
+alive, or has sent half of it. A request's body is read here, in time, before its page is asked. Answers that are
+streams may take as long as they like.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from dcpstream.node.accept import TlsListener
+from dcpstream.node.limits import LimitLog, Limits
+
+if TYPE_CHECKING:
+    from aiohttp.web_protocol import RequestHandler
+
+    from dcpstream.node.http.page import Handler
+
+BACKLOG = 256
+_WITHOUT_BODY = frozenset(("GET", "HEAD", "OPTIONS"))
+
+
+class _Refused(asyncio.Protocol):
+    """A connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Close it."""
+        if isinstance(transport, asyncio.Transport):
+            transport.abort()
+
+
+class HttpGuard:
+    """Between the sockets of the management port and its pages.
+
+    Args:
+        limits: those that begin with `http_`.
+        log: says that one was reached.
+    """
+
+    def __init__(self, limits: Limits, log: LimitLog | None = None) -> None:
+        self._limits = limits
+        self._log = log or LimitLog()
+        self._loop = asyncio.get_running_loop()
+        self._server: web.Server | None = None
+        self._busy: dict[RequestHandler, int] = {}
+        self._idle_since: dict[RequestHandler, float] = {}
+        self._plain: list[asyncio.Server] = []
+        self._encrypted: list[TlsListener] = []
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def listen(self, server: web.Server, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Accept connections on a bound socket."""
+        self._server = server
+        if tls is None:
+            self._plain.append(await self._loop.create_server(self._make, sock=listener, backlog=BACKLOG))
+        else:
+            encrypted = TlsListener(listener, tls, self._make, self._limits, self._log)
+            encrypted.start(BACKLOG)
+            self._encrypted.append(encrypted)
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(self._limits.sweep_s, self._sweep)
+
+    async def stop(self) -> None:
+        """Accept no more connections."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for server in self._plain:
+            server.close()
+        for listener in self._encrypted:
+            await listener.stop()
+
+    def _make(self) -> asyncio.BaseProtocol:
+        server = self._server
+        assert server is not None, "it listens"
+        if len(server.connections) >= self._limits.http_connections:
+            self._log.reached("http_connections", "management", "a connection was refused", self._loop.time())
+            return _Refused()
+        return server()
+
+    async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Have a request answered, once its body is there."""
+        connection = request.protocol
+        self._busy[connection] = self._busy.get(connection, 0) + 1
+        try:
+            if request.method not in _WITHOUT_BODY and request.can_read_body:
+                try:
+                    async with asyncio.timeout(self._limits.http_body_s or None):
+                        await request.read()
+                except TimeoutError:
+                    peer = request.remote or "client"
+                    self._log.reached("http_body_s", peer, "its request's body came too slowly", self._loop.time())
+                    answer = web.Response(status=408, text="The request's body took too long.\n")
+                    answer.force_close()
+                    return answer
+            return await handler(request)
+        finally:
+            self._busy[connection] -= 1
+            if not self._busy[connection]:
+                del self._busy[connection]
+
+    def _sweep(self) -> None:
+        self._sweeper = self._loop.call_later(self._limits.sweep_s, self._sweep)
+        now, limit = self._loop.time(), self._limits.http_header_s
+        waiting = [item for item in (self._server.connections if self._server else ()) if item not in self._busy]
+        self._idle_since = {item: self._idle_since.get(item, now) for item in waiting}
+        for connection, since in self._idle_since.items():
+            if limit and now - since > limit:
+                self._log.reached("http_header_s", "management", "a connection without a request was closed", now)
+                connection.force_close()
+                if connection.transport is not None:
+                    connection.transport.close()
