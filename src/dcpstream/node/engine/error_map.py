@@ -12,13 +12,15 @@ from dcpstream.wire import Status
 
 NEWEST_VERSION = 2
 """The newest format of the map that we write; a client that asks for more gets this one."""
-REVISION = 4
+REVISION = 5
 """Counts changes of the map's content within one format."""
 
 _ITEM = ("item-only",)
 _FETCH = ("item-only", "constraint-failure")
 _RETRY = ("temp", "retry-later")
 _INTERNAL = ("internal",)
+_PART_OF_ITEM = ("subdoc", "item-only")
+_PART_OF_INPUT = ("subdoc", "invalid-input")
 _CLOSE = ("conn-state-invalidated", "fetch-config")
 _ENTRIES: dict[Status, tuple[str, tuple[str, ...]]] = {
     Status.SUCCESS: ("Success", ("success",)),
@@ -57,6 +59,34 @@ _ENTRIES: dict[Status, tuple[str, tuple[str, ...]]] = {
     Status.DURABILITY_IMPOSSIBLE: ("The durability cannot be had", (*_ITEM, "retry-later")),
     Status.SYNC_WRITE_IN_PROGRESS: ("A durable write is under way", (*_ITEM, "retry-later")),
     Status.SYNC_WRITE_AMBIGUOUS: ("The outcome of the durable write is unknown", ("item-only",)),
+    Status.SUBDOC_PATH_ENOENT: ("There is nothing at the path", _PART_OF_ITEM),
+    Status.SUBDOC_PATH_MISMATCH: ("Path and document disagree about objects and arrays", _PART_OF_ITEM),
+    Status.SUBDOC_PATH_EINVAL: ("The path is none, or none for this operation", _PART_OF_INPUT),
+    Status.SUBDOC_PATH_E2BIG: ("The path has too many parts", _PART_OF_INPUT),
+    Status.SUBDOC_DOC_E2DEEP: ("The document is too deep", _PART_OF_INPUT),
+    Status.SUBDOC_VALUE_CANTINSERT: ("The value cannot be put in", _PART_OF_INPUT),
+    Status.SUBDOC_DOC_NOTJSON: ("The document is not JSON", _PART_OF_ITEM),
+    Status.SUBDOC_NUM_ERANGE: ("The number in the document is out of range", _PART_OF_ITEM),
+    Status.SUBDOC_DELTA_EINVAL: ("The delta is none", _PART_OF_ITEM),
+    Status.SUBDOC_PATH_EEXISTS: ("There is something at the path", _PART_OF_ITEM),
+    Status.SUBDOC_VALUE_ETOODEEP: ("The value makes the document too deep", (*_PART_OF_INPUT, "item-only")),
+    Status.SUBDOC_INVALID_COMBO: ("The operations do not go together", _PART_OF_INPUT),
+    Status.SUBDOC_MULTI_FAILURE: ("An operation failed, see the value", ("subdoc", "special-handling")),
+    Status.SUBDOC_SUCCESS_DELETED: ("Done, on a deleted document", ("item-deleted", "success", "subdoc")),
+    Status.SUBDOC_XATTR_INVALID_FLAG_COMBO: ("The flags do not go together", _PART_OF_INPUT),
+    Status.SUBDOC_XATTR_INVALID_KEY_COMBO: ("The attributes do not go together", _PART_OF_INPUT),
+    Status.SUBDOC_XATTR_UNKNOWN_MACRO: ("There is no such macro", _PART_OF_INPUT),
+    Status.SUBDOC_XATTR_UNKNOWN_VATTR: ("There is no such virtual attribute", _PART_OF_INPUT),
+    Status.SUBDOC_XATTR_CANT_MODIFY_VATTR: ("Virtual attributes are for reading", _PART_OF_INPUT),
+    Status.SUBDOC_MULTI_FAILURE_DELETED: (
+        "An operation on a deleted document failed, see the value",
+        ("item-deleted", "subdoc", "special-handling"),
+    ),
+    Status.SUBDOC_INVALID_XATTR_ORDER: ("Attributes have to come before the body", _PART_OF_INPUT),
+    Status.SUBDOC_XATTR_UNKNOWN_VATTR_MACRO: ("There is no such macro about the document", _PART_OF_INPUT),
+    Status.SUBDOC_CAN_ONLY_REVIVE_DELETED: ("Only deleted documents can be revived", _PART_OF_ITEM),
+    Status.SUBDOC_DELETED_CANT_HAVE_VALUE: ("A deleted document has no body", _PART_OF_ITEM),
+    Status.SUBDOC_FIELD_NOT_BINARY_VALUE: ("The attribute does not hold bytes", _PART_OF_ITEM),
 }
 
 

@@ -19,7 +19,7 @@ from typing import Final
 import google_crc32c
 
 from dcpstream.node.engine.subdocument.paths import PathError
-from dcpstream.node.engine.subdocument.scanner import members
+from dcpstream.node.engine.subdocument.scanner import members, unescape
 from dcpstream.wire import Datatype, Status
 
 NAME_BYTES_MAX: Final = 15
@@ -113,14 +113,18 @@ def as_object(xattrs: dict[str, bytes]) -> str:
         PathError: XATTR_EINVAL: a value is no text; only a broken source of replication can have left one.
     """
     try:
-        return "{" + ",".join(f"{json.dumps(name)}:{text.decode()}" for name, text in xattrs.items()) + "}"
+        return "{" + ",".join(f"{_dump(name)}:{text.decode()}" for name, text in xattrs.items()) + "}"
     except UnicodeDecodeError:
         raise PathError(Status.XATTR_EINVAL) from None
 
 
 def from_object(text: str) -> dict[str, bytes]:
-    """The attributes in the text of a JSON object."""
-    return {json.loads(f'"{name}"', strict=False): value.encode() for name, value in members(text, 0)}
+    """The attributes in the text of a JSON object.
+
+    Raises:
+        PathError: SUBDOC_DOC_NOTJSON: a value that was there already is none.
+    """
+    return {unescape(name): value.encode() for name, value in members(text, 0)}
 
 
 def system_bytes(xattrs: dict[str, bytes]) -> int:

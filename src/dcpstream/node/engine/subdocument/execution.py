@@ -151,8 +151,10 @@ class _Execution:
                 results.append((error.status, b""))
                 if self._request.is_mutation:
                     break
-        else:
-            self._put_together()
+        try:
+            self._put_together(results)
+        except PathError as error:
+            results[-1] = error.status, b""
         return Outcome(results, self._document, self._deletes, self._macros)
 
     def _is_refused(self) -> bool:
@@ -182,9 +184,10 @@ class _Execution:
         self._document.body, self._body = body, None
         self._document.is_json = is_known_json or is_json(body)
 
-    def _put_together(self) -> None:
+    def _put_together(self, results: list[tuple[int, bytes]]) -> None:
+        """Make the document that a mutation stores."""
         document = self._document
-        if not self._request.is_mutation:
+        if not self._request.is_mutation or results[-1][0]:
             return
         if self._xattrs is not None:
             document.xattrs = from_object(self._xattrs)

@@ -158,7 +158,19 @@ def _is_named(name: str, part: str) -> bool:
     """Whether a member's name is a path's; both as they stand in JSON."""
     if name == part:
         return True
-    return "\\" in name and bool(json.loads(f'"{name}"', strict=False) == json.loads(f'"{part}"', strict=False))
+    return "\\" in name and unescape(name) == unescape(part)
+
+
+def unescape(name: str) -> str:
+    """A name as it stands in JSON, without its escapes.
+
+    Raises:
+        PathError: SUBDOC_DOC_NOTJSON: it is none.
+    """
+    try:
+        return str(json.loads(f'"{name}"'))
+    except ValueError:
+        raise PathError(Status.SUBDOC_DOC_NOTJSON) from None
 
 
 def _step(text: str, at: int, part: Part) -> tuple[int, int, int] | int:
