@@ -324,6 +324,7 @@ class CorruptLog(StoreError):
         offset: where the damaged block begins, in bytes.
         expected: what should be there (a checksum, a magic), as text.
         actual: what is there, as text.
+        hint: what to do, as text.
     """
 
     def __init__(self, file: str, offset: int, expected: str, actual: str, hint: str = "") -> None:
@@ -331,6 +332,7 @@ class CorruptLog(StoreError):
         self.offset = offset
         self.expected = expected
         self.actual = actual
+        self.hint = hint
         super().__init__(
             f"{file}: damaged at byte {offset}: expected {expected}, found {actual}." + (f" {hint}" if hint else "")
         )

@@ -47,6 +47,7 @@ METRICS: dict[str, MetricInfo] = {
     "kv_ep_diskqueue_items": MetricInfo("gauge", _B, "Seqnos that no commit has made durable yet."),
     "kv_ep_diskqueue_memory_bytes": MetricInfo("gauge", _B, "Bytes that wait for a commit."),
     "kv_ep_item_commit_failed": MetricInfo("gauge", _B, "1 while commits fail (disk full or broken), else 0."),
+    "kv_ep_data_read_failed": MetricInfo("counter", _B, "Reads that met damage in a file, and were refused."),
     "kv_collections_manifest_uid": MetricInfo("gauge", _B, "Version of the scopes and collections."),
     "kv_bucket_connections": MetricInfo("gauge", _B, "KV connections that use the bucket."),
     "kv_dcp_connection_count": MetricInfo("gauge", ("bucket", "type"), "DCP connections: producers and consumers."),
@@ -110,6 +111,7 @@ class NodeCollector(Collector):
         for name, bucket in engine.buckets.items():
             yield from _of_bucket(name, bucket_figures(bucket))
             yield "kv_ep_item_commit_failed", (name,), int(bucket.store.is_failing)
+            yield "kv_ep_data_read_failed", (name,), bucket.store.read_failures
             yield "kv_collections_manifest_uid", (name,), bucket.manifest.uid
 
 

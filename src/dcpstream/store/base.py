@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,12 +10,14 @@ from threading import Lock
 from types import TracebackType
 from typing import Self
 
-from dcpstream.errors import ConfigError
+from dcpstream.errors import ConfigError, CorruptLog
 from dcpstream.model import BucketSettings, FailoverLog, Manifest, Persist, VbucketState
 from dcpstream.store.bytelog import Buffer, Piece
 from dcpstream.store.compaction import CompactionOrder, CompactionReport
 from dcpstream.store.segments import Segment
 from dcpstream.store.vbucket import VBucketLog
+
+logger = logging.getLogger(__name__)
 
 MAX_VBUCKETS = 1024
 """vbuckets of a bucket: the server's number."""
@@ -33,6 +36,10 @@ MIN_SHARE_NEW = 0.05
 """Share of the whole that must have been superseded since the last compaction before there is another one."""
 
 
+MAX_DAMAGE = 100
+"""Damaged pages that are remembered and logged: each is found again by every read. More of them mean a broken disk."""
+
+
 class BucketStore(ABC):
     """The vbuckets of one bucket. A context manager: leaving it closes the store cleanly.
 
@@ -46,6 +53,8 @@ class BucketStore(ABC):
         pending_bytes: the size of those rows.
         is_failing: whether the last commit failed.
         files: the segment files by number; none in memory.
+        read_failures: reads that met damage in a file.
+        damage: what they met, by file and offset; at most `MAX_DAMAGE`.
     """
 
     is_durable = False
@@ -62,6 +71,8 @@ class BucketStore(ABC):
         self.is_failing = False
         self._is_over_quota = False
         self._pending_limit = MAX_PENDING_BYTES
+        self.read_failures = 0
+        self.damage: dict[tuple[str, int], CorruptLog] = {}
         self.files: dict[int, Segment] = {}
         self._manifest = Manifest.DEFAULT
         self._settings = settings or BucketSettings()
@@ -243,6 +254,14 @@ class BucketStore(ABC):
     @abstractmethod
     def read_pieces(self, pieces: list[Piece], *, by_key: bool = False) -> list[Buffer]:
         """The pieces, those that are in files read and verified; `by_key`: with pages that are kept for the next."""
+
+    def note_damage(self, error: CorruptLog) -> None:
+        """Count it, and log it if it is news."""
+        self.read_failures += 1
+        place = (error.file, error.offset)
+        if place not in self.damage and len(self.damage) < MAX_DAMAGE:
+            self.damage[place] = error
+            logger.error("%s", error)
 
     @abstractmethod
     def metadata_changed(self, vbucket: VBucketLog) -> None:

@@ -244,6 +244,15 @@ class ByteLog:
                 return stop
             start, first = end, upto + 1
 
+    def extent_of(self, file: str, offset: int) -> tuple[int, int] | None:
+        """Positions [from, to) of the page at an offset of a file, or None. Cost: one pass over the pages."""
+        for page, address in enumerate(self.page_addresses):
+            if address & OFFSET_MASK == offset:
+                of_page = self.files.get(address >> ADDRESS_SHIFT)
+                if of_page is not None and str(of_page.path) == file:
+                    return self.page_starts[page], self.page_starts[page] + self.page_sizes[page]
+        return None
+
     def _sealed_pieces(self, start: int, stop: int, found: list[Any]) -> int:
         index = bisect_right(self.sealed, start, key=_start_of) - 1
         while start < stop:

@@ -22,6 +22,7 @@ from threading import Lock
 from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
+from dcpstream.errors import CorruptLog
 from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
 from dcpstream.store.blocks import NO_SNAPSHOT, Mark, Page
 from dcpstream.store.bytelog import Buffer, ByteLog, PageFile, Piece
@@ -127,6 +128,10 @@ class Owner(Protocol):
 
     def read_pieces(self, pieces: list[Piece], *, by_key: bool = False) -> list[Buffer]:
         """The pieces, those that are in files read and verified; `by_key`: with pages that are kept for the next."""
+        ...
+
+    def note_damage(self, error: CorruptLog) -> None:
+        """A read met bytes that are not what was written."""
         ...
 
     def metadata_changed(self, vbucket: VBucketLog) -> None:
@@ -659,7 +664,12 @@ class VBucketLog:
         return runs
 
     def _bytes(self, pieces: list[Piece], *, by_key: bool = True) -> bytes | memoryview:
-        parts = self._owner.read_pieces(pieces, by_key=by_key)
+        try:
+            parts = self._owner.read_pieces(pieces, by_key=by_key)
+        except CorruptLog as error:
+            found = self._located(error)
+            self._owner.note_damage(found)
+            raise found from None
         if len(parts) == 1:
             part = parts[0]
             return bytes(part) if isinstance(part, bytearray) else part
@@ -725,6 +735,17 @@ class VBucketLog:
                 marks.pop()
             marks.append((at, snapshot))
         self._marks = marks
+
+    def _located(self, error: CorruptLog) -> CorruptLog:
+        """The same error with the seqnos that are in the damaged page."""
+        with self._lock:
+            extent = self.log.extent_of(error.file, error.offset)
+            if extent is None:
+                return error
+            first, stop = self.rows.rows_between(*extent)
+            seqnos = self.rows.seqnos[first:stop]
+        where = f"vbucket {self.vbid}, seqnos {min(seqnos)} to {max(seqnos)}" if seqnos else f"vbucket {self.vbid}"
+        return CorruptLog(error.file, error.offset, f"{error.expected} ({where})", error.actual, error.hint)
 
     # --------------------------------------------------------------------------------- hand-over to a commit (owner)
 

@@ -19,6 +19,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.node.engine.answers import Answers
 from dcpstream.node.engine.bulk import BULK_BYTES, bulk_set
 from dcpstream.node.engine.commands import fault, frame_infos
@@ -332,12 +333,16 @@ class Session(Answers):
                 if self._is_sound(magic, key_length, extras_length, body):
                     self.needed = stop - at
                 return at
-            if (
-                magic == _REQUEST
-                and opcode in fast
-                and extras_length + key_length <= body
-                and fast[opcode](self, data, at, stop, key_length, extras_length, datatype, vbid, opaque, cas)
-            ):
+            try:
+                is_done = (
+                    magic == _REQUEST
+                    and opcode in fast
+                    and extras_length + key_length <= body
+                    and fast[opcode](self, data, at, stop, key_length, extras_length, datatype, vbid, opaque, cas)
+                )
+            except StoreError:
+                is_done = False  # the long way meets the same, and can answer it
+            if is_done:
                 ops[opcode] += 1
                 at = stop
                 if self.out_bytes > output_limit:
@@ -353,26 +358,37 @@ class Session(Answers):
             key_at = extras_at + extras_length
             value_at = key_at + key_length
             self.began = self.engine.stopwatch()
-            self._handle(
-                Frame(
-                    magic,
-                    opcode,
-                    datatype,
-                    vbid,
-                    opaque,
-                    cas,
-                    data[framing_at:extras_at],
-                    data[extras_at:key_at],
-                    data[key_at:value_at],
-                    data[value_at:stop],
-                )
+            frame = Frame(
+                magic,
+                opcode,
+                datatype,
+                vbid,
+                opaque,
+                cas,
+                data[framing_at:extras_at],
+                data[extras_at:key_at],
+                data[key_at:value_at],
+                data[value_at:stop],
             )
+            try:
+                self._handle(frame)
+            except StoreError as error:
+                self._store_failed(frame, error)
             at = stop
             if self.close_reason is not None or self._waiting is not None or self.out_bytes > output_limit:
                 break
             fast, ops = self.fast, self.ops
         self.needed = HEADER_BYTES
         return at
+
+    def _store_failed(self, frame: Frame, error: StoreError) -> None:
+        """Answer a request for what cannot be read, or whose change cannot be kept: nothing of it was done."""
+        if not isinstance(error, CorruptLog):  # damage is logged by the store, once
+            logger.error("%s: opcode 0x%02x of vbucket %d: %s", self.peer, frame.opcode, frame.vbid, error)
+        if frame.magic in _RESPONSES:
+            self.close("the store failed while an answer was taken")
+        else:
+            self.refuse(frame, Status.EINTERNAL, "The node cannot read or write its files; its log tells which")
 
     def _is_sound(self, magic: int, key_length: int, extras_length: int, body: int) -> bool:
         """Whether a header can be one; if not, the connection is closed without an answer."""
@@ -455,7 +471,10 @@ class Session(Answers):
 
     def try_again(self, frame: Frame) -> None:
         """Answer a request that had to wait as if it came now."""
-        self._handle(frame)
+        try:
+            self._handle(frame)
+        except StoreError as error:
+            self._store_failed(frame, error)
 
     def resume(self, status: int = Status.SUCCESS) -> None:
         """What was waited for is there, or will not come."""
@@ -478,6 +497,11 @@ class Session(Answers):
                 next(answers)
             except StopIteration:
                 answers = self._stream = self._waiting = None
+            except StoreError as error:
+                frame, answers = self._waiting, None
+                self._stream = self._waiting = None
+                if frame is not None:
+                    self._store_failed(frame, error)
             self.engine.ready.add(self)
 
     @property

@@ -26,7 +26,7 @@ class HealthPages:
 
     def routes(self) -> list[Route]:
         """The pages."""
-        does = "200 if the node is well, 503 if a bucket's writes cannot be made durable; with login why"
+        does = "200 if the node is well, 503 if a bucket cannot make writes durable or met damage; with login why"
         return [Route("GET", "/health", self._health, ANYBODY, does)]
 
     async def _health(self, request: web.Request) -> web.Response:
@@ -51,9 +51,13 @@ def state_of(bucket: Bucket) -> dict[str, Any]:
         status = "too much waits for the disk"
     elif not bucket.is_persisting:
         status = "persistence is stopped"
+    elif store.read_failures:
+        status = "files are damaged"
     return {
         "status": status,
         "pendingBytes": store.pending_bytes,
         "pendingBytesMax": MAX_PENDING_BYTES,
         "wasCrashed": not store.was_clean,
+        "readFailures": store.read_failures,
+        "damage": [str(error) for error in store.damage.values()],
     }

@@ -101,6 +101,7 @@ def _totals(session: Session, bucket: Bucket) -> Items:
     yield "ep_diskqueue_items", sum(vbucket.high_seqno - vbucket.persisted_seqno for vbucket in active)
     yield "ep_storage", bucket.storage
     yield "ep_dcp_count", len(bucket.dcp_sessions)
+    yield "ep_data_read_failed", bucket.store.read_failures
 
 
 def _diskinfo(bucket: Bucket) -> Items:
