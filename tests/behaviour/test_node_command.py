@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -144,3 +145,23 @@ def test_a_port_that_is_taken_is_told():
     assert done.returncode == 2
     assert port in done.stderr
     assert "in use" in done.stderr
+
+
+def test_a_node_with_tls_and_a_password_from_a_file(tmp_path):
+    password, authority = tmp_path / "password", tmp_path / "ca.pem"
+    password.write_text("hunter22\n")
+    options = ("--tls", "--tls-port", "0", "--mgmt-tls-port", "0", "--tls-ca-out", str(authority))
+    process = Process(tmp_path, *options, "--password-file", str(password), "--limit", "connections=10")
+    try:
+        context = ssl.create_default_context(cafile=str(authority))
+        raw = socket.create_connection(("127.0.0.1", process.ready["kv_tls"]), TIMEOUT_S)
+        with context.wrap_socket(raw, server_hostname="localhost") as connection:
+            connection.sendall(encode_request(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0Administrator\0hunter22"))
+            reader = FrameReader()
+            reader.receive_data(connection.recv(4096))
+            assert [frame.status for frame in reader.frames()] == [Status.SUCCESS]
+        assert process.ready["mgmt_tls"]
+        if sys.platform == "linux":
+            assert b"hunter22" not in Path(f"/proc/{process.child.pid}/cmdline").read_bytes()
+    finally:
+        assert process.end(signal.SIGTERM) == 0

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from dcpstream.cli.node_security import security_arguments, security_options
 from dcpstream.errors import ConfigError
 from dcpstream.model import BucketSettings, Persist
 from dcpstream.node import Node
@@ -74,7 +75,11 @@ def write_atomically(path: Path, content: str) -> None:
     envvar="DCPSTREAM_PASSWORD",
     help="The administrator's password; better in DCPSTREAM_PASSWORD, unseen by `ps`.  [default: password]",
 )
-@click.option("--users", type=click.Path(path_type=Path), help='JSON file of more users: {"name": {"password": "…"}}.')
+@click.option(
+    "--users",
+    type=click.Path(path_type=Path),
+    help='JSON file of more users: {"name": {"password": "…", "roles": ["data_reader[bucket]"]}}.',
+)
 @click.option(
     "--data", type=click.Path(path_type=Path), help="Directory to keep the data in; without, it is in memory."
 )
@@ -95,6 +100,7 @@ def write_atomically(path: Path, content: str) -> None:
 @click.option(
     "--ready-file", type=click.Path(path_type=Path), help="Written once the node serves: ports and pid, JSON."
 )
+@security_options
 @click.option("-v", "--verbose", count=True, help="Log more; twice for every connection.")
 def node_command(
     host: str,
@@ -111,6 +117,7 @@ def node_command(
     texts: tuple[str, ...],
     ready_file: Path | None,
     verbose: int,
+    **security: Any,
 ) -> None:
     """Run a Couchbase-compatible node until SIGTERM or Ctrl-C.
 
@@ -134,15 +141,19 @@ def node_command(
         port=port,
         mgmt_port=mgmt_port,
         username=username,
-        password=password,
         users=read_users(users) if users is not None else None,
         flush_interval_s=flush_interval,
         settings=read_settings(texts, persist),
+        **security_arguments(security, password),
     )
     previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         with node:
             click.echo(f"{node.connection_string}  management http://{node.host}:{node.mgmt_port}", err=True)
+            if node.tls_port:
+                click.echo(
+                    f"{node.tls_connection_string}  management https://{node.host}:{node.mgmt_tls_port}", err=True
+                )
             if ready_file is not None:
                 write_atomically(ready_file, ready_content(node, os.getpid()) + "\n")
             stopping.wait()

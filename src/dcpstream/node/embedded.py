@@ -527,4 +527,5 @@ def listen(host: str, port: int, option: str) -> socket.socket:
 
 def ready_content(node: Node, pid: int) -> str:
     """What a ready file says: the ports and the process."""
-    return json.dumps({"kv": node.port, "mgmt": node.mgmt_port, "pid": pid})
+    encrypted = {"kv_tls": node.tls_port, "mgmt_tls": node.mgmt_tls_port} if node.tls_port else {}
+    return json.dumps({"kv": node.port, "mgmt": node.mgmt_port, **encrypted, "pid": pid})

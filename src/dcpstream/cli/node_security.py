@@ -1,0 +1,120 @@
+"""Options of `dcpstream node` about who gets in, how connections are encrypted, and what clients may take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dcpstream.errors import ConfigError
+from dcpstream.node.embedded import PLAIN_POLICIES
+from dcpstream.node.limits import Limits
+from dcpstream.node.tls import CLIENT_AUTH, USER_FROM, TlsSettings
+
+MAX_PASSWORD_FILE_BYTES = 4096
+_FILE = click.Path(path_type=Path)
+_PORT = click.IntRange(0, 65535)
+
+_OPTIONS = (
+    click.option(
+        "--password-file",
+        type=_FILE,
+        help="File whose first line is the administrator's password, instead of --password, which `ps` shows.",
+    ),
+    click.option(
+        "--plain",
+        type=click.Choice(PLAIN_POLICIES),
+        help="When passwords may come in plain text: always, or over TLS only.  [default: always on loopback]",
+    ),
+    click.option(
+        "--tls", "is_tls", is_flag=True, help="Encrypted ports too, with a certificate that is made if need be."
+    ),
+    click.option("--tls-port", default=11207, show_default=True, type=_PORT, help="KV over TLS; 0 takes any free one."),
+    click.option("--mgmt-tls-port", default=18091, show_default=True, type=_PORT, help="HTTPS; 0 takes any free one."),
+    click.option("--tls-cert", type=_FILE, help="Certificate and those above it, PEM; instead of one that is made."),
+    click.option("--tls-key", type=_FILE, help="Its key, PEM, without a password."),
+    click.option("--tls-name", "tls_names", multiple=True, help="One more name of a certificate that is made."),
+    click.option("--tls-ca-out", type=_FILE, help="Where to write the authority of a certificate that is made."),
+    click.option(
+        "--tls-client-auth",
+        type=click.Choice(CLIENT_AUTH),
+        default="none",
+        show_default=True,
+        help="Whether clients' certificates log in their users.",
+    ),
+    click.option("--tls-client-ca", type=_FILE, help="Who signs those, PEM; the node's own authority without it."),
+    click.option(
+        "--tls-user-from",
+        type=click.Choice(USER_FROM),
+        default="subject.cn",
+        show_default=True,
+        help="Which part of the certificate names the user.",
+    ),
+    click.option("--tls-user-prefix", default="", help="What that part begins with; it is taken off."),
+    click.option("--tls-user-delimiters", default="", help="Characters at the first of which the name ends."),
+    click.option(
+        "--limit",
+        "limits",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help=f"What clients may take: {', '.join(field.name for field in fields(Limits))}. May be repeated.",
+    ),
+)
+
+
+def security_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def security_arguments(given: Mapping[str, Any], password: str) -> dict[str, Any]:
+    """The arguments of `Node` that the options stand for.
+
+    Args:
+        given: the options' values, by name.
+        password: that of --password, used without --password-file.
+
+    Raises:
+        ConfigError: options that do not go together, or a file that cannot be read.
+    """
+    is_tls = given["is_tls"] or given["tls_cert"] is not None
+    needless = [name for name in ("tls_key", "tls_names", "tls_ca_out", "tls_client_ca") if given[name]]
+    if not is_tls and (needless or given["tls_client_auth"] != "none"):
+        option = needless[0].replace("_", "-").rstrip("s") if needless else "tls-client-auth"
+        raise ConfigError(f"--{option}", "given without --tls", "--tls beside it")
+    tls = None
+    if is_tls:
+        tls = TlsSettings(
+            certificate=given["tls_cert"],
+            key=given["tls_key"],
+            client_ca=given["tls_client_ca"],
+            client_auth=given["tls_client_auth"],
+            user_from=given["tls_user_from"],
+            user_prefix=given["tls_user_prefix"],
+            user_delimiters=given["tls_user_delimiters"],
+            port=given["tls_port"],
+            mgmt_port=given["mgmt_tls_port"],
+            names=tuple(given["tls_names"]),
+            ca_out=given["tls_ca_out"],
+        )
+    if given["password_file"] is not None:
+        password = _password_in(given["password_file"])
+    return {"password": password, "plain": given["plain"], "tls": tls, "limits": Limits.parse(given["limits"])}
+
+
+def _password_in(path: Path) -> str:
+    """The first line of a file; never quoted in an error."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            password = file.read(MAX_PASSWORD_FILE_BYTES).partition("\n")[0].rstrip("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "not text"
+        raise ConfigError("--password-file", str(path), f"a file that can be read ({why})") from None
+    if not password:
+        raise ConfigError("--password-file", str(path), "a file whose first line is the password")
+    return password

@@ -1,0 +1,79 @@
+"""Options of `dcpstream node` that are about security: what they stand for, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from dcpstream.cli.node_security import security_arguments, security_options
+from dcpstream.errors import ConfigError
+from dcpstream.node.limits import Limits
+from dcpstream.node.tls import TlsSettings
+
+
+def arguments(*options: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+
+    @click.command()
+    @security_options
+    def command(**given: Any) -> None:
+        found.update(security_arguments(given, "given"))
+
+    result = CliRunner().invoke(command, list(options), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return found
+
+
+def test_without_options() -> None:
+    assert arguments() == {"password": "given", "plain": None, "tls": None, "limits": Limits()}
+
+
+def test_tls_options() -> None:
+    found = arguments("--tls", "--tls-port", "0", "--tls-name", "a", "--tls-name", "b", "--tls-client-auth", "optional")
+    assert found["tls"] == TlsSettings(port=0, mgmt_port=18091, names=("a", "b"), client_auth="optional")
+    given = arguments("--tls-cert", "c.pem", "--tls-key", "k.pem")["tls"]
+    assert (given.certificate, given.key) == (Path("c.pem"), Path("k.pem"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--tls-client-auth", "optional"],
+        ["--tls-name", "a"],
+        ["--tls-key", "k.pem"],
+        ["--tls", "--tls-cert", "c.pem"],
+        ["--tls-cert", "c.pem", "--tls-key", "k.pem", "--tls-client-auth", "mandatory"],
+        ["--limit", "fly=1"],
+        ["--limit", "connections"],
+        ["--password-file", "/nowhere/at/all"],
+    ],
+)
+def test_options_that_do_not_go_together(options: list[str]) -> None:
+    with pytest.raises(ConfigError):
+        arguments(*options)
+
+
+def test_limits_and_plain() -> None:
+    found = arguments("--limit", "connections=7", "--limit", "idle_s=0", "--plain", "tls")
+    assert found["limits"] == Limits(connections=7, idle_s=0)
+    assert found["plain"] == "tls"
+
+
+@pytest.mark.parametrize("content", ["hunter22", "hunter22\n", "hunter22\r\nmore"])
+def test_the_password_of_a_file_is_its_first_line(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "password"
+    file.write_text(content, newline="")
+    assert arguments("--password-file", str(file))["password"] == "hunter22"
+
+
+@pytest.mark.parametrize("content", [b"", b"\nhunter22", b"\xff\xfehunter22"])
+def test_a_file_without_a_password_is_told_and_not_quoted(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "password"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError) as raised:
+        arguments("--password-file", str(file))
+    assert "hunter22" not in str(raised.value)
