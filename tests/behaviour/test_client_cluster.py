@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,11 @@ from typing import Any
 import pytest
 
 import dcpstream
-from dcpstream.client import AsyncClient, Change, Client, Cluster, KvClient, RollbackTo, VbucketRange
+from dcpstream.client import AsyncClient, Change, Client, Cluster, KvClient, RollbackTo, VbucketRange, heart
 from dcpstream.errors import ConfigError, ConnectionLost, ConnectTimeout, HistoryPurged, KeyNotFound, OffsetError
 from dcpstream.model import StreamOffset
-from dcpstream.wire import Opcode, encode_request
+from dcpstream.wire import Frame, Opcode, encode_request
+from tests.unit.client.kit import FakeNode, accepted, config, marker, mutation
 
 LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
 NEVER_S = 3600.0
@@ -169,3 +172,52 @@ def test_nobody_there(kind: str) -> None:
         string = f"couchbase://127.0.0.1:{down.getsockname()[1]}"
         with pytest.raises(ConnectionLost, match="no node gave"):
             changes(kind, string, connect_timeout_s=0.3)
+
+
+class Probing(FakeNode):
+    """A node that notes when its probe is answered."""
+
+    def __init__(self) -> None:
+        super().__init__(answer=self._stream)
+        self.is_answered = threading.Event()
+        self.opaque = 0
+
+    def _stream(self, frame: Frame) -> bytes | None:
+        if frame.opcode != Opcode.DCP_STREAM_REQ:
+            return None
+        probe = encode_request(Opcode.DCP_NOOP, opaque=0x10000001)
+        return accepted(frame.opaque) + marker(frame.opaque, 0, 1) + mutation(frame.opaque, 1) + probe
+
+    def _answer(self, frame: Frame) -> bytes:
+        if frame.is_response and frame.opcode == Opcode.DCP_NOOP:
+            assert frame.opaque == 0x10000001
+            self.is_answered.set()
+        return super()._answer(frame)
+
+
+def test_probes_are_answered_while_the_user_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is sent only with the next look at the sockets, which the user does not take."""
+    monkeypatch.setattr(heart, "BEAT_S", 0.01)
+    fake = Probing()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        fake.cluster_map = config(1, ports=(port,))
+        served: list[socket.socket] = []
+
+        def serve() -> None:
+            while len(served) < 2:  # one for questions, one for the stream
+                served.append(listener.accept()[0])
+                threading.Thread(target=carry, args=(served[-1],), daemon=True).start()
+
+        def carry(connection: socket.socket) -> None:
+            with connection, contextlib.suppress(OSError):
+                while data := connection.recv(65536):
+                    connection.sendall(fake.receive(data))
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        string = f"couchbase://127.0.0.1:{port}"
+        with Client(string, **LOGIN) as client, contextlib.closing(client.changes()) as stream:
+            next(stream)
+            assert fake.is_answered.wait(10.0)
+        thread.join(10.0)

@@ -6,8 +6,9 @@ ranges. It is not safe for use by several threads at once.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ from dcpstream.client.connection import NodeConnection
 from dcpstream.client.connection_string import ConnectionString
 from dcpstream.client.convert import ArrowConverter, ValueFormat
 from dcpstream.client.handshake import BUFFER_BYTES, DcpSettings
+from dcpstream.client.heart import Heart
 from dcpstream.client.hub import SocketHub
 from dcpstream.client.nodes import ConnectOptions, Nodes
 from dcpstream.client.options import access, check_buffer_bytes, dcp_settings
@@ -289,12 +291,9 @@ class Cluster:
         )
         is_clean = False
         try:
-            for event in drive(reader, nodes, hub, self._clock):
-                if isinstance(event, RollbackEvent):
-                    yield event
-                else:
-                    record_batch, offsets = event
-                    yield ReadBatch(record_batch, offsets)
+            with contextlib.closing(drive(reader, nodes, hub, self._clock)) as events:
+                for event in events:
+                    yield event if isinstance(event, RollbackEvent) else ReadBatch(*event)
             is_clean = True
         finally:
             # A reader that was left in the middle has streams open and bytes under way: its connections go.
@@ -366,19 +365,40 @@ class Cluster:
 
 
 def drive(
-    reader: StreamReader, nodes: Nodes, hub: SocketHub, clock: Clock, should_stop: Callable[[], bool] = lambda: False
-) -> Iterator[tuple[Any, Mapping[int, StreamOffset]] | RollbackEvent]:
-    """What a reader gives out, until it is done or should stop."""
-    reader.resumed(clock.monotonic())
-    while not should_stop():
-        event = reader.next_event()
-        if event is not None:
-            yield event
+    reader: StreamReader, nodes: Nodes, hub: SocketHub, clock: Clock, *, keeps_records: bool = False
+) -> Generator[tuple[Any, Mapping[int, StreamOffset]] | RollbackEvent, None, None]:
+    """What a reader gives out, until it is done. While the user has it in hand, the nodes' probes are answered.
+
+    Args:
+        reader, nodes, hub, clock: what belongs together.
+        keeps_records: whether positions that were given out count as recorded when the next thing is asked for.
+    """
+
+    def beat() -> None:
+        for _ in range(2):  # the second one sends the answers to what the first one read
             reader.resumed(clock.monotonic())
-        elif reader.is_done:
-            # What was acknowledged or closed last goes out before the connections are put aside.
-            list(hub.poll(0.0))
-            return
-        else:
-            reader.step(clock.monotonic())
-            turn(reader, nodes, hub, clock)
+            turn(reader, nodes, hub, clock, 0.0)
+
+    heart = Heart(beat)
+    reader.resumed(clock.monotonic())
+    try:
+        while True:
+            event = reader.next_event()
+            if event is not None:
+                heart.leave()
+                try:
+                    yield event
+                finally:
+                    heart.enter()
+                if keeps_records and not isinstance(event, RollbackEvent):
+                    reader.record(event[1])
+                reader.resumed(clock.monotonic())
+            elif reader.is_done:
+                # What was acknowledged or closed last goes out before the connections are put aside.
+                list(hub.poll(0.0))
+                return
+            else:
+                reader.step(clock.monotonic())
+                turn(reader, nodes, hub, clock)
+    finally:
+        heart.stop()

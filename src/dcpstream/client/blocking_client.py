@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -133,7 +134,8 @@ class Client:
         """The changes as Arrow batches.
 
         Taking the next batch tells the node that the one before was consumed, so a slow user slows the node down and
-        memory stays bounded. A lost connection, a moved vbucket or a node that restarts is resumed without a word.
+        memory stays bounded; meanwhile a thread answers the nodes' probes, for up to an hour. A lost connection, a
+        moved vbucket or a node that restarts is resumed without a word.
 
         Args:
             start: "earliest", "latest", positions, or an OffsetStore: what it has, the rest from the beginning.
@@ -281,13 +283,14 @@ class Client:
             is_stable=options.read_stable,
         )
         try:
-            for event in drive(reader, nodes, hub, self._clock):
-                if isinstance(event, RollbackEvent):
-                    offsets: Mapping[int, StreamOffset] = {event.vbid: event.resumed_at}
-                    yield None, offsets, event, positions
-                else:
-                    thing, offsets = event
-                    yield thing, offsets, None, positions
-                    reader.record(offsets)
+            # Closed before the sockets are: while it has something out, another thread works on them.
+            with contextlib.closing(drive(reader, nodes, hub, self._clock, keeps_records=True)) as events:
+                for event in events:
+                    if isinstance(event, RollbackEvent):
+                        offsets: Mapping[int, StreamOffset] = {event.vbid: event.resumed_at}
+                        yield None, offsets, event, positions
+                    else:
+                        thing, offsets = event
+                        yield thing, offsets, None, positions
         finally:
             hub.close()
