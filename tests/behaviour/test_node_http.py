@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from dcpstream.client.kv import KvClient
 from dcpstream.errors import ConfigError, StoreError
 from dcpstream.model import BucketSettings
 from dcpstream.node import Node
+from dcpstream.store.metadata import Metadata, VbucketMetadata
 from tests.behaviour.http_kit import TIMEOUT_S, ask
 
 BUCKETS = "/pools/default/buckets"
@@ -173,6 +174,34 @@ def test_a_bucket_is_emptied_only_if_that_is_allowed(node: Node) -> None:
     assert ask(node, "POST", f"{BUCKETS}/none/controller/doFlush").status == 404
     node.flush_bucket("default")
     assert ask(node, "GET", f"{BUCKETS}/default").json["basicStats"]["itemCount"] == 0
+
+
+def test_a_bucket_that_cannot_be_emptied_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put, refused = Metadata.put, []
+
+    def fails_once(self: Metadata, values: dict[str, str], vbuckets: Iterable[VbucketMetadata] = ()) -> None:
+        lines = list(vbuckets)
+        if lines and not refused:
+            refused.append(lines)
+            raise StoreError("no space left")
+        put(self, values, lines)
+
+    with Node(vbuckets=4, path=tmp_path, settings=BucketSettings(flush_enabled=True)) as node:
+        with client(node, "default") as kv:
+            kv.set("k", b"{}")
+        node.stop()
+        node.start()
+        uuid = ask(node, "GET", f"{BUCKETS}/default").json["uuid"]
+        monkeypatch.setattr(Metadata, "put", fails_once)
+        assert ask(node, "POST", f"{BUCKETS}/default/controller/doFlush").status == 500
+        found = ask(node, "GET", f"{BUCKETS}/default").json
+        assert (found["basicStats"]["itemCount"], found["uuid"]) == (1, uuid)
+        with client(node, "default") as kv:
+            assert kv.get("k").value == b"{}"
+            kv.set("k2", b"{}")
+        assert ask(node, "POST", f"{BUCKETS}/default/controller/doFlush").status == 200
+    with Node(vbuckets=4, path=tmp_path) as node:
+        assert ask(node, "GET", f"{BUCKETS}/default").json["basicStats"]["itemCount"] == 0
 
 
 def test_compaction_is_asked_for(node: Node) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from dcpstream.errors import ConfigError
+from dcpstream.errors import ConfigError, DcpstreamError, StoreError
 from dcpstream.model import BucketSettings
 from dcpstream.model.cluster import MAX_VBUCKETS
 from dcpstream.node.directory import DataDirectory
@@ -109,15 +109,34 @@ class RunningBuckets:
         if deletion is not None:
             await asyncio.shield(deletion)
 
-    def flush(self, name: str) -> None:
+    async def flush(self, name: str) -> None:
         """Empty a bucket.
 
         Raises:
-            StoreError: it could not be made durable.
+            StoreError: it could not be made durable; the bucket is as it is on disk.
         """
         self._server.set_time()
-        self._engine.flush_bucket(self._engine.buckets[name])
-        self._server.schedule_turn()
+        try:
+            self._engine.flush_bucket(self._engine.buckets[name])
+        except StoreError:
+            await self._reopen(name)
+            raise
+        finally:
+            self._server.schedule_turn()
+
+    async def _reopen(self, name: str) -> None:
+        """Close a bucket as a crash would, and open what is on disk: what was in memory is not what is there."""
+        bucket = self._engine.remove_bucket(name)
+        await self._stop_looking_after(name)
+        bucket.store.close(clean=False)
+        try:
+            store = self._directory.open(name, bucket.vbucket_count)
+            storage = "disk" if store.is_durable else "memory"
+            self._engine.add_bucket(name, store, storage=storage, is_filled=False, uuid=bucket.uuid)
+        except DcpstreamError:
+            logger.exception("bucket %s is closed: it cannot be opened again before the node is restarted", name)
+            return
+        self._look_after(name)
 
     def delete(self, name: str) -> None:
         """Close a bucket's connections and forget all it held; files go when their flusher has stopped."""
@@ -128,13 +147,16 @@ class RunningBuckets:
         task.add_done_callback(lambda _: self._deletions.pop(name))
 
     async def _finish(self, name: str, store: BucketStore) -> None:
+        await self._stop_looking_after(name)
+        store.close(clean=False)
+        await asyncio.get_running_loop().run_in_executor(None, self._directory.discard, name)
+        logger.info("bucket %s is deleted", name)
+
+    async def _stop_looking_after(self, name: str) -> None:
         await self.upkeep.pop(name).stop()
         flusher = self._flushers.pop(name, None)
         if flusher is not None:
             await flusher.stop()
-        store.close(clean=False)
-        await asyncio.get_running_loop().run_in_executor(None, self._directory.discard, name)
-        logger.info("bucket %s is deleted", name)
 
     async def stop(self, *, clean: bool) -> None:
         """End: what is under way is awaited, all stores are closed."""

@@ -292,7 +292,7 @@ class Node:
         """
 
         async def flush(buckets: RunningBuckets) -> None:
-            buckets.flush(self._bucket(name).name)
+            await buckets.flush(self._bucket(name).name)
 
         self._order(flush)
 

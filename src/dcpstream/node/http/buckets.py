@@ -130,7 +130,7 @@ class BucketPages:
         bucket = self._site.bucket(request)
         if not bucket.settings.flush_enabled:
             return answer({"_": "Flush is disabled for the bucket"}, 400)
-        self._site.buckets.flush(bucket.name)
+        await self._site.buckets.flush(bucket.name)
         return done()
 
     async def _compact(self, request: web.Request) -> web.Response:
