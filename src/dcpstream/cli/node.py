@@ -55,6 +55,29 @@ def read_settings(texts: tuple[str, ...], persist: str | None) -> BucketSettings
     return BucketSettings.from_texts(found)
 
 
+def read_alternate_addresses(texts: tuple[str, ...]) -> dict[str, Any]:
+    """What `--alternate-address` says, by network, as `Node` takes it.
+
+    Raises:
+        ConfigError: no `=`, a network twice, or a port that is no number.
+    """
+    found: dict[str, Any] = {}
+    allowed = "NETWORK=HOST[,kv=PORT][,mgmt=PORT][,kvSSL=PORT][,mgmtSSL=PORT], each network once"
+    for text in texts:
+        network, equals, rest = text.partition("=")
+        host, *ports = rest.split(",")
+        entry: dict[str, Any] = {"hostname": host}
+        for item in ports:
+            name, _, port = item.partition("=")
+            if not (port.isascii() and port.isdigit()) or name in entry:
+                raise ConfigError("--alternate-address", text, allowed)
+            entry[name] = int(port)
+        if not equals or network in found:
+            raise ConfigError("--alternate-address", text, allowed)
+        found[network] = entry
+    return found
+
+
 def write_atomically(path: Path, content: str) -> None:
     """Write a file so that a reader sees all of it or none."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -98,6 +121,13 @@ def write_atomically(path: Path, content: str) -> None:
     help="A setting of the buckets that are made, such as max_ttl=3600; may be repeated. --set help lists them.",
 )
 @click.option(
+    "--alternate-address",
+    "alternate_addresses",
+    multiple=True,
+    metavar="NETWORK=HOST[,kv=PORT][,mgmt=PORT]",
+    help="How another network reaches the node, such as external=db.example,kv=31210; may be repeated.",
+)
+@click.option(
     "--ready-file", type=click.Path(path_type=Path), help="Written once the node serves: ports and pid, JSON."
 )
 @security_options
@@ -115,6 +145,7 @@ def node_command(
     flush_interval: float,
     persist: str | None,
     texts: tuple[str, ...],
+    alternate_addresses: tuple[str, ...],
     ready_file: Path | None,
     verbose: int,
     **security: Any,
@@ -144,6 +175,7 @@ def node_command(
         users=read_users(users) if users is not None else None,
         flush_interval_s=flush_interval,
         settings=read_settings(texts, persist),
+        alternate_addresses=read_alternate_addresses(alternate_addresses),
         **security_arguments(security, password),
     )
     previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}

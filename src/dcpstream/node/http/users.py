@@ -35,18 +35,19 @@ class UserPages:
 
     def routes(self) -> list[Route]:
         """The pages."""
-        read, write, local = "users.read", "users.write", _USERS + "/{domain:local|external}"
+        read, write = "users.read", "users.write"
         put = "make or change a user: `password`, `roles` (`data_reader[b:s:c],admin`), `name`"
         return [
             Route("GET", "/whoami", self._whoami, LOGIN, "who is logged in, with their roles"),
             Route("POST", "/controller/changePassword", self._password, LOGIN, "change one's own password: `password`"),
             Route("GET", _USERS, self._list, read, "all users"),
-            Route("GET", local, self._list, read, "those of a domain; there are only local ones"),
+            Route("GET", _USERS + "/local", self._list, read, "the same: all users are local"),
+            Route("GET", _USERS + "/external", self._none, read, "there are none"),
             Route("GET", _USERS + "/local/{name}", self._get, read, "one user"),
             Route("PUT", _USERS + "/local/{name}", self._put, write, put),
             Route("DELETE", _USERS + "/local/{name}", self._remove, write, "take a user away, at once"),
             Route("GET", "/settings/rbac/roles", self._roles, read, "roles that can be given"),
-            Route("GET", "/settings/rbac/groups", self._groups, read, "there are none"),
+            Route("GET", "/settings/rbac/groups", self._none, read, "there are none"),
         ]
 
     async def _whoami(self, request: web.Request) -> web.Response:
@@ -54,9 +55,7 @@ class UserPages:
         domain = "admin" if user.is_configured and user.is_admin else "local"
         return answer({"id": user.name, "domain": domain, "roles": [role.to_json() for role in user.roles]})
 
-    async def _list(self, request: web.Request) -> web.Response:
-        if request.match_info.get("domain") == "external":
-            return answer([])
+    async def _list(self, _: web.Request) -> web.Response:
         return answer([_user_json(user) for user in self._users.all()])
 
     async def _get(self, request: web.Request) -> web.Response:
@@ -134,7 +133,7 @@ class UserPages:
             ]
         )
 
-    async def _groups(self, _: web.Request) -> web.Response:
+    async def _none(self, _: web.Request) -> web.Response:
         return answer([])
 
 
