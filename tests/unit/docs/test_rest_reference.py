@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +18,10 @@ ROW = re.compile(r"^\| ([A-Z]+) \| `([^`]+)` \| ([^|]+) \|", re.MULTILINE)
 
 
 def test_every_page_of_the_management_port_is_described() -> None:
-    management = Management(engine_of(), cast("Any", None), lambda: None)
+    async def make() -> Management:
+        return Management(engine_of(), cast("Any", None), lambda: None)
+
+    management = asyncio.run(make())
     there = {(route.method, route.path, route.needs or "nobody asks") for route in management.routes}
     assert len(there) == len(management.routes), "each once"
     described = ROW.findall((REFERENCE / "rest.md").read_text(encoding="utf-8"))
