@@ -59,6 +59,17 @@ def test_scopes_and_collections_are_made_and_dropped(node: Node) -> None:
     assert ask(node, "DELETE", f"{SCOPES}/_default/collections/_default") == (200, {"uid": "7"})
 
 
+def test_limits_and_history(node: Node) -> None:
+    for name, form in (("a", {}), ("b", {"maxTTL": "0"}), ("c", {"maxTTL": "-1"}), ("d", {"history": "true"})):
+        assert ask(node, "POST", f"{SCOPES}/_default/collections", name=name, **form)[0] == 200
+    _, manifest = ask(node, "GET", SCOPES)
+    told = {item["name"]: item for item in manifest["scopes"][0]["collections"]}
+    assert [told[name].get("maxTTL", 0) for name in "abc"] == [0, 0, -1]
+    assert told["d"]["history"] is True
+    assert ask(node, "PATCH", f"{SCOPES}/_default/collections/c", maxTTL="30")[0] == 200
+    assert ask(node, "POST", f"{SCOPES}/_default/collections", name="e", maxTTL="-2")[0] == 400
+
+
 @pytest.mark.parametrize(
     ("method", "path", "form", "status", "why"),
     [

@@ -11,13 +11,17 @@ from dcpstream.errors import ConfigError
 DEFAULT_COLLECTION_ID = 0
 DEFAULT_SCOPE_ID = 0
 DEFAULT_NAME = "_default"
+NO_TTL = -1
+"""A collection's `max_ttl` that sets no limit, also if the bucket has one; in manifests of KV, and in events, that is a
+limit of 0 that is written down."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A collection: its id (u32), its name, and the longest life of its documents in seconds (0 = no limit).
+    """A collection: its id (u32), its name, and the longest life of its documents in seconds.
 
-    Whether it keeps a history of changes is remembered and has no effect.
+    `max_ttl` is 0 where the bucket's limit holds, `NO_TTL` where none does. Whether it keeps a history of changes is
+    remembered and has no effect.
     """
 
     collection_id: int
@@ -78,8 +82,12 @@ class Manifest:
             raise ConfigError("collections", path, f"the bucket has {known or 'no collections'}")
         return found
 
-    def to_json(self) -> dict[str, Any]:
-        """The manifest as the server writes it, ids in hexadecimal text."""
+    def to_json(self, *, no_ttl: int = 0) -> dict[str, Any]:
+        """The manifest as the server writes it, ids in hexadecimal text.
+
+        Args:
+            no_ttl: how `NO_TTL` is written: 0 in KV's form, -1 in that of the management port.
+        """
         return {
             "uid": f"{self.uid:x}",
             "scopes": [
@@ -88,7 +96,7 @@ class Manifest:
                     "uid": f"{scope.scope_id:x}",
                     "collections": [
                         {"name": item.name, "uid": f"{item.collection_id:x}"}
-                        | ({"maxTTL": item.max_ttl} if item.max_ttl else {})
+                        | ({"maxTTL": no_ttl if item.max_ttl == NO_TTL else item.max_ttl} if item.max_ttl else {})
                         | ({"history": True} if item.history else {})
                         for item in scope.collections
                     ],
@@ -99,7 +107,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Manifest:
-        """The manifest from the server's JSON.
+        """The manifest from the server's JSON, in KV's form.
 
         Raises:
             ValueError: not a manifest.
@@ -115,7 +123,7 @@ class Manifest:
                             Collection(
                                 int(item["uid"], 16),
                                 item["name"],
-                                int(item.get("maxTTL", 0)),
+                                (int(item["maxTTL"]) or NO_TTL) if "maxTTL" in item else 0,
                                 bool(item.get("history", False)),
                             )
                             for item in scope.get("collections", ())

@@ -14,6 +14,7 @@ import struct
 from typing import NamedTuple
 
 from dcpstream.errors import FieldError
+from dcpstream.model.collections import NO_TTL
 from dcpstream.wire.codes import Magic, Opcode, SystemEventId
 from dcpstream.wire.frames import HEADER
 
@@ -35,7 +36,7 @@ class CollectionEvent(NamedTuple):
         manifest_uid: u64, the manifest's version once this is done.
         scope_id, collection_id: u32; the latter 0 for events of scopes.
         name: of what begins or is modified; empty otherwise.
-        max_ttl: u32 seconds, 0 if there is no limit.
+        max_ttl: seconds; 0 if the collection says nothing, `NO_TTL` (a limit of 0 on the wire) if it has none for sure.
     """
 
     event: int
@@ -63,7 +64,9 @@ def encode_stored_event(event: CollectionEvent, *, vbid: int, by_seqno: int) -> 
         value = _SCOPE.pack(event.manifest_uid, event.scope_id)
     elif event.max_ttl:
         version = 1
-        value = _COLLECTION_WITH_TTL.pack(event.manifest_uid, event.scope_id, event.collection_id, event.max_ttl)
+        value = _COLLECTION_WITH_TTL.pack(
+            event.manifest_uid, event.scope_id, event.collection_id, max(0, event.max_ttl)
+        )
     else:
         value = _COLLECTION.pack(event.manifest_uid, event.scope_id, event.collection_id)
     key = event.name.encode()
@@ -80,7 +83,8 @@ def read_event(extras: bytes, key: bytes, value: bytes) -> CollectionEvent:
         manifest_uid, scope_id = _SCOPE.unpack_from(value)
         return CollectionEvent(event, manifest_uid, scope_id, 0, key.decode("utf-8", "replace"))
     manifest_uid, scope_id, collection_id = _COLLECTION.unpack_from(value)
-    max_ttl = int.from_bytes(value[_COLLECTION.size : _COLLECTION_WITH_TTL.size], "big")
+    limit = value[_COLLECTION.size : _COLLECTION_WITH_TTL.size]
+    max_ttl = (int.from_bytes(limit, "big") or NO_TTL) if limit else 0
     return CollectionEvent(event, manifest_uid, scope_id, collection_id, key.decode("utf-8", "replace"), max_ttl)
 
 
@@ -94,8 +98,8 @@ def flatbuffer_of(event: CollectionEvent) -> bytes:
     elif event.event == SystemEventId.DROP_COLLECTION:
         fields = [(8, event.manifest_uid), (4, event.scope_id), (4, event.collection_id), (1, 0)]
     else:
-        fields = [(8, event.manifest_uid), (4, event.scope_id), (4, event.collection_id), (1, int(event.max_ttl > 0))]
-        fields += [(4, event.max_ttl), (0, event.name)]
+        fields = [(8, event.manifest_uid), (4, event.scope_id), (4, event.collection_id), (1, int(event.max_ttl != 0))]
+        fields += [(4, max(0, event.max_ttl)), (0, event.name)]
     return _build(fields)
 
 
@@ -116,7 +120,7 @@ def read_flatbuffer(event: int, value: bytes) -> CollectionEvent:
     found = CollectionEvent(event, table.number(0, 8), table.number(1, 4), table.number(2, 4))
     if event == SystemEventId.DROP_COLLECTION:
         return found
-    max_ttl = table.number(4, 4) if table.number(3, 1) else 0
+    max_ttl = (table.number(4, 4) or NO_TTL) if table.number(3, 1) else 0
     return found._replace(name=table.text(5), max_ttl=max_ttl)
 
 

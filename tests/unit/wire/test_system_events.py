@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcpstream.errors import FieldError
+from dcpstream.model.collections import NO_TTL
 from dcpstream.wire import (
     BlockKind,
     CollectionEvent,
@@ -80,6 +81,15 @@ def test_a_damaged_flatbuffer_is_refused_or_read_as_something_else(event: Collec
     del value[data.draw(st.integers(0, len(value))) :]
     with contextlib.suppress(FieldError):
         assert isinstance(read_flatbuffer(event.event, bytes(value)), CollectionEvent)
+
+
+def test_a_limit_of_nothing_is_told_apart_from_no_word_of_a_limit() -> None:
+    for max_ttl, value_bytes in ((0, 16), (NO_TTL, 20), (60, 20)):
+        event = CollectionEvent(SystemEventId.CREATE_COLLECTION, 7, 0, 8, "fruit", max_ttl)
+        frame = decode_frame(encode_stored_event(event, vbid=1, by_seqno=2))
+        assert len(frame.value) == value_bytes
+        assert read_event(frame.extras, frame.key, frame.value) == event
+        assert read_flatbuffer(event.event, flatbuffer_of(event)) == event
 
 
 def test_a_stream_gets_the_events_of_what_it_asked_for() -> None:

@@ -214,7 +214,7 @@ class Bucket:
     def _take_in(self, vbucket: VBucket, events: list[CollectionEvent] | None) -> None:
         manifest = self.manifest
         if events is None:
-            events = collections.events_between(collections.manifest_in(vbucket), manifest)
+            events = collections.events_between(collections.manifest_in(vbucket, manifest), manifest)
         vbucket.manifest = manifest
         if events:
             collections.take_in(vbucket, events)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dcpstream.model import Collection, Manifest, Scope
-from dcpstream.model.collections import DEFAULT_COLLECTION_ID, DEFAULT_NAME, DEFAULT_SCOPE_ID
+from dcpstream.model.collections import DEFAULT_COLLECTION_ID, DEFAULT_NAME, DEFAULT_SCOPE_ID, NO_TTL
 from dcpstream.wire import BlockKind, CollectionEvent, SystemEventId, decode_frame, encode_stored_event, read_event
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ def _collection(document: Any) -> Collection:
     max_ttl = document.get("maxTTL", 0)
     if not isinstance(max_ttl, int) or isinstance(max_ttl, bool) or not 0 <= max_ttl < 2**31:
         raise ManifestError(f"maxTTL must be a number of seconds below {2**31}, not {max_ttl!r}")
+    if "maxTTL" in document and not max_ttl:
+        max_ttl = NO_TTL
     history = document.get("history", False)
     if not isinstance(history, bool):
         raise ManifestError("history must be true or false")
@@ -197,9 +199,14 @@ def events_between(old: Manifest, new: Manifest) -> list[CollectionEvent]:
     return events
 
 
-def manifest_in(vbucket: VBucket) -> Manifest:
-    """The manifest as a vbucket's history tells it."""
+def manifest_in(vbucket: VBucket, present: Manifest) -> Manifest:
+    """The manifest as a vbucket's history tells it.
+
+    Args:
+        present: the bucket's; says whether a collection keeps its history, which no event in the store can tell.
+    """
     uid = 0
+    keeps_history = {item.collection_id: item.history for _, item in present.collections()}
     scopes = {DEFAULT_SCOPE_ID: DEFAULT_NAME}
     found = {DEFAULT_COLLECTION_ID: (DEFAULT_SCOPE_ID, Collection(DEFAULT_COLLECTION_ID, DEFAULT_NAME))}
     for data in vbucket.log.collection_events():
@@ -213,7 +220,9 @@ def manifest_in(vbucket: VBucket) -> Manifest:
         elif event.event == SystemEventId.DROP_COLLECTION:
             found.pop(event.collection_id, None)
         else:
-            found[event.collection_id] = event.scope_id, Collection(event.collection_id, event.name, event.max_ttl)
+            history = keeps_history.get(event.collection_id, False)
+            item = Collection(event.collection_id, event.name, event.max_ttl, history)
+            found[event.collection_id] = event.scope_id, item
     return Manifest(
         uid,
         tuple(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dcpstream.model import Collection, Manifest, Scope
-from dcpstream.model.collections import DEFAULT_COLLECTION_ID, DEFAULT_NAME
+from dcpstream.model.collections import DEFAULT_COLLECTION_ID, DEFAULT_NAME, NO_TTL
 from dcpstream.node.engine.collections import ManifestError, check_manifest, check_step
 
 FIRST_ID: Final = 8
@@ -174,8 +174,8 @@ def _changed(item: Collection, wanted: Wanted) -> Collection:
 
 
 def _ttl(seconds: int) -> int:
-    if not 0 <= seconds <= MAX_TTL:
-        raise ManifestError(f"maxTTL must be a number of seconds from 0 to {MAX_TTL}, not {seconds}")
+    if not NO_TTL <= seconds <= MAX_TTL:
+        raise ManifestError(f"maxTTL must be a number of seconds from 0 to {MAX_TTL}, or {NO_TTL}, not {seconds}")
     return seconds
 
 

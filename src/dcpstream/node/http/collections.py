@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from dcpstream.model import Manifest
+from dcpstream.model.collections import NO_TTL
 from dcpstream.node.engine import Bucket
 from dcpstream.node.engine.collections import ManifestError
 from dcpstream.node.engine.manifests import MAX_TTL, ManifestEditor, NameMissingError, Wanted
@@ -76,7 +77,7 @@ class CollectionPages:
             manifest = Manifest(
                 manifest.uid, tuple(kept[scope.name] for scope in manifest.scopes if scope.name in kept)
             )
-        return answer(manifest.to_json())
+        return answer(manifest.to_json(no_ttl=NO_TTL))
 
     async def _add_scope(self, request: web.Request) -> web.Response:
         form = await form_of(request)
@@ -99,7 +100,7 @@ class CollectionPages:
     async def _add(self, request: web.Request) -> web.Response:
         form = await form_of(request)
         bucket = self._site.bucket(request)
-        wanted, wrong = _wanted(form, bucket)
+        wanted, wrong = _wanted(form)
         wrong = _name_faults(form) | wrong | _unknown(form, {"name", "maxTTL", "history"})
         if wrong:
             return faults(wrong)
@@ -112,7 +113,7 @@ class CollectionPages:
     async def _change(self, request: web.Request) -> web.Response:
         form = await form_of(request)
         bucket, place = self._site.bucket(request), request.match_info
-        wanted, wrong = _wanted(form, bucket)
+        wanted, wrong = _wanted(form)
         wrong |= _unknown(form, {"maxTTL", "history"})
         if wrong:
             return faults(wrong)
@@ -140,7 +141,7 @@ class CollectionPages:
             if uid != bucket.manifest.uid:
                 return fault(400, "validOnUid doesn't match the current manifest Uid")
         try:
-            return self._adopt(bucket, self._editor(bucket).replace_all(_read_scopes(content, bucket)))
+            return self._adopt(bucket, self._editor(bucket).replace_all(_read_scopes(content)))
         except ManifestError as error:
             return _refused(error)
 
@@ -189,21 +190,20 @@ def _unknown(form: Mapping[str, str], known: set[str]) -> dict[str, str]:
     return {name: "Unsupported key" for name in form if name not in known}
 
 
-def _wanted(form: Mapping[str, str], bucket: Bucket) -> tuple[Wanted, dict[str, str]]:
+def _wanted(form: Mapping[str, str]) -> tuple[Wanted, dict[str, str]]:
     """What a form asks of a collection, and what is wrong with it."""
     wrong = {}
     ttl, history = form.get("maxTTL"), form.get("history")
-    if ttl == "-1" and not bucket.settings.max_ttl:
-        ttl = "0"  # no limit, also if the bucket had one; it has none
-    if ttl is not None and not (ttl.isascii() and ttl.isdigit() and int(ttl) <= MAX_TTL):
-        wrong["maxTTL"] = f"The value must be an integer between 0 and {MAX_TTL}"
+    is_number = ttl is not None and ttl.isascii() and ttl.isdigit() and int(ttl) <= MAX_TTL
+    if ttl is not None and not is_number and ttl != str(NO_TTL):
+        wrong["maxTTL"] = f"The value must be an integer between {NO_TTL} and {MAX_TTL}"
         ttl = None
     if history not in (None, "true", "false"):
         wrong["history"] = "The value must be one of the following: [true,false]"
     return Wanted(None if ttl is None else int(ttl), None if history is None else history == "true"), wrong
 
 
-def _read_scopes(content: Any, bucket: Bucket) -> dict[str, dict[str, Wanted]]:
+def _read_scopes(content: Any) -> dict[str, dict[str, Wanted]]:
     """The scopes of a manifest that was sent; ids in it do not matter.
 
     Raises: ManifestError: another shape.
@@ -220,7 +220,7 @@ def _read_scopes(content: Any, bucket: Bucket) -> dict[str, dict[str, Wanted]]:
                 raise ManifestError("scopes and collections are JSON objects in lists")
             name = _text(item)
             form = {key: _as_form(value) for key, value in item.items() if key not in ("name", "uid")}
-            items_wanted, wrong = _wanted(form, bucket)
+            items_wanted, wrong = _wanted(form)
             wrong |= _unknown(form, {"maxTTL", "history", "metered"})
             if wrong or name in items:
                 raise ManifestError(f"{name}: {wrong or 'Contains duplicate name'}")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dcpstream.model import Collection, Manifest, Scope
+from dcpstream.model.collections import NO_TTL
 from dcpstream.node.engine.collections import events_between, manifest_in, read_manifest
 from dcpstream.wire import CollectionEvent, Opcode, Status, SystemEventId
 from tests.conformance.harness import Node
@@ -131,7 +133,7 @@ def test_every_active_vbucket_is_told_and_others_when_they_become_active() -> No
     set_manifest(node, manifest(2))
     node.set_vbucket(3, 1)
     assert node.vbucket(3).high_seqno == 6
-    assert {item.collection_id for _, item in manifest_in(node.vbucket(3)).collections()} == {0}
+    assert {item.collection_id for _, item in manifest_in(node.vbucket(3), Manifest.DEFAULT).collections()} == {0}
     node.delete_vbucket(2)
     node.set_vbucket(2, 1)
     assert node.vbucket(2).high_seqno == 0, "what is over was never there for a new one"
@@ -151,6 +153,30 @@ def test_the_manifest_survives_and_events_lost_in_a_crash_are_written_again(tmp_
     node.restart()
     assert node.vbucket(1).high_seqno == 5
     assert node.admin.call(Opcode.GET, vbid=1, key=FRUIT_KEY + b"ap").status == 0
+
+
+def test_history_and_limits_are_told_once(tmp_path: Path) -> None:
+    """What no event in the store can tell is no reason to tell it again after each restart."""
+    node = Node(path=tmp_path)
+    fruit, veg = collection("fruit", 8, history=True), collection("veg", 0xA, maxTTL=0)
+    set_manifest(node, manifest(1, default=[fruit, veg]))
+    assert [item.max_ttl for _, item in node.bucket.manifest.collections()] == [0, 0, NO_TTL]
+    told = node.vbucket(1).high_seqno
+    node.flush()
+    node.restart()
+    node.restart(clean=False)
+    assert node.vbucket(1).high_seqno == told
+
+
+def test_a_collection_without_a_limit_in_a_bucket_with_one() -> None:
+    node = Node()
+    node.bucket.store.settings = replace(node.bucket.settings, max_ttl=50)
+    set_manifest(node, manifest(1, default=[collection("fruit", 8), collection("veg", 0xA, maxTTL=0)]))
+    for key, expected in ((FRUIT_KEY, node.engine.unix_s + 50), (VEG_KEY, 0)):
+        node.set_doc(1, "k", collection=key)
+        meta = node.vbucket(1).log.meta(key + b"k")
+        assert meta is not None
+        assert meta.expiration == expected
 
 
 def test_documents_live_no_longer_than_their_collection_allows() -> None:

@@ -73,7 +73,8 @@ def max_ttl_of(session: Session, key: bytes) -> int:
     """The longest life of a document, seconds: its collection's limit, else the bucket's; 0 for none."""
     assert session.bucket is not None, "the table asks for a bucket"
     collection = session.bucket.collections.get(collection_of(key))
-    return (0 if collection is None else collection.max_ttl) or session.bucket.settings.max_ttl
+    max_ttl = (0 if collection is None else collection.max_ttl) or session.bucket.settings.max_ttl
+    return max(0, max_ttl)
 
 
 def refuse_unknown(session: Session, frame: Frame, status: int) -> None:
