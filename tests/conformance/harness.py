@@ -23,7 +23,7 @@ from pathlib import Path
 from dcpstream.client.handshake import DcpSettings
 from dcpstream.client.rows import FrameDecoder
 from dcpstream.client.session import DcpSession, Event, Stream
-from dcpstream.model import MAX_SEQNO, FailoverLog, NodeAddress, StreamOffset, VbucketState
+from dcpstream.model import MAX_SEQNO, BucketSettings, FailoverLog, NodeAddress, StreamOffset, VbucketState
 from dcpstream.node.dcp import dcp_stats, handle_dcp
 from dcpstream.node.engine import Bucket, ClusterConfig, Engine, Users, VBucket, new_engine
 from dcpstream.store import BucketStore, DiskBucketStore, MemoryBucketStore
@@ -85,9 +85,18 @@ class Node:
         path: a directory for a bucket on disk; None keeps it in memory.
         vbuckets: how many; all active at first.
         users: who may log in; `known_users` by default.
+        settings: of the bucket.
     """
 
-    def __init__(self, *, path: Path | None = None, vbuckets: int = 4, users: Users | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        path: Path | None = None,
+        vbuckets: int = 4,
+        users: Users | None = None,
+        settings: BucketSettings | None = None,
+    ) -> None:
+        self._settings = settings
         self._path = path
         self._vbuckets = vbuckets
         self._users = users or known_users()
@@ -101,7 +110,9 @@ class Node:
         self.engine: Engine = new_engine(self._users, config, self._random, handle_dcp, dcp_stats)
         self.engine.set_time(self._now, int((START_UNIX_S + self._now - START_S) * 1e9))
         self.store: BucketStore = (
-            DiskBucketStore(self._path / "bucket", self._vbuckets) if self._path else MemoryBucketStore(self._vbuckets)
+            DiskBucketStore(self._path / "bucket", self._vbuckets, self._settings)
+            if self._path
+            else MemoryBucketStore(self._vbuckets, self._settings)
         )
         # Nobody stops such a node; its files are closed, as after a crash, when it is not needed any more.
         weakref.finalize(self, self.store.close, clean=False)

@@ -70,6 +70,16 @@ class Replicas:
         return self._bucket.is_short_of_memory
 
     @property
+    def keeps_history(self) -> bool:
+        """Whether superseded versions are kept."""
+        return self._bucket.keeps_history
+
+    @property
+    def collections_without_history(self) -> frozenset[int]:
+        """Collections that keep none."""
+        return self._bucket.collections_without_history
+
+    @property
     def allows_out_of_order(self) -> bool:
         """Whether streams may get snapshots without order."""
         return self._bucket.allows_out_of_order

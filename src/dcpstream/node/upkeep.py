@@ -13,6 +13,7 @@ from contextlib import suppress
 from dcpstream.errors import DcpstreamError
 from dcpstream.node.engine import Bucket
 from dcpstream.node.engine.pager import expire_some
+from dcpstream.node.engine.retention import Retention
 from dcpstream.node.server import KvServer
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ class Upkeep:
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_over = False
+        self._retention = Retention(bucket)
+        self._retention.review(asyncio.get_running_loop().time())
 
     def start(self) -> None:
         """Begin."""
@@ -56,6 +59,8 @@ class Upkeep:
                 await asyncio.wait_for(self._stopping.wait(), QUOTA_INTERVAL_S)
             try:
                 self.check_quota()
+                if self._bucket.settings.keeps_history:
+                    self._retention.review(loop.time())
                 pause_s = self._bucket.settings.expiry_pager_s
                 if pause_s and loop.time() - paged_at >= pause_s:
                     await self.page()

@@ -31,6 +31,7 @@ class ProducerSettings:
     Attributes:
         open_flags: u32, flags of DCP_OPEN.
         has_snappy: whether HELLO granted snappy.
+        has_history: whether the bucket keeps superseded versions.
         has_cache_transfer: whether the bucket permits to send what it has cached.
         buffer_bytes: consumer's buffer, 0 = no flow control.
         out_of_order: "", "true" or "true_with_seqno_advanced".
@@ -41,6 +42,7 @@ class ProducerSettings:
 
     open_flags: int = OpenFlag.PRODUCER
     has_snappy: bool = False
+    has_history: bool = False
     has_cache_transfer: bool = False
     noop_enabled: bool = False
     noop_interval_s: float = DEFAULT_INTERVAL_S
@@ -59,6 +61,7 @@ class ProducerSettings:
     deleted_user_xattrs: bool = False
     v7_status_codes: bool = False
     flatbuffers_system_events: bool = False
+    change_streams: bool = False
     max_marker_version: str = ""
 
     @property
@@ -183,8 +186,13 @@ def _unsupported(settings: ProducerSettings, value: bytes) -> ControlAnswer:
     return UNSUPPORTED
 
 
-def _no_history(settings: ProducerSettings, value: bytes) -> ControlAnswer:
-    return UNSUPPORTED if value == b"true" else INVALID
+def _change_streams(settings: ProducerSettings, value: bytes) -> ControlAnswer:
+    if value != b"true":
+        return INVALID
+    if not settings.has_history:
+        return UNSUPPORTED
+    settings.change_streams = True
+    return OK
 
 
 def _cache_transfer(settings: ProducerSettings, value: bytes) -> ControlAnswer:
@@ -217,7 +225,7 @@ CONTROLS: Mapping[bytes, Rule] = MappingProxyType(
             "sequential",
             context="Unsupported value 'backfill_order' for ctrl parameter 'backfill_order'",
         ),
-        b"change_streams": _no_history,
+        b"change_streams": _change_streams,
         b"cache_transfer": _cache_transfer,
     }
 )

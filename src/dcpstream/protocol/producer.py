@@ -148,6 +148,7 @@ class ProducerConnection:
         self.settings = ProducerSettings(
             open_flags=open_flags,
             has_snappy=Feature.SNAPPY in features or Feature.SNAPPY_EVERYWHERE in features,
+            has_history=source.keeps_history,
             cursor_dropping="replication" not in name,
         )
         self.window = ProducerWindow()
@@ -333,6 +334,7 @@ class ProducerConnection:
             has_cursor_dropping=self.settings.cursor_dropping,
             is_everything_visible=self._is_everything_visible,
             has_sync_writes=self.settings.sync_writes,
+            has_change_streams=self.settings.change_streams,
             access=self._access,
             buffers=self._buffers,
         )

@@ -47,7 +47,7 @@ def _connection_values(connection: ProducerConnection) -> Mapping[str, object]:
         "paused_previous_ReadyListEmpty_duration": milliseconds(pause.previous_s - first_s),
         "priority": settings.priority.capitalize(),
         "flatbuffers_system_events": settings.flatbuffers_system_events,
-        "change_streams_enabled": False,
+        "change_streams_enabled": settings.change_streams,
         "items_sent": connection.items_sent,
         "items_remaining": 0,
         "total_bytes_sent": connection.bytes_sent,
@@ -113,7 +113,7 @@ def stream_stats(stream: ProducerStream) -> Iterator[tuple[str, str]]:
         "ready_queue_memory": 0,
         "backfill_buffer_bytes": 0,
         "backfill_buffer_items": 0,
-        "change_streams_enabled": False,
+        "change_streams_enabled": stream.has_change_streams,
     }
     for name, value in values.items():
         yield prefix + name, _text(value)

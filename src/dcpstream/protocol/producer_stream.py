@@ -32,6 +32,7 @@ from types import MappingProxyType
 from dcpstream.errors import LocalProtocolError, StoreError
 from dcpstream.model import VbucketState
 from dcpstream.protocol.access import StreamAccess, everything, refusal_of
+from dcpstream.protocol.change_history import ChangeHistory
 from dcpstream.protocol.live_filter import LiveFilter
 from dcpstream.protocol.rollback import Accept
 from dcpstream.protocol.source import HistorySource, VBucketView
@@ -134,6 +135,7 @@ class ProducerStream:
             may come without order.
         has_cursor_dropping: what left memory before the stream read it is read from disk; else memory waits for it.
         is_everything_visible: the stream hides nothing, so a SEQNO_ADVANCED is never due.
+        has_change_streams: every version that is kept goes out, not only the newest of each key.
         has_sync_writes: prepares, commits and aborts go out as such; else the documents that they make.
         access: what the user may stream, asked again before each marker.
         buffers: where blocks are copied to; fresh memory by default.
@@ -159,6 +161,7 @@ class ProducerStream:
         "_has_marker_v2",
         "_has_marker_v22",
         "_has_sync_writes",
+        "_history",
         "_ignores_purge",
         "_is_disk_only",
         "_is_everything_visible",
@@ -208,6 +211,7 @@ class ProducerStream:
         has_cursor_dropping: bool = True,
         is_everything_visible: bool = False,
         has_sync_writes: bool = False,
+        has_change_streams: bool = False,
         access: StreamAccess = everything,
         buffers: BufferPool | None = None,
     ) -> None:
@@ -236,6 +240,7 @@ class ProducerStream:
         self._has_cursor_dropping = has_cursor_dropping
         self._is_everything_visible = is_everything_visible
         self._has_sync_writes = has_sync_writes
+        self._history = ChangeHistory(view) if has_change_streams else None
         self._out_of_order = out_of_order
         self._is_out_of_order = False
         self._filter = LiveFilter(wanted, source.manifest)
@@ -257,6 +262,11 @@ class ProducerStream:
     def stream_id(self) -> int | None:
         """The stream's id, if it has one."""
         return self.wanted.stream_id
+
+    @property
+    def has_change_streams(self) -> bool:
+        """Whether it sends every version that is kept."""
+        return self._history is not None
 
     @property
     def is_backfilling(self) -> bool:
@@ -378,7 +388,7 @@ class ProducerStream:
         if self._access is not everything and refusal_of(self.wanted, self._access, 0) is not None:
             self.end(StreamEndReason.LOST_PRIVILEGES if self.form.collections else StreamEndReason.OK)
             return b""
-        is_disk = is_disk_only or self._is_out_of_memory(position)
+        is_disk = is_disk_only or self._is_out_of_memory(position) or self.is_backfilling
         limit = self._reach(position, limit, is_disk=is_disk)
         end = limit
         if not self.form.collections and limit <= view.high_seqno:
@@ -418,7 +428,7 @@ class ProducerStream:
             limit = min(limit, durable.first_hidden_after(position) or limit)
         if view.state is VbucketState.REPLICA and not self._is_disk_only:
             limit = max(limit, view.snapshot.end_seqno)  # a replica's snapshot is consistent at its end only
-        return limit
+        return limit if self._history is None else self._history.reach(position, limit, is_disk=is_disk)
 
     def _form_durable_writes(self, *, is_disk: bool) -> None:
         """What of durable writes this snapshot shows to a stream with sync writes: from disk what is undecided."""
@@ -493,8 +503,11 @@ class ProducerStream:
             if self.is_takeover:
                 flags |= _ACK
                 self._unanswered_markers += 1
+        is_plain = flags == _FROM_MEMORY
+        if self._history is not None:
+            flags |= self._history.flags(is_disk=is_disk)
         durable = self.view.durability
-        if durable is not None and flags == _FROM_MEMORY and not self._has_sync_writes:
+        if durable is not None and is_plain and not self._has_sync_writes:
             start = durable.first_visible_after(position) or start
         if self._is_first_marker:
             start = self.accepted.snapshot_start
@@ -518,7 +531,11 @@ class ProducerStream:
         max_bytes = room if credit is None else min(room, credit)
         if self._nothing_wanted_until(end):
             return self._close_snapshot()
-        block = view.read(self.last_read_seqno, end, snapshot_end=end, max_bytes=max_bytes)
+        after = self.last_read_seqno
+        if self._history is None:
+            block = view.read(after, end, snapshot_end=end, max_bytes=max_bytes)
+        else:
+            block = self._history.read(after, end, end, max_bytes, self._source.collections_without_history)
         if not block.count:
             return None if view.high_seqno < end else self._close_snapshot()
         if block.kinds & BlockKind.SYSTEM_EVENT:
@@ -572,7 +589,8 @@ class ProducerStream:
     def _snapshot_done(self) -> None:
         self.last_read_seqno = self._snapshot_limit
         self._snapshot_end = None
-        if self.is_backfilling and not self._is_disk_only:
+        has_more = self._history is not None and self._history.is_prologue
+        if self.is_backfilling and not self._is_disk_only and not has_more:
             self._go_sending()
 
     def _advanced(self, seqno: int) -> bytes:

@@ -106,6 +106,19 @@ class VBucketView(Protocol):
         """
         ...
 
+    @property
+    def history_start_seqno(self) -> int | None:
+        """First seqno from which on every version is there; None if the bucket keeps no history."""
+        ...
+
+    def read_history(self, after_seqno: int, end_seqno: int, *, max_bytes: int) -> FrameBlock:
+        """As `read`, with all versions; only asked for from `history_start_seqno` on."""
+        ...
+
+    def first_repeated_seqno(self, after_seqno: int, end_seqno: int) -> int | None:
+        """The lowest seqno up to `end_seqno` that is another version of a key above `after_seqno`; None: no such."""
+        ...
+
 
 class HistorySource(Protocol):
     """One bucket, as a producer reads it."""
@@ -128,6 +141,16 @@ class HistorySource(Protocol):
     @property
     def is_short_of_memory(self) -> bool:
         """Whether no stream may begin, because nothing more is to be read into memory now."""
+        ...
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether superseded versions are kept, so that a connection may ask for streams of changes."""
+        ...
+
+    @property
+    def collections_without_history(self) -> frozenset[int]:
+        """Collections of which a stream of changes gets the newest versions only."""
         ...
 
     @property

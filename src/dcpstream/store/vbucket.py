@@ -27,6 +27,8 @@ from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
 from dcpstream.store.blocks import NO_SNAPSHOT, Mark, Page
 from dcpstream.store.bytelog import Buffer, ByteLog, PageFile, Piece
 from dcpstream.store.choosing import Rules
+from dcpstream.store.history import HistoryStart, first_repeated
+from dcpstream.store.history import is_void as void_row
 from dcpstream.store.items import (
     HEADER_BYTES,
     META_BYTES,
@@ -158,6 +160,7 @@ class VBucketLog:
 
     __slots__ = (
         "_failover_log",
+        "_history_start",
         "_lock",
         "_marks",
         "_owner",
@@ -199,6 +202,7 @@ class VBucketLog:
         self.max_deleted_rev = max_deleted_rev
         self.horizon_seqno = horizon_seqno
         self.kept_from_seqno = LIVE
+        self._history_start = HistoryStart()
         self._views: WeakSet[View] = WeakSet()
         self.rows = RowTable()
         self.log = ByteLog(owner.files)
@@ -654,6 +658,44 @@ class VBucketLog:
             view = memoryview(data)
             data = b"".join([view[begin - base : end - base] for begin, end in runs])
         return FrameBlock(data, starts, seqnos, BlockKind(kinds))
+
+    def read_history(self, after_seqno: int, end_seqno: int, *, max_bytes: int = READ_BYTES) -> FrameBlock:
+        """As `read`, with every version that is kept, not only the newest of each key.
+
+        What was purged, and what went with its collection, is left out.
+        """
+        # As of the moment before them nothing supersedes these rows.
+        while (block := self.read(after_seqno, end_seqno, snapshot_end=after_seqno, max_bytes=max_bytes)).count:
+            with self._lock:
+                rows = self.rows
+                is_void = [void_row(rows, rows.row_of(seqno), seqno) for seqno in map(int, block.seqnos)]
+            if not any(is_void):
+                return block
+            if not all(is_void):
+                return block.without(is_void)
+            after_seqno = block.last_seqno
+        return block
+
+    def seqno_before_end(self, size: int) -> int:
+        """The first seqno of those whose frames, to the last, take at most `size` bytes."""
+        with self._lock:
+            row = self.rows.row_at(max(self.rows.end - size, 0))
+            return self.rows.seqnos[row] if row < len(self.rows.seqnos) else self.high_seqno + 1
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether versions are kept for histories of changes."""
+        return self.kept_from_seqno != LIVE
+
+    def history_start_seqno(self) -> int:
+        """The first seqno from which on every version is kept."""
+        with self._lock:
+            return self._history_start.find(self.rows)
+
+    def first_repeated_seqno(self, after_seqno: int, end_seqno: int) -> int | None:
+        """The lowest seqno up to `end_seqno` that is another version of a key above `after_seqno`; None if none is."""
+        with self._lock:
+            return first_repeated(self.rows, after_seqno, end_seqno)
 
     @staticmethod
     def _covering(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -17,6 +17,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntFlag
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from dcpstream.wire.buffers import BufferPool
@@ -120,6 +121,18 @@ class FrameBlock:
     def __len__(self) -> int:
         """How many frames."""
         return len(self.starts)
+
+    def without(self, leaves_out: Sequence[bool]) -> FrameBlock:
+        """The block without the frames for which this says so; a copy."""
+        bounds = [*(int(start) for start in self.starts), len(self.data)]
+        view = memoryview(self.data)
+        kept = [index for index, is_out in enumerate(leaves_out) if not is_out]
+        frames = [view[bounds[index] : bounds[index + 1]] for index in kept]
+        starts: Any = list(accumulate((len(frame) for frame in frames), initial=0))[:-1]
+        seqnos: Any = [int(self.seqnos[index]) for index in kept]
+        if np is not None:
+            starts, seqnos = np.array(starts, dtype=np.int64), np.array(seqnos, dtype=np.uint64)
+        return FrameBlock(b"".join(frames), starts, seqnos, self.kinds)
 
 
 EMPTY_BLOCK = FrameBlock(b"", (), (), BlockKind.PLAIN)

@@ -112,6 +112,8 @@ class ListSource:
         self.vbucket_count = 1024
         self.is_short_of_memory = False
         self.allows_out_of_order = True
+        self.keeps_history = False
+        self.collections_without_history = frozenset()
         self.compresses_values = False
 
     def vbucket(self, vbid):

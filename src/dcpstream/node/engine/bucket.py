@@ -16,6 +16,7 @@ from dcpstream.node.engine import collections
 from dcpstream.node.engine.counters import new_ops
 from dcpstream.node.engine.durability import Durability
 from dcpstream.node.engine.range_scans import RangeScans
+from dcpstream.node.engine.retention import keep_history
 from dcpstream.node.engine.vbucket import VBucket, new_failover_log
 from dcpstream.runtime import Random
 from dcpstream.wire import Status
@@ -146,6 +147,19 @@ class Bucket:
         return self.store.is_durable and self.store.settings.persist is Persist.EVERY
 
     @property
+    def keeps_history(self) -> bool:
+        """Whether superseded versions are kept for streams of changes."""
+        return self.settings.keeps_history
+
+    @property
+    def collections_without_history(self) -> frozenset[int]:
+        """Collections that keep none; the default collection does as new ones do that do not say."""
+        kept = {number for number, item in self.collections.items() if item.history}
+        if self.settings.history_default:
+            kept.add(0)
+        return frozenset(self.collections.keys() - kept)
+
+    @property
     def is_short_of_memory(self) -> bool:
         """Whether nothing more should be read for streams: writes wait for the disk."""
         return not self.store.has_room
@@ -231,6 +245,7 @@ class Bucket:
             for vbid in range(self.vbucket_count) if is_filled and not held else ():
                 self._create(vbid, VbucketState.ACTIVE)
             for vbid, log in held.items():
+                keep_history(log, self.settings)
                 vbucket = VBucket(log)
                 self.vbuckets[vbid] = vbucket
                 if log.has_prepares:
@@ -244,6 +259,7 @@ class Bucket:
 
     def _create(self, vbid: int, state: VbucketState) -> VBucket:
         log = self.store.create_vbucket(vbid, state, new_failover_log(self._random))
+        keep_history(log, self.settings)
         vbucket = VBucket(log)
         self.vbuckets[vbid] = vbucket
         return vbucket

@@ -143,6 +143,19 @@ class VBucket:
         """Items with after_seqno < seqno <= end_seqno that are the newest of their key at snapshot_end."""
         return self.log.read(after_seqno, end_seqno, snapshot_end=snapshot_end, max_bytes=max_bytes)
 
+    @property
+    def history_start_seqno(self) -> int | None:
+        """First seqno from which on every version is kept; None if the bucket keeps no history."""
+        return None if not self.log.keeps_history else self.log.history_start_seqno()
+
+    def read_history(self, after_seqno: int, end_seqno: int, *, max_bytes: int) -> FrameBlock:
+        """Every version that is kept with after_seqno < seqno <= end_seqno."""
+        return self.log.read_history(after_seqno, end_seqno, max_bytes=max_bytes)
+
+    def first_repeated_seqno(self, after_seqno: int, end_seqno: int) -> int | None:
+        """The lowest seqno up to `end_seqno` that is another version of a key above `after_seqno`; None if none is."""
+        return self.log.first_repeated_seqno(after_seqno, end_seqno)
+
     # --------------------------------------------------------------------------------------------------- what changes
 
     def next_cas(self, unix_ns: int) -> int:

@@ -1,0 +1,116 @@
+"""Streams of changes: every version of a document instead of the newest one (`change_streams`).
+
+A bucket may keep what was superseded for a time. A stream on a connection that asked for it gets, from disk, first what
+is older than the kept history, without repetitions as ever, in a snapshot of its own; then all versions, in a snapshot
+that says so (history, and may contain a key more than once). From memory it gets snapshots that end before a key comes
+a second time, so none of them repeats one; each says that it is history. Collections that keep no history come without
+repetitions throughout.
+
+Source: kv_engine engines/ep/src/dcp/active_stream.cc (markDiskSnapshot), docs/dcp snapshot-marker.md.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dcpstream.wire import FrameBlock, MarkerFlag, Opcode, leb128_decode
+
+__all__ = ["ChangeHistory", "HistoryView"]
+
+_HEADER_BYTES = 24
+_FROM_DISK = int(MarkerFlag.HISTORY | MarkerFlag.MAY_DUPLICATE)
+_FROM_MEMORY = int(MarkerFlag.HISTORY)
+
+
+class HistoryView(Protocol):
+    """What is asked of a vbucket that keeps superseded versions."""
+
+    @property
+    def history_start_seqno(self) -> int | None:
+        """First seqno from which on every version is there; None if the bucket keeps no history."""
+        ...
+
+    def read_history(self, after_seqno: int, end_seqno: int, *, max_bytes: int) -> FrameBlock:
+        """All versions with after_seqno < seqno <= end_seqno, oldest first; else as `VBucketView.read`."""
+        ...
+
+    def read(self, after_seqno: int, end_seqno: int, *, snapshot_end: int | None, max_bytes: int) -> FrameBlock:
+        """See `VBucketView.read`."""
+        ...
+
+    def first_repeated_seqno(self, after_seqno: int, end_seqno: int) -> int | None:
+        """The lowest seqno up to `end_seqno` that is another version of a key above `after_seqno`; None: no such."""
+        ...
+
+
+class ChangeHistory:
+    """The part of one stream that knows of history.
+
+    Attributes:
+        is_under_way: whether the snapshot that is being sent has all versions.
+        is_prologue: whether it is what is older than the kept history, from disk, which follows from disk too.
+    """
+
+    __slots__ = ("_start", "_view", "is_prologue", "is_under_way")
+
+    def __init__(self, view: HistoryView) -> None:
+        self._view = view
+        self._start = 0
+        self.is_under_way = False
+        self.is_prologue = False
+
+    def reach(self, position: int, limit: int, *, is_disk: bool) -> int:
+        """How far the snapshot goes that begins after `position`, if there is something up to `limit`; says so."""
+        start = self._view.history_start_seqno
+        self.is_under_way = self.is_prologue = False
+        if start is None:
+            return limit
+        if start > position + 1:
+            older = min(limit, start - 1)
+            if older == limit or self._view.read(position, older, snapshot_end=older, max_bytes=1).count:
+                self.is_prologue = is_disk and older < limit
+                return older  # it comes by itself
+        self.is_under_way, self._start = True, start
+        if not is_disk:
+            repeated = self._view.first_repeated_seqno(position, limit)
+            return limit if repeated is None else repeated - 1
+        return limit
+
+    def flags(self, *, is_disk: bool) -> int:
+        """What a marker says of the snapshot, beside the usual flags."""
+        if not self.is_under_way:
+            return 0
+        return _FROM_DISK if is_disk else _FROM_MEMORY
+
+    def read(
+        self, after_seqno: int, end_seqno: int, snapshot_end: int, max_bytes: int, without: frozenset[int]
+    ) -> FrameBlock:
+        """The next messages of the snapshot.
+
+        Args:
+            without: collections that keep no history.
+        """
+        view = self._view
+        if not self.is_under_way:
+            return view.read(after_seqno, end_seqno, snapshot_end=snapshot_end, max_bytes=max_bytes)
+        after_seqno = max(after_seqno, self._start - 1)
+        while (block := view.read_history(after_seqno, end_seqno, max_bytes=max_bytes)).count and without:
+            # Of these collections only what a deduplicated read of the same stretch has.
+            newest = view.read(after_seqno, block.last_seqno, snapshot_end=snapshot_end, max_bytes=block.size)
+            known = {int(seqno) for seqno in newest.seqnos}
+            is_hidden = [
+                int(seqno) not in known and _collection_of(block, int(start)) in without
+                for start, seqno in zip(block.starts, block.seqnos, strict=True)
+            ]
+            if not all(is_hidden):
+                return block.without(is_hidden)
+            after_seqno = block.last_seqno
+        return block
+
+
+def _collection_of(block: FrameBlock, start: int) -> int | None:
+    """The collection of a stored document; None for a system event."""
+    data = block.data
+    if data[start + 1] == Opcode.DCP_SYSTEM_EVENT:
+        return None
+    return leb128_decode(data[start + _HEADER_BYTES + data[start + 4] : start + _HEADER_BYTES + data[start + 4] + 5])[0]
