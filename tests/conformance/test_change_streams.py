@@ -6,6 +6,7 @@ import pytest
 
 from dcpstream.model import BucketSettings
 from dcpstream.node.engine.retention import Retention
+from dcpstream.store.compaction import CompactionOrder
 from dcpstream.wire import MarkerFlag, Status
 from tests.conformance.harness import Node, Peer
 from tests.conformance.rules import rule
@@ -130,7 +131,7 @@ def drop_superseded(node: Node) -> None:
     for vbucket in node.bucket.vbuckets:
         assert vbucket is not None
         vbucket.log.horizon_seqno = vbucket.high_seqno
-    node.store.compact()
+    node.store.compact(CompactionOrder(is_full=True))
 
 
 def test_a_client_that_resumes_within_the_history_gets_what_it_lacks() -> None:

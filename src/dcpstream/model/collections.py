@@ -20,8 +20,8 @@ limit of 0 that is written down."""
 class Collection:
     """A collection: its id (u32), its name, and the longest life of its documents in seconds.
 
-    `max_ttl` is 0 where the bucket's limit holds, `NO_TTL` where none does. Whether it keeps a history of changes is
-    remembered and has no effect.
+    `max_ttl` is 0 where the bucket's limit holds, `NO_TTL` where none does. Whether it keeps a history of
+    changes matters in buckets that keep one.
     """
 
     collection_id: int
