@@ -388,6 +388,13 @@ class ConsumerConnection:
         """Whether there are answers or questions to send."""
         return bool(self._out) and self.close_reason is None
 
+    def take_answers(self, now: float) -> list[bytes]:
+        """What waits to be sent but acknowledgements, in the order of the requests."""
+        out = [*self._out]
+        self._out.clear()
+        self.pause.passed(now, is_over=bool(out))
+        return out
+
     def data_to_send(self, max_bytes: int, now: float) -> list[Buffer]:
         """What waits to be sent; empty if there is nothing. All of it is small, so `max_bytes` does not matter."""
         if self.close_reason is not None:

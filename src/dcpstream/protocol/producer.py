@@ -440,6 +440,15 @@ class ProducerConnection:
             return False
         return bool(self._answers) or (bool(self._ready) and not self.window.is_full)
 
+    def take_answers(self, now: float) -> list[bytes]:
+        """The answers that are there, in the order of the requests, for a shell that has others in between."""
+        out = [*self._answers]
+        self._answers.clear()
+        if out:
+            self.bytes_sent += sum(map(len, out))
+            self.last_sent_at = now
+        return out
+
     def data_to_send(self, max_bytes: int, now: float) -> list[Buffer]:
         """Bytes to send now, in order; empty if there is nothing to do until something comes in or changes.
 
@@ -450,12 +459,9 @@ class ProducerConnection:
         """
         if self.close_reason is not None:
             return []
-        out: list[Buffer] = []
-        made = 0
-        while self._answers:
-            piece = self._answers.popleft()
-            out.append(piece)
-            made += len(piece)
+        out: list[Buffer] = [*self._answers]
+        self._answers.clear()
+        made = sum(map(len, out))
         ready, window = self._ready, self.window
         is_sequential = self.settings.backfill_order == "sequential"
         turn_bytes = min(int(self.limits.turn_bytes * TURN_FACTORS[self.settings.priority]), max_bytes)

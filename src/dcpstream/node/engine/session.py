@@ -80,6 +80,10 @@ class DcpEndpoint(Protocol):
         """Set: the connection is to be dropped."""
         ...
 
+    def take_answers(self, now: float) -> list[bytes]:
+        """The answers that are there, in the order of the requests; streams' data is not among them."""
+        ...
+
     def data_to_send(self, max_bytes: int, now: float) -> list[Any]:
         """What can be sent now, about `max_bytes`; empty: nothing."""
         ...
@@ -461,6 +465,10 @@ class Session(Answers):
 
     def _to_dcp(self, frame: Frame) -> None:
         self.engine.dcp_handler(self, frame, self.engine.now)
+        if self.dcp is not None:
+            # At once, so that no later request, which may be another machine's to answer, is answered before.
+            for piece in self.dcp.take_answers(self.engine.now):
+                self.send(piece)
         self.engine.ready.add(self)
 
     # ------------------------------------------------------------------------------------------------------ waiting
