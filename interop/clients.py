@@ -63,6 +63,8 @@ class Check:
 CLIENTS = {
     "python": Client("Python SDK", building.python_sdk_version(), building.python_sdk, HERE / "python"),
     "gocbcore": Client("gocbcore", "10.9.3", building.go),
+    "java-dcp": Client("java-dcp-client", "0.56.0", building.java),
+    "java": Client("Java SDK", "3.9.2", building.java),
 }
 
 GO_DCP_GAPS = {
@@ -98,6 +100,10 @@ CHECKS = [
         on_disk=True,
         known=GO_DCP_GAPS,
     ),
+    Check("java-dcp", "java-dcp", "low level, high level, rollback mitigation, flow control, restarts", ("Feeds",)),
+    Check("java-dcp", "java-dcp-disk", "the same on disk", ("Feeds", "-kept", "yes"), on_disk=True, is_slow=True),
+    Check("java", "java-kv", "key-value calls, managers of collections and buckets", ("Kv",)),
+    Check("java", "java-kv-disk", "the same on disk", ("Kv",), on_disk=True, is_slow=True),
 ]
 
 

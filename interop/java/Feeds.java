@@ -1,6 +1,5 @@
 import com.couchbase.client.core.deps.io.netty.buffer.ByteBuf;
 import com.couchbase.client.dcp.Client;
-import com.couchbase.client.dcp.SecurityConfig;
 import com.couchbase.client.dcp.StreamFrom;
 import com.couchbase.client.dcp.StreamTo;
 import com.couchbase.client.dcp.config.CompressionMode;
@@ -150,7 +149,7 @@ final class Feeds {
             .userAgent("interop", "1")
             .bootstrapTimeout(Parts.PATIENCE);
     if (parts.isTls()) {
-      builder.securityConfig(SecurityConfig.builder().enableTls(true).trustCertificate(Path.of(parts.option("ca"))));
+      builder.securityConfig(security -> security.enableTls(true).trustCertificate(Path.of(parts.option("ca"))));
     }
     configure.accept(builder);
     return builder.build();
@@ -165,6 +164,7 @@ final class Feeds {
   /** What a high-level client brings. */
   private static final class Listener implements DatabaseChangeListener {
     final Map<String, Integer> present = new ConcurrentHashMap<>();
+    final Map<Long, String> names = new ConcurrentHashMap<>();
     final Map<String, String> attributes = new ConcurrentHashMap<>();
     final Set<String> created = ConcurrentHashMap.newKeySet();
     final Map<Integer, StreamOffset> offsets = new ConcurrentHashMap<>();
@@ -174,6 +174,7 @@ final class Feeds {
     volatile Throwable failure;
 
     private void take(DocumentChange change) {
+      names.put(change.getCollection().id(), change.getCollection().scope().name() + "." + change.getCollection().name());
       offsets.put(change.getVbucket(), change.getOffset());
     }
 
@@ -262,10 +263,7 @@ final class Feeds {
 
   private void lowLevel(int window) throws Exception {
     Map<String, Integer> present = new ConcurrentHashMap<>();
-    Map<Long, String> names = new ConcurrentHashMap<>(Map.of(0L, "_default._default"));
-    bucket.collections().getAllScopes(); // the SDK does not tell ids; they are in the order in which they were made
-    names.put(8L, "shop.orders");
-    names.put(9L, "shop.returns");
+    Map<Long, String> names = names();
     AtomicInteger deletions = new AtomicInteger();
     try (Client client = client(builder -> builder.flowControl(window))) {
       client.controlEventHandler((flow, event) -> release(flow, event));
@@ -275,7 +273,7 @@ final class Feeds {
             var id = MessageUtil.getCollectionIdAndKey(event, true);
             String key = names.get(id.collectionId()) + "." + id.key();
             if (DcpMutationMessage.is(event)) {
-              present.put(key, hash(DcpMutationMessage.contentBytes(event)));
+              present.put(key, hash(MessageUtil.getContentAsByteArray(event)));
             } else if (DcpDeletionMessage.is(event)) {
               present.remove(key);
               deletions.incrementAndGet();
@@ -289,6 +287,18 @@ final class Feeds {
       Parts.until("all documents, " + present.size() + " of " + expected.size() + " came", () -> present.equals(expected));
       Parts.want(deletions.get() > 0, "no deletion came");
     }
+  }
+
+  /** The collections' names by id, which only the high-level client tells. */
+  private Map<Long, String> names() throws Exception {
+    Map<Long, String> names = new ConcurrentHashMap<>();
+    with(
+        builder -> {},
+        (client, listener) -> {
+          Parts.until("a document of each collection", () -> listener.names.size() == COLLECTIONS.size());
+          names.putAll(listener.names);
+        });
+    return names;
   }
 
   private static void release(ChannelFlowController flow, ByteBuf event) {
@@ -407,7 +417,7 @@ final class Feeds {
             expected.clear();
             listener.present.clear();
           }
-          parts.until("the SDK to be back", this::isBack);
+          Parts.until("the SDK to be back", this::isBack);
           put("_default._default", "after:", 0, count / 2, 1);
           listener.equals(expected);
           Parts.want(isOnDisk == (listener.rollbacks.get() == 0), "rollbacks: " + listener.rollbacks.get());
