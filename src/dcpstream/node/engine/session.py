@@ -177,6 +177,7 @@ class Session(Answers):
         self._resume: Callable[[int], None] | None = None
         self._stream: Iterator[None] | None = None
         self._waiting_status: int = Status.SUCCESS
+        self._waiting_datatype = 0
         self.config_sent = (0, 0)
         self._max_frame_bytes = MAX_FRAME_BYTES_BEFORE_AUTH
         self.fast: dict[int, FastHandler] = {}
@@ -518,16 +519,22 @@ class Session(Answers):
         return self._stream is not None
 
     def wait_for_decision(
-        self, frame: Frame, value: bytes = b"", status: int = Status.SUCCESS, *, is_quiet: bool = False
+        self,
+        frame: Frame,
+        value: bytes = b"",
+        status: int = Status.SUCCESS,
+        *,
+        datatype: int = 0,
+        is_quiet: bool = False,
     ) -> None:
         """Leave later requests unread until a durable write is decided.
 
         Args:
-            value, status: of the answer, if the write succeeds.
+            value, status, datatype: of the answer, if the write succeeds.
             is_quiet: success is not answered.
         """
         self._waiting, self._waiting_value, self._is_quiet = frame, value, is_quiet
-        self._waiting_status = status
+        self._waiting_status, self._waiting_datatype = status, datatype
 
     def durable_write_done(self, status: int, cas: int, seqno: int, vbuuid: int) -> None:
         """Answer a durable write: committed, or its outcome is ambiguous."""
@@ -542,7 +549,8 @@ class Session(Answers):
         if self._is_quiet:
             return
         extras = _TOKEN.pack(vbuuid, seqno) if self.has_tokens else b""
-        self.respond(frame, self._waiting_status, cas=cas, extras=extras, value=self._waiting_value)
+        status, datatype = self._waiting_status, self._waiting_datatype
+        self.respond(frame, status, cas=cas, datatype=datatype, extras=extras, value=self._waiting_value)
 
     # ------------------------------------------------------------------------------------------------------ output
 

@@ -135,6 +135,7 @@ def test_single_paths(client):
     assert one(client, COUNT, "").value == b"2"
     counted = one(client, COUNTER, "n", b"4")
     assert (counted.status, counted.value, len(counted.extras)) == (0, b"5", 16)
+    assert counted.datatype == Datatype.JSON
     for opcode, path, value in (
         (Opcode.SUBDOC_DICT_ADD, "d", b"1"),
         (UPSERT, "d", b"2"),

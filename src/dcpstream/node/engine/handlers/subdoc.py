@@ -254,6 +254,7 @@ def _store(
         for index, (status, result) in enumerate(outcome.results)
         if result
     )
+    has_json = not request.is_multi and request.specs[0].kind.has_result
     is_deleted = stays_deleted or outcome.deletes
     flags = 0 if item is None else item.flags
     if request.user_flags is not None:
@@ -269,6 +270,7 @@ def _store(
         expiration=engine.unix_s if is_deleted else _expiration(session, request, key, item),
         rev_seqno=documents.next_rev(vbucket, vbucket.log.meta(key)),
         answer=answer if request.is_multi else outcome.results[0][1],
+        answer_datatype=Datatype.JSON if session.is_json and has_json else 0,
         status=Status.SUBDOC_SUCCESS_DELETED if stays_deleted else Status.SUCCESS,
         is_deleted=is_deleted,
     )

@@ -56,12 +56,14 @@ def written(
     result: documents.Written,
     value: bytes = b"",
     status: int = Status.SUCCESS,
+    datatype: int = 0,
 ) -> None:
     """Answer a write that succeeded; the quiet forms say nothing."""
     session.changed(vbucket)
     if frame.opcode in QUIET_OF:
         return
-    session.respond(frame, status, cas=result.cas, extras=token_of(session, vbucket, result), value=value)
+    extras = token_of(session, vbucket, result)
+    session.respond(frame, status, cas=result.cas, datatype=datatype, extras=extras, value=value)
 
 
 def token_of(session: Session, vbucket: VBucket, result: documents.Written) -> bytes:
@@ -140,20 +142,22 @@ def put(
     expiration: int,
     rev_seqno: int,
     answer: bytes = b"",
+    answer_datatype: int = 0,
     status: int = Status.SUCCESS,
     is_deleted: bool = False,
 ) -> None:
-    """Write a document, durably if the request says so, and answer; `answer` is the value that goes with it.
+    """Write a document, durably if the request says so, and answer.
 
     Args:
-        status: of the answer, if the write succeeds.
+        answer, answer_datatype, status: of the answer, if the write succeeds.
         is_deleted: it is a deletion; `value` is what stays with the tombstone, `expiration` its time.
     """
     durable = _durable(session, frame, vbucket)
     engine = session.engine
     if isinstance(durable, _Durable):
         assert session.bucket is not None, "the table asks for a bucket"
-        session.wait_for_decision(frame, answer, status, is_quiet=frame.opcode in QUIET_OF)
+        is_quiet = frame.opcode in QUIET_OF
+        session.wait_for_decision(frame, answer, status, datatype=answer_datatype, is_quiet=is_quiet)
         session.bucket.durability_of(vbucket).prepare(
             key,
             value,
@@ -181,7 +185,7 @@ def put(
             is_deleted=True,
             is_expiration=False,
         )
-        written(session, frame, vbucket, result, answer, status)
+        written(session, frame, vbucket, result, answer, status, answer_datatype)
     elif durable is None:
         result = documents.store(
             vbucket,
@@ -193,7 +197,7 @@ def put(
             expiration=expiration,
             rev_seqno=rev_seqno,
         )
-        written(session, frame, vbucket, result, answer, status)
+        written(session, frame, vbucket, result, answer, status, answer_datatype)
 
 
 def _value(session: Session, frame: Frame) -> tuple[bytes, int] | None:
