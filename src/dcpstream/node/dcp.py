@@ -140,6 +140,7 @@ def _machine(
             takeovers=takeovers,
             access=partial(_may_stream, session, bucket),
             buffers=session.engine.buffers,
+            limits=bucket.parameters.producer,
         )
         producer.is_internal = session.user is not None and session.user.name == CLUSTER_MANAGER
         return producer

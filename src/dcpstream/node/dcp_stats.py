@@ -115,18 +115,19 @@ def _takeover(bucket: Bucket, argument: str) -> Stats | int:
     if isinstance(machine, ProducerConnection):
         for stream in machine.streams():
             if stream.vbid == vbucket.vbid:
-                return _takeover_of(stream, machine.name, items)
+                return _takeover_of(stream, machine.name, items, vbucket.log.deletion_count())
+    deletions = vbucket.log.deletion_count()
     known = {
         "status": "connection_does_not_exist" if machine is None else "stream_is_dead",
-        "on_disk_deletes": 0,
+        "on_disk_deletes": deletions,
         "vb_items": items,
         "chk_items": max(0, vbucket.high_seqno - vbucket.memory_start_seqno + 1),
-        "estimate": items,
+        "estimate": items + deletions,
     }
     return iter([(key, str(value)) for key, value in known.items()])
 
 
-def _takeover_of(stream: ProducerStream, name: str, items: int) -> Stats:
+def _takeover_of(stream: ProducerStream, name: str, items: int, deletions: int) -> Stats:
     remaining = remaining_of(stream)
     yield "name", f"eq_dcpq:{name}"
     if stream.state is StreamState.DEAD:
@@ -139,4 +140,4 @@ def _takeover_of(stream: ProducerStream, name: str, items: int) -> Stats:
     yield "estimate", str(remaining)
     yield "chk_items", str(remaining if stream.state is StreamState.IN_MEMORY else 0)
     yield "vb_items", str(items)
-    yield "on_disk_deletes", "0"
+    yield "on_disk_deletes", str(deletions)

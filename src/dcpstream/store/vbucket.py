@@ -16,6 +16,7 @@ import heapq
 import struct
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from threading import Lock
@@ -534,6 +535,39 @@ class VBucketLog:
             seqnos = sorted(seqno for key, seqno in self.rows.keys.items() if key[0] == SYSTEM_COLLECTION)
             pieces = [self.log.pieces(*self.rows.extent(row)) for row in self.rows.rows_of(seqnos)]
         return [bytes(self._bytes(group)) for group in pieces]
+
+    def items_by_collection(self) -> dict[int, int]:
+        """How many documents (not deleted) each collection has. Looks at every key if there are several."""
+        if all(number <= SYSTEM_COLLECTION for number in self.rows.collection_high):
+            return {0: self.item_count}
+        counts: Counter[int] = Counter()
+        for key in list(self.rows.keys):  # in one step, so that others may change the index meanwhile
+            if key[0] not in (SYSTEM_COLLECTION, PREPARE_NAMESPACE) and key in self:
+                counts[collection_of(key)] += 1
+        return dict(counts)
+
+    def deletion_count(self) -> int:
+        """How many tombstones are kept. Looks at every key."""
+        count = 0
+        for seqno in list(self.rows.keys.values()):
+            row = self.rows.row_of(seqno)
+            count += bool(self.rows.positions[row] >> KIND_SHIFT & DELETED)
+        return count
+
+    @property
+    def live_bytes(self) -> int:
+        """Frames of the newest versions."""
+        return self.rows.end - self.rows.stale_bytes
+
+    @property
+    def prepare_bytes(self) -> int:
+        """Frames of the newest prepares and aborts."""
+        return sum(map(len, self.prepares())) if self.has_prepares else 0
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Frames that no commit has made durable yet; 0 in memory."""
+        return self.rows.end - self.rows.start_of(self.flushed_rows) if self._owner.is_durable else 0
 
     def keys_between(self, first: bytes, last: bytes, limit: int | None = None) -> list[bytes]:
         """Keys of documents (not deleted) from `first` to `last`, both included, ascending; at most `limit`.

@@ -120,6 +120,8 @@ class Talker:
     def stats(self, group: str) -> dict[str, str]:
         """A whole STAT answer."""
         frames = self.send(encode_request(Opcode.STAT, key=group.encode(), opaque=7))
+        while self.session.is_waiting:
+            frames += self.collect()
         assert not frames[-1].key
         assert all(frame.status == 0 for frame in frames)
         return {frame.key.decode(): frame.value.decode() for frame in frames[:-1]}

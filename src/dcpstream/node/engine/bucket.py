@@ -15,6 +15,7 @@ from dcpstream.model import BucketSettings, Collection, Manifest, Persist, Vbuck
 from dcpstream.node.engine import collections
 from dcpstream.node.engine.counters import new_ops
 from dcpstream.node.engine.durability import Durability
+from dcpstream.node.engine.parameters import Parameters
 from dcpstream.node.engine.range_scans import RangeScans
 from dcpstream.node.engine.retention import keep_history
 from dcpstream.node.engine.vbucket import VBucket, new_failover_log
@@ -74,6 +75,7 @@ class Bucket:
         collections: those of the manifest, by id.
         takes_traffic: False between DISABLE_TRAFFIC and ENABLE_TRAFFIC: requests for documents are TMPFAIL.
         range_scans: the scans that are open.
+        parameters: what SET_PARAM changes and is not kept.
         allows_out_of_order: whether streams may get snapshots without order that asked for them.
         ops: requests of its sessions, by opcode.
         config_rev: revision of the cluster configuration when something of this bucket changed last.
@@ -100,9 +102,10 @@ class Bucket:
         self.waiters: list[_Waiter] = []
         self.waiting_for_role: list[tuple[Session, int]] = []
         self.collections: dict[int, Collection] = {}
-        self.allows_out_of_order = True
+        self.allows_out_of_order: bool = True
         self.takes_traffic = True
         self.range_scans = RangeScans()
+        self.parameters = Parameters()
         self.config_rev = 0
         self.ops = new_ops()
 

@@ -100,11 +100,13 @@ class Durability:
 
     Attributes:
         undecided: key → its prepare that waits, in order of seqno.
+        accepted_count, committed_count, aborted_count: durable writes since the node was started.
     """
 
     def __init__(self, vbucket: VBucket, changed: Callable[[int], None]) -> None:
         self.vbucket = vbucket
         self.undecided: dict[bytes, Undecided] = {}
+        self.accepted_count = self.committed_count = self.aborted_count = 0
         self._last_completed = 0
         self._changed = changed
         self._commits: dict[int, int] = {}
@@ -210,6 +212,7 @@ class Durability:
             nru=FREQUENCY_OF_NEW, is_deleted=is_deleted,
         )  # fmt: skip
         self._append_hidden(frame, key, seqno, datatype)
+        self.accepted_count += 1
         self._in_checkpoint.add(key)
         self.undecided[key] = Undecided(read_prepare(frame), now + timeout_s, client)
         self.decide()
@@ -305,6 +308,7 @@ class Durability:
         self._committed(key, prepare.seqno, seqno)
 
     def _committed(self, key: bytes, prepared_seqno: int, seqno: int) -> None:
+        self.committed_count += 1
         self._commits[seqno] = prepared_seqno
         if len(self._commits) > COMMITS_REMEMBERED:
             del self._commits[next(iter(self._commits))]
@@ -312,6 +316,7 @@ class Durability:
 
     def _abort(self, key: bytes, prepared_seqno: int, seqno: int) -> None:
         """Append that a prepare is void."""
+        self.aborted_count += 1
         frame = encode_stored_abort(vbid=self.vbucket.vbid, key=key, by_seqno=seqno, prepared_seqno=prepared_seqno)
         self._append_hidden(frame, key, seqno, 0)
         self._in_checkpoint.add(key)

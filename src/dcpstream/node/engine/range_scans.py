@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from array import array
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from dcpstream.store import read_item
 from dcpstream.wire import leb128_encode
@@ -20,9 +20,8 @@ from dcpstream.wire import leb128_encode
 if TYPE_CHECKING:
     from dcpstream.node.engine.vbucket import VBucket
     from dcpstream.store import StoredItem
+    from dcpstream.store.vbucket import View
 
-SCAN_LIFE_S = 180.0
-"""A scan that is older is cancelled: the server's range_scan_max_lifetime."""
 SCANS_MAX = 256
 """Scans of a bucket at a time, with some room above what a client library opens at once."""
 SCANNED_KEYS_MAX = 10_000_000
@@ -30,14 +29,6 @@ SCANNED_KEYS_MAX = 10_000_000
 
 _U64_MASK = (1 << 64) - 1
 _META = struct.Struct(">IIQQB")
-
-
-class Hold(Protocol):
-    """Keeps a state of a vbucket's history readable."""
-
-    def release(self) -> None:
-        """It is not needed any more."""
-        ...
 
 
 @dataclass(eq=False, slots=True)
@@ -52,6 +43,7 @@ class RangeScan:
         is_keys_only: whether documents' keys are sent alone.
         has_xattrs: whether documents are sent with their xattrs.
         deadline: monotonic seconds, when it is over.
+        view: keeps that state of the history readable; None if no document is read.
         next: place of the key that is sent next.
         is_continuing: a connection is being answered out of it.
         is_cancelled: it came to an end while it was.
@@ -65,7 +57,7 @@ class RangeScan:
     is_keys_only: bool
     has_xattrs: bool
     deadline: float
-    hold: Hold | None = None
+    view: View | None = None
     next: int = 0
     is_continuing: bool = False
     is_cancelled: bool = False
@@ -112,8 +104,7 @@ class RangeScans:
         if scan is not None:
             scan.is_cancelled = True
             self._key_count -= len(scan.keys)
-            if scan.hold is not None:
-                scan.hold.release()
+            scan.view = None
 
     def drop_vbucket(self, vbid: int) -> None:
         """A vbucket is not active any more, or gone: so are its scans."""

@@ -98,8 +98,19 @@ def test_a_deletion(client):
     xattrs = encode_xattrs({"_s": b"1"})
     assert write(client, DELETE, xattrs, meta(rev=6), datatype=4).status == 0
     assert (item(client).value, item(client).delete_time) == (xattrs, START_UNIX_S)
+    assert write(client, DELETE, xattrs + b"body", meta(rev=7), datatype=4).status == 0
+    assert item(client).value == xattrs
+    assert write(client, DELETE, b"body", meta(rev=8)).status == 0
+    assert item(client).value == b""
+
+
+def test_a_deletion_with_a_body_can_be_refused(client):
+    parameter = b"allow_sanitize_value_in_deletion"
+    assert client.call(Opcode.SET_PARAM, key=parameter, value=b"false", extras=bytes(3) + b"\1").status == 0
+    xattrs = encode_xattrs({"_s": b"1"})
     assert write(client, DELETE, xattrs + b"body", meta(rev=7), datatype=4).status == Status.EINVAL
     assert write(client, DELETE, b"body", meta(rev=7)).status == Status.EINVAL
+    assert write(client, DELETE, xattrs, meta(rev=7), datatype=4).status == 0
 
 
 def test_an_expiration(client):

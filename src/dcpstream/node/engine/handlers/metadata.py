@@ -137,8 +137,10 @@ def _content(session: Session, frame: Frame, meta: _Meta) -> tuple[bytes, int] |
         session.respond(frame, Status.E2BIG)
         return None
     if frame.opcode in _DELETING:
-        if body:
-            session.refuse(frame, Status.EINVAL, "A deletion has no body")
+        assert session.bucket is not None, "the table asks for a bucket"
+        if body and not session.bucket.parameters.strips_deletions:
+            why = "It is only possible to specify Xattrs as a value to DeleteWithMeta"
+            session.refuse(frame, Status.EINVAL, why)
             return None
         return section, int(datatype)
     # What came without the datatype stays without, unlike in a SET: the other cluster has looked. As recorded.

@@ -18,7 +18,6 @@ from dcpstream.node.engine.commands import MAX_KEY_BYTES, Command, CommandTable,
 from dcpstream.node.engine.handlers.keys import active_vbucket, may_in, not_my_vbucket, refuse_unknown
 from dcpstream.node.engine.handlers.reads import body_of
 from dcpstream.node.engine.range_scans import (
-    SCAN_LIFE_S,
     RangeScan,
     encode_scanned_document,
     encode_scanned_key,
@@ -242,7 +241,8 @@ def _make(session: Session, frame: Frame, bucket: Bucket, vbucket: VBucket, wish
         vbucket.high_seqno,
         wish.is_keys_only,
         wish.has_xattrs,
-        session.engine.now + SCAN_LIFE_S,
+        session.engine.now + bucket.parameters.scan_life_s,
+        None if wish.is_keys_only else vbucket.log.hold(vbucket.high_seqno),
     )
     scan_id = session.engine.random.getrandbits(SCAN_ID_BITS).to_bytes(SCAN_ID_BITS // 8, "big")
     scans.add(scan_id, scan)

@@ -21,8 +21,6 @@ _FLAGS = struct.Struct(">I")
 _META = struct.Struct(">IIIQ")
 _META_V2 = struct.Struct(">IIIQB")
 _TOKEN = struct.Struct(">QQ")
-LOCK_DEFAULT_S, LOCK_MAX_S = 15, 30
-"""How long a document stays locked if nobody says so, and at most; who asks for more gets the former."""
 _QUIET = frozenset((Opcode.GETQ, Opcode.GETKQ, Opcode.GATQ, Opcode.GETQ_META))
 _WITH_KEY = frozenset((Opcode.GETK, Opcode.GETKQ))
 
@@ -177,8 +175,10 @@ def get_locked(session: Session, frame: Frame) -> None:
         _refuse_locked(session, frame)
         return
     seconds = int.from_bytes(frame.extras, "big")
-    if not 0 < seconds <= LOCK_MAX_S:
-        seconds = LOCK_DEFAULT_S
+    assert session.bucket is not None, "the table asks for a bucket"
+    parameters = session.bucket.parameters
+    if not 0 < seconds <= parameters.lock_max_s:
+        seconds = parameters.lock_default_s  # also for who asks for too much, as at a server
     lock = Lock(vbucket.next_cas(unix_ns), unix_ns + seconds * 1_000_000_000, item.seqno)
     if vbucket.locks.take(key, lock, unix_ns):
         _found(session, frame, item, lock.cas)

@@ -1,159 +1,151 @@
-"""STAT: groups of keys and values about the node.
+"""STAT: groups of keys and values about a bucket and its vbuckets.
 
-Source: kv_engine docs/stats.md, engines/ep/src/ep_engine.cc; names as recorded from a server.
+What the groups hold is in `vbucket_stats`, `bucket_stats` and, for DCP connections, outside of the engine.
+
+Source: kv_engine docs/BinaryProtocol.md, engines/ep/src/ep_engine.cc (getStats), daemon/protocol/mcbp/stats_context.cc.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dcpstream.model import VbucketState
+from dcpstream.node.engine import bucket_stats, documents
 from dcpstream.node.engine.commands import Command, CommandTable, Part
-from dcpstream.node.engine.config import IMPLEMENTATION_VERSION
-from dcpstream.wire import Datatype, Frame, Opcode, Status
+from dcpstream.node.engine.vbucket_stats import PER_VBUCKET, state_name
+from dcpstream.wire import Datatype, Frame, Opcode, Status, leb128_encode
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.bucket import Bucket
     from dcpstream.node.engine.session import Session
-    from dcpstream.node.engine.vbucket import VBucket
 
 Items = Iterable[tuple[str, object]]
-
-
-def _state_name(vbucket: VBucket) -> str:
-    return VbucketState(vbucket.state).name.lower()
-
-
-def _vbucket(vbucket: VBucket) -> Items:
-    yield "", _state_name(vbucket)
-
-
-def _vbucket_seqno(vbucket: VBucket) -> Items:
-    log = vbucket.log
-    persisted = log.persisted_snapshot
-    yield "high_seqno", log.high_seqno
-    yield "abs_high_seqno", log.high_seqno
-    yield "last_persisted_seqno", log.persisted_seqno
-    yield "uuid", vbucket.vbuuid
-    yield "purge_seqno", log.purge_seqno
-    yield "last_persisted_snap_start", persisted.start_seqno
-    yield "last_persisted_snap_end", persisted.end_seqno
-    durable = vbucket.durability
-    yield "high_prepared_seqno", durable.high_prepared_seqno if durable else 0
-    yield "high_completed_seqno", durable.high_completed_seqno if durable else 0
-    yield "max_visible_seqno", log.visible_seqno(log.high_seqno)
-
-
-def _vbucket_details(vbucket: VBucket) -> Items:
-    log = vbucket.log
-    yield "", _state_name(vbucket)
-    yield "num_items", log.item_count
-    yield "queue_size", max(0, log.high_seqno - log.persisted_seqno)
-    yield "uuid", vbucket.vbuuid
-    yield "purge_seqno", log.purge_seqno
-    durable = vbucket.durability
-    yield "high_completed_seqno", durable.high_completed_seqno if durable else 0
-    yield "max_visible_seqno", log.visible_seqno(log.high_seqno)
-    yield "persistence_seqno", log.persisted_seqno
-    yield "max_cas", vbucket.max_cas
-    yield "high_seqno", log.high_seqno
-    yield "topology", vbucket.topology or "null"
-    yield "high_prepared_seqno", durable.high_prepared_seqno if durable else 0
-
-
-def _failovers(vbucket: VBucket) -> Items:
-    log = vbucket.failover_log
-    yield "num_entries", len(log)
-    yield "num_erroneous_entries_erased", 0
-    for index, entry in enumerate(log):
-        yield f"{index}:id", entry.vbuuid
-        yield f"{index}:seq", entry.seqno
-
-
-def _checkpoint(vbucket: VBucket) -> Items:
-    yield "state", _state_name(vbucket)
-    yield "num_checkpoint_items", vbucket.high_seqno - vbucket.memory_start_seqno + 1
-
-
-_NO_HISTORY = 2**63 - 1
-"""The largest time a server can name: no older versions are kept."""
 
 _DCP_GROUPS = ("dcp", "dcpagg", "dcp-vbtakeover")
 """What is answered by those who know the DCP connections."""
 
-_PER_VBUCKET: dict[str, Callable[[VBucket], Items]] = {
-    "vbucket": _vbucket,
-    "vbucket-seqno": _vbucket_seqno,
-    "vbucket-details": _vbucket_details,
-    "failovers": _failovers,
-    "checkpoint": _checkpoint,
-}
-
-
-def _totals(session: Session, bucket: Bucket) -> Items:
-    active = [vbucket for vbucket in bucket.vbuckets if vbucket is not None and vbucket.is_active]
-    yield "version", IMPLEMENTATION_VERSION
-    yield "uptime", int(session.engine.now - session.engine.started)
-    yield "curr_connections", len(session.engine.sessions)
-    yield "curr_items", sum(vbucket.log.item_count for vbucket in active)
-    yield "vb_active_num", len(active)
-    yield "ep_diskqueue_items", sum(vbucket.high_seqno - vbucket.persisted_seqno for vbucket in active)
-    yield "ep_storage", bucket.storage
-    yield "ep_dcp_count", len(bucket.dcp_sessions)
-    yield "ep_data_read_failed", bucket.store.read_failures
-
-
-def _diskinfo(bucket: Bucket) -> Items:
-    yield "ep_db_data_size", sum(vbucket.log.rows.end for vbucket in bucket.vbuckets if vbucket is not None)
-    yield "ep_db_file_size", bucket.store.file_bytes
-    yield "ep_db_history_file_size", 0
-    yield "ep_db_prepare_size", 0
-    yield "ep_db_history_start_timestamp", _NO_HISTORY
+ITEMS_A_STEP = 200
+"""Answers made before it is looked whether they are read: a group may have some ten thousand."""
 
 
 def _items(session: Session, bucket: Bucket, frame: Frame) -> Items | int:
     """The answer to a group, or the status that refuses it."""
     group, _, argument = frame.key.decode(errors="replace").partition(" ")
-    if group in _PER_VBUCKET:
-        return _of_vbuckets(bucket, _PER_VBUCKET[group], argument)
+    if group == "diskinfo" and argument == "detail":
+        group, argument = "diskinfo-detail", ""
+    if group in PER_VBUCKET:
+        return _of_vbuckets(bucket, group, argument)
     if group in _DCP_GROUPS:
         return session.engine.dcp_stats(bucket, group, argument)
-    if group in ("", "all"):
-        return _totals(session, bucket)
-    if group == "diskinfo":
-        return _diskinfo(bucket)
-    if group == "uuid":
-        return iter((("uuid", bucket.uuid),))
-    return Status.KEY_ENOENT
+    if group in ("collections", "collections-byid"):
+        return bucket_stats.collections(bucket, argument, is_by_id=group == "collections-byid")
+    if group in ("scopes", "scopes-byid"):
+        return bucket_stats.scopes(bucket, argument, is_by_id=group == "scopes-byid")
+    if group in ("key", "key-byid"):
+        return _document(session, bucket, argument, is_by_id=group == "key-byid")
+    whole: dict[str, Callable[[Bucket], Items]] = {
+        "memory": bucket_stats.memory,
+        "diskinfo": bucket_stats.disk,
+        "config": bucket_stats.config,
+        "warmup": bucket_stats.warmup,
+        "uuid": lambda bucket: iter((("uuid", bucket.uuid),)),
+        "": partial(bucket_stats.totals, session.engine),
+        "all": partial(bucket_stats.totals, session.engine),
+    }
+    if group not in whole:
+        return Status.KEY_ENOENT
+    return Status.EINVAL if argument else whole[group](bucket)
 
 
-def _of_vbuckets(bucket: Bucket, describe: Callable[[VBucket], Items], argument: str) -> Items | int:
+def _of_vbuckets(bucket: Bucket, group: str, argument: str) -> Items | int:
     if not argument:
         chosen = [vbucket for vbucket in bucket.vbuckets if vbucket is not None]
     else:
-        if not argument.isdigit():
+        if not argument.isascii() or not argument.isdecimal():
             return Status.EINVAL
         one = bucket.vbucket(int(argument))
-        if one is None or (one.state is VbucketState.DEAD and describe is _vbucket_seqno):
+        if one is None or (one.state is VbucketState.DEAD and group == "vbucket-seqno"):
             return Status.NOT_MY_VBUCKET
         chosen = [one]
     return (
         (f"vb_{vbucket.vbid}:{name}" if name else f"vb_{vbucket.vbid}", value)
         for vbucket in chosen
-        for name, value in describe(vbucket)
+        for name, value in PER_VBUCKET[group](vbucket)
     )
+
+
+def _document(session: Session, bucket: Bucket, argument: str, *, is_by_id: bool) -> Items | int:
+    """`key KEY VBUCKET` in the default collection, `key-byid KEY VBUCKET 0xCOLLECTION` in any."""
+    parts = argument.rsplit(" ", 2 if is_by_id else 1)
+    try:
+        name, vbid = parts[0], int(parts[1])
+        collection_id = int(parts[2], 16) if is_by_id else 0
+    except (IndexError, ValueError):
+        return Status.EINVAL
+    if not name or not 0 <= collection_id <= 0xFFFFFFFF:
+        return Status.EINVAL
+    vbucket = bucket.active(vbid) if vbid >= 0 else None
+    if vbucket is None:
+        return Status.NOT_MY_VBUCKET
+    if status := session.refusal_in("Read", collection_id):
+        return status
+    if collection_id not in bucket.collections:
+        return Status.UNKNOWN_COLLECTION
+    key = leb128_encode(collection_id) + name.encode()
+    meta = documents.live_meta(vbucket, key, session.engine.unix_ns)
+    if meta is None or meta.is_deleted:
+        return Status.KEY_ENOENT
+    return (
+        ("key_is_dirty", str(meta.seqno > vbucket.persisted_seqno).lower()),
+        ("key_exptime", meta.expiration),
+        ("key_datatype", _datatype_name(meta.datatype)),
+        ("key_flags", meta.flags),
+        ("key_cas", documents.shown_cas(vbucket, key, meta.cas, session.engine.unix_ns)),
+        ("key_vb_state", state_name(vbucket)),
+        ("key_is_resident", "true"),
+    )
+
+
+def _datatype_name(datatype: int) -> str:
+    """As the server writes it."""
+    names = (
+        name
+        for bit, name in ((Datatype.JSON, "json"), (Datatype.SNAPPY, "snappy"), (Datatype.XATTR, "xattr"))
+        if datatype & bit
+    )
+    return ",".join(names) or "raw"
 
 
 def stat(session: Session, frame: Frame) -> None:
     """STAT: one answer per item, then an empty one."""
     assert session.bucket is not None, "the table asks for a bucket"
+    if frame.value:
+        if not frame.datatype & Datatype.JSON:
+            session.refuse(frame, Status.EINVAL, "Datatype must be JSON")
+            return
+        try:
+            json.loads(frame.value)
+        except (ValueError, RecursionError):
+            session.refuse(frame, Status.EINVAL, "value is not valid JSON")
+            return
     items = _items(session, session.bucket, frame)
-    if isinstance(items, int):
+    if not isinstance(items, int):
+        session.stream(frame, _answers(session, frame, items))
+    elif items in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
+        session.refuse_unknown(frame, items)
+    else:
         session.respond(frame, items)
-        return
-    for key, value in items:
+
+
+def _answers(session: Session, frame: Frame, items: Items) -> Iterator[None]:
+    """Send the items, some at a time."""
+    for number, (key, value) in enumerate(items, 1):
         session.respond(frame, key=key.encode(), value=str(value).encode())
+        if not number % ITEMS_A_STEP:
+            yield
     session.respond(frame)
 
 

@@ -27,9 +27,6 @@ _ASYNC_VALUE = b"async=0"
 _ALIVE = frozenset((VbucketState.ACTIVE, VbucketState.REPLICA, VbucketState.PENDING))
 MAX_CHAINS = 2
 
-SEQNO_PERSISTENCE_TIMEOUT_S = 30.0
-"""How long SEQNO_PERSISTENCE waits: the server's default."""
-
 
 def _bucket(session: Session) -> Bucket:
     assert session.bucket is not None, "the table asks for a bucket"
@@ -181,7 +178,7 @@ def seqno_persistence(session: Session, frame: Frame) -> None:
     if vbucket.persisted_seqno >= seqno:
         session.respond(frame)
         return
-    deadline = session.engine.now + SEQNO_PERSISTENCE_TIMEOUT_S
+    deadline = session.engine.now + _bucket(session).parameters.seqno_persistence_timeout_s
     if _bucket(session).wait_for_persistence(session, frame.vbid, seqno, deadline):
         session.wait(frame, lambda status: session.respond(frame, status))
     else:

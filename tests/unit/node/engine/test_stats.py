@@ -1,0 +1,196 @@
+"""STAT: the groups, their names, and that the numbers are those of what was done."""
+
+from __future__ import annotations
+
+import pytest
+
+from dcpstream.node.engine.locks import HIDDEN_CAS
+from dcpstream.store import DiskBucketStore
+from dcpstream.wire import Feature, Opcode, Status, encode_frame_info, encode_request
+from tests.unit.node.kit import START_UNIX_S, USUAL, Talker, engine_of, pass_time, with_collection
+
+
+@pytest.fixture
+def client():
+    return Talker(engine_of())
+
+
+def refused(client: Talker, group: str, **fields) -> int:
+    return client.call(Opcode.STAT, key=group.encode(), **fields).status
+
+
+def test_totals(client):
+    client.set("a", b"1")
+    client.set("b", b"1", vbid=1)
+    client.get("a")
+    client.call(Opcode.SET_VBUCKET, vbid=3, extras=b"\2")
+    stats = client.stats("")
+    assert stats == client.stats("all") | {"cmd_total_ops": stats["cmd_total_ops"]}
+    wanted = {
+        "curr_items": "2", "curr_items_tot": "2", "curr_connections": "1", "vb_active_num": "3", "vb_replica_num": "1",
+        "vb_pending_num": "0", "vb_dead_num": "0", "vb_active_curr_items": "2", "cmd_get": "1", "cmd_set": "2",
+        "ep_degraded_mode": "false", "ep_flusher_state": "running", "ep_diskqueue_items": "0",
+        "ep_bucket_type": "ephemeral", "ep_max_vbuckets": "4", "ep_db_file_size": "0",
+    }  # fmt: skip
+    assert {name: stats[name] for name in wanted} == wanted
+    client.call(Opcode.DISABLE_TRAFFIC)
+    client.call(Opcode.STOP_PERSISTENCE)
+    assert client.stats("")["ep_degraded_mode"] == "true"
+    assert client.stats("")["ep_flusher_state"] == "paused"
+
+
+def test_memory_grows_with_what_is_written(client):
+    before = client.stats("memory")
+    client.set("a", b"x" * 10_000)
+    after = client.stats("memory")
+    assert int(after["mem_used"]) >= int(before["mem_used"]) + 10_000
+    assert int(after["ep_kv_size"]) > int(before["ep_kv_size"])
+    assert after["ep_max_size"] == str(client.engine.buckets["default"].settings.ram_quota_bytes)
+
+
+def test_config_and_warmup(client):
+    client.set("a", b"1")
+    config = client.stats("config")
+    assert config["ep_conflict_resolution_type"] == "seqno"
+    assert config["ep_max_item_size"] == str(20 << 20)
+    assert config["ep_getl_default_timeout"] == "15"
+    assert config["ep_dcp_idle_timeout"] == "360"
+    warmup = client.stats("warmup")
+    assert (warmup["ep_warmup_state"], warmup["ep_warmup_key_count"]) == ("done", "1")
+
+
+def test_details_of_a_vbucket(tmp_path):
+    with DiskBucketStore(tmp_path / "bucket", 4) as store:
+        client = Talker(engine_of(store))
+        cas = client.set("a", b"x" * 100).cas
+        stats = client.stats("vbucket-details 0")
+        assert all(name.startswith("vb_0") for name in stats)
+        stats = {name.removeprefix("vb_0").removeprefix(":"): value for name, value in stats.items()}
+        wanted = {
+            "": "active", "num_items": "1", "high_seqno": "1", "persistence_seqno": "0", "queue_size": "1",
+            "max_cas": str(cas), "max_cas_str": "2023-11-14T22:13:20.000000000", "bloom_filter": "DOESN'T EXIST",
+            "num_prepared_sync_writes": "0", "topology": "null", "db_prepare_size": "0",
+        }  # fmt: skip
+        assert {name: stats[name] for name in wanted} == wanted
+        assert int(stats["pending_writes"]) == int(stats["db_data_size"]) > 100
+        assert cas // 10**9 == START_UNIX_S
+        store.commit()
+        assert client.stats("vbucket-details 0")["vb_0:pending_writes"] == "0"
+        client.set("a", b"y")
+        assert int(client.stats("vbucket-details 0")["vb_0:db_data_size"]) < 100
+        assert len(client.stats("vbucket-details")) == 4 * len(stats)
+        checkpoint = client.stats("checkpoint 0")
+        assert checkpoint["vb_0:num_items_for_persistence"] == "1"
+        assert checkpoint["vb_0:persistence:cursor_seqno"] == "1"
+
+
+def test_durable_writes_are_counted():
+    client = Talker(engine_of(), features=(*USUAL, Feature.SYNC_REPLICATION))
+    client.call(Opcode.SET_VBUCKET, extras=b"\1", value=b'{"topology":[["a","b"]]}', datatype=1)
+    framing = encode_frame_info(1, b"\1")
+    vbucket = client.engine.buckets["default"].vbuckets[0]
+    for number in range(3):
+        other = Talker(client.engine, features=(*USUAL, Feature.SYNC_REPLICATION))
+        other.session.receive(encode_request(Opcode.SET, key=b"\0%d" % number, extras=bytes(8), framing=framing))
+        if not number:
+            vbucket.durability.acknowledged("b", vbucket.high_seqno)
+        elif number == 1:
+            pass_time(client.engine, 40)
+            client.engine.handle_timeout()
+    stats = client.stats("vbucket-details 0")
+    names = ("accepted", "committed", "aborted")
+    assert [stats[f"vb_0:sync_write_{name}_count"] for name in names] == ["3", "1", "1"]
+    assert stats["vb_0:num_prepared_sync_writes"] == "1"
+    assert int(stats["vb_0:db_prepare_size"]) > 0
+    assert client.stats("diskinfo")["ep_db_prepare_size"] == stats["vb_0:db_prepare_size"]
+    state = client.stats("vbucket-durability-state 0")
+    assert state["vb_0:topology"] == '[["a","b"]]'
+    assert int(state["vb_0:high_prepared_seqno"]) == vbucket.high_seqno
+
+
+def test_collections_and_scopes(client):
+    with_collection(client.engine, 9, max_ttl=100)
+    client.set("a", b"1")
+    for vbid in (0, 1):
+        client.call(Opcode.SET, key=b"\x09apple", value=b"1", extras=bytes(8), vbid=vbid)
+    client.call(Opcode.SET, key=b"\x09gone", value=b"1", extras=bytes(8))
+    client.call(Opcode.DELETE, key=b"\x09gone")
+    one = {
+        "0x0:0x9:items": "2",
+        "0x0:0x9:name": "fruit",
+        "0x0:0x9:scope_name": "_default",
+        "0x0:0x9:maxTTL": "100",
+    }
+    every = client.stats("collections")
+    assert every.items() >= one.items()
+    assert (every["0x0:0x0:items"], every["manifest_uid"]) == ("1", "1")
+    assert client.stats("collections _default.fruit") == one == client.stats("collections-byid 0x9")
+    scopes = {"0x0:items": "3", "0x0:name": "_default", "0x0:collections": "2"}
+    assert client.stats("scopes") == {**scopes, "manifest_uid": "1"}
+    assert client.stats("scopes _default").items() >= {**scopes, **one}.items()
+    assert client.stats("scopes-byid 0x0") == client.stats("scopes _default")
+    assert refused(client, "collections none.none") == Status.UNKNOWN_COLLECTION
+    assert refused(client, "scopes none") == Status.UNKNOWN_SCOPE
+    details = client.stats("collections-details 0")
+    assert details["vb_0:collections"] == "2"
+    assert details["vb_0:0x9:items"] == "1"
+    assert details["vb_0:0x9:start_seqno"] == "1"
+    assert details["vb_0:0x9:high_seqno"] == "5"
+    assert client.stats("scopes-details 1")["vb_1:0x0:collections"] == "2"
+
+
+def test_a_document(client):
+    cas = client.set("a b", b"{}", flags=7, expiration=10).cas
+    assert client.stats("key a b 0") == {
+        "key_is_dirty": "false",
+        "key_exptime": str(START_UNIX_S + 10),
+        "key_datatype": "json",
+        "key_flags": "7",
+        "key_cas": str(cas),
+        "key_vb_state": "active",
+        "key_is_resident": "true",
+    }
+    client.call(Opcode.GET_LOCKED, key=b"\0a b")
+    assert client.stats("key a b 0")["key_cas"] == str(HIDDEN_CAS)
+    with_collection(client.engine, 9)
+    client.call(Opcode.SET, key=b"\x09apple", value=b"1", extras=bytes(8))
+    assert client.stats("key-byid apple 0 0x9")["key_datatype"] == "json"
+    assert refused(client, "key-byid apple 0 0x8") == Status.UNKNOWN_COLLECTION
+    assert refused(client, "key apple 0") == Status.KEY_ENOENT
+    assert refused(client, "key apple 9") == Status.NOT_MY_VBUCKET
+    for group in ("key", "key apple", "key apple x", "key-byid apple 0", "key-byid apple 0 z"):
+        assert refused(client, group) == Status.EINVAL, group
+
+
+@pytest.mark.parametrize("group", ["timings", "hash 0", "tasks", "nonsense", "vbucket-nothing", "kvtimings"])
+def test_groups_that_are_not_there(client, group):
+    assert refused(client, group) == Status.KEY_ENOENT
+
+
+def test_arguments(client):
+    assert refused(client, "vbucket-details x") == Status.EINVAL
+    assert refused(client, "vbucket-details 9") == Status.NOT_MY_VBUCKET
+    assert refused(client, "all x y") == Status.EINVAL
+    assert refused(client, "dcp", value=b"{}") == Status.EINVAL
+    assert refused(client, "dcp", value=b"{", datatype=1) == Status.EINVAL
+    assert len(client.send(encode_request(Opcode.STAT, key=b"uuid", value=b"{}", datatype=1))) == 2
+
+
+def test_a_large_group_goes_out_no_faster_than_it_is_read():
+    client = Talker(engine_of(vbuckets=1024))
+    client.session.receive(encode_request(Opcode.STAT, key=b"vbucket-details") + encode_request(Opcode.NOOP))
+    assert client.session.is_waiting
+    assert client.session.out_bytes < 300_000
+    frames = []
+    while client.session.is_waiting:
+        frames += client.collect()
+    assert len(frames) % 1024 == 1
+    assert not frames[-1].key
+
+
+def test_tombstones_that_a_takeover_would_find(client):
+    for name in "abc":
+        client.set(name, b"1")
+    client.delete("a")
+    stats = client.stats("dcp-vbtakeover 0 nobody")
+    assert (stats["on_disk_deletes"], stats["vb_items"], stats["estimate"]) == ("1", "2", "3")
