@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from dcpstream.model import VbucketState
+from dcpstream.model import Manifest, VbucketState
 from dcpstream.node.engine.collections import manifest_in
 from dcpstream.wire import SystemEventId, decode_frame
 from dcpstream.wire.system_events import read_event
@@ -117,7 +117,7 @@ def _durability(vbucket: VBucket) -> Items:
 
 
 def _collections(vbucket: VBucket) -> Items:
-    manifest, starts = manifest_in(vbucket), dict(_starts(vbucket))
+    manifest, starts = manifest_in(vbucket, Manifest.DEFAULT), dict(_starts(vbucket))
     counts = vbucket.log.items_by_collection()
     found = list(manifest.collections())
     yield "collections", len(found)
@@ -145,7 +145,7 @@ def _starts(vbucket: VBucket) -> Iterator[tuple[int, int]]:
 
 
 def _scopes(vbucket: VBucket) -> Items:
-    manifest = manifest_in(vbucket)
+    manifest = manifest_in(vbucket, Manifest.DEFAULT)
     yield "scopes", len(manifest.scopes)
     yield "manifest:uid", manifest.uid
     for scope in manifest.scopes:
