@@ -14,7 +14,16 @@ import pytest
 
 import dcpstream
 from dcpstream.client import AsyncClient, Change, Client, Cluster, KvClient, TlsOptions
-from dcpstream.errors import ConfigError, ConnectionLost, ConnectTimeout, TlsError
+from dcpstream.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    ConfigError,
+    ConnectionLost,
+    ConnectTimeout,
+    StatusError,
+    TlsError,
+)
+from dcpstream.node.tls import TlsSettings
 from dcpstream.wire import Opcode
 from tests.behaviour.tls_kit import Authority, Identity, TlsServer
 from tests.unit.client.kit import FakeNode, config
@@ -197,3 +206,32 @@ def test_files_that_cannot_be_used(authority: Authority, tmp_path: Path, what: s
     with pytest.raises(ConfigError, match="PEM") as caught:
         shell("couchbases://127.0.0.1:9", tls=tls, **login)
     assert "wrong" not in str(caught.value).replace("wrong password", "")
+
+
+@pytest.fixture(scope="module")
+def encrypted(authority: Authority) -> Iterator[dcpstream.Node]:
+    """A node that speaks TLS itself and takes certificates of our authority for its users'."""
+    settings = TlsSettings(client_auth="optional", client_ca=authority.path)
+    users = {"reader": {"password": "unused", "roles": ["admin"]}}
+    with dcpstream.Node(vbuckets=4, tls=settings, users=users) as running:
+        with KvClient(running.connection_string, **LOGIN) as kv:
+            kv.set("doc", "{}")
+        yield running
+
+
+def test_a_node_with_tls(encrypted: dcpstream.Node, shell: Shell) -> None:
+    shell(f"couchbases://127.0.0.1:{encrypted.tls_port}", tls=TlsOptions(trust=encrypted.ca_certificate))
+    shell(f"couchbases://localhost:{encrypted.tls_port}", tls=TlsOptions(trust=encrypted.ca_certificate))
+
+
+def test_a_node_that_knows_users_by_certificates(encrypted: dcpstream.Node, authority: Authority, shell: Shell) -> None:
+    own = authority.issue("reader")
+    tls = TlsOptions(encrypted.ca_certificate, own.certificate, own.key)
+    shell(f"couchbases://127.0.0.1:{encrypted.tls_port}", tls=tls, username="", password="")
+
+
+def test_a_certificate_of_nobody(encrypted: dcpstream.Node, authority: Authority, shell: Shell) -> None:
+    own = authority.issue("stranger")
+    tls = TlsOptions(encrypted.ca_certificate, own.certificate, own.key)
+    with pytest.raises((AccessDenied, AuthenticationFailed, TlsError, StatusError), match=r"certificate|stranger"):
+        shell(f"couchbases://127.0.0.1:{encrypted.tls_port}", tls=tls, username="", password="")

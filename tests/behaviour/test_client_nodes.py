@@ -1,0 +1,98 @@
+"""Streams over several nodes: vbuckets that move, copies that lag, an active node that is lost."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dcpstream.client import Change, Client, KvClient
+from dcpstream.errors import ConnectTimeout
+from dcpstream.model import MAX_SEQNO, vbucket_of_key
+from tests.behaviour.cluster_kit import ACTIVE, FakeCluster
+
+LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
+    with FakeCluster(tmp_path, 2, 2) as running:
+        yield running
+
+
+@pytest.fixture
+def client(cluster: FakeCluster) -> Iterator[Client]:
+    with Client(cluster.connection_string, **LOGIN, connect_timeout_s=5.0) as one:
+        yield one
+
+
+def write(cluster: FakeCluster, *keys: str) -> None:
+    with KvClient(cluster.connection_string, **LOGIN) as kv:
+        kv.set_many((key, "{}") for key in keys)
+
+
+def names(prefix: str, vbid: int, count: int, vbuckets: int = 2) -> list[str]:
+    """Keys of documents of one vbucket."""
+    found = (f"{prefix} {number}" for number in range(1000))
+    own = [key for key in found if vbucket_of_key(key.encode(), vbuckets) == vbid]
+    return own[:count]
+
+
+def take(stream: Iterator[Change], count: int) -> list[str]:
+    return [next(stream).key.decode() for _ in range(count)]
+
+
+def test_a_vbucket_that_moves_while_it_is_streamed(cluster: FakeCluster, client: Client) -> None:
+    before, after = names("before", 1, 20), names("after", 1, 20)
+    write(cluster, *before)
+    stream = client.changes(end={1: MAX_SEQNO}, idle_timeout_s=20.0)
+    with contextlib.closing(stream):
+        assert sorted(take(stream, 20)) == sorted(before)
+        cluster.move(1, 0, 1)
+        cluster.set_map([[0], [1]])
+        write(cluster, *after)
+        assert sorted(take(stream, 20)) == sorted(after)
+
+
+def test_both_nodes_are_read(cluster: FakeCluster, client: Client) -> None:
+    keys = [*names("one", 0, 10), *names("other", 1, 10)]
+    write(cluster, *keys)
+    cluster.move(1, 0, 1)
+    cluster.set_map([[0], [1]])
+    assert sorted(change.key.decode() for change in client.changes(end="latest")) == sorted(keys)
+
+
+def test_what_a_replica_does_not_have_is_not_seen(cluster: FakeCluster, client: Client) -> None:
+    keys = names("doc", 1, 10)
+    cluster.set_map([[0], [0, 1]])
+    write(cluster, *keys)
+    with pytest.raises(ConnectTimeout, match="settling"):
+        list(client.changes(end="latest", members=(1, 2), read_stable=True, idle_timeout_s=0.5))
+    cluster.replicate(1, 0, 1)
+    found = client.changes(end="latest", members=(1, 2), read_stable=True, idle_timeout_s=20.0)
+    assert sorted(change.key.decode() for change in found) == sorted(keys)
+
+
+def test_a_failover_that_loses_changes_takes_nothing_back_from_a_stable_reader(
+    cluster: FakeCluster, client: Client
+) -> None:
+    kept, lost, new = names("kept", 1, 10), names("lost", 1, 10), names("new", 1, 10)
+    cluster.set_map([[0], [0, 1]])
+    write(cluster, *kept)
+    stop = cluster.replicate(1, 0, 1)
+    stream = client.changes(end={1: MAX_SEQNO}, read_stable=True, idle_timeout_s=20.0)
+    with contextlib.closing(stream):
+        assert sorted(take(stream, 10)) == sorted(kept)
+        stop()
+        write(cluster, *lost)
+        seen = client.changes(end="latest", members=(1, 2))
+        assert {change.key.decode() for change in seen} == {*kept, *lost}, "without the option they are seen"
+        cluster.crash(0)
+        with cluster.admin(1) as admin:
+            admin.set_vbucket(1, ACTIVE)
+        cluster.set_map([[-1], [1]])
+        with KvClient(f"couchbase://127.0.0.1:{cluster.nodes[1].port}", **LOGIN) as kv:
+            kv.set_many((key, "{}") for key in new)
+        assert sorted(take(stream, 10)) == sorted(new)
