@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import ipaddress
 import json
 import logging
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -21,12 +19,12 @@ from dcpstream.model.cluster import MAX_VBUCKETS
 from dcpstream.node.buckets import RunningBuckets
 from dcpstream.node.dcp import dcp_stats, handle_dcp
 from dcpstream.node.directory import DataDirectory, check_bucket_name
-from dcpstream.node.engine import Bucket, ClusterConfig, Engine, Users, new_engine
-from dcpstream.node.engine.collections import ManifestError
+from dcpstream.node.engine import ClusterConfig, Engine, Users, new_engine
 from dcpstream.node.engine.config import read_alternates
-from dcpstream.node.engine.manifests import ManifestEditor, Wanted
 from dcpstream.node.kept_users import KeptUsers
 from dcpstream.node.limits import Limits
+from dcpstream.node.listening import is_loopback, is_unspecified, listen
+from dcpstream.node.orders import NodeOrders
 from dcpstream.node.server import KvServer
 from dcpstream.node.tls import Tls, TlsSettings
 from dcpstream.runtime import SystemClock, SystemRandom
@@ -44,11 +42,9 @@ PLAIN_POLICIES = ("always", "tls")
 START_TIMEOUT_S = 60.0
 """Longest wait for the store to be opened; 1 M documents take about a second."""
 STOP_TIMEOUT_S = 30.0
-ORDER_TIMEOUT_S = 60.0
-"""Longest wait for a bucket to be made or deleted."""
 
 
-class Node:
+class Node(NodeOrders):
     """An embedded Couchbase-compatible node.
 
     Args:
@@ -244,157 +240,6 @@ class Node:
         """Stop."""
         self.stop()
 
-    # ------------------------------------------------------------------------------------ buckets of a running node
-
-    def create_bucket(self, name: str, settings: BucketSettings | None = None, vbuckets: int | None = None) -> None:
-        """Make a bucket, with all its vbuckets, while the node runs. From any thread but the node's own.
-
-        Args:
-            name: of the bucket.
-            settings: those given to the node for that name if None.
-            vbuckets: as many as the node's other buckets have if None.
-
-        Raises:
-            ConfigError: the name cannot be or is taken, or there are too many buckets.
-            DcpstreamError: the node does not run. StoreError: the bucket's directory cannot be used.
-        """
-        count = self._vbuckets if vbuckets is None else vbuckets
-        if not 1 <= count <= MAX_VBUCKETS:
-            raise ConfigError("vbuckets", count, f"1 to {MAX_VBUCKETS}")
-        chosen = self._settings_of(name) if settings is None else settings
-
-        async def create(buckets: RunningBuckets) -> None:
-            await buckets.gone(name)
-            buckets.create(name, count, chosen, is_filled=True)
-
-        self._order(create)
-
-    def drop_bucket(self, name: str) -> None:
-        """Delete a bucket and all it holds; its connections are closed. From any thread but the node's own.
-
-        Raises:
-            ConfigError: there is no such bucket. DcpstreamError: the node does not run.
-        """
-
-        async def drop(buckets: RunningBuckets) -> None:
-            await buckets.drop(self._bucket(name).name)
-
-        self._order(drop)
-
-    def flush_bucket(self, name: str) -> None:
-        """Empty a bucket, whether or not its settings allow that over HTTP. From any thread but the node's own.
-
-        Streams out of it end, and those who resume are rolled back to the beginning; collections stay.
-
-        Raises:
-            ConfigError: there is no such bucket. DcpstreamError: the node does not run.
-            StoreError: it could not be made durable.
-        """
-
-        async def flush(buckets: RunningBuckets) -> None:
-            await buckets.flush(self._bucket(name).name)
-
-        self._order(flush)
-
-    def change_bucket(self, name: str, settings: BucketSettings) -> None:
-        """Give a bucket other settings, durably. From any thread but the node's own.
-
-        Raises:
-            ConfigError: there is no such bucket, or something that cannot be changed is to be.
-            DcpstreamError: the node does not run. StoreError: it could not be made durable.
-        """
-
-        async def change(_: RunningBuckets) -> None:
-            bucket = self._bucket(name)
-            for field in ("is_ephemeral", "conflict_resolution"):
-                if getattr(settings, field) != getattr(bucket.settings, field):
-                    raise ConfigError(field, getattr(settings, field), "what it was made with; it cannot be changed")
-            assert self.engine is not None
-            self.engine.change_settings(bucket, settings)
-
-        self._order(change)
-
-    def set_collections(self, name: str, scopes: Mapping[str, Mapping[str, int] | Sequence[str]]) -> None:
-        """Give a bucket these scopes and collections; those that are missing are dropped with all they hold.
-
-        From any thread but the node's own. What stays keeps its id; `_default` scope and collection always stay.
-
-        Args:
-            name: of the bucket.
-            scopes: scope → its collections: names, or `{name: longest life of a document in seconds, 0 for any}`.
-
-        Raises:
-            ConfigError: no such bucket, or a name that cannot be. DcpstreamError: the node does not run.
-        """
-
-        async def change(_: RunningBuckets) -> None:
-            bucket = self._bucket(name)
-            assert self.engine is not None
-            wanted = {
-                scope: {item: Wanted(items[item] if isinstance(items, Mapping) else None) for item in items}
-                for scope, items in scopes.items()
-            }
-            editor = ManifestEditor(bucket.manifest, history=bucket.settings.keeps_history)
-            try:
-                manifest = editor.replace_all(wanted, keeps_default_collection=True)
-            except ManifestError as error:
-                raise ConfigError("scopes", scopes, str(error)) from error
-            self.engine.set_manifest(bucket, manifest)
-
-        self._order(change)
-
-    def add_user(self, name: str, password: str, roles: Iterable[str] = ("admin",), display_name: str = "") -> None:
-        """Make a user, or change one. From any thread but the node's own.
-
-        Args:
-            name: as it logs in.
-            password: from the next login on.
-            roles: all that the user has from now on, as the server writes them: `data_reader[travel:inventory]`.
-            display_name: for people.
-
-        Raises:
-            ConfigError: a name, password or role that cannot be. DcpstreamError: the node does not run.
-        """
-
-        async def add(_: RunningBuckets) -> None:
-            self._users.put(name, password, roles, display_name)
-
-        self._order(add)
-
-    def remove_user(self, name: str) -> None:
-        """Take a user away, also on connections that are open. From any thread but the node's own.
-
-        Raises:
-            ConfigError: there is none, or the node was started with it. DcpstreamError: the node does not run.
-        """
-
-        async def remove(_: RunningBuckets) -> None:
-            if not self._users.remove(name):
-                raise ConfigError("user", name, "a user of this node")
-
-        self._order(remove)
-
-    def _bucket(self, name: str) -> Bucket:
-        bucket = self.engine.buckets.get(name) if self.engine is not None else None
-        if bucket is None:
-            raise ConfigError("bucket", name, "a bucket of this node")
-        return bucket
-
-    def _order(self, what: Callable[[RunningBuckets], Coroutine[Any, Any, None]]) -> None:
-        """Have something done to the buckets, on the node's loop."""
-        loop, buckets, server = self._loop, self._buckets, self._server
-        if not self.is_running or loop is None or buckets is None or server is None:
-            raise DcpstreamError("the node does not run: start it first")
-
-        async def turn() -> None:
-            server.set_time()
-            try:
-                await what(buckets)
-            finally:
-                server.schedule_turn()
-
-        asyncio.run_coroutine_threadsafe(turn(), loop).result(ORDER_TIMEOUT_S)
-
     # --------------------------------------------------------------------------------------------------- its thread
 
     def _run(self) -> None:
@@ -461,7 +306,7 @@ class Node:
         node = NodeAddress(host, self.port, self.mgmt_port, self.tls_port, self.mgmt_tls_port)
         config = ClusterConfig([node], cluster_uuid=directory.cluster_uuid, alternates=self._alternates)
         # Each start is an epoch of its own, so that clients take this configuration for newer than the last run's.
-        config.epoch = clock.time_ns() // 1_000_000_000
+        config.epoch = clock.time_ns() // 1_000_000
         engine = new_engine(self._users, config, random, handle_dcp, dcp_stats)
         engine.set_time(clock.monotonic(), clock.time_ns())
         engine.started = engine.now
@@ -476,53 +321,6 @@ class Node:
             opened.pop_all()
         self.engine = engine
         return engine
-
-    def _settings_of(self, name: str) -> BucketSettings:
-        if isinstance(self._settings, BucketSettings):
-            return self._settings
-        return self._settings.get(name) or BucketSettings()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is only reachable from this machine."""
-    if host in ("localhost", ""):
-        return host == "localhost"
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def is_unspecified(host: str) -> bool:
-    """Whether an address stands for all of this machine's."""
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False
-
-
-def listen(host: str, port: int, option: str) -> socket.socket:
-    """A listening socket.
-
-    Raises:
-        ConfigError: the port is taken or not allowed, or the address is not one of this machine's.
-    """
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except OSError as error:
-        raise ConfigError("host", host, "a name or address of this machine") from error
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRNOTAVAIL:
-            raise ConfigError("host", host, "a name or address of this machine") from error
-        reason = "already in use" if error.errno == errno.EADDRINUSE else str(error)
-        raise ConfigError(option, f"{port} ({reason})", "a free port, or 0 for any") from error
-    return listener
 
 
 def ready_content(node: Node, pid: int) -> str:
