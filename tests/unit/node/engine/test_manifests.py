@@ -80,7 +80,7 @@ def test_history_is_kept_where_nothing_else_is_said() -> None:
         ("drop_scope", ("_default",), ManifestError),
         ("add_collection", ("none", "a", Wanted()), NameMissingError),
         ("add_collection", ("_default", "_default", Wanted()), NameTakenError),
-        ("add_collection", ("_default", "a", Wanted(-1)), ManifestError),
+        ("add_collection", ("_default", "a", Wanted(-2)), ManifestError),
         ("add_collection", ("_default", "a", Wanted(1 << 31)), ManifestError),
         ("change_collection", ("_default", "none", Wanted()), NameMissingError),
         ("change_collection", ("_default", "_default", Wanted(5)), ManifestError),
