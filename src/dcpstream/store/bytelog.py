@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dcpstream.runtime import File
+from dcpstream.store.rows import np
 
 ADDRESS_SHIFT = 32
 """An address is the number of a file times 2**32 plus the offset in it."""
@@ -263,17 +264,59 @@ class ByteLog:
             index += 1
         return start
 
-    def replace(self, begin: int, end: int, size: int, buffers: Sequence[tuple[int, bytearray | memoryview]]) -> None:
+    def replace(
+        self,
+        begin: int,
+        end: int,
+        size: int,
+        pages: Sequence[tuple[int, int, int, int]],
+        buffers: Sequence[tuple[int, bytearray | memoryview]],
+    ) -> None:
         """The bytes of [begin, end) are now `size` bytes; what follows moves up. Bounds are those of whole parts.
 
         Args:
-            buffers: sealed buffers that hold them, by position from `begin` on.
+            pages, buffers: where they are now, by position from `begin` on.
         """
         delta = end - begin - size
+        self._replace_pages(begin, end, delta, pages)
         first, stop = (bisect_left(self.sealed, position, key=_start_of) for position in (begin, end))
         new: list[tuple[int, bytearray | memoryview]] = [(begin + place, buffer) for place, buffer in buffers]
         self.sealed[first:] = new + [(start - delta, buffer) for start, buffer in self.sealed[stop:]]
         self.tail_start -= delta
+
+    def _replace_pages(self, begin: int, end: int, delta: int, pages: Sequence[tuple[int, int, int, int]]) -> None:
+        starts = self.page_starts
+        first, stop = (bisect_left(starts, position) for position in (begin, end))
+        if stop < len(starts) and delta:
+            if np is None:
+                starts[stop:] = array("Q", [start - delta for start in starts[stop:]])
+            else:
+                following = np.frombuffer(starts, dtype=np.uint64)[stop:]
+                following -= np.uint64(delta)
+                del following  # while there is a view of it, the array cannot change its size
+        starts[first:stop] = array("Q", [begin + page[0] for page in pages])
+        for column, field in ((self.page_addresses, 1), (self.page_sizes, 2), (self.page_checksums, 3)):
+            column[first:stop] = array(column.typecode, [page[field] for page in pages])
+
+    def parts(self) -> list[tuple[int, int]]:
+        """What lies in one file each: (position of its first byte, number of the file), in order of position."""
+        found: list[tuple[int, int]] = []
+        starts, addresses = self.page_starts, self.page_addresses
+        page, count = 0, len(addresses)
+        while page < count:
+            number = addresses[page] >> ADDRESS_SHIFT
+            found.append((starts[page], number))
+            # A file's pages are neighbours; where they end is found in big steps first.
+            step = 1
+            while page + step < count and addresses[page + step] >> ADDRESS_SHIFT == number:
+                page += step
+                step *= 2
+            while step:
+                if page + step < count and addresses[page + step] >> ADDRESS_SHIFT == number:
+                    page += step
+                step //= 2
+            page += 1
+        return found
 
     def truncate(self, position: int) -> None:
         """Forget everything from `position` on."""

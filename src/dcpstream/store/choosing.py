@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from dcpstream.store.rows import LIVE, POSITION_MASK, RowTable, np
+from dcpstream.store.rows import KIND_SHIFT, LIVE, POSITION_MASK, RowTable, np
 
 SLICE_ROWS = 65_536
 """Rows whose columns are copied in one hold of the lock: some 100 µs."""
@@ -51,19 +51,23 @@ class Choice(NamedTuple):
 
     Attributes:
         kept: the rows that stay, rising.
+        seqnos, kinds: theirs.
         starts, ends: positions of their frames.
         dropped: seqnos of those that go, rising; purged ones are not among them.
         next_kept: of each, the seqno of the next version of its key that is not among them.
-        bytes_dropped: frames of all that goes.
+        bytes_kept, bytes_dropped: frames of all that stay, and of all that go.
     """
 
     first: int
     stop: int
     kept: array[int]
+    seqnos: array[int]
+    kinds: bytes
     starts: array[int]
     ends: array[int]
     dropped: array[int]
     next_kept: array[int]
+    bytes_kept: int
     bytes_dropped: int
 
 
@@ -136,10 +140,13 @@ def _choose_plain(first: int, columns: Columns, rules: Rules, of_older: Slices) 
         first,
         first + count,
         array("Q", [first + row for row in kept]),
+        array("Q", [seqnos[row] for row in kept]),
+        bytes(positions[row] >> KIND_SHIFT for row in kept),
         array("Q", [places[row] for row in kept]),
         array("Q", [places[row + 1] for row in kept]),
         array("Q", goes.keys()),
         array("Q", goes.values()),
+        sum(places[row + 1] - places[row] for row in kept),
         sum(places[row + 1] - places[row] for row in away),
     )
 
@@ -171,16 +178,19 @@ def _choose_numpy(first: int, columns: Columns, rules: Rules, of_older: Slices) 
         is_gone = is_purged.copy()
         is_gone[is_purged] = ~needed
         goes |= is_gone
-    kept = np.flatnonzero(~goes)
+    kept, sizes = np.flatnonzero(~goes), places[1:] - places[:-1]
     return Choice(
         first,
         first + len(seqnos),
         _column(kept + first),
+        _column(seqnos[kept]),
+        (tagged[kept] >> np.uint64(KIND_SHIFT)).astype(np.uint8).tobytes(),
         _column(places[kept]),
         _column(places[kept + 1]),
         _column(dropped),
         _column(next_kept),
-        int((places[1:] - places[:-1])[goes].sum()),
+        int(sizes[~goes].sum()),
+        int(sizes[goes].sum()),
     )
 
 

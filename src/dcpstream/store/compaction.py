@@ -22,6 +22,7 @@ class CompactionOrder:
         vbids: only these vbuckets are purged; None for all.
         is_full: rewrite all files that hold anything superseded, not only those that give back much.
         is_stopped: asked now and then; if true, the compaction ends early.
+        breathe: called after each step of some ms; may sleep, so that others have the processor and the disk.
     """
 
     before_time: int = 0
@@ -30,6 +31,7 @@ class CompactionOrder:
     vbids: frozenset[int] | None = None
     is_full: bool = False
     is_stopped: Callable[[], bool] = lambda: False
+    breathe: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True)

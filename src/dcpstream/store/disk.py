@@ -14,7 +14,8 @@ store. `docs/explanation/store-format.md` tells the rest.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
@@ -28,12 +29,16 @@ from dcpstream.store.base import BucketStore
 from dcpstream.store.blocks import Buffer, Page, checksum_of, encode_block_head, encode_rollback, split_rows
 from dcpstream.store.bytelog import Piece
 from dcpstream.store.cache import CacheStats
+from dcpstream.store.choosing import RolledBackError
+from dcpstream.store.cleaning import Cleaning
 from dcpstream.store.compaction import CompactionOrder, CompactionReport
 from dcpstream.store.metadata import FORMAT, Metadata, VbucketMetadata
 from dcpstream.store.recovery import Recovery
 from dcpstream.store.rows import KIND_SHIFT, POSITION_MASK
 from dcpstream.store.segments import SEGMENT_BYTES, Segment, Segments
 from dcpstream.store.vbucket import VBucketLog
+
+logger = logging.getLogger(__name__)
 
 MAX_COMMIT_BYTES = 64 * 1024 * 1024
 """A commit with more pending than this is done in steps: bounds what one write holds, and the size of a segment."""
@@ -84,7 +89,9 @@ class DiskBucketStore(BucketStore):
         self.path = Path(path)
         self._file_system = file_system or SystemFileSystem()
         self._commit_lock = Lock()
-        self._batched: dict[int, VbucketMetadata] | None = None
+        self._lines_lock = Lock()  # from looking at a vbucket until its line is durable, so that none gets old
+        self._batched: dict[int, VBucketLog] | None = None
+        self._horizons: dict[int, int] = {}
         try:
             self._file_system.make_directory(self.path)
             self._directory_lock = self._file_system.lock_directory(self.path)
@@ -118,6 +125,7 @@ class DiskBucketStore(BucketStore):
         self._manifest = metadata.manifest()
         self._settings = metadata.settings() or self._settings
         self._incarnations: dict[int, int] = {}
+        self._gone: set[tuple[int, int]] = set()
         for line in metadata.vbuckets():
             self._incarnations[line.vbid] = line.incarnation
             if line.state is not None and line.failover_log is not None:
@@ -127,8 +135,10 @@ class DiskBucketStore(BucketStore):
                     line.state,
                     line.failover_log,
                     purge_seqno=line.purge_seqno,
+                    max_deleted_rev=line.max_deleted_rev,
                     incarnation=line.incarnation,
                 )
+                self._horizons[line.vbid] = line.horizon_seqno
         order, retired = metadata.segments()
         segments = self._segments = Segments(
             self.path,
@@ -142,6 +152,9 @@ class DiskBucketStore(BucketStore):
         )
         recovery = Recovery(self.vbuckets, segments, closed_at)
         recovery.run()
+        for vbid, vbucket in self.vbuckets.items():
+            # Not before: rollbacks in the files may be older than it.
+            vbucket.horizon_seqno = min(self._horizons[vbid], vbucket.high_seqno)
         self.cut_bytes = recovery.cut_bytes
         if made_for is None:
             self._file_system.sync_directory(self.path.parent)
@@ -219,16 +232,21 @@ class DiskBucketStore(BucketStore):
         """Write a rollback block if anything persisted goes, then truncate."""
         with self._commit_lock:
             assert self._segments is not None
+            seqno = vbucket.reachable(seqno)
             if vbucket.persisted_seqno > seqno:
                 segment = self._segments.place()
                 block = encode_rollback(
                     segment.salt, vbucket.vbid, vbucket.incarnation, commit_offset=segment.size, seqno=seqno
                 )
                 self._segments.write([block], len(block))
+                segment.rollbacks.add((vbucket.vbid, vbucket.incarnation))
             before = _pending_bytes(vbucket)
             vbucket.truncate(seqno)
             with self.lock:
                 self.pending_bytes -= before - _pending_bytes(vbucket)
+        if not seqno and self._horizons.pop(vbucket.vbid, 0):
+            with suppress(StoreError):  # it only means that after a restart fewer rollbacks are possible
+                self.metadata_changed(vbucket)
 
     # ----------------------------------------------------------------------------------------------------- metadata
 
@@ -258,16 +276,47 @@ class DiskBucketStore(BucketStore):
 
     def metadata_changed(self, vbucket: VBucketLog) -> None:
         """Write the vbucket's line, at once or at the end of the batch."""
-        self._put_line(
-            VbucketMetadata(vbucket.vbid, vbucket.incarnation, vbucket.state, vbucket.failover_log, vbucket.purge_seqno)
+        assert self._metadata is not None
+        with self._lines_lock:
+            if self._batched is not None:
+                self._batched[vbucket.vbid] = vbucket
+            else:
+                self._put_lines([vbucket])
+
+    def _put_lines(self, vbuckets: Iterable[VBucketLog]) -> None:
+        assert self._metadata is not None
+        self._metadata.put({}, [self._line(vbucket, self._horizons.get(vbucket.vbid, 0)) for vbucket in vbuckets])
+
+    @staticmethod
+    def _line(vbucket: VBucketLog, horizon_seqno: int) -> VbucketMetadata:
+        return VbucketMetadata(
+            vbucket.vbid,
+            vbucket.incarnation,
+            vbucket.state,
+            vbucket.failover_log,
+            vbucket.purge_seqno,
+            horizon_seqno,
+            vbucket.max_deleted_rev,
         )
 
-    def _put_line(self, line: VbucketMetadata) -> None:
-        if self._batched is not None:
-            self._batched[line.vbid] = line
-        else:
-            assert self._metadata is not None
-            self._metadata.put({}, [line])
+    def put_in_place(self, old: Sequence[Segment], new: Sequence[Segment], horizons: dict[VBucketLog, int]) -> None:
+        """Rewritten segments count from now on, and with them the horizons that they were rewritten for.
+
+        One step: durable with all of it, or nothing has changed. For a compaction, which holds the commit lock.
+        """
+        assert self._segments is not None
+        with self._lines_lock:
+            # One that was deleted or made anew has another line, or none.
+            still = {
+                vbucket: horizon
+                for vbucket, horizon in horizons.items()
+                if self._incarnations[vbucket.vbid] == vbucket.incarnation
+                and (vbucket.vbid, vbucket.incarnation) not in self._gone
+            }
+            lines = [self._line(vbucket, horizon) for vbucket, horizon in still.items()]
+            self._segments.replace(old, new, vbuckets=lines)
+            for vbucket, horizon in still.items():
+                self._horizons[vbucket.vbid] = horizon
 
     @contextmanager
     def metadata_batch(self) -> Iterator[None]:
@@ -277,19 +326,27 @@ class DiskBucketStore(BucketStore):
         try:
             yield
         finally:
-            lines, self._batched = self._batched, None
-            if lines:
-                self._metadata.put({}, lines.values())
+            with self._lines_lock:
+                changed, self._batched = self._batched, None
+                if changed:
+                    self._put_lines(changed.values())
 
     def _next_incarnation(self, vbid: int) -> int:
-        incarnation = self._incarnations[vbid] = self._incarnations.get(vbid, 0) + 1
+        with self._lines_lock:
+            incarnation = self._incarnations[vbid] = self._incarnations.get(vbid, 0) + 1
+            self._horizons.pop(vbid, None)
         return incarnation
 
     def delete_vbucket(self, vbid: int) -> None:
         """See `BucketStore.delete_vbucket`."""
         vbucket = self.vbuckets.get(vbid)
         if vbucket is not None:
-            self._put_line(VbucketMetadata(vbid, vbucket.incarnation, None, None, 0))
+            assert self._metadata is not None
+            with self._lines_lock:
+                self._gone.add((vbid, vbucket.incarnation))
+                if self._batched is not None:
+                    self._batched.pop(vbid, None)
+                self._metadata.put({}, [VbucketMetadata(vbid, vbucket.incarnation, None, None, 0)])
             self._drop(vbid)
 
     def _drop(self, vbid: int) -> None:
@@ -311,7 +368,12 @@ class DiskBucketStore(BucketStore):
         return self.file_bytes
 
     def _rewrite(self, order: CompactionOrder, report: CompactionReport) -> None:
-        """Files are not rewritten yet."""
+        assert self._segments is not None
+        try:
+            Cleaning(self, self._segments, self._commit_lock, self.put_in_place, order, report).run()
+        except RolledBackError:
+            report.was_stopped = True
+            logger.info("%s was rolled back while it was compacted; the next compaction goes on", self.path)
 
     @property
     def cache_stats(self) -> CacheStats:
@@ -325,6 +387,10 @@ class DiskBucketStore(BucketStore):
 
     def close(self, clean: bool = True) -> None:
         """See `BucketStore.close`; a second time does nothing."""
+        with self._compaction_lock:
+            self._close(clean)
+
+    def _close(self, clean: bool) -> None:
         if not self._is_open:
             return
         try:

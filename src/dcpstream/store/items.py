@@ -29,6 +29,7 @@ _DELETION = struct.Struct(">QQI")
 _SYSTEM_EVENT = struct.Struct(">QIB")
 _MUTATION_OPCODE = int(Opcode.DCP_MUTATION)
 _EMPTYING = frozenset((int(SystemEventId.DROP_COLLECTION), int(SystemEventId.CREATE_COLLECTION)))
+_ENDS = frozenset((int(SystemEventId.DROP_COLLECTION), int(SystemEventId.DROP_SCOPE)))
 _SCOPE_EVENTS = frozenset((int(SystemEventId.CREATE_SCOPE), int(SystemEventId.DROP_SCOPE)))
 
 _PREPARES = frozenset((int(Opcode.DCP_PREPARE), int(Opcode.DCP_ABORT)))
@@ -109,6 +110,21 @@ def prepares_of(collection_id: int) -> int:
 def is_collection_end(data: Buffer) -> bool:
     """Whether a stored system event ends what a collection held: its end, or a beginning anew, as a flush does."""
     return data[1] == Opcode.DCP_SYSTEM_EVENT and _SYSTEM_EVENT.unpack_from(data, HEADER_BYTES)[1] in _EMPTYING
+
+
+def is_end_event(data: Buffer) -> bool:
+    """Whether a stored system event is the end of a collection or of a scope."""
+    return data[1] == Opcode.DCP_SYSTEM_EVENT and _SYSTEM_EVENT.unpack_from(data, HEADER_BYTES)[1] in _ENDS
+
+
+def cas_of(data: Buffer) -> int:
+    """The CAS in a stored frame's header."""
+    return int(_HEADER.unpack_from(data)[-1])
+
+
+def tombstone_revision(data: Buffer) -> int:
+    """The revision in a stored deletion or expiration."""
+    return int(_DELETION.unpack_from(data, HEADER_BYTES)[1])
 
 
 def index_key(data: Buffer) -> bytes:

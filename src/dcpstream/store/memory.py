@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from threading import Lock
 
+from dcpstream.model import BucketSettings
 from dcpstream.store.base import BucketStore
 from dcpstream.store.bytelog import CHUNK_BYTES, Buffer, Piece
 from dcpstream.store.choosing import RolledBackError, choose
@@ -28,6 +30,11 @@ class MemoryBucketStore(BucketStore):
         vbucket_count: how many vbuckets the bucket has; none exists until `create_vbucket`.
     """
 
+    def __init__(self, vbucket_count: int, settings: BucketSettings | None = None) -> None:
+        super().__init__(vbucket_count, settings)
+        # A compaction decides down to where rollbacks lead; none may be between two minds meanwhile.
+        self._rollback_lock = Lock()
+
     def commit(self) -> list[tuple[int, int]]:
         """Nothing to do."""
         return []
@@ -49,7 +56,8 @@ class MemoryBucketStore(BucketStore):
 
     def roll_back(self, vbucket: VBucketLog, seqno: int) -> None:
         """Truncate the vbucket."""
-        vbucket.truncate(seqno)
+        with self._rollback_lock:
+            vbucket.truncate(vbucket.reachable(seqno))
 
     def _next_incarnation(self, vbid: int) -> int:
         return 0
@@ -77,7 +85,8 @@ class MemoryBucketStore(BucketStore):
 
     def _rewrite_vbucket(self, vbucket: VBucketLog, order: CompactionOrder, report: CompactionReport) -> None:
         lock, log, rows = self.lock, vbucket.log, vbucket.rows
-        rules = vbucket.rules()
+        with self._rollback_lock:
+            rules = vbucket.rules()
         with lock:
             log.seal()
             rows.intact_rows = LIVE
@@ -103,6 +112,7 @@ class MemoryBucketStore(BucketStore):
                 buffers[-1][1].extend(frames)
                 place += len(frames)
             Rewrite(vbucket, choice, lock).run(nullcontext(), buffers=buffers)
+            order.breathe()
             report.rows_dropped += stop - first - len(choice.kept)
             report.bytes_copied += place
             report.bytes_freed += dropped

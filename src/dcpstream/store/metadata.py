@@ -41,7 +41,9 @@ CREATE TABLE vbuckets (
     incarnation INTEGER NOT NULL,
     state INTEGER,              -- NULL: deleted
     failover_log TEXT NOT NULL, -- JSON, [[vbuuid, seqno], ...] in decimal text, newest first
-    purge_seqno TEXT NOT NULL   -- decimal text: u64 does not fit SQLite's integers
+    purge_seqno TEXT NOT NULL,  -- decimal text: u64 does not fit SQLite's integers
+    horizon_seqno TEXT NOT NULL,  -- likewise; states before it are not kept
+    max_deleted_rev TEXT NOT NULL -- likewise; the highest revision among deletions that are gone
 );
 COMMIT;
 """
@@ -56,6 +58,8 @@ class VbucketMetadata:
     state: VbucketState | None
     failover_log: FailoverLog | None
     purge_seqno: int
+    horizon_seqno: int = 0
+    max_deleted_rev: int = 0
 
 
 def digest_of(table: str, row: Iterable[object]) -> int:
@@ -148,6 +152,8 @@ class Metadata:
                 None if line.state is None else int(line.state),
                 "[]" if line.failover_log is None else json.dumps(line.failover_log.to_json()),
                 str(line.purge_seqno),
+                str(line.horizon_seqno),
+                str(line.max_deleted_rev),
             )
             for line in vbuckets
         ]
@@ -164,7 +170,7 @@ class Metadata:
                 self._connection.execute("BEGIN IMMEDIATE")
                 try:
                     self._connection.executemany("INSERT OR REPLACE INTO store VALUES (?, ?)", list(values.items()))
-                    self._connection.executemany("INSERT OR REPLACE INTO vbuckets VALUES (?, ?, ?, ?, ?)", lines)
+                    self._connection.executemany("INSERT OR REPLACE INTO vbuckets VALUES (?, ?, ?, ?, ?, ?, ?)", lines)
                     self._connection.execute(
                         "INSERT OR REPLACE INTO store VALUES (?, ?)", (CHECKSUM_NAME, f"{total:016x}")
                     )
@@ -185,7 +191,8 @@ class Metadata:
         with self._lock:
             try:
                 rows = self._connection.execute(
-                    "SELECT vbid, incarnation, state, failover_log, purge_seqno FROM vbuckets ORDER BY vbid"
+                    "SELECT vbid, incarnation, state, failover_log, purge_seqno, horizon_seqno, max_deleted_rev "
+                    "FROM vbuckets ORDER BY vbid"
                 ).fetchall()
                 return [
                     VbucketMetadata(
@@ -194,8 +201,10 @@ class Metadata:
                         None if state is None else VbucketState(state),
                         None if state is None else FailoverLog.from_json(json.loads(log)),
                         int(purge_seqno),
+                        int(horizon_seqno),
+                        int(max_deleted_rev),
                     )
-                    for vbid, incarnation, state, log, purge_seqno in rows
+                    for vbid, incarnation, state, log, purge_seqno, horizon_seqno, max_deleted_rev in rows
                 ]
             except (sqlite3.Error, ValueError) as error:
                 raise StoreError(f"{self._path} cannot be read: {error}") from error

@@ -143,6 +143,7 @@ class Recovery:
             else:
                 enter(self._vbuckets, segment.number, data, found)
                 found = Found()
+                segment.rollbacks.add((vbid, incarnation))
                 last_seqnos[vbid] = last_seqno
                 if vbid in noted:
                     noted[vbid] = [mark for mark in noted[vbid] if mark[0] <= last_seqno]

@@ -128,6 +128,7 @@ class Rewrite:
                 begin,
                 end,
                 kept_bytes,
+                [page for page in pages if page[0] < kept_bytes],
                 [(place, _cut(buffer, kept_bytes - place)) for place, buffer in buffers if place < kept_bytes],
             )
             rows.columns = self._columns

@@ -54,9 +54,10 @@ class Segment:
         file: open for append and read.
         size: committed bytes; there may be more in the file after a failed write.
         salt: the seed of all checksums in it.
+        rollbacks: (vbid, incarnation) of the vbuckets of which it holds a rollback.
     """
 
-    __slots__ = ("file", "number", "path", "salt", "size")
+    __slots__ = ("file", "number", "path", "rollbacks", "salt", "size")
 
     def __init__(self, number: int, path: Path, file: File, size: int, salt: int) -> None:
         self.number = number
@@ -64,6 +65,7 @@ class Segment:
         self.file = file
         self.size = size
         self.salt = salt
+        self.rollbacks: set[tuple[int, int]] = set()
 
     @property
     def address(self) -> int:
@@ -137,6 +139,7 @@ class Segments:
         files: where to keep the files by number; whoever makes pieces looks them up there.
 
     Attributes:
+        segment_bytes: when to begin a new one.
         cache: verified pages, for reads by key.
 
     Raises:
@@ -160,7 +163,7 @@ class Segments:
         self._directory = directory
         self._file_system = file_system
         self._save = save
-        self._segment_bytes = segment_bytes
+        self.segment_bytes = segment_bytes
         self._lock = Lock()  # for the order, the numbers, and saving them
         self.files: dict[int, Segment] = {} if files is None else files
         self.cache = PageCache(cache_bytes)
@@ -245,9 +248,16 @@ class Segments:
         Raises:
             StoreError: a new segment was needed and cannot be made.
         """
-        if not self._order or self._order[-1].size >= self._segment_bytes or self._must_roll:
+        if not self._order or self._order[-1].size >= self.segment_bytes or self._must_roll:
             return self._roll()
         return self._order[-1]
+
+    def seal(self) -> None:
+        """Begin a new segment, so that the last one can be rewritten. Commits must not be under way.
+
+        Raises: StoreError: it cannot be made.
+        """
+        self._roll()
 
     def _roll(self) -> Segment:
         with self._lock:

@@ -142,7 +142,8 @@ def timed_rows(
         limit: how many seqnos at most.
     Returns: their seqnos, and up to which row was looked.
     """
-    wanted = (NOT_A_DOCUMENT, 0) if not kinds else (kinds | SYSTEM | PREPARE, kinds)
+    others = (SYSTEM | PREPARE) & ~kinds
+    wanted = (NOT_A_DOCUMENT, 0) if not kinds else (kinds | others, kinds)
     if np is None:
         return _timed_rows_plain(table, first, stop, wanted, before_time, limit)
     stop = min(stop, first + SELECT_ROWS)
@@ -153,7 +154,7 @@ def timed_rows(
         found += first
         of_rows = np.frombuffer(table.positions, dtype=np.uint64)[found] >> np.uint64(KIND_SHIFT) & wanted[0]
         newest = np.frombuffer(table.successors, dtype=np.uint64)[found] == LIVE
-        is_wanted = (of_rows & wanted[1] != 0) & (of_rows & (SYSTEM | PREPARE) == 0) if kinds else of_rows == 0
+        is_wanted = (of_rows & wanted[1] != 0) & (of_rows & others == 0) if kinds else of_rows == 0
         found = found[newest & is_wanted]
     if len(found) > limit:
         found, stop = found[:limit], int(found[limit])
@@ -165,6 +166,7 @@ def _timed_rows_plain(
     table: RowTable, first: int, stop: int, wanted: tuple[int, int], before_time: int, limit: int
 ) -> tuple[list[int], int]:
     mask, any_of = wanted
+    others = mask & ~any_of
     seqnos: list[int] = []
     for row in range(first, min(stop, first + SELECT_ROWS)):
         if len(seqnos) >= limit:
@@ -172,7 +174,7 @@ def _timed_rows_plain(
         if not (0 if any_of else 1) <= table.times[row] < before_time or table.successors[row] != LIVE:
             continue
         met = table.positions[row] >> KIND_SHIFT & mask
-        if (met & any_of and not met & (SYSTEM | PREPARE)) if any_of else not met:
+        if (met & any_of and not met & others) if any_of else not met:
             seqnos.append(table.seqnos[row])
     return seqnos, min(stop, first + SELECT_ROWS)
 

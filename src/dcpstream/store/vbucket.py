@@ -25,6 +25,7 @@ from weakref import WeakSet
 
 from dcpstream.errors import CorruptLog
 from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
+from dcpstream.store import purging
 from dcpstream.store.blocks import NO_SNAPSHOT, Mark, Page
 from dcpstream.store.bytelog import Buffer, ByteLog, PageFile, Piece
 from dcpstream.store.choosing import Rules
@@ -43,6 +44,7 @@ from dcpstream.store.items import (
     prepares_of,
     read_item,
     read_meta,
+    tombstone_revision,
 )
 from dcpstream.store.rows import (
     DELETED,
@@ -56,7 +58,7 @@ from dcpstream.store.rows import (
     collection_of,
     np,
 )
-from dcpstream.store.selection import select, timed_rows
+from dcpstream.store.selection import select
 from dcpstream.wire.block import EMPTY_BLOCK, BlockKind, FrameBlock
 
 READ_BYTES = 1024 * 1024
@@ -78,12 +80,6 @@ MIN_RUNS_AT_ONCE = 4
 MAX_WASTE = 4
 """A read of at least so many runs fetches the whole range around them if that is at most so many times the wanted
 bytes: bounds what superseded rows cost a read in bytes, and runs cost in calls."""
-
-PURGE_ROWS = 4096
-"""Rows whose keys are read, and which are purged, in one step: some ms without the lock, and one ms with it."""
-
-ALL_TIMES = 1 << 32
-"""Later than every time that a row can have."""
 
 COLUMNS_AT_ONCE = 64
 """From so many frames on their columns are read in bulk: its fixed cost is that of some forty read one by one."""
@@ -354,7 +350,7 @@ class VBucketLog:
         collection = 0 if not key[0] else collection_of(key)
         revision, time = fields_of(frame, kinds)
         if kinds & DELETED and self.max_deleted_rev < revision:
-            self.max_deleted_rev = self._revision_in(frame)
+            self.max_deleted_rev = tombstone_revision(frame)
         owner = self._owner
         with self._lock:
             # The beginning of a new collection, by far the most frequent event, has nothing to end.
@@ -441,7 +437,7 @@ class VBucketLog:
         if snapshot is not None and row and self.rows.seqnos[row - 1] < snapshot.end_seqno:
             row = self.rows.row_after(min(seqno, snapshot.start_seqno))
         reached = self.rows.seqnos[row - 1] if row else 0
-        if reached < self.horizon_seqno:
+        if not self.reachable(reached):
             row = reached = 0
         if row < len(self.rows.seqnos):
             self._owner.roll_back(self, reached)
@@ -449,37 +445,16 @@ class VBucketLog:
         return reached
 
     def purge(self, before_seqno: int, before_time: int) -> int:
-        """Drop deletions for good, as compaction does: those up to a seqno that were made before a moment.
+        """Drop deletions and ends of collections for good: those up to a seqno that were made before a moment.
 
         The last row always stays, and what is not persisted too. `purge_seqno` rises to the highest that is dropped.
 
         Args:
             before_seqno: only up to this one.
-            before_time: only those with an earlier delete time, epoch seconds.
+            before_time: only those that were made earlier, epoch seconds.
         Returns: how many were dropped.
         """
-        limit = min(before_seqno, self.persisted_seqno, self.high_seqno - 1)
-        dropped = 0
-        row: int | None = 0
-        while row is not None:
-            seqnos, row = self._timed_seqnos(row, limit, DELETED, before_time, PURGE_ROWS)
-            if seqnos:
-                named = zip(self.keys_of(seqnos), seqnos, strict=True)
-                going = [(key, seqno) for key, seqno in named if key is not None]
-                # First the metadata: after a crash in between, recovery drops what lies below the purge seqno.
-                self.purge_seqno = max(self.purge_seqno, seqnos[-1])
-                with self._lock:
-                    dropped += self.rows.purge(going)
-        return dropped
-
-    def _timed_seqnos(
-        self, row: int, end_seqno: int, kinds: int, before_time: int, limit: int
-    ) -> tuple[list[int], int | None]:
-        """One step of a look for rows by their time, from `row` on; then where to go on, None at the end."""
-        with self._lock:
-            stop = self.rows.row_after(end_seqno)
-            seqnos, following = timed_rows(self.rows, row, stop, kinds, before_time, limit)
-        return seqnos, following if following < stop else None
+        return purging.purge(self, self._lock, before_seqno, before_time)
 
     def expired(self, unix_s: int, limit: int) -> list[bytes]:
         """Keys of documents whose expiration is over at `unix_s`, `limit` at most: those that were written first.
@@ -487,26 +462,7 @@ class VBucketLog:
         Cost: a look at 4 bytes a row, in steps of some 100 µs that leave the lock free between them; then a read of
         each frame that was found.
         """
-        row: int | None = 0
-        found: list[int] = []
-        while row is not None and len(found) < limit:
-            seqnos, row = self._timed_seqnos(row, self.high_seqno, 0, unix_s + 1, limit - len(found))
-            found += seqnos
-        return [key for key in self.keys_of(found) if key is not None]
-
-    def keys_of(self, seqnos: Sequence[int]) -> list[bytes | None]:
-        """The index keys of rows, None for those that have gone. Reads their frames."""
-        keys: list[bytes | None] = []
-        for first in range(0, len(seqnos), PURGE_ROWS):
-            groups: list[list[Piece] | None] = []
-            with self._lock:
-                rows = self.rows
-                for seqno in seqnos[first : first + PURGE_ROWS]:
-                    row = rows.row_of(seqno)
-                    is_there = row < len(rows.seqnos) and rows.seqnos[row] == seqno
-                    groups.append(self.log.pieces(*rows.extent(row)) if is_there else None)
-            keys += [None if group is None else index_key(self._bytes(group)) for group in groups]
-        return keys
+        return purging.expired(self, self._lock, unix_s, limit)
 
     def brief(self, key: bytes) -> Brief | None:
         """What the index knows of the newest version of a key, tombstones included, without reading its frame."""
@@ -520,10 +476,6 @@ class VBucketLog:
             meta = self.meta(key)
             return None if meta is None else brief._replace(revision=meta.rev_seqno)
         return brief
-
-    @staticmethod
-    def _revision_in(frame: Buffer) -> int:
-        return int(_tombstone_fields(frame, FIELDS_AT)[0])
 
     def _index_key_of(self, row: int) -> bytes:
         start, stop = self.rows.extent(row)
@@ -616,8 +568,6 @@ class VBucketLog:
     def truncate(self, seqno: int) -> None:
         """The part of a rollback in memory; for the owner."""
         with self._lock:
-            if seqno < self.horizon_seqno:
-                seqno = 0
             row = self.rows.row_after(seqno)
             self.rows.truncate(row, self._index_key_of)
             if not row:
@@ -763,6 +713,10 @@ class VBucketLog:
 
     # -------------------------------------------------------------------------------------------- compaction (owner)
 
+    def reachable(self, seqno: int) -> int:
+        """Where a rollback to this seqno leads: to 0 if it lies before the horizon."""
+        return 0 if seqno < self.horizon_seqno else seqno
+
     def rules(self) -> Rules:
         """What a compaction has to keep beside the newest rows. Rollbacks to below go to 0 from now on."""
         with self._lock:
@@ -791,9 +745,9 @@ class VBucketLog:
                 return snapshot.start_seqno
         return seqno
 
-    def fetch(self, pieces: list[Piece]) -> bytes | memoryview:
-        """The bytes of some pieces of `log`."""
-        return self._bytes(pieces, by_key=False)
+    def fetch(self, pieces: list[Piece], *, by_key: bool = False) -> bytes | memoryview:
+        """The bytes of some pieces of `log`; `by_key` if they are few in each place, see `Owner.read_pieces`."""
+        return self._bytes(pieces, by_key=by_key)
 
     def rows_go(self, first: int, stop: int, kept: Sequence[int], count: int) -> None:
         """Of the rows [first, stop) only the `count` first of `kept` stay: their numbers change. Under the lock."""
@@ -859,41 +813,13 @@ class VBucketLog:
             covering = bisect_left(self._marks, stop, key=_first_row) - 1
             self._forget_snapshots(min(covering, MAX_SNAPSHOTS // 2))
 
-    def _purge_again(self) -> None:
-        """Drop what was purged before the store was opened, as far as it still is in the files."""
-        end = min(self._purge_seqno, self.high_seqno - 1)
-        row: int | None = 0 if end > 0 else None
-        purged: set[int] = set()
-        while row is not None:
-            seqnos, row = self._timed_seqnos(row, end, DELETED, ALL_TIMES, PURGE_ROWS)
-            purged.update(seqnos)
-        if purged:
-            self.rows.purge([(key, seqno) for key, seqno in self.rows.keys.items() if seqno in purged])
-
-    def _find_max_deleted_rev(self) -> None:
-        """Raise `max_deleted_rev` to what the tombstones say that are still there."""
-        rows = self.rows
-        if np is None:
-            deleted = [row for row, tagged in enumerate(rows.positions) if tagged >> KIND_SHIFT & DELETED]
-            revisions = [rows.revisions[row] for row in deleted]
-        else:
-            kinds = np.frombuffer(rows.positions, dtype=np.uint64) >> np.uint64(KIND_SHIFT)
-            deleted = np.flatnonzero(kinds & DELETED).tolist()
-            revisions = np.frombuffer(rows.revisions, dtype=np.uint32)[deleted].tolist() if deleted else []
-        for row, revision in zip(deleted, revisions, strict=True):
-            if revision == UNTOLD_REVISION:
-                pieces = self.log.pieces(*rows.extent(row))
-                self.max_deleted_rev = max(self.max_deleted_rev, self._revision_in(self._bytes(pieces)))
-            else:
-                self.max_deleted_rev = max(self.max_deleted_rev, revision)
-
     def recovered(self, marks: Sequence[Mark]) -> None:
         """All rows are durable; `marks` tell which received snapshots cover them. Called while the store opens."""
         self.high_seqno = self.rows.seqnos[-1] if self.rows.seqnos else 0
         self.flushed_rows = len(self.rows.seqnos)
         self.log.tail_start = self.rows.end
-        self._purge_again()
-        self._find_max_deleted_rev()
+        purging.purge_again(self, self._lock)
+        self.max_deleted_rev = max(self.max_deleted_rev, purging.highest_deleted_rev(self))
         self._persisted_seqno = self.high_seqno
         self._marks = [(0, None)]
         for seqno, start, end in marks[-MAX_SNAPSHOTS:]:
