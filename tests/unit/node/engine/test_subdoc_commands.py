@@ -430,6 +430,7 @@ def test_who_may_do_what(client):
     reader = Talker(client.engine, user="reader")
     assert one(reader, COUNT, "").value == b"0"
     assert one(reader, UPSERT, "a", b"1").status == Status.EACCESS
+    assert one(reader, COUNTER, "a", b"1").status == Status.EACCESS
     assert mutate(reader, spec(UPSERT, "a", b"1")).status == Status.EACCESS
 
 

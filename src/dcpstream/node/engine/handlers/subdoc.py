@@ -289,6 +289,9 @@ def register(table: CommandTable) -> None:
     reading = partial(command, look_up, privilege="Read")
     writing = partial(command, mutate, privilege="Upsert", frame_infos=WRITE_INFOS)
     table.add((opcode for opcode in COMMANDS if not KINDS[opcode].is_mutation), reading(extras=(3, 4)))
-    table.add((opcode for opcode in COMMANDS if KINDS[opcode].is_mutation), writing(extras=(3, 4, 7, 8, 11, 12)))
+    extras = (3, 4, 7, 8, 11, 12)
+    changing = {opcode for opcode in COMMANDS if KINDS[opcode].is_mutation} - {Opcode.SUBDOC_COUNTER}
+    table.add(sorted(changing), writing(extras=extras))
+    table.add(Opcode.SUBDOC_COUNTER, writing(extras=extras, privilege="Read Upsert"))
     table.add(Opcode.SUBDOC_MULTI_LOOKUP, reading(extras=(0, 1)))
     table.add(Opcode.SUBDOC_MULTI_MUTATION, writing(extras=(0, 1, 4, 5, 8, 9)))
