@@ -116,11 +116,7 @@ class DiskBucketStore(BucketStore):
                 f"the store in {self.path} was made for {made_for} vbuckets and cannot be opened with "
                 f"{self.vbucket_count}: keys would be looked for in the wrong ones. Give the number it was made with."
             )
-        closed = metadata.get("closed_at")
-        closed_at: tuple[int, int] | None = None
-        if closed:
-            number, size = json.loads(closed)
-            closed_at = (number, size)
+        closed_at = metadata.closed_at()
         self.was_clean = made_for is None or closed_at is not None
         self._manifest = metadata.manifest()
         self._settings = metadata.settings() or self._settings

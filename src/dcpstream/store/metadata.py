@@ -71,12 +71,15 @@ def digest_of(table: str, row: Iterable[object]) -> int:
 class Metadata:
     """The SQLite file of a store. Every method that writes is durable when it returns.
 
+    Args:
+        verify: whether lines that are not those that were written are refused; what repairs a store reads them.
+
     Raises:
         CorruptLog: when it is opened: its lines are not those that were written.
         StoreError: from every method: the file cannot be read or written, or belongs to another format.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, verify: bool = True) -> None:
         self._path = directory / FILE_NAME
         self._lock = Lock()
         try:
@@ -102,14 +105,14 @@ class Metadata:
         try:
             if found in FORMATS_BEFORE_CHECKSUMS:
                 raise StoreError(other_format(str(self._path), found))
-            self._digests, self._total = self._verify()
+            self._digests, self._total = self._verify(verify)
             if found not in {None, FORMAT}:
                 raise StoreError(other_format(str(self._path), found))
         except StoreError:
             self._connection.close()
             raise
 
-    def _verify(self) -> tuple[dict[tuple[str, object], int], int]:
+    def _verify(self, is_strict: bool) -> tuple[dict[tuple[str, object], int], int]:
         """The digest of each line, and all of them together; raises if the file does not say the same."""
         digests: dict[tuple[str, object], int] = {}
         total, expected = 0, ""
@@ -124,7 +127,7 @@ class Metadata:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise StoreError(f"{self._path} cannot be read: {error}. {METADATA_HINT}") from error
         actual = f"{total:016x}" if digests else ""
-        if actual != expected:
+        if actual != expected and is_strict:
             raise CorruptLog(
                 str(self._path),
                 0,
@@ -208,6 +211,26 @@ class Metadata:
                 ]
             except (sqlite3.Error, ValueError) as error:
                 raise StoreError(f"{self._path} cannot be read: {error}") from error
+
+    def closed_at(self) -> tuple[int, int] | None:
+        """(number, committed bytes) of the last segment when the store was closed cleanly; None if it was not."""
+        text = self.get("closed_at")
+        try:
+            if not text:
+                return None
+            number, size = json.loads(text)
+            return int(number), int(size)
+        except (ValueError, TypeError) as error:
+            raise StoreError(f"{self._path} says in a way that cannot be read how it was closed: {error}") from error
+
+    def integrity(self) -> list[str]:
+        """What SQLite itself finds wrong with its file."""
+        with self._lock:
+            try:
+                rows = self._connection.execute("PRAGMA integrity_check(20)").fetchall()
+            except sqlite3.Error as error:
+                return [str(error)]
+        return [str(row[0]) for row in rows if row[0] != "ok"]
 
     def segments(self) -> tuple[list[tuple[int, int | None]] | None, list[int]]:
         """(number, committed bytes) of each segment in order, None before the first is listed; and retired numbers."""

@@ -1,0 +1,159 @@
+"""`dcpstream store`: look at the files of a node's buckets, and mend them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dcpstream.cli.exits import FAILED, OK
+from dcpstream.store.check import Damage, OnProgress, SegmentReport, StoreReport, check_store, stores_in
+from dcpstream.store.repair import LOST_AND_FOUND, Repair, repair_store
+
+SHOWN_DAMAGE = 50
+"""Lines of damage per store; `--json` has all."""
+SHOWN_BRANCHES = 10
+"""vbuckets that are named with their new branch; the report in `lost+found` has all."""
+
+_DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+
+
+@click.group("store")
+def store_command() -> None:
+    """Look at the files of a node's buckets, and mend them.
+
+    DIR is a bucket's directory, or a node's data directory with several.
+    """
+
+
+@store_command.command("check")
+@_DIRECTORY
+@click.option("--json", "as_json", is_flag=True, help="One JSON object with everything that was found.")
+def check_command(directory: Path, as_json: bool) -> int:
+    """Read every byte of the stores in DIR and tell what is damaged. Nothing is changed.
+
+    Exit statuses: 0 sound, 1 damaged, 2 no store there.
+    """
+    reports = []
+    for path in stores_in(directory):
+        with _progress(f"checking {path}") as on_progress:
+            reports.append(check_store(path, on_progress))
+    if as_json:
+        click.echo(json.dumps({"stores": [_as_object(report) for report in reports]}, indent=2))
+    else:
+        for report in reports:
+            click.echo("\n".join(_told(report)))
+    return OK if all(report.is_sound for report in reports) else FAILED
+
+
+@store_command.command("repair")
+@_DIRECTORY
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+def repair_command(directory: Path, dry_run: bool) -> int:
+    """Cut what is damaged out of the stores in DIR, so that a node can open them. No node may have them open.
+
+    What is taken away goes to DIR/lost+found with a report. vbuckets that lost something begin a new branch, so that
+    clients are told to roll back. Exit statuses: 0 sound now, 1 not to be repaired, 2 no store there.
+    """
+    is_done = True
+    for path in stores_in(directory):
+        with _progress(f"checking {path}") as on_progress:
+            repair = repair_store(path, dry_run=dry_run, on_progress=on_progress)
+        is_done = is_done and not repair.impossible
+        click.echo("\n".join(_told_repair(repair, dry_run=dry_run)))
+    return OK if is_done else FAILED
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[OnProgress | None]:
+    """A bar on standard error, if that is a terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+        task = bars.add_task(what, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
+def _as_object(report: StoreReport) -> dict[str, Any]:
+    content = asdict(report)
+    content["is_sound"] = report.is_sound
+    for segment, of_segment in zip(report.segments, content["segments"], strict=True):
+        of_segment["superseded_bytes"] = segment.superseded_bytes
+    return content
+
+
+def _told(report: StoreReport) -> Iterator[str]:
+    """The report for people."""
+    state = "open in a node" if report.is_in_use else "closed cleanly" if report.was_closed else "not closed cleanly"
+    yield f"{report.directory}: format {report.format or 'unknown'}, {state}, {report.vbuckets} vbuckets"
+    yield f"  {'segment':<26}{'bytes':>14}{'blocks':>10}{'frames':>12}{'live':>12}{'live bytes':>15}{'superseded':>15}"
+    for segment in report.segments:
+        yield _line_of(segment)
+    for segment in report.segments:
+        if segment.torn_bytes:
+            why = "is being written" if report.is_in_use else "a commit that did not end; opening cuts it off"
+            yield f"  {Path(segment.file).name} ends in {segment.torn_bytes} bytes: {why}"
+    for name in report.others:
+        yield f"  {name} does not count: what an unfinished step left; opening removes it"
+    for problem in report.problems:
+        yield f"  DAMAGED {problem}"
+    damage = report.damage
+    for found in damage[:SHOWN_DAMAGE]:
+        yield from _told_damage(found)
+    if len(damage) > SHOWN_DAMAGE:
+        yield f"  … and {len(damage) - SHOWN_DAMAGE} more (--json has all)"
+    if report.is_sound:
+        yield "  sound"
+    else:
+        yield f"  {len(damage) + len(report.problems)} damaged; `dcpstream store repair {report.directory}` cuts it out"
+
+
+def _line_of(segment: SegmentReport) -> str:
+    numbers = (segment.size, segment.blocks, segment.frames, segment.live_frames)
+    return (
+        f"  {Path(segment.file).name:<26}{numbers[0]:>14,}{numbers[1]:>10,}{numbers[2]:>12,}{numbers[3]:>12,}"
+        f"{segment.live_bytes:>15,}{segment.superseded_bytes:>15,}"
+    )
+
+
+def _told_damage(found: Damage) -> Iterator[str]:
+    where = f"{Path(found.file).name} at byte {found.offset}, {found.size} bytes"
+    whose = "" if found.vbid is None else f"; vbucket {found.vbid}, seqnos {found.first_seqno} to {found.last_seqno}"
+    yield f"  DAMAGED {where}: {found.what}{whose}"
+    if found.keys:
+        yield f"    keys as they read now: {', '.join(found.keys)}"
+
+
+def _told_repair(repair: Repair, *, dry_run: bool) -> Iterator[str]:
+    """The repair for people."""
+    if repair.impossible:
+        yield f"{repair.directory}: cannot be repaired: {repair.impossible}"
+        return
+    if not repair.is_needed:
+        yield f"{repair.directory}: sound, nothing to do"
+        return
+    would = "would be " if dry_run else ""
+    yield f"{repair.directory}: {len(repair.before.damage) + len(repair.before.problems)} damaged"
+    for name in repair.rewritten:
+        yield f"  {name}: {would}copied without its damage"
+    for name in repair.dropped:
+        yield f"  {name}: {would}given up, nothing in it can be read"
+    branches = sorted(repair.branches.items())
+    for vbid, seqno in branches[:SHOWN_BRANCHES]:
+        yield f"  vbucket {vbid}: {would}given a new branch at seqno {seqno}; clients that were further roll back"
+    if len(branches) > SHOWN_BRANCHES:
+        yield f"  … and {len(branches) - SHOWN_BRANCHES} more vbuckets"
+    kept_in = repair.kept_in or f"{repair.directory}/{LOST_AND_FOUND}"
+    yield f"  damaged files, the metadata as it was and a report {'would go to' if dry_run else 'are in'} {kept_in}"

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dcpstream.cli.app import run
+from dcpstream.store import DiskBucketStore
+from tests.behaviour.store_kit import fill, key_of, put
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A node's data directory with the store of one bucket."""
+    with DiskBucketStore(tmp_path / "travel", 2) as store:
+        fill(store)
+        for number in range(3):
+            put(store.vbuckets[1], key_of(f"hotel_{number}"), b"value %d" % number)
+    return tmp_path
+
+
+def damage(data: Path) -> None:
+    file = data / "travel" / "segment-0000000001.log"
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b"value 1", b"value ?"))
+
+
+def test_a_sound_store(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["store", "check", str(data)]) == 0
+    out = capsys.readouterr().out
+    assert f"{data}/travel: format 2, closed cleanly, 2 vbuckets" in out
+    assert out.endswith("  sound\n")
+    assert run(["store", "repair", str(data)]) == 0
+    assert "sound, nothing to do" in capsys.readouterr().out
+
+
+def test_a_damaged_store_is_told_and_mended(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damage(data)
+    assert run(["store", "check", str(data)]) == 1
+    out = capsys.readouterr().out
+    assert "DAMAGED segment-0000000001.log at byte" in out
+    assert "a page of 3 frames; vbucket 1, seqnos 1 to 3" in out
+    assert "hotel_0, hotel_1, hotel_2" in out
+    assert f"`dcpstream store repair {data}/travel` cuts it out" in out
+    assert run(["store", "check", str(data), "--json"]) == 1
+    (store,) = json.loads(capsys.readouterr().out)["stores"]
+    assert not store["is_sound"]
+    assert store["segments"][0]["damage"][0]["vbid"] == 1
+
+    assert run(["store", "repair", str(data), "--dry-run"]) == 0
+    assert "would be copied without its damage" in capsys.readouterr().out
+    assert run(["store", "check", str(data)]) == 1
+    assert run(["store", "repair", str(data)]) == 0
+    out = capsys.readouterr().out.split("format 2")[-1]
+    assert "vbucket 1: given a new branch at seqno 0; clients that were further roll back" in out
+    assert f"are in {data}/travel/lost+found/repair-1" in out
+    assert run(["store", "check", str(data)]) == 0
+
+
+def test_what_cannot_be_repaired_is_said(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (data / "travel" / "meta.sqlite").write_bytes(b"not a database" * 100)
+    assert run(["store", "check", str(data)]) == 1
+    assert "DAMAGED" in capsys.readouterr().out
+    assert run(["store", "repair", str(data)]) == 1
+    assert "cannot be repaired" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["check", "repair"])
+def test_a_directory_without_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert run(["store", command, str(tmp_path)]) == 2
+    assert "a directory with a store" in capsys.readouterr().err
+    assert run(["store", command, str(tmp_path / "missing")]) == 2
+
+
+def test_a_store_that_a_node_has_open(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with DiskBucketStore(data / "travel", 2):
+        assert run(["store", "check", str(data)]) == 0
+        assert "open in a node" in capsys.readouterr().out
+        assert run(["store", "repair", str(data)]) == 1
+        assert "stop the node first" in capsys.readouterr().err
