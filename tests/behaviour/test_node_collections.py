@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import pytest
 
 from dcpstream.node import Node
+from dcpstream.node.engine import manifests
 
 TIMEOUT_S = 20.0
 SCOPES = "/pools/default/buckets/default/scopes"
@@ -73,12 +74,13 @@ def test_limits_and_history(node: Node) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "form", "status", "why"),
     [
-        ("POST", "", {"name": "_default"}, 400, "already exists"),
+        ("POST", "", {"name": "_default"}, 400, "First character"),
         ("POST", "", {"name": "_mine"}, 400, "First character"),
-        ("POST", "", {"name": "a b"}, 400, "no name"),
+        ("POST", "", {"name": "a b"}, 400, "Can only contain characters"),
+        ("POST", "", {"name": "a" * 252}, 400, "The length"),
         ("POST", "", {}, 400, "supplied"),
         ("POST", "/none/collections", {"name": "c"}, 404, "not found"),
-        ("POST", "/_default/collections", {"name": "_default"}, 400, "already exists"),
+        ("POST", "/_default/collections", {"name": "_default"}, 400, "First character"),
         ("POST", "/_default/collections", {"name": "c", "maxTTL": "soon"}, 400, "integer"),
         ("POST", "/_default/collections", {"name": "c", "maxTTL": str(2**31)}, 400, "integer"),
         ("DELETE", "/none", {}, 404, "not found"),
@@ -91,6 +93,16 @@ def test_what_cannot_be(node: Node, method: str, path: str, form: dict[str, str]
     assert found == status
     assert why in " ".join(content["errors"].values())
     assert ask(node, "GET", SCOPES)[1]["uid"] == "0"
+
+
+def test_how_many_there_can_be(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "MAX_COLLECTIONS", 2)
+    assert ask(node, "POST", f"{SCOPES}/_default/collections", name="c")[0] == 200
+    status, content = ask(node, "POST", f"{SCOPES}/_default/collections", name="d")
+    assert (status, content["errors"]) == (400, {"_": "Maximum number of collections has been reached"})
+    assert ask(node, "POST", SCOPES, name="s")[0] == 200
+    status, content = ask(node, "POST", SCOPES, name="t")
+    assert (status, content["errors"]) == (400, {"_": "Maximum number of scopes has been reached"})
 
 
 def test_only_administrators_change_anything(node: Node) -> None:

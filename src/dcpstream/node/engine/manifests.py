@@ -15,7 +15,7 @@ from typing import Final
 
 from dcpstream.model import Collection, Manifest, Scope
 from dcpstream.model.collections import DEFAULT_COLLECTION_ID, DEFAULT_NAME, NO_TTL
-from dcpstream.node.engine.collections import ManifestError, check_manifest, check_step
+from dcpstream.node.engine.collections import MAX_COLLECTIONS, ManifestError, check_manifest, check_step
 
 FIRST_ID: Final = 8
 """The lowest id that may be given; those below are the default's and reserved."""
@@ -65,6 +65,10 @@ class ManifestEditor:
         """
         uid = self._present.uid + max(1, self._next_id - self._first_id)
         manifest = Manifest(uid, tuple(scopes))
+        if len(manifest.scopes) > MAX_COLLECTIONS:
+            raise ManifestError("Maximum number of scopes has been reached")
+        if sum(1 for _ in manifest.collections()) > MAX_COLLECTIONS:
+            raise ManifestError("Maximum number of collections has been reached")
         check_manifest(manifest)
         check_step(self._present, manifest)
         return manifest

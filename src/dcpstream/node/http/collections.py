@@ -6,6 +6,7 @@ Each change makes the bucket's next manifest. Source: Couchbase Server REST API,
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +15,8 @@ from aiohttp import web
 from dcpstream.model import Manifest
 from dcpstream.model.collections import NO_TTL
 from dcpstream.node.engine import Bucket
-from dcpstream.node.engine.collections import ManifestError
-from dcpstream.node.engine.manifests import MAX_TTL, ManifestEditor, NameMissingError, Wanted
+from dcpstream.node.engine.collections import MAX_NAME_BYTES, ManifestError
+from dcpstream.node.engine.manifests import MAX_TTL, SYSTEM_PREFIXES, ManifestEditor, NameMissingError, Wanted
 from dcpstream.node.engine.permission import visible_manifest
 from dcpstream.node.http.page import USER, Route, Site, answer, done, fault, faults, form_of, json_of
 
@@ -24,6 +25,7 @@ MAX_WAIT_MS = 300_000
 """@ensureManifest waits no longer than that, whatever is asked."""
 DEFAULT_WAIT_MS = 30_000
 MAX_UID_DIGITS = 16
+_NAME = re.compile(r"[0-9A-Za-z_%-]+")
 
 
 class CollectionPages:
@@ -181,8 +183,15 @@ def _uid(text: str) -> int | None:
 
 
 def _name_faults(form: Mapping[str, str]) -> dict[str, str]:
-    if "name" not in form:
+    name = form.get("name")
+    if name is None:
         return {"name": "The value must be supplied"}
+    if not 0 < len(name) <= MAX_NAME_BYTES:
+        return {"name": f"The length must be in range from 1 to {MAX_NAME_BYTES}"}
+    if not _NAME.fullmatch(name):
+        return {"name": "Can only contain characters A-Z, a-z, 0-9 and the following symbols _ - %"}
+    if name.startswith(SYSTEM_PREFIXES):
+        return {"name": "First character must not be _ or %"}
     return {}
 
 
