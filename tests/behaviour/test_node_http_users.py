@@ -147,6 +147,36 @@ def test_only_administrators_make_administrators(node: Node) -> None:
     assert by(node, "guard", "DELETE", f"{USERS}/local/new").status == 200
 
 
+def test_permissions_are_told_as_the_server_names_them(node: Node) -> None:
+    asked = [
+        "cluster.bucket[default].data.docs!read",
+        "cluster.collection[default:shop:orders].data.docs!read",
+        "cluster.collection[default:shop:carts].data.docs!read",
+        "cluster.collection[default:shop:orders].data.docs!upsert",
+        "cluster.bucket[default].settings!write",
+        "cluster.bucket[other].stats!read",
+        "cluster.bucket[.].settings!write",
+        "cluster.buckets!create",
+        "cluster.admin.security!write",
+        "cluster.pools!read",
+        "cluster.n1ql.meta!read",
+        "no permission",
+    ]
+
+    def those_of(user: str) -> set[str]:
+        found = ask(
+            node, "POST", "/pools/default/checkPermissions", body=",".join(asked), user=user, password="secret1"
+        )
+        assert list(found.json) == asked
+        return {permission for permission, has in found.json.items() if has}
+
+    assert those_of("root") == set(asked)
+    assert those_of("reader") == {asked[1], asked[9]}
+    assert those_of("owner") == {asked[4], asked[6], asked[9]}
+    assert those_of("app") == {*asked[:4], asked[9]}
+    assert those_of("guard") == {asked[5], asked[8], asked[9]}
+
+
 def test_one_sees_what_one_may_use(node: Node) -> None:
     assert [bucket["name"] for bucket in by(node, "reader", "GET", BUCKETS).json] == ["default"]
     manifest = by(node, "reader", "GET", SCOPES).json

@@ -14,6 +14,8 @@ import binascii
 import hashlib
 import hmac
 import logging
+import re
+from collections.abc import Iterable, Mapping
 
 from aiohttp import web
 
@@ -80,14 +82,87 @@ class Access:
         return handler
 
 
-def allows(user: User, right: str, place: dict[str, str] | web.UrlMappingMatchInfo) -> bool:
+def allows(user: User, right: str, place: Mapping[str, str]) -> bool:
     """Whether a user has a right at the place that a path names."""
     if right == LOGIN:
         return True
     bucket = place.get("bucket", "")
     if right == "pools.read" or (right == "bucket.read" and user.may_use(bucket)):
         return True
-    return user.may(right, bucket, place.get("scope", ""))
+    return user.may(right, bucket, place.get("scope", ""), place.get("collection", ""))
+
+
+_PERMISSION = re.compile(r"cluster(?:\.(\w+(?:\.\w+)*))?!(\w+)")
+_BUCKET_PERMISSION = re.compile(r"cluster\.(?:bucket|scope|collection)\[([^\]]{1,400})\](?:\.(\w+(?:\.\w+)*))?!(\w+)")
+_RIGHTS = {
+    ("", "read"): "cluster.read",
+    ("pools", "read"): "pools.read",
+    ("nodes", "read"): "pools.read",
+    ("settings", "read"): "cluster.read",
+    ("settings", "write"): "cluster.write",
+    ("stats", "read"): "metrics.read",
+    ("buckets", "create"): "bucket.create",
+    ("admin.security", "read"): "users.read",
+    ("admin.security", "write"): "users.write",
+    ("admin.users", "read"): "users.read",
+    ("admin.users", "write"): "users.write",
+}
+"""The server's permissions about the node, and the rights that stand for them here."""
+_BUCKET_RIGHTS = {
+    ("", "read"): "bucket.read",
+    ("", "list"): "bucket.read",
+    ("", "create"): "bucket.create",
+    ("", "write"): "bucket.write",
+    ("", "delete"): "bucket.delete",
+    ("", "flush"): "bucket.flush",
+    ("", "compact"): "bucket.write",
+    ("settings", "read"): "bucket.read",
+    ("settings", "write"): "bucket.write",
+    ("stats", "read"): "bucket.stats",
+    ("collections", "read"): "bucket.read",
+    ("collections", "write"): "collections.write",
+    ("data.docs", "read"): "Read",
+    ("data.docs", "insert"): "Insert",
+    ("data.docs", "upsert"): "Upsert",
+    ("data.docs", "write"): "Upsert",
+    ("data.docs", "delete"): "Delete",
+    ("data.docs", "range_scan"): "RangeScan",
+    ("data.meta", "read"): "MetaRead",
+    ("data.meta", "write"): "MetaWrite",
+    ("data.sxattr", "read"): "SystemXattrRead",
+    ("data.sxattr", "write"): "SystemXattrWrite",
+    ("data.dcp", "read"): "DcpProducer",
+    ("data.dcpstream", "read"): "DcpStream",
+    ("data", "read"): "Read",
+    ("data", "write"): "Upsert",
+}
+"""The same about a bucket, a scope or a collection."""
+ANY_BUCKET = "."
+"""In place of a bucket's name in a permission: at least one."""
+
+
+def has_permission(user: User, text: str, buckets: Iterable[str]) -> bool:
+    """Whether a user has a permission as the server writes it, `cluster.bucket[travel].data.docs!read`.
+
+    What has no meaning here (queries, indexes, …) only administrators have.
+
+    Args:
+        buckets: those that there are.
+    """
+    found = _BUCKET_PERMISSION.fullmatch(text)
+    if found is not None:
+        right = _BUCKET_RIGHTS.get((found[2] or "", found[3]))
+        bucket, *within = found[1].split(":")
+        if right is None:
+            return user.is_admin
+        place = ("bucket", "scope", "collection")
+        return any(
+            allows(user, right, dict(zip(place, (name, *within), strict=False)))
+            for name in (buckets if bucket == ANY_BUCKET else (bucket,))
+        )
+    found = _PERMISSION.fullmatch(text)
+    right = _RIGHTS.get((found[1] or "", found[2])) if found is not None else None
+    return user.is_admin if right is None else allows(user, right, {})
 
 
 def forbidden(right: str, bucket: str = "") -> web.Response:

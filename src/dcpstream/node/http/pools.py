@@ -9,7 +9,7 @@ from aiohttp import web
 
 from dcpstream.node.engine import IMPLEMENTATION_VERSION
 from dcpstream.node.engine.engine import MAX_BUCKETS
-from dcpstream.node.http.access import allows
+from dcpstream.node.http.access import allows, has_permission
 from dcpstream.node.http.cluster_map import MapPages
 from dcpstream.node.http.node_info import COMPATIBILITY, nodes
 from dcpstream.node.http.page import ANYBODY, LOGIN, USER, Route, Site, answer, fault
@@ -146,8 +146,7 @@ class PoolPages:
         wanted = [item.strip() for item in (await request.text()).split(",") if item.strip()]
         if len(wanted) > MAX_PERMISSIONS:
             return fault(400, f"At most {MAX_PERMISSIONS} permissions are looked at")
-        is_admin = allows(request[USER], "cluster.write", {})
-        return answer(dict.fromkeys(wanted, is_admin))
+        return answer({item: has_permission(request[USER], item, self._engine.buckets) for item in wanted})
 
     async def _self(self, request: web.Request) -> web.Response:
         return answer(next(node for node in nodes(self._engine, request) if node.get("thisNode")))
