@@ -363,6 +363,9 @@ class FullFile:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         self._file.sync()
 
+    def is_at_hand(self, offset: int) -> bool:
+        return self._file.is_at_hand(offset)
+
     def truncate(self, size: int) -> None:
         if self._system.truncate_fails:
             raise OSError(errno.EIO, os.strerror(errno.EIO))

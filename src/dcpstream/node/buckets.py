@@ -11,6 +11,7 @@ from dcpstream.model.cluster import MAX_VBUCKETS
 from dcpstream.node.directory import DataDirectory
 from dcpstream.node.engine import Engine
 from dcpstream.node.flusher import Flusher
+from dcpstream.node.prefetch import Prefetcher
 from dcpstream.node.server import KvServer
 from dcpstream.node.upkeep import Upkeep
 from dcpstream.store import BucketStore
@@ -43,6 +44,7 @@ class RunningBuckets:
         self._directory = directory
         self._flush_interval_s = flush_interval_s
         self._flushers: dict[str, Flusher] = {}
+        self._prefetchers: dict[str, Prefetcher] = {}
         self.upkeep: dict[str, Upkeep] = {}
         self._deletions: dict[str, asyncio.Task[None]] = {}
         self.vbuckets = vbuckets
@@ -66,6 +68,7 @@ class RunningBuckets:
         if bucket.store.is_durable:
             self._flushers[name] = Flusher(self._server, self._engine, bucket, self._flush_interval_s)
             self._flushers[name].start()
+            self._prefetchers[name] = Prefetcher(self._server, bucket)
 
     def create(
         self, name: str, vbucket_count: int, settings: BucketSettings | None = None, *, is_filled: bool = False
@@ -154,9 +157,11 @@ class RunningBuckets:
 
     async def _stop_looking_after(self, name: str) -> None:
         await self.upkeep.pop(name).stop()
-        flusher = self._flushers.pop(name, None)
+        flusher, prefetcher = self._flushers.pop(name, None), self._prefetchers.pop(name, None)
         if flusher is not None:
             await flusher.stop()
+        if prefetcher is not None:
+            await prefetcher.stop()
 
     async def stop(self, *, clean: bool) -> None:
         """End: what is under way is awaited, all stores are closed."""
@@ -166,5 +171,7 @@ class RunningBuckets:
         await asyncio.gather(*(upkeep.stop() for upkeep in self.upkeep.values()))
         for flusher in self._flushers.values():
             await flusher.stop()
+        for prefetcher in self._prefetchers.values():
+            await prefetcher.stop()
         for bucket in self._engine.buckets.values():
             bucket.store.close(clean=clean)

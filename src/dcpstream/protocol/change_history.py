@@ -34,7 +34,7 @@ class HistoryView(Protocol):
         """All versions with after_seqno < seqno <= end_seqno, oldest first; else as `VBucketView.read`."""
         ...
 
-    def read(self, after_seqno: int, end_seqno: int, *, snapshot_end: int | None, max_bytes: int) -> FrameBlock:
+    def read(self, after_seqno: int, end_seqno: int, *, snapshot_end: int | None, max_bytes: int) -> FrameBlock | None:
         """See `VBucketView.read`."""
         ...
 
@@ -67,7 +67,8 @@ class ChangeHistory:
             return limit
         if start > position + 1:
             older = min(limit, start - 1)
-            if older == limit or self._view.read(position, older, snapshot_end=older, max_bytes=1).count:
+            block = None if older == limit else self._view.read(position, older, snapshot_end=older, max_bytes=1)
+            if block is None or block.count:
                 self.is_prologue = is_disk and older < limit
                 return older  # it comes by itself
         self.is_under_way, self._start = True, start
@@ -84,7 +85,7 @@ class ChangeHistory:
 
     def read(
         self, after_seqno: int, end_seqno: int, snapshot_end: int, max_bytes: int, without: frozenset[int]
-    ) -> FrameBlock:
+    ) -> FrameBlock | None:
         """The next messages of the snapshot.
 
         Args:
@@ -97,6 +98,8 @@ class ChangeHistory:
         while (block := view.read_history(after_seqno, end_seqno, max_bytes=max_bytes)).count and without:
             # Of these collections only what a deduplicated read of the same stretch has.
             newest = view.read(after_seqno, block.last_seqno, snapshot_end=snapshot_end, max_bytes=block.size)
+            if newest is None:
+                return None
             known = {int(seqno) for seqno in newest.seqnos}
             is_hidden = [
                 int(seqno) not in known and _collection_of(block, int(start)) in without

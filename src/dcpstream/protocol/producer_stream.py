@@ -533,9 +533,12 @@ class ProducerStream:
             return self._close_snapshot()
         after = self.last_read_seqno
         if self._history is None:
-            block = view.read(after, end, snapshot_end=end, max_bytes=max_bytes)
+            found = view.read(after, end, snapshot_end=end, max_bytes=max_bytes)
         else:
-            block = self._history.read(after, end, end, max_bytes, self._source.collections_without_history)
+            found = self._history.read(after, end, end, max_bytes, self._source.collections_without_history)
+        if found is None:
+            return None
+        block = found
         if not block.count:
             return None if view.high_seqno < end else self._close_snapshot()
         if block.kinds & BlockKind.SYSTEM_EVENT:

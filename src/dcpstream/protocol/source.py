@@ -98,11 +98,12 @@ class VBucketView(Protocol):
         """The last seqno among some collections, deletions and the collections' own events included; 0 if none."""
         ...
 
-    def read(self, after_seqno: int, end_seqno: int, *, snapshot_end: int | None, max_bytes: int) -> FrameBlock:
+    def read(self, after_seqno: int, end_seqno: int, *, snapshot_end: int | None, max_bytes: int) -> FrameBlock | None:
         """Stored messages with after_seqno < seqno <= end_seqno, oldest first.
 
         Only those that are the newest version of their key as of `snapshot_end` (None: end_seqno). Whole messages of
-        at most `max_bytes`, but at least one if there is any; an empty block means that there is none.
+        at most `max_bytes`, but at least one if there is any; an empty block means that there is none. None: they
+        are being fetched; the connection is told that the vbucket changed when they are at hand.
         """
         ...
 

@@ -15,6 +15,9 @@ WRITEV_MAX = 1024
 """Buffers per writev call: IOV_MAX of Linux."""
 
 
+_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+
+
 class File(Protocol):
     """An open file that is appended to and read at positions."""
 
@@ -24,6 +27,10 @@ class File(Protocol):
 
     def read(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes from `offset` on; fewer only at the end of the file. Any thread may call it."""
+        ...
+
+    def is_at_hand(self, offset: int) -> bool:
+        """Whether the byte can be read without waiting for the disk; True if the system does not tell."""
         ...
 
     def sync(self) -> None:
@@ -113,6 +120,18 @@ class SystemFile:
             parts.append(data)
             have += len(data)
         return b"".join(parts)
+
+    def is_at_hand(self, offset: int) -> bool:
+        """Try to read it without waiting (preadv2 with RWF_NOWAIT)."""
+        if _NOWAIT is None:
+            return True
+        try:
+            os.preadv(self._descriptor, [bytearray(1)], offset, _NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True  # the file system does not support the question
+        return True
 
     def sync(self) -> None:
         """Fdatasync."""

@@ -251,6 +251,14 @@ class BucketStore(ABC):
 
     # ------------------------------------------------------------------------------------ for the vbuckets (Owner)
 
+    def would_wait(self, pieces: list[Piece]) -> bool:
+        """Whether reading the pieces would wait for the disk, as far as that can be told."""
+        return False
+
+    @abstractmethod
+    def fetch(self, pieces: list[Piece]) -> None:
+        """Let the system read the pieces into its memory, so that reading them does not wait. For a worker thread."""
+
     @abstractmethod
     def read_pieces(self, pieces: list[Piece], *, by_key: bool = False) -> list[Buffer]:
         """The pieces, those that are in files read and verified; `by_key`: with pages that are kept for the next."""

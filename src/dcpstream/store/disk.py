@@ -381,6 +381,16 @@ class DiskBucketStore(BucketStore):
         assert self._segments is not None
         return self._segments.read_pieces(pieces, by_key=by_key)
 
+    def would_wait(self, pieces: list[Piece]) -> bool:
+        """See `BucketStore.would_wait`."""
+        assert self._segments is not None
+        return self._segments.would_wait(pieces)
+
+    def fetch(self, pieces: list[Piece]) -> None:
+        """See `BucketStore.fetch`."""
+        assert self._segments is not None
+        self._segments.fetch(pieces)
+
     def close(self, clean: bool = True) -> None:
         """See `BucketStore.close`; a second time does nothing."""
         with self._compaction_lock:

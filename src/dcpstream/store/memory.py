@@ -51,6 +51,9 @@ class MemoryBucketStore(BucketStore):
         """The pieces as they are: there are no files."""
         return [piece for piece in pieces if not isinstance(piece, tuple)]
 
+    def fetch(self, pieces: list[Piece]) -> None:
+        """Nothing to do."""
+
     def metadata_changed(self, vbucket: VBucketLog) -> None:
         """Nothing to do."""
 

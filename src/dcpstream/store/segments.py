@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -41,6 +42,13 @@ SEGMENT_BYTES = 128 * 1024 * 1024
 rewrites, at a time. Smaller ones make opening dearer (measured: 64 MiB +7 % CPU at 1,024 vbuckets)."""
 MAX_SEGMENT_BYTES = 2**32 - 1
 """Offsets in a file are u32."""
+SLOW_READ_S = 0.002
+"""A read that takes longer waited for the disk, or for another process: what is in memory comes at
+gigabytes a second."""
+SLOW_FOR_S = 10.0
+"""So long after a slow read, whoever must not wait asks first whether what they want is in memory."""
+PROBE_BYTES = 128 * 1024
+"""One byte in so many is asked for: what the system reads ahead at a time."""
 JOIN_BYTES = 4 * 1024 * 1024
 """Commits up to this size are put together in memory, so that they are one write; larger ones are a few."""
 
@@ -170,6 +178,7 @@ class Segments:
         self._order: list[Segment] = []
         self._retired: set[int] = set()
         self._must_roll = False
+        self._slow_until = 0.0
         self._failed_roll: int | None = None
         try:
             self._open_all(order, frozenset(retired))
@@ -412,6 +421,7 @@ class Segments:
             CorruptLog: what is there is not what was written.
             StoreError: the system cannot read it.
         """
+        started = time.monotonic()
         parts: list[Buffer] = []
         data: bytes = b""
         latest: tuple[object, int, int] | None = None
@@ -427,7 +437,33 @@ class Segments:
                     data = read_pages(file, offset, size, expected)
                 latest = (file, offset, size)
             parts.append(data if begin == 0 and end == size else memoryview(data)[begin:end])
+        ended = time.monotonic()
+        if ended - started > SLOW_READ_S:
+            self._slow_until = ended + SLOW_FOR_S
         return parts
+
+    def would_wait(self, pieces: Sequence[Piece]) -> bool:
+        """Whether reading these would wait for the disk; asks the system only if a read was slow lately."""
+        now = time.monotonic()
+        if now > self._slow_until:
+            return False
+        for piece in pieces:
+            if isinstance(piece, tuple):
+                file, offset, size = piece[0].file, piece[1], piece[2]
+                if not all(
+                    file.is_at_hand(at) for at in (*range(offset, offset + size, PROBE_BYTES), offset + size - 1)
+                ):
+                    self._slow_until = now + SLOW_FOR_S
+                    return True
+        return False
+
+    @staticmethod
+    def fetch(pieces: Sequence[Piece]) -> None:
+        """Let the system read these into its memory. Meant for a worker thread; errors show when they are read."""
+        for piece in pieces:
+            if isinstance(piece, tuple):
+                with suppress(OSError):
+                    piece[0].file.read(piece[1], piece[2])
 
     def _cached(self, piece: FilePiece) -> bytes:
         key = (piece[0].number, piece[1])

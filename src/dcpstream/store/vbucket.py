@@ -133,6 +133,10 @@ class Owner(Protocol):
         """A read met bytes that are not what was written."""
         ...
 
+    def would_wait(self, pieces: list[Piece]) -> bool:
+        """Whether reading the pieces would wait for the disk, as far as that can be told."""
+        ...
+
     def metadata_changed(self, vbucket: VBucketLog) -> None:
         """State, failover log or purge seqno were set: make it durable."""
         ...
@@ -140,6 +144,14 @@ class Owner(Protocol):
     def roll_back(self, vbucket: VBucketLog, seqno: int) -> None:
         """Make the rollback durable and call `truncate`."""
         ...
+
+
+class NotAtHand(Exception):
+    """What was to be read without waiting is on the disk alone: have `pieces` fetched (`BucketStore.fetch`) first."""
+
+    def __init__(self, pieces: list[Piece]) -> None:
+        super().__init__(f"{len(pieces)} pieces")
+        self.pieces = pieces
 
 
 class VBucketLog:
@@ -614,15 +626,23 @@ class VBucketLog:
         return read_meta(self._bytes(pieces))
 
     def read(
-        self, after_seqno: int, end_seqno: int, *, snapshot_end: int | None = None, max_bytes: int = READ_BYTES
+        self,
+        after_seqno: int,
+        end_seqno: int,
+        *,
+        snapshot_end: int | None = None,
+        max_bytes: int = READ_BYTES,
+        may_wait: bool = True,
     ) -> FrameBlock:
         """Rows with after < seqno <= end that are the newest of their key as of `snapshot_end`.
 
         Args:
             snapshot_end: the state of which moment, default `end_seqno`; rows above it do not hide older ones.
             max_bytes: of the block; at least one row comes if there is any.
+            may_wait: whether to read what the disk has to give first.
         Returns: whole rows in seqno order; an empty block means that nothing is left.
-        Raises: CorruptLog: the file does not hold what was written. StoreError: it cannot be read.
+        Raises: CorruptLog: the file does not hold what was written. StoreError: it cannot be read. NotAtHand: it
+            would have to wait.
         Cost: one copy of the bytes, none if they lie in one sealed buffer.
         """
         rows = self.rows
@@ -635,8 +655,11 @@ class VBucketLog:
             if not runs:
                 return EMPTY_BLOCK
             covered = self._covering(runs)
-            pieces = [self.log.pieces(begin, end) for begin, end in covered]
-        data = self._bytes([piece for group in pieces for piece in group], by_key=False)
+            groups = [self.log.pieces(begin, end) for begin, end in covered]
+        pieces = [piece for group in groups for piece in group]
+        if not may_wait and self._owner.would_wait(pieces):
+            raise NotAtHand(pieces)
+        data = self._bytes(pieces, by_key=False)
         if covered is not runs:
             base = runs[0][0]
             view = memoryview(data)

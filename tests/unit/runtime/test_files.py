@@ -112,3 +112,18 @@ def test_a_lock_ends_with_the_process_that_held_it(files: SystemFileSystem, tmp_
         holder.kill()
         holder.wait(30)
         files.lock_directory(tmp_path).release()
+
+
+def test_what_was_just_written_is_at_hand(tmp_path):
+    file = SystemFileSystem().open(tmp_path / "file")
+    file.append([b"x" * 100])
+    assert file.is_at_hand(0)
+    assert file.is_at_hand(99)
+    file.close()
+
+
+def test_a_system_that_does_not_tell_is_believed_to_have_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("dcpstream.runtime.files._NOWAIT", None)
+    file = SystemFileSystem().open(tmp_path / "file")
+    assert file.is_at_hand(0)
+    file.close()

@@ -18,7 +18,7 @@ from dcpstream.node.engine.durability import Durability
 from dcpstream.node.engine.parameters import Parameters
 from dcpstream.node.engine.range_scans import RangeScans
 from dcpstream.node.engine.retention import keep_history
-from dcpstream.node.engine.vbucket import VBucket, new_failover_log
+from dcpstream.node.engine.vbucket import Fetcher, VBucket, new_failover_log
 from dcpstream.runtime import Random
 from dcpstream.wire import Status
 
@@ -67,6 +67,7 @@ class Bucket:
         is_persisting: False between STOP_PERSISTENCE and START_PERSISTENCE.
         compression: OFF inflates what comes, PASSIVE keeps it as it came, ACTIVE also sends the rest compressed.
         durable: vbuckets with durable writes.
+        fetcher: who fetches from the disk what streams want to read, for all vbuckets; see `set_fetcher`.
         commits_begun, commits_done: numbers of the last commit that began, and of the last that is through.
         holding: sessions with answers that wait for a commit.
         hurry: asks for a commit at once; whoever commits sets it.
@@ -95,6 +96,7 @@ class Bucket:
         self.is_persisting = True
         self.compression = Compression(store.settings.compression)
         self.durable: set[int] = set()
+        self.fetcher: Fetcher | None = None
         self.commits_begun = 0
         self.commits_done = 0
         self.holding: set[Session] = set()
@@ -264,6 +266,7 @@ class Bucket:
         log = self.store.create_vbucket(vbid, state, new_failover_log(self._random))
         keep_history(log, self.settings)
         vbucket = VBucket(log)
+        vbucket.fetcher = self.fetcher
         self.vbuckets[vbid] = vbucket
         return vbucket
 
@@ -372,6 +375,13 @@ class Bucket:
                 for vbid in dirty:
                     dcp.vbucket_changed(vbid, now)
                 session.engine.ready.add(session)
+
+    def set_fetcher(self, fetcher: Fetcher) -> None:
+        """Let somebody fetch from the disk what streams want to read."""
+        self.fetcher = fetcher
+        for vbucket in self.vbuckets:
+            if vbucket is not None:
+                vbucket.fetcher = fetcher
 
     def hold(self, session: Session) -> None:
         """A session has answers that wait for a commit."""

@@ -70,7 +70,7 @@ class RangeScan:
     def document(self, place: int) -> StoredItem | None:
         """The version of a document that was there when the scan was made; None if it is not kept any more."""
         seqno = self.seqnos[place]
-        block = self.vbucket.read(seqno - 1, seqno, snapshot_end=self.view_end, max_bytes=1)
+        block = self.vbucket.log.read(seqno - 1, seqno, snapshot_end=self.view_end, max_bytes=1)
         return read_item(block.data, int(block.starts[0])) if block.count else None
 
 

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
 from dcpstream.node.engine.locks import Locks
 from dcpstream.runtime import Random, new_vbuuid
+from dcpstream.store.vbucket import NotAtHand
 from dcpstream.wire import HEADER
 from dcpstream.wire.block import FrameBlock
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.durability import Durability
     from dcpstream.store import VBucketLog
+    from dcpstream.store.bytelog import Piece
 
 MAX_TRUSTED_CAS = (1 << 63) - 1
 """A CAS is nanoseconds since 1970; one above this is no time, and the next one here would not be above it for long."""
@@ -40,6 +42,18 @@ CHECKPOINTS_REMEMBERED = 32
 """Beginnings of checkpoints that are remembered: a stream that is further back gets several of them in one snapshot."""
 
 
+class Fetcher(Protocol):
+    """Fetches from the disk what streams want to read, without letting anybody else wait for it."""
+
+    def fetch(self, vbid: int, after_seqno: int, pieces: list[Piece]) -> None:
+        """Fetch the pieces; then mark the vbucket as changed."""
+        ...
+
+    def has_fetched(self, vbid: int, after_seqno: int) -> bool:
+        """Whether what follows that seqno was just fetched; true once."""
+        ...
+
+
 class VBucket:
     """A vbucket on this node; also what a DCP producer reads from.
 
@@ -47,6 +61,7 @@ class VBucket:
         vbid: u16.
         log: its history in the store.
         memory_start_seqno: first seqno that counts as being in memory.
+        fetcher: who fetches from the disk what a stream wants to read; None: the stream waits.
         evicted_seqno: what lies up to here has left memory although somebody may not have read it yet.
         manifest: the collections as the history tells them; None if it was not looked at yet.
         max_cas: the highest CAS given so far.
@@ -68,6 +83,7 @@ class VBucket:
         "_told_seqno",
         "durability",
         "evicted_seqno",
+        "fetcher",
         "is_active",
         "is_backed_up",
         "is_receiving_initial_snapshot",
@@ -90,6 +106,7 @@ class VBucket:
         self.max_deleted_rev = log.max_deleted_rev
         self.memory_start_seqno = log.high_seqno + 1
         self.evicted_seqno = log.high_seqno
+        self.fetcher: Fetcher | None = None
         self.manifest: Manifest | None = None
         self._checkpoints: deque[int] = deque(maxlen=CHECKPOINTS_REMEMBERED)
         self._told_seqno = log.high_seqno
@@ -139,9 +156,22 @@ class VBucket:
         """The last seqno in one of these collections."""
         return self.log.high_seqno_of(collection_ids)
 
-    def read(self, after_seqno: int, end_seqno: int, *, snapshot_end: int | None, max_bytes: int) -> FrameBlock:
-        """Items with after_seqno < seqno <= end_seqno that are the newest of their key at snapshot_end."""
-        return self.log.read(after_seqno, end_seqno, snapshot_end=snapshot_end, max_bytes=max_bytes)
+    def read(self, after_seqno: int, end_seqno: int, *, snapshot_end: int | None, max_bytes: int) -> FrameBlock | None:
+        """Items with after_seqno < seqno <= end_seqno that are the newest of their key at snapshot_end.
+
+        None: they are on the disk alone, and are being fetched; the vbucket counts as changed when they are there.
+        """
+        fetcher = self.fetcher
+        # What was fetched is read in any case: the system may have had to forget it again.
+        may_wait = fetcher is None or fetcher.has_fetched(self.vbid, after_seqno)
+        try:
+            return self.log.read(
+                after_seqno, end_seqno, snapshot_end=snapshot_end, max_bytes=max_bytes, may_wait=may_wait
+            )
+        except NotAtHand as waiting:
+            assert fetcher is not None, "else it waits"
+            fetcher.fetch(self.vbid, after_seqno, waiting.pieces)
+            return None
 
     @property
     def history_start_seqno(self) -> int | None:

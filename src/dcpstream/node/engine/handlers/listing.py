@@ -101,7 +101,7 @@ def _random_key(vbucket: VBucket, prefix: bytes, session: Session) -> bytes | No
     unix_s = session.engine.unix_s
     after = session.engine.random.getrandbits(64) % max(1, high)
     for _ in range(RANDOM_PROBES):
-        block = vbucket.read(after, high, snapshot_end=None, max_bytes=PROBE_BYTES)
+        block = vbucket.log.read(after, high, snapshot_end=None, max_bytes=PROBE_BYTES)
         if not block.count:
             break
         for start, seqno in zip(block.starts, block.seqnos, strict=True):

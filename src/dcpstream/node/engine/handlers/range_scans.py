@@ -200,7 +200,7 @@ def _meets(
         else:
             session.refuse(frame, Status.TMPFAIL, "The sequence number is not persisted")
     elif requirements.has_to_exist and (
-        not seqno or not vbucket.read(seqno - 1, seqno, snapshot_end=vbucket.high_seqno, max_bytes=1).count
+        not seqno or not vbucket.log.read(seqno - 1, seqno, snapshot_end=vbucket.high_seqno, max_bytes=1).count
     ):
         session.refuse(frame, Status.NOT_STORED, "The sequence number is not stored")
     else:
