@@ -31,41 +31,31 @@ class Lock(NamedTuple):
     seqno: int
 
 
-class Locks:
-    """The locks of one vbucket, by key with collection prefix."""
+class Locks(dict[bytes, Lock]):
+    """The locks of one vbucket, by key with collection prefix; a dict, so that it costs nothing to see there is none."""
 
-    __slots__ = ("_locks",)
-
-    def __init__(self) -> None:
-        self._locks: dict[bytes, Lock] = {}
-
-    def __bool__(self) -> bool:
-        """Whether anything may be locked."""
-        return bool(self._locks)
+    __slots__ = ()
 
     def find(self, key: bytes, seqno: int, unix_ns: int) -> Lock | None:
         """The lock on this version of a document; None if it has none, or none any more."""
-        lock = self._locks.get(key)
+        lock = self.get(key)
         if lock is None:
             return None
         if lock.seqno != seqno or lock.until_ns <= unix_ns:
-            del self._locks[key]
+            del self[key]
             return None
         return lock
 
     def take(self, key: bytes, lock: Lock, unix_ns: int) -> bool:
         """Lock a document that is not locked; False if there are too many locks."""
-        if len(self._locks) >= LOCKS_MAX:
-            self._locks = {name: held for name, held in self._locks.items() if held.until_ns > unix_ns}
-            if len(self._locks) >= LOCKS_MAX:
+        if len(self) >= LOCKS_MAX:
+            for name in [name for name, held in self.items() if held.until_ns <= unix_ns]:
+                del self[name]
+            if len(self) >= LOCKS_MAX:
                 return False
-        self._locks[key] = lock
+        self[key] = lock
         return True
 
     def release(self, key: bytes) -> None:
         """Unlock a document."""
-        self._locks.pop(key, None)
-
-    def clear(self) -> None:
-        """Unlock all."""
-        self._locks.clear()
+        self.pop(key, None)
