@@ -48,6 +48,7 @@ _CHANGED_WITHOUT_XERROR: Mapping[int, int] = MappingProxyType(
     {
         Status.LOCKED: Status.KEY_EEXISTS,
         Status.NOT_LOCKED: Status.TMPFAIL,
+        Status.CANNOT_APPLY_MANIFEST: Status.EINTERNAL,
         Status.SYNC_WRITE_IN_PROGRESS: Status.TMPFAIL,
         Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS: Status.TMPFAIL,
     }

@@ -32,7 +32,7 @@ class Lock(NamedTuple):
 
 
 class Locks(dict[bytes, Lock]):
-    """The locks of one vbucket, by key with collection prefix; a dict, so that it costs nothing to see there is none."""
+    """The locks of one vbucket, by key with collection prefix; a dict, so that looking for none costs nothing."""
 
     __slots__ = ()
 

@@ -16,15 +16,15 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from dcpstream.errors import CorruptLog, StoreError
-from dcpstream.node.engine.answers import Answers
+from dcpstream.errors import StoreError
 from dcpstream.node.engine.bulk import BULK_BYTES, bulk_set
 from dcpstream.node.engine.commands import fault, frame_infos
 from dcpstream.node.engine.held import HeldAnswers
 from dcpstream.node.engine.permission import NOTHING, has, refusal_in, refusal_of
+from dcpstream.node.engine.waiting import RESPONSES, Waiting
 from dcpstream.protocol.sasl import MECHANISMS, PLAIN, ServerLogin
 from dcpstream.wire import (
     HEADER,
@@ -42,6 +42,7 @@ from dcpstream.wire import (
 if TYPE_CHECKING:
     from dcpstream.model import Manifest
     from dcpstream.node.engine.bucket import Bucket
+    from dcpstream.node.engine.endpoint import DcpEndpoint
     from dcpstream.node.engine.engine import Engine
     from dcpstream.node.engine.users import User
     from dcpstream.node.engine.vbucket import VBucket
@@ -51,70 +52,18 @@ logger = logging.getLogger(__name__)
 MAX_OUTPUT_BYTES = 2 * 1024 * 1024
 """Answers that wait beyond which no further request is read: a client that asks more than it reads is slowed down."""
 
-STREAM_OUTPUT_BYTES = 256 * 1024
-"""Packets of one long answer that wait beyond which no more are made, so that other connections have their turn."""
-
 _NOT_PLAIN = tuple(name for name in MECHANISMS if name != PLAIN)
 NONCE_BITS = 144
 
 CLUSTERMAP_CHANGE = 0x01
 """Opcode of the server's own request that tells of a newer cluster configuration; needs no answer."""
 _VERSION_PAIR = struct.Struct(">qq")
-_TOKEN = struct.Struct(">QQ")
 
 _REQUEST = int(Magic.REQUEST)
 _SET = int(Opcode.SET)
 _DCP_FIRST, _DCP_LAST = int(Opcode.DCP_OPEN), int(Opcode.DCP_CACHE_TRANSFER_END)
 _MAGICS = frozenset(int(magic) for magic in Magic)
 _FLEXIBLE = frozenset((int(Magic.FLEX_REQUEST), int(Magic.FLEX_RESPONSE)))
-_RESPONSES = frozenset((int(Magic.RESPONSE), int(Magic.FLEX_RESPONSE), int(Magic.SERVER_RESPONSE)))
-
-
-class DcpEndpoint(Protocol):
-    """The DCP side of a session after DCP_OPEN."""
-
-    name: str
-
-    @property
-    def close_reason(self) -> str | None:
-        """Set: the connection is to be dropped."""
-        ...
-
-    def take_answers(self, now: float) -> list[bytes]:
-        """The answers that are there, in the order of the requests; streams' data is not among them."""
-        ...
-
-    def data_to_send(self, max_bytes: int, now: float) -> list[Any]:
-        """What can be sent now, about `max_bytes`; empty: nothing."""
-        ...
-
-    def vbucket_changed(self, vbid: int, now: float) -> None:
-        """A vbucket has new items, or persisted some."""
-        ...
-
-    def vbucket_state_changed(self, vbid: int, now: float) -> None:
-        """A vbucket's role changed."""
-        ...
-
-    def vbucket_rolled_back(self, vbid: int, now: float) -> None:
-        """A vbucket's history was cut."""
-        ...
-
-    def is_streaming_into(self, vbid: int) -> bool:
-        """Whether this end has a living stream into the vbucket."""
-        ...
-
-    def next_timeout(self) -> float | None:
-        """When `handle_timeout` wants to be called, monotonic seconds."""
-        ...
-
-    def handle_timeout(self, now: float) -> None:
-        """Time has come."""
-        ...
-
-    def stats(self) -> Iterator[tuple[str, str]]:
-        """Keys and values for STAT dcp."""
-        ...
 
 
 FastHandler = Callable[["Session", bytes, int, int, int, int, int, int, int, int], bool]
@@ -122,7 +71,7 @@ FastHandler = Callable[["Session", bytes, int, int, int, int, int, int, int, int
 data, at, stop, key length, extras length, datatype, vbid, opaque, CAS."""
 
 
-class Session(Answers):
+class Session(Waiting):
     """A connection's state.
 
     Args:
@@ -171,23 +120,11 @@ class Session(Answers):
         self.has_written = False
         self.held = HeldAnswers()
         self.frame_infos: dict[int, bytes] = {}
-        self._waiting: Frame | None = None
-        self._waiting_value = b""
-        self._is_quiet = False
-        self._resume: Callable[[int], None] | None = None
-        self._stream: Iterator[None] | None = None
-        self._waiting_status: int = Status.SUCCESS
-        self._waiting_datatype = 0
         self.config_sent = (0, 0)
         self._max_frame_bytes = MAX_FRAME_BYTES_BEFORE_AUTH
         self.fast: dict[int, FastHandler] = {}
 
     # ------------------------------------------------------------------------------------------------------- state
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether requests stay unread until something is persisted."""
-        return self._waiting is not None
 
     @property
     def takes_requests(self) -> bool:
@@ -386,15 +323,6 @@ class Session(Answers):
         self.needed = HEADER_BYTES
         return at
 
-    def _store_failed(self, frame: Frame, error: StoreError) -> None:
-        """Answer a request for what cannot be read, or whose change cannot be kept: nothing of it was done."""
-        if not isinstance(error, CorruptLog):  # damage is logged by the store, once
-            logger.error("%s: opcode 0x%02x of vbucket %d: %s", self.peer, frame.opcode, frame.vbid, error)
-        if frame.magic in _RESPONSES:
-            self.close("the store failed while an answer was taken")
-        else:
-            self.refuse(frame, Status.EINTERNAL, "The node cannot read or write its files; its log tells which")
-
     def _is_sound(self, magic: int, key_length: int, extras_length: int, body: int) -> bool:
         """Whether a header can be one; if not, the connection is closed without an answer."""
         if magic not in _MAGICS:
@@ -416,7 +344,7 @@ class Session(Answers):
             return
         self.ops[frame.opcode] += 1
         is_dcp = _DCP_FIRST <= frame.opcode <= _DCP_LAST
-        if frame.magic in _RESPONSES:
+        if frame.magic in RESPONSES:
             self._handle_response(frame, is_dcp)
             return
         command = self.engine.commands.get(frame.opcode)
@@ -472,86 +400,6 @@ class Session(Answers):
                 self.send(piece)
         self.engine.ready.add(self)
 
-    # ------------------------------------------------------------------------------------------------------ waiting
-
-    def wait(self, frame: Frame, resume: Callable[[int], None]) -> None:
-        """Leave later requests unread until `resume` is called; it then hands a status to what is to go on."""
-        self._waiting, self._resume = frame, resume
-
-    def try_again(self, frame: Frame) -> None:
-        """Answer a request that had to wait as if it came now."""
-        try:
-            self._handle(frame)
-        except StoreError as error:
-            self._store_failed(frame, error)
-
-    def resume(self, status: int = Status.SUCCESS) -> None:
-        """What was waited for is there, or will not come."""
-        resume, self._resume = self._resume, None
-        self._waiting = None
-        if resume is not None and not self.is_closing:
-            resume(status)
-            self.engine.ready.add(self)
-
-    def stream(self, frame: Frame, answers: Iterator[None]) -> None:
-        """Answer a request with many packets: each step of the iterator sends some, no faster than they are read."""
-        self._waiting, self._stream = frame, answers
-        self._go_on_streaming()
-
-    def _go_on_streaming(self) -> None:
-        """Send packets until enough waits."""
-        answers = self._stream
-        while answers is not None and self.out_bytes <= STREAM_OUTPUT_BYTES and not self.is_closing:
-            try:
-                next(answers)
-            except StopIteration:
-                answers = self._stream = self._waiting = None
-            except StoreError as error:
-                frame, answers = self._waiting, None
-                self._stream = self._waiting = None
-                if frame is not None:
-                    self._store_failed(frame, error)
-            self.engine.ready.add(self)
-
-    @property
-    def is_streaming(self) -> bool:
-        """Whether packets of a long answer are still to come."""
-        return self._stream is not None
-
-    def wait_for_decision(
-        self,
-        frame: Frame,
-        value: bytes = b"",
-        status: int = Status.SUCCESS,
-        *,
-        datatype: int = 0,
-        is_quiet: bool = False,
-    ) -> None:
-        """Leave later requests unread until a durable write is decided.
-
-        Args:
-            value, status, datatype: of the answer, if the write succeeds.
-            is_quiet: success is not answered.
-        """
-        self._waiting, self._waiting_value, self._is_quiet = frame, value, is_quiet
-        self._waiting_status, self._waiting_datatype = status, datatype
-
-    def durable_write_done(self, status: int, cas: int, seqno: int, vbuuid: int) -> None:
-        """Answer a durable write: committed, or its outcome is ambiguous."""
-        frame, self._waiting = self._waiting, None
-        if frame is None or self.is_closing:
-            return
-        self.engine.ready.add(self)
-        if status:
-            self.refuse(frame, status)
-            return
-        self.has_written = True
-        if self._is_quiet:
-            return
-        extras = _TOKEN.pack(vbuuid, seqno) if self.has_tokens else b""
-        status, datatype = self._waiting_status, self._waiting_datatype
-        self.respond(frame, status, cas=cas, datatype=datatype, extras=extras, value=self._waiting_value)
-
     # ------------------------------------------------------------------------------------------------------ output
 
     def take_output(self) -> list[bytes]:
@@ -585,8 +433,7 @@ class Session(Answers):
 
     def data_to_send(self, max_bytes: int) -> list[bytes]:
         """What can be sent now: answers first, then DCP up to about `max_bytes`."""
-        if self._stream is not None and self.out_bytes <= STREAM_OUTPUT_BYTES:
-            self._go_on_streaming()
+        self.go_on_streaming()
         out = self.take_output()
         if self.dcp is not None and self.close_reason is None and max_bytes:
             out = out + self.dcp.data_to_send(max_bytes, self.engine.now)
@@ -601,12 +448,7 @@ class Session(Answers):
         self.close_reason = self.close_reason or "the peer closed it"
         self.engine.sessions.discard(self)
         self.engine.ready.discard(self)
-        if self._stream is not None:
-            stream, self._stream = self._stream, None
-            close = getattr(stream, "close", None)
-            if close is not None:
-                close()
-        self._resume = None
+        self.stop_waiting()
         bucket = self.bucket
         self.held.drop()
         if bucket is not None:

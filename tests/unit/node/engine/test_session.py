@@ -215,6 +215,14 @@ def test_durations(microseconds, encoded):
     assert encode_duration(microseconds) == encoded
 
 
+def test_statuses_that_an_old_client_does_not_know():
+    manifest = b'{"uid":"%d","scopes":[{"name":"_default","uid":"0","collections":[{"name":"%s","uid":"9"}]}]}'
+    for features, status in (((Feature.XERROR,), Status.CANNOT_APPLY_MANIFEST), ((), Status.EINTERNAL)):
+        client = Talker(engine_of(), features=features)
+        assert client.call(Opcode.SET_COLLECTIONS, value=manifest % (1, b"a")).status == 0
+        assert client.call(Opcode.SET_COLLECTIONS, value=manifest % (1, b"b")).status == status
+
+
 def test_an_answer_that_nobody_asked_for_closes():
     client = Talker(engine_of())
     assert client.send(encode_response(Opcode.NOOP) + NOOP) == []
