@@ -60,6 +60,8 @@ def read_manifest(text: bytes) -> Manifest:
     )
     manifest = Manifest(_number(document, MAX_UID), made)
     check_manifest(manifest)
+    if not manifest.uid and manifest != Manifest.DEFAULT:
+        raise ManifestError("uid 0 is that of the first manifest, with the default scope and collection alone")
     return manifest
 
 

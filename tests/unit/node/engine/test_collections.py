@@ -34,6 +34,7 @@ NEW_SCOPE, OLD_SCOPE = SystemEventId.CREATE_SCOPE, SystemEventId.DROP_SCOPE
         (b'{"uid":"1","scopes":{}}', "scopes must be a list"),
         (b'{"uid":"1","scopes":[]}', "default scope is missing"),
         (b'{"uid":"1","scopes":[7]}', "uid"),
+        (manifest(0, default=[collection("c", 8)]), "first manifest"),
         (manifest(1, default=[collection("c", 3)]), "reserved"),
         (manifest(1, scope("s", 7)), "reserved"),
         (manifest(1, default=[collection("c", 8), collection("d", 8)]), "collection ids"),
