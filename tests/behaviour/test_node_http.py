@@ -349,6 +349,7 @@ def test_other_networks_are_told() -> None:
     external = {"external": {"hostname": "db.example", "kv": 31210, "mgmt": 38091}}
     with Node(vbuckets=1, alternate_addresses=external) as node:
         (entry,) = ask(node, "GET", "/pools/default/nodeServices").json["nodesExt"]
+    assert entry["hostname"] == "127.0.0.1"
     assert entry["alternateAddresses"] == {
         "external": {"hostname": "db.example", "ports": {"kv": 31210, "mgmt": 38091}}
     }

@@ -2,8 +2,9 @@
 
 Every field that some client was found to need is there, and none that was found to break one (`appTelemetryPath`).
 Of a node without a name of its own (it listens on loopback, or on all addresses) `nodesExt` leaves the hostname out,
-which makes clients use the address they dialled; the fields of older clients that must name a host (`nodes`,
-`serverList`) get the address at which the asking connection reached the node.
+which makes clients use the address they dialled. With addresses for other networks it names the one at which the asking
+connection reached the node, so that clients can tell networks apart; and so do the fields of older clients that must
+name a host (`nodes`, `serverList`).
 
 Versions: the pair (epoch, rev). Each start is an epoch. Revisions are counted for the node as a whole, so that they
 never repeat, but each bucket keeps the one of its own last change: what did not change is not told again.
@@ -49,6 +50,8 @@ is left out where it is one."""
 
 HOST_PLACEHOLDER = b"$HOST"
 """Stands in the cached text for the address at which the asking connection reached the node."""
+ADDRESS_PLACEHOLDER = b"$ADDRESS"
+"""The same without the brackets that IPv6 has before a port."""
 MAX_ALTERNATE_NETWORKS = 16
 """Networks from which one node is reached by other addresses: a handful at most."""
 MAX_HOST_LENGTH = 255
@@ -183,6 +186,9 @@ class ClusterConfig:
                 entry["alternateAddresses"] = {name: item.to_json() for name, item in self.alternates.items()}
         if node.host:
             entry["hostname"] = node.host
+        elif index == self.this_node and self.alternates:
+            # Without a name clients would take the one they dialled for this network's, also if it is another one's.
+            entry["hostname"] = ADDRESS_PLACEHOLDER.decode()
         return entry
 
     def for_node(self) -> dict[str, Any]:
@@ -234,12 +240,17 @@ class ClusterConfig:
         }
 
 
-def in_url(host: str) -> str:
-    """A host as it stands before a colon: IPv6 in brackets, and without the prefix of a mapped IPv4 address."""
+def plain_host(host: str) -> str:
+    """A host alone: IPv6 without brackets, and without the prefix of a mapped IPv4 address."""
+    host = host.removeprefix("[").removesuffix("]")
     mapped = host.lower().removeprefix("::ffff:")
-    if mapped.count(".") == 3 and ":" not in mapped:
-        return mapped
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return mapped if mapped.count(".") == 3 and ":" not in mapped else host
+
+
+def in_url(host: str) -> str:
+    """A host as it stands before a colon: as `plain_host`, IPv6 in brackets."""
+    host = plain_host(host)
+    return f"[{host}]" if ":" in host else host
 
 
 def to_bytes(config: dict[str, Any]) -> bytes:

@@ -274,4 +274,7 @@ class Engine:
                 )
             data = cluster_config.to_bytes(content)
             self._config_cache[key] = version, data
-        return data.replace(cluster_config.HOST_PLACEHOLDER, cluster_config.in_url(host).encode())
+        data = data.replace(cluster_config.HOST_PLACEHOLDER, cluster_config.in_url(host).encode())
+        if self.config.alternates:
+            data = data.replace(cluster_config.ADDRESS_PLACEHOLDER, cluster_config.plain_host(host).encode())
+        return data

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from aiohttp import web
 
-from dcpstream.node.http.page import LOGIN, Route, Site, reached_host
+from dcpstream.node.http.page import LOGIN, Route, Site, map_host
 
 logger = logging.getLogger(__name__)
 
@@ -54,14 +54,16 @@ class MapPages:
             news.set()
 
     async def _once(self, request: web.Request) -> web.Response:
-        body = self._engine.config_json(self._site.bucket(request), reached_host(request))
+        body = self._engine.config_json(self._site.bucket(request), map_host(request, self._engine))
         return web.Response(body=body, content_type="application/json")
 
     async def _node(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._engine.config_json(None, reached_host(request)), content_type="application/json")
+        return web.Response(
+            body=self._engine.config_json(None, map_host(request, self._engine)), content_type="application/json"
+        )
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        bucket, host = self._site.bucket(request), reached_host(request)
+        bucket, host = self._site.bucket(request), map_host(request, self._engine)
 
         def version() -> tuple[int, int] | None:
             is_there = self._engine.buckets.get(bucket.name) is bucket

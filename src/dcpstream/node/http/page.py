@@ -73,13 +73,20 @@ class Site:
         return bucket
 
 
-def reached_host(request: web.Request) -> str:
-    """The address at which the client reached the node: the one it asked for, if it can be one."""
-    host = request.url.host
-    if host:
-        return host
+def map_host(request: web.Request, engine: Engine) -> str:
+    """The host for a cluster map: the one that was asked for; with several networks the one that was reached."""
+    return local_host(request) if engine.config.alternates else reached_host(request)
+
+
+def local_host(request: web.Request) -> str:
+    """The address of this machine at which the request came in."""
     local = request.transport.get_extra_info("sockname") if request.transport is not None else None
     return str(local[0]) if isinstance(local, tuple) else "127.0.0.1"
+
+
+def reached_host(request: web.Request) -> str:
+    """The address at which the client reached the node: the one it asked for, if it can be one."""
+    return request.url.host or local_host(request)
 
 
 def done(status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:

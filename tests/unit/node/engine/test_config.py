@@ -47,6 +47,15 @@ def test_a_host_is_named_as_the_client_reached_it():
     assert "hostname" not in found["nodesExt"][0]
 
 
+def test_with_other_networks_this_one_has_a_name():
+    engine = engine_of()
+    engine.config.alternates = read_alternates({"external": {"hostname": "db.example"}})
+    engine.node_changed()
+    for host in ("10.0.0.7", "fd00::5"):
+        (entry,) = json.loads(engine.config_json(None, host))["nodesExt"]
+        assert entry["hostname"] == host
+
+
 @pytest.mark.parametrize(
     ("host", "text"),
     [("10.0.0.1", "10.0.0.1"), ("::1", "[::1]"), ("[::1]", "[::1]"), ("::ffff:10.0.0.1", "10.0.0.1"), ("db", "db")],
