@@ -65,7 +65,15 @@ GOALS = (
     Goal("growth.backfill.of_tenth", "growth", "backfill: the same", 2, at_most=True),
     Goal("growth.compact.of_tenth", "growth", "compaction: the same", 2, at_most=True),
     Goal("index_bytes_per_document", "store", "memory of the index for a document", 180, at_most=True, unit="B"),
+    Goal("load.connection_bytes", "load", "memory for a connection, 2,000 at once", 32768, at_most=True, unit="B"),
+    Goal("load.memory_mib", "load", "most memory that mean clients cost", 320, at_most=True, unit="MiB"),
+    Goal("load.login_s", "load", "2,000 connections at once, all answered", 5, at_most=True, unit="s"),
+    Goal("load.streams.p99_ms", "load", "another client's p99 while 10,240 streams open", 250, at_most=True, unit="ms"),
+    Goal("load.garbage.p99_ms", "load", "another client's p99 during 200 MB of garbage", 250, at_most=True, unit="ms"),
+    Goal(
+        "load.stalled.p99_ms", "load", "another client's p99 beside 500 that do not read", 100, at_most=True, unit="ms"
+    ),
 )
 
-PARTS = ("decode", "store", "growth", "latency", "ingest", "send", "client", "spark")
+PARTS = ("decode", "store", "growth", "latency", "ingest", "send", "client", "spark", "load")
 """Modules of this package that have `run(quick)`, in the order in which they run."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from dcpstream.cli.node_security import security_arguments, security_options
+from dcpstream.cli.node_security import allow_descriptors, security_arguments, security_options
 from dcpstream.errors import ConfigError
 from dcpstream.model import BucketSettings, Persist
 from dcpstream.node import Node
@@ -164,6 +164,8 @@ def node_command(
     def stop(_number: int, _frame: FrameType | None) -> None:
         stopping.set()
 
+    guarded = security_arguments(security, password)
+    allow_descriptors(guarded["limits"])
     node = Node(
         buckets=buckets,
         vbuckets=vbuckets,
@@ -176,7 +178,7 @@ def node_command(
         flush_interval_s=flush_interval,
         settings=read_settings(texts, persist),
         alternate_addresses=read_alternate_addresses(alternate_addresses),
-        **security_arguments(security, password),
+        **guarded,
     )
     previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import resource
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -14,6 +16,9 @@ from dcpstream.node.embedded import PLAIN_POLICIES
 from dcpstream.node.limits import Limits
 from dcpstream.node.tls import CLIENT_AUTH, USER_FROM, TlsSettings
 
+logger = logging.getLogger(__name__)
+
+OTHER_DESCRIPTORS = 256
 MAX_PASSWORD_FILE_BYTES = 4096
 _FILE = click.Path(path_type=Path)
 _PORT = click.IntRange(0, 65535)
@@ -105,6 +110,20 @@ def security_arguments(given: Mapping[str, Any], password: str) -> dict[str, Any
     if given["password_file"] is not None:
         password = _password_in(given["password_file"])
     return {"password": password, "plain": given["plain"], "tls": tls, "limits": Limits.parse(given["limits"])}
+
+
+def allow_descriptors(limits: Limits) -> None:
+    """Let this process open as many connections as the limits say, as far as the system allows.
+
+    Descriptors beyond those of connections are for files and what libraries open.
+    """
+    wanted = limits.connections + limits.http_connections + OTHER_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        logger.warning("%d descriptors are allowed, %d are needed for all connections of the limits", allowed, wanted)
 
 
 def _password_in(path: Path) -> str:

@@ -13,6 +13,7 @@ import logging
 from typing import TYPE_CHECKING, cast
 
 from dcpstream.node.engine import Session
+from dcpstream.node.engine.session import SLICE_S
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.users import User
@@ -27,6 +28,8 @@ SHORT_READ_BYTES = 16 * 1024
 OWN_BYTES = 64 * 1024
 """An unfinished frame of which so much is there gets a buffer of its own, which grows with what comes: copying it for
 each read would cost more."""
+BULKY_BYTES = 16 * 1024
+"""A read that brought more waits for its turn while other connections wait for theirs; single requests do not."""
 PULL_BYTES = 1024 * 1024
 """DCP data asked from a session at a time: what is done once a block is felt below, since a send leaves little of the
 code and the index in the CPU's cache."""
@@ -69,6 +72,7 @@ class KvProtocol(asyncio.BufferedProtocol):
         self._is_writable = True
         self._is_reading = True
         self._has_dcp = False
+        self._is_sliced = False
         self._timer: asyncio.TimerHandle | None = None
         self._lent: list[memoryview] = []
 
@@ -114,7 +118,8 @@ class KvProtocol(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The socket takes more again."""
         self._is_writable = True
-        self._process(self._take())
+        if not self._is_sliced:
+            self._process(self._take())
         if self.session is not None and self._has_dcp:
             self.server.engine.ready.add(self.session)  # with all others that have something to stream
             self.server.schedule_turn()
@@ -164,7 +169,11 @@ class KvProtocol(asyncio.BufferedProtocol):
         own = self._own
         if own is None:
             data = bytes(self.server.read_view[: self._filled])
-            if self._filled >= session.needed:
+            if self._filled > BULKY_BYTES and self.server.is_busy and not self._is_sliced:
+                self._pending = data
+                self._count()
+                self._postpone()
+            elif self._filled >= session.needed:
                 self._process(data)
             else:
                 self._keep(data)
@@ -211,6 +220,7 @@ class KvProtocol(asyncio.BufferedProtocol):
         if session is None or transport is None or transport.is_closing():
             return
         self.server.set_time()
+        is_sliced = False
         while len(data) >= session.needed and session.takes_requests:
             if not self._takes_answers(transport):
                 break
@@ -220,7 +230,12 @@ class KvProtocol(asyncio.BufferedProtocol):
                 self._write(session.take_output())
             if not used and session.out_bytes <= self.server.engine.output_limit:
                 break
-        self._set_reading(session.takes_requests and self._takes_answers(transport))
+            if len(data) >= session.needed and self.server.loop.time() - self.server.engine.now > SLICE_S:
+                is_sliced = True
+                break
+        self._set_reading(session.takes_requests and self._takes_answers(transport) and not is_sliced)
+        if is_sliced and not self._is_sliced:
+            self._postpone()
         if session.user is not self.user:
             self.server.count_user(self)
         if session.dcp is not None and not self._has_dcp:
@@ -230,6 +245,21 @@ class KvProtocol(asyncio.BufferedProtocol):
             transport.set_write_buffer_limits(high=1)
         self._keep(data)
         self.server.schedule_turn()
+
+    def _postpone(self) -> None:
+        """Wait for a turn with what is there, and take no more until then."""
+        self._is_sliced = True
+        self._set_reading(False)
+        self.server.postpone(self)
+
+    def go_on(self) -> None:
+        """Others had their turn."""
+        self._is_sliced = False
+        try:
+            self._process(self._take())
+        except Exception:
+            logger.exception("%s: dropped, because a request failed", self.session.peer if self.session else "client")
+            self.abort()
 
     def _takes_answers(self, transport: asyncio.Transport) -> bool:
         """Whether the client reads: a DCP client must be heard (BUFFER_ACK) also while data waits for it."""
@@ -271,7 +301,7 @@ class KvProtocol(asyncio.BufferedProtocol):
             self._give_back(transport)
         if session.held:
             self._write(session.take_output())
-        if session.is_ready_to_read_on and not self._is_reading:
+        if session.is_ready_to_read_on and not self._is_reading and not self._is_sliced:
             self._process(self._take())
         pull_bytes = SHORT_PULL_BYTES if self.server.is_short else PULL_BYTES
         if self._is_writable or (session.out and self._takes_answers(transport)):

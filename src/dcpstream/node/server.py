@@ -9,7 +9,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections import Counter
+from collections import Counter, deque
 
 from dcpstream.node.accept import TlsListener
 from dcpstream.node.connection import CLOSE_TIMEOUT_S, READ_BYTES, KvProtocol
@@ -22,6 +22,8 @@ from dcpstream.runtime import Clock
 logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
+ACCEPTS = 32
+"""Connections that are accepted at a time, before those that are there have their turn."""
 TURN_S = 0.002
 """DCP connections send for so long, and a pull more, before the loop looks for requests again: with more of them it
 takes more turns until each had its own. What a commit or a write waits for at most, several times over."""
@@ -59,6 +61,7 @@ class KvServer:
         self._watch = Watch(self, self.limits, self.log)
         self._by_user: Counter[str] = Counter()
         self._logged_in = 0
+        self._postponed: deque[KvProtocol] = deque()
         self._server: asyncio.Server | None = None
         self._tls_listener: TlsListener | None = None
         self._has_turn = False
@@ -67,7 +70,8 @@ class KvServer:
 
     async def start(self, listener: socket.socket, tls_listener: socket.socket | None = None) -> None:
         """Accept connections on bound sockets."""
-        self._server = await self.loop.create_server(lambda: KvProtocol(self), sock=listener, backlog=BACKLOG)
+        self._server = await self.loop.create_server(lambda: KvProtocol(self), sock=listener, backlog=ACCEPTS)
+        listener.listen(BACKLOG)
         if tls_listener is not None and self._tls is not None:
             context = self._tls.context
             self._tls_listener = TlsListener(tls_listener, context, lambda: KvProtocol(self), self.limits, self.log)
@@ -173,6 +177,31 @@ class KvServer:
         if not self._has_turn:
             self._has_turn = True
             self.loop.call_soon(self.turn)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether connections wait for their turn."""
+        return bool(self._postponed)
+
+    def postpone(self, protocol: KvProtocol) -> None:
+        """A connection had its time, and has more requests: it goes on when others had theirs.
+
+        All connections of this kind together get one turn's time, then the loop looks for what others ask.
+        """
+        if not self._postponed:
+            self.loop.call_soon(self._go_on)
+        self._postponed.append(protocol)
+
+    def _go_on(self) -> None:
+        until = self.loop.time() + TURN_S
+        for _ in range(len(self._postponed)):
+            protocol = self._postponed[0]
+            protocol.go_on()
+            self._postponed.popleft()
+            if self.loop.time() >= until:
+                break
+        if self._postponed:
+            self.loop.call_soon(self._go_on)
 
     def turn(self) -> None:
         """Tell DCP connections what changed, and send: answers, then streams for as long as a turn may take."""

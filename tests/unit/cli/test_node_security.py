@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from dcpstream.cli.node_security import security_arguments, security_options
+from dcpstream.cli.node_security import allow_descriptors, security_arguments, security_options
 from dcpstream.errors import ConfigError
 from dcpstream.node.limits import Limits
 from dcpstream.node.tls import TlsSettings
@@ -77,3 +78,18 @@ def test_a_file_without_a_password_is_told_and_not_quoted(tmp_path: Path, conten
     with pytest.raises(ConfigError) as raised:
         arguments("--password-file", str(file))
     assert "hunter22" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "then"),
+    [(1024, 100_000, 1300), (1024, 1100, 1100), (1024, resource.RLIM_INFINITY, 1300), (5000, 5000, None)],
+)
+def test_as_many_descriptors_as_connections_need(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, then: int | None
+) -> None:
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
+    monkeypatch.setattr("dcpstream.cli.node_security.OTHER_DESCRIPTORS", 100)
+    allow_descriptors(Limits(connections=1000, http_connections=200))
+    assert given == ([] if then is None else [(then, hard)])

@@ -52,6 +52,10 @@ logger = logging.getLogger(__name__)
 MAX_OUTPUT_BYTES = 2 * 1024 * 1024
 """Answers that wait beyond which no further request is read: a client that asks more than it reads is slowed down."""
 
+SLICE_S = 0.002
+"""Requests that are answered one by one take so long, then those of other connections have their turn: a thousand
+stream requests, or as many that are refused, take fifty times as long."""
+
 _NOT_PLAIN = tuple(name for name in MECHANISMS if name != PLAIN)
 NONCE_BITS = 144
 
@@ -257,7 +261,8 @@ class Session(Waiting):
         """Answer the whole frames at the start of `data`.
 
         Returns: how many bytes were consumed. Hand over the rest again together with what comes next: at least
-            `needed` bytes, or after output went out (`out_bytes` above the limit), or when `is_waiting` is over.
+            `needed` bytes, or after output went out (`out_bytes` above the limit), or when `is_waiting` is over. If
+            there are as many, what was handed over took its time, and others should have theirs.
         """
         at, end = 0, len(data)
         user = self.user
@@ -318,6 +323,8 @@ class Session(Waiting):
                 self._store_failed(frame, error)
             at = stop
             if self.close_reason is not None or self._waiting is not None or self.out_bytes > output_limit:
+                break
+            if self.began - self.engine.now > SLICE_S:
                 break
             fast, ops = self.fast, self.ops
         self.needed = HEADER_BYTES
