@@ -67,9 +67,9 @@ def receive_only(connection_string: str, ends: dict[int, int], total_bytes: int 
     """
     from dcpstream.client.connection import NodeConnection
     from dcpstream.client.connection_string import parse
+    from dcpstream.client.events import StreamStopped
     from dcpstream.client.handshake import DcpSettings, Login
     from dcpstream.client.hub import addresses_of, open_socket
-    from dcpstream.client.session import StreamStopped
     from dcpstream.model import StreamOffset
 
     address = parse(connection_string).seeds[0]

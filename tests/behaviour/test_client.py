@@ -29,7 +29,7 @@ from dcpstream.client import (
     SqliteOffsetStore,
     VbucketRange,
 )
-from dcpstream.client.kv import BulkInterrupted
+from dcpstream.client.documents import BulkInterrupted
 from dcpstream.client.resume import complete, plan_end
 from dcpstream.errors import (
     AccessDenied,

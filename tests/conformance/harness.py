@@ -20,9 +20,10 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
+from dcpstream.client.events import Event, Stream
 from dcpstream.client.handshake import DcpSettings
 from dcpstream.client.rows import FrameDecoder
-from dcpstream.client.session import DcpSession, Event, Stream
+from dcpstream.client.session import DcpSession
 from dcpstream.model import MAX_SEQNO, BucketSettings, FailoverLog, NodeAddress, StreamOffset, VbucketState
 from dcpstream.node.dcp import dcp_stats, handle_dcp
 from dcpstream.node.engine import Bucket, ClusterConfig, Engine, Users, VBucket, new_engine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dcpstream.client.session import RowsReceived
+from dcpstream.client.events import RowsReceived
 from dcpstream.wire import (
     LAYOUTS,
     CacheTransferEnd,

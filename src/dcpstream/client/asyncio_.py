@@ -1,29 +1,28 @@
 """The asyncio client: the same streams as the blocking one, as asynchronous iterators.
 
-The machines are the same; here are only the event loop's transports and the waiting.
+The machines are the same; here is only the waiting (and in `asyncio_hub` the event loop's transports).
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from dcpstream.client.asides import ACTIVE_STATE
+from dcpstream.client.asyncio_hub import MAX_WAIT_S, AsyncHub
 from dcpstream.client.changes import Change
-from dcpstream.client.connection import NodeConnection
 from dcpstream.client.connection_string import ConnectionString
 from dcpstream.client.convert import ValueFormat
 from dcpstream.client.handshake import BUFFER_BYTES
-from dcpstream.client.hub import cannot_connect, lost_by
 from dcpstream.client.nodes import Nodes
 from dcpstream.client.offsets import OffsetStore
 from dcpstream.client.options import access, check_buffer_bytes, dcp_settings
 from dcpstream.client.questions import Question, Questions, high_seqnos_of, logs_of, states_of
 from dcpstream.client.ranges import RollbackEvent
-from dcpstream.client.reader import ACTIVE_STATE, StreamReader
+from dcpstream.client.reader import StreamReader
 from dcpstream.client.resume import BranchState
 from dcpstream.client.srv import resolve_seeds
 from dcpstream.client.streaming import (
@@ -37,10 +36,10 @@ from dcpstream.client.streaming import (
     rollback_batch,
     rollback_change,
 )
-from dcpstream.client.tls import TlsOptions, make_context, server_name, tls_failure
-from dcpstream.errors import ConnectionLost, ConnectTimeout
+from dcpstream.client.tls import TlsOptions
+from dcpstream.errors import ConnectTimeout
 from dcpstream.model import StreamOffset, VbucketMap
-from dcpstream.runtime import Clock, SystemClock, SystemRandom
+from dcpstream.runtime import SystemClock, SystemRandom
 from dcpstream.wire import Opcode
 
 if TYPE_CHECKING:
@@ -51,136 +50,6 @@ CONNECT_TIMEOUT_S = 10.0
 
 PATIENCE_S = 300.0
 """How long a node that is needed may stay away before a stream gives up; an automatic failover takes up to 120 s."""
-
-MAX_WAIT_S = 1.0
-"""Longest single wait, so that clocks are looked at in between."""
-
-
-class _Machine(Protocol):
-    def received(self, connection: NodeConnection, now: float) -> None: ...
-    def lost(self, connection: NodeConnection, error: BaseException, now: float) -> None: ...
-    def next_timeout(self) -> float: ...
-    def handle_timeout(self, now: float) -> None: ...
-
-
-class _Link(asyncio.BufferedProtocol):
-    """One connection's transport."""
-
-    def __init__(self, hub: _Hub, connection: NodeConnection) -> None:
-        self.hub = hub
-        self.connection = connection
-        self.transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        self.flush()
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self.connection.get_buffer()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.connection.buffer_updated(nbytes)
-        self.hub.machine.received(self.connection, self.hub.clock.monotonic())
-        self.flush()
-        self.hub.wake.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.transport = None
-        address = self.connection.address
-        error = ConnectionLost(f"{address} closed the connection" if exc is None else f"{address}: {exc}", cause=exc)
-        self.hub.lost(self.connection, lost_by(address, exc) if isinstance(exc, OSError) else error)
-
-    def flush(self) -> None:
-        if self.transport is not None:
-            data = self.connection.data_to_send()
-            if data:
-                self.transport.write(data)
-
-
-class _Hub:
-    """Transports of all connections of some `Nodes`, secured as these want it.
-
-    Raises:
-        ConfigError: a certificate or key cannot be read.
-    """
-
-    def __init__(self, machine: _Machine, nodes: Nodes, clock: Clock) -> None:
-        self.machine = machine
-        self.nodes = nodes
-        self.clock = clock
-        self.wake = asyncio.Event()
-        self._links: dict[NodeConnection, _Link] = {}
-        self._tasks: dict[NodeConnection, asyncio.Task[None]] = {}
-        tls = nodes.options.tls
-        self._context = make_context(tls) if tls is not None else None
-
-    async def turn(self, limit_s: float = MAX_WAIT_S) -> None:
-        """Open, close and send as the machine wants it; wait until something happens, but at most `limit_s`."""
-        for connection in self.nodes.to_disconnect():
-            self._close(connection)
-        for connection in self.nodes.to_connect():
-            self._tasks[connection] = asyncio.create_task(self._connect(connection))
-        for link in self._links.values():
-            link.flush()
-        wait_s = min(self.machine.next_timeout() - self.clock.monotonic(), limit_s)
-        try:
-            async with asyncio.timeout(max(0.0, wait_s)):
-                await self.wake.wait()
-        except TimeoutError:
-            pass
-        self.wake.clear()
-        self.machine.handle_timeout(self.clock.monotonic())
-
-    def flush(self) -> None:
-        """Send what is to be sent."""
-        for link in self._links.values():
-            link.flush()
-
-    def lost(self, connection: NodeConnection, error: BaseException) -> None:
-        """A connection is gone."""
-        if self._links.pop(connection, None) is not None or connection in self._tasks:
-            self.machine.lost(connection, error, self.clock.monotonic())
-            self.wake.set()
-
-    async def close(self) -> None:
-        """Close everything."""
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        for connection in list(self._links):
-            self._close(connection)
-        await asyncio.sleep(0)
-
-    def _close(self, connection: NodeConnection) -> None:
-        task = self._tasks.pop(connection, None)
-        if task is not None:
-            task.cancel()
-        link = self._links.pop(connection, None)
-        if link is not None and link.transport is not None:
-            link.transport.abort()
-
-    async def _connect(self, connection: NodeConnection) -> None:
-        address = connection.address
-        tls = self.nodes.options.tls
-        try:
-            _, link = await asyncio.get_running_loop().create_connection(
-                lambda: _Link(self, connection),
-                address.host,
-                address.kv_port,
-                ssl=self._context,
-                server_hostname=server_name(tls, address) if tls is not None else None,
-            )
-        except (ssl.SSLError, ConnectionResetError) as error:
-            is_secured = self._context is not None
-            self.lost(connection, tls_failure(address, error) if is_secured else cannot_connect(address, error))
-        except (OSError, ValueError) as error:
-            self.lost(connection, cannot_connect(address, error))
-        else:
-            self._links[connection] = link
-            link.flush()
-        finally:
-            self._tasks.pop(connection, None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -375,7 +244,7 @@ class AsyncClient:
             purge_gap=options.on_purge_gap,
             is_stable=options.read_stable,
         )
-        hub = _Hub(reader, nodes, self._clock)
+        hub = AsyncHub(reader, nodes, self._clock)
         try:
             while True:
                 event = reader.next_event()
@@ -402,7 +271,7 @@ class AsyncClient:
             self._unresolved = None
         nodes = Nodes(self._options, self._random)
         machine = Questions([Question(Opcode.NOOP)], nodes, self._random)
-        hub = _Hub(machine, nodes, self._clock)
+        hub = AsyncHub(machine, nodes, self._clock)
         try:
             await self._ask(machine, nodes, hub)
             assert nodes.map is not None
@@ -424,7 +293,7 @@ class AsyncClient:
         finally:
             await hub.close()
 
-    async def _ask(self, machine: Questions, nodes: Nodes, hub: _Hub) -> None:
+    async def _ask(self, machine: Questions, nodes: Nodes, hub: AsyncHub) -> None:
         deadline = self._clock.monotonic() + self._options.connect_timeout_s
         while not machine.is_done:
             now = self._clock.monotonic()

@@ -13,6 +13,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol
 
+from dcpstream.client.asides import ACTIVE_STATE
 from dcpstream.client.connection import NodeConnection
 from dcpstream.client.connection_string import ConnectionString
 from dcpstream.client.convert import ArrowConverter, ValueFormat
@@ -21,9 +22,10 @@ from dcpstream.client.heart import Heart
 from dcpstream.client.hub import SocketHub
 from dcpstream.client.nodes import ConnectOptions, Nodes
 from dcpstream.client.options import access, check_buffer_bytes, dcp_settings
+from dcpstream.client.policies import PurgeGap, RollbackPolicy, purged_message
 from dcpstream.client.questions import Question, Questions, high_seqnos_of, logs_of, states_of
 from dcpstream.client.ranges import Accepted, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
-from dcpstream.client.reader import ACTIVE_STATE, PurgeGap, RollbackPolicy, StreamReader, purged_message
+from dcpstream.client.reader import StreamReader
 from dcpstream.client.resume import BranchState
 from dcpstream.client.srv import resolve_seeds
 from dcpstream.client.streaming import OnPurgeGap, check_purge_gap

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from dcpstream.client.events import Event
 from dcpstream.client.handshake import DcpSettings, Handshake, Login
 from dcpstream.client.rows import ArrowDecoder, Decoder, FrameDecoder
-from dcpstream.client.session import DcpSession, Event
+from dcpstream.client.session import DcpSession
 from dcpstream.client.tls import ALERT, check_for_alert
 from dcpstream.errors import ConnectTimeout, RemoteProtocolError, WireError
 from dcpstream.model import NodeAddress

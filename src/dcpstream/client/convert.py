@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from dcpstream.client.changes import changes_of
+from dcpstream.client.events import RowsReceived
 from dcpstream.client.rows import ArrowRows, FrameRows, require_columnar
-from dcpstream.client.session import RowsReceived
 from dcpstream.model import StreamOffset
 
 if TYPE_CHECKING:

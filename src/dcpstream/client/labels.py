@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dcpstream.client.session import CollectionEvent
+from dcpstream.client.events import CollectionEvent
 from dcpstream.model import Manifest
 from dcpstream.wire import SystemEventId
 

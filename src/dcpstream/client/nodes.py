@@ -13,8 +13,8 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
 from dcpstream.client.connection import NodeConnection
+from dcpstream.client.events import Answer, ConfigPushed, Event
 from dcpstream.client.handshake import DcpSettings, Login
-from dcpstream.client.session import Answer, ConfigPushed, Event
 from dcpstream.client.tls import TlsOptions
 from dcpstream.client.topology import parse_config
 from dcpstream.errors import (

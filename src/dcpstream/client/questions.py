@@ -9,21 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from dcpstream.client.asides import RETRY
 from dcpstream.client.connection import NodeConnection
+from dcpstream.client.events import Answer, Stream, StreamOpened, StreamRefused
 from dcpstream.client.nodes import Nodes, pause_s
 from dcpstream.client.ranges import Accepted, RollbackTo
 from dcpstream.client.resume import BranchState, observed
-from dcpstream.client.session import Answer, Stream, StreamOpened, StreamRefused
 from dcpstream.errors import DcpstreamError
 from dcpstream.model import FailoverLog, NodeAddress, StreamOffset
 from dcpstream.runtime import Random
 from dcpstream.wire import Frame, Opcode, Status
 from dcpstream.wire.status import status_error
 from dcpstream.wire.values import decode_failover_log, decode_vbucket_seqnos
-
-_RETRY = frozenset(
-    (Status.TMPFAIL, Status.ENOMEM, Status.BUSY, Status.KEY_EEXISTS, Status.WOULD_THROTTLE, Status.NOT_MY_VBUCKET)
-)
 
 
 @dataclass(slots=True, eq=False)
@@ -168,7 +165,7 @@ class Questions:
         question = self._by_opaque.pop((connection, opaque), None)
         if question is None:
             return
-        if frame.status in _RETRY:
+        if frame.status in RETRY:
             if frame.status == Status.NOT_MY_VBUCKET:
                 self._nodes.update_map(frame.value, connection.address)
                 self._nodes.find_map(now, refresh=True)

@@ -14,15 +14,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import Enum
 
+from dcpstream.client.asides import RETRY, Asides
 from dcpstream.client.connection import NodeConnection
 from dcpstream.client.convert import Converter
-from dcpstream.client.labels import Labels
-from dcpstream.client.nodes import Nodes, pause_s
-from dcpstream.client.ranges import RollbackEvent, VbucketRange
-from dcpstream.client.resume import BranchState, reachable_end, spaced, step_back
-from dcpstream.client.session import (
+from dcpstream.client.events import (
     Answer,
     CollectionEvent,
     RowsReceived,
@@ -32,8 +28,13 @@ from dcpstream.client.session import (
     StreamRefused,
     StreamStopped,
 )
+from dcpstream.client.labels import Labels
+from dcpstream.client.moved import MovedStreams
+from dcpstream.client.nodes import Nodes, pause_s
+from dcpstream.client.policies import PurgeGap, RollbackPolicy, purged_message
+from dcpstream.client.ranges import RollbackEvent, VbucketRange
+from dcpstream.client.resume import BranchState, reachable_end, spaced, step_back
 from dcpstream.client.stability import StableGate
-from dcpstream.client.topology import manifest_of
 from dcpstream.client.work import Received, State, Work
 from dcpstream.errors import (
     ConnectTimeout,
@@ -43,47 +44,12 @@ from dcpstream.errors import (
     RollbackRequired,
     StreamEnded,
 )
-from dcpstream.model import MAX_SEQNO, Manifest, StreamOffset
+from dcpstream.model import MAX_SEQNO, StreamOffset
 from dcpstream.runtime import Random
 from dcpstream.wire import Opcode, Status, StreamEndReason
 from dcpstream.wire.status import status_error
-from dcpstream.wire.values import decode_vbucket_seqnos
 
 logger = logging.getLogger(__name__)
-
-MOVED_GRACE_S = 5.0
-"""How long a stream may go on at a node that the map no longer names as the vbucket's. A node that lives ends the
-stream itself; one that is cut off would be noticed only by its silence."""
-
-ACTIVE_STATE = (1).to_bytes(4, "big")
-"""Extras of GET_ALL_VB_SEQNOS: only vbuckets that are active there. A replica's high seqno says nothing."""
-
-_RETRY = frozenset(
-    (Status.TMPFAIL, Status.ENOMEM, Status.BUSY, Status.KEY_EEXISTS, Status.WOULD_THROTTLE, Status.NOT_MY_VBUCKET)
-)
-_REASON_DONE = frozenset((StreamEndReason.FILTER_EMPTY,))
-
-
-class RollbackPolicy(Enum):
-    """What a rollback means to the user."""
-
-    FAIL = "fail"
-    """Raise RollbackRequired."""
-    REWIND = "rewind"
-    """Go back and say so with a RollbackEvent, at any time."""
-    REWIND_UNREAD = "rewind_unread"
-    """As REWIND while no row of the vbucket was given out, else raise RollbackRequired: for planned reads."""
-
-
-class PurgeGap(Enum):
-    """What to do if deletions after a position have been purged: whoever reads on from it would not see them."""
-
-    FAIL = "fail"
-    """Raise HistoryPurged."""
-    IGNORE = "ignore"
-    """Read on from the position, with a warning in the log: deletions may be missing."""
-    RECONCILE = "reconcile"
-    """Begin the vbucket anew, as after a rollback to 0: everything that was read of it is void and comes again."""
 
 
 class StreamReader:
@@ -121,14 +87,14 @@ class StreamReader:
     ) -> None:
         self._purge_gap = purge_gap
         self._gate = StableGate(nodes) if is_stable else None
-        self._moved: dict[int, float] = {}
-        self._seen_map = nodes.map
+        self._moved = MovedStreams(nodes.map)
         self._patience_s = patience_s
         self._nodes = nodes
         self._random = random
         self._converter = converter
         self._policy = policy
         self._labels = Labels(collections)
+        self._asides = Asides(self._labels)
         self._idle_timeout_s = idle_timeout_s
         self._last_progress = now
         self._vbuckets: dict[int, Work] = {}
@@ -136,9 +102,6 @@ class StreamReader:
         self._queue: deque[Received | RollbackEvent] = deque()
         self._ready: Iterator[tuple[object, Mapping[int, StreamOffset]]] | None = None
         self._owed: tuple[NodeConnection, int] | None = None
-        self._manifest_requests: dict[tuple[NodeConnection, int], None] = {}
-        self._high_requests: dict[NodeConnection, int] = {}
-        self._wanting_high: dict[NodeConnection, list[Work]] = {}
         self._left = 0
         self._error: BaseException | None = None
         for part in ranges:
@@ -234,16 +197,16 @@ class StreamReader:
         """When `handle_timeout` and `step` should be called at the latest."""
         due = min((self._vbuckets[vbid].due for vbid in self._waiting), default=float("inf"))
         idle = float("inf") if self._idle_timeout_s is None else self._last_progress + self._idle_timeout_s
-        moved = min(self._moved.values(), default=float("inf"))
         stable = self._gate.next_timeout() if self._gate is not None else float("inf")
-        return min(due, idle, moved, stable, self._nodes.next_timeout())
+        return min(due, idle, self._moved.next_timeout(), stable, self._nodes.next_timeout())
 
     def handle_timeout(self, now: float) -> None:
         """Check the clocks."""
         try:
             for connection in self._nodes.handle_timeout(now):
                 self._recover_from(connection, now)
-            self._leave_moved(now)
+            for work in self._moved.overdue(self._nodes.map, self._vbuckets, now):
+                self._leave(work, now)
             complaint = self._complaint(now) if self._waiting or self._gate is not None else None
             if complaint is not None:
                 raise complaint
@@ -304,7 +267,7 @@ class StreamReader:
                     if self._nodes.any_ready() is not None:
                         self._nodes.find_map(now, refresh=True)
                     blocked[name] = max(now + 0.02, self._nodes.retry_at(address))
-                elif not self._knows_names(connection, now):
+                elif not self._asides.knows_names(connection, now):
                     blocked[name] = float("inf")
                 else:
                     self._open(work, connection, now)
@@ -337,20 +300,6 @@ class StreamReader:
             collection_ids=self._labels.collection_ids,
             ignore_purged=work.probes_purge,
         )
-
-    def _knows_names(self, connection: NodeConnection, now: float) -> bool:
-        """Whether collection names are known; asks for them if not."""
-        if self._labels.is_known:
-            return True
-        session = connection.session
-        assert session is not None
-        if not session.has_collections:
-            self._labels.take_manifest(Manifest.DEFAULT)
-            return True
-        if not any(asked is connection for asked, _ in self._manifest_requests):
-            opaque = session.request(Opcode.GET_COLLECTIONS_MANIFEST, now)
-            self._manifest_requests[connection, opaque] = None
-        return False
 
     def _handle(self, connection: NodeConnection, event: object, now: float) -> None:
         match event:
@@ -415,29 +364,6 @@ class StreamReader:
         elif work.stream is not None:
             work.offset = work.stream.tracker.offset
 
-    def _leave_moved(self, now: float) -> None:
-        """Close streams at nodes that the map has not named for a while as those of their vbuckets."""
-        found = self._nodes.map
-        if found is not self._seen_map:
-            self._seen_map = found
-            for vbid, work in self._vbuckets.items():
-                if work.connection is None or found is None or vbid >= found.vbucket_count:
-                    continue
-                if str(found.active_node(vbid)) == str(work.connection.address):
-                    self._moved.pop(vbid, None)
-                else:
-                    self._moved.setdefault(vbid, now + MOVED_GRACE_S)
-        for vbid, deadline in list(self._moved.items()):
-            work = self._vbuckets[vbid]
-            if work.connection is None or work.stream is None:
-                del self._moved[vbid]
-            elif now >= deadline:
-                del self._moved[vbid]
-                if work.connection.session is not None:
-                    work.connection.session.close_stream(work.stream)
-                self._take_back(work)
-                self._wait(work, now, 0.0)
-
     def _opened(self, connection: NodeConnection, event: StreamOpened, now: float) -> None:
         work = self._vbuckets[event.stream.vbid]
         self._last_progress = now
@@ -460,11 +386,7 @@ class StreamReader:
             self._queue.append(RollbackEvent(work.range.vbid, refused.seqno, at.seqno, refused.vbuuid, newest, at))
         if work.range.end_seqno != MAX_SEQNO and work.range.planned_vbuuid not in {0, newest}:
             # The planned branch is no longer the newest: how far this one goes decides where to stop.
-            self._wanting_high.setdefault(connection, []).append(work)
-            if connection not in self._high_requests and connection.session is not None:
-                self._high_requests[connection] = connection.session.request(
-                    Opcode.GET_ALL_VB_SEQNOS, now, extras=ACTIVE_STATE
-                )
+            self._asides.want_high_seqno(connection, work, now)
 
     def _refused(self, event: StreamRefused, now: float) -> None:
         work = self._vbuckets[event.stream.vbid]
@@ -482,7 +404,7 @@ class StreamReader:
             else:
                 self._roll_back(work, event.rollback_seqno, now)
             return
-        if event.status not in _RETRY:
+        if event.status not in RETRY:
             raise status_error(
                 event.status,
                 opcode=Opcode.DCP_STREAM_REQ,
@@ -517,7 +439,7 @@ class StreamReader:
         if work.stream is not stream:
             return
         is_endless = work.range.end_seqno == MAX_SEQNO
-        if reason in _REASON_DONE or (reason == StreamEndReason.OK and not is_endless):
+        if reason == StreamEndReason.FILTER_EMPTY or (reason == StreamEndReason.OK and not is_endless):
             self._finish(work, stream, now)
             return
         self._take_back(work)
@@ -547,34 +469,23 @@ class StreamReader:
         self._left -= 1
 
     def _answered(self, connection: NodeConnection, event: Answer, now: float) -> None:
-        frame = event.frame
         if self._gate is not None:
             is_ours, changed = self._gate.answered(connection, event, now)
             if changed is not None:
-                self._leave_branch(self._vbuckets[changed], now)
+                # The active copy is on another branch than the rows that are held: they may be void.
+                self._leave(self._vbuckets[changed], now)
             if is_ours:
                 self._release_stable(now)
                 return
-        if (connection, event.opaque) in self._manifest_requests:
-            del self._manifest_requests[connection, event.opaque]
-            if frame.status == Status.SUCCESS:
-                self._labels.take_manifest(manifest_of(frame.value))
-            elif frame.status in {Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED}:
-                self._labels.take_manifest(Manifest.DEFAULT)
-            elif frame.status not in _RETRY:
-                raise status_error(frame.status, opcode=frame.opcode, context="asking for the collections")
+        if self._asides.takes_names(connection, event):
             self._wake_all(now)
-        elif self._high_requests.get(connection) == event.opaque:
-            del self._high_requests[connection]
-            if frame.status != Status.SUCCESS:
-                raise status_error(frame.status, opcode=frame.opcode, context="asking for high seqnos")
-            high_seqnos = dict(decode_vbucket_seqnos(frame.value))
-            for work in self._wanting_high.pop(connection, ()):
-                if work.connection is connection and work.stream is not None and work.stream.log is not None:
-                    self._limit(work, work.stream, high_seqnos.get(work.range.vbid), now)
+            return
+        for work, high_seqno in self._asides.high_seqnos(connection, event):
+            if work.stream is not None:
+                self._limit(work, work.stream, high_seqno, now)
 
-    def _leave_branch(self, work: Work, now: float) -> None:
-        """The active copy is on another branch than the rows that are held: they may be void."""
+    def _leave(self, work: Work, now: float) -> None:
+        """Close a stream that must not go on; its vbucket is read again from where it stands."""
         if work.stream is not None and work.connection is not None and work.connection.session is not None:
             work.connection.session.close_stream(work.stream)
         self._left += work.state is State.DONE
@@ -600,10 +511,7 @@ class StreamReader:
             return
         if self._gate is not None:
             self._gate.forget(connection)
-        self._high_requests.pop(connection, None)
-        self._wanting_high.pop(connection, None)
-        for key in [key for key in self._manifest_requests if key[0] is connection]:
-            del self._manifest_requests[key]
+        self._asides.forget(connection)
         for work in self._vbuckets.values():
             if work.connection is connection and work.state is not State.DONE:
                 self._take_back(work)
@@ -615,12 +523,3 @@ class StreamReader:
         for vbid, offset in offsets.items():
             work = self._vbuckets[vbid]
             work.earlier = spaced(work.earlier, offset)
-
-
-def purged_message(vbid: int, seqno: int) -> str:
-    """What to say about purged deletions."""
-    return (
-        f"vbucket {vbid}: deletions after seqno {seqno} were purged before they were read: what was deleted may still "
-        "be there for this reader. Read the vbucket anew (on_rollback='rewind' with purge_gap='reconcile'), or "
-        "accept it (purge_gap='ignore')."
-    )

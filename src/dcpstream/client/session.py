@@ -22,11 +22,23 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from dcpstream.client.events import (
+    Answer,
+    CollectionEvent,
+    ConfigPushed,
+    Event,
+    RowsReceived,
+    Stream,
+    StreamDone,
+    StreamOpened,
+    StreamRefused,
+    StreamStopped,
+)
 from dcpstream.client.handshake import DcpSettings
 from dcpstream.client.resume import PositionTracker
 from dcpstream.client.rows import Rows, Slice
 from dcpstream.errors import DeadConnection, RemoteProtocolError
-from dcpstream.model import FailoverLog, NodeAddress, StreamOffset
+from dcpstream.model import NodeAddress, StreamOffset
 from dcpstream.wire import (
     BufferAck,
     CloseStream,
@@ -69,123 +81,6 @@ _VERSION = struct.Struct(">qq")
 
 _WITH_SEQNO = frozenset((Opcode.DCP_SYSTEM_EVENT, Opcode.DCP_PREPARE, Opcode.DCP_SEQNO_ADVANCED))
 _WITH_SECOND_SEQNO = frozenset((Opcode.DCP_COMMIT, Opcode.DCP_ABORT))
-
-
-@dataclass(slots=True, eq=False)
-class Stream:
-    """One stream of the connection.
-
-    Attributes:
-        opaque: u32 of its request.
-        vbid: the vbucket.
-        end_seqno: where to stop; MAX_SEQNO = never.
-        tracker: where its reader stands.
-        log: the failover log of the node's answer, once it is open.
-    """
-
-    opaque: int
-    vbid: int
-    end_seqno: int
-    tracker: PositionTracker
-    log: FailoverLog | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StreamOpened:
-    """The node accepted the position: `offset`, now on the newest branch of `log`."""
-
-    stream: Stream
-    log: FailoverLog
-    offset: StreamOffset
-
-
-@dataclass(frozen=True, slots=True)
-class StreamRefused:
-    """The node refused the request.
-
-    Attributes:
-        status: its status; for ROLLBACK `rollback_seqno` is set.
-        value: the answer's value (a cluster map for NOT_MY_VBUCKET).
-    """
-
-    stream: Stream
-    status: int
-    rollback_seqno: int | None = None
-    value: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamDone:
-    """The stream's end was reached; it is closed."""
-
-    stream: Stream
-
-
-@dataclass(frozen=True, slots=True)
-class StreamStopped:
-    """STREAM_END: the node will send nothing more; `reason` says why."""
-
-    stream: Stream
-    reason: int
-
-
-@dataclass(frozen=True, slots=True)
-class RowsReceived:
-    """Rows for the user.
-
-    Attributes:
-        rows: all rows of one receive.
-        keep: the slices of them that count, ascending.
-        offsets: vbucket → position after these rows, for every stream that moved.
-        flow_bytes: what to hand to `consumed` when the user is through with them.
-        parts: (vbucket, first row, row after the last), ascending: whose the rows of `keep` are.
-    """
-
-    rows: Rows
-    keep: Sequence[Slice]
-    offsets: dict[int, StreamOffset]
-    flow_bytes: int
-    parts: Sequence[tuple[int, int, int]] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class CollectionEvent:
-    """A system event: the manifest changed; for a new collection with what it says."""
-
-    vbid: int
-    event: int
-    manifest_uid: int
-    scope_id: int
-    collection_id: int | None
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to `request`."""
-
-    opaque: int
-    frame: Frame
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigPushed:
-    """The node says by itself that there is another cluster map.
-
-    Attributes:
-        bucket: whose.
-        version: (epoch, rev) of it; None if the node did not say.
-        config: the map's JSON; empty if it has to be asked for.
-    """
-
-    bucket: str
-    version: tuple[int, int] | None
-    config: bytes
-
-
-Event = (
-    ConfigPushed | StreamOpened | StreamRefused | StreamDone | StreamStopped | RowsReceived | CollectionEvent | Answer
-)
 
 
 @dataclass(slots=True)

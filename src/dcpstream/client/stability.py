@@ -22,9 +22,9 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from dcpstream.client.connection import NodeConnection
+from dcpstream.client.events import Answer, RowsReceived
 from dcpstream.client.nodes import Nodes
 from dcpstream.client.rows import Slice
-from dcpstream.client.session import Answer, RowsReceived
 from dcpstream.client.work import Received
 from dcpstream.model import StreamOffset
 from dcpstream.wire import Opcode, Status

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from dcpstream.client.changes import Change
 from dcpstream.client.convert import ArrowConverter, ChangeConverter, Converter, ValueFormat
 from dcpstream.client.offsets import OffsetStore, SavedOffset
+from dcpstream.client.policies import PurgeGap, RollbackPolicy
 from dcpstream.client.ranges import RollbackEvent, VbucketRange
-from dcpstream.client.reader import PurgeGap, RollbackPolicy
 from dcpstream.client.resume import BranchState, spaced
 from dcpstream.client.rows import require_columnar
 from dcpstream.errors import ConfigError

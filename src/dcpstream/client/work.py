@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from dcpstream.client.connection import NodeConnection
+from dcpstream.client.events import RowsReceived, Stream
 from dcpstream.client.labels import Branches, Names
 from dcpstream.client.ranges import VbucketRange
-from dcpstream.client.session import RowsReceived, Stream
 from dcpstream.model import StreamOffset
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dcpstream.client.events import CollectionEvent
 from dcpstream.client.labels import Labels
-from dcpstream.client.session import CollectionEvent
 from dcpstream.errors import ConfigError
 from dcpstream.model import Collection, Manifest, Scope
 

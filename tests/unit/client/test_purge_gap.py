@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
+from dcpstream.client.policies import PurgeGap, RollbackPolicy
 from dcpstream.client.ranges import RollbackEvent, VbucketRange
-from dcpstream.client.reader import PurgeGap, RollbackPolicy
 from dcpstream.errors import HistoryPurged, RollbackRequired
 from dcpstream.wire import Frame, StreamFlag
 from tests.unit.client.kit import rollback

@@ -7,9 +7,10 @@ import random
 
 import pytest
 
+from dcpstream.client.moved import MOVED_GRACE_S
 from dcpstream.client.nodes import MAX_PAUSE_S, Backoff
+from dcpstream.client.policies import RollbackPolicy
 from dcpstream.client.ranges import RollbackEvent, VbucketRange
-from dcpstream.client.reader import MOVED_GRACE_S, RollbackPolicy
 from dcpstream.errors import (
     AuthenticationFailed,
     ConfigError,

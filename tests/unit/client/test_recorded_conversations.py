@@ -13,17 +13,10 @@ from functools import cache
 
 import pytest
 
+from dcpstream.client.events import RowsReceived, Stream, StreamDone, StreamOpened, StreamRefused, StreamStopped
 from dcpstream.client.handshake import DcpSettings
 from dcpstream.client.rows import ArrowDecoder, Decoder, FrameDecoder
-from dcpstream.client.session import (
-    DcpSession,
-    RowsReceived,
-    Stream,
-    StreamDone,
-    StreamOpened,
-    StreamRefused,
-    StreamStopped,
-)
+from dcpstream.client.session import DcpSession
 from dcpstream.model import NodeAddress, StreamOffset
 from dcpstream.wire import FrameReader, Opcode, Status
 from tests.fixtures.recorded import Line, scenario_names, server_transcript

@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcpstream.client.connection import RECEIVE_BYTES, NodeConnection
-from dcpstream.client.rows import FrameRows
-from dcpstream.client.session import (
-    ANSWER_TIMEOUT_S,
+from dcpstream.client.events import (
     Answer,
     CollectionEvent,
     RowsReceived,
@@ -23,6 +21,8 @@ from dcpstream.client.session import (
     StreamRefused,
     StreamStopped,
 )
+from dcpstream.client.rows import FrameRows
+from dcpstream.client.session import ANSWER_TIMEOUT_S
 from dcpstream.errors import ConnectTimeout, DeadConnection, RemoteProtocolError
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
 from dcpstream.wire import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
+from dcpstream.client.policies import RollbackPolicy
 from dcpstream.client.ranges import RollbackEvent, VbucketRange
-from dcpstream.client.reader import RollbackPolicy
 from dcpstream.client.stability import POLL_S
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
 from dcpstream.wire import Frame, Opcode, Status, encode_response

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dcpstream.client.offsets import SavedOffset
+from dcpstream.client.policies import RollbackPolicy
 from dcpstream.client.ranges import RollbackEvent, VbucketRange
-from dcpstream.client.reader import RollbackPolicy
 from dcpstream.client.resume import BranchState
 from dcpstream.client.streaming import Positions, StreamOptions, rollback_change
 from dcpstream.errors import ConfigError

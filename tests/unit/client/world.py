@@ -10,8 +10,9 @@ from dcpstream.client.connection import NodeConnection
 from dcpstream.client.convert import ChangeConverter
 from dcpstream.client.handshake import DcpSettings
 from dcpstream.client.nodes import ConnectOptions, Nodes
+from dcpstream.client.policies import PurgeGap, RollbackPolicy
 from dcpstream.client.ranges import RollbackEvent, VbucketRange
-from dcpstream.client.reader import PurgeGap, RollbackPolicy, StreamReader
+from dcpstream.client.reader import StreamReader
 from dcpstream.errors import ConnectionLost, ConnectTimeout
 from dcpstream.model import FailoverLog, NodeAddress, StreamOffset
 from dcpstream.wire import Frame, Opcode, encode_response

@@ -8,7 +8,8 @@ from itertools import islice
 
 from dcpstream.cli.demo.flights import Change
 from dcpstream.cli.demo.loader import Token
-from dcpstream.client.kv import KvClient, MutationToken
+from dcpstream.client.documents import MutationToken
+from dcpstream.client.kv import KvClient
 from dcpstream.errors import KeyNotFound
 
 READ_AT_ONCE = 20_000

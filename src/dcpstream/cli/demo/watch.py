@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dcpstream.cli.demo.bucket import Access
 from dcpstream.client.blocking import Cluster
-from dcpstream.client.kv import ObservedSeqno
+from dcpstream.client.documents import ObservedSeqno
 from dcpstream.errors import ConnectionLost
 from dcpstream.model import FailoverLog, StreamOffset
 from dcpstream.spark.offsets import SourceOffset
