@@ -30,6 +30,7 @@ from dcpstream.node.engine.subdocument.attributes import (
     virtual_object,
 )
 from dcpstream.node.engine.subdocument.paths import PathError, parse_path
+from dcpstream.node.engine.subdocument.scanner import Text
 from dcpstream.node.engine.subdocument.specs import DocFlag, PathFlag, Request, Scope, Spec
 from dcpstream.wire import Datatype, Opcode, Status, decode_xattrs, encode_xattrs
 
@@ -155,6 +156,8 @@ class _Execution:
             self._put_together(results)
         except PathError as error:
             results[-1] = error.status, b""
+        if isinstance(self._body, Text):
+            self._body.forget()
         return Outcome(results, self._document, self._deletes, self._macros)
 
     def _is_refused(self) -> bool:
@@ -170,9 +173,11 @@ class _Execution:
             raise PathError(Status.SUBDOC_DOC_NOTJSON)
         if self._body is None:
             try:
-                self._body = self._document.body.decode()
+                text = self._document.body.decode()
             except UnicodeDecodeError:
                 raise PathError(Status.SUBDOC_DOC_NOTJSON) from None
+            is_for_reading = not self._request.is_mutation
+            self._body = Text(text, is_for_reading=is_for_reading) if len(self._request.specs) > 1 else text
         return self._body
 
     def _xattr_text(self) -> str:
@@ -234,6 +239,10 @@ class _Execution:
         changed = edits.change(spec.opcode, text, parse_path(spec.path), value, creates_parents=creates_parents)
         if spec.is_xattr:
             self._xattrs = changed.text
+        elif isinstance(text, Text):
+            self._body = Text(changed.text)
+            # What is put in was checked: it makes nothing too deep.
+            self._body.is_shallow = text.is_shallow
         else:
             self._body = changed.text
         return changed.result.encode()

@@ -69,6 +69,63 @@ class Missing(NamedTuple):
     size: int
 
 
+class _Known:
+    """What is known of an object: the members seen so far, by name without escapes, and how to see the rest."""
+
+    __slots__ = ("members", "rest", "size")
+
+    def __init__(self, rest: Iterator[tuple[int, str, int]]) -> None:
+        self.members: dict[str, tuple[int, int, int]] = {}
+        self.rest = rest
+        self.size = 0
+
+
+class Text(str):
+    """A JSON text in which several paths are looked for one after the other: it remembers what was seen of it.
+
+    Args:
+        is_for_reading: members are remembered, too. They refer to the text: `forget` frees both at once.
+
+    Attributes:
+        is_shallow: whether no part of it is too deep; None if nobody looked yet.
+    """
+
+    __slots__ = ("is_for_reading", "is_shallow", "known")
+
+    def __new__(cls, text: str, *, is_for_reading: bool = False) -> Text:
+        """The text."""
+        made = super().__new__(cls, text)
+        made.is_for_reading = is_for_reading
+        made.is_shallow = None
+        made.known = {}
+        return made
+
+    is_for_reading: bool
+    is_shallow: bool | None
+    known: dict[int, _Known]
+
+    def forget(self) -> None:
+        """Remember nothing any more."""
+        self.known.clear()
+
+    def named(self, at: int, part: str) -> tuple[int, int, int] | int:
+        """As `_step`, in the object at `at`; reads on only if the name was not seen yet."""
+        wanted = unescape(part)
+        known = self.known.get(at)
+        if known is None:
+            known = self.known[at] = _Known(_members(self, at))
+        if wanted not in known.members:
+            for member, name, value in known.rest:
+                plain = unescape(name)
+                known.members.setdefault(plain, (member, value, known.size))
+                known.size += 1
+                if plain == wanted:
+                    break
+            else:
+                return known.size
+        return known.members[wanted]
+
+
 def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(text)
 
@@ -167,6 +224,8 @@ def unescape(name: str) -> str:
     Raises:
         PathError: SUBDOC_DOC_NOTJSON: it is none.
     """
+    if "\\" not in name:
+        return name
     try:
         return str(json.loads(f'"{name}"'))
     except ValueError:
@@ -182,6 +241,8 @@ def _step(text: str, at: int, part: Part) -> tuple[int, int, int] | int:
         skip(text, at)
         raise PathError(Status.SUBDOC_PATH_MISMATCH)
     if isinstance(part, str):
+        if isinstance(text, Text) and text.is_for_reading:
+            return text.named(at, part)
         return _named(text, at, part)
     count, last = 0, None
     for member, _, value in _members(text, at):
@@ -225,9 +286,19 @@ def locate(text: str, path: Path) -> Found | Missing:
         member, at, position = step
     else:
         found = Found(at, skip(text, at), member, position)
-    if is_deeper(text[: found.end], LEVELS_MAX):
+    if _is_too_deep(text, found.end):
         raise PathError(Status.SUBDOC_DOC_E2DEEP)
     return found
+
+
+def _is_too_deep(text: str, end: int) -> bool:
+    """Whether a text is too deep up to `end`."""
+    if isinstance(text, Text):
+        if text.is_shallow is None:
+            text.is_shallow = not is_deeper(text, LEVELS_MAX)
+        if text.is_shallow:
+            return False
+    return is_deeper(text[:end], LEVELS_MAX)
 
 
 def is_deeper(text: str, levels: int) -> bool:

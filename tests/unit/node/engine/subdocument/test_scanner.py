@@ -8,7 +8,7 @@ import pytest
 
 from dcpstream.node.engine.subdocument import scanner
 from dcpstream.node.engine.subdocument.paths import LEVELS_MAX, PathError, parse_path
-from dcpstream.node.engine.subdocument.scanner import Found, Missing, is_deeper, locate, members
+from dcpstream.node.engine.subdocument.scanner import Found, Missing, Text, is_deeper, locate, members
 from dcpstream.wire import Status
 
 TEXT = ' { "a" : {"b":[1 , {"c":"x]}"} ]} ,\n"é":null, "a":2, "q\\"":[ ], "\\u0062":7}'
@@ -133,3 +133,34 @@ def test_large_texts_that_are_not_json(end):
     with pytest.raises(PathError) as error:
         locate(text, ("x",))
     assert error.value.status == Status.SUBDOC_DOC_NOTJSON
+
+
+PATHS = ("a.b[1].c", "b", "a.x.y", "q", r"q\"", "a", r"\b", "é", "a.b[-1]", "a[0]", "é.x", "", "b", "x")
+
+
+def outcome(text: str, path: str) -> object:
+    try:
+        return locate(text, parse_path(path.encode()))
+    except PathError as error:
+        return error.status
+
+
+def test_a_text_that_remembers_finds_the_same():
+    text = Text(TEXT, is_for_reading=True)
+    for path in (*PATHS, *reversed(PATHS)):
+        expected, found = outcome(TEXT, path), outcome(text, path)
+        if isinstance(found, Found | Missing):
+            assert found[:3] == expected[:3], path
+        else:
+            assert found == expected, path
+
+
+def test_a_text_that_remembers_sees_what_is_broken_each_time():
+    text = Text('{"a":1,"a":2,"b":oops', is_for_reading=True)
+    assert outcome(text, "a") == Found(5, 6, 1, 0)
+    assert [outcome(text, path) for path in ("c", "c", "b")] == [Status.SUBDOC_DOC_NOTJSON] * 3
+    deep = Text('{"a":1,"b":' + nested(LEVELS_MAX) + "}", is_for_reading=True)
+    assert isinstance(outcome(deep, "a"), Found)
+    assert outcome(deep, "b") == outcome(deep, "c") == Status.SUBDOC_DOC_E2DEEP
+    deep.forget()
+    assert outcome(deep, "a") == Found(5, 6, 1, 0)
