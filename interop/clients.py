@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from dcpstream.node import Node
@@ -54,10 +55,14 @@ class Check:
     known: Mapping[str, str] = field(default_factory=dict)
     is_slow: bool = False
 
-    def command(self, begin: list[str], node: Node) -> list[str]:
-        """The whole command line."""
-        place = ["-connect", node.connection_string, "-user", node.username, "-password", node.password]
-        return [*begin, *self.arguments, *place]
+    def command(self, begin: list[str], node: Node, authority: Path) -> list[str]:
+        """The whole command line; clients of an encrypted node have to trust the certificate in the file."""
+        login = ["-user", node.username, "-password", node.password]
+        if node.tls_port:
+            place = ["-connect", node.tls_connection_string, "-ca", str(authority)]
+        else:
+            place = ["-connect", node.connection_string]
+        return [*begin, *self.arguments, *place, *login]
 
 
 CLIENTS = {
@@ -71,25 +76,28 @@ GO_DCP_GAPS = {
     "change streams": "the history of changes is not kept: the node refuses, as a server with couchstore does"
 }
 
+TLS = {"tls": True}
+
 CHECKS = [
     Check("python", "python-kv", "every public key-value call, SCRAM-SHA512", ("kv.py",)),
     Check(
         "python",
-        "python-kv-disk",
-        "the same on disk with 1,024 vbuckets, PLAIN",
+        "python-kv-tls",
+        "the same on disk with 1,024 vbuckets, TLS, PLAIN",
         ("kv.py", "-plain"),
         on_disk=True,
-        options={"vbuckets": 1024},
+        options={"vbuckets": 1024, **TLS},
     ),
     Check("python", "python-manage", "log-ins, buckets, scopes and collections", ("manage.py",)),
-    Check("python", "python-manage-disk", "the same on disk", ("manage.py",), on_disk=True),
+    Check("python", "python-manage-tls", "the same on disk, TLS", ("manage.py",), on_disk=True, options=TLS),
     Check("gocbcore", "gocbcore-kv", "key-value agent, PLAIN: all groups of calls", ("kv",)),
     Check(
         "gocbcore",
-        "gocbcore-kv-disk",
-        "the same on disk, SCRAM-SHA512",
+        "gocbcore-kv-tls",
+        "the same on disk, TLS, SCRAM-SHA512",
         ("kv", "-auth", "SCRAM-SHA512"),
         on_disk=True,
+        options=TLS,
     ),
     Check("gocbcore", "gocbcore-dcp", "DCP agent: every key and value by hash", ("dcp",), known=GO_DCP_GAPS),
     Check(
@@ -100,14 +108,33 @@ CHECKS = [
         on_disk=True,
         known=GO_DCP_GAPS,
     ),
+    Check(
+        "gocbcore",
+        "gocbcore-dcp-tls",
+        "the same, 5,000 documents in three collections, TLS, SCRAM-SHA1",
+        ("dcp", "-auth", "SCRAM-SHA1", "-count", "5000"),
+        options=TLS,
+        known=GO_DCP_GAPS,
+    ),
     Check("java-dcp", "java-dcp", "low level, high level, rollback mitigation, flow control, restarts", ("Feeds",)),
-    Check("java-dcp", "java-dcp-disk", "the same on disk", ("Feeds", "-kept", "yes"), on_disk=True, is_slow=True),
+    Check(
+        "java-dcp",
+        "java-dcp-tls",
+        "the same on disk, TLS",
+        ("Feeds", "-kept", "yes"),
+        on_disk=True,
+        options=TLS,
+        is_slow=True,
+    ),
     Check("java", "java-kv", "key-value calls, managers of collections and buckets", ("Kv",)),
-    Check("java", "java-kv-disk", "the same on disk", ("Kv",), on_disk=True, is_slow=True),
+    Check("java", "java-kv-tls", "the same on disk, TLS", ("Kv",), on_disk=True, options=TLS, is_slow=True),
 ]
 
 
 def judge(check: Check, begin: list[str]) -> Outcome:
     """Run a check against a fresh node."""
-    with running.served(on_disk=check.on_disk, options=check.options) as node:
-        return running.run(check.command(begin, node), node, check.known, CLIENTS[check.client].directory)
+    with TemporaryDirectory() as directory, running.served(on_disk=check.on_disk, options=check.options) as node:
+        authority = Path(directory) / "ca.pem"
+        authority.write_text(node.ca_certificate, encoding="utf-8")
+        command = check.command(begin, node, authority)
+        return running.run(command, node, check.known, CLIENTS[check.client].directory)
