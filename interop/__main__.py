@@ -84,7 +84,10 @@ def run_all(checks: list[Check], console: Console) -> list[Row]:
             rows.append(Row(check, Outcome(trouble=why) if is_ours else None, why))
         else:
             with console.status(f"{CLIENTS[check.client].name}: {check.what}"):
-                rows.append(Row(check, judge(check, begins[check.client])))
+                try:
+                    rows.append(Row(check, judge(check, begins[check.client])))
+                except Missing as error:
+                    rows.append(Row(check, None, str(error)))
     return rows
 
 
@@ -99,7 +102,7 @@ def show(rows: list[Row], console: Console) -> None:
         done = row.outcome
         counts = f"{len(done.passed)}/{len(done.passed) + len(done.failed) + len(done.gaps)}" if done else ""
         seconds = f"{done.seconds:.1f}" if done else ""
-        label = f"{client.name} {client.version}"
+        label = f"{client.name} {client.version}".rstrip()
         table.add_row(label, row.check.what, counts, seconds, f"[{colour}]{row.result}[/]")
     console.print(table)
     for row in rows:
@@ -118,11 +121,12 @@ def summary(rows: list[Row], *, is_strict: bool) -> int:
     """Count clients, say what was skipped, and end with the one line that others read."""
     clients = list(dict.fromkeys(row.check.client for row in rows))
     skipped = {row.check.client: row.why for row in rows if row.outcome is None}
+    ok = {row.check.client for row in rows if row.outcome is not None} - set(skipped)
     failed = {row.check.client for row in rows if row.outcome is not None and not row.outcome.is_fine}
     for name, why in skipped.items():
         print(f"skipped {CLIENTS[name].name}: {why}")
     print(f"skipped in all: {len(skipped)}")
-    print(f"interop: {len(clients) - len(failed) - len(skipped)} of {len(clients)} clients ok", flush=True)
+    print(f"interop: {len(ok - failed)} of {len(clients)} clients ok", flush=True)
     return 1 if failed or (is_strict and skipped) else 0
 
 

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from dcpstream.node import Node
-from interop import building, running
+from interop import building, capture, running
 from interop.building import HERE, Say
 from interop.running import Outcome
 
@@ -44,6 +44,7 @@ class Check:
         options: of the node.
         known: parts that fail, and why.
         is_slow: left to `make interop` and to the slow tests.
+        watches: the check whose session is captured and decoded, for the client that only looks.
     """
 
     client: str
@@ -54,6 +55,7 @@ class Check:
     options: Mapping[str, Any] = field(default_factory=dict)
     known: Mapping[str, str] = field(default_factory=dict)
     is_slow: bool = False
+    watches: str = ""
 
     def command(self, begin: list[str], node: Node, authority: Path) -> list[str]:
         """The whole command line; clients of an encrypted node have to trust the certificate in the file."""
@@ -70,6 +72,7 @@ CLIENTS = {
     "gocbcore": Client("gocbcore", "10.9.3", building.go),
     "java-dcp": Client("java-dcp-client", "0.56.0", building.java),
     "java": Client("Java SDK", "3.9.2", building.java),
+    "tshark": Client("tshark", "", building.tshark),
 }
 
 GO_DCP_GAPS = {
@@ -128,12 +131,28 @@ CHECKS = [
     ),
     Check("java", "java-kv", "key-value calls, managers of collections and buckets", ("Kv",)),
     Check("java", "java-kv-tls", "the same on disk, TLS", ("Kv",), on_disk=True, options=TLS, is_slow=True),
+    Check("tshark", "tshark-python", "decodes a session of the Python SDK", (), watches="python-kv"),
+    Check("tshark", "tshark-gocbcore", "decodes a session of gocbcore's DCP agent", (), watches="gocbcore-dcp"),
+    Check("tshark", "tshark-java", "decodes a session of java-dcp-client", (), watches="java-dcp", is_slow=True),
 ]
 
 
 def judge(check: Check, begin: list[str]) -> Outcome:
-    """Run a check against a fresh node."""
-    with TemporaryDirectory() as directory, running.served(on_disk=check.on_disk, options=check.options) as node:
+    """Run a check against a fresh node.
+
+    Raises:
+        building.Missing: the client whose session is to be captured cannot be run here, or nothing may be captured.
+    """
+    if check.watches:
+        watched = next(item for item in CHECKS if item.name == check.watches)
+        its_begin = CLIENTS[watched.client].prepare(lambda _: None)
+        return capture.judge(begin, lambda node: _run(watched, its_begin, node))
+    with running.served(on_disk=check.on_disk, options=check.options) as node:
+        return _run(check, begin, node)
+
+
+def _run(check: Check, begin: list[str], node: Node) -> Outcome:
+    with TemporaryDirectory() as directory:
         authority = Path(directory) / "ca.pem"
         authority.write_text(node.ca_certificate, encoding="utf-8")
         command = check.command(begin, node, authority)

@@ -31,7 +31,8 @@ def table(rows: Sequence[tuple[Check, Outcome | None, str]]) -> str:
             tried = len(outcome.passed) + len(outcome.failed) + len(outcome.gaps)
             parts = f"{len(outcome.passed)} of {tried}"
             result = "ok" if outcome.is_fine and not outcome.gaps else "known gaps" if outcome.is_fine else "failed"
-        lines.append(f"| {client.name} {client.version} | {check.what} | {parts} | {result} |")
+        label = f"{client.name} {client.version}".rstrip()
+        lines.append(f"| {label} | {check.what} | {parts} | {result} |")
     gaps = [
         f"| {check.name} | {part} | {check.known[part]} |"
         for check, outcome, _ in rows

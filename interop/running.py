@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from dcpstream.node import Node
+from dcpstream.node.tls import TlsSettings
 from dcpstream.testing.nodes import add_collections
 
 PROGRAM_TIMEOUT_S = 150
@@ -61,9 +62,12 @@ def served(*, on_disk: bool = False, options: Mapping[str, Any] | None = None) -
     """A fresh node with the collections that the programs use; it keeps its ports when it is started again."""
     with ExitStack() as stack:
         path = stack.enter_context(TemporaryDirectory(prefix="dcpstream-interop-")) if on_disk else None
-        port, mgmt_port = free_ports(2)
+        port, mgmt_port, tls_port, mgmt_tls_port = free_ports(4)
         settings: dict[str, Any] = {"vbuckets": 64, "password": PASSWORD, "port": port, "mgmt_port": mgmt_port}
-        node = stack.enter_context(Node(path=path, **settings | dict(options or {})))
+        settings |= options or {}
+        if settings.get("tls"):
+            settings["tls"] = TlsSettings(port=tls_port, mgmt_port=mgmt_tls_port)
+        node = stack.enter_context(Node(path=path, **settings))
         add_collections(node, "default", COLLECTIONS)
         yield node
 

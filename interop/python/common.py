@@ -38,12 +38,12 @@ def settings() -> argparse.Namespace:
 def connect(options: argparse.Namespace, *, password: str | None = None, user: str | None = None) -> Cluster:
     """A cluster that is connected."""
     make = PasswordAuthenticator.ldap_compatible if options.plain else PasswordAuthenticator
-    keywords = {"cert_path": options.ca} if options.ca else {}
+    trust = {"trust_store_path": options.ca} if options.ca else {}
     timeouts = ClusterTimeoutOptions(
         connect_timeout=timedelta(seconds=10), bootstrap_timeout=timedelta(seconds=10), kv_timeout=KV_TIMEOUT
     )
-    login = make(user or options.user, password or options.password, **keywords)
-    return Cluster.connect(options.connect, ClusterOptions(login, timeout_options=timeouts))
+    login = make(user or options.user, password or options.password)
+    return Cluster.connect(options.connect, ClusterOptions(login, timeout_options=timeouts, **trust))
 
 
 def refused(

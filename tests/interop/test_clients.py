@@ -25,10 +25,9 @@ def marked(check: Check) -> object:
 def test_client(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         try:
-            begin = CLIENTS[check.client].prepare(lambda text: print(f"\n{text} …", flush=True))
+            outcome = judge(check, CLIENTS[check.client].prepare(lambda text: print(f"\n{text} …", flush=True)))
         except Missing as missing:
             pytest.skip(f"{CLIENTS[check.client].name}: {missing}")
-    outcome = judge(check, begin)
     assert outcome.is_fine, f"{outcome.trouble}\n{outcome.failed}\n{outcome.output[-6000:]}"
 
 

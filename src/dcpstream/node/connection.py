@@ -288,6 +288,8 @@ class KvProtocol(asyncio.BufferedProtocol):
             transport.write(b"".join(pieces))
         else:
             for piece in pieces:
+                if transport.is_closing():  # the peer went meanwhile; asyncio warns of each further write
+                    break
                 transport.write(piece)
         if self.waiting_bytes:
             self.server.memory.wait(self, size)
