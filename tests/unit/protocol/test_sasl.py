@@ -1,6 +1,7 @@
 """SASL: published vectors, both ends together, and everything that must be refused."""
 
 import base64
+import hashlib
 
 import pytest
 
@@ -11,6 +12,7 @@ from dcpstream.protocol.sasl import (
     Credentials,
     Outcome,
     ServerLogin,
+    prepared_name,
     strongest_mechanism,
 )
 
@@ -194,3 +196,111 @@ def test_strongest_mechanism():
         strongest_mechanism("PLAIN", allow_plain=False)
     with pytest.raises(ConfigError):
         strongest_mechanism("OAUTHBEARER")
+
+
+# ------------------------------------------------------------------------------------------------ what others could try
+
+
+@pytest.mark.parametrize("mechanism", SCRAM)
+def test_a_name_that_nobody_has_is_asked_for_a_proof_like_any_other(mechanism):
+    users = {"ann": Credentials("secret", b"0123456789abcdef", 8)}
+    nobody = Credentials("never", b"decoy-salt-16byt", 8)
+    node = ServerLogin(users.get, lambda: b"n" * 18, lambda name: nobody.with_salt(name.encode().ljust(16, b".")))
+    shapes = []
+    for name in ("ann", "bob"):
+        login = ClientLogin(mechanism, name, "wrong", NONCE)
+        challenge = node.start(mechanism, login.start())
+        refused = node.step(mechanism, login.step(challenge.data))
+        shapes.append((challenge.outcome, len(challenge.data), challenge.data.count(b","), refused))
+    assert shapes[0] == shapes[1]
+
+
+def test_nobodys_credentials_fit_no_password():
+    nobody = Credentials("never", b"decoy-salt-16byt", 8).with_salt(b"another")
+    assert not nobody.matches(b"never")
+    assert nobody.keys("SCRAM-SHA1").salt == b"another"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"p=tls-unique,,n=ann,r=abcdefgh",
+        b"p=tls-server-end-point,,n=ann,r=abcdefgh",
+        b"n,,m=ext,n=ann,r=abcdefgh",
+        b"n,,n=ann,r=" + b"x" * 257,
+    ],
+)
+def test_channel_binding_extensions_and_endless_nonces_are_refused(data):
+    assert server(ann="secret").start(b"SCRAM-SHA256", data).outcome is Outcome.MALFORMED
+
+
+def test_a_mechanism_that_is_not_offered_is_refused_as_if_it_were_not_known():
+    ann = Credentials("secret", b"salt", 8)
+    node = ServerLogin(lambda _: ann, lambda: b"n" * 18, lambda _: ann, offered=("SCRAM-SHA512",))
+    assert node.start(b"PLAIN", b"\0ann\0secret").outcome is Outcome.REFUSED
+    assert node.start(b"SCRAM-SHA1", b"n,,n=ann,r=abcdefgh").outcome is Outcome.REFUSED
+    assert node.start(b"SCRAM-SHA512", b"n,,n=ann,r=abcdefgh").outcome is Outcome.CONTINUE
+
+
+def test_a_right_password_is_known_again_and_a_wrong_one_still_is_not(monkeypatch):
+    credentials = Credentials("secret", b"salt", 8)
+    rounds = []
+    derive = hashlib.pbkdf2_hmac
+    monkeypatch.setattr("hashlib.pbkdf2_hmac", lambda *given: rounds.append(1) or derive(*given))
+    assert not credentials.matches(b"wrong")
+    assert credentials.matches(b"secret")
+    assert credentials.matches(b"secret")
+    assert len(rounds) == 2, "the second time costs nothing"
+    assert not credentials.matches(b"wrong")
+    assert len(rounds) == 3, "a wrong one costs as much as ever"
+
+
+def test_credentials_are_kept_and_come_back():
+    kept = Credentials("secret", b"0123456789abcdef", 8).to_json()
+    assert "secret" not in str(kept)
+    again = Credentials.from_json(kept)
+    assert again.matches(b"secret")
+    assert not again.matches(b"other")
+    assert login(
+        "SCRAM-SHA512", "ann", "secret", ServerLogin(lambda _: again, lambda: b"n" * 18, lambda _: again)
+    ).username
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"salt": ""},
+        {"salt": "!"},
+        {"stored_key": "AAAA"},
+        {"server_key": "AAAA"},
+        {"iterations": 0},
+        {"iterations": 10**9},
+        {"iterations": "x"},
+    ],
+)
+def test_kept_credentials_that_are_damaged_are_refused(change):
+    kept = Credentials("secret", b"0123456789abcdef", 8).to_json()
+    kept["SCRAM-SHA1"] |= change
+    with pytest.raises(ValueError):  # noqa: PT011 - of several kinds
+        Credentials.from_json(kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "prepared"),
+    [
+        ("ann", "ann"),
+        ("I\u00adX", "IX"),
+        ("\u00aa", "a"),
+        ("\u2168", "IX"),
+        ("a\u00a0b", "a b"),
+        ("Jos\u0065\u0301", "Jos\u00e9"),
+        ("\u0007", None),
+        ("\u0627\u0031", None),
+        ("\u0627\u0628", "\u0627\u0628"),
+        ("\u0221", None),
+        ("\u00ad", None),
+        ("a\x00b", None),
+    ],
+)
+def test_names_are_prepared_as_rfc_4013_says(name, prepared):
+    assert prepared_name(name) == prepared

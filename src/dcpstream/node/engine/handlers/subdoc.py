@@ -294,4 +294,4 @@ def register(table: CommandTable) -> None:
     table.add(sorted(changing), writing(extras=extras))
     table.add(Opcode.SUBDOC_COUNTER, writing(extras=extras, privilege="Read Upsert"))
     table.add(Opcode.SUBDOC_MULTI_LOOKUP, reading(extras=(0, 1)))
-    table.add(Opcode.SUBDOC_MULTI_MUTATION, writing(extras=(0, 1, 4, 5, 8, 9)))
+    table.add(Opcode.SUBDOC_MULTI_MUTATION, writing(extras=(0, 1, 4, 5, 8, 9), privilege="Read Upsert"))
