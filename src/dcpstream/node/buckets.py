@@ -8,13 +8,14 @@ import logging
 from dcpstream.errors import ConfigError, DcpstreamError, StoreError
 from dcpstream.model import BucketSettings
 from dcpstream.model.cluster import MAX_VBUCKETS
+from dcpstream.node.compactor import Compactor
 from dcpstream.node.directory import DataDirectory
 from dcpstream.node.engine import Engine
 from dcpstream.node.flusher import Flusher
 from dcpstream.node.prefetch import Prefetcher
 from dcpstream.node.server import KvServer
 from dcpstream.node.upkeep import Upkeep
-from dcpstream.store import BucketStore
+from dcpstream.store import BucketStore, CompactionOrder
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ class RunningBuckets:
 
     Attributes:
         upkeep: by bucket, what looks after it.
+        compactors: by bucket, what compacts its store.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class RunningBuckets:
         self._flushers: dict[str, Flusher] = {}
         self._prefetchers: dict[str, Prefetcher] = {}
         self.upkeep: dict[str, Upkeep] = {}
+        self.compactors: dict[str, Compactor] = {}
         self._deletions: dict[str, asyncio.Task[None]] = {}
         self.vbuckets = vbuckets
 
@@ -65,6 +68,8 @@ class RunningBuckets:
         bucket = self._engine.buckets[name]
         self.upkeep[name] = Upkeep(self._server, bucket)
         self.upkeep[name].start()
+        self.compactors[name] = Compactor(bucket, self.upkeep[name].page, lambda: self._engine.unix_s)
+        self.compactors[name].start()
         if bucket.store.is_durable:
             self._flushers[name] = Flusher(self._server, self._engine, bucket, self._flush_interval_s)
             self._flushers[name].start()
@@ -98,13 +103,8 @@ class RunningBuckets:
 
     def compact(self, name: str) -> None:
         """Begin to compact a bucket's store: tombstones that are older than its settings say are forgotten."""
-        bucket = self._engine.buckets[name]
-        before = self._engine.unix_s - int(bucket.settings.purge_age_s)
-        for vbucket in bucket.vbuckets:
-            if vbucket is not None:
-                durability = vbucket.durability
-                limit = durability.purge_limit if durability is not None else None
-                vbucket.log.purge(vbucket.high_seqno if limit is None else limit, max(0, before))
+        before = self._engine.unix_s - int(self._engine.buckets[name].settings.purge_age_s)
+        self.compactors[name].request(CompactionOrder(before_time=max(before, 0), is_full=True), lambda _: None)
 
     async def gone(self, name: str) -> None:
         """Wait until a deletion of that name, if there is one, is through."""
@@ -156,6 +156,7 @@ class RunningBuckets:
         logger.info("bucket %s is deleted", name)
 
     async def _stop_looking_after(self, name: str) -> None:
+        await self.compactors.pop(name).stop()
         await self.upkeep.pop(name).stop()
         flusher, prefetcher = self._flushers.pop(name, None), self._prefetchers.pop(name, None)
         if flusher is not None:
@@ -168,6 +169,7 @@ class RunningBuckets:
         self._engine.bucket_host = None
         self._engine.config_listeners.discard(self._remember)
         await asyncio.gather(*self._deletions.values())
+        await asyncio.gather(*(compactor.stop() for compactor in self.compactors.values()))
         await asyncio.gather(*(upkeep.stop() for upkeep in self.upkeep.values()))
         for flusher in self._flushers.values():
             await flusher.stop()

@@ -98,6 +98,10 @@ class VBucketView(Protocol):
         """The last seqno among some collections, deletions and the collections' own events included; 0 if none."""
         ...
 
+    def hold(self, seqno: int) -> object:
+        """Keep the state as of a seqno, for reads with that `snapshot_end`, as long as the result lives."""
+        ...
+
     def read(self, after_seqno: int, end_seqno: int, *, snapshot_end: int | None, max_bytes: int) -> FrameBlock | None:
         """Stored messages with after_seqno < seqno <= end_seqno, oldest first.
 

@@ -228,10 +228,12 @@ class BucketStore(ABC):
             for vbid, vbucket in list(self.vbuckets.items()):
                 if order.is_stopped():
                     report.was_stopped = True
-                    break
+                    return report
                 if order.before_time > 0 and (order.vbids is None or vbid in order.vbids):
                     limit = min(order.before_seqno, order.purge_limits.get(vbid, order.before_seqno))
                     report.rows_purged += vbucket.purge(limit, order.before_time)
+            if not order.rewrites:
+                return report
             used = self.bytes_used
             self._rewrite(order, report)
             report.bytes_freed = max(used - self.bytes_used, report.bytes_freed)

@@ -45,6 +45,10 @@ SMALL = 4
 """A neighbour smaller than this part of a segment is rewritten along with others, so that files do not become many."""
 
 
+SYNC_BYTES = 8 * 1024 * 1024
+"""New files are synced after so many bytes: commits wait for the disk no longer than that takes."""
+
+
 class _Stopped(Exception):
     """The compaction is to end."""
 
@@ -280,6 +284,7 @@ class _Copy:
         self._segments = segments
         self._writers: list[SegmentWriter] = []
         self._done: list[Segment] = []
+        self._unsynced = 0
 
     def _writer(self) -> SegmentWriter:
         if not self._writers or self._writers[-1].size >= self._segments.segment_bytes:
@@ -358,6 +363,10 @@ class _Copy:
             address, since = (writer.address | writer.size) + len(head), 0
             buffers: list[Buffer] = [head, view[start : places[stop]]]
             writer.write(buffers, len(head) + places[stop] - start)
+            self._unsynced += len(head) + places[stop] - start
+            if self._unsynced >= SYNC_BYTES:
+                writer.sync()
+                self._unsynced = 0
             for end, page_checksum in zip(page_ends, checksums, strict=True):
                 pages.append((base + start + since, address + since, end - since, page_checksum))
                 since = end

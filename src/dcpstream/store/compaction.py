@@ -20,6 +20,7 @@ class CompactionOrder:
         before_seqno: only those up to this one.
         purge_limits: of some vbuckets, a seqno beyond which nothing may be purged.
         vbids: only these vbuckets are purged; None for all.
+        rewrites: whether anything is rewritten; else only purged.
         is_full: rewrite all files that hold anything superseded, not only those that give back much.
         is_stopped: asked now and then; if true, the compaction ends early.
         breathe: called after each step of some ms; may sleep, so that others have the processor and the disk.
@@ -29,6 +30,7 @@ class CompactionOrder:
     before_seqno: int = MAX_SEQNO
     purge_limits: Mapping[int, int] = field(default_factory=dict)
     vbids: frozenset[int] | None = None
+    rewrites: bool = True
     is_full: bool = False
     is_stopped: Callable[[], bool] = lambda: False
     breathe: Callable[[], None] = lambda: None

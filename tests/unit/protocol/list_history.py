@@ -85,6 +85,9 @@ class ListVBucket:
     def checkpoint_at(self, seqno):
         return max((start for start in (*self.checkpoints, self.memory_start_seqno) if start <= seqno), default=0)
 
+    def hold(self, seqno):
+        return seqno
+
     def checkpoint_after(self, seqno):
         return min((start for start in self.checkpoints if start > seqno), default=None)
 

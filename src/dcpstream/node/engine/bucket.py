@@ -24,7 +24,7 @@ from dcpstream.wire import Status
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.session import Session
-    from dcpstream.store import BucketStore
+    from dcpstream.store import BucketStore, CompactionOrder
     from dcpstream.wire import CollectionEvent
 
 MAX_WAITERS = 10_000
@@ -71,6 +71,8 @@ class Bucket:
         commits_begun, commits_done: numbers of the last commit that began, and of the last that is through.
         holding: sessions with answers that wait for a commit.
         hurry: asks for a commit at once; whoever commits sets it.
+        compact: asks for a compaction and says later how it ended (None: well); False if too many wait. None if nobody
+            compacts.
         waiters: who waits for a seqno to be persisted.
         waiting_for_role: sessions that wait for a pending vbucket.
         collections: those of the manifest, by id.
@@ -101,6 +103,7 @@ class Bucket:
         self.commits_done = 0
         self.holding: set[Session] = set()
         self.hurry: Callable[[], None] = _no_hurry
+        self.compact: Callable[[CompactionOrder, Callable[[Exception | None], None]], bool] | None = None
         self.waiters: list[_Waiter] = []
         self.waiting_for_role: list[tuple[Session, int]] = []
         self.collections: dict[int, Collection] = {}

@@ -156,6 +156,10 @@ class VBucket:
         """The last seqno in one of these collections."""
         return self.log.high_seqno_of(collection_ids)
 
+    def hold(self, seqno: int) -> object:
+        """Keep the state as of a seqno from being compacted away, as long as the result lives."""
+        return self.log.hold(seqno)
+
     def read(self, after_seqno: int, end_seqno: int, *, snapshot_end: int | None, max_bytes: int) -> FrameBlock | None:
         """Items with after_seqno < seqno <= end_seqno that are the newest of their key at snapshot_end.
 

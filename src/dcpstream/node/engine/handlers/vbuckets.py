@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.node.engine.commands import Command, CommandTable, Part
 from dcpstream.node.engine.handlers.keys import not_my_vbucket, refuse_unknown
+from dcpstream.store import CompactionOrder
 from dcpstream.wire import Datatype, Frame, Opcode, Status, encode_failover_log, encode_vbucket_seqnos
 
 if TYPE_CHECKING:
@@ -206,18 +207,30 @@ def create_checkpoint(session: Session, frame: Frame) -> None:
 
 
 def compact(session: Session, frame: Frame) -> None:
-    """COMPACT_DB: deletions that are old enough, or all if asked for, are dropped for good; space is not given back."""
+    """COMPACT_DB: deletions that are old enough, or all if asked for, go for good; answered when the files shrank."""
     before_time, before_seqno, drop_deletes, pad, _, more_pad = _COMPACT.unpack(frame.extras)
     if pad or more_pad:
         session.refuse(frame, Status.EINVAL, "Padding bytes must be 0")
         return
-    vbucket = _vbucket(session, frame)
-    if vbucket is not None:
-        limit = before_seqno or MAX_SEQNO
-        if vbucket.durability is not None and vbucket.durability.purge_limit is not None:
-            limit = min(limit, vbucket.durability.purge_limit)
-        vbucket.log.purge(limit, _END_OF_TIME if drop_deletes else before_time)
+    vbucket, bucket = _vbucket(session, frame), _bucket(session)
+    if vbucket is None:
+        return
+    durability = vbucket.durability
+    limit = MAX_SEQNO if durability is None or durability.purge_limit is None else durability.purge_limit
+    order = CompactionOrder(
+        before_time=_END_OF_TIME if drop_deletes else before_time,
+        before_seqno=before_seqno or MAX_SEQNO,
+        purge_limits={vbucket.vbid: limit},
+        vbids=frozenset((vbucket.vbid,)),
+        is_full=True,
+    )
+    if bucket.compact is None:  # nobody runs the bucket but who calls this
+        bucket.store.compact(order)
         session.respond(frame)
+    elif bucket.compact(order, lambda error: session.resume(Status.EINTERNAL if error else Status.SUCCESS)):
+        session.wait(frame, lambda status: session.respond(frame, status))
+    else:
+        session.respond(frame, Status.TMPFAIL)
 
 
 def control_traffic(session: Session, frame: Frame) -> None:
