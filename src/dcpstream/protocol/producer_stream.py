@@ -161,6 +161,7 @@ class ProducerStream:
         "_has_marker_v2",
         "_has_marker_v22",
         "_has_sync_writes",
+        "_held_view",
         "_history",
         "_ignores_purge",
         "_is_disk_only",
@@ -255,6 +256,7 @@ class ProducerStream:
         self._unanswered_markers = 0
         # The snapshot under way: announced end, how far the log is read for it, where it began; end None between two.
         self._snapshot_end: int | None = None
+        self._held_view: object = None
         self._snapshot_limit = 0
         self._snapshot_base = 0
 
@@ -311,6 +313,7 @@ class ProducerStream:
         """Let the stream end: its next and last message is a STREAM_END with this reason."""
         if self.end_reason is None:
             self.end_reason = reason
+            self._held_view = None
             self._go(StreamState.DEAD)
 
     def _go(self, state: StreamState) -> None:
@@ -410,6 +413,7 @@ class ProducerStream:
                 return b""
         self._form_durable_writes(is_disk=is_disk)
         self._snapshot_end, self._snapshot_limit, self._snapshot_base = end, limit, position
+        self._held_view = view.hold(end)
         if is_disk and self._may_come_out_of_order():
             self._is_out_of_order, self._is_first_marker = True, False
             self.last_snapshot_end = end
@@ -591,7 +595,7 @@ class ProducerStream:
 
     def _snapshot_done(self) -> None:
         self.last_read_seqno = self._snapshot_limit
-        self._snapshot_end = None
+        self._snapshot_end = self._held_view = None
         has_more = self._history is not None and self._history.is_prologue
         if self.is_backfilling and not self._is_disk_only and not has_more:
             self._go_sending()

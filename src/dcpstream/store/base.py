@@ -201,9 +201,16 @@ class BucketStore(ABC):
     @property
     def _bytes_needed(self) -> int:
         """About what files or buffers would take if all of them were compacted."""
-        vbuckets = list(self.vbuckets.values())
-        kept = sum(min(vbucket.rows.stale_bytes, vbucket.rollback_bytes) for vbucket in vbuckets)
-        return self.live_bytes + kept
+        needed = 0
+        for vbucket in list(self.vbuckets.values()):
+            rows = vbucket.rows
+            kept = min(rows.stale_bytes, vbucket.rollback_bytes)
+            needed += self._size_of(rows.end - rows.stale_bytes + kept, len(rows.keys))
+        return needed
+
+    def _size_of(self, frames_bytes: int, rows: int) -> int:
+        """About what a vbucket's frames take in files or buffers."""
+        return frames_bytes
 
     @property
     def compaction_due(self) -> bool:

@@ -49,6 +49,13 @@ SYNC_BYTES = 8 * 1024 * 1024
 """New files are synced after so many bytes: commits wait for the disk no longer than that takes."""
 
 
+def size_in_files(frames_bytes: int, rows: int) -> int:
+    """About what a vbucket's frames take in segments, with tables and headers, if their blocks are large."""
+    pages, blocks = frames_bytes // limits.PAGE_BYTES + 1, frames_bytes // limits.MAX_BLOCK_BYTES + 1
+    head = limits.BLOCK_HEADER.size + limits.CHECKSUM.size
+    return frames_bytes + limits.END_BYTES * rows + limits.PAGE_BYTES_IN_TABLE * pages + head * blocks if rows else 0
+
+
 class _Stopped(Exception):
     """The compaction is to end."""
 
@@ -106,7 +113,7 @@ class Cleaning:
         garbage = last.size - self._live_bytes().get(last.number, 0)
         least = WORTH / 10 if self._order.is_full else self._store.settings.compact_at * LEFT_OVER
         is_large = self._order.is_full or last.size * SMALL >= self._segments.segment_bytes
-        if is_large and garbage > least * last.size:
+        if is_large and garbage > max(least * last.size, limits.SEGMENT_HEADER.size):
             with self._commits:
                 if self._segments.all()[-1] is last:
                     self._segments.seal()
@@ -189,7 +196,8 @@ class Cleaning:
         dropped = sum(choice.bytes_dropped for choice in choices.values())
         size = sum(segment.size for segment in run)
         kept = sum(choice.bytes_kept for choice in choices.values())
-        if size - kept < WORTH / 10 * size:
+        needed = sum(size_in_files(choice.bytes_kept, len(choice.kept)) for choice in choices.values())
+        if size - needed < WORTH / 10 * size:
             return  # what was superseded is still needed
         copy = _Copy(self._segments)
         try:

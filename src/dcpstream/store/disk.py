@@ -30,7 +30,7 @@ from dcpstream.store.blocks import Buffer, Page, checksum_of, encode_block_head,
 from dcpstream.store.bytelog import Piece
 from dcpstream.store.cache import CacheStats
 from dcpstream.store.choosing import RolledBackError
-from dcpstream.store.cleaning import Cleaning
+from dcpstream.store.cleaning import Cleaning, size_in_files
 from dcpstream.store.compaction import CompactionOrder, CompactionReport
 from dcpstream.store.metadata import FORMAT, Metadata, VbucketMetadata
 from dcpstream.store.recovery import Recovery
@@ -357,6 +357,9 @@ class DiskBucketStore(BucketStore):
     def file_bytes(self) -> int:
         """The size of all segments."""
         return sum(segment.size for segment in self._segments.all()) if self._segments is not None else 0
+
+    def _size_of(self, frames_bytes: int, rows: int) -> int:
+        return size_in_files(frames_bytes, rows)
 
     @property
     def bytes_used(self) -> int:
