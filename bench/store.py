@@ -100,15 +100,16 @@ def _grow(path: str, vbuckets: int) -> None:
     with tempfile.TemporaryDirectory() as other:
         load(Path(other), vbuckets, COMMIT_DOCUMENTS)
         DiskBucketStore(other, vbuckets).close()
-    _release_free_memory()
+    release_free_memory()
     before = resident_bytes()
     store = DiskBucketStore(path, vbuckets)
-    _release_free_memory()
+    release_free_memory()
     print(resident_bytes() - before)
     store.close(clean=False)
 
 
-def _release_free_memory() -> None:
+def release_free_memory() -> None:
+    """Give memory that the allocator keeps for later back to the system, so that it is not counted."""
     gc.collect()
     try:
         ctypes.CDLL(None).malloc_trim(0)
