@@ -241,6 +241,19 @@ def test_all_buckets_of_the_directory_come_back(tmp_path: Path) -> None:
         assert [bucket["name"] for bucket in ask(node, "GET", BUCKETS).json] == ["default", "shop"]
 
 
+def test_what_is_on_disk_stays_on_disk(tmp_path: Path) -> None:
+    """Whatever kind the settings say that new buckets are of."""
+    with Node(vbuckets=4, path=tmp_path) as node, client(node, "default") as kv:
+        kv.set("k", b"{}")
+    with Node(("default", "cache"), vbuckets=4, path=tmp_path, settings=BucketSettings(is_ephemeral=True)) as node:
+        assert not node.engine.buckets["default"].settings.is_ephemeral
+        assert node.engine.buckets["cache"].settings.is_ephemeral
+        with client(node, "default") as kv:
+            assert kv.get("k").value == b"{}"
+    with Node(("default", "cache"), vbuckets=4, path=tmp_path) as node:
+        assert node.engine.buckets["cache"].settings.is_ephemeral
+
+
 def test_stores_are_found_without_the_file(tmp_path: Path) -> None:
     with Node(("default", "shop"), vbuckets=4, path=tmp_path) as node, client(node, "shop") as kv:
         kv.set("k", b"{}")

@@ -145,9 +145,11 @@ class DataDirectory:
         """
         check_bucket_name(name)
         known = self.known.get(name)
-        if known is not None and known.settings is not None:
-            settings = known.settings
-        if self._path is None or (settings is not None and settings.is_ephemeral):
+        is_ephemeral = settings is not None and settings.is_ephemeral
+        if known is not None:
+            # What is there stays what it is, whatever the settings say that new buckets get.
+            settings, is_ephemeral = known.settings or settings, known.settings is not None
+        if self._path is None or is_ephemeral:
             store: BucketStore = MemoryBucketStore(vbuckets, settings)
             if known is not None and known.manifest is not None:
                 store.manifest = known.manifest

@@ -129,7 +129,7 @@ def read_form(form: Mapping[str, str], present: BucketSettings | None = None) ->
         "storage_backend": backend,
         "ram_quota_bytes": _quota(reader, present, is_magma=backend == "magma"),
         "replicas": _replicas(reader, base.replicas),
-        "eviction": _eviction(reader, base.eviction, is_ephemeral=is_ephemeral),
+        "eviction": _eviction(reader, base.eviction, backend="" if is_ephemeral else backend),
         "flush_enabled": reader.flag("flushEnabled", base.flush_enabled, ("0", "1"), "flushEnabled can only be 1 or 0"),
         "compression": reader.choice(
             "compressionMode",
@@ -182,12 +182,16 @@ def _replicas(reader: _Reader, default: int) -> int:
     return reader.number("replicaNumber", default, 0, MAX_REPLICAS, text)
 
 
-def _eviction(reader: _Reader, default: str, *, is_ephemeral: bool) -> str:
-    if is_ephemeral:
+def _eviction(reader: _Reader, present: str, *, backend: str) -> str:
+    if not backend:
         text = "Eviction policy must be either 'noEviction' or 'nruEviction' for ephemeral buckets"
-        return reader.choice("evictionPolicy", default or EPHEMERAL_EVICTION[0], EPHEMERAL_EVICTION, text)
+        return reader.choice("evictionPolicy", present or EPHEMERAL_EVICTION[0], EPHEMERAL_EVICTION, text)
     text = "Eviction policy must be either 'valueOnly' or 'fullEviction' for couchbase buckets"
-    return reader.choice("evictionPolicy", default or EVICTION[0], EVICTION, text)
+    return reader.choice("evictionPolicy", present or _usual_eviction(backend), EVICTION, text)
+
+
+def _usual_eviction(backend: str) -> str:
+    return EVICTION[1] if backend == "magma" else EVICTION[0]
 
 
 def _durability(reader: _Reader, default: int, *, is_ephemeral: bool) -> int:
@@ -236,11 +240,10 @@ def _between(low: int, high: int) -> str:
 
 def settings_json(settings: BucketSettings) -> dict[str, Any]:
     """The settings as they stand in a bucket's description."""
-    default = EPHEMERAL_EVICTION[0] if settings.is_ephemeral else EVICTION[0]
+    usual = EPHEMERAL_EVICTION[0] if settings.is_ephemeral else _usual_eviction(settings.storage_backend)
     content: dict[str, Any] = {
         "bucketType": "ephemeral" if settings.is_ephemeral else "membase",
-        "storageBackend": "undefined" if settings.is_ephemeral else settings.storage_backend,
-        "evictionPolicy": settings.eviction or default,
+        "evictionPolicy": settings.eviction or usual,
         "replicaNumber": settings.replicas,
         "compressionMode": settings.compression,
         "conflictResolutionType": settings.conflict_resolution.value,
@@ -250,6 +253,7 @@ def settings_json(settings: BucketSettings) -> dict[str, Any]:
         "flushEnabled": settings.flush_enabled,
     }
     if not settings.is_ephemeral:
+        content["storageBackend"] = settings.storage_backend
         content["replicaIndex"] = False
         content["historyRetentionSeconds"] = settings.history_retention_s
         content["historyRetentionBytes"] = settings.history_retention_bytes
