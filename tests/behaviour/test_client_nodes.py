@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import dcpstream
 from dcpstream.client import Change, Client, KvClient
-from dcpstream.errors import ConnectTimeout
+from dcpstream.errors import ConfigError, ConnectionLost, ConnectTimeout
 from dcpstream.model import MAX_SEQNO, vbucket_of_key
 from tests.behaviour.cluster_kit import ACTIVE, FakeCluster
 
@@ -96,3 +97,48 @@ def test_a_failover_that_loses_changes_takes_nothing_back_from_a_stable_reader(
         with KvClient(f"couchbase://127.0.0.1:{cluster.nodes[1].port}", **LOGIN) as kv:
             kv.set_many((key, "{}") for key in new)
         assert sorted(take(stream, 10)) == sorted(new)
+
+
+def test_documents_of_a_node_that_is_gone_for_good(cluster: FakeCluster) -> None:
+    """The map that the client has still names it; another node has a newer one."""
+    (key,) = names("doc", 1, 1)
+    with KvClient(cluster.connection_string, **LOGIN, connect_timeout_s=2.0) as kv:
+        kv.set(key, "1")
+        cluster.move(1, 0, 1)
+        cluster.crash(0)
+        cluster.set_map([[-1], [1]])
+        with pytest.raises(ConnectionLost):
+            kv.get(key)
+        found = kv.get(key)
+    assert found is not None
+    assert found.value == b"1"
+
+
+@pytest.mark.parametrize(
+    ("dialled", "network", "host"),
+    [
+        ("127.0.0.1", None, "127.0.0.1"),
+        ("localhost", None, "localhost"),
+        ("127.0.0.1", "external", "localhost"),
+        ("localhost", "default", "127.0.0.1"),
+        ("127.0.0.1", "auto", "127.0.0.1"),
+    ],
+)
+def test_addresses_of_another_network(dialled: str, network: str | None, host: str) -> None:
+    with dcpstream.Node(vbuckets=1, alternate_addresses={"external": {"hostname": "localhost"}}) as node:
+        string = f"couchbase://{dialled}:{node.port}"
+        with KvClient(string, **LOGIN, network=network) as kv:
+            kv.set("doc", "{}")
+            assert [address.host for address in kv.map.nodes] == [host]
+        with Client(string, **LOGIN, network=network) as client:
+            assert len(list(client.changes(end="latest"))) == 1
+            assert [address.host for address in client.cluster.map.nodes] == [host]
+
+
+def test_a_network_that_nobody_has() -> None:
+    with (
+        dcpstream.Node(vbuckets=1, alternate_addresses={"external": {"hostname": "localhost"}}) as node,
+        Client(f"{node.connection_string}?network=elsewhere", **LOGIN) as client,
+        pytest.raises(ConfigError, match="auto, default, external"),
+    ):
+        list(client.changes(end="latest"))

@@ -17,6 +17,7 @@ import pytest
 import dcpstream
 from dcpstream.client import Change, Client, FileOffsetStore, KvClient
 from dcpstream.client.documents import BulkInterrupted
+from dcpstream.errors import ConnectTimeout
 from dcpstream.wire import Opcode, encode_request
 from tests.behaviour.proxy import Proxy
 
@@ -63,12 +64,14 @@ def toggle(rng: random.Random, kv: KvClient) -> None:
         link.ask(encode_request(Opcode.SET_VBUCKET, vbid=vbid, extras=bytes((state,))))
 
 
-def lives(rng: random.Random, path: Path) -> Iterator[tuple[dcpstream.Node, bool]]:
+def lives(rng: random.Random, path: Path, *, is_stable: bool) -> Iterator[tuple[dcpstream.Node, bool]]:
     """The node in several lives, each ended by a crash but the last; whether it is the last."""
     count = rng.randint(2, 4)
     for life in range(count):
         # Sometimes nothing reaches the disk in a life, so that a crash takes all of it.
         interval = rng.choice((0.01, 0.01, 3600.0))
+        if is_stable and life == count - 1:
+            interval = 0.01
         node = dcpstream.Node(vbuckets=VBUCKETS, path=path, flush_interval_s=interval)
         with node:
             yield node, life == count - 1
@@ -76,12 +79,12 @@ def lives(rng: random.Random, path: Path) -> Iterator[tuple[dcpstream.Node, bool
                 node.crash()
 
 
-def run(seed: int, directory: Path) -> int:
+def run(seed: int, directory: Path, *, is_stable: bool = False) -> int:
     """One run; returns how many rollbacks it had."""
     rng = random.Random(seed)
     store = FileOffsetStore(directory / "offsets")
     table = Table()
-    for node, is_last in lives(rng, directory / "data"):
+    for node, is_last in lives(rng, directory / "data", is_stable=is_stable):
         with (
             Proxy(node.port) as proxy,
             KvClient(node.connection_string, **LOGIN) as kv,
@@ -93,11 +96,15 @@ def run(seed: int, directory: Path) -> int:
                     toggle(rng, kv)
                 if rng.random() < 0.4:
                     proxy.cut_after(10**9, rng.randint(600, 6000), rng.randint(600, 6000))
-                if rng.random() < 0.8:
+                if rng.random() < 0.8 and not is_stable:
                     read(client, store, table)
+                elif rng.random() < 0.8:
+                    # What the disk does not have yet will not come.
+                    with contextlib.suppress(ConnectTimeout):
+                        read(client, store, table, is_stable=True, idle_timeout_s=0.5)
             if is_last:
                 proxy.cut_after()
-                read(client, store, table)
+                read(client, store, table, is_stable=is_stable)
                 keys = [f"doc {number}".encode() for number in range(KEYS)]
                 bucket = {
                     key: document.value
@@ -108,9 +115,15 @@ def run(seed: int, directory: Path) -> int:
     return table.rollbacks
 
 
-def read(client: Client, store: FileOffsetStore, table: Table) -> None:
+def read(
+    client: Client, store: FileOffsetStore, table: Table, *, is_stable: bool = False, idle_timeout_s: float = 30.0
+) -> None:
     """Everything up to now; the table and the positions are kept together, as a transaction would."""
-    table.take(client.changes(end="latest", store=store, on_rollback="rewind", idle_timeout_s=30))
+    changes = client.changes(
+        end="latest", store=store, on_rollback="rewind", idle_timeout_s=idle_timeout_s, read_stable=is_stable
+    )
+    with contextlib.closing(changes):
+        table.take(changes)
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -118,6 +131,24 @@ def test_the_table_is_the_bucket_in_the_end(number: int, tmp_path: Path) -> None
     seed = secrets.randbits(40)
     print(f"seed {seed}")
     run(seed, tmp_path)
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_a_stable_table_is_the_bucket_in_the_end(number: int, tmp_path: Path) -> None:
+    seed = secrets.randbits(40)
+    print(f"seed {seed}")
+    run(seed, tmp_path, is_stable=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_stable_table_is_the_bucket_in_the_end_many_times(tmp_path: Path) -> None:
+    first = secrets.randbits(40)
+    print(f"from seed {first}")
+    for number in range(50):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        run(first + number, directory, is_stable=True)
 
 
 @pytest.mark.slow

@@ -395,7 +395,36 @@ class KvClient:
         if address is None:
             # Nobody has it now: any node will say so, and the operation is repeated later.
             return next(iter(self._links.values()), None) or self._connect_any()
-        return self._links.get(str(address)) or self._connect(address)
+        link = self._links.get(str(address))
+        if link is not None:
+            return link
+        try:
+            return self._connect(address)
+        except FINAL_ERRORS:
+            raise
+        except ConnectionLost:
+            # The map may be out of date, and the node gone for good: somebody else may know.
+            if not self._finds_newer_map(address):
+                raise
+        found = self.map.active_node(vbid)
+        return self._connect_any() if found is None else self._links.get(str(found)) or self._connect(found)
+
+    def _finds_newer_map(self, gone: NodeAddress) -> bool:
+        """Ask other nodes than the one that is gone; whether one has a newer map."""
+        version = self.map.version
+        for address in list(dict.fromkeys((*self.map.nodes, *self._seeds)))[:MAX_SEEDS_TRIED]:
+            if str(address) == str(gone):
+                continue
+            try:
+                link = self._links.get(str(address)) or self._connect(address)
+                self._take_map(link.ask(encode_request(Opcode.GET_CLUSTER_CONFIG)).value, address)
+                if self.map.version > version:
+                    return True
+            except FINAL_ERRORS:
+                raise
+            except ConnectionLost:
+                self._links.pop(str(address), None)
+        return False
 
     def _connect_any(self) -> KvLink:
         if not self._seeds:

@@ -137,3 +137,32 @@ def test_kind_of_store_follows_from_the_name(tmp_path: Path) -> None:
     assert stream.offset_store(None) is None
     with pytest.raises(ConfigError):
         stream.offset_store(tmp_path / "missing" / "o.json")
+
+
+def test_only_what_lasts(capsys: pytest.CaptureFixture[str], node: Node) -> None:
+    status, rows, _ = printed(
+        capsys, node.connection_string, "--stable", "--purge-gap", "ignore", "--network", "default"
+    )
+    assert status == exits.OK
+    assert len(rows) == 22
+
+
+def test_with_tls(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    trust = tmp_path / "ca.pem"
+    with Node(vbuckets=1, tls=True) as secured:
+        trust.write_text(secured.ca_certificate, encoding="utf-8")
+        with KvClient(secured.connection_string, "Administrator", "password", "default") as kv:
+            kv.set("key", "{}")
+        string = f"couchbases://127.0.0.1:{secured.tls_port}"
+        status, rows, _ = printed(capsys, string, "--trust", str(trust), "--sasl-mechanism", "PLAIN")
+        assert (status, len(rows)) == (exits.OK, 1)
+        status, _, error = printed(capsys, string)
+        assert (status, "not trusted" in error) == (exits.UNREACHABLE, True)
+        status, rows, _ = printed(capsys, string, "--tls-verify", "none")
+        assert (status, len(rows)) == (exits.OK, 1)
+        status, _, error = printed(capsys, node_string(secured), "--trust", str(trust))
+        assert (status, "couchbases://" in error) == (exits.USAGE, True)
+
+
+def node_string(node: Node) -> str:
+    return f"couchbase://127.0.0.1:{node.port}"
