@@ -310,9 +310,12 @@ class KvProtocol(asyncio.BufferedProtocol):
             pieces = session.data_to_send(pull_bytes if self._is_writable else 0)
             if pieces:
                 self._write(pieces)
-            if pieces and (session.dcp is not None or session.is_streaming):
+            if pieces and session.dcp is not None:
                 self._lent += [piece for piece in cast("list[object]", pieces) if isinstance(piece, memoryview)]
                 self._give_back(transport)
+            # Also where the last packet of a long answer has gone: requests behind it were left unread.
+            was_left = session.is_ready_to_read_on and not self._is_reading
+            if pieces and (session.dcp is not None or session.is_streaming or was_left):
                 self.server.engine.ready.add(session)
                 self.server.schedule_turn()
         if session.close_reason is not None:

@@ -69,7 +69,10 @@ class RangeScan:
 
     def document(self, place: int) -> StoredItem | None:
         """The version of a document that was there when the scan was made; None if it is not kept any more."""
-        seqno = self.seqnos[place]
+        key, seqno = self.keys[place], self.seqnos[place]
+        item = self.vbucket.log.get(key)
+        if item is not None and item.seqno == seqno:
+            return item
         block = self.vbucket.log.read(seqno - 1, seqno, snapshot_end=self.view_end, max_bytes=1)
         return read_item(block.data, int(block.starts[0])) if block.count else None
 

@@ -31,6 +31,9 @@ MAX_COUNTER_DIGITS = 20
 WRITE_INFOS = frozenset((FrameInfoId.BARRIER, FrameInfoId.DURABILITY, FrameInfoId.PRESERVE_TTL))
 """Frame infos that writes of documents may have."""
 
+DURABLE_INFOS = WRITE_INFOS - {FrameInfoId.PRESERVE_TTL}
+"""Those of writes that replace nothing."""
+
 QUIET_OF = {
     Opcode.SETQ: Opcode.SET,
     Opcode.ADDQ: Opcode.ADD,
@@ -395,9 +398,9 @@ def register(table: CommandTable) -> None:
     bare = partial(Command, key=Part.REQUIRED, is_document=True, has_cas=True, frame_infos=WRITE_INFOS)
     valued = partial(bare, value=Part.OPTIONAL, datatypes=packed)
     table.add((Opcode.SET, Opcode.SETQ), valued(store, extras=(8,), privilege="Upsert"))
-    table.add((Opcode.ADD, Opcode.ADDQ), valued(store, extras=(8,), privilege="Insert"))
+    table.add((Opcode.ADD, Opcode.ADDQ), valued(store, extras=(8,), privilege="Insert", frame_infos=DURABLE_INFOS))
     table.add((Opcode.REPLACE, Opcode.REPLACEQ), valued(store, extras=(8,), privilege="Upsert"))
-    table.add((Opcode.DELETE, Opcode.DELETEQ), bare(delete, privilege="Delete"))
+    table.add((Opcode.DELETE, Opcode.DELETEQ), bare(delete, privilege="Delete", frame_infos=DURABLE_INFOS))
     joining = (Opcode.APPEND, Opcode.APPENDQ, Opcode.PREPEND, Opcode.PREPENDQ)
     table.add(joining, valued(concatenate, privilege="Upsert"))
     counting = (Opcode.INCREMENT, Opcode.INCREMENTQ, Opcode.DECREMENT, Opcode.DECREMENTQ)
