@@ -88,6 +88,21 @@ def test_users_that_cannot_be(node: Node, name: str, form: dict[str, str], field
     assert ask(node, "DELETE", f"{USERS}/local/Administrator").status == 400
 
 
+def test_changes_are_logged_with_who_made_them_and_without_secrets(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    by(node, "root", "PUT", f"{USERS}/local/zoe", {"password": "whisper!", "roles": "ro_admin"})
+    by(node, "root", "DELETE", f"{USERS}/local/zoe")
+    by(node, "owner", "POST", f"{SCOPES}/logs/collections", {"name": "day"})
+    by(node, "owner", "DELETE", f"{SCOPES}/logs/collections/day")
+    assert "put user 'zoe', by root" in caplog.text
+    assert "removed user 'zoe', by root" in caplog.text
+    assert caplog.text.count("changed scopes and collections of bucket 'default', by owner") == 2
+    assert "whisper!" not in caplog.text
+    assert "secret1" not in caplog.text
+
+
 def test_roles_that_can_be_given(node: Node) -> None:
     found = {role["role"]: role for role in ask(node, "GET", "/settings/rbac/roles").json}
     assert found["data_reader"]["collection_name"] == "*"

@@ -1,7 +1,7 @@
 """What is to be seen of a running node from outside, gathered in one place for metrics, statistics and the status page.
 
-Nothing here is kept: each call reads what the engine and the stores have. With 1,024 vbuckets that takes some
-milliseconds a bucket.
+Nothing here is kept: each call reads what the engine and the stores have. With 1,024 vbuckets that takes half a
+millisecond.
 """
 
 from __future__ import annotations

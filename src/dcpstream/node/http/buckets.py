@@ -18,7 +18,7 @@ from dcpstream.node.engine.engine import MAX_BUCKETS
 from dcpstream.node.http.access import allows
 from dcpstream.node.http.bucket_form import BucketForm, name_fault, read_form, settings_json
 from dcpstream.node.http.node_info import nodes
-from dcpstream.node.http.page import USER, Route, Site, answer, done, faults, form_of, reached_host
+from dcpstream.node.http.page import USER, Route, Site, answer, done, faults, form_of, note, reached_host
 from dcpstream.node.process import memory_bytes
 
 BUCKETS = "/pools/default/buckets"
@@ -92,6 +92,7 @@ class BucketPages:
             raise
         except DcpstreamError as error:
             return faults({"_": str(error)})
+        note(request, "made bucket", name)
         return done(202, {"Location": f"{BUCKETS}/{name}"})
 
     async def _change(self, request: web.Request) -> web.Response:
@@ -101,6 +102,7 @@ class BucketPages:
         if asked.errors or "just_validate" in request.query:
             return self._validated(asked.errors, asked, bucket)
         self._engine.change_settings(bucket, asked.settings)
+        note(request, "changed bucket", bucket.name)
         self._site.changed()
         return done()
 
@@ -123,7 +125,9 @@ class BucketPages:
         }
 
     async def _delete(self, request: web.Request) -> web.Response:
-        await self._site.buckets.drop(self._site.bucket(request).name)
+        name = self._site.bucket(request).name
+        await self._site.buckets.drop(name)
+        note(request, "deleted bucket", name)
         return done()
 
     async def _flush(self, request: web.Request) -> web.Response:
@@ -131,6 +135,7 @@ class BucketPages:
         if not bucket.settings.flush_enabled:
             return answer({"_": "Flush is disabled for the bucket"}, 400)
         await self._site.buckets.flush(bucket.name)
+        note(request, "emptied bucket", bucket.name)
         return done()
 
     async def _compact(self, request: web.Request) -> web.Response:

@@ -18,7 +18,7 @@ from dcpstream.node.engine import Bucket
 from dcpstream.node.engine.collections import MAX_NAME_BYTES, ManifestError
 from dcpstream.node.engine.manifests import MAX_TTL, SYSTEM_PREFIXES, ManifestEditor, NameMissingError, Wanted
 from dcpstream.node.engine.permission import visible_manifest
-from dcpstream.node.http.page import USER, Route, Site, answer, done, fault, faults, form_of, json_of
+from dcpstream.node.http.page import USER, Route, Site, answer, done, fault, faults, form_of, json_of, note
 
 SCOPES = "/pools/default/buckets/{bucket}/scopes"
 MAX_WAIT_MS = 300_000
@@ -62,9 +62,10 @@ class CollectionPages:
         settings = bucket.settings
         return ManifestEditor(bucket.manifest, history=settings.keeps_history and settings.history_default)
 
-    def _adopt(self, bucket: Bucket, manifest: Manifest) -> web.Response:
+    def _adopt(self, request: web.Request, bucket: Bucket, manifest: Manifest) -> web.Response:
         self._engine.set_manifest(bucket, manifest)
         self._site.changed()
+        note(request, "changed scopes and collections of bucket", bucket.name)
         return answer({"uid": f"{manifest.uid:x}"})
 
     async def _get(self, request: web.Request) -> web.Response:
@@ -88,14 +89,14 @@ class CollectionPages:
         if wrong:
             return faults(wrong)
         try:
-            return self._adopt(bucket, self._editor(bucket).add_scope(form["name"]))
+            return self._adopt(request, bucket, self._editor(bucket).add_scope(form["name"]))
         except ManifestError as error:
             return _refused(error)
 
     async def _drop_scope(self, request: web.Request) -> web.Response:
         bucket = self._site.bucket(request)
         try:
-            return self._adopt(bucket, self._editor(bucket).drop_scope(request.match_info["scope"]))
+            return self._adopt(request, bucket, self._editor(bucket).drop_scope(request.match_info["scope"]))
         except ManifestError as error:
             return _refused(error)
 
@@ -108,7 +109,7 @@ class CollectionPages:
             return faults(wrong)
         try:
             made = self._editor(bucket).add_collection(request.match_info["scope"], form["name"], wanted)
-            return self._adopt(bucket, made)
+            return self._adopt(request, bucket, made)
         except ManifestError as error:
             return _refused(error)
 
@@ -121,14 +122,16 @@ class CollectionPages:
             return faults(wrong)
         try:
             changed = self._editor(bucket).change_collection(place["scope"], place["collection"], wanted)
-            return self._adopt(bucket, changed)
+            return self._adopt(request, bucket, changed)
         except ManifestError as error:
             return _refused(error)
 
     async def _drop(self, request: web.Request) -> web.Response:
         bucket, place = self._site.bucket(request), request.match_info
         try:
-            return self._adopt(bucket, self._editor(bucket).drop_collection(place["scope"], place["collection"]))
+            return self._adopt(
+                request, bucket, self._editor(bucket).drop_collection(place["scope"], place["collection"])
+            )
         except ManifestError as error:
             return _refused(error)
 
@@ -143,7 +146,7 @@ class CollectionPages:
             if uid != bucket.manifest.uid:
                 return fault(400, "validOnUid doesn't match the current manifest Uid")
         try:
-            return self._adopt(bucket, self._editor(bucket).replace_all(_read_scopes(content)))
+            return self._adopt(request, bucket, self._editor(bucket).replace_all(_read_scopes(content)))
         except ManifestError as error:
             return _refused(error)
 

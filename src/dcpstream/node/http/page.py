@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ ANYBODY = ""
 """In place of a right: also without login."""
 LOGIN = "login"
 """In place of a right: everybody who can log in."""
+
+logger = logging.getLogger(__name__)
 
 NOT_FOUND = "Requested resource not found.\r\n"
 """The server's words."""
@@ -71,6 +74,11 @@ class Site:
         if bucket is None:
             raise web.HTTPNotFound(text=NOT_FOUND)
         return bucket
+
+
+def note(request: web.Request, what: str, *names: str) -> None:
+    """Log who changed what, for whoever looks after the node; never what was sent, which may hold a password."""
+    logger.info("%s %s, by %s", what, " ".join(map(repr, names)), request[USER].name)
 
 
 def map_host(request: web.Request, engine: Engine) -> str:

@@ -14,7 +14,7 @@ from dcpstream.errors import ConfigError
 from dcpstream.node.engine import User
 from dcpstream.node.engine.roles import EVERYWHERE, KINDS, Role, parse_roles
 from dcpstream.node.http.access import forbidden
-from dcpstream.node.http.page import LOGIN, USER, Route, Site, answer, done, fault, faults, form_of
+from dcpstream.node.http.page import LOGIN, USER, Route, Site, answer, done, fault, faults, form_of, note
 
 MIN_PASSWORD_LENGTH = 6
 """The server's default policy."""
@@ -90,6 +90,7 @@ class UserPages:
             self._users.put(name, password, roles, form.get("name", user.display_name if user is not None else ""))
         except ConfigError as error:
             return fault(400, str(error))
+        note(request, "put user", name)
         return done()
 
     async def _remove(self, request: web.Request) -> web.Response:
@@ -104,6 +105,7 @@ class UserPages:
             self._users.remove(user.name)
         except ConfigError as error:
             return fault(400, str(error))
+        note(request, "removed user", name)
         return done()
 
     @staticmethod

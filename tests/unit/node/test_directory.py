@@ -1,0 +1,100 @@
+"""A node's data directory: what is found there, what is kept beside the stores, and names that stay inside."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from dcpstream.errors import ConfigError, StoreError
+from dcpstream.model import BucketSettings, Manifest, Scope
+from dcpstream.node.directory import FILE_NAME, DataDirectory, check_bucket_name
+from dcpstream.store import DiskBucketStore, MemoryBucketStore
+from tests.unit.node.kit import engine_of
+
+EPHEMERAL = BucketSettings(is_ephemeral=True, max_ttl=7)
+
+
+def opened(path: Path | None, seed: int = 1) -> DataDirectory:
+    return DataDirectory(path, random.Random(seed))
+
+
+def test_identities_and_ephemeral_buckets_are_kept(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    engine = engine_of(MemoryBucketStore(8, EPHEMERAL))
+    bucket = engine.buckets["default"]
+    engine.set_manifest(bucket, Manifest(3, (*bucket.manifest.scopes, Scope(9, "s"))))
+    directory.remember([bucket])
+    again = opened(tmp_path, seed=2)
+    assert again.cluster_uuid == directory.cluster_uuid
+    assert again.uuid_of("default") == bucket.uuid
+    assert again.known["default"].vbuckets == 8
+    store = again.open("default", 8)
+    assert isinstance(store, MemoryBucketStore)
+    assert (store.settings, store.manifest) == (EPHEMERAL, bucket.manifest)
+    again.forget("default")
+    assert again.uuid_of("default") == ""
+    again.remember([])
+    assert opened(tmp_path).known == {}
+
+
+def test_nothing_is_written_if_nothing_changed(tmp_path: Path) -> None:
+    directory, bucket = opened(tmp_path), engine_of().buckets["default"]
+    directory.remember([bucket])
+    (tmp_path / FILE_NAME).unlink()
+    directory.remember([bucket])
+    assert not (tmp_path / FILE_NAME).exists()
+
+
+def test_in_memory_nothing_is_kept() -> None:
+    directory = opened(None)
+    directory.remember([engine_of().buckets["default"]])
+    directory.discard("default")
+    assert isinstance(directory.open("default", 2), MemoryBucketStore)
+    assert directory.known == {}
+
+
+def test_a_store_is_found_and_one_that_is_gone_is_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    DiskBucketStore(tmp_path / "shop", 16).close()
+    assert opened(tmp_path).known["shop"].vbuckets == 16
+    with opened(tmp_path).open("shop", 16) as store:
+        directory = opened(tmp_path)
+        engine = engine_of(store)
+        engine.buckets["default"].name = "shop"
+        directory.remember([engine.buckets["default"]])
+    opened(tmp_path).discard("shop")
+    assert opened(tmp_path).known == {}
+    assert "is not there any more" in caplog.text
+
+
+def test_a_file_that_cannot_be_written_costs_no_bucket(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory = opened(tmp_path)
+    (tmp_path / f"{FILE_NAME}.new").mkdir()
+    directory.remember([engine_of().buckets["default"]])
+    assert "could not be written" in caplog.text
+    (tmp_path / f"{FILE_NAME}.new").rmdir()
+    directory.remember([engine_of().buckets["default"]])
+    assert "default" in json.loads((tmp_path / FILE_NAME).read_text())["buckets"]
+
+
+def test_a_store_that_cannot_be_looked_at_is_told(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "meta.sqlite").write_bytes(b"no database" * 100)
+    with pytest.raises(StoreError, match="shop"):
+        opened(tmp_path)
+
+
+def test_a_directory_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="file"):
+        opened(tmp_path / "file")
+
+
+@pytest.mark.parametrize("name", ["", "..", ".node.json", "a/b", "a\\b", "a\0", "a b", "ä", "x" * 101, "../x"])
+def test_names_that_cannot_be(tmp_path: Path, name: str) -> None:
+    for refuse in (check_bucket_name, opened(tmp_path).discard, lambda name: opened(tmp_path).open(name, 1)):
+        with pytest.raises(ConfigError, match="bucket"):
+            refuse(name)
+    assert list(tmp_path.iterdir()) == []
