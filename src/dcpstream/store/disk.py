@@ -153,7 +153,10 @@ class DiskBucketStore(BucketStore):
             vbucket.horizon_seqno = min(self._horizons[vbid], vbucket.high_seqno)
         self.cut_bytes = recovery.cut_bytes
         if made_for is None:
-            self._file_system.sync_directory(self.path.parent)
+            try:
+                self._file_system.sync_directory(self.path.parent)
+            except OSError as error:
+                raise StoreError(f"the store in {self.path} cannot be made durable: {error}") from error
         # From here on a crash is a crash, also before the first commit.
         metadata.put(
             ({} if order is not None else {"segments": "[]"})
@@ -225,10 +228,17 @@ class DiskBucketStore(BucketStore):
         return placed
 
     def roll_back(self, vbucket: VBucketLog, seqno: int) -> None:
-        """Write a rollback block if anything persisted goes, then truncate."""
+        """Write a rollback block if anything persisted goes, then truncate.
+
+        A commit that failed may have left whole blocks behind the end of a file; before what is in them can be
+        forgotten, it must be certain that they do not count. If a disk fails so that a rollback block itself can
+        neither be made durable nor be cut off, a crash decides whether it was.
+        """
         with self._commit_lock:
             assert self._segments is not None
             seqno = vbucket.reachable(seqno)
+            if self._segments.is_in_doubt:
+                self._segments.place()
             if vbucket.persisted_seqno > seqno:
                 segment = self._segments.place()
                 block = encode_rollback(

@@ -349,6 +349,11 @@ class Segments:
             raise StoreError(f"{segment.path}: {size} bytes could not be made durable: {error}") from error
         segment.size += size
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether a failed write may have left something behind the last commit that could not be cut off."""
+        return self._must_roll
+
     def settle(self) -> None:
         """Cut off what a failed write may have left behind the last commit, as belongs before a clean close.
 
