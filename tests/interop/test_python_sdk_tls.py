@@ -83,18 +83,10 @@ def test_a_certificate_that_somebody_made_for_themselves_is_refused(node: Node, 
 def test_openssl_verifies_the_nodes_certificate(node: Node, tmp_path: Path) -> None:
     trusted = written(tmp_path, "ca.pem", node.ca_certificate)
     for name in ("-verify_hostname localhost", "-verify_ip 127.0.0.1"):
+        options = [*name.split(), "-verify_return_error", "-brief"]
+        command = ["openssl", "s_client", "-connect", f"127.0.0.1:{node.tls_port}", "-CAfile", str(trusted), *options]
         done = subprocess.run(
-            [
-                "openssl",
-                "s_client",
-                "-connect",
-                f"127.0.0.1:{node.tls_port}",
-                "-CAfile",
-                str(trusted),
-                *name.split(),
-                "-verify_return_error",
-                "-brief",
-            ],
+            command,
             input="",
             capture_output=True,
             text=True,

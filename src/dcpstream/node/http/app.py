@@ -99,10 +99,15 @@ class Management:
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Let in who may log in, as long as they do not take too long."""
-        if (request.path.rstrip("/") or "/") not in self._open:
-            user = await self._login(request)
-            if user is None:
-                return login_needed()
+        if _is_forged(request):
+            logger.warning("%s: refused, a page of %s sent it", request.remote, request.headers.get("Origin"))
+            return fault(403, "A page of another site must not change anything here.")
+        is_open = (request.path.rstrip("/") or "/") in self._open
+        # Also where nobody has to log in: who guesses passwords must not be faster there.
+        user = await self._login(request) if not is_open or "Authorization" in request.headers else None
+        if user is None and not is_open:
+            return login_needed()
+        if user is not None:
             request[USER] = user
         return await self._guard.answer(request, partial(self._page, handler))
 
@@ -139,3 +144,11 @@ class Management:
         except StoreError as error:
             logger.error("%s %s: %s", request.method, request.path, error)
             return fault(500, "The change could not be made durable. The node's log says why.")
+
+
+def _is_forged(request: web.Request) -> bool:
+    """Whether a browser sent a change on behalf of a page from elsewhere, with a password that it remembers."""
+    origin = request.headers.get("Origin")
+    if origin is None or request.method in ("GET", "HEAD", "OPTIONS"):
+        return False
+    return origin.partition("://")[2].lower() != request.host.lower()

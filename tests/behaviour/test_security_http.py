@@ -1,0 +1,89 @@
+"""The management port and those who should not get in: guesses, pages of other sites, users with few rights."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+
+import pytest
+
+from dcpstream.node import Node
+from dcpstream.node.engine.login_guard import FREE_FAILURES
+from tests.behaviour.security_kit import TIMEOUT_S, Wire, rest
+
+USERS = {"ann": {"password": "hunter22", "roles": ["data_reader[default:_default:_default]"]}}
+TOKEN = "Basic " + base64.b64encode(b"Administrator:password").decode()
+
+
+@pytest.fixture
+def node():
+    with Node(("default", "hidden"), vbuckets=4, users=USERS) as running:
+        yield running
+
+
+def send(node: Node, method: str, path: str, **headers: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", node.mgmt_port, timeout=TIMEOUT_S)
+    form = {"Content-Type": "application/x-www-form-urlencoded", "Authorization": TOKEN}
+    connection.request(method, path, "name=made", form | headers)
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return answer.status
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "https://127.0.0.1:1", "null", ""])
+def test_a_page_of_another_site_changes_nothing(node: Node, origin: str) -> None:
+    path = "/pools/default/buckets/default/scopes"
+    assert send(node, "POST", path, Origin=origin) == 403
+    assert "made" not in rest(node, path)[1].decode()
+
+
+def test_the_nodes_own_page_may(node: Node) -> None:
+    path = "/pools/default/buckets/default/scopes"
+    assert send(node, "POST", path, Origin=f"http://127.0.0.1:{node.mgmt_port}") == 200
+    assert "made" in rest(node, path)[1].decode()
+
+
+def test_guessing_is_slow_on_pages_that_are_open_to_all(node: Node) -> None:
+    assert rest(node, "/health", user="")[0] == 200
+    for _ in range(FREE_FAILURES):
+        rest(node, "/health", password="wrong")
+    assert node.engine is not None
+    assert node.engine.logins.failed("127.0.0.1", node.engine.now)
+
+
+def test_a_user_of_one_bucket_sees_that_bucket(node: Node) -> None:
+    status, body = rest(node, "/pools/default/buckets", user="ann", password="hunter22")
+    assert status == 200
+    assert [bucket["name"] for bucket in json.loads(body)] == ["default"]
+    assert rest(node, "/pools/default/buckets/hidden", user="ann", password="hunter22")[0] in (403, 404)
+    with Wire(node.port) as wire:
+        wire.hello()
+        assert wire.plain("ann", "hunter22") == 0
+        assert wire.call(0x87).value == b"default"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("PUT", "/settings/rbac/users/local/eve"),
+        ("DELETE", "/settings/rbac/users/local/ann"),
+        ("GET", "/settings/rbac/users"),
+        ("POST", "/pools/default/buckets"),
+        ("DELETE", "/pools/default/buckets/default"),
+        ("POST", "/pools/default/buckets/default/controller/doFlush"),
+        ("POST", "/pools/default/buckets/default/scopes"),
+    ],
+)
+def test_a_reader_changes_nothing(node: Node, method: str, path: str) -> None:
+    assert rest(node, path, method, "ann", "hunter22", "password=secret-word&roles=admin&name=x")[0] == 403
+
+
+def test_who_manages_users_makes_no_administrators(node: Node) -> None:
+    path = "/settings/rbac/users/local/"
+    assert rest(node, path + "sec", "PUT", body="password=secret-word&roles=security_admin")[0] == 200
+    who = {"user": "sec", "password": "secret-word"}
+    assert rest(node, path + "eve", "PUT", body="password=secret-word&roles=data_reader[default]", **who)[0] == 200
+    assert rest(node, path + "eve", "PUT", body="roles=admin", **who)[0] == 403
+    assert rest(node, path + "sec", "PUT", body="roles=admin", **who)[0] == 403
