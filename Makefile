@@ -83,6 +83,11 @@ interop: setup ## clients that are not ours (Python, Go, Java, tshark) against a
 	@sh tools/install-judges.sh
 	@$(PY) -m interop $(if $(filter 1 yes true,$(STRICT)),--strict) $(ARGS)
 
+.PHONY: example
+example: setup ## the examples in a fresh virtual environment, with the wheel built from here
+	$(call say,'examples')
+	@STRICT='$(filter 1 yes true,$(STRICT))' sh tools/example.sh $(PY)
+
 .PHONY: conformance
 conformance: setup ## the protocol's rules by area: passes, fails, not covered; writes docs/reference/conformance.md
 	@$(PY) tools/conformance.py
