@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from dcpstream.model import BucketSettings
 from dcpstream.node import Node
 from interop import building, capture, running
 from interop.building import HERE, Say
@@ -75,10 +76,7 @@ CLIENTS = {
     "tshark": Client("tshark", "", building.tshark),
 }
 
-GO_DCP_GAPS = {
-    "change streams": "the history of changes is not kept: the node refuses, as a server with couchstore does"
-}
-
+HISTORY = {"settings": BucketSettings(history_retention_s=3600)}
 TLS = {"tls": True}
 
 CHECKS = [
@@ -102,14 +100,14 @@ CHECKS = [
         on_disk=True,
         options=TLS,
     ),
-    Check("gocbcore", "gocbcore-dcp", "DCP agent: every key and value by hash", ("dcp",), known=GO_DCP_GAPS),
+    Check("gocbcore", "gocbcore-dcp", "DCP agent: every key and value by hash", ("dcp",)),
     Check(
         "gocbcore",
         "gocbcore-dcp-disk",
-        "the same on disk, SCRAM-SHA256",
-        ("dcp", "-auth", "SCRAM-SHA256"),
+        "the same on disk with the history of documents, SCRAM-SHA256",
+        ("dcp", "-auth", "SCRAM-SHA256", "-history"),
         on_disk=True,
-        known=GO_DCP_GAPS,
+        options=HISTORY,
     ),
     Check(
         "gocbcore",
@@ -117,7 +115,6 @@ CHECKS = [
         "the same, 5,000 documents in three collections, TLS, SCRAM-SHA1",
         ("dcp", "-auth", "SCRAM-SHA1", "-count", "5000"),
         options=TLS,
-        known=GO_DCP_GAPS,
     ),
     Check("java-dcp", "java-dcp", "low level, high level, rollback mitigation, flow control, restarts", ("Feeds",)),
     Check(

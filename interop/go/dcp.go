@@ -155,7 +155,7 @@ func dcpParts(settings Settings) ([]Part, func(), error) {
 		{"rollback of a branch that nobody knows", d.rollback},
 		{"streams are closed", d.closed},
 		{"backfill order, priority", d.ordered},
-		{"change streams", d.changeStreams},
+		{"change streams, refused where no history is kept", d.changeStreams},
 	}
 	return parts, func() { _ = agent.Close() }, nil
 }
@@ -527,11 +527,18 @@ func (d *dcpJudge) ordered() error {
 
 func (d *dcpJudge) changeStreams() error {
 	history := func(config *gocbcore.DCPAgentConfig) { config.DCPConfig.UseChangeStreams = true }
-	return d.with(0, history, func(feed *Feed) error {
+	var versions int
+	err := d.with(0, history, func(feed *Feed) error {
 		consumer, err := d.drained(feed, gocbcore.OpenStreamOptions{})
 		if err != nil {
 			return err
 		}
+		versions = consumer.events["mutation"]
 		return consumer.differs(d.of(0, 1, 2))
 	})
+	if !d.settings.history {
+		return want(errors.Is(err, gocbcore.ErrUnsupportedOperation), "expected a refusal, got %v", err)
+	}
+	// A third of the documents was written twice, a tenth was removed: with their history more come than are left.
+	return all(err, want(versions > len(d.of(0, 1, 2)), "%d versions came", versions))
 }

@@ -27,6 +27,7 @@ const (
 type Settings struct {
 	connect, bucket, user, password, auth, ca string
 	count                                     int
+	history                                   bool
 }
 
 var errTimeout = errors.New("no answer in time")
@@ -136,6 +137,7 @@ func main() {
 	flags.StringVar(&settings.auth, "auth", "", "SASL mechanism; empty for the library's own choice")
 	flags.StringVar(&settings.ca, "ca", "", "file of the certificate authority, for couchbases://")
 	flags.IntVar(&settings.count, "count", 1000, "documents")
+	flags.BoolVar(&settings.history, "history", false, "the bucket keeps the history of its documents")
 	if len(os.Args) < 2 {
 		fmt.Println("FAIL say kv or dcp")
 		os.Exit(2)

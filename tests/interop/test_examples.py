@@ -1,0 +1,57 @@
+"""The examples run: here with this environment, and (slow) in a fresh one with the wheel built from here."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+RUN_TIMEOUT_S = 100
+FRESH_TIMEOUT_S = 600
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.skipif(importlib.util.find_spec("couchbase") is None, reason="the couchbase SDK is not installed"),
+]
+
+
+@pytest.mark.parametrize("name", ["five-lines", "sdk-tests"])
+def test_example(name: str, tmp_path: Path) -> None:
+    ini = EXAMPLES / name / "pytest.ini"
+    if not ini.exists():
+        ini = tmp_path / "pytest.ini"
+        ini.write_text("[pytest]\n", encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "dcpstream.pytest_plugin", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "-c", str(ini), "--rootdir", str(EXAMPLES / name), str(EXAMPLES / name)],
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": f"{ROOT / 'src'}"},
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(FRESH_TIMEOUT_S + 10)
+def test_examples_in_a_fresh_environment() -> None:
+    done = subprocess.run(
+        ["sh", "tools/example.sh", sys.executable],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=FRESH_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    last = done.stdout.splitlines()[-1]
+    if last.startswith("examples skipped"):
+        pytest.skip(last)
+    assert last == "examples: ok"
