@@ -165,6 +165,26 @@ def test_settings_change_and_what_is_not_named_stays(node: Node) -> None:
     assert ask(node, "POST", f"{BUCKETS}/none", {"flushEnabled": "1"}).status == 404
 
 
+@pytest.mark.parametrize("kind", [{}, {"bucketType": "ephemeral"}, {"storageBackend": "magma", "ramQuotaMB": "1024"}])
+def test_what_was_told_can_be_sent_back(node: Node, kind: dict[str, str]) -> None:
+    """As client libraries do it, to change one setting."""
+    ask(node, "POST", BUCKETS, SMALL | kind)
+    told = ask(node, "GET", f"{BUCKETS}/shop").json
+    names = (
+        "bucketType storageBackend evictionPolicy replicaNumber compressionMode conflictResolutionType maxTTL "
+        "numVBuckets durabilityMinLevel historyRetentionSeconds historyRetentionBytes historyRetentionCollectionDefault"
+    )
+    form = {
+        name: json.dumps(told[name]) if isinstance(told[name], bool) else str(told[name])
+        for name in names.split()
+        if name in told
+    }
+    form |= {"ramQuotaMB": str(told["quota"]["rawRAM"] >> 20), "flushEnabled": "1"}
+    found = ask(node, "POST", f"{BUCKETS}/shop", form)
+    assert (found.status, found.body) == (200, b"")
+    assert "flush" in ask(node, "GET", f"{BUCKETS}/shop").json["controllers"]
+
+
 def test_a_bucket_is_emptied_only_if_that_is_allowed(node: Node) -> None:
     with client(node, "default") as kv:
         kv.set("k", b"{}")

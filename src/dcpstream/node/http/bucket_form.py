@@ -100,12 +100,13 @@ class _Reader:
         return given == values[True]
 
 
-def read_form(form: Mapping[str, str], present: BucketSettings | None = None) -> BucketForm:
+def read_form(form: Mapping[str, str], present: BucketSettings | None = None, present_vbuckets: int = 0) -> BucketForm:
     """The settings that a form asks for.
 
     Args:
         form: field → text.
         present: those of the bucket that is to be changed; None: it is a new one.
+        present_vbuckets: and how many vbuckets it has; client libraries send what they were told back.
     """
     reader = _Reader(form)
     base = present or BucketSettings(compression="passive", replicas=1)
@@ -142,15 +143,15 @@ def read_form(form: Mapping[str, str], present: BucketSettings | None = None) ->
         ),
         "durability_min_level": _durability(reader, base.durability_min_level, is_ephemeral=is_ephemeral),
         "conflict_resolution": _conflict_resolution(reader, present),
-        **_history(reader, base, is_magma=backend == "magma"),
+        **_history(reader, base, is_magma=backend == "magma" or base.keeps_history),
     }
     settings["cache_bytes"] = min(base.cache_bytes, settings["ram_quota_bytes"])
     vbuckets = None
     if "numVBuckets" in form:
-        if present is not None:
-            reader.errors["numVBuckets"] = "Number of vbuckets cannot be modified"
         text = f"Number of vbuckets must be an integer between 1 and {MAX_VBUCKETS}"
         vbuckets = reader.number("numVBuckets", MAX_VBUCKETS, 1, MAX_VBUCKETS, text)
+        if present is not None and vbuckets != present_vbuckets:
+            reader.errors["numVBuckets"] = "Number of vbuckets cannot be modified"
     if reader.errors:
         return BucketForm(base, vbuckets, reader.errors)
     try:
@@ -255,6 +256,8 @@ def settings_json(settings: BucketSettings) -> dict[str, Any]:
     if not settings.is_ephemeral:
         content["storageBackend"] = settings.storage_backend
         content["replicaIndex"] = False
+    if settings.storage_backend == "magma" or settings.keeps_history:
+        # Client libraries send back all that they were told, and these are refused where there is no history.
         content["historyRetentionSeconds"] = settings.history_retention_s
         content["historyRetentionBytes"] = settings.history_retention_bytes
         content["historyRetentionCollectionDefault"] = settings.history_default

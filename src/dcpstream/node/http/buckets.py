@@ -98,7 +98,7 @@ class BucketPages:
     async def _change(self, request: web.Request) -> web.Response:
         form = await form_of(request)
         bucket = self._site.bucket(request)
-        asked = read_form(form, bucket.settings)
+        asked = read_form(form, bucket.settings, bucket.vbucket_count)
         if asked.errors or "just_validate" in request.query:
             return self._validated(asked.errors, asked, bucket)
         self._engine.change_settings(bucket, asked.settings)
