@@ -62,7 +62,7 @@ class TlsListener:
             try:
                 connection, address = await self._loop.sock_accept(self._listener)
             except OSError as error:
-                logger.warning("a TLS connection could not be accepted: %s", error)
+                self._log.reached("of the system", "a TLS connection", f"not accepted ({error})", self._loop.time())
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
             peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "client"

@@ -146,6 +146,8 @@ class Watch:
                 continue
             if protocol.received != seen.received:
                 seen.received, seen.active_at = protocol.received, now
+            if session.user is not None:
+                seen.since = now  # who logs in anew has as long for it
             if session.user is None and limits.login_s and now - seen.since > limits.login_s:
                 self._close(protocol, "login_s", f"closed, it has not logged in within {limits.login_s:g} s")
             elif limits.frame_s and self._trickles(protocol, seen, now):

@@ -1,8 +1,8 @@
 """Failed logins per address: after a few of them each further refusal takes its time, and a right password none.
 
-Nothing is locked: an address may be shared by many users, and a user must not be kept out by who guesses at their
-password. Refusals that wait hold their connection; an address that has too many of them waiting loses the connection.
-With the defaults an address can try about ten passwords a second, whatever the number of its connections.
+No user is locked: nobody is kept out by who guesses at their password from elsewhere. Refusals that wait hold their
+connection. While an address has as many of them waiting as it may, no further password of it is looked at: so it can
+try about ten a second, whatever the number of its connections.
 """
 
 from __future__ import annotations
@@ -47,8 +47,13 @@ class LoginGuard:
         self._queue: list[tuple[float, int, Session, str]] = []
         self._numbers = count()
 
-    def failed(self, address: str, now: float) -> float | None:
-        """A login from an address failed: how many seconds the refusal is to take, or None to close the connection."""
+    def is_full(self, address: str) -> bool:
+        """Whether so many refusals of an address wait that no further password of it is to be looked at."""
+        known = self._addresses.get(address)
+        return known is not None and known.waiting >= MAX_WAITING
+
+    def failed(self, address: str, now: float) -> float:
+        """A login from an address failed: how many seconds the refusal is to take."""
         known = self._addresses.get(address)
         if known is None or now > known.last + FORGIVEN_AFTER_S:
             waiting = known.waiting if known is not None else 0
@@ -62,16 +67,24 @@ class LoginGuard:
         over = known.failures - FREE_FAILURES
         if over <= 0:
             return 0.0
-        if known.waiting >= MAX_WAITING:
-            return None
         return min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(over - 1, 10))
 
     def wait(self, session: Session, address: str, until: float) -> None:
         """Have a session refuse its login later."""
         heapq.heappush(self._queue, (until, next(self._numbers), session, address))
+        self.begin_wait(address)
+
+    def begin_wait(self, address: str) -> None:
+        """A refusal waits that somebody else keeps the time of."""
         known = self._addresses.get(address)
         if known is not None:
             known.waiting += 1
+
+    def end_wait(self, address: str) -> None:
+        """It is over."""
+        known = self._addresses.get(address)
+        if known is not None:
+            known.waiting = max(0, known.waiting - 1)
 
     def next_timeout(self) -> float | None:
         """When `handle_timeout` wants to be called, monotonic seconds."""
@@ -81,7 +94,5 @@ class LoginGuard:
         """Refuse those whose time has come."""
         while self._queue and self._queue[0][0] <= now:
             _, _, session, address = heapq.heappop(self._queue)
-            known = self._addresses.get(address)
-            if known is not None:
-                known.waiting = max(0, known.waiting - 1)
+            self.end_wait(address)
             session.resume()

@@ -44,8 +44,12 @@ class Access:
         self._secret = engine.random.getrandbits(SECRET_BITS).to_bytes(SECRET_BITS // 8, "big")
         self._remembered: dict[bytes, object] = {}
 
-    def user_of(self, authorization: str) -> User | None:
-        """Whom a header names, if the password is right."""
+    def user_of(self, authorization: str, address: str) -> User | None:
+        """Whom a header names, if the password is right.
+
+        Args:
+            address: whom it comes from; while too many refusals of it wait, no new password is looked at.
+        """
         scheme, _, encoded = authorization.partition(" ")
         if scheme.lower() != "basic" or len(authorization) > MAX_AUTHORIZATION_LENGTH:
             return None
@@ -60,6 +64,8 @@ class Access:
         credentials = users.credentials(name)
         if credentials is not None and self._remembered.get(proof) is credentials:
             return users.find(name)
+        if self._engine.logins.is_full(address):
+            return None
         user = users.authenticate(name, password.encode())
         if user is not None:
             if len(self._remembered) >= MAX_REMEMBERED:

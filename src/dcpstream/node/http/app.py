@@ -13,7 +13,6 @@ from aiohttp import web
 
 from dcpstream.errors import StoreError
 from dcpstream.node.engine import Engine, User
-from dcpstream.node.engine.login_guard import MAX_DELAY_S
 from dcpstream.node.http import buckets, collections, health, metrics, pools, stats, status, users
 from dcpstream.node.http.access import Access, login_needed
 from dcpstream.node.http.cluster_map import MapPages
@@ -63,7 +62,7 @@ class Management:
             *stats.StatsPages(site).routes(),
             *metrics.MetricsPages(site).routes(),
             *users.UserPages(site).routes(),
-            *health.HealthPages(site, self._access).routes(),
+            *health.HealthPages(site).routes(),
         ]
         self._open = {route.path for route in self.routes if route.needs == ANYBODY}
         self._runner: web.AppRunner | None = None
@@ -118,16 +117,18 @@ class Management:
             certificate = request.get_extra_info("peercert")
             name = self._tls.user_name(certificate)
             return self._engine.users.find(name) if name is not None else None
-        user = self._access.user_of(authorization)
+        address, logins = request.remote or "", self._engine.logins
+        user = self._access.user_of(authorization, address)
         if user is None and authorization:
-            # Those of the management port are not held back for want of a place to wait.
-            delay = self._engine.logins.failed(request.remote or "", self._loop_time())
-            await asyncio.sleep(MAX_DELAY_S if delay is None else delay)
+            if logins.is_full(address):
+                raise web.HTTPTooManyRequests(text="Too many failed logins from your address wait.\n")
+            delay = logins.failed(address, asyncio.get_running_loop().time())
+            logins.begin_wait(address)
+            try:
+                await asyncio.sleep(delay)
+            finally:
+                logins.end_wait(address)
         return user
-
-    @staticmethod
-    def _loop_time() -> float:
-        return asyncio.get_running_loop().time()
 
     @staticmethod
     async def _page(handler: Handler, request: web.Request) -> web.StreamResponse:

@@ -7,8 +7,8 @@ from typing import Any
 from aiohttp import web
 
 from dcpstream.node.engine import Bucket
-from dcpstream.node.http.access import Access, allows
-from dcpstream.node.http.page import ANYBODY, Route, Site, answer
+from dcpstream.node.http.access import allows
+from dcpstream.node.http.page import ANYBODY, USER, Route, Site, answer
 from dcpstream.store import MAX_PENDING_BYTES
 
 
@@ -17,12 +17,10 @@ class HealthPages:
 
     Args:
         site: the node.
-        access: who asks, if they say so.
     """
 
-    def __init__(self, site: Site, access: Access) -> None:
+    def __init__(self, site: Site) -> None:
         self._engine = site.engine
-        self._access = access
 
     def routes(self) -> list[Route]:
         """The pages."""
@@ -33,7 +31,7 @@ class HealthPages:
         buckets = {bucket.name: state_of(bucket) for bucket in self._engine.buckets.values()}
         is_well = all(state["status"] == "healthy" for state in buckets.values())
         content: dict[str, Any] = {"status": "healthy" if is_well else "degraded"}
-        user = self._access.user_of(request.headers.get("Authorization", ""))
+        user = request.get(USER)
         if user is not None:
             content["buckets"] = {
                 name: state for name, state in buckets.items() if allows(user, "bucket.read", {"bucket": name})

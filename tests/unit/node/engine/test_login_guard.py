@@ -62,9 +62,12 @@ def test_an_address_has_so_many_refusals_waiting_and_no_more() -> None:
     final = encode_request(Opcode.SASL_STEP, key=b"SCRAM-SHA1", value=b"c=biws,r=x,p=" + b"A" * 27 + b"=", opaque=2)
     for _ in range(FREE_FAILURES + MAX_WAITING):
         guess(engine).send(wrong + final)
-    last = guess(engine)
-    last.send(wrong + final)
-    assert last.session.is_closing
+    for request in (wrong, encode_request(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0admin\0secret", opaque=1)):
+        last = guess(engine)
+        last.send(request)
+        assert last.session.is_closing, "not even a right password is looked at"
+    elsewhere = Talker(engine, user=None)
+    assert elsewhere.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0admin\0secret").status == Status.SUCCESS
 
 
 def test_who_leaves_while_the_refusal_waits_is_forgotten() -> None:

@@ -104,6 +104,8 @@ def sasl_auth(session: Session, frame: Frame) -> None:
         session.refuse(frame, Status.AUTH_ERROR, f'Requested mechanism "{name}" is not supported')
         return
     session.logged_out()
+    if _is_kept_out(session):
+        return
     _answer(session, frame, session.login.start(frame.key, frame.value))
 
 
@@ -111,7 +113,7 @@ def sasl_step(session: Session, frame: Frame) -> None:
     """SASL_STEP: go on with a login."""
     if session.dcp is not None or session.is_certified:
         session.respond(frame, Status.NOT_SUPPORTED)
-    else:
+    elif not _is_kept_out(session):
         _answer(session, frame, session.login.step(frame.key, frame.value))
 
 
@@ -130,15 +132,24 @@ def _answer(session: Session, frame: Frame, step: ServerStep) -> None:
         _refuse(session, frame)
 
 
+def _address(session: Session) -> str:
+    return session.peer.rpartition(":")[0]
+
+
+def _is_kept_out(session: Session) -> bool:
+    """Whether no password from this address is looked at for now; the connection is then closed."""
+    is_full = session.engine.logins.is_full(_address(session))
+    if is_full:
+        session.close("too many failed logins from its address wait")
+    return is_full
+
+
 def _refuse(session: Session, frame: Frame) -> None:
     """AUTH_ERROR: at once, or later if there were many from the same address."""
     logins, now = session.engine.logins, session.engine.now
     session.engine.counters.logins_refused += 1
-    address = session.peer.rpartition(":")[0]
+    address = _address(session)
     delay = logins.failed(address, now)
-    if delay is None:
-        session.close(f"too many failed logins from {address}")
-        return
 
     def refuse(_status: int = Status.SUCCESS) -> None:
         session.refuse_with_reference(frame, Status.AUTH_ERROR, "login refused: unknown user or wrong password")
