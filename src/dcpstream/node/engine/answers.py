@@ -61,6 +61,11 @@ def encode_duration(microseconds: float) -> int:
     return int(math.pow(2 * min(max(microseconds, 0), DURATION_MAX_US), 1 / 1.74) + 0.5)
 
 
+def pack_duration(seconds: float) -> bytes:
+    """The framing extras that tell how long a request took."""
+    return _DURATION.pack(DURATION_INFO, encode_duration(seconds * 1e6))
+
+
 class Answers:
     """The output of a session.
 
@@ -114,8 +119,7 @@ class Answers:
         """Answer a request."""
         framing = b""
         if self.is_tracing:
-            took_us = (self.engine.stopwatch() - self.began) * 1e6
-            framing = _DURATION.pack(DURATION_INFO, encode_duration(took_us))
+            framing = pack_duration(self.engine.stopwatch() - self.began)
         self.send(
             encode_response(
                 frame.opcode,

@@ -271,7 +271,7 @@ class Session(Waiting):
         fast, ops = self.fast, self.ops
         output_limit = self.engine.output_limit
         unpack = HEADER.unpack_from
-        if end >= BULK_BYTES and _SET in fast and data[1] == _SET and data[0] == _REQUEST:
+        if end >= BULK_BYTES and _SET in fast and not self.is_tracing and data[1] == _SET and data[0] == _REQUEST:
             at = bulk_set(self, data)
         while end - at >= HEADER_BYTES:
             magic, opcode, key_length, extras_length, datatype, vbid, body, opaque, cas = unpack(data, at)

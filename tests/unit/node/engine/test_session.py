@@ -210,6 +210,23 @@ def test_answers_tell_how_long_they_took_where_tracing_was_granted():
     assert client.get("k").framing == b""
 
 
+def test_many_requests_at_once_are_traced_too():
+    client, plain = Talker(engine_of(), features=(*USUAL, Feature.TRACING)), Talker(engine_of())
+    requests = [
+        encode_request(Opcode.SET, key=b"\0k%d" % number, value=b"v" * number, extras=bytes(8), opaque=number)
+        for number in range(400)
+    ]
+    requests += [encode_request(Opcode.GET, key=b"\0k%d" % number, opaque=number) for number in range(401)]
+    traced, others = client.send(b"".join(requests)), plain.send(b"".join(requests))
+    assert len(traced) == len(others) == 801
+    assert {frame.framing for frame in traced} == {b"\x02\0\0"}
+    shown = [
+        [(frame.opcode, frame.opaque, frame.status, frame.value, frame.extras[:4], frame.key) for frame in frames]
+        for frames in (traced[400:], others[400:])
+    ]
+    assert shown[0] == shown[1]
+
+
 @pytest.mark.parametrize(("microseconds", "encoded"), [(0, 0), (1, 1), (1000, 79), (120_125_042, 65535), (1e12, 65535)])
 def test_durations(microseconds, encoded):
     assert encode_duration(microseconds) == encoded
