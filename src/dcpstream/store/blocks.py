@@ -274,6 +274,16 @@ def read_block_header(data: Buffer, offset: int, salt: int) -> BlockHeader | Non
     return BlockHeader(*fields)
 
 
+def first_seqno_at(data: Buffer, offset: int) -> int:
+    """The first seqno of the block at `offset`."""
+    return int.from_bytes(data[offset + 16 : offset + 24], "big")
+
+
+def last_seqno_at(data: Buffer, offset: int) -> int:
+    """The last seqno of the block at `offset`."""
+    return int.from_bytes(data[offset + 24 : offset + 32], "big")
+
+
 def was_committed_after(data: bytes, offset: int, salt: int) -> bool:
     """Whether a commit that began after `offset` is in the segment.
 

@@ -7,13 +7,22 @@ and entering it in the dict. Without numpy frame by frame, with the same result.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from dcpstream.store.blocks import CHECKSUM, END_BYTES, page_table
-from dcpstream.store.bytelog import ADDRESS_SHIFT, ByteLog
+from dcpstream.errors import CorruptLog
+from dcpstream.store.blocks import (
+    BLOCK_HEADER,
+    CHECKSUM,
+    DAMAGE_HINT,
+    END_BYTES,
+    MARK,
+    PAGE_BYTES_IN_TABLE,
+    BlockHeader,
+    page_table,
+)
+from dcpstream.store.bytelog import ADDRESS_SHIFT, ByteLog, PageFile
 from dcpstream.store.items import index_key, is_collection_end
 from dcpstream.store.rows import KIND_SHIFT, PREPARE, SYSTEM, UNTOLD_REVISION, collection_of, np
 from dcpstream.store.vbucket import FIELDS_AT, VBucketLog, fields_of
@@ -24,6 +33,8 @@ MIN_KEYS_OF_A_LENGTH = 32
 """With fewer keys of each length than this, slicing them one by one is cheaper."""
 
 _EXTRAS_AT = 24
+_VBID_AT, _FRAMES_AT, _PAGES_AT, _MARKS_AT, _SIZE_AT = 6, 12, 34, 36, 44
+"""In `BLOCK_HEADER`."""
 _NAMED = int(BlockKind.NAMED_COLLECTION)
 
 
@@ -36,42 +47,37 @@ _KINDS_OF_OPCODE = _lookup(frame_kinds(opcode, 0, b"\0") for opcode in range(256
 _KINDS_OF_DATATYPE = _lookup(frame_kinds(Opcode.DCP_MUTATION, datatype, b"\0") for datatype in range(256))
 
 
-@dataclass(slots=True)
-class Found:
-    """Blocks of frames in one segment that are not entered yet: column by column, in file order."""
+def enter(vbuckets: Mapping[int, VBucketLog], file: PageFile, data: bytes, blocks: Sequence[int]) -> None:
+    """Enter the blocks of frames at these offsets of a segment, whose bytes are `data`; all of them are verified.
 
-    vbids: list[int] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
-    pages: list[int] = field(default_factory=list)
-    tables: list[int] = field(default_factory=list)
-    """Offset of the table of frame ends; the table of pages follows it."""
-    bases: list[int] = field(default_factory=list)
-    """Offset of the frames."""
-    sizes: list[int] = field(default_factory=list)
-    """Bytes of the frames."""
-
-
-def enter(vbuckets: Mapping[int, VBucketLog], number: int, data: bytes, found: Found) -> None:
-    """Enter what was found in segment `number`, whose bytes are `data`."""
-    if not found.vbids:
+    Raises:
+        CorruptLog: the seqnos of a vbucket do not rise.
+    """
+    if not blocks:
         return
     if np is None:
-        _enter_plain(vbuckets, number, data, found)
+        _enter_plain(vbuckets, file, data, blocks)
     else:
-        _enter_numpy(vbuckets, number, data, found)
+        _enter_numpy(vbuckets, file, data, blocks)
 
 
-def _enter_plain(vbuckets: Mapping[int, VBucketLog], number: int, data: bytes, found: Found) -> None:
+def _falls(file: PageFile, offset: int, vbid: int, seqno: int, last: int) -> CorruptLog:
+    """What is wrong where a seqno does not rise: each block is what was written, but not what belongs there."""
+    return CorruptLog(str(file.path), offset, f"a seqno above {last} of vbucket {vbid}", str(seqno), DAMAGE_HINT)
+
+
+def _enter_plain(vbuckets: Mapping[int, VBucketLog], file: PageFile, data: bytes, blocks: Sequence[int]) -> None:
     """Frame by frame."""
-    columns = (found.vbids, found.counts, found.pages, found.tables, found.bases, found.sizes)
-    for vbid, count, pages, table, base, size in zip(*columns, strict=True):
-        vbucket = vbuckets[vbid]
+    for offset in blocks:
+        header = BlockHeader(*BLOCK_HEADER.unpack_from(data, offset))
+        vbucket = vbuckets[header.vbid]
         rows = vbucket.rows
-        following = table + END_BYTES * count
-        address = number << ADDRESS_SHIFT | base
+        table, base, size = offset + BLOCK_HEADER.size, offset + header.frames_at, header.frames_bytes
+        following = table + END_BYTES * header.frames
+        address = file.number << ADDRESS_SHIFT | base
         vbucket.log.add_pages(
             (rows.end + begin, address + begin, finish - begin, expected)
-            for begin, finish, expected in page_table(data, following, pages)
+            for begin, finish, expected in page_table(data, following, header.pages)
         )
         ends = [0, *(int.from_bytes(data[at : at + 4], "big") for at in range(table, following, 4))]
         assert ends[-1] == size
@@ -80,25 +86,21 @@ def _enter_plain(vbuckets: Mapping[int, VBucketLog], number: int, data: bytes, f
             key = index_key(frame)
             kinds = int(frame_kinds(frame[1], frame[5], key))
             seqno = int.from_bytes(frame[_EXTRAS_AT : _EXTRAS_AT + 8], "big")
+            if rows.seqnos and seqno <= rows.seqnos[-1]:
+                raise _falls(file, offset, header.vbid, seqno, rows.seqnos[-1])
             revision, time = fields_of(frame, kinds)
             rows.append(key, seqno, kinds, end - begin, collection_of(key), time, revision)
             if is_collection_end(frame):
                 rows.end_collection(collection_of(key), len(rows.seqnos) - 1)
 
 
-def _enter_numpy(vbuckets: Mapping[int, VBucketLog], number: int, data: bytes, found: Found) -> None:
+def _enter_numpy(vbuckets: Mapping[int, VBucketLog], file: PageFile, data: bytes, blocks: Sequence[int]) -> None:
     """All frames of the segment as columns, sorted by vbucket, then one bulk step per vbucket."""
-    vbids = np.asarray(found.vbids, dtype=np.uint16)
-    order = np.argsort(vbids, kind="stable")
-    vbids = vbids[order]
-    counts = np.asarray(found.counts, dtype=np.int64)[order]
-    tables = np.asarray(found.tables, dtype=np.int64)[order]
-    block_sizes = np.asarray(found.sizes, dtype=np.int64)[order]
-    bases = np.asarray(found.bases, dtype=np.int64)[order]
+    halves, words = _unaligned(data, ">u2"), _unaligned(data, ">u4")
+    offsets, vbids, counts, page_counts, block_sizes, tables, bases = _columns(halves, words, blocks)
     firsts = np.cumsum(counts) - counts  # of each block, its first row among all
 
     octets = np.frombuffer(data, dtype=np.uint8)
-    words = _unaligned(data, ">u4")
     total = int(counts.sum())
     within = np.arange(total, dtype=np.int64) - np.repeat(firsts, counts)
     ends = words[np.repeat(tables, counts) + 4 * within].astype(np.int64)
@@ -110,7 +112,7 @@ def _enter_numpy(vbuckets: Mapping[int, VBucketLog], number: int, data: bytes, f
 
     opcodes = octets[starts + 1]
     key_starts = starts + _EXTRAS_AT + octets[starts + 4]
-    key_stops = key_starts + _unaligned(data, ">u2")[starts + 2]
+    key_stops = key_starts + halves[starts + 2]
     seqnos = _unaligned(data, ">u8")[starts + _EXTRAS_AT].astype(np.uint64)
     kinds = _KINDS_OF_OPCODE[opcodes] | _KINDS_OF_DATATYPE[octets[starts + 5]]
     revisions, times = _fields(data, starts, opcodes, kinds)
@@ -124,11 +126,12 @@ def _enter_numpy(vbuckets: Mapping[int, VBucketLog], number: int, data: bytes, f
         if is_collection_end(event):
             ends_of_collections.append(row)
 
-    pages = _Pages(data, words, counts, tables, np.asarray(found.pages, dtype=np.int64)[order])
+    block_bounds = [0, *(np.flatnonzero(np.diff(vbids)) + 1).tolist(), len(vbids)]
+    pages = _Pages(data, words, counts, tables, page_counts)
+    _check_rising(file, offsets, vbids, firsts, block_bounds, seqnos)
 
     # Of each vbucket: its blocks [b, next b), and through `firsts` its rows.
-    block_bounds = [0, *(np.flatnonzero(np.diff(vbids)) + 1).tolist(), len(vbids)]
-    addresses = bases + (number << ADDRESS_SHIFT)
+    addresses = bases + (file.number << ADDRESS_SHIFT)
     for block, next_block in pairwise(block_bounds):
         first = int(firsts[block])
         stop = int(firsts[next_block]) if next_block < len(firsts) else total
@@ -139,6 +142,8 @@ def _enter_numpy(vbuckets: Mapping[int, VBucketLog], number: int, data: bytes, f
         pages.enter(log, block, next_block, block_ends - block_sizes[block:next_block], addresses[block:next_block])
         of_rows = kinds[first:stop].astype(np.uint64)
         tagged = (positions - sizes[first:stop]).astype(np.uint64) | of_rows << np.uint64(KIND_SHIFT)
+        if rows.seqnos and seqnos[first] <= rows.seqnos[-1]:
+            raise _falls(file, int(offsets[block]), vbucket.vbid, int(seqnos[first]), rows.seqnos[-1])
         own_keys = keys[first:stop]
         before = len(rows.seqnos) - first
         rows.extend_columns(seqnos[first:stop], tagged, times[first:stop], revisions[first:stop])
@@ -171,6 +176,34 @@ def _fields(data: bytes, starts: Any, opcodes: Any, kinds: Any) -> tuple[Any, An
     others = kinds & (SYSTEM | PREPARE) != 0
     revisions[others], times[others] = UNTOLD_REVISION, 0
     return revisions, times
+
+
+def _columns(halves: Any, words: Any, blocks: Sequence[int]) -> tuple[Any, ...]:
+    """The blocks at these offsets, sorted by vbucket, as columns.
+
+    Returns: offsets, vbids, numbers of frames, of pages, bytes of the frames, where the tables and the frames begin.
+    """
+    offsets = np.asarray(blocks, dtype=np.int64)
+    vbids = halves[offsets + _VBID_AT]
+    order = np.argsort(vbids, kind="stable")
+    offsets, vbids = offsets[order], vbids[order]
+    counts = words[offsets + _FRAMES_AT].astype(np.int64)
+    page_counts = halves[offsets + _PAGES_AT].astype(np.int64)
+    block_sizes = words[offsets + _SIZE_AT].astype(np.int64)
+    tables = offsets + BLOCK_HEADER.size
+    marks_bytes = halves[offsets + _MARKS_AT].astype(np.int64) * MARK.size
+    bases = tables + END_BYTES * counts + PAGE_BYTES_IN_TABLE * page_counts + marks_bytes + CHECKSUM.size
+    return offsets, vbids, counts, page_counts, block_sizes, tables, bases
+
+
+def _check_rising(file: PageFile, offsets: Any, vbids: Any, firsts: Any, block_bounds: list[int], seqnos: Any) -> None:
+    """Refuse rows of a vbucket whose seqnos do not rise."""
+    falls = seqnos[1:] <= seqnos[:-1]
+    falls[firsts[block_bounds[1:-1]] - 1] = False  # from one vbucket to the next
+    if falls.any():
+        row = int(np.flatnonzero(falls)[0]) + 1
+        block = int(np.searchsorted(firsts, row, side="right")) - 1
+        raise _falls(file, int(offsets[block]), int(vbids[block]), int(seqnos[row]), int(seqnos[row - 1]))
 
 
 class _Pages:

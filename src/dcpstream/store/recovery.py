@@ -8,6 +8,7 @@ out.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 
 from dcpstream.errors import CorruptLog, StoreError
@@ -26,15 +27,22 @@ from dcpstream.store.blocks import (
     Mark,
     StoredKind,
     checksum,
+    first_seqno_at,
+    last_seqno_at,
     page_table,
     read_block_header,
     was_committed_after,
 )
-from dcpstream.store.entering import Found, enter
+from dcpstream.store.entering import enter
 from dcpstream.store.segments import Segment, Segments
 from dcpstream.store.vbucket import MAX_SNAPSHOTS, VBucketLog
 
-_FRAMES, _ROLLBACK = int(StoredKind.FRAMES), int(StoredKind.ROLLBACK)
+_FRAMES, _KINDS = int(StoredKind.FRAMES), frozenset(int(kind) for kind in StoredKind)
+_SHAPE = struct.Struct(">4sBBHII18xHH6xI8x")
+"""Of `BLOCK_HEADER`: magic, version, kind, vbid, incarnation, frames, pages, marks, bytes of the frames."""
+_SUMS = struct.Struct(">QQ")
+"""In a block of one page without marks: the checksum of the page, and that of header and tables."""
+assert _SHAPE.size == BLOCK_HEADER.size
 
 
 class Recovery:
@@ -57,7 +65,6 @@ class Recovery:
         self._segments = segments
         self._closed_at = closed_at
         self._marks: dict[int, list[Mark]] = {}
-        self._last: dict[int, int] = {}
         self.cut_bytes = 0
         """Bytes of a torn commit that were cut off."""
 
@@ -78,79 +85,64 @@ class Recovery:
 
     def _read_segment(self, segment: Segment, *, is_last: bool) -> None:
         data, salt = self._segments.read_whole(segment), segment.salt
-        view, unpack, checksum_at = memoryview(data), BLOCK_HEADER.unpack_from, CHECKSUM.unpack_from
+        view, unpack, checksum_at, sums_at = (
+            memoryview(data),
+            _SHAPE.unpack_from,
+            CHECKSUM.unpack_from,
+            _SUMS.unpack_from,
+        )
         incarnations = {vbid: vbucket.incarnation for vbid, vbucket in self._vbuckets.items()}
-        last_seqnos, noted = self._last, self._marks
-        found = Found()
+        noted = self._marks
+        found: list[int] = []
         offset, end = SEGMENT_HEADER.size, len(data)
         # With small commits there are hundreds of thousands of blocks: few calls per block but the checksums.
         while offset < end:
-            body = offset + BLOCK_HEADER.size
-            if body > end:
+            if offset + BLOCK_HEADER.size > end:
                 self._damaged(segment, data, offset, is_last=is_last)
                 break
-            (
-                magic, version, kind, vbid, incarnation, frames, first_seqno, last_seqno, _, pages, marks, _, _,
-                size, _,
-            ) = unpack(data, offset)  # fmt: skip
-            page_table_at = body + END_BYTES * frames
-            marks_at = page_table_at + PAGE_BYTES_IN_TABLE * pages
+            magic, version, kind, vbid, incarnation, frames, pages, marks, size = unpack(data, offset)
+            marks_at = offset + BLOCK_HEADER.size + END_BYTES * frames + PAGE_BYTES_IN_TABLE * pages
             checked = marks_at + MARK.size * marks
             base = checked + CHECKSUM.size
             stop = base + size
-            if (
-                magic != BLOCK_MAGIC
-                or stop > end
-                or checksum(view[offset:checked], salt) != checksum_at(data, checked)[0]
-            ):
-                self._damaged(segment, data, offset, is_last=is_last)
-                break
-            if version != FORMAT_VERSION or kind not in {_FRAMES, _ROLLBACK}:
-                raise StoreError(
-                    f"{segment.path}: the block at byte {offset} is of kind {kind} in version {version}; this version "
-                    f"of dcpstream reads kinds 1 and 2 in version {FORMAT_VERSION}"
+            if magic != BLOCK_MAGIC or stop > end:
+                is_whole = False
+            elif pages == 1 and not marks:
+                of_page, of_head = sums_at(data, checked - CHECKSUM.size)
+                is_whole = (
+                    checksum(view[offset:checked], salt) == of_head and checksum(view[base:stop], salt) == of_page
                 )
-            if pages == 1:
-                is_whole = checksum(view[base:stop], salt) == checksum_at(data, page_table_at + END_BYTES)[0]
             else:
-                is_whole = all(
+                is_whole = checksum(view[offset:checked], salt) == checksum_at(data, checked)[0] and all(
                     checksum(view[base + begin : base + finish], salt) == expected
-                    for begin, finish, expected in page_table(data, page_table_at, pages)
+                    for begin, finish, expected in page_table(data, marks_at - PAGE_BYTES_IN_TABLE * pages, pages)
                 )
             if not is_whole:
                 self._damaged(segment, data, offset, is_last=is_last)
                 break
-            if incarnations.get(vbid) != incarnation:
-                offset = stop
-                continue
-            if kind == _FRAMES:
-                if first_seqno <= last_seqnos.get(vbid, 0):
-                    raise CorruptLog(
-                        str(segment.path), offset, f"a seqno above {last_seqnos[vbid]} of vbucket {vbid}",
-                        str(first_seqno), DAMAGE_HINT,
-                    )  # fmt: skip
-                last_seqnos[vbid] = last_seqno
-                found.vbids.append(vbid)
-                found.counts.append(frames)
-                found.pages.append(pages)
-                found.tables.append(body)
-                found.bases.append(base)
-                found.sizes.append(size)
-                if marks:
-                    self._note(vbid, [*MARK.iter_unpack(view[marks_at:checked])])
-                elif vbid in noted:
-                    self._note(vbid, [(first_seqno, *NO_SNAPSHOT)])
-            else:
-                enter(self._vbuckets, segment.number, data, found)
-                found = Found()
-                segment.rollbacks.add((vbid, incarnation))
-                last_seqnos[vbid] = last_seqno
-                if vbid in noted:
-                    noted[vbid] = [mark for mark in noted[vbid] if mark[0] <= last_seqno]
-                self._vbuckets[vbid].recovered(())
-                self._vbuckets[vbid].truncate(last_seqno)
+            if version != FORMAT_VERSION or kind not in _KINDS:
+                raise StoreError(
+                    f"{segment.path}: the block at byte {offset} is of kind {kind} in version {version}; this version "
+                    f"of dcpstream reads kinds 1 and 2 in version {FORMAT_VERSION}"
+                )
+            if incarnations.get(vbid) == incarnation:
+                if kind == _FRAMES:
+                    found.append(offset)
+                    if marks:
+                        self._note(vbid, [*MARK.iter_unpack(view[marks_at:checked])])
+                    elif vbid in noted:
+                        self._note(vbid, [(first_seqno_at(data, offset), *NO_SNAPSHOT)])
+                else:
+                    enter(self._vbuckets, segment, data, found)
+                    found = []
+                    segment.rollbacks.add((vbid, incarnation))
+                    seqno = last_seqno_at(data, offset)
+                    if vbid in noted:
+                        noted[vbid] = [mark for mark in noted[vbid] if mark[0] <= seqno]
+                    self._vbuckets[vbid].recovered(())
+                    self._vbuckets[vbid].truncate(seqno)
             offset = stop
-        enter(self._vbuckets, segment.number, data, found)
+        enter(self._vbuckets, segment, data, found)
 
     def _note(self, vbid: int, marks: list[Mark]) -> None:
         """Remember which snapshots cover frames of a vbucket, but of each only where it begins, and not too many."""

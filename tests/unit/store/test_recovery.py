@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.errors import StoreError
+from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.store import DiskBucketStore, blocks, entering, rows
 from dcpstream.wire import BlockKind, SystemEvent, SystemEventId
-from tests.behaviour.store_kit import fill, key_of, put
+from tests.behaviour.store_kit import fill, frame_of, key_of, put
 
 
 def event(vbid: int, seqno: int, kind: SystemEventId, collection: int) -> bytes:
@@ -82,3 +82,23 @@ def test_a_later_kind_of_block_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
             store.commit()
     with pytest.raises(StoreError, match=r"format 3|in version 3"):
         DiskBucketStore(tmp_path, 1)
+
+
+@pytest.mark.parametrize("has_numpy", [True, False])
+@pytest.mark.parametrize("is_in_one_segment", [True, False])
+def test_blocks_that_are_whole_but_out_of_order_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_numpy: bool, is_in_one_segment: bool
+) -> None:
+    if not has_numpy:
+        monkeypatch.setattr(rows, "np", None)
+        monkeypatch.setattr(entering, "np", None)
+    segment_bytes = 10_000 if is_in_one_segment else 100
+    with DiskBucketStore(tmp_path, 2, segment_bytes=segment_bytes) as store:
+        fill(store)
+        put(store.vbuckets[1], key_of("a"), b"")
+        for seqno in (1, 2):
+            # A fault of ours: the second frame says again that it is the first.
+            store.vbuckets[0].append(frame_of(0, key_of("a"), 1, b""), key_of("a"), seqno)
+            store.commit()
+    with pytest.raises(CorruptLog, match="a seqno above 1 of vbucket 0, found 1"):
+        DiskBucketStore(tmp_path, 2)
