@@ -68,7 +68,7 @@ class RunningBuckets:
         bucket = self._engine.buckets[name]
         self.upkeep[name] = Upkeep(self._server, bucket)
         self.upkeep[name].start()
-        self.compactors[name] = Compactor(bucket, self.upkeep[name].page, lambda: self._engine.unix_s)
+        self.compactors[name] = Compactor(self._server, bucket, self.upkeep[name].page)
         self.compactors[name].start()
         if bucket.store.is_durable:
             self._flushers[name] = Flusher(self._server, self._engine, bucket, self._flush_interval_s)

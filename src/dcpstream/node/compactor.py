@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from dcpstream.errors import StoreError
 from dcpstream.node.engine import Bucket
+from dcpstream.node.server import KvServer
 from dcpstream.store import CompactionOrder, CompactionReport
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ REST = 3.0
 """Seconds of rest for a second of work, if nobody waits: a quarter of one processor at most."""
 REST_IF_AWAITED = 0.5
 """If somebody waits, or the files are beyond what the settings allow by `URGENT_SHARE`."""
-URGENT_SHARE = 0.1
+URGENT_SHARE = 0.04
 MAX_REST_S = 0.1
 """Longest rest at a time: the node may want to stop."""
 
@@ -67,13 +68,12 @@ class Compactor:
     Args:
         bucket: its settings say when (`compact_at`) and what is purged with it (`purge_age_s`).
         expire: turns documents that are past their time into expirations, so that their values go too.
-        unix_s: tells the time, epoch seconds.
     """
 
-    def __init__(self, bucket: Bucket, expire: Callable[[], Awaitable[int]], unix_s: Callable[[], int]) -> None:
+    def __init__(self, server: KvServer, bucket: Bucket, expire: Callable[[], Awaitable[int]]) -> None:
+        self._server = server
         self._bucket = bucket
         self._expire = expire
-        self._unix_s = unix_s
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"dcpstream-compact-{bucket.name}")
         self._orders: list[tuple[CompactionOrder, Done]] = []
         self._wakened = asyncio.Event()
@@ -129,7 +129,8 @@ class Compactor:
         return self._is_stopping
 
     def _purge_time(self) -> int:
-        return max(self._unix_s() - int(self._bucket.settings.purge_age_s), 0)
+        self._server.set_time()
+        return max(self._server.engine.unix_s - int(self._bucket.settings.purge_age_s), 0)
 
     async def _carry_out(self) -> None:
         """All requests that wait, with one rewriting of the files at the end."""
@@ -137,8 +138,10 @@ class Compactor:
         orders = [replace(order, rewrites=False) for order, _ in waiting[:-1]]
         error = await self._compact([*orders, waiting[-1][0]])
         self._is_awaited = bool(self._orders)
+        self._server.set_time()
         for _, done in waiting:
             done(error)
+        self._server.schedule_turn()
 
     async def _compact(self, orders: list[CompactionOrder]) -> Exception | None:
         status, name, loop = self.status, self._bucket.name, asyncio.get_running_loop()

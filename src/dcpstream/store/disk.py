@@ -44,6 +44,12 @@ MAX_COMMIT_BYTES = 64 * 1024 * 1024
 """A commit with more pending than this is done in steps: bounds what one write holds, and the size of a segment."""
 
 
+PARTS_OF_STORE = 8
+MIN_SEGMENT_BYTES = 4 * 1024 * 1024
+"""While a node looks after the store, segments take an 8th of what lives in it, between this and `SEGMENT_BYTES`: a
+compaction rewrites one at a time, and shall not make the files larger than twice what lives."""
+
+
 class Pending(NamedTuple):
     """What a commit takes of one vbucket: rows [first, stop), `size` bytes from position `start`."""
 
@@ -89,6 +95,7 @@ class DiskBucketStore(BucketStore):
         self.path = Path(path)
         self._file_system = file_system or SystemFileSystem()
         self._commit_lock = Lock()
+        self._segment_bytes = segment_bytes
         self._lines_lock = Lock()  # from looking at a vbucket until its line is durable, so that none gets old
         self._batched: dict[int, VBucketLog] | None = None
         self._horizons: dict[int, int] = {}
@@ -367,6 +374,17 @@ class DiskBucketStore(BucketStore):
     def file_bytes(self) -> int:
         """The size of all segments."""
         return sum(segment.size for segment in self._segments.all()) if self._segments is not None else 0
+
+    @property
+    def compaction_due(self) -> bool:
+        """See `BucketStore.compaction_due`. Also makes segments small where little is in the store.
+
+        What is rewritten is on the disk twice for a moment, so a segment should be a small part of the whole.
+        """
+        if self._segments is not None:
+            part = max(self.live_bytes // PARTS_OF_STORE, MIN_SEGMENT_BYTES)
+            self._segments.segment_bytes = min(part, self._segment_bytes)
+        return super().compaction_due
 
     def _size_of(self, frames_bytes: int, rows: int) -> int:
         return size_in_files(frames_bytes, rows)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 READ_SPAN_BYTES = 1024 * 1024
 """Frames that stay are read together with what goes between them, so many bytes at once: pages are read whole."""
 
-LAST_ROWS = 1024
+LAST_ROWS = 512
 """Appended and superseded rows that are caught up with in one hold of the lock: about a ms."""
 
 Lock = AbstractContextManager[object]

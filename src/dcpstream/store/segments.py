@@ -154,7 +154,7 @@ class Segments:
         files: where to keep the files by number; whoever makes pieces looks them up there.
 
     Attributes:
-        segment_bytes: when to begin a new one.
+        segment_bytes: when to begin a new one; may be set lower while little is in the store.
         cache: verified pages, for reads by key.
 
     Raises:

@@ -1,0 +1,156 @@
+"""Compaction as a client of a running node sees it: on request, by itself, and beside streams that read the past."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dcpstream.node import Node, compactor
+from dcpstream.store import BucketStore, base
+from dcpstream.wire import Frame, FrameReader, Opcode, encode_request, encode_stored_mutation
+
+DOCUMENTS = 150
+VALUE_BYTES = 40_000
+"""6 MB in all: more than a socket holds, so that a client that does not read leaves most of its stream unsent."""
+TIMEOUT_S = 30.0
+_COMPACT = struct.Struct(">QQBBHI")
+
+
+class Client:
+    """A connection that is logged in and has selected the bucket."""
+
+    def __init__(self, node: Node) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", node.port), TIMEOUT_S)
+        self._reader = FrameReader()
+        self._frames = self._read()
+        self.call(encode_request(Opcode.HELLO, key=b"test", value=struct.pack(">2H", 0x0B, 0x12)))
+        self.call(encode_request(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0Administrator\0password"))
+        self.call(encode_request(Opcode.SELECT_BUCKET, key=b"default"))
+
+    def _read(self) -> Iterator[Frame]:
+        while True:
+            yield from self._reader.frames()
+            data = self.socket.recv(1 << 16)
+            assert data, "the node closed the connection"
+            self._reader.receive_data(data)
+
+    def next(self) -> Frame:
+        return next(self._frames)
+
+    def call(self, request: bytes) -> Frame:
+        self.socket.sendall(request)
+        answer = self.next()
+        assert answer.status == 0
+        return answer
+
+    def compact(self, *, drop_deletes: bool) -> None:
+        self.call(encode_request(Opcode.COMPACT_DB, extras=_COMPACT.pack(0, 0, drop_deletes, 0, 0, 0)))
+
+
+def store_of(node: Node) -> BucketStore:
+    assert node.engine is not None
+    return node.engine.buckets["default"].store
+
+
+def value_of(seqno: int) -> bytes:
+    return seqno.to_bytes(4, "big") * (VALUE_BYTES // 4)
+
+
+def write_all(node: Node) -> None:
+    """A new version of every document."""
+    assert node.engine is not None
+    vbucket = node.engine.buckets["default"].vbucket(0)
+    assert vbucket is not None
+    first = vbucket.high_seqno + 1
+    keys = [b"\0key-%d" % number for number in range(DOCUMENTS)]
+    frames = [
+        encode_stored_mutation(vbid=0, key=key, value=value_of(seqno), by_seqno=seqno, rev_seqno=1, cas=seqno, flags=1)
+        for seqno, key in enumerate(keys, first)
+    ]
+    vbucket.log.append_many(frames, keys, range(first, first + DOCUMENTS))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture(params=["disk", "memory"])
+def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
+    with Node(vbuckets=1, path=tmp_path if request.param == "disk" else None) as node:
+        write_all(node)
+        yield node
+
+
+def test_compact_db_is_answered_when_space_was_given_back(node: Node) -> None:
+    store, client = store_of(node), Client(node)
+    with client.socket:
+        for _ in range(4):
+            write_all(node)
+        client.call(encode_request(Opcode.DELETE, key=b"\0key-7"))
+        client.call(encode_request(Opcode.SET, key=b"\0last", extras=bytes(8)))
+        store.commit()
+        used = store.bytes_used
+        client.compact(drop_deletes=True)
+        assert store.bytes_used < used / 2
+        assert store.vbuckets[0].purge_seqno == 5 * DOCUMENTS + 1
+        assert store.vbuckets[0].item_count == DOCUMENTS
+        assert client.call(encode_request(Opcode.GET, key=b"\0key-8")).value == value_of(4 * DOCUMENTS + 9)
+
+
+def test_it_begins_by_itself_when_much_was_superseded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "MIN_GARBAGE_BYTES", 1_000_000)
+    store = store_of(node)
+    for _ in range(4):
+        write_all(node)
+    wait_until(lambda: store.fragmentation < 0.2)
+    assert store.vbuckets[0].item_count == DOCUMENTS
+
+
+def test_a_stream_gets_its_whole_snapshot_although_everything_in_it_was_superseded_and_compacted(node: Node) -> None:
+    store, client, other = store_of(node), Client(node), Client(node)
+    with client.socket, other.socket:
+        client.call(encode_request(Opcode.DCP_OPEN, key=b"slow", extras=struct.pack(">II", 0, 1)))
+        client.call(encode_request(Opcode.DCP_CONTROL, key=b"enable_noop", value=b"true"))
+        extras = struct.pack(">IIQQQQQ", 0, 0, 0, DOCUMENTS, 0, 0, 0)
+        client.call(encode_request(Opcode.DCP_STREAM_REQ, opaque=9, extras=extras))
+        assert client.next().opcode == Opcode.DCP_SNAPSHOT_MARKER
+        for _ in range(3):
+            write_all(node)
+        store.commit()
+        other.compact(drop_deletes=False)
+        assert store.vbuckets[0].horizon_seqno > DOCUMENTS
+        for expected in range(1, DOCUMENTS + 1):
+            frame = client.next()
+            assert frame.opcode == Opcode.DCP_MUTATION
+            assert int.from_bytes(frame.extras[:8], "big") == expected
+            assert frame.value == value_of(expected)
+        assert client.next().opcode == Opcode.DCP_STREAM_END
+        rows = len(store.vbuckets[0].rows.seqnos)
+        other.compact(drop_deletes=False)
+        assert len(store.vbuckets[0].rows.seqnos) < rows, "what only the stream needed goes when it has ended"
+
+
+def test_a_node_that_stops_breaks_a_compaction_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compactor, "REST_IF_AWAITED", 1e6)
+    monkeypatch.setattr(compactor, "MAX_REST_S", 0.5)
+    with Node(vbuckets=8, path=tmp_path) as node:
+        for _ in range(3):
+            write_all(node)
+        store_of(node).commit()
+        client = Client(node)
+        client.socket.sendall(encode_request(Opcode.COMPACT_DB, extras=_COMPACT.pack(0, 0, 0, 0, 0, 0)))
+        hosts = node.engine.bucket_host if node.engine is not None else None
+        assert hosts is not None
+        running = hosts.compactors["default"].status  # type: ignore[attr-defined]
+        wait_until(lambda: bool(running.is_running))
+    client.socket.close()
+    with Node(vbuckets=8, path=tmp_path) as node:
+        assert store_of(node).vbuckets[0].item_count == DOCUMENTS
