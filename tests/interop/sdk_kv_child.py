@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from couchbase.auth import PasswordAuthenticator
@@ -29,6 +29,7 @@ from couchbase.options import (
     ClusterOptions,
     ClusterTimeoutOptions,
     GetAndLockOptions,
+    GetOptions,
     IncrementOptions,
     ReplaceOptions,
     ScanOptions,
@@ -116,7 +117,10 @@ def replicas(collection: Any) -> None:
 
 def touching(collection: Any) -> None:
     collection.upsert("mortal", {"n": 1})
+    assert collection.get("mortal", GetOptions(with_expiry=True)).expiry_time is None
     collection.touch("mortal", timedelta(days=40))
+    at = collection.get("mortal", GetOptions(with_expiry=True)).expiry_time
+    assert abs((at.replace(tzinfo=UTC) - datetime.now(UTC)).total_seconds() - 40 * 86400) < 60
     assert collection.get_and_touch("mortal", timedelta(seconds=1)).content_as[dict] == {"n": 1}
     expect(DocumentNotFoundException, collection.touch, "none", timedelta(hours=1))
     deadline = time.monotonic() + 10
