@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -222,6 +223,21 @@ def test_a_bucket_that_cannot_be_emptied_is_as_it_was(tmp_path: Path, monkeypatc
         assert ask(node, "POST", f"{BUCKETS}/default/controller/doFlush").status == 200
     with Node(vbuckets=4, path=tmp_path) as node:
         assert ask(node, "GET", f"{BUCKETS}/default").json["basicStats"]["itemCount"] == 0
+
+
+def test_compaction_gives_back_what_an_emptied_bucket_had(tmp_path: Path) -> None:
+    with Node(vbuckets=4, path=tmp_path) as node:
+        with client(node, "default") as kv:
+            kv.set_many([(f"k{number}", b"x" * 10_000) for number in range(300)])
+        node.stop()
+        node.start()
+        assert ask(node, "GET", f"{BUCKETS}/default").json["basicStats"]["diskUsed"] > 3_000_000
+        node.flush_bucket("default")
+        assert ask(node, "POST", f"{BUCKETS}/default/controller/compactBucket").status == 200
+        deadline = time.monotonic() + TIMEOUT_S
+        while ask(node, "GET", f"{BUCKETS}/default").json["basicStats"]["diskUsed"] > 1_000_000:
+            assert time.monotonic() < deadline, "it never ends"
+        assert b'kv_ep_compactions_total{bucket="default"} ' in ask(node, "GET", "/metrics").body
 
 
 def test_compaction_is_asked_for(node: Node) -> None:

@@ -8,7 +8,7 @@ import logging
 from dcpstream.errors import ConfigError, DcpstreamError, StoreError
 from dcpstream.model import BucketSettings
 from dcpstream.model.cluster import MAX_VBUCKETS
-from dcpstream.node.compactor import Compactor
+from dcpstream.node.compactor import CompactionStatus, Compactor
 from dcpstream.node.directory import DataDirectory
 from dcpstream.node.engine import Engine
 from dcpstream.node.flusher import Flusher
@@ -101,6 +101,10 @@ class RunningBuckets:
         self.delete(name)
         await self.gone(name)
 
+    def compactions(self) -> dict[str, CompactionStatus]:
+        """What each bucket's compactions did since the node was started."""
+        return {name: compactor.status for name, compactor in self.compactors.items()}
+
     def compact(self, name: str) -> None:
         """Begin to compact a bucket's store: tombstones that are older than its settings say are forgotten."""
         before = self._engine.unix_s - int(self._engine.buckets[name].settings.purge_age_s)
@@ -139,6 +143,7 @@ class RunningBuckets:
         except DcpstreamError:
             logger.exception("bucket %s is closed: it cannot be opened again before the node is restarted", name)
             return
+        self._engine.buckets[name].lead_alone()
         self._look_after(name)
 
     def delete(self, name: str) -> None:

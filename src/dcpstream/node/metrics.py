@@ -6,13 +6,14 @@ Source: Couchbase Server metrics reference (`kv_*`) for names and meanings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dcpstream.node.compactor import CompactionStatus
 from dcpstream.node.engine import IMPLEMENTATION_VERSION, Engine
 from dcpstream.node.figures import BucketFigures, bucket_figures
 from dcpstream.node.process import resident_bytes
@@ -35,6 +36,9 @@ class MetricInfo(NamedTuple):
     help: str
 
 
+Compactions = Callable[[], Mapping[str, CompactionStatus]]
+"""Gives what each bucket's compactions did."""
+
 _B = ("bucket",)
 METRICS: dict[str, MetricInfo] = {
     "kv_ops": MetricInfo("counter", ("bucket", "op"), "Requests answered, by opcode; an empty bucket stands for none."),
@@ -44,6 +48,13 @@ METRICS: dict[str, MetricInfo] = {
     "kv_ep_max_size": MetricInfo("gauge", _B, "Memory that the bucket may take, in bytes (its quota)."),
     "kv_ep_cache_bytes": MetricInfo("gauge", _B, "Memory of blocks that were read from files."),
     "kv_ep_db_file_size_bytes": MetricInfo("gauge", _B, "Size of the bucket's files."),
+    "kv_ep_db_data_size_bytes": MetricInfo(
+        "gauge", _B, "What of the files, or of the buffers in memory, is not superseded."
+    ),
+    "kv_ep_compactions": MetricInfo("counter", _B, "Compactions that ended well."),
+    "kv_ep_compactions_failed": MetricInfo("counter", _B, "Compactions that did not."),
+    "kv_ep_compaction_running": MetricInfo("gauge", _B, "1 while the bucket is compacted, else 0."),
+    "kv_ep_compaction_freed_bytes": MetricInfo("counter", _B, "Bytes that compactions gave back."),
     "kv_ep_diskqueue_items": MetricInfo("gauge", _B, "Seqnos that no commit has made durable yet."),
     "kv_ep_diskqueue_memory_bytes": MetricInfo("gauge", _B, "Bytes that wait for a commit."),
     "kv_ep_item_commit_failed": MetricInfo("gauge", _B, "1 while commits fail (disk full or broken), else 0."),
@@ -78,10 +89,12 @@ class NodeCollector(Collector):
 
     Args:
         engine: the node; must not change meanwhile, so it is read on its own loop.
+        compactions: bucket → what its compactions did; empty where nobody compacts.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, compactions: Compactions) -> None:
         self._engine = engine
+        self._compactions = compactions
 
     def collect(self) -> Iterator[Metric]:
         """All metrics with their values."""
@@ -110,6 +123,8 @@ class NodeCollector(Collector):
         yield from _ops("", {opcode: count for opcode, count in enumerate(counters.ops) if count})
         for name, bucket in engine.buckets.items():
             yield from _of_bucket(name, bucket_figures(bucket))
+            yield from _of_compactions(name, self._compactions().get(name, CompactionStatus()))
+            yield "kv_ep_db_data_size_bytes", (name,), bucket.store.live_bytes
             yield "kv_ep_item_commit_failed", (name,), int(bucket.store.is_failing)
             yield "kv_ep_data_read_failed", (name,), bucket.store.read_failures
             yield "kv_collections_manifest_uid", (name,), bucket.manifest.uid
@@ -118,6 +133,13 @@ class NodeCollector(Collector):
 def _ops(bucket: str, ops: dict[int, int]) -> Iterator[tuple[str, tuple[str, ...], float]]:
     for opcode, count in ops.items():
         yield "kv_ops", (bucket, _OP_NAMES.get(opcode, f"0x{opcode:02x}")), count
+
+
+def _of_compactions(name: str, status: CompactionStatus) -> Iterator[tuple[str, tuple[str, ...], float]]:
+    yield "kv_ep_compactions", (name,), status.count
+    yield "kv_ep_compactions_failed", (name,), status.failures
+    yield "kv_ep_compaction_running", (name,), int(status.is_running)
+    yield "kv_ep_compaction_freed_bytes", (name,), status.bytes_freed
 
 
 def _of_bucket(name: str, seen: BucketFigures) -> Iterator[tuple[str, tuple[str, ...], float]]:
@@ -151,11 +173,12 @@ class Metrics:
 
     Args:
         engine: the node.
+        compactions: see `NodeCollector`.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, compactions: Compactions = dict) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(NodeCollector(engine))
+        self._registry.register(NodeCollector(engine, compactions))
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""

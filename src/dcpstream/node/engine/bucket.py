@@ -42,6 +42,11 @@ class Compression(Enum):
     ACTIVE = "active"
 
 
+def _alone(replicas: int) -> str:
+    """The topology of a vbucket whose replicas are nowhere."""
+    return json.dumps([[THIS_NODE, *[None] * replicas]], separators=(",", ":"))
+
+
 def _no_hurry() -> None:
     """Nobody commits."""
 
@@ -180,6 +185,8 @@ class Bucket:
         """
         before = self.settings
         self.store.settings = settings
+        if settings.replicas != before.replicas:
+            self._lead_alone(_alone(before.replicas))
         if settings.compression != before.compression:
             self.compression = Compression(settings.compression)
 
@@ -206,10 +213,15 @@ class Bucket:
 
         Of the replicas that the settings ask for there is none, so that durable writes are possible without replicas.
         """
-        topology = json.dumps([[THIS_NODE, *[None] * self.settings.replicas]], separators=(",", ":"))
+        self._lead_alone("")
+
+    def _lead_alone(self, instead_of: str) -> None:
+        topology = _alone(self.settings.replicas)
         for vbucket in self.vbuckets:
-            if vbucket is not None and vbucket.is_active and not vbucket.topology:
+            if vbucket is not None and vbucket.is_active and vbucket.topology == instead_of:
                 vbucket.topology = topology
+                if vbucket.durability is not None:
+                    vbucket.durability.decide()
 
     def set_manifest(self, manifest: Manifest) -> None:
         """Go over to another manifest: durably, and told in the history of every active vbucket."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from aiohttp import web
 
+from dcpstream.node.compactor import CompactionStatus
 from dcpstream.node.http.page import Route, Site
 from dcpstream.node.metrics import CONTENT_TYPE, Metrics
 
@@ -16,7 +19,11 @@ class MetricsPages:
     """
 
     def __init__(self, site: Site) -> None:
-        self._metrics = Metrics(site.engine)
+        self._site = site
+        self._metrics = Metrics(site.engine, self._compactions)
+
+    def _compactions(self) -> Mapping[str, CompactionStatus]:
+        return self._site.buckets.compactions()
 
     def routes(self) -> list[Route]:
         """The pages."""

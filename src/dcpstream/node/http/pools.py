@@ -28,6 +28,7 @@ class PoolPages:
     """
 
     def __init__(self, site: Site, maps: MapPages) -> None:
+        self._site = site
         self._engine = site.engine
         self._maps = maps
 
@@ -41,7 +42,7 @@ class PoolPages:
             Route("GET", "/pools/nodes", self._pool, "pools.read", "the same as /pools/default"),
             Route("GET", "/pools/default/nodeStatuses", self._statuses, "pools.read", "each node's status"),
             Route("GET", "/pools/default/serverGroups", self._groups, "pools.read", "one group with all nodes"),
-            Route("GET", "/pools/default/tasks", self._tasks, "pools.read", "what runs in the background: nothing"),
+            Route("GET", "/pools/default/tasks", self._tasks, "pools.read", "what runs in the background: compactions"),
             Route("GET", "/pools/default/terseClusterInfo", self._terse, LOGIN, "identity of the cluster"),
             Route("POST", "/pools/default/checkPermissions", self._check, LOGIN, "which of the permissions one has"),
             Route("GET", "/nodes/self", self._self, "pools.read", "the node that answers"),
@@ -128,8 +129,13 @@ class PoolPages:
         group = {"name": "Group 1", "uri": "/pools/default/serverGroups/0", "nodes": nodes(self._engine, request)}
         return answer({"groups": [group], "uri": "/pools/default/serverGroups?rev=1"})
 
-    async def _tasks(self, _: web.Request) -> web.Response:
-        return answer([{"type": "rebalance", "status": "notRunning", "statusIsStale": False}])
+    async def _tasks(self, request: web.Request) -> web.Response:
+        running = [
+            {"type": "bucket_compaction", "bucket": name, "status": "running", "recommendedRefreshPeriod": 2.0}
+            for name, status in self._site.buckets.compactions().items()
+            if status.is_running and allows(request[USER], "bucket.read", {"bucket": name})
+        ]
+        return answer([{"type": "rebalance", "status": "notRunning", "statusIsStale": False}, *running])
 
     async def _terse(self, request: web.Request) -> web.Response:
         (this, *_) = (node for node in nodes(self._engine, request) if node.get("thisNode"))

@@ -6,12 +6,14 @@ Everything that came from a client is escaped, and the page may load nothing fro
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
 
 from aiohttp import web
 
 from dcpstream.model import VbucketState
+from dcpstream.node.compactor import CompactionStatus
 from dcpstream.node.engine import IMPLEMENTATION_VERSION, Bucket
 from dcpstream.node.figures import BucketFigures, DcpFigures, bucket_figures
 from dcpstream.node.http.access import allows
@@ -45,6 +47,7 @@ class StatusPages:
     """
 
     def __init__(self, site: Site) -> None:
+        self._site = site
         self._engine = site.engine
 
     def routes(self) -> list[Route]:
@@ -83,7 +86,12 @@ class StatusPages:
             for bucket in self._engine.buckets.values()
             if allows(user, "bucket.read", {"bucket": bucket.name})
         ]
-        parts = [self._header(buckets), self._tiles(buckets), _buckets(buckets), _connections(buckets)]
+        parts = [
+            self._header(buckets),
+            self._tiles(buckets),
+            _buckets(buckets, self._site.buckets.compactions()),
+            _connections(buckets),
+        ]
         followed = f"It follows the protocol of Couchbase Server {escape(IMPLEMENTATION_VERSION.partition('-')[0])}."
         return "\n".join([*parts, f"<footer>{followed} Figures for machines: /metrics, /health.</footer>"])
 
@@ -122,13 +130,13 @@ class StatusPages:
         return f'<div class="tiles">{cells}</div>'
 
 
-def _buckets(buckets: list[tuple[Bucket, BucketFigures]]) -> str:
+def _buckets(buckets: list[tuple[Bucket, BucketFigures]], compactions: Mapping[str, CompactionStatus]) -> str:
     heads = ("Bucket", "State", "Documents", "Requests/s", "Memory", "Disk", "Not on disk yet", "vBuckets")
-    rows = [_bucket_row(bucket, seen) for bucket, seen in buckets]
+    rows = [_bucket_row(bucket, seen, compactions.get(bucket.name)) for bucket, seen in buckets]
     return _section("Buckets", heads, rows, "There is no bucket that you may see.", plain=2)
 
 
-def _bucket_row(bucket: Bucket, seen: BucketFigures) -> list[str]:
+def _bucket_row(bucket: Bucket, seen: BucketFigures, compaction: CompactionStatus | None) -> list[str]:
     status = state_of(bucket)["status"]
     is_well = status == "healthy"
     share = seen.memory_bytes / seen.quota_bytes
@@ -138,6 +146,9 @@ def _bucket_row(bucket: Bucket, seen: BucketFigures) -> list[str]:
         f'role="img" aria-label="{share:.1%} of the quota"><rect width="100" height="6" class="track"/>'
         f'<rect width="{min(100, max(1, 100 * share)):.1f}" height="6" class="fill"/></svg>'
     )
+    superseded = f"{bucket.store.fragmentation:.0%} superseded"
+    if compaction is not None and compaction.is_running:
+        superseded = "is compacted now"
     active, replica = seen.vbuckets[VbucketState.ACTIVE], seen.vbuckets[VbucketState.REPLICA]
     others = f'<span class="small">{_number(replica)} replica</span>' if replica else ""
     return [
@@ -146,7 +157,7 @@ def _bucket_row(bucket: Bucket, seen: BucketFigures) -> list[str]:
         _number(seen.items),
         f'<span data-key="{escape(bucket.uuid)}" data-count="{sum(seen.ops.values())}">{_NONE}</span>',
         f'{_bytes(seen.memory_bytes)}<span class="small">of {_bytes(seen.quota_bytes)}</span>{meter}',
-        _bytes(seen.file_bytes) if bucket.store.is_durable else _NONE,
+        f'{_bytes(seen.file_bytes)}<span class="small">{superseded}</span>' if bucket.store.is_durable else _NONE,
         f'{_number(seen.items_unpersisted)}<span class="small">{_bytes(seen.pending_bytes)}</span>'
         if bucket.store.is_durable
         else _NONE,

@@ -185,6 +185,23 @@ def test_not_my_vbucket_brings_the_map():
     assert dedupe.call(Opcode.GET, vbid=9, key=dedupe.key("k")).value
 
 
+def test_replicas_that_are_wanted_decide_what_a_durable_write_needs():
+    engine = engine_of()
+    bucket = engine.buckets["default"]
+    client = Talker(engine)
+    bucket.vbuckets[3].topology = '[["somebody else"]]'
+    bucket.lead_alone()
+    before = [vbucket.topology for vbucket in bucket.vbuckets]
+    engine.change_settings(bucket, BucketSettings(replicas=2))
+    assert bucket.vbuckets[0].topology == '[["this node",null,null]]'
+    assert bucket.vbuckets[3].topology == '[["somebody else"]]'
+    engine.change_settings(bucket, BucketSettings(replicas=0))
+    assert [vbucket.topology for vbucket in bucket.vbuckets] == before
+    engine.flush_bucket(bucket)
+    assert [vbucket.topology for vbucket in bucket.vbuckets] == before
+    assert client.set("k", b"v").status == 0
+
+
 def test_a_flushed_bucket_is_empty_and_begins_anew():
     engine = engine_of()
     bucket = engine.buckets["default"]
