@@ -60,7 +60,7 @@ SUPPORTED = frozenset(
     | ({Feature.SNAPPY} if snappy_available else set())
 )
 """What HELLO grants: only what is really done. Unordered execution allows us to answer in order; sync replication means
-that durable writes are understood, and here answered with DURABILITY_IMPOSSIBLE, as by a server without replicas."""
+that durable writes are understood."""
 
 _VERSION_PAIR = struct.Struct(">qq")
 
