@@ -6,6 +6,7 @@ import json
 import socket
 import ssl
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -265,3 +266,32 @@ def test_a_dropped_tls_connection_leaves_nothing_behind(node: Node) -> None:
     wire.socket.shutdown(socket.SHUT_RDWR)
     wire.close()
     wait_until(lambda: node.engine is not None and len(node.engine.sessions) <= before, "the session stays")
+
+
+# --------------------------------------------------------------------------------------------------- streams over TLS
+
+
+def test_a_large_history_streams_over_tls_and_a_slow_reader_gets_all_of_it(node: Node, tmp_path: Path) -> None:
+    from dcpstream.client import Client, KvClient, TlsOptions
+
+    trusted = tmp_path / "ca.pem"
+    trusted.write_text(node.ca_certificate)
+    access = {
+        "connection_string": node.tls_connection_string,
+        "username": "Administrator",
+        "password": "password",
+        "bucket": "default",
+        "tls": TlsOptions(trust=str(trusted)),
+    }
+    written = {f"history-{number}": b"%d-" % number + bytes([number % 251]) * 3000 for number in range(4000)}
+    with KvClient(**access) as documents:  # type: ignore[arg-type]
+        documents.set_many(written.items())
+    pause = threading.Event()
+    read: dict[str, bytes] = {}
+    with Client(**access) as client:  # type: ignore[arg-type]
+        for change in client.changes(end="latest"):
+            if change.key.startswith(b"history-"):
+                read[change.key.decode()] = bytes(change.value or b"")
+                if len(read) % 1000 == 0:
+                    pause.wait(0.05)  # the node's buffers fill
+    assert read == written
