@@ -14,6 +14,7 @@ import pytest
 
 from dcpstream.node import Node
 from dcpstream.node.limits import Limits
+from dcpstream.node.server import KvServer
 from dcpstream.wire import HEADER_BYTES, MAX_FRAME_BYTES_BEFORE_AUTH, Magic, Opcode, Status, encode_request
 from tests.behaviour.security_kit import TIMEOUT_S, Wire, rest, trusting, wait_until
 
@@ -91,6 +92,23 @@ def test_who_does_not_finish_a_handshake_is_closed() -> None:
         with socket.create_connection(("127.0.0.1", node.tls_port), TIMEOUT_S) as silent:
             assert silent.recv(1) == b""
         Wire(node.tls_port, trusting(node)).open().close()
+
+
+def test_encrypted_connections_are_limited_whether_their_handshake_is_done_or_not() -> None:
+    with serving(tls=True, tls_connections=2) as node, ExitStack() as stack:
+        context = trusting(node)
+        good = stack.enter_context(Wire(node.tls_port, context).open())
+        silent = stack.enter_context(socket.create_connection(("127.0.0.1", node.tls_port), TIMEOUT_S))
+        with socket.create_connection(("127.0.0.1", node.tls_port), TIMEOUT_S) as third:
+            assert third.recv(1) == b""
+        assert good.set("k", b"1").status == Status.SUCCESS
+        silent.close()
+        wait_until(lambda: node._server is not None and is_free(node._server), "the handshake is not forgotten")
+        stack.enter_context(Wire(node.tls_port, context).open())
+
+
+def is_free(server: KvServer) -> bool:
+    return server._tls_listener is not None and not server._tls_listener._shaking
 
 
 @pytest.mark.parametrize("kind", ["silent", "trickling"])

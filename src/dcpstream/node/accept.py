@@ -25,7 +25,8 @@ class TlsListener:
         listener: bound and non-blocking.
         context: certificate, versions, ciphers.
         make: the protocol of a connection; its `connection_made` is called after the handshake.
-        limits: `connections_before_login` and `login_s` hold for the handshake too.
+        limits: `tls_connections`, and `login_s` for the handshake.
+        established: how many connections that were handed over are still there.
     """
 
     def __init__(
@@ -35,12 +36,14 @@ class TlsListener:
         make: Callable[[], asyncio.BaseProtocol],
         limits: Limits,
         log: LimitLog,
+        established: Callable[[], int],
     ) -> None:
         self._listener = listener
         self._context = context
         self._make = make
         self._limits = limits
         self._log = log
+        self._established = established
         self._loop = asyncio.get_running_loop()
         self._shaking: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
@@ -66,8 +69,8 @@ class TlsListener:
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
             peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "client"
-            if len(self._shaking) >= self._limits.connections_before_login:
-                self._log.reached("connections_before_login", peer, "refused before its handshake", self._loop.time())
+            if len(self._shaking) + self._established() >= self._limits.tls_connections:
+                self._log.reached("tls_connections", peer, "refused before its handshake", self._loop.time())
                 connection.close()
                 continue
             task = self._loop.create_task(self._shake(connection, peer), name=f"handshake with {peer}")

@@ -30,6 +30,8 @@ class Limits:
         connections_per_user: of one user; the next one is closed after its login. Leaves room for the others.
         connections_before_login: that have not logged in; further ones are closed at once. Enough for all of a large
             application's clients that come back at once.
+        tls_connections: encrypted ones to the KV port, and again to the management port, their handshakes included;
+            further ones are closed at once. Each costs 256 KiB of buffers that are Python's own.
         login_s: from the connection to the login; then it is closed. Slow clients take a second.
         frame_s: in which an unfinished frame must grow by 1 KiB for each second; else the connection is closed. Slow
             networks are faster by far.
@@ -47,6 +49,7 @@ class Limits:
     connections: int = 5_000
     connections_per_user: int = 4_000
     connections_before_login: int = 2_500
+    tls_connections: int = 1_000
     login_s: float = 30.0
     frame_s: float = 30.0
     idle_s: float = 300.0

@@ -60,6 +60,7 @@ class KvServer:
         self._tls = tls
         self._watch = Watch(self, self.limits, self.log)
         self._by_user: Counter[str] = Counter()
+        self._encrypted: set[KvProtocol] = set()
         self._logged_in = 0
         self._postponed: deque[KvProtocol] = deque()
         self._server: asyncio.Server | None = None
@@ -74,7 +75,9 @@ class KvServer:
         listener.listen(BACKLOG)
         if tls_listener is not None and self._tls is not None:
             context = self._tls.context
-            self._tls_listener = TlsListener(tls_listener, context, lambda: KvProtocol(self), self.limits, self.log)
+            self._tls_listener = TlsListener(
+                tls_listener, context, lambda: KvProtocol(self), self.limits, self.log, lambda: len(self._encrypted)
+            )
             self._tls_listener.start(BACKLOG)
         self._sweeper = self.loop.call_later(self.limits.sweep_s, self._sweep)
 
@@ -113,6 +116,8 @@ class KvServer:
             return False
         protocol.session = session
         self.protocols[session] = protocol
+        if encryption is not None:
+            self._encrypted.add(protocol)
         self._watch.add(protocol)
         if encryption is not None and self._tls is not None and not self._identify(session, encryption, self._tls):
             return False
@@ -163,6 +168,7 @@ class KvServer:
         if protocol.user is not None:
             self._uncount(protocol.user.name)
             protocol.user = None
+        self._encrypted.discard(protocol)
         self._watch.forget(protocol)
         self.memory.forget(protocol)
 

@@ -60,7 +60,7 @@ class HttpGuard:
         if tls is None:
             self._plain.append(await self._loop.create_server(self._make, sock=listener, backlog=BACKLOG))
         else:
-            encrypted = TlsListener(listener, tls, self._make, self._limits, self._log)
+            encrypted = TlsListener(listener, tls, self._make, self._limits, self._log, lambda: len(server.connections))
             encrypted.start(BACKLOG)
             self._encrypted.append(encrypted)
         if self._sweeper is None:
