@@ -77,6 +77,22 @@ def test_files_shrink_and_nothing_that_lives_is_lost(tmp_path: Path) -> None:
         assert contents(store) == before
 
 
+def test_the_check_tool_finds_a_compacted_store_sound(tmp_path: Path) -> None:
+    from dcpstream.store.check import check_store
+
+    with opened(tmp_path) as store:
+        fill(store)
+        churn(store, rounds=10)
+        store.vbuckets[0].rollback(store.vbuckets[0].high_seqno - 2)
+        churn(store, rounds=10)
+        for _ in range(3):
+            churn(store, rounds=5)
+            store.compact(PURGE_ALL)
+        assert len(store._segments._retired) <= 1, "what was removed is forgotten"  # type: ignore[union-attr]
+    report = check_store(tmp_path)
+    assert report.is_sound, report
+
+
 def test_a_second_compaction_has_nothing_to_do(tmp_path: Path) -> None:
     with opened(tmp_path, segment_bytes=1_000_000) as store:
         fill(store)

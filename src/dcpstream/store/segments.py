@@ -206,8 +206,11 @@ class Segments:
             if number not in present:
                 missing = self._directory / segment_name(number)
                 raise CorruptLog(str(missing), 0, "a segment file", "no file", DAMAGE_HINT)
-        for number in sorted(present.difference(listed)):
+        leftovers = sorted(present.difference(listed))
+        for number in leftovers:
             self._remove_leftover(number, is_retired=number in retired, is_listed=order is not None)
+        if leftovers:
+            self._file_system.sync_directory(self._directory)
         self._next_number = max(present.union(listed), default=0) + 1
         for number, committed in order or ():
             path = self._directory / segment_name(number)
@@ -398,11 +401,19 @@ class Segments:
 
     def retire(self, old: Iterable[Segment]) -> None:
         """Remove files that no index refers to any more. Reads that began before still have them."""
-        for segment in old:
-            self.discard(segment)
+        gone = {segment.number for segment in old if self.discard(segment)}
+        try:
+            self._file_system.sync_directory(self._directory)
+        except OSError as error:
+            logger.warning(
+                "%s cannot be synced: %s; the next opening removes what is out of use", self._directory, error
+            )
+            return
+        with self._lock:
+            self._retired -= gone  # they cannot come back with a power cut, so nobody needs to know them
 
-    def discard(self, segment: Segment) -> None:
-        """Remove a file that does not count; it is closed when nobody reads it any more."""
+    def discard(self, segment: Segment) -> bool:
+        """Remove a file that does not count; it is closed when nobody reads it any more. False if it is still there."""
         self.files.pop(segment.number, None)
         self.cache.forget(segment.number)
         try:
@@ -411,6 +422,8 @@ class Segments:
             logger.warning(
                 "%s is out of use and cannot be removed: %s; the next opening tries again", segment.path, error
             )
+            return False
+        return True
 
     # -------------------------------------------------------------------------------------------------------- reading
 
