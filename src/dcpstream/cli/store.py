@@ -12,8 +12,9 @@ from typing import Any
 import click
 
 from dcpstream.cli.exits import FAILED, OK
-from dcpstream.store.check import Damage, OnProgress, SegmentReport, StoreReport, check_store, stores_in
+from dcpstream.store.check import OnProgress, SegmentReport, StoreReport, check_store, stores_in
 from dcpstream.store.repair import LOST_AND_FOUND, Repair, repair_store
+from dcpstream.store.scanning import Damage
 
 SHOWN_DAMAGE = 50
 """Lines of damage per store; `--json` has all."""

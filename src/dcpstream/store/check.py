@@ -11,60 +11,28 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dcpstream.errors import ConfigError, CorruptLog, StoreError
 from dcpstream.runtime.files import LOCK_NAME
 from dcpstream.store.blocks import (
-    BLOCK_HEADER,
-    BLOCK_MAGIC,
-    CHECKSUM,
-    END_BYTES,
     SEGMENT_HEADER,
     BlockHeader,
     SegmentKind,
     StoredKind,
-    checksum,
     decode_segment_header,
-    page_table,
-    read_block_header,
     segment_name,
     segment_number,
     was_committed_after,
 )
 from dcpstream.store.items import index_key
 from dcpstream.store.metadata import FILE_NAME, Metadata, VbucketMetadata
-
-MAX_KEYS = 20
-"""Keys that are named for one damaged page."""
+from dcpstream.store.scanning import Damage, Stretch, damage_of, ends_of, walk_blocks
 
 OnProgress = Callable[[int, int], None]
 """Called with the bytes that were looked at, and how many there are in all."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
-    """A stretch of a file that is not what was written.
-
-    Attributes:
-        file, offset, size: where; size 0 if it is about the file as a whole.
-        what: in words.
-        vbid, first_seqno, last_seqno: whose frames were there; None if nobody can tell.
-        keys: of frames in it as they read now, which need not be right; at most `MAX_KEYS`.
-        is_rollback: whether it was, or can only have been, a rollback block.
-    """
-
-    file: str
-    offset: int
-    size: int
-    what: str
-    vbid: int | None = None
-    first_seqno: int | None = None
-    last_seqno: int | None = None
-    keys: tuple[str, ...] = ()
-    is_rollback: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -137,29 +105,6 @@ class StoreReport:
     def is_sound(self) -> bool:
         """Whether it can be opened, and everything in it be read."""
         return not self.problems and not self.damage
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """A block, or bytes that are none.
-
-    Attributes:
-        offset, size: where in the file.
-        header: None where there is none that can be believed.
-        are_tables_whole: whether the tables can be believed.
-        damaged_pages: (from, to) in the file of each page that is not what was written.
-    """
-
-    offset: int
-    size: int
-    header: BlockHeader | None
-    are_tables_whole: bool = False
-    damaged_pages: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every byte is what was written."""
-        return self.header is not None and self.are_tables_whole and not self.damaged_pages
 
 
 def stores_in(directory: Path) -> list[Path]:
@@ -300,49 +245,6 @@ def read_metadata(directory: Path, report: StoreReport) -> FoundMetadata | None:
                 metadata.close()
 
 
-def walk_blocks(data: bytes, salt: int) -> Iterator[Stretch]:
-    """The blocks of a segment, one behind the other, and what lies between them and is none."""
-    offset, end = SEGMENT_HEADER.size, len(data)
-    view = memoryview(data)
-    while offset < end:
-        header = read_block_header(data, offset, salt)
-        if header is None or offset + header.size > end:
-            following = _next_block(data, offset + 1, salt)
-            yield Stretch(offset, following - offset, header)
-            offset = following
-            continue
-        checked = offset + BLOCK_HEADER.size + header.tables_bytes
-        are_whole = checksum(view[offset:checked], salt) == CHECKSUM.unpack_from(data, checked)[0]
-        bad: list[tuple[int, int]] = []
-        if are_whole:
-            base = offset + header.frames_at
-            for begin, finish, expected in pages_of(data, offset, header):
-                if checksum(view[base + begin : base + finish], salt) != expected:
-                    bad.append((base + begin, base + finish))
-        yield Stretch(offset, header.size, header, are_whole, tuple(bad))
-        offset += header.size
-
-
-def pages_of(data: bytes, offset: int, header: BlockHeader) -> list[tuple[int, int, int]]:
-    """Begin, end and checksum of each page of the block at `offset`."""
-    return page_table(data, offset + BLOCK_HEADER.size + END_BYTES * header.frames, header.pages)
-
-
-def ends_of(data: bytes, offset: int, header: BlockHeader) -> list[int]:
-    """Where each frame of the block at `offset` ends."""
-    at = offset + BLOCK_HEADER.size
-    return [int.from_bytes(data[place : place + 4], "big") for place in range(at, at + 4 * header.frames, 4)]
-
-
-def _next_block(data: bytes, offset: int, salt: int) -> int:
-    at = data.find(BLOCK_MAGIC, offset)
-    while at >= 0:
-        if read_block_header(data, at, salt) is not None:
-            return at
-        at = data.find(BLOCK_MAGIC, at + 1)
-    return len(data)
-
-
 class _Walk:
     """Goes through the segments: forward for damage, then backward for what lives."""
 
@@ -430,7 +332,7 @@ class _Walk:
             if is_torn:
                 segment.torn_bytes = len(data) - stretch.offset
                 return
-            segment.damage += _damage_of(segment.file, data, stretch)
+            segment.damage += damage_of(segment.file, data, stretch)
             if header is not None and header.kind == StoredKind.FRAMES and self._counts(header):
                 self._last[header.vbid] = max(self._last.get(header.vbid, 0), header.last_seqno)
         if is_last and self._closed_at is not None and self._closed_at != (segment.number, len(data)):
@@ -492,59 +394,3 @@ class _Walk:
                 keys.add(key)
                 segment.live_frames += 1
                 segment.live_bytes += end - begin
-
-
-def _damage_of(file: str, data: bytes, stretch: Stretch) -> Iterator[Damage]:
-    header = stretch.header
-    if header is None:
-        size_of_rollback = BLOCK_HEADER.size + CHECKSUM.size
-        yield Damage(
-            file=file, offset=stretch.offset, size=stretch.size, is_rollback=stretch.size == size_of_rollback,
-            what="no block that can be read: whose frames these were is unknown",
-        )  # fmt: skip
-        return
-    is_rollback = header.kind == StoredKind.ROLLBACK
-    if not stretch.are_tables_whole:
-        what = "the rest of a rollback block" if is_rollback else "the tables of a block"
-        yield Damage(
-            file=file, offset=stretch.offset, size=stretch.size, what=what, is_rollback=is_rollback, vbid=header.vbid,
-            first_seqno=header.first_seqno, last_seqno=header.last_seqno,
-        )  # fmt: skip
-        return
-    base = stretch.offset + header.frames_at
-    ends = ends_of(data, stretch.offset, header)
-    damaged = {*stretch.damaged_pages}
-
-    def is_readable(row: int) -> bool:
-        at = base + ends[row] - 1
-        return not any(begin <= at < finish for begin, finish in damaged)
-
-    def seqno_of(row: int) -> int:
-        at = base + (ends[row - 1] if row else 0) + 24
-        return int.from_bytes(data[at : at + 8], "big")
-
-    for begin, finish in stretch.damaged_pages:
-        rows = [row for row, end in enumerate(ends) if begin - base < end <= finish - base]
-        frames = [data[base + (ends[row - 1] if row else 0) : base + ends[row]] for row in rows]
-        first, last = header.first_seqno, header.last_seqno
-        if rows[0] and is_readable(rows[0] - 1):
-            first = seqno_of(rows[0] - 1) + 1
-        if rows[-1] + 1 < header.frames and is_readable(rows[-1] + 1):
-            last = seqno_of(rows[-1] + 1) - 1
-        yield Damage(
-            file=file,
-            offset=begin,
-            size=finish - begin,
-            what=f"a page of {len(rows)} frames",
-            vbid=header.vbid,
-            first_seqno=first,
-            last_seqno=last,
-            keys=tuple(_key_of(frame) for frame in frames[:MAX_KEYS]),
-        )
-
-
-def _key_of(frame: bytes) -> str:
-    """The key as it reads now, with its collection's number where it has one."""
-    at = 24 + frame[4]
-    key = frame[at : at + int.from_bytes(frame[2:4], "big")]
-    return key[1:].decode(errors="backslashreplace") if key[:1] == b"\0" else key.decode(errors="backslashreplace")

@@ -41,22 +41,13 @@ from dcpstream.store.blocks import (
     segment_name,
     segment_number,
 )
-from dcpstream.store.check import (
-    OnProgress,
-    StoreReport,
-    Stretch,
-    check_store,
-    ends_of,
-    pages_of,
-    walk_blocks,
-)
+from dcpstream.store.check import OnProgress, StoreReport, check_store
 from dcpstream.store.metadata import FILE_NAME, Metadata, VbucketMetadata
+from dcpstream.store.scanning import SEQNO_AT, Stretch, ends_of, pages_of, walk_blocks
 
 logger = logging.getLogger(__name__)
 
 LOST_AND_FOUND = "lost+found"
-SEQNO_AT = 24
-"""Where a stored frame has its seqno."""
 VBUUID_BITS = 48
 """Random bits of a vbuuid, as the server draws them."""
 MAX_REPAIRS = 1000
