@@ -1,0 +1,82 @@
+"""The check agrees with the store, whatever happened before: rollbacks, compactions, crashes, vbuckets made anew."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from dcpstream.errors import CorruptLog
+from dcpstream.store import DiskBucketStore
+from dcpstream.store.check import check_store
+from dcpstream.store.compaction import CompactionOrder
+from dcpstream.store.repair import repair_store
+from tests.behaviour.store_kit import LOG, fill, key_of, put, read_all
+
+VBUCKETS = 3
+
+
+def work(path: Path, chance: random.Random, steps: int) -> dict[int, list[bytes]]:
+    """Random work; of each vbucket what a read from the start gives at the end."""
+    store = DiskBucketStore(path, VBUCKETS, segment_bytes=1500)
+    if not store.vbuckets:
+        fill(store)
+    for _ in range(steps):
+        vbid = chance.randrange(VBUCKETS)
+        vbucket = store.vbuckets[vbid]
+        what = chance.random()
+        if what < 0.75:
+            value = None if chance.random() < 0.1 else b"v" * chance.randrange(90)
+            put(vbucket, key_of(chance.randrange(12)), value)
+        elif what < 0.88:
+            store.commit()
+        elif what < 0.92:
+            vbucket.rollback(max(0, vbucket.high_seqno - chance.randrange(5)))
+        elif what < 0.97:
+            store.compact(CompactionOrder(is_full=True))
+        elif what < 0.98:
+            store.create_vbucket(vbid, vbucket.state, LOG)
+        else:
+            store.commit()
+            store.close(clean=chance.random() < 0.5)
+            store = DiskBucketStore(path, VBUCKETS, segment_bytes=1500)
+    store.commit()
+    found = {vbid: read_all(vbucket, 0, vbucket.high_seqno) for vbid, vbucket in store.vbuckets.items()}
+    store.close(clean=chance.random() < 0.5)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_sound_store_is_found_sound_and_its_live_frames_are_those_that_are_read(tmp_path: Path, seed: int) -> None:
+    found = work(tmp_path, random.Random(seed), 250)
+    report = check_store(tmp_path)
+    assert report.is_sound, (report.problems, report.damage)
+    assert sum(segment.live_frames for segment in report.segments) == sum(map(len, found.values()))
+    assert sum(segment.live_bytes for segment in report.segments) == sum(
+        len(frame) for frames in found.values() for frame in frames
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_damaged_one_that_was_compacted_is_repaired(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    found = work(tmp_path, chance, 200)
+    file = chance.choice([path for path in sorted(tmp_path.glob("segment-*")) if path.stat().st_size > 200])
+    data = bytearray(file.read_bytes())
+    data[chance.randrange(36, len(data) // 2)] ^= 16
+    file.write_bytes(data)
+    report = check_store(tmp_path)
+    if report.is_sound:
+        assert report.segments[-1].torn_bytes
+        return
+    with pytest.raises(CorruptLog):
+        DiskBucketStore(tmp_path, VBUCKETS)
+    repair = repair_store(tmp_path)
+    assert check_store(tmp_path).is_sound
+    with DiskBucketStore(tmp_path, VBUCKETS) as store:
+        for vbid, frames in found.items():
+            vbucket = store.vbuckets[vbid]
+            before = repair.branches.get(vbid, vbucket.high_seqno)
+            kept = {*read_all(vbucket, 0, vbucket.high_seqno)}
+            assert {frame for frame in frames if int.from_bytes(frame[24:32], "big") <= before} <= kept
