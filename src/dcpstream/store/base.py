@@ -14,7 +14,7 @@ from dcpstream.errors import ConfigError, CorruptLog
 from dcpstream.model import BucketSettings, FailoverLog, Manifest, Persist, VbucketState
 from dcpstream.store.bytelog import Buffer, Piece
 from dcpstream.store.compaction import CompactionOrder, CompactionReport
-from dcpstream.store.segments import Segment
+from dcpstream.store.segmentfile import Segment
 from dcpstream.store.vbucket import VBucketLog
 
 logger = logging.getLogger(__name__)

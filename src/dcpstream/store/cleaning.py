@@ -26,7 +26,8 @@ from dcpstream.store.choosing import Choice, RolledBackError, choose, slices
 from dcpstream.store.compaction import CompactionOrder, CompactionReport
 from dcpstream.store.rewriting import Rewrite, kept_frames
 from dcpstream.store.rows import LIVE, POSITION_MASK, RowTable, np
-from dcpstream.store.segments import Segment, Segments, SegmentWriter
+from dcpstream.store.segmentfile import Segment
+from dcpstream.store.segments import Segments, SegmentWriter
 from dcpstream.store.vbucket import VBucketLog
 
 if TYPE_CHECKING:

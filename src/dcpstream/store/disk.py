@@ -35,7 +35,8 @@ from dcpstream.store.compaction import CompactionOrder, CompactionReport
 from dcpstream.store.metadata import FORMAT, Metadata, VbucketMetadata
 from dcpstream.store.recovery import Recovery
 from dcpstream.store.rows import KIND_SHIFT, POSITION_MASK
-from dcpstream.store.segments import SEGMENT_BYTES, Segment, Segments
+from dcpstream.store.segmentfile import Segment
+from dcpstream.store.segments import SEGMENT_BYTES, Segments
 from dcpstream.store.vbucket import VBucketLog
 
 logger = logging.getLogger(__name__)

@@ -34,7 +34,8 @@ from dcpstream.store.blocks import (
     was_committed_after,
 )
 from dcpstream.store.entering import enter
-from dcpstream.store.segments import Segment, Segments
+from dcpstream.store.segmentfile import Segment
+from dcpstream.store.segments import Segments
 from dcpstream.store.vbucket import MAX_SNAPSHOTS, VBucketLog
 
 _FRAMES, _KINDS = int(StoredKind.FRAMES), frozenset(int(kind) for kind in StoredKind)

@@ -25,23 +25,21 @@ from dcpstream.store.blocks import (
     DAMAGE_HINT,
     SEGMENT_HEADER,
     SegmentKind,
-    checksum,
     decode_segment_header,
     encode_segment_header,
     segment_name,
     segment_number,
 )
-from dcpstream.store.bytelog import ADDRESS_SHIFT, Buffer, Checksums, FilePiece, PageFile, Piece
+from dcpstream.store.bytelog import Buffer, FilePiece, Piece
 from dcpstream.store.cache import PageCache
 from dcpstream.store.metadata import VbucketMetadata
+from dcpstream.store.segmentfile import Segment, append_to, holds_copies, read_from, read_pages
 
 logger = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 128 * 1024 * 1024
 """A segment that has reached this size is closed and a new one begun: what opening holds in memory, and what compaction
 rewrites, at a time. Smaller ones make opening dearer (measured: 64 MiB +7 % CPU at 1,024 vbuckets)."""
-MAX_SEGMENT_BYTES = 2**32 - 1
-"""Offsets in a file are u32."""
 SLOW_READ_S = 0.002
 """A read that takes longer waited for the disk, or for another process: what is in memory comes at
 gigabytes a second."""
@@ -49,36 +47,6 @@ SLOW_FOR_S = 10.0
 """So long after a slow read, whoever must not wait asks first whether what they want is in memory."""
 PROBE_BYTES = 128 * 1024
 """One byte in so many is asked for: what the system reads ahead at a time."""
-JOIN_BYTES = 4 * 1024 * 1024
-"""Commits up to this size are put together in memory, so that they are one write; larger ones are a few."""
-
-
-class Segment:
-    """One file.
-
-    Attributes:
-        number: of the segment, from 1; never used again for another file that counts.
-        path: its file.
-        file: open for append and read.
-        size: committed bytes; there may be more in the file after a failed write.
-        salt: the seed of all checksums in it.
-        rollbacks: (vbid, incarnation) of the vbuckets of which it holds a rollback.
-    """
-
-    __slots__ = ("file", "number", "path", "rollbacks", "salt", "size")
-
-    def __init__(self, number: int, path: Path, file: File, size: int, salt: int) -> None:
-        self.number = number
-        self.path = path
-        self.file = file
-        self.size = size
-        self.salt = salt
-        self.rollbacks: set[tuple[int, int]] = set()
-
-    @property
-    def address(self) -> int:
-        """The address of its first byte."""
-        return self.number << ADDRESS_SHIFT
 
 
 class Save(Protocol):
@@ -114,7 +82,7 @@ class SegmentWriter:
 
         Raises: StoreError: disk full or failing, or the file too large; `abandon` it.
         """
-        _append(self.segment, buffers, size)
+        append_to(self.segment, buffers, size)
         self.segment.size += size
 
     def sync(self) -> None:
@@ -230,7 +198,7 @@ class Segments:
             file = self._file_system.open(path)
             try:
                 size = file.size()
-                is_rewrite = size >= SEGMENT_HEADER.size and _is_rewrite(file, path, number)
+                is_rewrite = size >= SEGMENT_HEADER.size and holds_copies(file, path, number)
             finally:
                 file.close()
             if not is_listed or (size > SEGMENT_HEADER.size and not is_rewrite):
@@ -340,7 +308,7 @@ class Segments:
         """
         segment = self._order[-1]
         try:
-            _append(segment, buffers, size)
+            append_to(segment, buffers, size)
             segment.file.sync()
         except (OSError, StoreError) as error:
             try:
@@ -434,7 +402,7 @@ class Segments:
             CorruptLog: the file is shorter than it was.
             StoreError: the system cannot read it.
         """
-        return _read(segment, 0, segment.size)
+        return read_from(segment, 0, segment.size)
 
     def read_pieces(self, pieces: Sequence[Piece], *, by_key: bool = False) -> list[Buffer]:
         """The pieces with each that is in a file read and verified; neighbours in a file become one.
@@ -502,65 +470,3 @@ class Segments:
         """Close all files."""
         for segment in self.files.values():
             segment.file.close()
-
-
-def _append(segment: Segment, buffers: Sequence[Buffer], size: int) -> None:
-    if segment.size + size > MAX_SEGMENT_BYTES:
-        raise StoreError(f"a commit of {size} bytes does not fit a segment file; commit more often")
-    if size <= JOIN_BYTES and len(buffers) > 1:
-        buffers = [b"".join(buffers)]
-    try:
-        segment.file.append(buffers)
-    except OSError as error:
-        raise StoreError(f"{segment.path}: {size} bytes could not be made durable: {error}") from error
-
-
-def _is_rewrite(file: File, path: Path, number: int) -> bool:
-    try:
-        return decode_segment_header(file.read(0, SEGMENT_HEADER.size), str(path), number)[1] == SegmentKind.REWRITTEN
-    except StoreError:
-        return False
-
-
-def _read(file: PageFile, offset: int, length: int) -> bytes:
-    try:
-        data = file.file.read(offset, length)
-    except OSError as error:
-        raise StoreError(f"{file.path} cannot be read at byte {offset}: {error}") from error
-    if len(data) != length:
-        raise CorruptLog(str(file.path), offset, f"{length} bytes", f"{len(data)}", DAMAGE_HINT)
-    return data
-
-
-def read_pages(file: PageFile, offset: int, size: int, expected: Checksums) -> bytes:
-    """Pages that lie side by side in a file, verified.
-
-    Raises:
-        CorruptLog: what is there is not what was written.
-        StoreError: the system cannot read it.
-    """
-    data = _read(file, offset, size)
-    salt = file.salt
-    if isinstance(expected, int):
-        actual = checksum(data, salt)
-        if actual != expected:
-            raise _damaged(file, offset, expected, actual)
-        return data
-    view, begin = memoryview(data), 0
-    for length, of_page in zip(*expected, strict=True):
-        end = begin + length
-        actual = checksum(view[begin:end], salt)
-        if actual != of_page:
-            raise _damaged(file, offset + begin, of_page, actual)
-        begin = end
-    return data
-
-
-def _damaged(file: PageFile, offset: int, expected: int, actual: int) -> CorruptLog:
-    return CorruptLog(str(file.path), offset, f"XXH3 {expected:016x} of the page", f"{actual:016x}", DAMAGED_PAGE_HINT)
-
-
-DAMAGED_PAGE_HINT = (
-    "Nothing of this page is served; other keys and vbuckets are. Stop the node, and let `dcpstream store check DIR` "
-    "tell what is damaged and `dcpstream store repair DIR` cut it out; or restore the directory from a copy."
-)

@@ -11,11 +11,12 @@ import pytest
 
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.runtime import SystemFileSystem
-from dcpstream.store import segments as module
+from dcpstream.store import segmentfile
 from dcpstream.store.blocks import SEGMENT_HEADER, checksum, segment_name
 from dcpstream.store.bytelog import FilePiece
 from dcpstream.store.metadata import VbucketMetadata
-from dcpstream.store.segments import Segment, Segments
+from dcpstream.store.segmentfile import Segment
+from dcpstream.store.segments import Segments
 
 HEADER = SEGMENT_HEADER.size
 
@@ -82,7 +83,7 @@ def test_commits_fill_one_file_and_then_the_next(tmp_path: Path) -> None:
 
 
 def test_a_commit_fits_the_offsets_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_SEGMENT_BYTES", 200)
+    monkeypatch.setattr(segmentfile, "MAX_SEGMENT_BYTES", 200)
     segments = opened(tmp_path, Saved())
     segments.place()
     with pytest.raises(StoreError, match="commit more often"):
