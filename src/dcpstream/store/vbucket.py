@@ -17,7 +17,7 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from threading import Lock
 from typing import NamedTuple, Protocol
@@ -110,6 +110,10 @@ class View:
 
     def __init__(self, seqno: int) -> None:
         self.seqno = seqno
+
+
+MULTIBYTE = 0x80
+"""From here on the first byte of a key is not all of its collection's id."""
 
 
 class Owner(Protocol):
@@ -504,19 +508,18 @@ class VBucketLog:
         """How many documents (not deleted) each collection has. Looks at every key if there are several."""
         if all(number <= SYSTEM_COLLECTION for number in self.rows.collection_high):
             return {0: self.item_count}
-        counts: Counter[int] = Counter()
-        for key in list(self.rows.keys):  # in one step, so that others may change the index meanwhile
-            if key[0] not in (SYSTEM_COLLECTION, PREPARE_NAMESPACE) and key in self:
-                counts[collection_of(key)] += 1
-        return dict(counts)
+        newest = list(self.rows.keys.items())  # in one step, so that others may change the index meanwhile
+        hidden = self._seqnos_of(NOT_A_DOCUMENT) if len(newest) > self.item_count else frozenset()
+        return dict(
+            Counter(
+                key[0] if key[0] < MULTIBYTE else collection_of(key) for key, seqno in newest if seqno not in hidden
+            )
+        )
 
     def deletion_count(self) -> int:
         """How many tombstones are kept. Looks at every key."""
-        count = 0
-        for seqno in list(self.rows.keys.values()):
-            row = self.rows.row_of(seqno)
-            count += bool(self.rows.positions[row] >> KIND_SHIFT & DELETED)
-        return count
+        newest = list(self.rows.keys.values())
+        return len(self._seqnos_of(DELETED).intersection(newest)) if len(newest) > self.item_count else 0
 
     @property
     def live_bytes(self) -> int:
@@ -539,16 +542,16 @@ class VBucketLog:
         Looks at every key and every row of the vbucket, some hundred nanoseconds each.
         """
         newest = list(self.rows.keys.items())  # in one step, so that others may change the index meanwhile
-        hidden = self._not_documents() if len(newest) > self.item_count else frozenset()
+        hidden = self._seqnos_of(NOT_A_DOCUMENT) if len(newest) > self.item_count else frozenset()
         found = [key for key, seqno in newest if first <= key <= last and seqno not in hidden]
         return sorted(found) if limit is None else heapq.nsmallest(limit, found)
 
-    def _not_documents(self) -> Set[int]:
-        """Seqnos of rows that are tombstones, system events or prepares."""
+    def _seqnos_of(self, kinds: int) -> frozenset[int]:
+        """Seqnos of the rows that are of one of some kinds, superseded ones among them."""
         with self._lock:
             seqnos, positions = self.rows.seqnos[:], self.rows.positions[:]
-        tag = NOT_A_DOCUMENT << KIND_SHIFT
-        return {seqno for seqno, position in zip(seqnos, positions, strict=True) if position & tag}
+        tag = kinds << KIND_SHIFT
+        return frozenset(seqno for seqno, position in zip(seqnos, positions, strict=True) if position & tag)
 
     # ------------------------------------------------------------------------------------------------ durable writes
 

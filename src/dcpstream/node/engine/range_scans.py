@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dcpstream.store import read_item
@@ -47,6 +47,7 @@ class RangeScan:
         next: place of the key that is sent next.
         is_continuing: a connection is being answered out of it.
         is_cancelled: it came to an end while it was.
+        prefix_length: bytes of the collection before each key.
     """
 
     vbucket: VBucket
@@ -61,6 +62,10 @@ class RangeScan:
     next: int = 0
     is_continuing: bool = False
     is_cancelled: bool = False
+    prefix_length: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.prefix_length = len(leb128_encode(self.collection_id))
 
     @property
     def is_complete(self) -> bool:

@@ -253,10 +253,10 @@ def _make(session: Session, frame: Frame, bucket: Bucket, vbucket: VBucket, wish
 
 
 class _Limits(NamedTuple):
-    """When a continued scan pauses; `end` in seconds of the engine's stopwatch."""
+    """When a continued scan pauses; `end` in seconds of the engine's stopwatch, None for never."""
 
     items: float
-    end: float
+    end: float | None
     size: float
 
 
@@ -285,7 +285,7 @@ def continue_(session: Session, frame: Frame) -> None:
         return
     _, items, time_ms, size = _CONTINUE.unpack(frame.extras)
     never = float("inf")
-    limits = _Limits(items or never, session.engine.stopwatch() + time_ms / 1000 if time_ms else never, size or never)
+    limits = _Limits(items or never, session.engine.stopwatch() + time_ms / 1000 if time_ms else None, size or never)
     scan.is_continuing = True
     session.stream(frame, _answers(session, frame, scan, limits))
 
@@ -313,7 +313,11 @@ def _answers(session: Session, frame: Frame, scan: RangeScan, limits: _Limits) -
                     size += len(piece)
                 if scan.is_complete:
                     status = Status.RANGE_SCAN_COMPLETE
-                elif items >= limits.items or size >= limits.size or session.engine.stopwatch() >= limits.end:
+                elif (
+                    items >= limits.items
+                    or size >= limits.size
+                    or (limits.end is not None and session.engine.stopwatch() >= limits.end)
+                ):
                     status = Status.RANGE_SCAN_MORE
             session.respond(frame, status, extras=extras, value=b"".join(batch))
             if not status:
@@ -348,8 +352,7 @@ def _piece(session: Session, scan: RangeScan, *, shows_system: bool) -> bytes:
     """The next key or document; nothing if it is not kept any more."""
     place = scan.next
     scan.next += 1
-    stored = scan.keys[place]
-    key = stored[len(leb128_encode(scan.collection_id)) :]
+    key = scan.keys[place][scan.prefix_length :]
     if scan.is_keys_only:
         return encode_scanned_key(key)
     item = scan.document(place)
