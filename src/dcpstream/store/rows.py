@@ -75,6 +75,7 @@ class RowTable:
         item_count: keys whose newest row is a document (neither deleted nor a system event).
         collection_high: collection id → the highest seqno in it.
         stale_bytes: frames of the rows that were superseded.
+        ending: while collections are ended together: id → seqno of the end; else None.
         journal: while somebody copies the columns: the seqnos of rows that were superseded since; else None.
         intact_rows: rows that no truncation has touched since somebody who rewrites them set it to `LIVE`.
         truncations: how many there were.
@@ -83,6 +84,7 @@ class RowTable:
     __slots__ = (
         "collection_high",
         "end",
+        "ending",
         "intact_rows",
         "item_count",
         "journal",
@@ -108,6 +110,7 @@ class RowTable:
         self.collection_high: dict[int, int] = {}
         self.stale_bytes = 0
         self.journal: list[int] | None = None
+        self.ending: dict[int, int] | None = None
         self.intact_rows = LIVE
         self.truncations = 0
 
@@ -360,12 +363,43 @@ class RowTable:
     def end_collection(self, collection_id: int, end_row: int) -> None:
         """A collection has ended: its end event, in `end_row`, supersedes its documents and prepares as they are now.
 
-        Cost: one pass over the keys.
+        Cost: one pass over the keys; with `ending` set the end is noted there, and `carry_out` makes the pass.
         """
+        if self.ending is not None:
+            self.ending[collection_id] = self.seqnos[end_row]
+            return
         prefix, end_seqno = leb128_encode(collection_id), self.seqnos[end_row]
         prefixes = (prefix, prepare_key(prefix))
-        gone = [(key, seqno) for key, seqno in self.keys.items() if seqno < end_seqno and key.startswith(prefixes)]
-        for (key, _), row in zip(gone, self.rows_of([seqno for _, seqno in gone]), strict=True):
+        self._end(
+            [
+                (key, seqno, end_seqno)
+                for key, seqno in self.keys.items()
+                if seqno < end_seqno and key.startswith(prefixes)
+            ]
+        )
+
+    def carry_out(self) -> None:
+        """End the collections that were noted in `ending`, all in one pass over the keys."""
+        ending, self.ending = self.ending, None
+        if not ending:
+            return
+        by_length: dict[int, dict[bytes, int]] = {}
+        for collection_id, end_seqno in ending.items():
+            prefix = leb128_encode(collection_id)
+            for start in (prefix, prepare_key(prefix)):
+                by_length.setdefault(len(start), {})[start] = end_seqno
+        # No prefix is the beginning of another one, so the order of lengths does not matter.
+        gone = [
+            (key, seqno, end_seqno)
+            for length, starts in by_length.items()
+            for key, seqno in self.keys.items()
+            if seqno < (end_seqno := starts.get(key[:length], 0))
+        ]
+        self._end(gone)
+
+    def _end(self, gone: list[tuple[bytes, int, int]]) -> None:
+        """Forget keys, given with their seqnos and that of the end which supersedes them."""
+        for (key, _, end_seqno), row in zip(gone, self.rows_of([seqno for _, seqno, _ in gone]), strict=True):
             if not self.positions[row] >> KIND_SHIFT & NOT_A_DOCUMENT:
                 self.item_count -= 1
             self._note_stale(row, end_seqno)

@@ -380,6 +380,15 @@ class VBucketLog:
                 owner.dirty[self.vbid] = self
                 owner.pending_bytes += len(frame)
 
+    def defer_ends(self) -> None:
+        """Ends of collections that are appended from now on wait for `carry_out_ends`; nothing may come between."""
+        self.rows.ending = {}
+
+    def carry_out_ends(self) -> None:
+        """Carry out what waits, however many collections, in one pass over the keys."""
+        with self._lock:
+            self.rows.carry_out()
+
     def append_many(
         self,
         frames: bytes | bytearray | Sequence[bytes | bytearray],

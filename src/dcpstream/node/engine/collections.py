@@ -240,9 +240,13 @@ def take_in(vbucket: VBucket, events: Iterable[CollectionEvent]) -> None:
     The beginning, change or end of a collection begins a checkpoint, so that it is never the later version of an
     earlier event in the same snapshot.
     """
-    for event in events:
-        if not event.is_of_scope:
-            vbucket.close_checkpoint()
-        seqno = vbucket.log.high_seqno + 1
-        frame = encode_stored_event(event, vbid=vbucket.vbid, by_seqno=seqno)
-        vbucket.log.append(frame, b"", seqno, kinds=int(BlockKind.SYSTEM_EVENT))
+    vbucket.log.defer_ends()
+    try:
+        for event in events:
+            if not event.is_of_scope:
+                vbucket.close_checkpoint()
+            seqno = vbucket.log.high_seqno + 1
+            frame = encode_stored_event(event, vbid=vbucket.vbid, by_seqno=seqno)
+            vbucket.log.append(frame, b"", seqno, kinds=int(BlockKind.SYSTEM_EVENT))
+    finally:
+        vbucket.log.carry_out_ends()

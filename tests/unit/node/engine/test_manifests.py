@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from dcpstream.model import Manifest
 from dcpstream.node.engine.collections import ManifestError
 from dcpstream.node.engine.manifests import ManifestEditor, NameMissingError, NameTakenError, Wanted
+from dcpstream.store.items import PREPARE_NAMESPACE, SYSTEM_COLLECTION
+from dcpstream.wire import Opcode, leb128_encode
+from tests.unit.node.kit import Talker, engine_of
 
 NAMES = st.sampled_from(["a", "b", "c"])
 WHOLE = st.dictionaries(NAMES, st.dictionaries(NAMES, st.just(Wanted()), max_size=3), max_size=3)
@@ -98,3 +101,30 @@ def test_a_default_collection_that_was_dropped_stays_away() -> None:
     dropped = ManifestEditor(Manifest.DEFAULT).drop_collection("_default", "_default")
     with pytest.raises(ManifestError):
         ManifestEditor(dropped).replace_all({"_default": {"_default": Wanted()}})
+
+
+def test_collections_that_are_dropped_together_go_as_if_one_by_one() -> None:
+    def left(together: bool) -> tuple[object, ...]:
+        engine = engine_of(vbuckets=1)
+        bucket = engine.buckets["default"]
+        client = Talker(engine)
+        log = bucket.vbuckets[0].log
+        names = {f"c{number}": Wanted() for number in range(200)}
+        engine.set_manifest(bucket, ManifestEditor(bucket.manifest).replace_all({"s": names, "t": {"kept": Wanted()}}))
+        for _, item in list(bucket.manifest.collections())[::3]:
+            for number in range(3):
+                key = leb128_encode(item.collection_id) + b"k%d" % number
+                assert client.call(Opcode.SET, key=key, value=b"v", extras=bytes(8)).status == 0
+        if together:
+            manifest = ManifestEditor(bucket.manifest).replace_all({"t": {"kept": Wanted()}})
+            engine.set_manifest(bucket, manifest)
+        else:
+            for name in names:
+                engine.set_manifest(bucket, ManifestEditor(bucket.manifest).drop_collection("s", name))
+        rows = log.rows
+        documents = {key for key in rows.keys if key[0] not in (SYSTEM_COLLECTION, PREPARE_NAMESPACE)}
+        kept = next(item for _, item in bucket.manifest.collections() if item.name == "kept")
+        key = leb128_encode(kept.collection_id) + b"k0"
+        return documents, rows.item_count, client.call(Opcode.GET, key=key).status
+
+    assert left(True) == left(False)
