@@ -21,18 +21,28 @@ class _Machine(Protocol):
     """What is driven: a reader, or questions."""
 
     def received(self, connection: NodeConnection, now: float) -> None: ...
+    def has(self, connection: NodeConnection) -> bool:
+        """Whether the connection is being made or used."""
+        return connection in self._links or connection in self._tasks
+
     def lost(self, connection: NodeConnection, error: BaseException, now: float) -> None: ...
     def next_timeout(self) -> float: ...
     def handle_timeout(self, now: float) -> None: ...
 
 
 class _Link(asyncio.BufferedProtocol):
-    """One connection's transport."""
+    """One connection's transport.
+
+    With TLS the event loop reads and decrypts in small portions. They are collected for as long as each turn of the
+    loop brings another one: decoding has a cost of its own for each step.
+    """
 
     def __init__(self, hub: AsyncHub, connection: NodeConnection) -> None:
         self.hub = hub
         self.connection = connection
         self.transport: asyncio.Transport | None = None
+        self._is_waiting = False
+        self._has_more = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -44,11 +54,32 @@ class _Link(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.connection.buffer_updated(nbytes)
+        if not self.hub.is_secured or not self.connection.is_ready or self.connection.has_plenty:
+            self._process()
+            return
+        self._has_more = True
+        if not self._is_waiting:
+            self._is_waiting = True
+            asyncio.get_running_loop().call_soon(self._process_if_quiet)
+
+    def _process_if_quiet(self) -> None:
+        self._is_waiting = self._has_more
+        if self._has_more:
+            self._has_more = False
+            asyncio.get_running_loop().call_soon(self._process_if_quiet)
+        else:
+            self._process()
+
+    def _process(self) -> None:
+        if not self.hub.has(self.connection):
+            return  # given up meanwhile: its streams go on elsewhere
         self.hub.machine.received(self.connection, self.hub.clock.monotonic())
         self.flush()
         self.hub.wake.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._is_waiting:
+            self._process()  # what came before the end counts
         self.transport = None
         address = self.connection.address
         error = ConnectionLost(f"{address} closed the connection" if exc is None else f"{address}: {exc}", cause=exc)
@@ -77,6 +108,7 @@ class AsyncHub:
         self._tasks: dict[NodeConnection, asyncio.Task[None]] = {}
         tls = nodes.options.tls
         self._context = make_context(tls) if tls is not None else None
+        self.is_secured = tls is not None
 
     async def turn(self, limit_s: float = MAX_WAIT_S) -> None:
         """Open, close and send as the machine wants it; wait until something happens, but at most `limit_s`."""

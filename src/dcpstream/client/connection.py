@@ -28,6 +28,9 @@ FIRST_RECEIVE_BYTES = 128 * 1024
 GROWTH = 4
 """Factor by which it grows each time that a read has filled it."""
 
+BULK_BYTES = 1024 * 1024
+"""So much is worth a decoding step at once, however it came."""
+
 MIN_FREE_BYTES = 64 * 1024
 """Free space below which the buffer is tidied before the next read."""
 
@@ -105,6 +108,11 @@ class NodeConnection:
         self._end += count
         self._has_received = self._has_received or count > 0
         self._was_filled = self._end == len(self._buffer)
+
+    @property
+    def has_plenty(self) -> bool:
+        """Whether what was read should be processed before more is read."""
+        return self._end - self._start >= BULK_BYTES or len(self._buffer) - self._end < MIN_FREE_BYTES
 
     def receive_data(self, data: bytes | bytearray | memoryview, now: float) -> None:
         """Take bytes that were read elsewhere, and process them."""

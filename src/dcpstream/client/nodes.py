@@ -155,6 +155,10 @@ class Nodes:
         """All connections that are being made or are ready."""
         return list(self._connections.values())
 
+    def has(self, connection: NodeConnection) -> bool:
+        """Whether a connection has not been given up."""
+        return self._connections.get(str(connection.address)) is connection
+
     def to_connect(self) -> list[NodeConnection]:
         """New connections that want a socket; each is returned once."""
         result, self._to_connect = self._to_connect, []

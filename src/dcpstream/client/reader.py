@@ -173,7 +173,9 @@ class StreamReader:
                 self._error = error
 
     def received(self, connection: NodeConnection, now: float) -> None:
-        """Bytes were read into a connection's buffer."""
+        """Bytes were read into a connection's buffer; of one that was given up they do not count any more."""
+        if not self._nodes.has(connection):
+            return  # its vbuckets are read again from where they stood
         was_ready = connection.is_ready
         try:
             self._nodes.received(connection, now)

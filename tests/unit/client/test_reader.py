@@ -369,6 +369,22 @@ def test_a_stream_at_a_node_that_is_cut_off_is_left_when_the_map_moves_its_vbuck
     assert [port for port, _ in world.requests] == [11210, 11211]
 
 
+def test_what_comes_on_a_connection_that_was_given_up_is_not_given_out_twice() -> None:
+    world = World([VbucketRange(0, StreamOffset.ZERO, 5)], lambda frame, n: history(frame, 3 if n == 0 else 5))
+    world.run(lambda: world.seqnos() == [1, 2, 3])
+    ((connection, _),) = world.links.items()
+    assert connection.session is not None
+    (stream,) = connection.session.streams
+    world.cut(connection)
+    connection.get_buffer()
+    rows = marker(stream.opaque, 3, 5) + mutation(stream.opaque, 4) + mutation(stream.opaque, 5)
+    connection.get_buffer()[: len(rows)] = rows
+    connection.buffer_updated(len(rows))
+    world.reader.received(connection, world.now)
+    world.run()
+    assert world.seqnos() == [1, 2, 3, 4, 5]
+
+
 def test_a_bucket_that_was_made_again_ends_the_reading() -> None:
     first = json.dumps({**json.loads(config(4)), "uuid": "one", "clusterUUID": "c"}).encode()
     second = json.dumps({**json.loads(config(4, rev=2)), "uuid": "two", "clusterUUID": "c"}).encode()
