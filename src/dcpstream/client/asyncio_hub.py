@@ -21,10 +21,6 @@ class _Machine(Protocol):
     """What is driven: a reader, or questions."""
 
     def received(self, connection: NodeConnection, now: float) -> None: ...
-    def has(self, connection: NodeConnection) -> bool:
-        """Whether the connection is being made or used."""
-        return connection in self._links or connection in self._tasks
-
     def lost(self, connection: NodeConnection, error: BaseException, now: float) -> None: ...
     def next_timeout(self) -> float: ...
     def handle_timeout(self, now: float) -> None: ...
@@ -131,6 +127,10 @@ class AsyncHub:
         """Send what is to be sent."""
         for link in self._links.values():
             link.flush()
+
+    def has(self, connection: NodeConnection) -> bool:
+        """Whether the connection is being made or used."""
+        return connection in self._links or connection in self._tasks
 
     def lost(self, connection: NodeConnection, error: BaseException) -> None:
         """A connection is gone."""
