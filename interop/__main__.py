@@ -13,7 +13,7 @@ from rich.table import Table
 
 from interop import page
 from interop.building import BuildError, Missing
-from interop.clients import CHECKS, CLIENTS, Check, judge
+from interop.clients import CHECKS, CLIENTS, Check, judge, prepare
 from interop.running import Outcome
 
 MAX_SHOWN = 200
@@ -70,7 +70,7 @@ def run_all(checks: list[Check], console: Console) -> list[Row]:
     for name in dict.fromkeys(check.client for check in checks):
         started = time.monotonic()
         try:
-            begins[name] = CLIENTS[name].prepare(lambda text: console.print(f"[dim]{text} …[/]"))
+            begins[name] = prepare(name, lambda text: console.print(f"[dim]{text} …[/]"))
         except Missing as error:
             reasons[name] = str(error), False
         except BuildError as error:

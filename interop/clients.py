@@ -134,6 +134,27 @@ CHECKS = [
 ]
 
 
+_PREPARED: dict[str, list[str] | Exception] = {}
+
+
+def prepare(name: str, say: Say) -> list[str]:
+    """The beginning of a client's command line; what was found once holds for this process.
+
+    Raises:
+        building.Missing: this machine cannot run it. building.BuildError: a program of ours does not compile.
+    """
+    if name not in _PREPARED:
+        try:
+            _PREPARED[name] = CLIENTS[name].prepare(say)
+        except (building.Missing, building.BuildError) as error:
+            # A network that does not answer is waited for once.
+            _PREPARED[name] = error
+    found = _PREPARED[name]
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
 def judge(check: Check, begin: list[str]) -> Outcome:
     """Run a check against a fresh node.
 
@@ -142,7 +163,7 @@ def judge(check: Check, begin: list[str]) -> Outcome:
     """
     if check.watches:
         watched = next(item for item in CHECKS if item.name == check.watches)
-        its_begin = CLIENTS[watched.client].prepare(lambda _: None)
+        its_begin = prepare(watched.client, lambda _: None)
         return capture.judge(begin, lambda node: _run(watched, its_begin, node))
     with running.served(on_disk=check.on_disk, options=check.options) as node:
         return _run(check, begin, node)

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	opTimeout    = 10 * time.Second
-	readyTimeout = 15 * time.Second
+	opTimeout    = 20 * time.Second
+	readyTimeout = 30 * time.Second
 )
 
 // Settings are what the command line says.

@@ -45,7 +45,7 @@ import reactor.core.publisher.Flux;
 final class Feeds {
   private static final List<String> COLLECTIONS = List.of("_default._default", "shop.orders", "shop.returns");
   private static final int WINDOW_BYTES = 4000;
-  private static final int NOOP_INTERVAL_S = 1;
+  private static final int NOOP_INTERVAL_S = 2;
 
   private final Parts parts;
   private final Cluster cluster;
@@ -375,7 +375,7 @@ final class Feeds {
         (client, listener) -> {
           listener.equals(expected);
           // Without a noop the client gives the connection up after two intervals.
-          Thread.sleep(3500L * NOOP_INTERVAL_S);
+          Thread.sleep(3000L * NOOP_INTERVAL_S);
           int rollbacks = listener.rollbacks.get();
           put("shop.orders", "late:", 0, 10, 1);
           listener.equals(expected);

@@ -14,7 +14,7 @@ import java.util.function.BooleanSupplier;
 
 /** What the programs share: the command line, how parts are tried and told, and how a node is asked to restart. */
 final class Parts {
-  static final Duration PATIENCE = Duration.ofSeconds(15);
+  static final Duration PATIENCE = Duration.ofSeconds(30);
 
   /** Something that is tried; it fails with an exception. */
   interface Attempt {

@@ -13,7 +13,7 @@ from couchbase.auth import PasswordAuthenticator
 from couchbase.cluster import Cluster
 from couchbase.options import ClusterOptions, ClusterTimeoutOptions
 
-KV_TIMEOUT = timedelta(seconds=5)
+KV_TIMEOUT = timedelta(seconds=10)
 SHORT = timedelta(milliseconds=800)
 """For what the SDK would try again and again until its time is over."""
 
@@ -40,7 +40,7 @@ def connect(options: argparse.Namespace, *, password: str | None = None, user: s
     make = PasswordAuthenticator.ldap_compatible if options.plain else PasswordAuthenticator
     trust = {"trust_store_path": options.ca} if options.ca else {}
     timeouts = ClusterTimeoutOptions(
-        connect_timeout=timedelta(seconds=10), bootstrap_timeout=timedelta(seconds=10), kv_timeout=KV_TIMEOUT
+        connect_timeout=timedelta(seconds=20), bootstrap_timeout=timedelta(seconds=20), kv_timeout=KV_TIMEOUT
     )
     login = make(user or options.user, password or options.password)
     return Cluster.connect(options.connect, ClusterOptions(login, timeout_options=timeouts, **trust))

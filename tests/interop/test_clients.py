@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from interop.building import BUILD_TIMEOUT_S, FETCH_TIMEOUT_S, Missing
-from interop.clients import CHECKS, CLIENTS, Check, judge
+from interop.clients import CHECKS, CLIENTS, Check, judge, prepare
 from interop.running import PROGRAM_TIMEOUT_S
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(FETCH_TIMEOUT_S + BUILD_TIMEOUT_S + PROGRAM_TIMEOUT_S)]
@@ -25,7 +25,7 @@ def marked(check: Check) -> object:
 def test_client(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         try:
-            outcome = judge(check, CLIENTS[check.client].prepare(lambda text: print(f"\n{text} …", flush=True)))
+            outcome = judge(check, prepare(check.client, lambda text: print(f"\n{text} …", flush=True)))
         except Missing as missing:
             pytest.skip(f"{CLIENTS[check.client].name}: {missing}")
     assert outcome.is_fine, f"{outcome.trouble}\n{outcome.failed}\n{outcome.output[-6000:]}"
