@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,31 @@ def test_a_damaged_one_that_was_compacted_is_repaired(tmp_path: Path, seed: int)
             before = repair.branches.get(vbid, vbucket.high_seqno)
             kept = {*read_all(vbucket, 0, vbucket.high_seqno)}
             assert {frame for frame in frames if int.from_bytes(frame[24:32], "big") <= before} <= kept
+
+
+def test_a_store_can_be_checked_while_a_node_writes_and_compacts(tmp_path: Path) -> None:
+    done = threading.Event()
+    with DiskBucketStore(tmp_path, VBUCKETS, segment_bytes=20_000) as store:
+        fill(store)
+
+        def write() -> None:
+            number = 0
+            while not done.is_set():
+                for _ in range(30):
+                    number += 1
+                    put(store.vbuckets[number % VBUCKETS], key_of(number % 50), b"v" * 60)
+                store.commit()
+                if number % 600 == 0:
+                    store.compact(CompactionOrder(is_full=True))
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            for _ in range(8):
+                report = check_store(tmp_path)
+                assert report.is_in_use
+                assert report.is_sound, (report.problems, report.damage)
+        finally:
+            done.set()
+            writer.join(timeout=30)
+        assert not writer.is_alive()

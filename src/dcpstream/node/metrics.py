@@ -47,6 +47,8 @@ METRICS: dict[str, MetricInfo] = {
     "kv_mem_used_bytes": MetricInfo("gauge", _B, "Memory of the index, of the cache and of what waits for the disk."),
     "kv_ep_max_size": MetricInfo("gauge", _B, "Memory that the bucket may take, in bytes (its quota)."),
     "kv_ep_cache_bytes": MetricInfo("gauge", _B, "Memory of blocks that were read from files."),
+    "kv_ep_cache_hits": MetricInfo("counter", _B, "Reads by key that found their page in the cache."),
+    "kv_ep_cache_misses": MetricInfo("counter", _B, "Reads by key that fetched their page from a file."),
     "kv_ep_db_file_size_bytes": MetricInfo("gauge", _B, "Size of the bucket's files."),
     "kv_ep_db_data_size_bytes": MetricInfo(
         "gauge", _B, "What of the files, or of the buffers in memory, is not superseded."
@@ -127,6 +129,9 @@ class NodeCollector(Collector):
             yield "kv_ep_db_data_size_bytes", (name,), bucket.store.live_bytes
             yield "kv_ep_item_commit_failed", (name,), int(bucket.store.is_failing)
             yield "kv_ep_data_read_failed", (name,), bucket.store.read_failures
+            cache = bucket.store.cache_stats
+            yield "kv_ep_cache_hits", (name,), cache.hits
+            yield "kv_ep_cache_misses", (name,), cache.misses
             yield "kv_collections_manifest_uid", (name,), bucket.manifest.uid
 
 

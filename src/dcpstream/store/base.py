@@ -13,6 +13,7 @@ from typing import Self
 from dcpstream.errors import ConfigError, CorruptLog
 from dcpstream.model import BucketSettings, FailoverLog, Manifest, Persist, VbucketState
 from dcpstream.store.bytelog import Buffer, Piece
+from dcpstream.store.cache import CacheStats
 from dcpstream.store.compaction import CompactionOrder, CompactionReport
 from dcpstream.store.segmentfile import Segment
 from dcpstream.store.vbucket import VBucketLog
@@ -127,6 +128,11 @@ class BucketStore(ABC):
     def file_bytes(self) -> int:
         """What the history takes on disk; 0 in memory."""
         return 0
+
+    @property
+    def cache_stats(self) -> CacheStats:
+        """What the cache of pages holds and has done; nothing in memory."""
+        return CacheStats(0, 0, 0, 0, 0)
 
     @property
     def manifest(self) -> Manifest:

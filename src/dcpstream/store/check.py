@@ -31,6 +31,9 @@ from dcpstream.store.items import index_key
 from dcpstream.store.metadata import FILE_NAME, Metadata, VbucketMetadata
 from dcpstream.store.scanning import Damage, Stretch, damage_of, ends_of, walk_blocks
 
+MAX_LOOKS = 4
+"""At a store that is in use: by then a node that rolls and compacts as fast as it can has been quiet for a moment."""
+
 OnProgress = Callable[[int, int], None]
 """Called with the bytes that were looked at, and how many there are in all."""
 
@@ -123,9 +126,23 @@ def stores_in(directory: Path) -> list[Path]:
 def check_store(directory: Path, on_progress: OnProgress | None = None) -> StoreReport:
     """Look at everything in a store.
 
+    While a node has it open, files come and go between one look and the next; so damage is only believed there that
+    is found twice.
+
     Raises:
         StoreError: a file cannot be read at all, or the store is of another format.
     """
+    report = _look(directory, on_progress)
+    for _ in range(MAX_LOOKS - 1):
+        if report.is_sound or not report.is_in_use:
+            break
+        before, report = report, _look(directory, on_progress)
+        if (before.problems, before.damage) == (report.problems, report.damage):
+            break
+    return report
+
+
+def _look(directory: Path, on_progress: OnProgress | None) -> StoreReport:
     report = StoreReport(directory=str(directory), is_in_use=is_in_use(directory))
     metadata = read_metadata(directory, report)
     numbers = sorted(number for entry in directory.iterdir() if (number := segment_number(entry.name)) is not None)

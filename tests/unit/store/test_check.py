@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dcpstream.errors import ConfigError, StoreError
-from dcpstream.store import DiskBucketStore, blocks
+from dcpstream.store import DiskBucketStore, blocks, check
 from dcpstream.store.check import check_store, is_in_use, stores_in
 from tests.behaviour.store_kit import fill, key_of, put
 
@@ -146,3 +146,19 @@ def test_a_node_s_directory_holds_several_stores(store: Path) -> None:
     assert stores_in(store) == stores_in(store.parent) == [store]
     with pytest.raises(ConfigError, match="a directory with a store"):
         stores_in(store.parent.parent / "nothing")
+
+
+def test_what_moves_while_a_node_writes_is_no_damage(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    def look(directory: Path, on_progress: object) -> check.StoreReport:
+        nonlocal looks
+        looks += 1
+        problems = [] if looks == 3 else [f"a file that came and went at look {looks}"]
+        return check.StoreReport(directory=str(directory), is_in_use=True, problems=problems)
+
+    monkeypatch.setattr(check, "_look", look)
+    assert check_store(store).is_sound
+    looks = -10
+    assert not check_store(store).is_sound
+    assert looks == -10 + check.MAX_LOOKS
