@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import struct
+
 import pytest
 
 from dcpstream.node.engine.locks import HIDDEN_CAS
@@ -174,6 +177,30 @@ def test_arguments(client):
     assert refused(client, "dcp", value=b"{}") == Status.EINVAL
     assert refused(client, "dcp", value=b"{", datatype=1) == Status.EINVAL
     assert len(client.send(encode_request(Opcode.STAT, key=b"uuid", value=b"{}", datatype=1))) == 2
+
+
+def dcp_stats(client: Talker, value: bytes) -> dict[str, str]:
+    frames = client.send(encode_request(Opcode.STAT, key=b"dcp", value=value, datatype=1))
+    return {frame.key.decode(): frame.value.decode() for frame in frames[:-1]}
+
+
+def test_options_of_the_statistics_of_dcp(client):
+    client.set("k", b"v")
+    for user, name in (("admin", b"one:two"), ("reader", b"three")):
+        peer = Talker(client.engine, user=user, features=())
+        assert peer.call(Opcode.DCP_OPEN, key=name, extras=struct.pack(">II", 0, 1)).status == 0
+        end = 2**64 - 1
+        peer.send(encode_request(Opcode.DCP_STREAM_REQ, extras=struct.pack(">IIQQQQQ", 0, 0, 0, end, 0, 0, 0)))
+    legacy = dcp_stats(client, b"{}")
+    assert legacy["eq_dcpq:one:two:stream_0_start_seqno"] == "0"
+    skipped = dcp_stats(client, b'{"stream_format":"skip"}')
+    assert skipped == {name: text for name, text in legacy.items() if "stream_0" not in name and "filter_0" not in name}
+    told = json.loads(dcp_stats(client, b'{"stream_format":"json"}')["eq_dcpq:one:two:stream_0"])
+    assert told["eq_dcpq:one:two:stream_0_start_seqno"] == "0"
+    mine = dcp_stats(client, b'{"filter":{"user":"reader"}}')
+    assert {name for name in legacy if "one:two" not in name} == set(mine)
+    for nothing in (b"[]", b'{"stream_format":"x","filter":7}', b'{"filter":{"user":7}}'):
+        assert dcp_stats(client, nothing).keys() == legacy.keys()
 
 
 def test_a_large_group_goes_out_no_faster_than_it_is_read():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from dcpstream.model import VbucketState
 from dcpstream.node.engine import bucket_stats, documents
 from dcpstream.node.engine.commands import Command, CommandTable, Part
+from dcpstream.node.engine.dcp_stat_options import apply_options, read_options
 from dcpstream.node.engine.vbucket_stats import PER_VBUCKET, state_name
 from dcpstream.wire import Datatype, Frame, Opcode, Status, leb128_encode
 
@@ -39,7 +40,10 @@ def _items(session: Session, bucket: Bucket, frame: Frame) -> Items | int:
     if group in PER_VBUCKET:
         return _of_vbuckets(bucket, group, argument)
     if group in _DCP_GROUPS:
-        return session.engine.dcp_stats(bucket, group, argument)
+        found = session.engine.dcp_stats(bucket, group, argument)
+        if group == "dcp" and frame.value and not isinstance(found, int):
+            return apply_options(bucket, found, read_options(frame.value))
+        return found
     if group in ("collections", "collections-byid"):
         return bucket_stats.collections(bucket, argument, is_by_id=group == "collections-byid")
     if group in ("scopes", "scopes-byid"):
