@@ -105,6 +105,8 @@ class GoodClient:
         assert self._child.stdin is not None
         self._child.stdin.close()
         self._child.wait(START_TIMEOUT_S)
+        if self._child.stdout is not None:
+            self._child.stdout.close()
 
 
 class Watcher:

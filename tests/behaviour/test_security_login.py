@@ -110,6 +110,18 @@ def test_a_node_listens_on_loopback_unless_told_otherwise(node: Node) -> None:
     assert node.host == "127.0.0.1"
 
 
+def test_more_rounds_for_passwords_are_told_to_clients() -> None:
+    with Node(vbuckets=1, password_iterations=10_000) as node, Wire(node.port) as wire:
+        wire.hello()
+        login = ClientLogin("SCRAM-SHA256", "Administrator", "password", NONCE)
+        challenge = wire.call(Opcode.SASL_AUTH, key=b"SCRAM-SHA256", value=login.start())
+        assert challenge.value.endswith(b"i=10000")
+        proof = login.step(challenge.value)
+        assert wire.call(Opcode.SASL_STEP, key=b"SCRAM-SHA256", value=proof).status == Status.SUCCESS
+    with pytest.raises(ConfigError, match="password_iterations"):
+        Node(password_iterations=1)
+
+
 def test_nothing_is_told_before_the_login(node: Node) -> None:
     with Wire(node.port) as wire:
         wire.hello()

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from dcpstream.cli.node_security import allow_descriptors, security_arguments, security_options
+from dcpstream.cli.node_security import allow_descriptors, security_arguments, security_options, warn_of_readers
 from dcpstream.errors import ConfigError
 from dcpstream.model import BucketSettings, Persist
 from dcpstream.node import Node
@@ -31,6 +31,7 @@ def read_users(path: Path) -> Any:
     try:
         if path.stat().st_size > MAX_USERS_FILE_BYTES:
             raise ConfigError("--users", str(path), f"a file of at most {MAX_USERS_FILE_BYTES} bytes")
+        warn_of_readers(path, "--users")
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError("--users", str(path), f"a file that can be read ({error.strerror})") from error

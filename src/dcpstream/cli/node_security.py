@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import resource
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from dcpstream.errors import ConfigError
 from dcpstream.node.embedded import PLAIN_POLICIES
 from dcpstream.node.limits import Limits
 from dcpstream.node.tls import CLIENT_AUTH, USER_FROM, TlsSettings
+from dcpstream.protocol.sasl import DEFAULT_ITERATIONS, MAX_ITERATIONS
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +30,13 @@ _OPTIONS = (
         "--password-file",
         type=_FILE,
         help="File whose first line is the administrator's password, instead of --password, which `ps` shows.",
+    ),
+    click.option(
+        "--password-iterations",
+        default=DEFAULT_ITERATIONS,
+        show_default=True,
+        type=click.IntRange(DEFAULT_ITERATIONS, MAX_ITERATIONS),
+        help="Rounds of PBKDF2 for passwords: more makes stolen hashes, and each login, more expensive.",
     ),
     click.option(
         "--plain",
@@ -109,7 +118,13 @@ def security_arguments(given: Mapping[str, Any], password: str) -> dict[str, Any
         )
     if given["password_file"] is not None:
         password = _password_in(given["password_file"])
-    return {"password": password, "plain": given["plain"], "tls": tls, "limits": Limits.parse(given["limits"])}
+    return {
+        "password": password,
+        "password_iterations": given["password_iterations"],
+        "plain": given["plain"],
+        "tls": tls,
+        "limits": Limits.parse(given["limits"]),
+    }
 
 
 def allow_descriptors(limits: Limits) -> None:
@@ -126,8 +141,16 @@ def allow_descriptors(limits: Limits) -> None:
         logger.warning("%d descriptors are allowed, %d are needed for all connections of the limits", allowed, wanted)
 
 
+def warn_of_readers(path: Path, option: str) -> None:
+    """Say so if others than its owner may read a file of passwords."""
+    with contextlib.suppress(OSError):
+        if path.stat().st_mode & 0o077:
+            logger.warning("%s: others may read %s, which holds passwords: chmod 600", option, path)
+
+
 def _password_in(path: Path) -> str:
     """The first line of a file; never quoted in an error."""
+    warn_of_readers(path, "--password-file")
     try:
         with path.open(encoding="utf-8") as file:
             password = file.read(MAX_PASSWORD_FILE_BYTES).partition("\n")[0].rstrip("\r")

@@ -27,6 +27,7 @@ from dcpstream.node.listening import is_loopback, is_unspecified, listen
 from dcpstream.node.orders import NodeOrders
 from dcpstream.node.server import KvServer
 from dcpstream.node.tls import Tls, TlsSettings
+from dcpstream.protocol.sasl import DEFAULT_ITERATIONS, MAX_ITERATIONS
 from dcpstream.runtime import SystemClock, SystemRandom
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,8 @@ class Node(NodeOrders):
         plain: when a password may come in plain text: always, or over encrypted connections only (tls). None: always as
             long as the node listens on loopback.
         limits: what clients may take.
+        password_iterations: rounds of PBKDF2 that passwords are kept with and clients log in with; more makes a stolen
+            hash, and each login, more expensive.
 
     Attributes:
         port, mgmt_port: the ports it listens on, once started.
@@ -95,6 +98,7 @@ class Node(NodeOrders):
         tls: TlsSettings | bool | None = None,
         plain: str | None = None,
         limits: Limits | None = None,
+        password_iterations: int = DEFAULT_ITERATIONS,
     ) -> None:
         if isinstance(buckets, str) or not buckets or not all(buckets):
             raise ConfigError("buckets", buckets, "a list of at least one name")
@@ -129,7 +133,10 @@ class Node(NodeOrders):
         self._flush_interval_s = flush_interval_s
         self._settings = settings if settings is not None else BucketSettings()
         self._alternates = read_alternates(alternate_addresses)
-        self._users = Users(SystemRandom())
+        if not DEFAULT_ITERATIONS <= password_iterations <= MAX_ITERATIONS:
+            allowed = f"{DEFAULT_ITERATIONS} to {MAX_ITERATIONS}"
+            raise ConfigError("password_iterations", password_iterations, allowed)
+        self._users = Users(SystemRandom(), password_iterations)
         self._users.add(username, password)
         if users is not None:
             self._users.add_from_json(users)

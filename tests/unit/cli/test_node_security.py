@@ -30,7 +30,13 @@ def arguments(*options: str) -> dict[str, Any]:
 
 
 def test_without_options() -> None:
-    assert arguments() == {"password": "given", "plain": None, "tls": None, "limits": Limits()}
+    assert arguments() == {
+        "password": "given",
+        "password_iterations": 4096,
+        "plain": None,
+        "tls": None,
+        "limits": Limits(),
+    }
 
 
 def test_tls_options() -> None:
@@ -93,3 +99,15 @@ def test_as_many_descriptors_as_connections_need(
     monkeypatch.setattr("dcpstream.cli.node_security.OTHER_DESCRIPTORS", 100)
     allow_descriptors(Limits(connections=1000, http_connections=200))
     assert given == ([] if then is None else [(then, hard)])
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o640])
+def test_a_file_of_passwords_that_others_may_read_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int
+) -> None:
+    file = tmp_path / "password"
+    file.write_text("hunter22")
+    file.chmod(mode)
+    arguments("--password-file", str(file))
+    assert ("chmod 600" in caplog.text) == (mode != 0o600)
+    assert "hunter22" not in caplog.text
