@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from dcpstream.errors import StoreError
+from dcpstream.model import SnapshotRange, VbucketState
 from dcpstream.runtime import File, SystemFileSystem
 from dcpstream.store import BucketStore, CompactionOrder, DiskBucketStore, MemoryBucketStore, base, vbucket
 from dcpstream.store.metadata import Metadata
@@ -232,6 +233,35 @@ def test_a_rollback_in_a_file_that_goes_still_voids_what_the_files_before_hold(t
         store.close(clean=False)
     with opened(tmp_path, segment_bytes=1500) as store:
         assert contents(store) == before
+
+
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_a_copy_that_received_snapshots_lands_where_one_ended(tmp_path: Path, is_reopened: bool) -> None:
+    store = opened(tmp_path, segment_bytes=3000)
+    fill(store)
+    log = store.vbuckets[0]
+    log.state = VbucketState.REPLICA
+    states: dict[int, list[bytes]] = {0: []}
+    for start in range(1, 200, 4):
+        log.set_snapshot(SnapshotRange(start - 1, start + 3))
+        for seqno in range(start, start + 4):
+            put(log, key_of(seqno % 7), b"%d" % seqno)
+        states[start + 3] = read_all(log, 0, start + 3)
+        store.commit()
+    store.compact(FULL)
+    assert len(log.rows.seqnos) < 40
+    horizon = log.horizon_seqno
+    assert horizon in states, "it lies where a snapshot ended"
+    if is_reopened:
+        store.close(clean=False)
+        store = opened(tmp_path, segment_bytes=3000)
+        log = store.vbuckets[0]
+    for asked in range(log.high_seqno - 1, horizon - 1, -1):
+        reached = log.rollback(asked)
+        assert reached == asked // 4 * 4
+        assert read_all(log, 0, reached) == states[reached]
+    assert log.rollback(horizon - 1) == 0
+    store.close()
 
 
 def test_purged_deletions_leave_the_files_and_their_revision_stays_known(tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
 The same class serves the memory and the disk store; its owner, a bucket store, says what durable means. The object
 refuses to know about streams, connections and time.
 
-Threads: appends and reads may come from one thread while another commits. Everything that changes rows or buffers
-happens under the bucket's lock, which is held for microseconds; files are read outside of it.
+Threads: appends and reads may come from one thread while others commit and compact. Everything that changes rows or
+buffers, and every look at rows that takes more than one step (a compaction changes their numbers), happens under the
+bucket's lock, which is held for microseconds; files are read outside of it.
 
 What grows: with every append a row (32 bytes) and the frame; with every new key about 140 bytes. Superseded rows and
 their frames stay until the store is compacted.
@@ -287,7 +288,8 @@ class VBucketLog:
         On an active vbucket, where every row is there, it is (high, high). On one that receives a stream it is what
         was set before the row came; a snapshot set since then counts from its first row on.
         """
-        return self._snapshot_at(len(self.rows.seqnos)) or SnapshotRange(self.high_seqno, self.high_seqno)
+        with self._lock:
+            return self._snapshot_at(len(self.rows.seqnos)) or SnapshotRange(self.high_seqno, self.high_seqno)
 
     def set_snapshot(self, snapshot: SnapshotRange | None) -> None:
         """Rows appended from now on belong to this received snapshot; None: each row stands for itself (active)."""
@@ -314,7 +316,8 @@ class VBucketLog:
 
     def snapshot_at_seqno(self, seqno: int) -> SnapshotRange:
         """The snapshot that covers the last row at or below `seqno`, as far as it is remembered."""
-        return self._snapshot_at(self.rows.row_after(seqno)) or SnapshotRange(seqno, seqno)
+        with self._lock:
+            return self._snapshot_at(self.rows.row_after(seqno)) or SnapshotRange(seqno, seqno)
 
     @property
     def persisted_seqno(self) -> int:
@@ -457,14 +460,13 @@ class VBucketLog:
         Returns: the high seqno reached: that of the last row kept, 0 if there is none.
         Raises: StoreError: it could not be made durable; then nothing has changed.
         """
-        row = self.rows.row_after(seqno)
-        snapshot = self._snapshot_at(row)
-        if snapshot is not None and row and self.rows.seqnos[row - 1] < snapshot.end_seqno:
-            row = self.rows.row_after(min(seqno, snapshot.start_seqno))
-        reached = self.rows.seqnos[row - 1] if row else 0
-        if not self.reachable(reached):
-            row = reached = 0
-        if row < len(self.rows.seqnos):
+        with self._lock:
+            row = self.rows.row_after(seqno)
+            snapshot = self._snapshot_at(row)
+            if snapshot is not None and row and self.rows.seqnos[row - 1] < snapshot.end_seqno:
+                row = self.rows.row_after(min(seqno, snapshot.start_seqno))
+            reached = self.reachable(self.rows.seqnos[row - 1] if row else 0)
+        if reached < self.high_seqno:
             self._owner.roll_back(self, reached)
             reached = self.high_seqno
         return reached
@@ -587,15 +589,17 @@ class VBucketLog:
 
     def visible_seqno(self, seqno: int) -> int:
         """The last seqno at or below this one that is no prepare or abort; 0 if there is none."""
-        rows = self.rows
-        row = rows.visible_row_at(rows.row_after(seqno) - 1)
-        return rows.seqnos[row] if row >= 0 else 0
+        with self._lock:
+            rows = self.rows
+            row = rows.visible_row_at(rows.row_after(seqno) - 1)
+            return rows.seqnos[row] if row >= 0 else 0
 
     def first_seqno_after(self, seqno: int, *, is_prepare: bool) -> int | None:
         """The first seqno above this one that is a prepare or abort, or that is none; None if there is none."""
-        rows = self.rows
-        row = rows.first_row_from(rows.row_after(seqno), is_prepare=is_prepare)
-        return rows.seqnos[row] if row < len(rows.seqnos) else None
+        with self._lock:
+            rows = self.rows
+            row = rows.first_row_from(rows.row_after(seqno), is_prepare=is_prepare)
+            return rows.seqnos[row] if row < len(rows.seqnos) else None
 
     def truncate(self, seqno: int) -> None:
         """The part of a rollback in memory; for the owner."""
@@ -616,8 +620,9 @@ class VBucketLog:
 
     def __contains__(self, key: bytes) -> bool:
         """Whether the key is a document now (not deleted)."""
-        row = self.rows.newest(key)
-        return row is not None and not self.rows.positions[row] >> KIND_SHIFT & NOT_A_DOCUMENT
+        with self._lock:
+            row = self.rows.newest(key)
+            return row is not None and not self.rows.positions[row] >> KIND_SHIFT & NOT_A_DOCUMENT
 
     def get(self, key: bytes) -> StoredItem | None:
         """The newest version of a key, tombstones included."""
