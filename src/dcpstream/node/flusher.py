@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 RETRY_S = 1.0
 """Pause after a commit that failed: a full disk does not empty within milliseconds."""
 
+REPEAT_LOG_S = 60.0
+"""As long as commits fail, the log says so again after so long: the first line told why, and how it is mended."""
+
 LAZY_INTERVAL_S = 10.0
 """With `persist=none`, the longest that a write waits in memory: what a kill may lose."""
 LAZY_BYTES = 32 * 1024 * 1024
@@ -57,6 +60,7 @@ class Flusher:
         self._is_stopping = False
         self._is_hurried = False
         self._committed_at = self._loop.time()
+        self._logged_at = -REPEAT_LOG_S
 
     def start(self) -> None:
         """Begin."""
@@ -140,13 +144,16 @@ class Flusher:
     def _failed(self, error: BaseException) -> None:
         bucket, store = self._bucket, self._bucket.store
         if isinstance(error, StoreError | OSError):
-            logger.error(
-                "bucket %s: writes could not be made durable and wait in memory (%d bytes): %s; trying again in %.0f s",
-                bucket.name,
-                store.pending_bytes,
-                error,
-                RETRY_S,
-            )
+            if not store.is_failing or self._loop.time() - self._logged_at >= REPEAT_LOG_S:
+                self._logged_at = self._loop.time()
+                logger.error(
+                    "bucket %s: writes could not be made durable and wait in memory (%d bytes): %s; trying again every "
+                    "%.0f s",
+                    bucket.name,
+                    store.pending_bytes,
+                    error,
+                    RETRY_S,
+                )
         else:
             # A fault of ours. To stop flushing would lose what is written from now on, so it is tried again.
             logger.error("bucket %s: a commit failed", bucket.name, exc_info=error)
