@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-LOCKS_MAX = 10_000
-"""Locks of a vbucket at a time: each takes some 300 bytes, and those whose time is over make room first."""
+LOCKS_MAX = 1_000
+"""Locks of a vbucket at a time: each takes some 300 bytes, so those of 1,024 vbuckets 300 MB at the worst. Those whose
+time is over make room first."""
 
 HIDDEN_CAS = (1 << 64) - 1
 """What others see as the CAS of a document that is locked."""

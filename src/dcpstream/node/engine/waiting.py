@@ -105,7 +105,8 @@ class Waiting(Answers):
     def go_on_streaming(self) -> None:
         """Send packets until enough waits."""
         answers = self._stream
-        while answers is not None and self.out_bytes <= STREAM_OUTPUT_BYTES and not self.is_closing:
+        limit = min(STREAM_OUTPUT_BYTES, self.engine.output_limit)
+        while answers is not None and self.out_bytes <= limit and not self.is_closing:
             try:
                 next(answers)
             except StopIteration:
