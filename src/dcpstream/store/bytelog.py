@@ -227,11 +227,11 @@ class ByteLog:
             address, begin = addresses[first], starts[first]
             file, offset = self.files[address >> ADDRESS_SHIFT], address & OFFSET_MASK
             upto = first
-            if first < last:
-                distance = address - begin
-                if addresses[last] - starts[last] == distance:
-                    upto = last
-                else:
+            distance = address - begin
+            if first < last and addresses[first + 1] - starts[first + 1] == distance:
+                upto = last
+                if addresses[last] - starts[last] != distance:
+                    upto = first + 1
                     while addresses[upto + 1] - starts[upto + 1] == distance:
                         upto += 1
             end = stop if upto == last else starts[upto + 1]

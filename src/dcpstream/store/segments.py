@@ -33,7 +33,7 @@ from dcpstream.store.blocks import (
 from dcpstream.store.bytelog import Buffer, FilePiece, Piece
 from dcpstream.store.cache import PageCache
 from dcpstream.store.metadata import VbucketMetadata
-from dcpstream.store.segmentfile import Segment, append_to, holds_copies, read_from, read_pages
+from dcpstream.store.segmentfile import Segment, append_to, holds_copies, read_from, read_page, read_pages
 
 logger = logging.getLogger(__name__)
 
@@ -424,10 +424,12 @@ class Segments:
                 continue
             file, offset, size, begin, end, expected = piece
             if latest != (file, offset, size):  # several short pieces may be of one page
-                if by_key and isinstance(expected, int):
+                if type(expected) is not int:
+                    data = read_pages(file, offset, size, expected)
+                elif by_key:
                     data = self._cached(piece)
                 else:
-                    data = read_pages(file, offset, size, expected)
+                    data = read_page(file, offset, size, expected)
                 latest = (file, offset, size)
             parts.append(data if begin == 0 and end == size else memoryview(data)[begin:end])
         ended = time.monotonic()
