@@ -90,7 +90,9 @@ CHECKS = [
         options={"vbuckets": 1024, **TLS},
     ),
     Check("python", "python-manage", "log-ins, buckets, scopes and collections", ("manage.py",)),
-    Check("python", "python-manage-tls", "the same on disk, TLS", ("manage.py",), on_disk=True, options=TLS),
+    Check(
+        "python", "python-manage-tls", "the same on disk, TLS", ("manage.py", "-kept", "yes"), on_disk=True, options=TLS
+    ),
     Check("gocbcore", "gocbcore-kv", "key-value agent, PLAIN: all groups of calls", ("kv",)),
     Check(
         "gocbcore",
@@ -105,15 +107,16 @@ CHECKS = [
         "gocbcore",
         "gocbcore-dcp-disk",
         "the same on disk with the history of documents, SCRAM-SHA256",
-        ("dcp", "-auth", "SCRAM-SHA256", "-history"),
+        ("dcp", "-auth", "SCRAM-SHA256", "-history", "-kept"),
         on_disk=True,
         options=HISTORY,
     ),
     Check(
         "gocbcore",
         "gocbcore-dcp-tls",
-        "the same, 5,000 documents in three collections, TLS, SCRAM-SHA1",
-        ("dcp", "-auth", "SCRAM-SHA1", "-count", "5000"),
+        "the same on disk, 5,000 documents in three collections, TLS, SCRAM-SHA1",
+        ("dcp", "-auth", "SCRAM-SHA1", "-count", "5000", "-kept"),
+        on_disk=True,
         options=TLS,
     ),
     Check("java-dcp", "java-dcp", "low level, high level, rollback mitigation, flow control, restarts", ("Feeds",)),

@@ -156,6 +156,7 @@ func dcpParts(settings Settings) ([]Part, func(), error) {
 		{"streams are closed", d.closed},
 		{"backfill order, priority", d.ordered},
 		{"change streams, refused where no history is kept", d.changeStreams},
+		{"the node is started anew while streaming", d.restarted},
 	}
 	return parts, func() { _ = agent.Close() }, nil
 }
@@ -541,4 +542,84 @@ func (d *dcpJudge) changeStreams() error {
 	}
 	// A third of the documents was written twice, a tenth was removed: with their history more come than are left.
 	return all(err, want(versions > len(d.of(0, 1, 2)), "%d versions came", versions))
+}
+
+// restarted resumes every stream where it was cut off; a node that kept nothing has to roll it back.
+func (d *dcpJudge) restarted() error {
+	return d.with(0, nil, func(feed *Feed) error {
+		expected := d.of(0, 1, 2)
+		expected[document{d.ids[0], "last:before"}] = hashed([]byte(`{}`))
+		consumer := newConsumer()
+		if err := feed.openAll(nil, consumer, gocbcore.OpenStreamOptions{}); err != nil {
+			return err
+		}
+		logs := map[uint16]gocbcore.VbUUID{}
+		for vbid := 0; vbid < feed.vbuckets; vbid++ {
+			log, err := feed.failoverLog(uint16(vbid))
+			if err != nil {
+				return err
+			}
+			logs[uint16(vbid)] = log[0].VbUUID
+		}
+		last := document{d.ids[0], "last:before"}
+		if err := d.put(0, last.key, `{}`, 0); err != nil {
+			return err
+		}
+		arrived := func() bool {
+			_, isThere := consumer.present[last]
+			return isThere && len(consumer.present) == len(expected)
+		}
+		if err := all(consumer.until("all documents", arrived), consumer.differs(expected)); err != nil {
+			return err
+		}
+		if err := order("restart"); err != nil {
+			return err
+		}
+		if err := consumer.until("the streams' ends", func() bool { return len(consumer.ends) == feed.vbuckets }); err != nil {
+			return err
+		}
+		if err := eventually(func() error { _, err := feed.failoverLog(0); return err }); err != nil {
+			return fmt.Errorf("the DCP agent did not come back: %w", err)
+		}
+		if err := eventually(func() error { return d.put(0, "first:after", `{"a":1}`, 0) }); err != nil {
+			return fmt.Errorf("the key-value agent did not come back: %w", err)
+		}
+		again := newConsumer()
+		if d.settings.kept {
+			again.present = consumer.present
+		} else {
+			expected = map[document]uint64{}
+		}
+		expected[document{d.ids[0], "first:after"}] = hashed([]byte(`{"a":1}`))
+		for vbid := uint16(0); int(vbid) < feed.vbuckets; vbid++ {
+			seqno, snapshot := gocbcore.SeqNo(consumer.last[vbid]), consumer.snapshots[vbid]
+			from := Position{logs[vbid], seqno, gocbcore.SeqNo(snapshot[0]), gocbcore.SeqNo(snapshot[1])}
+			_, err := feed.open(vbid, from, endless, again, gocbcore.OpenStreamOptions{})
+			var rollback gocbcore.DCPRollbackError
+			isRolledBack := errors.As(err, &rollback)
+			if err := want(isRolledBack != d.settings.kept || seqno == 0, "vbucket %d from %d: %v", vbid, seqno, err); err != nil {
+				return err
+			}
+			if isRolledBack {
+				_, err = feed.open(vbid, Position{}, endless, again, gocbcore.OpenStreamOptions{})
+			}
+			if err != nil {
+				return fmt.Errorf("vbucket %d: %w", vbid, err)
+			}
+		}
+		isThere := func() bool { return len(again.present) == len(expected) }
+		return all(again.until("what was written afterwards", isThere), again.differs(expected))
+	})
+}
+
+// eventually tries until it works.
+func eventually(try func() error) error {
+	end := time.Now().Add(readyTimeout)
+	for {
+		err := try()
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
 }

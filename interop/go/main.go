@@ -7,6 +7,7 @@
 package main
 
 import (
+	"bufio"
 	"crypto/x509"
 	"errors"
 	"flag"
@@ -27,7 +28,7 @@ const (
 type Settings struct {
 	connect, bucket, user, password, auth, ca string
 	count                                     int
-	history                                   bool
+	history, kept                             bool
 }
 
 var errTimeout = errors.New("no answer in time")
@@ -127,6 +128,13 @@ func refused(err, expected error) error {
 	return want(errors.Is(err, expected), "expected %q, got: %v", expected, err)
 }
 
+// order has something done to the node, and waits for it.
+func order(action string) error {
+	fmt.Println("DO " + action)
+	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	return all(err, want(answer == "DONE\n", "nobody does %s", action))
+}
+
 func main() {
 	var settings Settings
 	flags := flag.NewFlagSet("interop", flag.ExitOnError)
@@ -138,6 +146,7 @@ func main() {
 	flags.StringVar(&settings.ca, "ca", "", "file of the certificate authority, for couchbases://")
 	flags.IntVar(&settings.count, "count", 1000, "documents")
 	flags.BoolVar(&settings.history, "history", false, "the bucket keeps the history of its documents")
+	flags.BoolVar(&settings.kept, "kept", false, "the node keeps its documents when it is started anew")
 	if len(os.Args) < 2 {
 		fmt.Println("FAIL say kv or dcp")
 		os.Exit(2)

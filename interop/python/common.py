@@ -29,6 +29,7 @@ def settings() -> argparse.Namespace:
         ("password", "password"),
         ("ca", ""),
         ("bucket", "default"),
+        ("kept", "no"),
     ):
         parser.add_argument(f"-{name}", default=default, required=default is None)
     parser.add_argument("-plain", action="store_true", help="log in by PLAIN instead of SCRAM-SHA512")
@@ -57,6 +58,12 @@ def refused(
     except Exception as error:
         raise AssertionError(f"expected {kind}, got {type(error).__name__}: {str(error)[:300]}") from error
     raise AssertionError(f"expected {kind}, got {got!r}")
+
+
+def order(action: str) -> None:
+    """Have something done to the node, and wait for it."""
+    print(f"DO {action}", flush=True)
+    assert input() == "DONE"
 
 
 def run(parts: list[Part]) -> int:

@@ -7,7 +7,7 @@ import threading
 import time
 from datetime import timedelta
 
-from common import Part, begin, connect, refused
+from common import Part, begin, connect, order, refused
 from couchbase.exceptions import (
     AuthenticationException,
     BucketAlreadyExistsException,
@@ -18,14 +18,16 @@ from couchbase.exceptions import (
     CollectionNotFoundException,
     DocumentNotFoundException,
     InvalidArgumentException,
+    RequestCanceledException,
     ScopeAlreadyExistsException,
     ScopeNotFoundException,
+    TimeoutException,
 )
 from couchbase.management.buckets import BucketSettings, BucketType, CreateBucketSettings
 from couchbase.management.collections import CreateCollectionSettings
 from couchbase.options import GetOptions
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 
 class Judge:
@@ -52,6 +54,7 @@ class Judge:
             ("wrong names", self.names),
             ("a password that is wrong", self.wrong_password),
             ("a bucket that is not there", self.no_bucket),
+            ("the node is started anew", self.restarted),
         ]
 
     def listed(self) -> None:
@@ -168,6 +171,21 @@ class Judge:
 
     def no_bucket(self) -> None:
         refused(BucketNotFoundException, self.cluster.bucket, "nosuch")
+
+    def restarted(self) -> None:
+        """The SDK finds the node again by itself; what was written is there if the node keeps it on disk."""
+        collection = self.bucket.default_collection()
+        collection.upsert("before", 1)
+        order("restart")
+        end = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                collection.upsert("after", 2)
+                break
+            except (TimeoutException, RequestCanceledException):
+                assert time.monotonic() < end, "the SDK did not find the node again"
+        assert collection.get("after").content_as[int] == 2
+        assert collection.exists("before").exists == (self.options.kept == "yes")
 
 
 if __name__ == "__main__":
