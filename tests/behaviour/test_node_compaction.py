@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from dcpstream.errors import StoreError
 from dcpstream.node import Node, compactor
-from dcpstream.store import BucketStore, base
-from dcpstream.wire import Frame, FrameReader, Opcode, encode_request, encode_stored_mutation
+from dcpstream.store import BucketStore, CompactionOrder, CompactionReport, base
+from dcpstream.wire import Frame, FrameReader, Opcode, Status, encode_request, encode_stored_mutation
 
 DOCUMENTS = 150
 VALUE_BYTES = 40_000
@@ -49,7 +51,11 @@ class Client:
         return answer
 
     def compact(self, *, drop_deletes: bool) -> None:
-        self.call(encode_request(Opcode.COMPACT_DB, extras=_COMPACT.pack(0, 0, drop_deletes, 0, 0, 0)))
+        self.call(compact_request(drop_deletes=drop_deletes))
+
+
+def compact_request(*, drop_deletes: bool) -> bytes:
+    return encode_request(Opcode.COMPACT_DB, extras=_COMPACT.pack(0, 0, drop_deletes, 0, 0, 0))
 
 
 def store_of(node: Node) -> BucketStore:
@@ -105,6 +111,26 @@ def test_compact_db_is_answered_when_space_was_given_back(node: Node) -> None:
         assert client.call(encode_request(Opcode.GET, key=b"\0key-8")).value == value_of(4 * DOCUMENTS + 9)
 
 
+def test_others_are_served_while_it_runs_and_its_failure_is_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, client, other = store_of(node), Client(node), Client(node)
+    begun, may_end = threading.Event(), threading.Event()
+
+    def compact(order: CompactionOrder) -> CompactionReport:
+        begun.set()
+        assert may_end.wait(TIMEOUT_S)
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(store, "compact", compact)
+    with client.socket, other.socket:
+        client.socket.sendall(compact_request(drop_deletes=False))
+        assert begun.wait(TIMEOUT_S)
+        assert other.call(encode_request(Opcode.GET, key=b"\0key-8")).value == value_of(9)
+        may_end.set()
+        assert client.next().status == Status.EINTERNAL
+        monkeypatch.undo()
+        client.compact(drop_deletes=False)
+
+
 def test_it_begins_by_itself_when_much_was_superseded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "MIN_GARBAGE_BYTES", 1_000_000)
     store = store_of(node)
@@ -146,7 +172,7 @@ def test_a_node_that_stops_breaks_a_compaction_off(tmp_path: Path, monkeypatch: 
             write_all(node)
         store_of(node).commit()
         client = Client(node)
-        client.socket.sendall(encode_request(Opcode.COMPACT_DB, extras=_COMPACT.pack(0, 0, 0, 0, 0, 0)))
+        client.socket.sendall(compact_request(drop_deletes=False))
         hosts = node.engine.bucket_host if node.engine is not None else None
         assert hosts is not None
         running = hosts.compactors["default"].status  # type: ignore[attr-defined]

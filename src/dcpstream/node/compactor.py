@@ -80,7 +80,8 @@ class Compactor:
         self._is_stopping = False
         self._task: asyncio.Task[None] | None = None
         self._worked_since = 0.0
-        self._is_awaited = False
+        self._is_awaited = self._is_urgent = False
+        self._judged_until = 0.0
         self.status = CompactionStatus()
 
     def start(self) -> None:
@@ -200,8 +201,10 @@ class Compactor:
         """In the thread, after some ms of work: rest in proportion."""
         if self._is_stopping:
             return
-        store = self._bucket.store
-        is_urgent = self._is_awaited or store.fragmentation > store.settings.compact_at + URGENT_SHARE
-        worked = time.monotonic() - self._worked_since
-        time.sleep(min(worked * (REST_IF_AWAITED if is_urgent else REST), MAX_REST_S))
+        now, store = time.monotonic(), self._bucket.store
+        if now >= self._judged_until:
+            self._is_urgent = store.fragmentation > store.settings.compact_at + URGENT_SHARE
+            self._judged_until = now + CHECK_INTERVAL_S
+        rest = REST_IF_AWAITED if self._is_awaited or self._is_urgent else REST
+        time.sleep(min((now - self._worked_since) * rest, MAX_REST_S))
         self._worked_since = time.monotonic()
