@@ -35,6 +35,8 @@ def main() -> str:
         collection.upsert("over-tls", {"seen": True})
         if collection.get("over-tls").content_as[dict] != {"seen": True}:
             return "wrong"
+        if sys.argv[4] == "Administrator" and cluster.buckets().get_bucket("default").name != "default":
+            return "wrong"  # over HTTPS, at the port that the cluster map tells
     except CouchbaseException as error:
         print(type(error).__name__, file=sys.stderr)
         return "refused"

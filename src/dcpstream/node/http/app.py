@@ -99,7 +99,7 @@ class Management:
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Let in who may log in, as long as they do not take too long."""
         if _is_forged(request):
-            logger.warning("%s: refused, a page of %s sent it", request.remote, request.headers.get("Origin"))
+            logger.warning("%s: refused, a page of %r sent it", request.remote, request.headers.get("Origin"))
             return fault(403, "A page of another site must not change anything here.")
         is_open = (request.path.rstrip("/") or "/") in self._open
         # Also where nobody has to log in: who guesses passwords must not be faster there.
@@ -143,7 +143,7 @@ class Management:
             headers = {"Allow": ",".join(sorted(refused.allowed_methods))}
             return web.Response(status=405, text="Method Not Allowed", headers=headers)
         except StoreError as error:
-            logger.error("%s %s: %s", request.method, request.path, error)
+            logger.error("%s %s: %s", request.method, request.raw_path, error)
             return fault(500, "The change could not be made durable. The node's log says why.")
 
 
