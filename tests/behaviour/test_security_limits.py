@@ -52,10 +52,29 @@ def test_connections_that_have_not_logged_in_are_limited() -> None:
         wires = [stack.enter_context(Wire(node.port)) for _ in range(2)]
         for wire in wires:
             wire.hello()
-        with Wire(node.port) as third:
-            assert third.is_closed()
-        assert wires[0].plain("Administrator", "password") == 0
+        third = stack.enter_context(Wire(node.port))
+        third.hello()
+        assert wires[0].is_closed(), "the oldest"
+        assert wires[1].plain("Administrator", "password") == 0
         stack.enter_context(Wire(node.port)).hello()
+        third.hello()
+        assert len(server_of(node)._strangers) == 2
+
+
+def test_who_never_logs_in_keeps_nobody_out() -> None:
+    with serving(connections_before_login=10) as node, ExitStack() as stack:
+        for _ in range(30):
+            stack.enter_context(Wire(node.port))
+        good = [stack.enter_context(Wire(node.port).open()) for _ in range(5)]
+        for _ in range(30):
+            stack.enter_context(Wire(node.port))
+        assert [wire.set("k", b"1").status for wire in good] == [0] * 5
+        wait_until(lambda: len(server_of(node).protocols) <= 15, "those that only connected stay")
+
+
+def server_of(node: Node) -> KvServer:
+    assert node._server is not None
+    return node._server
 
 
 def test_connections_of_one_user_are_limited() -> None:

@@ -28,8 +28,8 @@ class Limits:
         connections: to the KV port, at a time; further ones are closed at once. The server allows 65,000, a process
             usually has fewer descriptors.
         connections_per_user: of one user; the next one is closed after its login. Leaves room for the others.
-        connections_before_login: that have not logged in; further ones are closed at once. Enough for all of a large
-            application's clients that come back at once.
+        connections_before_login: that have not logged in; for a further one the oldest is closed, so that nobody is
+            kept out by those who only connect. Enough for all clients of a large application that come back at once.
         tls_connections: encrypted ones to the KV port, and again to the management port, their handshakes included;
             further ones are closed at once. Each costs 256 KiB of buffers that are Python's own.
         login_s: from the connection to the login; then it is closed. Slow clients take a second.

@@ -61,7 +61,7 @@ class KvServer:
         self._watch = Watch(self, self.limits, self.log)
         self._by_user: Counter[str] = Counter()
         self._encrypted: set[KvProtocol] = set()
-        self._logged_in = 0
+        self._strangers: dict[KvProtocol, None] = {}
         self._postponed: deque[KvProtocol] = deque()
         self._server: asyncio.Server | None = None
         self._tls_listener: TlsListener | None = None
@@ -106,16 +106,15 @@ class KvServer:
             encryption: of the connection; None if it is not encrypted.
         """
         now = self.loop.time()
-        if len(self.protocols) - self._logged_in >= self.limits.connections_before_login:
-            self.log.reached("connections_before_login", peer, "refused", now)
-            self.engine.counters.connections_refused += 1
-            return False
+        if len(self._strangers) >= self.limits.connections_before_login:
+            self._drop_oldest_stranger(now)
         session = self.engine.new_session(peer, local_host, is_secure=encryption is not None)
         if session is None:
             self.log.reached("connections", peer, "refused", now)
             return False
         protocol.session = session
         self.protocols[session] = protocol
+        self._strangers[protocol] = None
         if encryption is not None:
             self._encrypted.add(protocol)
         self._watch.add(protocol)
@@ -147,16 +146,27 @@ class KvServer:
             self._uncount(protocol.user.name)
         protocol.user = user = session.user
         if user is None:
+            self._strangers[protocol] = None
             return
-        self._logged_in += 1
+        self._strangers.pop(protocol, None)
         self._by_user[user.name] += 1
         if self._by_user[user.name] > self.limits.connections_per_user:
             what = f"closed, user {user.name} has too many connections"
             self.log.reached("connections_per_user", session.peer, what, self.loop.time())
             session.close(what)
 
+    def _drop_oldest_stranger(self, now: float) -> None:
+        """Make room for a connection that may log in: who does so within a moment is not kept out by who never does."""
+        oldest = next(iter(self._strangers))
+        del self._strangers[oldest]
+        self.engine.counters.connections_refused += 1
+        if oldest.session is not None:
+            what = "closed for a newer one, it has not logged in"
+            self.log.reached("connections_before_login", oldest.session.peer, what, now)
+            oldest.session.close(what)
+        oldest.abort()
+
     def _uncount(self, name: str) -> None:
-        self._logged_in -= 1
         self._by_user[name] -= 1
         if not self._by_user[name]:
             del self._by_user[name]
@@ -168,6 +178,7 @@ class KvServer:
         if protocol.user is not None:
             self._uncount(protocol.user.name)
             protocol.user = None
+        self._strangers.pop(protocol, None)
         self._encrypted.discard(protocol)
         self._watch.forget(protocol)
         self.memory.forget(protocol)
