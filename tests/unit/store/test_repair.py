@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.model import SnapshotRange, VbucketState
 from dcpstream.store import DiskBucketStore, blocks
+from dcpstream.store import repair as repair_module
 from dcpstream.store.blocks import BLOCK_MAGIC, SEGMENT_HEADER
 from dcpstream.store.check import check_store
+from dcpstream.store.metadata import Metadata
 from dcpstream.store.repair import Repair, repair_store
 from tests.behaviour.store_kit import fill, key_of, put, read_all
 
@@ -228,3 +230,28 @@ def test_after_a_repair_every_store_opens(
         damage(file, int(where * file.stat().st_size), size)
     if not check_store(path).is_sound:  # damage twice in one place may undo itself
         check_repaired(whole, path, repair_store(path))
+
+
+@pytest.mark.parametrize("step", ["_make_room", "_write", "put", "rename"])
+def test_a_repair_that_is_interrupted_can_be_done_again(
+    whole: Whole, path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    file = path / FIRST
+    damage(file, file.read_bytes().index(b"3 3 3"))
+
+    def fail(*arguments: object, **more: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        owner = {"put": Metadata, "rename": Path}.get(step, repair_module._Repairer)
+        patch.setattr(owner, step, fail)
+        with pytest.raises(StoreError, match=r"cannot be repaired: .*No space left"):
+            repair_store(path)
+    if step == "rename":  # all but moving the damaged file away was done
+        assert check_store(path).is_sound
+    else:
+        assert not check_store(path).is_sound
+        check_repaired(whole, path, repair_store(path))
+    DiskBucketStore(path, 3).close()
+    assert check_store(path).is_sound
+    assert not check_store(path).others
