@@ -222,3 +222,44 @@ def test_a_replica_that_is_away_holds_rows_back_until_it_is_there() -> None:
     world.run()
     assert world.out == [1, 2, 3, 4, 5]
     assert Opcode.OBSERVE_SEQNO in {frame.opcode for link in world.links.values() for frame in link.requests}
+
+
+def test_rows_that_come_with_the_news_of_another_branch_are_not_given_out_twice() -> None:
+    """The answer of the active copy and more rows of the old stream, in one piece of data."""
+    copies = Copies(active=3, replica=3)
+    pending: list[Frame] = []
+    is_silent = True
+
+    def observe(frame: Frame, port: int) -> bytes:
+        if is_silent and port == 11210:
+            pending.append(frame)
+            return b""
+        return copies(frame, port)
+
+    def answer(frame: Frame, attempt: int) -> bytes:
+        return history(frame, 5) if attempt == 0 else history(frame, 7, NEW_LOG)
+
+    world = World(
+        [VbucketRange(0, StreamOffset.ZERO, 7)],
+        answer,
+        policy=RollbackPolicy.FAIL,
+        ports=PORTS,
+        cluster_map=REPLICATED,
+        observe=observe,
+    )
+    until(world, 0.5)
+    assert len(pending) == 1, "one question to a copy at a time"
+    (connection,) = [link for link in world.links if link.address.kv_port == 11210]
+    assert connection.session is not None
+    (stream,) = connection.session.streams
+    copies.vbuuids = dict.fromkeys(PORTS, 0xB)
+    copies.persisted = dict.fromkeys(PORTS, 7)
+    news = copies(pending[0], 11210)
+    data = news + marker(stream.opaque, 5, 6) + mutation(stream.opaque, 6)
+    connection.get_buffer()[: len(data)] = data
+    connection.buffer_updated(len(data))
+    is_silent = False
+    world.reader.received(connection, world.now)
+    world.run()
+    assert world.out == [1, 2, 3, 4, 5, 6, 7]
+    assert world.offsets[0].vbuuid == 0xB
