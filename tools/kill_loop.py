@@ -3,11 +3,12 @@
     python tools/kill_loop.py [--runs 200] [--seed N]
 
 A writer sends sets and deletions of a few hundred keys without waiting for answers, so it knows which write every
-seqno is. After so many answers as the seed says (and sometimes within a COMPACT_DB) the node is killed. What was
-answered (`persist=every`) or observed as persisted (`group`, `none`) must be there afterwards; the rest may be, but
-only without a hole: for each vbucket the node must hold exactly the state after its high seqno's write. The failover
-log must have a new branch on top of the old one, and a client that was further must be rolled back to where that
-branch begins, or before. The directory is the same for all runs, so every recovery also reads what earlier ones left.
+seqno is. After so many answers as the seed says the node is killed. Segment files are small, and mostly it is
+compacting them at that moment; and sometimes it is killed once or twice more while it starts. What was answered
+(`persist=every`) or observed as persisted (`group`, `none`) must be there afterwards; the rest may be, but only without
+a hole: for each vbucket the node must hold exactly the state after its high seqno's write. The failover log must have a
+new branch on top of the old one, and a client that was further must be rolled back to where that branch begins, or
+before. The directory is the same for all runs, so every recovery also reads what earlier ones left.
 
 The last line: `kill loop: <runs> runs, <n> writes checked, <m> persisted of them, <k> losses`.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import random
 import signal
@@ -30,6 +32,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dcpstream import Node
+from dcpstream.model import BucketSettings, Persist
 from dcpstream.wire import (
     Frame,
     FrameReader,
@@ -47,8 +51,14 @@ MAX_WRITES = 4000
 """Of one run."""
 WINDOW = 400
 """Writes on their way: what a kill can catch between being sent and being answered."""
-COMPACTION_SHARE = 0.3
-"""Of the runs, those with a COMPACT_DB somewhere among the writes."""
+COMPACTION_SHARE = 0.7
+"""Of the runs, those with compactions one after the other among the writes."""
+SEGMENT_BYTES = 64 * 1024
+"""Some tens of files in a run, so that compactions rewrite sealed ones while others are begun."""
+START_KILLS_SHARE = 0.4
+"""Of the runs, those where the node is killed while it starts, up to twice, before it may start."""
+START_S = 1.2
+"""Within so many seconds after its process was made: most of them pass before it opens the store."""
 TIMEOUT_S = 60.0
 PERSIST_LEVELS = ("every", "group", "none")
 SNAPSHOT_OPCODES = {Opcode.DCP_MUTATION: True, Opcode.DCP_DELETION: False, Opcode.DCP_EXPIRATION: False}
@@ -106,14 +116,17 @@ class NodeProcess:
     def __init__(self, folder: Path, persist: str) -> None:
         ready = folder / "ready.json"
         ready.unlink(missing_ok=True)
-        options = ["--port", "0", "--mgmt-port", "0", "--vbuckets", str(VBUCKETS), "--flush-interval", "0.002"]
         # A bucket keeps the settings it was made with, so each level has a data directory of its own.
-        options += ["--data", str(folder / "data"), "--persist", persist, "--ready-file", str(ready)]
+        options = ["--serve", str(folder / "data"), "--persist", persist, "--ready-file", str(ready)]
         self.log = folder / "node.log"
         with self.log.open("ab") as log:
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", "dcpstream.cli", "node", *options], stdout=log, stderr=log
-            )
+            self._child = subprocess.Popen([sys.executable, __file__, *options], stdout=log, stderr=log)
+        self._ready = ready
+        self.port = 0
+
+    def wait(self) -> None:
+        """Until it serves. Raises Loss: it does not."""
+        ready = self._ready
         deadline = time.monotonic() + TIMEOUT_S
         while not ready.exists():
             if self._child.poll() is not None or time.monotonic() > deadline:
@@ -154,7 +167,13 @@ class KillLoop:
 
     Args:
         folder: an empty directory.
-        persist: the node's `--persist`.
+        persist: the bucket's setting.
+
+    Attributes:
+        vbuckets: what is known of each.
+        checked, persisted: writes that checks looked at, and those of them that had to survive.
+        start_kills: how often the node was killed while it started.
+        compactions: that ended before a kill came.
     """
 
     def __init__(self, folder: Path, persist: str, seed: int) -> None:
@@ -164,10 +183,33 @@ class KillLoop:
         self.vbuckets = [Vbucket() for _ in range(VBUCKETS)]
         self.checked = 0
         self.persisted = 0
+        self.start_kills = 0
+        self.compactions = 0
+
+    @property
+    def leftovers(self) -> int:
+        """Files that steps left which a kill cut short, as the nodes that found them logged."""
+        return (self._folder / "node.log").read_text(errors="replace").count("an unfinished step left")
+
+    def _started(self) -> NodeProcess:
+        """A node that serves; before that, in some runs, nodes that did not come so far."""
+        if self._random.random() < START_KILLS_SHARE:
+            for _ in range(self._random.randrange(1, 3)):
+                node = NodeProcess(self._folder, self._persist)
+                time.sleep(self._random.uniform(0, START_S))
+                node.kill()
+                self.start_kills += 1
+        node = NodeProcess(self._folder, self._persist)
+        try:
+            node.wait()
+        except BaseException:
+            node.kill()
+            raise
+        return node
 
     def run(self) -> None:
         """Start, check, write, kill; the next run checks what is left. Raises Loss."""
-        node = NodeProcess(self._folder, self._persist)
+        node = self._started()
         try:
             self._check(node)
             self._write(node, self._random.randrange(1, MAX_WRITES))
@@ -176,7 +218,7 @@ class KillLoop:
 
     def finish(self) -> None:
         """Check what the last kill left."""
-        node = NodeProcess(self._folder, self._persist)
+        node = self._started()
         try:
             self._check(node)
         finally:
@@ -189,16 +231,14 @@ class KillLoop:
         link, observer, compactor = (Link(node.port) for _ in range(3))
         in_flight = threading.Semaphore(WINDOW)
         is_over = threading.Event()
-        compacts_at = self._random.randrange(stop_at) if self._random.random() < COMPACTION_SHARE else None
+        compacts = self._random.random() < COMPACTION_SHARE
 
         def send() -> None:
             try:
-                for number, request in enumerate(self._plan()):
+                for request in self._plan():
                     in_flight.acquire()
                     if is_over.is_set():
                         return
-                    if number == compacts_at:
-                        compactor.send(encode_request(Opcode.COMPACT_DB, extras=bytes(24)))
                     link.send(request)
             except OSError:
                 return  # killed
@@ -216,7 +256,17 @@ class KillLoop:
             except OSError:
                 return  # killed
 
+        def compact() -> None:
+            try:
+                while not is_over.is_set():
+                    compactor.call(encode_request(Opcode.COMPACT_DB, extras=bytes(24)))
+                    self.compactions += 1
+            except OSError:
+                return  # killed
+
         threads = [threading.Thread(target=send)]
+        if compacts:
+            threads.append(threading.Thread(target=compact))
         if self._persist != "every":
             threads.append(threading.Thread(target=observe))
         for thread in threads:
@@ -290,7 +340,8 @@ class KillLoop:
             )
         if vbucket.vbuuid:
             entries = log.entries
-            if log.newest.vbuuid == vbucket.vbuuid or entries[1].vbuuid != vbucket.vbuuid:
+            # Each start that was cut short may have begun a branch, too.
+            if log.newest.vbuuid == vbucket.vbuuid or vbucket.vbuuid not in {entry.vbuuid for entry in entries[1:4]}:
                 raise Loss(f"{where}: no new branch on top of {vbucket.vbuuid:x}: {log}")
             if log.newest.seqno != high:
                 raise Loss(f"{where}: the new branch begins at {log.newest.seqno}, the high seqno is {high}")
@@ -351,6 +402,18 @@ class KillLoop:
         return found
 
 
+def serve(data: Path, persist: str, ready: Path) -> None:
+    """Be the node that is killed."""
+    logging.basicConfig(level=logging.INFO)
+    settings = BucketSettings(persist=Persist(persist), compact_at=0.05)
+    node = Node(vbuckets=VBUCKETS, path=data, settings=settings, flush_interval_s=0.002, segment_bytes=SEGMENT_BYTES)
+    with node:
+        part = ready.with_suffix(".part")
+        part.write_text(json.dumps({"kv": node.port}))
+        part.replace(ready)
+        threading.Event().wait()
+
+
 def run(runs: int, seed: int, *, shows_progress: bool) -> tuple[int, int]:
     """(writes checked, persisted of them) of so many runs, spread over the levels. Raises Loss."""
     checked = persisted = 0
@@ -365,7 +428,9 @@ def run(runs: int, seed: int, *, shows_progress: bool) -> tuple[int, int]:
             loop.finish()
             checked, persisted = checked + loop.checked, persisted + loop.persisted
             if shows_progress:
-                print(f"\r{level}: {count} kills, {loop.checked} writes checked, {loop.persisted} persisted, 0 losses")
+                kills = f"{count} kills, {loop.start_kills} more while it started, {loop.compactions} compactions"
+                kills += f" and {loop.leftovers} files of others that were cut short"
+                print(f"\r{level}: {kills}, {loop.checked} writes checked, {loop.persisted} persisted, 0 losses")
     return checked, persisted
 
 
@@ -374,7 +439,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=None)
+    for name in ("--serve", "--ready-file"):
+        parser.add_argument(name, type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--persist", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.serve:
+        serve(options.serve, options.persist, options.ready_file)
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     print(f"seed {seed}")
     started = time.monotonic()

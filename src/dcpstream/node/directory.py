@@ -23,7 +23,7 @@ from dcpstream.errors import ConfigError, StoreError
 from dcpstream.model import BucketSettings, Manifest
 from dcpstream.model.cluster import MAX_VBUCKETS
 from dcpstream.runtime import Random
-from dcpstream.store import BucketStore, MemoryBucketStore
+from dcpstream.store import SEGMENT_BYTES, BucketStore, MemoryBucketStore
 
 if TYPE_CHECKING:
     from dcpstream.node.engine import Bucket
@@ -61,6 +61,7 @@ class DataDirectory:
     Args:
         path: the directory; made if need be.
         random: for new identities.
+        segment_bytes: size at which a store begins its next file.
 
     Attributes:
         cluster_uuid: identity of the cluster that this node is.
@@ -70,8 +71,9 @@ class DataDirectory:
         StoreError: it cannot be read.
     """
 
-    def __init__(self, path: Path | None, random: Random) -> None:
+    def __init__(self, path: Path | None, random: Random, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._path = path
+        self._segment_bytes = segment_bytes
         self.cluster_uuid = f"{random.getrandbits(UUID_BITS):0{UUID_BITS // 4}x}"
         self.known: dict[str, KnownBucket] = {}
         self._written = ""
@@ -156,7 +158,7 @@ class DataDirectory:
             return store
         from dcpstream.store import DiskBucketStore
 
-        return DiskBucketStore(self._path / name, vbuckets, settings)
+        return DiskBucketStore(self._path / name, vbuckets, settings, segment_bytes=self._segment_bytes)
 
     def uuid_of(self, name: str) -> str:
         """The identity that a bucket had; empty if there was none."""

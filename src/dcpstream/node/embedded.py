@@ -29,6 +29,7 @@ from dcpstream.node.server import KvServer
 from dcpstream.node.tls import Tls, TlsSettings
 from dcpstream.protocol.sasl import DEFAULT_ITERATIONS, MAX_ITERATIONS
 from dcpstream.runtime import SystemClock, SystemRandom
+from dcpstream.store import SEGMENT_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class Node(NodeOrders):
         limits: what clients may take.
         password_iterations: rounds of PBKDF2 that passwords are kept with and clients log in with; more makes a stolen
             hash, and each login, more expensive.
+        segment_bytes: size at which a bucket's next file is begun; for tests, which want many of them.
 
     Attributes:
         port, mgmt_port: the ports it listens on, once started.
@@ -99,6 +101,7 @@ class Node(NodeOrders):
         plain: str | None = None,
         limits: Limits | None = None,
         password_iterations: int = DEFAULT_ITERATIONS,
+        segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         if isinstance(buckets, str) or not buckets or not all(buckets):
             raise ConfigError("buckets", buckets, "a list of at least one name")
@@ -131,6 +134,7 @@ class Node(NodeOrders):
         self.username = username
         self.password = password
         self._flush_interval_s = flush_interval_s
+        self._segment_bytes = segment_bytes
         self._settings = settings if settings is not None else BucketSettings()
         self._alternates = read_alternates(alternate_addresses)
         if not DEFAULT_ITERATIONS <= password_iterations <= MAX_ITERATIONS:
@@ -270,7 +274,7 @@ class Node(NodeOrders):
                 for port, option in zip(self._wanted_ports, ("port", "mgmt_port"), strict=True)
             ]
             self.port, self.mgmt_port = (listener.getsockname()[1] for listener in listeners)
-            directory = DataDirectory(self._path, SystemRandom())
+            directory = DataDirectory(self._path, SystemRandom(), self._segment_bytes)
             tls_listeners: list[socket.socket | None] = [None, None]
             if self._tls_settings is not None:
                 self._tls = Tls.open(self._tls_settings, self.host, self._path)

@@ -9,12 +9,14 @@ from dcpstream.store.compaction import CompactionOrder, CompactionReport
 from dcpstream.store.disk import DiskBucketStore
 from dcpstream.store.items import ItemMeta, StoredItem, index_key, read_item
 from dcpstream.store.memory import MemoryBucketStore
+from dcpstream.store.segments import SEGMENT_BYTES
 from dcpstream.store.vbucket import READ_BYTES, VBucketLog, View
 
 __all__ = [
     "MAX_PENDING_BYTES",
     "MAX_VBUCKETS",
     "READ_BYTES",
+    "SEGMENT_BYTES",
     "BucketStore",
     "CompactionOrder",
     "CompactionReport",
