@@ -204,11 +204,15 @@ class _Repairer:
             return
         vbid = header.vbid
         if not self._counts(header):
-            return  # void, whether whole or not
+            # Void; but the lines that say so may be damaged themselves.
+            kept += data[stretch.offset : stretch.offset + stretch.size] if stretch.is_whole else b""
+            return
         if header.kind == StoredKind.ROLLBACK:
             # Its header says all there is to say.
             kept += encode_rollback(salt, vbid, header.incarnation, commit_offset=0, seqno=header.last_seqno)
             self._last[vbid] = min(self._last.get(vbid, 0), header.last_seqno)
+            if vbid in self._repair.branches:
+                self._lost(vbid, header.last_seqno)  # no branch begins above what is there
             return
         last = self._last.get(vbid, 0)
         if header.first_seqno <= last:

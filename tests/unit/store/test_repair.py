@@ -255,3 +255,22 @@ def test_a_repair_that_is_interrupted_can_be_done_again(
     DiskBucketStore(path, 3).close()
     assert check_store(path).is_sound
     assert not check_store(path).others
+
+
+def test_a_branch_does_not_begin_above_a_later_rollback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "PAGE_BYTES", 80)
+    with DiskBucketStore(tmp_path, 1) as store:
+        fill(store)
+        vbucket = store.vbuckets[0]
+        for number in range(1, 7):
+            put(vbucket, key_of(number), b"old %d" % number)
+        store.commit()
+        vbucket.rollback(2)
+        new = [put(vbucket, key_of("new"), b"%d" % number) for number in (3, 4)]
+    damage(tmp_path / FIRST, (tmp_path / FIRST).read_bytes().index(b"old 5"))
+    repair = repair_store(tmp_path)
+    assert repair.branches == {0: 2}
+    with DiskBucketStore(tmp_path, 1) as store:
+        assert read_all(store.vbuckets[0], 2, 9) == new[1:]
+        assert store.vbuckets[0].get(key_of(5)) is None
+        assert store.vbuckets[0].get(key_of(2)) is not None
