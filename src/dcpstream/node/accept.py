@@ -7,6 +7,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 
 from dcpstream.node.limits import LimitLog, Limits
 
@@ -45,7 +46,7 @@ class TlsListener:
         self._log = log
         self._established = established
         self._loop = asyncio.get_running_loop()
-        self._shaking: set[asyncio.Task[None]] = set()
+        self._shaking: dict[asyncio.Task[None], None] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self, backlog: int) -> None:
@@ -70,12 +71,22 @@ class TlsListener:
                 continue
             peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "client"
             if len(self._shaking) + self._established() >= self._limits.tls_connections:
-                self._log.reached("tls_connections", peer, "refused before its handshake", self._loop.time())
-                connection.close()
-                continue
+                self._log.reached("tls_connections", peer, "refused, or in place of an older one", self._loop.time())
+                if not self._shaking:
+                    connection.close()
+                    continue
+                oldest = next(iter(self._shaking))  # who does the handshake at once is not kept out by who never does
+                del self._shaking[oldest]
+                oldest.cancel()
             task = self._loop.create_task(self._shake(connection, peer), name=f"handshake with {peer}")
-            self._shaking.add(task)
-            task.add_done_callback(self._shaking.discard)
+            self._shaking[task] = None
+            task.add_done_callback(partial(self._shaken, connection))
+
+    def _shaken(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+        """A handshake is done, or was given up, perhaps before it began."""
+        self._shaking.pop(task, None)
+        if task.cancelled():
+            connection.close()
 
     async def _shake(self, connection: socket.socket, peer: str) -> None:
         try:
@@ -90,6 +101,3 @@ class TlsListener:
         except (OSError, ssl.SSLError, TimeoutError) as error:
             connection.close()
             logger.info("%s: no TLS connection: %s", peer, str(error) or type(error).__name__)
-        except asyncio.CancelledError:
-            connection.close()
-            raise

@@ -31,7 +31,8 @@ class Limits:
         connections_before_login: that have not logged in; for a further one the oldest is closed, so that nobody is
             kept out by those who only connect. Enough for all clients of a large application that come back at once.
         tls_connections: encrypted ones to the KV port, and again to the management port, their handshakes included;
-            further ones are closed at once. Each costs 256 KiB of buffers that are Python's own.
+            a further one takes the place of the oldest whose handshake is not done, or is closed at once. Each costs
+            256 KiB of buffers that are Python's own.
         login_s: from the connection to the login; then it is closed. Slow clients take a second.
         frame_s: in which an unfinished frame must grow by 1 KiB for each second; else the connection is closed. Slow
             networks are faster by far.
@@ -41,7 +42,8 @@ class Limits:
         stalled_dcp_s: the same of a DCP connection, whose client may be busy with what it got. The server's default.
         buffered_bytes: unfinished requests and answers not taken, of all connections together. From a half of it on
             each connection gets less; above it the connection that holds the most is dropped.
-        http_connections: to the management port, at a time; further ones are closed at once. Streams are among them.
+        http_connections: to the management port, at a time; a further one takes the place of the oldest on which
+            nothing is answered, or is closed at once. Streams are among them.
         http_header_s: from the connection, or the answer before, to the end of a request's header; then it is closed.
         http_body_s: for the body of a request; then it is answered 408.
     """

@@ -79,9 +79,19 @@ class HttpGuard:
         server = self._server
         assert server is not None, "it listens"
         if len(server.connections) >= self._limits.http_connections:
-            self._log.reached("http_connections", "management", "a connection was refused", self._loop.time())
-            return _Refused()
+            idle = next((item for item in server.connections if item not in self._busy), None)
+            what = "a connection was refused" if idle is None else "the oldest without a request was closed"
+            self._log.reached("http_connections", "management", what, self._loop.time())
+            if idle is None:
+                return _Refused()
+            self._close(idle)
         return server()
+
+    @staticmethod
+    def _close(connection: RequestHandler) -> None:
+        connection.force_close()
+        if connection.transport is not None:
+            connection.transport.abort()
 
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Have a request answered, once its body is there."""
@@ -112,6 +122,4 @@ class HttpGuard:
         for connection, since in self._idle_since.items():
             if limit and now - since > limit:
                 self._log.reached("http_header_s", "management", "a connection without a request was closed", now)
-                connection.force_close()
-                if connection.transport is not None:
-                    connection.transport.close()
+                self._close(connection)
