@@ -20,34 +20,30 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
-from dcpstream.protocol.access import StreamAccess, everything, refusal_of
+from dcpstream.errors import RemoteProtocolError
+from dcpstream.protocol.access import StreamAccess, everything
 from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse, stream_id_of
-from dcpstream.protocol.controls import MARKER_WITH_PURGE_SEQNO, ProducerSettings, apply_control
+from dcpstream.protocol.controls import ProducerSettings, apply_control
 from dcpstream.protocol.flow_control import ProducerWindow
-from dcpstream.protocol.noop import DEFAULT_IDLE_TIMEOUT_S, NoopTimer
+from dcpstream.protocol.noop import NoopTimer
 from dcpstream.protocol.pause import Pause
+from dcpstream.protocol.producer_limits import DEFAULT_LIMITS, TURN_FACTORS, ProducerLimits
+from dcpstream.protocol.producer_requests import StreamMaker
 from dcpstream.protocol.producer_stats import connection_stats
 from dcpstream.protocol.producer_stream import Buffer, ProducerStream, enough_of
-from dcpstream.protocol.rollback import Refuse, Rollback, decide
-from dcpstream.protocol.source import HistorySource, VBucketView
-from dcpstream.protocol.stream_filter import StreamFilter, read_filter
-from dcpstream.protocol.takeover import TakeoverHost
+from dcpstream.protocol.rollback import Rollback
+from dcpstream.protocol.source import HistorySource
+from dcpstream.protocol.takeover import TakeoverHost, Takeovers
 from dcpstream.protocol.tolerance import is_tolerated
 from dcpstream.wire import (
     BufferPool,
     Feature,
     Frame,
     Opcode,
-    OpenFlag,
     Status,
     StreamEndReason,
-    StreamFlag,
-    StreamForm,
-    StreamRequest,
-    decode_message,
     encode_failover_log,
     encode_request,
 )
@@ -55,50 +51,9 @@ from dcpstream.wire import (
 __all__ = ["DEFAULT_LIMITS", "ProducerConnection", "ProducerLimits"]
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerLimits:
-    """Bounds of one producer connection.
-
-    Attributes:
-        turn_bytes: what a stream may send before the next one has its turn: large enough that a block is copied
-            at memory speed, small enough that 1,024 streams share a connection.
-        streams_max: streams of all vbuckets and stream ids: 64 stream ids for each of 1,024 vbuckets.
-        idle_timeout_s: silence after which a peer with NOOPs enabled is given up.
-        takeover_s: how long a takeover may follow a vbucket that is written to; then writes are put off until it has
-            come to its end: the server's dcp_takeover_max_time.
-        stuck_timeout_s: how long a window may stay full without an acknowledgement, on connections named as follows.
-        stuck_names: a regular expression found in the names of the connections that are dropped then: by default those
-            of index projectors, which answer NOOPs in one thread while another that should read hangs.
-    """
-
-    turn_bytes: int = 1024 * 1024
-    streams_max: int = 64 * 1024
-    idle_timeout_s: float = DEFAULT_IDLE_TIMEOUT_S
-    takeover_s: float = 60.0
-    stuck_timeout_s: float = 720.0
-    stuck_names: str = "^secidx"
-
-
-DEFAULT_LIMITS = ProducerLimits()
-
-TURN_FACTORS: Mapping[str, float] = MappingProxyType({"high": 10.0, "medium": 1.0, "low": 0.2})
-"""What `set_priority` does to a stream's turn: 50, 5 and 1 in the server, which counts messages."""
-
-_STREAM_FLAGS = int(
-    StreamFlag.TAKEOVER
-    | StreamFlag.DISK_ONLY
-    | StreamFlag.TO_LATEST
-    | StreamFlag.ACTIVE_ONLY
-    | StreamFlag.STRICT_VBUUID
-    | StreamFlag.FROM_LATEST
-    | StreamFlag.IGNORE_PURGED_TOMBSTONES
-)
-"""A recorded 7.2 server does not know of the transfer of cached values, which is newer."""
-
 _NEEDS_XERROR = frozenset((Status.EACCESS, Status.NO_BUCKET, Status.AUTH_STALE, Status.DCP_STREAMID_INVALID))
 _NO_STREAMS: Mapping[int | None, ProducerStream] = MappingProxyType({})
 _ALREADY_OPEN = Refusal(Status.EINVAL, "The connection is already opened as a DCP connection")
-_BAD_FLAGS = Refusal(Status.EINVAL, "Request contains invalid flags")
 
 
 class ProducerConnection:
@@ -165,11 +120,17 @@ class ProducerConnection:
         self._stream_count = 0
         self._streamed: set[int] = set()
         self._ready: deque[ProducerStream] = deque()
-        self._host = takeovers
-        self._access = access
-        self._buffers = buffers
-        self._takeovers: dict[int, tuple[ProducerStream, float]] = {}
-        self._put_off: set[int] = set()
+        self._takeovers = Takeovers(takeovers, limits.takeover_s)
+        self._maker = StreamMaker(
+            open_flags,
+            self.settings,
+            source,
+            has_collections=self.has_collections,
+            has_takeovers=takeovers is not None,
+            streams_max=limits.streams_max,
+            access=access,
+            buffers=buffers,
+        )
         self.bytes_sent = 0
         self._items_sent = 0
 
@@ -257,123 +218,20 @@ class ProducerConnection:
             self._discard(stream)
 
     def _handle_stream_request(self, frame: Frame) -> None:
-        request = decode_message(frame)
-        assert isinstance(request, StreamRequest), "the shape was checked"
-        flags = request.flags
-        if flags & ~_STREAM_FLAGS:
-            self._refuse(frame, _BAD_FLAGS)
+        streams = self._streams.get(frame.vbid, _NO_STREAMS)
+        try:
+            made = self._maker.asked(frame, streams, stream_count=self._stream_count, is_internal=self.is_internal)
+        except RemoteProtocolError as error:
+            self._drop(str(error))
             return
-        if frame.value and not self.has_collections:
-            self._refuse(frame, Refusal(Status.EINVAL))
-            return
-        if self.open_flags & OpenFlag.INVALID_PITR:
-            self._refuse(frame, Refusal(Status.EINVAL))  # point-in-time recovery can be opened, and streams nothing
-            return
-        view = self.source.vbucket(frame.vbid)
-        wanted = read_filter(
-            frame.value,
-            self.source.manifest,
-            has_collections=self.has_collections,
-            has_stream_ids=self.settings.stream_ids,
-            has_sync_writes=self.settings.sync_writes,
-        )
-        if isinstance(wanted, StreamFilter) and wanted.drops:
-            self._drop("the client's purge_seqno has more than 64 bits")
-            return
-        if isinstance(wanted, StreamFilter):
-            wanted = refusal_of(wanted, self._access, self.source.manifest.uid) or wanted
-        self._decide(frame, request, view, wanted)
-
-    def _decide(
-        self, frame: Frame, request: StreamRequest, view: VBucketView | None, wanted: StreamFilter | Refusal
-    ) -> None:
-        is_refused = isinstance(wanted, Refusal)
-        found = StreamFilter() if isinstance(wanted, Refusal) else wanted
-        existing = self._streams.get(frame.vbid, {}).get(found.stream_id)
-        ids = found.collection_ids
-        decision = decide(
-            request,
-            view,
-            is_noop_missing=not self.settings.noop_enabled
-            and (self.has_collections or bool(self.open_flags & OpenFlag.INCLUDE_XATTRS)),
-            filter_refusal=wanted.status if isinstance(wanted, Refusal) else None,
-            has_stream=existing is not None and existing.end_reason is None,
-            filter_high_seqno=None if ids is None or view is None else view.high_seqno_of(ids),
-            client_purge_seqno=found.client_purge_seqno,
-            can_send_seqno_advanced=self.has_collections and not self._is_everything_visible,
-            is_short_of_memory=self.source.is_short_of_memory and not self.is_internal,
-            is_receiving_initial_snapshot=view is not None and view.is_receiving_initial_snapshot,
-        )
-        if isinstance(decision, Refuse):
-            is_filter_fault = is_refused and isinstance(wanted, Refusal) and decision.status is wanted.status
-            self._refuse(frame, wanted if is_filter_fault and isinstance(wanted, Refusal) else Refusal(decision.status))
-            return
-        if isinstance(decision, Rollback):
-            self._answer(frame, Status.ROLLBACK, value=decision.seqno.to_bytes(8, "big"))
-            return
-        if self._stream_count >= self.limits.streams_max:
-            self._refuse(frame, Refusal(Status.ENOMEM, f"a connection has at most {self.limits.streams_max} streams"))
-            return
-        if request.flags & StreamFlag.TAKEOVER and self._host is None:
-            self._refuse(frame, Refusal(Status.NOT_SUPPORTED, "vbuckets are not handed over here"))
-            return
-        assert view is not None, "a missing vbucket was refused"
-        if existing is not None:
-            self._discard(existing)  # its STREAM_END is never sent
-        stream = ProducerStream(
-            view,
-            self.source,
-            frame.opaque,
-            request.flags,
-            decision,
-            found,
-            self._form(found),
-            has_marker_v2=self.settings.is_sync_replication,
-            has_marker_v22=self.settings.max_marker_version == MARKER_WITH_PURGE_SEQNO,
-            out_of_order=self.settings.out_of_order if self.source.allows_out_of_order else "",
-            has_cursor_dropping=self.settings.cursor_dropping,
-            is_everything_visible=self._is_everything_visible,
-            has_sync_writes=self.settings.sync_writes,
-            has_change_streams=self.settings.change_streams,
-            access=self._access,
-            buffers=self._buffers,
-        )
-        self._streams.setdefault(stream.vbid, {})[stream.stream_id] = stream
-        self._streamed.add(stream.vbid)
-        self._stream_count += 1
-        if stream.is_takeover:
-            self._takeovers[stream.opaque] = stream, self.last_received_at + self.limits.takeover_s
-        self._answer(frame, value=encode_failover_log(view.failover_log))
-        self._queue(stream)
-
-    @property
-    def _is_everything_visible(self) -> bool:
-        """Whether a stream of everything would be left nothing out: no prepare, no event."""
-        return self.settings.sync_writes and self.settings.flatbuffers_system_events
-
-    def _form(self, wanted: StreamFilter) -> StreamForm:
-        """How the messages of a stream look; fixed when the stream is made."""
-        flags, settings = self.open_flags, self.settings
-        keeps_datatype = bool(flags & OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE)
-        has_delete_times = bool(flags & OpenFlag.INCLUDE_DELETE_TIMES)
-        snappy = "none"
-        if settings.has_snappy:
-            snappy = "active" if self.source.compresses_values else "passive"
-        return StreamForm(
-            collections=self.has_collections,
-            xattrs=bool(flags & OpenFlag.INCLUDE_XATTRS),
-            delete_times=has_delete_times,
-            expiry_opcode=settings.expiry_opcode and has_delete_times,
-            no_value=keeps_datatype or bool(flags & OpenFlag.NO_VALUE),
-            keep_datatype=keeps_datatype,
-            snappy="force" if settings.force_value_compression else snappy,
-            stream_id=wanted.stream_id,
-            collection_ids=wanted.collection_ids,
-            scope_id=wanted.scope_id,
-            flatbuffer_events=settings.flatbuffers_system_events,
-            user_xattrs_on_delete=settings.deleted_user_xattrs,
-            hifi_counter=settings.hifi_mfu,
-        )
+        if isinstance(made, Refusal):
+            self._refuse(frame, made)
+        elif isinstance(made, Rollback):
+            self._answer(frame, Status.ROLLBACK, value=made.seqno.to_bytes(8, "big"))
+        else:
+            self._add(made)
+            self._answer(frame, value=encode_failover_log(made.view.failover_log))
+            self._queue(made)
 
     def _handle_response(self, frame: Frame) -> None:
         """Answers of the client: mostly not asked for, some tolerated, the others end the connection."""
@@ -381,29 +239,11 @@ class ProducerConnection:
             if not self.noop.answered(frame.opaque):
                 self._drop(f"a NOOP answer with opaque {frame.opaque} that nothing waits for")
         elif frame.opcode in (Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE):
-            self._handle_takeover_answer(frame)
+            stream = self._takeovers.answered(frame)
+            if stream is not None:
+                self._queue(stream)
         elif not is_tolerated(frame.opcode, frame.status, has_v7_codes=self.settings.v7_status_codes):
             self._drop(f"the client answered opcode 0x{frame.opcode:02x} with status 0x{frame.status:02x}")
-
-    def _handle_takeover_answer(self, frame: Frame) -> None:
-        """The other end has a snapshot, or changed its copy's state; an opaque that fits no takeover says nothing."""
-        stream, _ = self._takeovers.get(frame.opaque, (None, 0.0))
-        if stream is None:
-            return
-        if frame.opcode == Opcode.DCP_SNAPSHOT_MARKER:
-            stream.marker_answered()
-        elif stream.state_answered():
-            assert self._host is not None, "without it there are no takeovers"
-            stream.is_handing_over = True
-            self._host.hand_over(stream.vbid)
-            stream.is_handing_over = False
-            self._let_write(stream)
-        self._queue(stream)
-
-    def _let_write(self, stream: ProducerStream) -> None:
-        if stream.vbid in self._put_off and self._host is not None:
-            self._put_off.discard(stream.vbid)
-            self._host.put_off_writes(stream.vbid, is_on=False)
 
     # ------------------------------------------------------------------------------------ what happens in the bucket
 
@@ -495,12 +335,8 @@ class ProducerConnection:
         """When `handle_timeout` is to be called, or None."""
         if self.close_reason is not None:
             return None
-        times = [until for stream, until in self._takeovers.values() if stream.vbid not in self._put_off]
-        if self.noop.next_timeout is not None:
-            times.append(self.noop.next_timeout)
-        if self._stuck_deadline is not None:
-            times.append(self._stuck_deadline)
-        return min(times, default=None)
+        times = (self._takeovers.next_timeout, self.noop.next_timeout, self._stuck_deadline)
+        return min((at for at in times if at is not None), default=None)
 
     @property
     def _stuck_deadline(self) -> float | None:
@@ -514,14 +350,7 @@ class ProducerConnection:
         if self.noop.is_dead(now):
             self._drop(f"nothing was received for {self.noop.idle_timeout_s:g} s")
             return
-        for stream, until in list(self._takeovers.values()):
-            if now < until or stream.vbid in self._put_off or self._host is None:
-                continue
-            if stream.is_before_handover:
-                self._put_off.add(stream.vbid)
-                self._host.put_off_writes(stream.vbid, is_on=True)
-            else:  # it still reads what is old, or is through: the time counts from there
-                self._takeovers[stream.opaque] = stream, now + self.limits.takeover_s
+        self._takeovers.handle_timeout(now)
         stuck = self._stuck_deadline
         if stuck is not None and now >= stuck:
             self._drop(f"nothing was acknowledged for {self.limits.stuck_timeout_s:g} s while the buffer was full")
@@ -550,6 +379,17 @@ class ProducerConnection:
             stream.is_queued = True
             self._ready.append(stream)
 
+    def _add(self, stream: ProducerStream) -> None:
+        """Take a new stream; one of the same name that has ended gives way, and its STREAM_END is never sent."""
+        existing = self.stream(stream.vbid, stream.stream_id)
+        if existing is not None:
+            self._discard(existing)
+        self._streams.setdefault(stream.vbid, {})[stream.stream_id] = stream
+        self._streamed.add(stream.vbid)
+        self._stream_count += 1
+        if stream.is_takeover:
+            self._takeovers.begin(stream, self.last_received_at)
+
     def _discard(self, stream: ProducerStream) -> None:
         """Forget a stream that says nothing more."""
         stream.is_finished = True
@@ -562,8 +402,7 @@ class ProducerConnection:
         if streams.get(stream.stream_id) is stream:
             del streams[stream.stream_id]
             if stream.is_takeover:
-                self._takeovers.pop(stream.opaque, None)
-                self._let_write(stream)
+                self._takeovers.over(stream)
             self._stream_count -= 1
             self._items_sent += stream.messages_sent
             if not streams:
@@ -589,9 +428,7 @@ class ProducerConnection:
 
     def closed(self, now: float = 0.0) -> None:
         """The connection is gone: what a takeover held back may go on."""
-        for stream, _ in self._takeovers.values():
-            self._let_write(stream)
-        self._takeovers.clear()
+        self._takeovers.all_over()
 
     # ------------------------------------------------------------------------------------------------------- stats
 
