@@ -16,6 +16,7 @@ from dcpstream.errors import StoreError
 from dcpstream.model import SnapshotRange, VbucketState
 from dcpstream.runtime import File, SystemFileSystem
 from dcpstream.store import BucketStore, CompactionOrder, DiskBucketStore, MemoryBucketStore, base, vbucket
+from dcpstream.store.cleaning import Cleaning
 from dcpstream.store.metadata import Metadata
 from dcpstream.wire import SystemEventId
 from tests.behaviour.store_kit import fill, key_of, put, read_all
@@ -279,6 +280,44 @@ def test_purged_deletions_leave_the_files_and_their_revision_stays_known(tmp_pat
     with opened(tmp_path) as store:
         assert contents(store) == state
         assert store.vbuckets[0].max_deleted_rev == highest
+
+
+def test_a_purged_deletion_stays_in_its_file_while_another_file_holds_what_it_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rewrite(store: DiskBucketStore, place: int) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Cleaning, "_runs", lambda self, _: [self._segments.all()[place : place + 1]])
+            store.compact(FULL)
+
+    with opened(tmp_path, segment_bytes=1) as store:  # each commit gets a segment of its own
+        fill(store)
+        log = store.vbuckets[0]
+        for value in (b"first", b"second", None):
+            put(log, key_of("deleted"), value)
+            for number in range(5):
+                put(log, key_of(number), b"v")
+            put(log, key_of(f"keeps the file with {value!r}"), b"v")
+            store.commit()
+        churn(store, rounds=5)
+        assert log.purge(2**63, 1 << 32) > 0
+        rows = len(log.rows.seqnos)
+        rewrite(store, 1)  # the second version goes
+        rewrite(store, 2)  # the deletion has to stay, now for the first version's sake
+        assert len(log.rows.seqnos) < rows
+        assert log.get(key_of("deleted")) is None
+        store.close(clean=False)
+    with opened(tmp_path, segment_bytes=1) as store:
+        log = store.vbuckets[0]
+        assert log.get(key_of("deleted")) is None
+        seqnos = [seqno for seqno in log.rows.seqnos if seqno in (1, 8, 15)]
+        assert seqnos == [1, 15]
+        store.compact(FULL)  # with both files
+        assert not {1, 15}.intersection(log.rows.seqnos)
+        state = contents(store)
+    with opened(tmp_path, segment_bytes=1) as store:
+        assert contents(store) == state
+        assert store.vbuckets[0].get(key_of("deleted")) is None
 
 
 def test_only_old_ends_of_collections_go(tmp_path: Path) -> None:
