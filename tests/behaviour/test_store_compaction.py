@@ -165,7 +165,9 @@ def test_a_view_stays_through_compactions_until_it_is_let_go(tmp_path: Path) -> 
             store.compact(FULL)
             assert read_all(log, 0, seqno) == expected
         rows = len(log.rows.seqnos)
+        assert log.held_seqnos() == (seqno,)
         del view
+        assert log.held_seqnos() == ()
         churn(store, rounds=3)
         store.compact(FULL)
         assert len(log.rows.seqnos) < rows

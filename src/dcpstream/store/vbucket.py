@@ -759,6 +759,14 @@ class VBucketLog:
             self._views.add(view)
         return view
 
+    def held_seqnos(self) -> tuple[int, ...]:
+        """Which states of the past somebody holds, rising; each once."""
+        with self._lock:
+            return self._held()
+
+    def _held(self) -> tuple[int, ...]:
+        return tuple(sorted({view.seqno for view in self._views}))
+
     # -------------------------------------------------------------------------------------------- compaction (owner)
 
     def reachable(self, seqno: int) -> int:
@@ -769,8 +777,7 @@ class VBucketLog:
         """What a compaction has to keep beside the newest rows. Rollbacks to below go to 0 from now on."""
         with self._lock:
             self.horizon_seqno = max(self.horizon_seqno, self._next_horizon())
-            views = tuple(sorted({view.seqno for view in self._views}))
-            return Rules(self.horizon_seqno, views, self.kept_from_seqno)
+            return Rules(self.horizon_seqno, self._held(), self.kept_from_seqno)
 
     @property
     def rollback_bytes(self) -> int:

@@ -68,6 +68,10 @@ def _details(vbucket: VBucket) -> Items:
     yield "bloom_filter_size", 0
     yield "bloom_filter_key_count", 0
     yield "max_deleted_revid", vbucket.max_deleted_rev
+    held = log.held_seqnos()
+    yield "held_snapshots", len(held)
+    yield "oldest_held_snapshot", held[0] if held else 0
+    yield "rollback_horizon_seqno", log.horizon_seqno
     yield "high_completed_seqno", durable.high_completed_seqno if durable else 0
     yield "sync_write_accepted_count", durable.accepted_count if durable else 0
     yield "sync_write_committed_count", durable.committed_count if durable else 0
