@@ -35,7 +35,8 @@ from dcpstream.wire import (
     snappy_uncompress,
     split_xattrs,
 )
-from dcpstream.wire.block import COARSE_COUNTER, EXACT_COUNTER, frame_kinds
+from dcpstream.wire.block import frame_kinds
+from dcpstream.wire.block_form import COARSE_COUNTER, EXACT_COUNTER
 from dcpstream.wire.system_events import VERSION_FLATBUFFERS
 
 __all__ = [

@@ -7,16 +7,15 @@ from dcpstream.wire.block import (
     EMPTY_BLOCK,
     BlockKind,
     FrameBlock,
-    Rendered,
-    StreamForm,
     block_of,
     encode_stored_deletion,
     encode_stored_expiration,
     encode_stored_mutation,
     events_of,
     frame_kinds,
-    render,
 )
+from dcpstream.wire.block_form import StreamForm
+from dcpstream.wire.block_rendering import Rendered, render
 from dcpstream.wire.buffers import BufferPool
 from dcpstream.wire.codes import (
     Datatype,

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcpstream import wire
-from dcpstream.wire import BlockKind, Datatype, FrameBlock, Opcode, StreamForm
-from dcpstream.wire import block as block_module
+from dcpstream.wire import BlockKind, Datatype, FrameBlock, Opcode, StreamForm, block_rendering
 from tests.fixtures import recorded
 
 AS_STORED = StreamForm()
@@ -22,7 +21,8 @@ XATTRS = {"_sync": b'{"rev":1}', "meta": b"2"}
 @pytest.fixture(params=["numpy", "pure"], autouse=True)
 def _with_and_without_numpy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "pure":
-        monkeypatch.setattr(block_module, "np", None)
+        for module in ("arrays", "block", "block_rendering"):
+            monkeypatch.setattr(f"dcpstream.wire.{module}.np", None)
 
 
 def mutation(seqno: int, key: bytes = b"\0k", value: bytes = b'{"a":1}', datatype: int = 1) -> bytes:
@@ -105,7 +105,7 @@ def test_stripping_prefixes_at_once_gives_what_rewriting_each_message_gives(
     block = wire.block_of(b"".join(stored))
     first = data.draw(st.integers(0, len(stored) - 1))  # type: ignore[attr-defined]
     rendered = wire.render(block, opaque, form, first, budget)
-    rewritten = block_module._rewrite(block, opaque, form, first, budget)
+    rewritten = block_rendering._rewrite(block, opaque, form, first, budget)
     assert (bytes(rendered.data), rendered[1:]) == (bytes(rewritten.data), rewritten[1:])
 
 
