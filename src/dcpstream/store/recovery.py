@@ -113,6 +113,11 @@ class Recovery:
                 is_whole = (
                     checksum(view[offset:checked], salt) == of_head and checksum(view[base:stop], salt) == of_page
                 )
+            elif pages == 1:
+                is_whole = (
+                    checksum(view[offset:checked], salt) == checksum_at(data, checked)[0]
+                    and checksum(view[base:stop], salt) == checksum_at(data, marks_at - CHECKSUM.size)[0]
+                )
             else:
                 is_whole = checksum(view[offset:checked], salt) == checksum_at(data, checked)[0] and all(
                     checksum(view[base + begin : base + finish], salt) == expected
@@ -129,7 +134,11 @@ class Recovery:
             if incarnations.get(vbid) == incarnation:
                 if kind == _FRAMES:
                     found.append(offset)
-                    if marks:
+                    if marks == 1 and vbid in noted and len(noted[vbid]) < MAX_SNAPSHOTS:
+                        mark = MARK.unpack_from(data, marks_at)
+                        if noted[vbid][-1][1:] != mark[1:]:
+                            noted[vbid].append(mark)
+                    elif marks:
                         self._note(vbid, [*MARK.iter_unpack(view[marks_at:checked])])
                     elif vbid in noted:
                         self._note(vbid, [(first_seqno_at(data, offset), *NO_SNAPSHOT)])
