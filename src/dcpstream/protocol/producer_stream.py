@@ -23,10 +23,8 @@ Source: kv_engine engines/ep/src/dcp/active_stream.cc; markers, flags and ends a
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from dataclasses import replace
-from enum import Enum
 from types import MappingProxyType
 
 from dcpstream.errors import LocalProtocolError, StoreError
@@ -34,18 +32,15 @@ from dcpstream.model import VbucketState
 from dcpstream.protocol.access import StreamAccess, everything, refusal_of
 from dcpstream.protocol.change_history import ChangeHistory
 from dcpstream.protocol.live_filter import LiveFilter
+from dcpstream.protocol.producer_messages import Buffer, StreamMessages, last_seqno_of
+from dcpstream.protocol.producer_states import TAKEOVER_STATES, TRANSITIONS, StreamState
 from dcpstream.protocol.rollback import Accept
 from dcpstream.protocol.source import HistorySource, VBucketView
 from dcpstream.protocol.stream_filter import StreamFilter
 from dcpstream.wire import (
-    HEADER,
-    HEADER_BYTES,
     BlockKind,
     BufferPool,
     DurableForm,
-    Magic,
-    MarkerFlag,
-    Opcode,
     StreamEndReason,
     StreamFlag,
     StreamForm,
@@ -53,27 +48,9 @@ from dcpstream.wire import (
     render,
 )
 
-__all__ = ["TRANSITIONS", "ProducerStream", "StreamState"]
-
-Buffer = bytes | bytearray | memoryview
-
-_MARKER = struct.Struct(">QQI")
-_MARKER_V2 = struct.Struct(">QQIQQ")
-_MARKER_V22 = struct.Struct(">QQIQQQQ")
-_U32 = struct.Struct(">I")
-_U64 = struct.Struct(">Q")
-
-# Plain ints: flags are combined for each snapshot of each stream, and enum arithmetic is slow.
-_FROM_DISK = int(MarkerFlag.DISK | MarkerFlag.CHECKPOINT)
-_FROM_MEMORY = int(MarkerFlag.MEMORY)
-_ACK = int(MarkerFlag.ACK)
-_NEW_CHECKPOINT = int(MarkerFlag.MEMORY | MarkerFlag.CHECKPOINT)
+__all__ = ["TRANSITIONS", "Buffer", "ProducerStream", "StreamState"]
 
 _NO_COMMITS: Mapping[int, int] = MappingProxyType({})
-_SEQNO_SECOND = frozenset((int(Opcode.DCP_COMMIT), int(Opcode.DCP_ABORT)))
-"""Their first number is the prepare's seqno."""
-
-_OSO_START, _OSO_END = _U32.pack(1), _U32.pack(2)
 OUT_OF_ORDER_WITH_END = "true_with_seqno_advanced"
 """Of `enable_out_of_order_snapshots`: the client wants to know how far the snapshot reached."""
 
@@ -83,34 +60,6 @@ SMALL_REST_BYTES = 32 * 1024
 SKIPPED_MESSAGES_MAX = 10_000
 """Messages a filter may drop in a row before the client is told how far the stream has come: the server's
 dcp_backfill_antilag_interval."""
-
-
-class StreamState(Enum):
-    """Where a stream is; the values are those of the server's stats."""
-
-    PENDING = "pending"
-    BACKFILLING = "backfilling"
-    IN_MEMORY = "in-memory"
-    TAKEOVER_SEND = "takeover-send"
-    TAKEOVER_WAIT = "takeover-wait"
-    DEAD = "dead"
-
-
-TRANSITIONS: Mapping[StreamState, frozenset[StreamState]] = MappingProxyType(
-    {
-        StreamState.PENDING: frozenset(
-            (StreamState.BACKFILLING, StreamState.IN_MEMORY, StreamState.TAKEOVER_SEND, StreamState.DEAD)
-        ),
-        StreamState.BACKFILLING: frozenset((StreamState.IN_MEMORY, StreamState.TAKEOVER_SEND, StreamState.DEAD)),
-        StreamState.IN_MEMORY: frozenset((StreamState.BACKFILLING, StreamState.DEAD)),
-        StreamState.TAKEOVER_SEND: frozenset((StreamState.TAKEOVER_WAIT, StreamState.DEAD)),
-        StreamState.TAKEOVER_WAIT: frozenset((StreamState.TAKEOVER_SEND, StreamState.DEAD)),
-        StreamState.DEAD: frozenset(),
-    }
-)
-"""Which state may follow which, as in kv_engine."""
-
-_TAKEOVER_STATES = frozenset((StreamState.TAKEOVER_SEND, StreamState.TAKEOVER_WAIT))
 
 
 def enough_of(max_bytes: int) -> int:
@@ -154,20 +103,18 @@ class ProducerStream:
     __slots__ = (
         "_access",
         "_buffers",
-        "_checkpoint_seqno",
         "_filter",
         "_handover_state",
         "_has_cursor_dropping",
         "_has_marker_v2",
-        "_has_marker_v22",
         "_has_sync_writes",
         "_held_view",
         "_history",
         "_ignores_purge",
         "_is_disk_only",
         "_is_everything_visible",
-        "_is_first_marker",
         "_is_out_of_order",
+        "_messages",
         "_out_of_order",
         "_purge_seqno",
         "_skipped",
@@ -175,7 +122,6 @@ class ProducerStream:
         "_snapshot_end",
         "_snapshot_limit",
         "_source",
-        "_unanswered_markers",
         "accepted",
         "bytes_sent",
         "end_reason",
@@ -186,7 +132,6 @@ class ProducerStream:
         "is_queued",
         "last_read_seqno",
         "last_sent_seqno",
-        "last_snapshot_end",
         "messages_backfilled",
         "messages_sent",
         "opaque",
@@ -231,17 +176,26 @@ class ProducerStream:
         self.end_reason: int | None = None
         self.last_read_seqno = accepted.start_seqno
         self.last_sent_seqno = accepted.start_seqno
-        self.last_snapshot_end = 0
         self.messages_sent = 0
         self.messages_backfilled = 0
         self.bytes_sent = 0
         self._source = source
         self._has_marker_v2 = has_marker_v2
-        self._has_marker_v22 = has_marker_v22
         self._has_cursor_dropping = has_cursor_dropping
         self._is_everything_visible = is_everything_visible
         self._has_sync_writes = has_sync_writes
         self._history = ChangeHistory(view) if has_change_streams else None
+        self._messages = StreamMessages(
+            view,
+            opaque,
+            wanted.stream_id,
+            accepted.snapshot_start,
+            self._history,
+            is_takeover=self.is_takeover,
+            has_v2=has_marker_v2,
+            has_v22=has_marker_v22,
+            has_sync_writes=has_sync_writes,
+        )
         self._out_of_order = out_of_order
         self._is_out_of_order = False
         self._filter = LiveFilter(wanted, source.manifest)
@@ -249,11 +203,8 @@ class ProducerStream:
         self._is_disk_only = bool(flags & StreamFlag.DISK_ONLY)
         self._ignores_purge = bool(flags & StreamFlag.IGNORE_PURGED_TOMBSTONES)
         self._purge_seqno = view.purge_seqno
-        self._is_first_marker = True
-        self._checkpoint_seqno: int | None = None
         self._skipped = 0
         self._handover_state = VbucketState.PENDING
-        self._unanswered_markers = 0
         # The snapshot under way: announced end, how far the log is read for it, where it began; end None between two.
         self._snapshot_end: int | None = None
         self._held_view: object = None
@@ -264,6 +215,11 @@ class ProducerStream:
     def stream_id(self) -> int | None:
         """The stream's id, if it has one."""
         return self.wanted.stream_id
+
+    @property
+    def last_snapshot_end(self) -> int:
+        """End of the last snapshot that was announced."""
+        return self._messages.last_snapshot_end
 
     @property
     def has_change_streams(self) -> bool:
@@ -283,11 +239,11 @@ class ProducerStream:
     @property
     def is_before_handover(self) -> bool:
         """Whether it sends, and the vbucket is still served here."""
-        return self.state in _TAKEOVER_STATES and self._handover_state is VbucketState.PENDING
+        return self.state in TAKEOVER_STATES and self._handover_state is VbucketState.PENDING
 
     def marker_answered(self) -> None:
         """The other end has the whole of a snapshot."""
-        self._unanswered_markers = max(0, self._unanswered_markers - 1)
+        self._messages.marker_answered()
 
     def state_answered(self) -> bool:
         """The other end changed its copy's state; whether the vbucket here is to be made dead now.
@@ -300,7 +256,7 @@ class ProducerStream:
             self.end(StreamEndReason.OK)
             return False
         self._handover_state = VbucketState.ACTIVE
-        self._checkpoint_seqno = None  # a change of the role closes the checkpoint
+        self._messages.role_changed()
         self._go(StreamState.TAKEOVER_SEND)
         return True
 
@@ -349,7 +305,7 @@ class ProducerStream:
         """A marker, messages, or an end; empty if only the position moved, None if there is nothing now."""
         if self.end_reason is not None:
             self.is_finished = True
-            return self._request(Opcode.DCP_STREAM_END, _U32.pack(self.end_reason))
+            return self._messages.end(self.end_reason)
         if self.state is StreamState.TAKEOVER_WAIT:
             return None
         try:
@@ -415,10 +371,9 @@ class ProducerStream:
         self._snapshot_end, self._snapshot_limit, self._snapshot_base = end, limit, position
         self._held_view = view.hold(end)
         if is_disk and self._may_come_out_of_order():
-            self._is_out_of_order, self._is_first_marker = True, False
-            self.last_snapshot_end = end
-            return self._request(Opcode.DCP_OSO_SNAPSHOT, _OSO_START)
-        return self._marker(position, end, is_disk=is_disk)
+            self._is_out_of_order = True
+            return self._messages.out_of_order_start(end)
+        return self._messages.marker(position, end, is_disk=is_disk)
 
     def _reach(self, position: int, limit: int, *, is_disk: bool) -> int:
         """How far the snapshot goes that begins after `position`, if the history goes to `limit`."""
@@ -460,7 +415,7 @@ class ProducerStream:
         durable = None if self._has_sync_writes else self.view.durability
         if (numbers is None and durable is None) or not self.form.collections or limit > self.view.high_seqno:
             return False
-        is_resumed = self._is_first_marker and self.accepted.start_seqno > 0
+        is_resumed = self._messages.is_first_marker and self.accepted.start_seqno > 0
         if is_resumed:
             return False
         if durable is not None and durable.visible_seqno(limit) <= position:
@@ -472,7 +427,7 @@ class ProducerStream:
         ids = self._filter.collection_ids
         return (
             bool(self._out_of_order)
-            and self._is_first_marker
+            and self._messages.is_first_marker
             and self.accepted.start_seqno == 0
             and ids is not None
             and len(ids) == 1
@@ -489,44 +444,10 @@ class ProducerStream:
     def _hand_over(self) -> bytes | None:
         """All was sent: ask for the next state, once all of it was received."""
         self._go(StreamState.TAKEOVER_SEND)
-        if self._unanswered_markers:
+        if self._messages.unanswered_markers:
             return None
         self._go(StreamState.TAKEOVER_WAIT)
-        return self._request(Opcode.DCP_SET_VBUCKET_STATE, bytes((self._handover_state,)))
-
-    def _marker(self, position: int, end: int, *, is_disk: bool) -> bytes:
-        start, flags = position + 1, _FROM_DISK
-        if not is_disk:
-            flags = _FROM_MEMORY
-            checkpoint = self.view.checkpoint_at(start)
-            if self._checkpoint_seqno is None or self._checkpoint_seqno < checkpoint:
-                flags = _NEW_CHECKPOINT
-                self._checkpoint_seqno = checkpoint
-                if checkpoint:  # what was passed over in it belongs to its first snapshot
-                    start = max(checkpoint, self.last_snapshot_end + 1)
-            if self.is_takeover:
-                flags |= _ACK
-                self._unanswered_markers += 1
-        is_plain = flags == _FROM_MEMORY
-        if self._history is not None:
-            flags |= self._history.flags(is_disk=is_disk)
-        durable = self.view.durability
-        if durable is not None and is_plain and not self._has_sync_writes:
-            start = durable.first_visible_after(position) or start
-        if self._is_first_marker:
-            start = self.accepted.snapshot_start
-            self._is_first_marker = False
-        self.last_snapshot_end = end
-        visible = end if durable is None else durable.visible_seqno(end)
-        completed = 0 if durable is None or not is_disk else durable.high_completed_seqno
-        if self._has_marker_v22 and is_disk:
-            prepared = 0 if durable is None else durable.high_prepared_seqno
-            value = _MARKER_V22.pack(start, end, flags, visible, completed, self.view.purge_seqno, prepared)
-            return self._request(Opcode.DCP_SNAPSHOT_MARKER, b"\2", value)
-        if self._has_marker_v2:
-            value = _MARKER_V2.pack(start, end, flags, visible, completed)
-            return self._request(Opcode.DCP_SNAPSHOT_MARKER, b"\0", value)
-        return self._request(Opcode.DCP_SNAPSHOT_MARKER, _MARKER.pack(start, end, flags))
+        return self._messages.set_state(self._handover_state)
 
     def _read_on(self, room: int, credit: int | None) -> Buffer | None:
         """The next messages of the snapshot under way."""
@@ -557,7 +478,7 @@ class ProducerStream:
         if rendered.messages == rendered.next_index:
             self.last_sent_seqno = self.last_read_seqno
         elif rendered.messages:
-            self.last_sent_seqno = _last_seqno(rendered.data)
+            self.last_sent_seqno = last_seqno_of(rendered.data)
         self._skipped = 0 if rendered.messages else self._skipped + rendered.next_index
         self._filter.passed(events_of(block, 0, rendered.next_index))
         if self._filter.is_over:
@@ -589,7 +510,7 @@ class ProducerStream:
         piece = self._advanced(end) if has_gap else b""
         if self._is_out_of_order:
             self._is_out_of_order = False
-            piece += self._request(Opcode.DCP_OSO_SNAPSHOT, _OSO_END)
+            piece += self._messages.out_of_order_end()
         self._snapshot_done()
         return piece
 
@@ -603,26 +524,4 @@ class ProducerStream:
     def _advanced(self, seqno: int) -> bytes:
         self._skipped = 0
         self.last_sent_seqno = seqno
-        return self._request(Opcode.DCP_SEQNO_ADVANCED, _U64.pack(seqno))
-
-    def _request(self, opcode: int, extras: bytes, value: bytes = b"") -> bytes:
-        """A message of this stream, with its stream id if it has one."""
-        magic, framing, key_field = Magic.REQUEST, b"", 0
-        if self.stream_id is not None:
-            magic, framing, key_field = Magic.FLEX_REQUEST, b"\x22" + self.stream_id.to_bytes(2, "big"), 3 << 8
-        body = len(framing) + len(extras) + len(value)
-        header = HEADER.pack(magic, opcode, key_field, len(extras), 0, self.vbid, body, self.opaque, 0)
-        return header + framing + extras + value
-
-
-def _last_seqno(data: Buffer) -> int:
-    """The seqno of the last message in rendered bytes; most have it first in their extras."""
-    at = last = 0
-    while at < len(data):
-        last = at
-        at += HEADER_BYTES + _U32.unpack_from(data, at + 8)[0]
-    framing_bytes = data[last + 2] if data[last] == Magic.FLEX_REQUEST else 0
-    if data[last + 1] in _SEQNO_SECOND:
-        framing_bytes += _U64.size
-    seqno: int = _U64.unpack_from(data, last + HEADER_BYTES + framing_bytes)[0]
-    return seqno
+        return self._messages.advanced(seqno)
