@@ -18,6 +18,7 @@ from dcpstream.runtime import File, SystemFileSystem
 from dcpstream.store import BucketStore, CompactionOrder, DiskBucketStore, MemoryBucketStore, base, vbucket
 from dcpstream.store.cleaning import Cleaning
 from dcpstream.store.metadata import Metadata
+from dcpstream.store.rewriting import Rewrite
 from dcpstream.wire import SystemEventId
 from tests.behaviour.store_kit import fill, key_of, put, read_all
 
@@ -501,6 +502,69 @@ def test_a_full_disk_at_any_step_changes_nothing_and_the_next_compaction_goes_on
         store.close()
         with opened(path) as store:
             assert without_deletions(contents(store)) == state, f"step {step}"
+        shutil.rmtree(path)
+        step += 1
+    assert step > 10
+
+
+# ----------------------------------------------------------------------------------------------------- in the middle
+
+
+class Interference:
+    """Rolls a vbucket back at the nth step of a compaction, and writes on."""
+
+    def __init__(self, store: DiskBucketStore, back: int, step: int) -> None:
+        self.store = store
+        self.log = store.vbuckets[1]
+        self.states = {seqno: read_all(self.log, 0, seqno) for seqno in range(self.log.high_seqno + 1)}
+        self.back = back
+        self.left = step
+        self.expected: list[bytes] = []
+
+    def __call__(self) -> None:
+        self.left -= 1
+        if self.left != -1:
+            return
+        log = self.log
+        asked = max(log.high_seqno - self.back, 0)
+        reached = log.rollback(asked)
+        assert reached in {0, asked}
+        assert read_all(log, 0, reached) == self.states[reached]
+        for name in (1, "new"):
+            put(log, key_of(name), b"after the rollback")
+        self.store.commit()
+        put(log, key_of(2), b"not committed yet")
+        self.expected = read_all(log, 0, log.high_seqno)
+
+
+@pytest.mark.parametrize("back", [2, 1000])
+def test_a_rollback_at_any_step_of_a_compaction_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, back: int
+) -> None:
+    prepared(tmp_path / "made")
+    path, catch_up = tmp_path / "rolled back", Rewrite._catch_up
+    step, was_reached = 0, True
+    while was_reached:
+        shutil.copytree(tmp_path / "made", path)
+        with opened(path) as store:
+            interfere = Interference(store, back, step)
+
+            def catching_up(rewrite: Rewrite, store: DiskBucketStore = store, act: Interference = interfere) -> bool:
+                if not store._commit_lock.locked():  # else a rollback would wait
+                    act()
+                return catch_up(rewrite)
+
+            monkeypatch.setattr(Rewrite, "_catch_up", catching_up)
+            store.compact(CompactionOrder(is_full=True, breathe=interfere))
+            was_reached = interfere.left < 0
+            if was_reached:
+                log = store.vbuckets[1]
+                assert read_all(log, 0, log.high_seqno) == interfere.expected, f"step {step}"
+                store.compact(FULL)
+                assert read_all(log, 0, log.high_seqno) == interfere.expected, f"step {step}"
+        if was_reached:
+            with opened(path) as store:
+                assert read_all(store.vbuckets[1], 0, 10_000) == interfere.expected, f"step {step}"
         shutil.rmtree(path)
         step += 1
     assert step > 10
