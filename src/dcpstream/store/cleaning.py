@@ -20,10 +20,12 @@ from itertools import accumulate, groupby, pairwise
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.store import blocks as limits
 from dcpstream.store.blocks import Buffer, Page, checksum, encode_block_head, encode_rollback, split_rows
 from dcpstream.store.choosing import Choice, RolledBackError, choose, slices
 from dcpstream.store.compaction import CompactionOrder, CompactionReport
+from dcpstream.store.metadata import InDoubtError
 from dcpstream.store.rewriting import Rewrite, kept_frames
 from dcpstream.store.rows import LIVE, POSITION_MASK, RowTable, np
 from dcpstream.store.segmentfile import Segment
@@ -92,17 +94,32 @@ class Cleaning:
         """Rewrite what is worth it.
 
         Raises:
-            StoreError, CorruptLog: a file cannot be read or written; what was done before stays done.
+            StoreError: a file cannot be read or written; what was done before stays done.
+            CorruptLog: a file is damaged and stays as it is; others are rewritten all the same.
             RolledBackError: a rollback came in between; likewise.
         """
         self._report.files_before = len(self._segments.all())
         try:
             self._seal_last()
-            for run in self._runs(self._live_bytes()):
-                self._rewrite(run)
+            damage = [self._rewrite_around(run) for run in self._runs(self._live_bytes())]
         except _Stopped:
             self._report.was_stopped = True
+            damage = []
         self._report.files_after = len(self._segments.all())
+        for error in damage:
+            if error is not None:
+                raise error
+
+    def _rewrite_around(self, run: list[Segment]) -> CorruptLog | None:
+        """Rewrite neighbours, file by file if something in them is damaged: that one stays. Returns what it met."""
+        try:
+            self._rewrite(run)
+        except CorruptLog as error:
+            if len(run) > 1:
+                for segment in run:
+                    self._rewrite_around([segment])
+            return error
+        return None
 
     def _seal_last(self) -> None:
         """Begin a new segment if much of the growing one is superseded: only others can be rewritten."""
@@ -211,8 +228,13 @@ class Cleaning:
             if any(vbucket.rows.intact_rows < choice.stop for vbucket, choice in choices.items()):
                 copy.abandon()
                 raise RolledBackError
-            # If this fails nobody knows whether it is durable, so the new files stay until the next opening.
-            self._put_in_place(run, new, {vbucket: vbucket.horizon_seqno for vbucket in choices})
+            try:
+                self._put_in_place(run, new, {vbucket: vbucket.horizon_seqno for vbucket in choices})
+            except InDoubtError:
+                raise  # the new files stay until the next opening, which knows whether they count
+            except StoreError:
+                copy.abandon()  # or each attempt would leave a copy on a disk that is full
+                raise
         for vbucket, choice in choices.items():
             Rewrite(vbucket, choice, self._store.lock).run(self._commits, pages=pages[vbucket])
             self._order.breathe()

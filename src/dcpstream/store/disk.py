@@ -196,6 +196,11 @@ class DiskBucketStore(BucketStore):
                         f"{error}. {size} bytes of {len(batch)} vbuckets are not persisted; they are kept in memory, "
                         "and the next commit tries again. Free space on the disk, or see what the system says of it."
                     ) from error
+                except BaseException:
+                    # A fault of ours: the next commit takes all of it, also of vbuckets that nobody writes to again.
+                    with self.lock:
+                        self.dirty = {part.vbucket.vbid: part.vbucket for part in batch} | waiting | self.dirty
+                    raise
                 with self.lock:
                     for part, placed in zip(batch, blocks, strict=True):
                         part.vbucket.flushed(part.stop, placed)
@@ -357,10 +362,11 @@ class DiskBucketStore(BucketStore):
         if vbucket is not None:
             assert self._metadata is not None
             with self._lines_lock:
+                self._metadata.put({}, [VbucketMetadata(vbid, vbucket.incarnation, None, None, 0)])
+                # Not before: one that could not be deleted is still there at the next opening, and needs its horizon.
                 self._gone.add((vbid, vbucket.incarnation))
                 if self._batched is not None:
                     self._batched.pop(vbid, None)
-                self._metadata.put({}, [VbucketMetadata(vbid, vbucket.incarnation, None, None, 0)])
             self._drop(vbid)
 
     def _drop(self, vbid: int) -> None:

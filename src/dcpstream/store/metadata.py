@@ -49,6 +49,10 @@ COMMIT;
 """
 
 
+class InDoubtError(StoreError):
+    """A change of the metadata failed at its very end: nobody knows whether it is durable."""
+
+
 @dataclass(frozen=True, slots=True)
 class VbucketMetadata:
     """One line of the table; `state` is None for a deleted vbucket."""
@@ -82,6 +86,7 @@ class Metadata:
     def __init__(self, directory: Path, *, verify: bool = True) -> None:
         self._path = directory / FILE_NAME
         self._lock = Lock()
+        self._is_in_doubt = False  # what the lines are now, after a change that failed at its end
         try:
             # Commits come from the flusher's thread, everything else from the node's; the lock keeps them apart.
             self._connection = sqlite3.connect(
@@ -147,7 +152,10 @@ class Metadata:
         return None if row is None else str(row[0])
 
     def put(self, values: dict[str, str], vbuckets: Iterable[VbucketMetadata] = ()) -> None:
-        """Set values and vbuckets' lines in one transaction."""
+        """Set values and vbuckets' lines in one transaction.
+
+        Raises: StoreError: nothing of it was kept; InDoubtError: or perhaps it was.
+        """
         lines = [
             (
                 line.vbid,
@@ -161,6 +169,9 @@ class Metadata:
             for line in vbuckets
         ]
         with self._lock:
+            if self._is_in_doubt:
+                self._digests, self._total = self._verify(is_strict=False)
+                self._is_in_doubt = False
             total = self._total
             changed: dict[tuple[str, object], int] = {}
             for table, rows in (("store", list(values.items())), ("vbuckets", lines)):
@@ -169,6 +180,7 @@ class Metadata:
                     total ^= changed.get(key, self._digests.get(key, 0))
                     changed[key] = digest = digest_of(table, row)
                     total ^= digest
+            is_in_doubt = False
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 try:
@@ -177,12 +189,19 @@ class Metadata:
                     self._connection.execute(
                         "INSERT OR REPLACE INTO store VALUES (?, ?)", (CHECKSUM_NAME, f"{total:016x}")
                     )
+                    is_in_doubt = True
                     self._connection.execute("COMMIT")
                 except sqlite3.Error:
                     if self._connection.in_transaction:
                         self._connection.execute("ROLLBACK")
+                        is_in_doubt = False
                     raise
             except sqlite3.Error as error:
+                if is_in_doubt:
+                    self._is_in_doubt = True
+                    raise InDoubtError(
+                        f"{self._path} cannot be written: {error}. Whether this was kept shows when it is read again."
+                    ) from error
                 raise StoreError(
                     f"{self._path} cannot be written: {error}. Nothing of this change was kept."
                 ) from error

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
+from dcpstream.errors import CorruptLog
 from dcpstream.store.items import (
     COLLECTION_EVENT,
     SYSTEM_COLLECTION,
@@ -72,12 +73,16 @@ def purge_again(vbucket: VBucketLog, lock: Lock) -> None:
 
 def expired(vbucket: VBucketLog, lock: Lock, unix_s: int, limit: int) -> list[bytes]:
     """See `VBucketLog.expired`."""
-    found: list[int] = []
+    found: list[bytes] = []
     for seqnos in _timed(vbucket, lock, vbucket.high_seqno, 0, unix_s + 1):
-        found += seqnos
+        at = 0
+        while at < len(seqnos) and len(found) < limit:
+            some = seqnos[at : at + limit - len(found)]
+            found += [key for key in keys_of(vbucket, lock, some) if key is not None]
+            at += len(some)
         if len(found) >= limit:
             break
-    return [key for key in keys_of(vbucket, lock, found[:limit]) if key is not None]
+    return found
 
 
 def _timed(vbucket: VBucketLog, lock: Lock, end_seqno: int, kinds: int, before_time: int) -> Iterator[list[int]]:
@@ -94,7 +99,7 @@ def _timed(vbucket: VBucketLog, lock: Lock, end_seqno: int, kinds: int, before_t
 
 
 def keys_of(vbucket: VBucketLog, lock: Lock, seqnos: Sequence[int]) -> list[bytes | None]:
-    """The index keys of rows, None for those that have gone. Reads their frames."""
+    """The index keys of rows, None for those that have gone or are damaged. Reads their frames."""
     return [None if frame is None else index_key(frame) for frame in _frames_of(vbucket, lock, seqnos)]
 
 
@@ -108,7 +113,11 @@ def _frames_of(vbucket: VBucketLog, lock: Lock, seqnos: Sequence[int]) -> Iterat
                 is_there = row < len(rows.seqnos) and rows.seqnos[row] == seqno
                 groups.append(vbucket.log.pieces(*rows.extent(row)) if is_there else None)
         for group in groups:
-            yield None if group is None else vbucket.fetch(group, by_key=True)
+            try:
+                frame = None if group is None else vbucket.fetch(group, by_key=True)
+            except CorruptLog:
+                frame = None  # it was noted; what cannot be read stays, and holds up nothing else
+            yield frame
 
 
 def _ends(vbucket: VBucketLog, lock: Lock, limit: int, before_time: int) -> list[tuple[bytes, int]]:

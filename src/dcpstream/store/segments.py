@@ -256,6 +256,7 @@ class Segments:
                 self._save_order([*self._order, segment])
             except StoreError:
                 segment.file.close()  # the file stays: nobody knows whether the list of it is durable
+                self._must_roll = True  # and if it is, what is appended to the last one now would not count
                 raise
             self.files[number] = segment
             self._failed_roll = None
@@ -332,6 +333,9 @@ class Segments:
         """
         if self._order and self._must_roll:
             self.cut(self._order[-1], self._order[-1].size)
+        if self._failed_roll is not None:
+            with self._lock:
+                self._save_order(self._order)
 
     # ------------------------------------------------------------------------------------------------------ rewriting
 

@@ -19,12 +19,13 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from threading import Lock
 from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
-from dcpstream.errors import CorruptLog
+from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
 from dcpstream.store import purging
 from dcpstream.store.blocks import NO_SNAPSHOT, Mark, Page
@@ -468,6 +469,11 @@ class VBucketLog:
             reached = self.reachable(self.rows.seqnos[row - 1] if row else 0)
         if reached < self.high_seqno:
             self._owner.roll_back(self, reached)
+            if self._purge_seqno > self.high_seqno:
+                # Of what comes now nothing was purged: an opening must not take it for that.
+                self._purge_seqno = self.high_seqno
+                with suppress(StoreError):  # the next change of the metadata writes it too
+                    self._owner.metadata_changed(self)
             reached = self.high_seqno
         return reached
 
