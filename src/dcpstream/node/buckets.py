@@ -180,5 +180,13 @@ class RunningBuckets:
             await flusher.stop()
         for prefetcher in self._prefetchers.values():
             await prefetcher.stop()
+        failures = []
         for bucket in self._engine.buckets.values():
-            bucket.store.close(clean=clean)
+            try:
+                bucket.store.close(clean=clean)
+            except StoreError as error:  # the others are closed all the same
+                failures.append(error)
+        for further in failures[1:]:
+            logger.error("%s", further)
+        if failures:
+            raise failures[0]

@@ -160,6 +160,11 @@ class Compactor:
             status.failures += 1
             logger.error("bucket %s: could not be compacted: %s", name, error)
             return error
+        except Exception as error:
+            # A fault of ours. Who waits is told, and others may still be compacted, or the next time this one.
+            status.failures += 1
+            logger.exception("bucket %s: could not be compacted", name)
+            return error
         finally:
             status.is_running = False
         report = status.last = reports[-1]
@@ -185,13 +190,15 @@ class Compactor:
         return None
 
     def _purge_limits(self) -> dict[int, int]:
-        """Deletions are not purged beyond the first durable write that is not decided."""
+        """Deletions are not purged beyond the first durable write that is not decided.
+
+        Nor beyond what is there now: a durable write may begin while the purge is under way.
+        """
         limits: dict[int, int] = {}
-        for vbid in self._bucket.durable:
-            vbucket = self._bucket.vbuckets[vbid]
-            limit = None if vbucket is None or vbucket.durability is None else vbucket.durability.purge_limit
-            if limit is not None:
-                limits[vbid] = limit
+        for vbucket in self._bucket.vbuckets:
+            if vbucket is not None:
+                limit = None if vbucket.durability is None else vbucket.durability.purge_limit
+                limits[vbucket.vbid] = vbucket.high_seqno if limit is None else limit
         return limits
 
     def _completed(self, order: CompactionOrder, limits: dict[int, int]) -> CompactionOrder:

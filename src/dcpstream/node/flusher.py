@@ -122,8 +122,19 @@ class Flusher:
 
     def _finished(self, number: int, done: Future[list[tuple[int, int]]]) -> None:
         """A commit is through, or failed."""
-        bucket, store = self._bucket, self._bucket.store
+        store = self._bucket.store
         self._idle.set()
+        try:
+            self._tell(number, done)
+        finally:  # whatever listeners do, there must be a next commit
+            if self._is_hurried and not store.is_failing:
+                self._begin()
+            if self._idle.is_set():
+                self._wait()
+
+    def _tell(self, number: int, done: Future[list[tuple[int, int]]]) -> None:
+        """Tell everybody who waits how a commit ended."""
+        bucket, store = self._bucket, self._bucket.store
         error = done.exception()
         if error is None:
             if store.is_failing:
@@ -136,10 +147,6 @@ class Flusher:
         else:
             self._failed(error)
         self._server.turn()
-        if self._is_hurried and not store.is_failing:
-            self._begin()
-        if self._idle.is_set():
-            self._wait()
 
     def _failed(self, error: BaseException) -> None:
         bucket, store = self._bucket, self._bucket.store

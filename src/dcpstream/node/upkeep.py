@@ -25,6 +25,9 @@ written to at full speed gets beyond its quota."""
 QUOTA_FREE_SHARE = 0.95
 """Writes are taken again below this share of the quota, so that a full bucket does not flicker."""
 
+REPEAT_LOG_S = 60.0
+"""Between two logs that something of this does not work: it is tried far more often."""
+
 PAGER_PORTION = 200
 """Documents that the pager expires before it lets clients have the loop: some milliseconds."""
 
@@ -38,6 +41,8 @@ class Upkeep:
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_over = False
+        self._keeps_history = False
+        self._logged_at = -REPEAT_LOG_S
         self._retention = Retention(bucket)
         self._retention.review(asyncio.get_running_loop().time())
 
@@ -59,14 +64,30 @@ class Upkeep:
                 await asyncio.wait_for(self._stopping.wait(), QUOTA_INTERVAL_S)
             try:
                 self.check_quota()
-                if self._bucket.settings.keeps_history:
-                    self._retention.review(loop.time())
+                self.review_history()
                 pause_s = self._bucket.settings.expiry_pager_s
                 if pause_s and loop.time() - paged_at >= pause_s:
-                    await self.page()
-                    paged_at = loop.time()
+                    try:
+                        await self.page()
+                    finally:
+                        paged_at = loop.time()
             except DcpstreamError as error:
-                logger.error("bucket %s: %s", self._bucket.name, error)
+                self._log(error, None)
+            except Exception as error:  # noqa: BLE001 - a fault of ours; without this nobody would look at quotas again
+                self._log(error, error)
+
+    def _log(self, error: Exception, trace: Exception | None) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._logged_at >= REPEAT_LOG_S:
+            self._logged_at = now
+            logger.error("bucket %s: upkeep: %s", self._bucket.name, error, exc_info=trace)
+
+    def review_history(self) -> None:
+        """Say which superseded versions are kept; none any more if that was switched off."""
+        keeps = self._bucket.settings.keeps_history
+        if keeps or self._keeps_history:
+            self._retention.review(asyncio.get_running_loop().time())
+        self._keeps_history = keeps
 
     def check_quota(self) -> None:
         """Stop writes if the bucket takes more memory than it may; let them go on when enough is free again."""

@@ -463,6 +463,9 @@ class ProducerStream:
             found = self._history.read(after, end, end, max_bytes, self._source.collections_without_history)
         if found is None:
             return None
+        if self._was_purged(self._snapshot_base):  # while it was read
+            self.end(StreamEndReason.ROLLBACK)
+            return b""
         block = found
         if not block.count:
             return None if view.high_seqno < end else self._close_snapshot()

@@ -193,7 +193,8 @@ class Bucket:
     def flush(self, now: float) -> None:
         """Throw away every document: each vbucket is made anew with a history of its own, in the role that it had.
 
-        Streams out of it end. Collections stay. What the vbucket was told of its topology stays too.
+        All of them or none: a crash in between leaves what was there. Streams out of it end. Collections stay. What the
+        vbucket was told of its topology stays too.
         """
         with self.store.metadata_batch():
             for vbid, vbucket in enumerate(self.vbuckets):
@@ -201,7 +202,7 @@ class Bucket:
                     continue
                 state, topology = vbucket.state, vbucket.topology
                 self.durable.discard(vbid)
-                self.delete_vbucket(vbid, now)
+                self.delete_vbucket(vbid, now, is_made_anew=True)
                 self.tell_state_changed(vbid, now)  # it is gone now: whoever fills it from elsewhere stops
                 self._create(vbid, state).topology = topology
         for vbucket in self.vbuckets:
@@ -307,15 +308,20 @@ class Bucket:
         if vbucket.durability is not None:
             vbucket.durability.decide()
 
-    def delete_vbucket(self, vbid: int, now: float) -> None:
-        """DEL_VBUCKET: made dead first, which ends its streams, then forgotten."""
+    def delete_vbucket(self, vbid: int, now: float, *, is_made_anew: bool = False) -> None:
+        """DEL_VBUCKET: made dead first, which ends its streams, then forgotten.
+
+        Args:
+            is_made_anew: the store keeps it until the caller puts another one in its place, which is one step.
+        """
         vbucket = self.vbuckets[vbid]
         assert vbucket is not None, "the caller looks first"
         if vbucket.state != VbucketState.DEAD:
             vbucket.set_state(VbucketState.DEAD, self._random)
             self.tell_state_changed(vbid, now)
         self.vbuckets[vbid] = None
-        self.store.delete_vbucket(vbid)
+        if not is_made_anew:
+            self.store.delete_vbucket(vbid)
         self.persisted([])
 
     def tell_state_changed(self, vbid: int, now: float) -> None:

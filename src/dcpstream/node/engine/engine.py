@@ -172,7 +172,8 @@ class Engine:
         """Take a bucket away: every connection that uses it is closed. Its store is the caller's to close."""
         bucket = self.buckets.pop(name)
         self._config_cache.pop(name, None)
-        for session in list(bucket.sessions):
+        # Also those that went on to another bucket, and wait here for a commit that will not be.
+        for session in bucket.sessions | bucket.holding:
             session.close(f"the bucket {name} was deleted")
         self._tell_listeners()
         return bucket
