@@ -165,7 +165,7 @@ class StoreMachine(RuleBasedStateMachine):
         purged = 0
         if before_time == 78:
             model = self.models[which]
-            purged = model.purge(min(before_seqno, model.persisted if self.is_disk else model.high))
+            purged = model.purge(min(before_seqno, (model.persisted if self.is_disk else model.high) - 1))
             if purged:
                 self.purge_seqnos[which] = max(self.purge_seqnos[which], *model.purged)
         vbids = frozenset([which])

@@ -41,7 +41,8 @@ Lock = AbstractContextManager[object]
 
 def purge(vbucket: VBucketLog, lock: Lock, before_seqno: int, before_time: int) -> int:
     """See `VBucketLog.purge`."""
-    limit = min(before_seqno, vbucket.persisted_seqno, vbucket.high_seqno - 1)
+    # The last row stays; and what would be the last one after a crash, or the opening would not purge it again.
+    limit = min(before_seqno, max(vbucket.persisted_seqno - 1, 0))
     purged = 0
     for seqnos in _timed(vbucket, lock, limit, DELETED, before_time):
         named = zip(keys_of(vbucket, lock, seqnos), seqnos, strict=True)
