@@ -140,6 +140,7 @@ class StoreMachine(RuleBasedStateMachine):
         seqno = data.draw(st.integers(0, model.high), "seqno")
         model.rollback(seqno)
         assert self.store.vbuckets[which].rollback(seqno) == model.high
+        self.purge_seqnos[which] = min(self.purge_seqnos[which], model.high)
         self.views = [view for view in self.views if view[0] != which or view[1].seqno <= model.high]
 
     @rule(which=WHICH, data=st.data())
