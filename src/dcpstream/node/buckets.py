@@ -85,6 +85,8 @@ class RunningBuckets:
         """
         if name in self._engine.buckets:
             raise ConfigError("bucket", name, "a name that no bucket of this node has")
+        if name in self._directory.damaged:
+            raise ConfigError("bucket", name, "a name whose damaged bucket is not in the data directory any more")
         if name in self._deletions:
             raise ConfigError("bucket", name, "a name whose last bucket is gone; its deletion is under way")
         store = self._directory.open(name, vbucket_count, settings)

@@ -66,6 +66,7 @@ class DataDirectory:
     Attributes:
         cluster_uuid: identity of the cluster that this node is.
         known: name → what was there before.
+        damaged: of these, buckets that are not served because of their files; they are not forgotten.
 
     Raises:
         StoreError: it cannot be read.
@@ -76,6 +77,7 @@ class DataDirectory:
         self._segment_bytes = segment_bytes
         self.cluster_uuid = f"{random.getrandbits(UUID_BITS):0{UUID_BITS // 4}x}"
         self.known: dict[str, KnownBucket] = {}
+        self.damaged: set[str] = set()
         self._written = ""
         if path is not None:
             self._read(path)
@@ -128,7 +130,8 @@ class DataDirectory:
         content = {
             "format": FORMAT,
             "cluster_uuid": self.cluster_uuid,
-            "buckets": {bucket.name: _entry(bucket) for bucket in buckets},
+            "buckets": {name: _known_entry(self.known[name]) for name in sorted(self.damaged & self.known.keys())}
+            | {bucket.name: _entry(bucket) for bucket in buckets},
         }
         text = json.dumps(content, indent=1)
         if text == self._written:
@@ -199,6 +202,10 @@ def _known(entry: dict[str, Any]) -> KnownBucket:
         settings=None if settings is None else BucketSettings.from_json(settings),
         manifest=None if manifest is None else Manifest.from_json(manifest),
     )
+
+
+def _known_entry(known: KnownBucket) -> dict[str, Any]:
+    return {"uuid": known.uuid, "vbuckets": known.vbuckets}
 
 
 def _entry(bucket: Bucket) -> dict[str, Any]:

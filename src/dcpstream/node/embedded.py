@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from dcpstream.errors import ConfigError, DcpstreamError
+from dcpstream.errors import ConfigError, CorruptLog, DcpstreamError
 from dcpstream.model import BucketSettings, NodeAddress
 from dcpstream.model.cluster import MAX_VBUCKETS
 from dcpstream.node.buckets import RunningBuckets
@@ -325,10 +325,19 @@ class Node(NodeOrders):
             wanted = dict.fromkeys(self._bucket_names, self._vbuckets)
             found = {name: known.vbuckets for name, known in directory.known.items() if name not in wanted}
             for name, vbuckets in (wanted | found).items():
-                store = directory.open(name, vbuckets, self._settings_of(name))
+                try:
+                    store = directory.open(name, vbuckets, self._settings_of(name))
+                except CorruptLog as error:
+                    # Others are served all the same; if it was the only one, there is nothing to serve.
+                    engine.damaged[name] = error
+                    directory.damaged.add(name)
+                    logger.error("bucket %s is not served: %s", name, error)
+                    continue
                 opened.callback(store.close, clean=False)
                 storage = "disk" if store.is_durable else "memory"
                 engine.add_bucket(name, store, storage=storage, uuid=directory.uuid_of(name))
+            if engine.damaged and not engine.buckets:
+                raise next(iter(engine.damaged.values()))
             opened.pop_all()
         self.engine = engine
         return engine

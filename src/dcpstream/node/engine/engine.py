@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-from dcpstream.errors import ConfigError
+from dcpstream.errors import ConfigError, CorruptLog
 from dcpstream.model import BucketSettings, Manifest
 from dcpstream.node.engine import config as cluster_config
 from dcpstream.node.engine.bucket import Bucket
@@ -57,6 +57,7 @@ class Engine:
         dcp_stats: keys and values of a STAT group about DCP connections and its argument, or the status.
 
     Attributes:
+        damaged: buckets that are there and not served, and why.
         now: seconds of the monotonic clock, as last told.
         unix_ns: nanoseconds since 1970, as last told.
         ready: sessions that may have something to send.
@@ -91,6 +92,7 @@ class Engine:
         self.config = config
         self.random = random
         self.buckets: dict[str, Bucket] = {}
+        self.damaged: dict[str, CorruptLog] = {}
         self.sessions: set[Session] = set()
         self.ready: set[Session] = set()
         self.buffers = BufferPool()

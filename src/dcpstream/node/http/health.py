@@ -6,6 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
+from dcpstream.errors import CorruptLog
 from dcpstream.node.engine import Bucket
 from dcpstream.node.http.access import allows
 from dcpstream.node.http.page import ANYBODY, USER, Route, Site, answer
@@ -29,6 +30,7 @@ class HealthPages:
 
     async def _health(self, request: web.Request) -> web.Response:
         buckets = {bucket.name: state_of(bucket) for bucket in self._engine.buckets.values()}
+        buckets |= {name: _unserved(error) for name, error in self._engine.damaged.items()}
         is_well = all(state["status"] == "healthy" for state in buckets.values())
         content: dict[str, Any] = {"status": "healthy" if is_well else "degraded"}
         user = request.get(USER)
@@ -37,6 +39,10 @@ class HealthPages:
                 name: state for name, state in buckets.items() if allows(user, "bucket.read", {"bucket": name})
             }
         return answer(content, 200 if is_well else 503)
+
+
+def _unserved(error: CorruptLog) -> dict[str, Any]:
+    return {"status": "not served: files are damaged", "damage": [str(error)]}
 
 
 def state_of(bucket: Bucket) -> dict[str, Any]:

@@ -170,7 +170,11 @@ def select_bucket(session: Session, frame: Frame) -> None:
         session.select(None)
         session.respond(frame)
         return
-    bucket = session.engine.buckets.get(frame.key.decode(errors="replace"))
+    name = frame.key.decode(errors="replace")
+    bucket = session.engine.buckets.get(name)
+    if name in session.engine.damaged and session.user is not None and session.user.may_use(name):
+        session.refuse(frame, Status.TMPFAIL, "The files of the bucket are damaged; the node's log tells more")
+        return
     if bucket is None:
         # The server looks at rights first. An internal user has them on every bucket that could be, so it is told the
         # truth; others have them on buckets that are, so to them it is one they may not use. Client libraries give up
