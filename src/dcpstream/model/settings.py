@@ -74,7 +74,7 @@ class BucketSettings:
         max_ttl: longest life of a document, seconds; 0 without a limit.
         durability_min_level: what every write gets at least: 0 none, 1 majority, 2 majority and persisted on the active
             copy, 3 persisted by a majority.
-        persist: see `Persist`.
+        persist: see `Persist`; here and in `conflict_resolution` the member's value will do (`"every"`).
         purge_age_s: tombstones older than this go when the store is compacted.
         compact_at: share of superseded bytes above which the store compacts itself; 1 for never.
         history_retention_s, history_retention_bytes: how long, and how much, of the superseded versions is kept for
@@ -103,6 +103,12 @@ class BucketSettings:
     expiry_pager_s: float = 600.0
 
     def __post_init__(self) -> None:
+        # A text that is not made the member that it names would be compared with members, and lose every time.
+        for name, kind in _KINDS.items():
+            object.__setattr__(self, name, _member(name, kind, getattr(self, name)))
+        for name in ("is_ephemeral", "flush_enabled", "history_default"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(name, getattr(self, name), "True or False")
         _within("ram_quota_bytes", self.ram_quota_bytes, MIN_RAM_QUOTA_BYTES, 1 << 50)
         _within("cache_bytes", self.cache_bytes, 0, self.ram_quota_bytes)
         _within("replicas", self.replicas, 0, 3)
@@ -154,17 +160,10 @@ class BucketSettings:
             ConfigError: a value that cannot be.
         """
         known = {field.name for field in fields(cls)}
-        values = {name: value for name, value in data.items() if name in known}
-        for name, kind in (("persist", Persist), ("conflict_resolution", ConflictResolution)):
-            if name in values:
-                try:
-                    values[name] = kind(values[name])
-                except ValueError:
-                    allowed = ", ".join(item.value for item in kind)
-                    raise ConfigError(name, values[name], allowed) from None
-        return cls(**values)
+        return cls(**{name: value for name, value in data.items() if name in known})
 
 
+_KINDS: Mapping[str, type[Enum]] = {"persist": Persist, "conflict_resolution": ConflictResolution}
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -182,6 +181,14 @@ def _parsed(name: str, text: str, default: Any) -> Any:
     return text
 
 
-def _within(name: str, value: float, low: float, high: float) -> None:
-    if isinstance(value, bool) or not low <= value <= high:
+def _member(name: str, kind: type[Enum], value: Any) -> Enum:
+    """The member that a value is, or names."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise ConfigError(name, value, ", ".join(item.value for item in kind)) from None
+
+
+def _within(name: str, value: object, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
         raise ConfigError(name, value, f"a number from {low} to {high}")

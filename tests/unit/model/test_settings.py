@@ -17,7 +17,16 @@ def test_settings_of_a_newer_version_are_ignored():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("replicas", 4), ("ram_quota_bytes", 1), ("compression", "lz4"), ("compact_at", 0)]
+    ("name", "value"),
+    [
+        ("replicas", 4),
+        ("ram_quota_bytes", 1),
+        ("compression", "lz4"),
+        ("compact_at", 0),
+        ("max_ttl", "60"),
+        ("flush_enabled", "no"),
+        ("persist", "sometimes"),
+    ],
 )
 def test_what_cannot_be_is_refused_with_the_name(name, value):
     with pytest.raises(ConfigError, match=name):
@@ -27,6 +36,12 @@ def test_what_cannot_be_is_refused_with_the_name(name, value):
 def test_an_unknown_choice_is_refused_with_those_there_are():
     with pytest.raises(ConfigError, match="none, group, every"):
         BucketSettings.from_json({"persist": "sometimes"})
+
+
+def test_a_choice_may_be_given_by_its_text():
+    made = BucketSettings(persist="every", conflict_resolution="lww")  # type: ignore[arg-type]
+    assert made.persist is Persist.EVERY
+    assert made.conflict_resolution is ConflictResolution.LWW
 
 
 def test_settings_are_read_from_texts():
