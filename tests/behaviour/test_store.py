@@ -12,7 +12,7 @@ import pytest
 from dcpstream.errors import ConfigError
 from dcpstream.model import Collection, FailoverLog, Manifest, Scope, SnapshotRange, VbucketState
 from dcpstream.store import MAX_PENDING_BYTES, BucketStore, DiskBucketStore, MemoryBucketStore
-from dcpstream.store import vbucket as vbucket_module
+from dcpstream.store import snapshots as snapshots_module
 from dcpstream.wire import BlockKind, SystemEvent, SystemEventId
 from tests.behaviour.store_kit import LOG, fill, frame_of, key_of, put, read_all
 
@@ -181,7 +181,7 @@ def test_what_was_committed_meanwhile_is_still_rolled_back_by_whole_snapshots(st
 def test_snapshots_that_are_too_old_to_be_remembered_begin_anew(
     store: BucketStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vbucket_module, "MAX_SNAPSHOTS", 8)
+    monkeypatch.setattr(snapshots_module, "MAX_SNAPSHOTS", 8)
     vbucket = store.vbuckets[0]
     for seqno in range(2, 60, 2):
         vbucket.set_snapshot(SnapshotRange(seqno - 2, seqno))

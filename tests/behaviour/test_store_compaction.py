@@ -15,7 +15,7 @@ import pytest
 from dcpstream.errors import StoreError
 from dcpstream.model import SnapshotRange, VbucketState
 from dcpstream.runtime import File, SystemFileSystem
-from dcpstream.store import BucketStore, CompactionOrder, DiskBucketStore, MemoryBucketStore, base, vbucket
+from dcpstream.store import BucketStore, CompactionOrder, DiskBucketStore, MemoryBucketStore, base
 from dcpstream.store.cleaning import Cleaning
 from dcpstream.store.metadata import Metadata
 from dcpstream.store.rewriting import Rewrite
@@ -29,7 +29,7 @@ PURGE_ALL = CompactionOrder(is_full=True, before_time=1 << 32)
 @pytest.fixture(autouse=True)
 def short_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rollbacks reach a few rows back, so that little has to be written for a compaction to have work."""
-    monkeypatch.setattr(vbucket, "MIN_ROLLBACK_BYTES", 200)
+    monkeypatch.setattr("dcpstream.store.horizon.MIN_ROLLBACK_BYTES", 200)
 
 
 def opened(path: Path, vbuckets: int = 2, segment_bytes: int = 2000, **options: Any) -> DiskBucketStore:

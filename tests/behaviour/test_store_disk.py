@@ -21,7 +21,7 @@ from dcpstream.runtime import File, SystemFileSystem
 from dcpstream.store import DiskBucketStore
 from dcpstream.store import disk as disk_module
 from dcpstream.store import recovery as recovery_module
-from dcpstream.store import vbucket as vbucket_module
+from dcpstream.store import snapshots as snapshots_module
 from dcpstream.store.blocks import BLOCK_HEADER, SEGMENT_HEADER
 from dcpstream.store.metadata import Metadata
 from dcpstream.wire import BlockKind, SystemEvent, SystemEventId
@@ -283,15 +283,15 @@ def test_a_copy_remembers_its_snapshots_after_a_restart(tmp_path: Path, is_clean
         put(vbucket, key_of(seqno), b"", seqno=seqno)
     store.commit()
     put(store.vbuckets[1], key_of("active"), b"")
-    marks = vbucket._marks
+    marks = vbucket.snapshots.marks
     store.close(clean=is_clean)
 
     for seqno, reached in ((23, 23), (22, 22), (13, 12), (12, 12), (11, 8), (8, 8), (7, 4), (4, 4), (3, 0)):
         store = opened(tmp_path)
         vbucket = store.vbuckets[0]
         if seqno == 23:
-            assert vbucket._marks == marks
-            assert store.vbuckets[1]._marks == [(0, None)]
+            assert vbucket.snapshots.marks == marks
+            assert store.vbuckets[1].snapshots.marks == [(0, None)]
             assert vbucket.persisted_snapshot == SnapshotRange(23, 23)
         assert vbucket.snapshot_at_seqno(10) in {SnapshotRange(8, 12), vbucket.snapshot}
         assert vbucket.rollback(seqno) == reached
@@ -299,7 +299,7 @@ def test_a_copy_remembers_its_snapshots_after_a_restart(tmp_path: Path, is_clean
 
 
 def test_only_so_many_snapshots_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (vbucket_module, recovery_module):
+    for module in (snapshots_module, recovery_module):
         monkeypatch.setattr(module, "MAX_SNAPSHOTS", 8)
     store = opened(tmp_path)
     fill(store)
@@ -312,7 +312,7 @@ def test_only_so_many_snapshots_are_remembered(tmp_path: Path, monkeypatch: pyte
     store.close()
     with opened(tmp_path) as store:
         vbucket = store.vbuckets[0]
-        assert len(vbucket._marks) <= 9
+        assert len(vbucket.snapshots.marks) <= 9
         assert vbucket.rollback(75) == 74
         assert vbucket.rollback(10) == 0
 

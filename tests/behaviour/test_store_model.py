@@ -23,12 +23,12 @@ from dcpstream.store import (
     bytelog,
     choosing,
     entering,
+    fields,
     memory,
     purging,
     rewriting,
     rows,
     selection,
-    vbucket,
 )
 from dcpstream.wire import frame_kinds
 from tests.behaviour.store_kit import LOG, ModelVbucket, fill, frame_of, key_of, put, read_all
@@ -250,7 +250,7 @@ class DiskMachine(StoreMachine):
 def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With numpy, and as on a machine without it; steps are made small so that every branch is met."""
     if request.param == "plain":
-        for module in (rows, entering, selection, purging, vbucket, choosing, rewriting):
+        for module in (rows, entering, selection, purging, fields, choosing, rewriting):
             monkeypatch.setattr(module, "np", None)
     monkeypatch.setattr(selection, "SELECT_ROWS", 5)
     monkeypatch.setattr(entering, "MIN_KEYS_OF_A_LENGTH", 1)
@@ -259,7 +259,7 @@ def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(choosing, "SLICE_ROWS", 7)
     monkeypatch.setattr(rewriting, "READ_SPAN_BYTES", 300)
     monkeypatch.setattr(memory, "REWRITE_BYTES", 900)
-    monkeypatch.setattr(vbucket, "MIN_ROLLBACK_BYTES", 200)
+    monkeypatch.setattr("dcpstream.store.horizon.MIN_ROLLBACK_BYTES", 200)
     monkeypatch.setattr(purging, "PURGE_ROWS", 3)
     return str(request.param)
 

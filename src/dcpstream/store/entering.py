@@ -23,9 +23,10 @@ from dcpstream.store.blocks import (
     page_table,
 )
 from dcpstream.store.bytelog import ADDRESS_SHIFT, ByteLog, PageFile
+from dcpstream.store.fields import FIELDS_AT, fields_of
 from dcpstream.store.items import index_key, is_collection_end
 from dcpstream.store.rows import KIND_SHIFT, PREPARE, SYSTEM, UNTOLD_REVISION, collection_of, np
-from dcpstream.store.vbucket import FIELDS_AT, VBucketLog, fields_of
+from dcpstream.store.vbucket import VBucketLog
 from dcpstream.wire.block import BlockKind, frame_kinds
 from dcpstream.wire.codes import Opcode
 

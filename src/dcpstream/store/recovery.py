@@ -36,7 +36,8 @@ from dcpstream.store.blocks import (
 from dcpstream.store.entering import enter
 from dcpstream.store.segmentfile import Segment
 from dcpstream.store.segments import Segments
-from dcpstream.store.vbucket import MAX_SNAPSHOTS, VBucketLog
+from dcpstream.store.snapshots import MAX_SNAPSHOTS
+from dcpstream.store.vbucket import VBucketLog
 
 _FRAMES, _KINDS = int(StoredKind.FRAMES), frozenset(int(kind) for kind in StoredKind)
 _SHAPE = struct.Struct(">4sBBHII18xHH6xI8x")

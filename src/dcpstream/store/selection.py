@@ -17,6 +17,11 @@ SELECT_ROWS = 16_384
 LOOKAHEAD_ROWS = 64
 """Rows looked at beyond those that fit into a read by the mean size of a row."""
 
+MIN_RUNS_AT_ONCE = 4
+MAX_WASTE = 4
+"""A read of at least so many runs fetches the whole range around them if that is at most so many times the wanted
+bytes: bounds what superseded rows cost a read in bytes, and runs cost in calls."""
+
 Selection = tuple[list[tuple[int, int]], Any, Any, int]
 """Runs of positions [from, to) to copy, then per row: starts within the copy, seqnos; then the kinds met."""
 
@@ -130,6 +135,14 @@ def _fitting(table: RowTable, first: int, step: int, offsets: Any, max_bytes: in
         if table.start_of(first + count) - before > max_bytes:
             count -= 1
     return count
+
+
+def covering(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What to fetch for these runs: many short ones with little between them are fetched as one and cut after."""
+    whole = runs[-1][1] - runs[0][0]
+    if len(runs) >= MIN_RUNS_AT_ONCE and whole <= MAX_WASTE * sum(end - begin for begin, end in runs):
+        return [(runs[0][0], runs[-1][1])]
+    return runs
 
 
 def timed_rows(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dcpstream.model import FailoverLog, VbucketState
-from dcpstream.store import DiskBucketStore, MemoryBucketStore, VBucketLog, entering, purging, rows, selection, vbucket
+from dcpstream.store import DiskBucketStore, MemoryBucketStore, VBucketLog, entering, fields, purging, rows, selection
 from dcpstream.store.vbucket import Brief
 from dcpstream.wire import BlockKind, encode_stored_deletion, encode_stored_mutation
 
@@ -65,7 +65,7 @@ def check(log: VBucketLog) -> None:
 @pytest.fixture(params=["numpy", "plain"])
 def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "plain":
-        for module in (rows, entering, selection, purging, vbucket):
+        for module in (rows, entering, selection, purging, fields):
             monkeypatch.setattr(module, "np", None)
     monkeypatch.setattr(selection, "SELECT_ROWS", 7)
     monkeypatch.setattr(purging, "PURGE_ROWS", 4)
