@@ -12,8 +12,7 @@ out already, and on the policy.
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dcpstream.client.asides import RETRY, Asides
 from dcpstream.client.connection import NodeConnection
@@ -31,6 +30,8 @@ from dcpstream.client.events import (
 from dcpstream.client.labels import Labels
 from dcpstream.client.moved import MovedStreams
 from dcpstream.client.nodes import Nodes, pause_s
+from dcpstream.client.openings import Openings
+from dcpstream.client.outlet import Outlet
 from dcpstream.client.policies import PurgeGap, RollbackPolicy, purged_message
 from dcpstream.client.ranges import RollbackEvent, VbucketRange
 from dcpstream.client.resume import BranchState, reachable_end, spaced, step_back
@@ -91,17 +92,14 @@ class StreamReader:
         self._patience_s = patience_s
         self._nodes = nodes
         self._random = random
-        self._converter = converter
         self._policy = policy
         self._labels = Labels(collections)
         self._asides = Asides(self._labels)
         self._idle_timeout_s = idle_timeout_s
         self._last_progress = now
         self._vbuckets: dict[int, Work] = {}
-        self._waiting: set[int] = set()
-        self._queue: deque[Received | RollbackEvent] = deque()
-        self._ready: Iterator[tuple[object, Mapping[int, StreamOffset]]] | None = None
-        self._owed: tuple[NodeConnection, int] | None = None
+        self._waiting = Openings(self._vbuckets, nodes, random, self._labels, self._asides)
+        self._outlet = Outlet(converter)
         self._left = 0
         self._error: BaseException | None = None
         for part in ranges:
@@ -115,12 +113,12 @@ class StreamReader:
                 work.state = State.DONE
             else:
                 self._left += 1
-                self._waiting.add(part.vbid)
+                self._waiting.vbids.add(part.vbid)
 
     @property
     def is_done(self) -> bool:
         """Whether every vbucket is done and everything was given out."""
-        is_all_given = not self._queue and self._ready is None and (self._gate is None or self._gate.is_empty)
+        is_all_given = self._outlet.is_empty and (self._gate is None or self._gate.is_empty)
         return not self._left and is_all_given and self._error is None
 
     def resumed(self, now: float) -> None:
@@ -135,42 +133,21 @@ class StreamReader:
         Raises:
             DcpstreamError: the read failed; everything before was given out.
         """
-        while True:
-            if self._ready is not None:
-                item = next(self._ready, None)
-                if item is not None:
-                    return item
-                self._ready = None
-            if self._owed is not None:
-                connection, flow_bytes = self._owed
-                self._owed = None
-                if connection.session is not None:
-                    connection.session.consumed(flow_bytes)
-            if not self._queue:
-                if self._error is not None:
-                    raise self._error
-                return None
-            entry = self._queue.popleft()
-            if isinstance(entry, RollbackEvent):
-                return entry
-            session = entry.connection.session
-            assert session is not None
-            self._owed = (entry.connection, entry.event.flow_bytes)
-            self._ready = iter(
-                self._converter.convert(entry.event, session.has_collections, entry.names, entry.vbuuids)
-            )
+        item = self._outlet.take()
+        if item is None and self._error is not None:
+            raise self._error
+        return item
 
     def step(self, now: float) -> None:
         """Do what can be done now: ask for streams of waiting vbuckets on nodes that are ready."""
         if self._gate is not None:
             self._gate.poll(now)
-        if self._error is not None or not self._waiting:
+        if self._error is not None:
             return
-        if any(self._vbuckets[vbid].due <= now for vbid in self._waiting):
-            try:
-                self._open_due(now)
-            except DcpstreamError as error:
-                self._error = error
+        try:
+            self._waiting.open_due(now)
+        except DcpstreamError as error:
+            self._error = error
 
     def received(self, connection: NodeConnection, now: float) -> None:
         """Bytes were read into a connection's buffer; of one that was given up they do not count any more."""
@@ -180,7 +157,7 @@ class StreamReader:
         try:
             self._nodes.received(connection, now)
             if connection.is_ready and not was_ready:
-                self._wake_all(now)
+                self._waiting.wake_all(now)
             for event in self._nodes.events(connection, now):
                 self._handle(connection, event, now)
         except DcpstreamError as error:
@@ -197,10 +174,9 @@ class StreamReader:
 
     def next_timeout(self) -> float:
         """When `handle_timeout` and `step` should be called at the latest."""
-        due = min((self._vbuckets[vbid].due for vbid in self._waiting), default=float("inf"))
         idle = float("inf") if self._idle_timeout_s is None else self._last_progress + self._idle_timeout_s
         stable = self._gate.next_timeout() if self._gate is not None else float("inf")
-        return min(due, idle, self._moved.next_timeout(), stable, self._nodes.next_timeout())
+        return min(self._waiting.next_due, idle, self._moved.next_timeout(), stable, self._nodes.next_timeout())
 
     def handle_timeout(self, now: float) -> None:
         """Check the clocks."""
@@ -209,7 +185,7 @@ class StreamReader:
                 self._recover_from(connection, now)
             for work in self._moved.overdue(self._nodes.map, self._vbuckets, now):
                 self._leave(work, now)
-            complaint = self._complaint(now) if self._waiting or self._gate is not None else None
+            complaint = self._complaint(now) if self._waiting.vbids or self._gate is not None else None
             if complaint is not None:
                 raise complaint
         except DcpstreamError as error:
@@ -226,7 +202,7 @@ class StreamReader:
         found = self._nodes.map
         if found is None:
             return self._nodes.complaint(now, self._nodes.options.connect_timeout_s)
-        active = (found.active_node(vbid) for vbid in self._waiting if vbid < found.vbucket_count)
+        active = (found.active_node(vbid) for vbid in self._waiting.vbids if vbid < found.vbucket_count)
         needed = {str(node) for node in active if node is not None}
         if self._gate is not None:
             needed |= self._gate.needed_nodes
@@ -245,63 +221,6 @@ class StreamReader:
 
     def _offset(self, work: Work) -> StreamOffset:
         return work.offset if work.stream is None else work.stream.tracker.offset
-
-    def _open_due(self, now: float) -> None:
-        found = self._nodes.find_map(now)
-        if found is None:
-            self._postpone_all(now)
-            return
-        blocked: dict[str, float] = {}
-        for vbid in sorted(self._waiting):
-            work = self._vbuckets[vbid]
-            if work.due > now:
-                continue
-            address = found.active_node(vbid) if vbid < found.vbucket_count else None
-            if address is None:
-                self._nodes.find_map(now, refresh=True)
-                self._wait(work, now, pause_s(5, self._random))
-                continue
-            name = str(address)
-            if name not in blocked:
-                connection = self._nodes.ready(address, now)
-                if connection is None:
-                    # A map that is out of date names nodes that are gone: ask the others while this one is tried.
-                    if self._nodes.any_ready() is not None:
-                        self._nodes.find_map(now, refresh=True)
-                    blocked[name] = max(now + 0.02, self._nodes.retry_at(address))
-                elif not self._asides.knows_names(connection, now):
-                    blocked[name] = float("inf")
-                else:
-                    self._open(work, connection, now)
-                    continue
-            self._wait(work, now, blocked[name] - now)
-
-    def _postpone_all(self, now: float) -> None:
-        for vbid in self._waiting:
-            work = self._vbuckets[vbid]
-            work.due = max(work.due, now + 0.02)
-
-    def _wait(self, work: Work, now: float, pause: float) -> None:
-        work.state, work.stream, work.connection = State.WAITING, None, None
-        work.due = now + pause
-        self._waiting.add(work.range.vbid)
-
-    def _wake_all(self, now: float) -> None:
-        for vbid in self._waiting:
-            self._vbuckets[vbid].due = min(self._vbuckets[vbid].due, now)
-
-    def _open(self, work: Work, connection: NodeConnection, now: float) -> None:
-        assert connection.session is not None
-        self._waiting.discard(work.range.vbid)
-        work.state, work.connection = State.OPENING, connection
-        work.stream = connection.session.open_stream(
-            work.range.vbid,
-            work.offset,
-            work.range.end_seqno,
-            now,
-            collection_ids=self._labels.collection_ids,
-            ignore_purged=work.probes_purge,
-        )
 
     def _handle(self, connection: NodeConnection, event: object, now: float) -> None:
         match event:
@@ -342,7 +261,7 @@ class StreamReader:
             work = self._vbuckets[vbid]
             work.released = offset
             work.has_rows = work.has_rows or bool(event.keep)
-        self._queue.append(received)
+        self._outlet.put(received)
 
     def _release_stable(self, now: float) -> None:
         """Give out what all copies have on disk by now."""
@@ -385,7 +304,7 @@ class StreamReader:
             work.rolled_back_from = None
             # Not the tracker's: rows that came in the same piece of data have moved it already.
             at = work.released = event.offset
-            self._queue.append(RollbackEvent(work.range.vbid, refused.seqno, at.seqno, refused.vbuuid, newest, at))
+            self._outlet.put(RollbackEvent(work.range.vbid, refused.seqno, at.seqno, refused.vbuuid, newest, at))
         if work.range.end_seqno != MAX_SEQNO and work.range.planned_vbuuid not in {0, newest}:
             # The planned branch is no longer the newest: how far this one goes decides where to stop.
             self._asides.want_high_seqno(connection, work, now)
@@ -402,7 +321,7 @@ class StreamReader:
             else:
                 work.probes_purge = False
             if work.probes_purge:
-                self._wait(work, now, 0.0)
+                self._waiting.add(work, now, 0.0)
             else:
                 self._roll_back(work, event.rollback_seqno, now)
             return
@@ -420,7 +339,7 @@ class StreamReader:
             if self._nodes.map is None or self._nodes.map.version == version:
                 self._nodes.find_map(now, refresh=True)
         work.failures += 1
-        self._wait(work, now, pause_s(work.failures, self._random))
+        self._waiting.add(work, now, pause_s(work.failures, self._random))
 
     def _roll_back(self, work: Work, rollback_seqno: int, now: float) -> None:
         vbid = work.range.vbid
@@ -433,7 +352,7 @@ class StreamReader:
         work.rolled_back_from = work.rolled_back_from or refused
         work.offset = step_back(refused, rollback_seqno, work.earlier)
         work.earlier = tuple(old for old in work.earlier if old.seqno < work.offset.seqno)
-        self._wait(work, now, 0.0)
+        self._waiting.add(work, now, 0.0)
 
     def _stopped(self, event: StreamStopped, now: float) -> None:
         work = self._vbuckets[event.stream.vbid]
@@ -453,7 +372,7 @@ class StreamReader:
             self._nodes.find_map(now, refresh=True)
         work.failures += 1
         pause = 0.0 if reason == StreamEndReason.ROLLBACK else pause_s(work.failures, self._random)
-        self._wait(work, now, pause)
+        self._waiting.add(work, now, pause)
 
     def _finish(self, work: Work, stream: Stream, now: float) -> None:
         if work.stream is not stream:
@@ -480,7 +399,7 @@ class StreamReader:
                 self._release_stable(now)
                 return
         if self._asides.takes_names(connection, event):
-            self._wake_all(now)
+            self._waiting.wake_all(now)
             return
         for work, high_seqno in self._asides.high_seqnos(connection, event):
             if work.stream is not None:
@@ -492,7 +411,7 @@ class StreamReader:
             work.connection.session.close_stream(work.stream)
         self._left += work.state is State.DONE
         self._take_back(work)
-        self._wait(work, now, 0.0)
+        self._waiting.add(work, now, 0.0)
 
     def _limit(self, work: Work, stream: Stream, high_seqno: int | None, now: float) -> None:
         """Stop at what the new branch holds, if the planned end lies on a branch that has ended below it."""
@@ -508,7 +427,7 @@ class StreamReader:
     def _recover_from(self, connection: NodeConnection, now: float) -> None:
         """Bring back the vbuckets of a connection that is gone."""
         if connection in self._nodes.connections:
-            if connection.is_ready and self._waiting:
+            if connection.is_ready and self._waiting.vbids:
                 self.step(now)
             return
         if self._gate is not None:
@@ -517,8 +436,8 @@ class StreamReader:
         for work in self._vbuckets.values():
             if work.connection is connection and work.state is not State.DONE:
                 self._take_back(work)
-                self._wait(work, now, 0.0)
-        self._wake_all(now)
+                self._waiting.add(work, now, 0.0)
+        self._waiting.wake_all(now)
 
     def record(self, offsets: Mapping[int, StreamOffset]) -> None:
         """The user has recorded these positions: a rollback can go back to them."""

@@ -1,0 +1,110 @@
+"""The vbuckets of a reader that wait for a stream: for a time, for a node, or for a map."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dcpstream.client.asides import Asides
+from dcpstream.client.connection import NodeConnection
+from dcpstream.client.labels import Labels
+from dcpstream.client.nodes import Nodes, pause_s
+from dcpstream.client.work import State, Work
+from dcpstream.runtime import Random
+
+__all__ = ["Openings"]
+
+
+class Openings:
+    """Who waits, and asking for their streams.
+
+    Args:
+        vbuckets: all of the reader's.
+        nodes: the connections.
+        random: for pauses.
+        labels: which collections are read.
+        asides: which connections know their names.
+
+    Attributes:
+        vbids: who waits.
+    """
+
+    def __init__(
+        self, vbuckets: Mapping[int, Work], nodes: Nodes, random: Random, labels: Labels, asides: Asides
+    ) -> None:
+        self._vbuckets = vbuckets
+        self._nodes = nodes
+        self._random = random
+        self._labels = labels
+        self._asides = asides
+        self.vbids: set[int] = set()
+
+    @property
+    def next_due(self) -> float:
+        """When the first of them is to be tried; infinity if none waits for a time."""
+        return min((self._vbuckets[vbid].due for vbid in self.vbids), default=float("inf"))
+
+    def open_due(self, now: float) -> None:
+        """Ask for the streams whose time has come, on nodes that are ready.
+
+        Raises:
+            DcpstreamError: the read cannot go on.
+        """
+        if not any(self._vbuckets[vbid].due <= now for vbid in self.vbids):
+            return
+        found = self._nodes.find_map(now)
+        if found is None:
+            self._postpone_all(now)
+            return
+        blocked: dict[str, float] = {}
+        for vbid in sorted(self.vbids):
+            work = self._vbuckets[vbid]
+            if work.due > now:
+                continue
+            address = found.active_node(vbid) if vbid < found.vbucket_count else None
+            if address is None:
+                self._nodes.find_map(now, refresh=True)
+                self.add(work, now, pause_s(5, self._random))
+                continue
+            name = str(address)
+            if name not in blocked:
+                connection = self._nodes.ready(address, now)
+                if connection is None:
+                    # A map that is out of date names nodes that are gone: ask the others while this one is tried.
+                    if self._nodes.any_ready() is not None:
+                        self._nodes.find_map(now, refresh=True)
+                    blocked[name] = max(now + 0.02, self._nodes.retry_at(address))
+                elif not self._asides.knows_names(connection, now):
+                    blocked[name] = float("inf")
+                else:
+                    self._open(work, connection, now)
+                    continue
+            self.add(work, now, blocked[name] - now)
+
+    def _postpone_all(self, now: float) -> None:
+        for vbid in self.vbids:
+            work = self._vbuckets[vbid]
+            work.due = max(work.due, now + 0.02)
+
+    def add(self, work: Work, now: float, pause: float) -> None:
+        """A vbucket without a stream: try again after a pause, in seconds."""
+        work.state, work.stream, work.connection = State.WAITING, None, None
+        work.due = now + pause
+        self.vbids.add(work.range.vbid)
+
+    def wake_all(self, now: float) -> None:
+        """Something has changed that they may have waited for."""
+        for vbid in self.vbids:
+            self._vbuckets[vbid].due = min(self._vbuckets[vbid].due, now)
+
+    def _open(self, work: Work, connection: NodeConnection, now: float) -> None:
+        assert connection.session is not None
+        self.vbids.discard(work.range.vbid)
+        work.state, work.connection = State.OPENING, connection
+        work.stream = connection.session.open_stream(
+            work.range.vbid,
+            work.offset,
+            work.range.end_seqno,
+            now,
+            collection_ids=self._labels.collection_ids,
+            ignore_purged=work.probes_purge,
+        )
