@@ -88,9 +88,11 @@ class ByteLog:
 
     def append(self, data: Buffer) -> None:
         """Add bytes at the end."""
-        if len(self.tail) + len(data) > CHUNK_BYTES:
+        tail = self.tail
+        if len(tail) + len(data) > CHUNK_BYTES:
             self.seal()
-        self.tail += data
+            tail = self.tail
+        tail += data
 
     def append_frames(self, data: Buffer, sizes: Iterable[int]) -> None:
         """Add frames of these sizes at the end, as many to a buffer as it takes."""

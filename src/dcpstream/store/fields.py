@@ -16,6 +16,8 @@ COLUMNS_AT_ONCE = 64
 
 _document_fields = struct.Struct(">QII").unpack_from
 """Revision, flags and expiration; they follow the seqno in a mutation's extras."""
+document_halves = struct.Struct(">IIII").unpack_from
+"""The same, with the revision in two halves."""
 _tombstone_fields = struct.Struct(">QI").unpack_from
 """Revision and delete time."""
 FIELDS_AT = HEADER_BYTES + 8

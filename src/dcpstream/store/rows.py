@@ -139,26 +139,26 @@ class RowTable:
         revision: int = UNTOLD_REVISION,
     ) -> None:
         """Add the next row. The caller has checked that `seqno` is above the last one."""
-        positions = self.positions
-        old = self.keys.get(key)
+        positions, keys, end = self.positions, self.keys, self.end
+        old = keys.get(key)
         if old is not None:
             row = self.row_of(old)
             self.successors[row] = seqno
             tagged = positions[row]
             following = row + 1
-            stop = positions[following] & POSITION_MASK if following < len(positions) else self.end
+            stop = positions[following] & POSITION_MASK if following < len(positions) else end
             self.stale_bytes += stop - (tagged & POSITION_MASK)
             if not tagged >> KIND_SHIFT & NOT_A_DOCUMENT:
                 self.item_count -= 1
             if self.journal is not None:
                 self.journal.append(old)
-        self.keys[key] = seqno
+        keys[key] = seqno
         self.seqnos.append(seqno)
-        positions.append(kinds << KIND_SHIFT | self.end)
+        positions.append(kinds << KIND_SHIFT | end if kinds else end)
         self.successors.append(LIVE)
         self.times.append(time)
         self.revisions.append(revision)
-        self.end += size
+        self.end = end + size
         if not kinds & NOT_A_DOCUMENT:
             self.item_count += 1
         self.collection_high[collection_id] = seqno

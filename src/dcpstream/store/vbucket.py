@@ -24,11 +24,11 @@ from dcpstream.store import purging
 from dcpstream.store.blocks import Mark, Page
 from dcpstream.store.choosing import Rules
 from dcpstream.store.contents import READ_BYTES, Brief, VBucketContents, View
-from dcpstream.store.fields import columns_of, fields_of
+from dcpstream.store.fields import FIELDS_AT, columns_of, document_halves, fields_of
 from dcpstream.store.horizon import next_horizon, rollback_bytes
 from dcpstream.store.items import index_key, is_collection_end, tombstone_revision
 from dcpstream.store.owner import NotAtHand, Owner
-from dcpstream.store.rows import DELETED, NOT_A_DOCUMENT, PREPARE, SYSTEM, collection_of
+from dcpstream.store.rows import DELETED, NOT_A_DOCUMENT, PREPARE, SYSTEM, UNTOLD_REVISION, collection_of
 from dcpstream.store.snapshots import ReceivedSnapshots
 from dcpstream.wire.block import BlockKind
 
@@ -188,28 +188,33 @@ class VBucketLog(VBucketContents):
         """
         if seqno <= self.high_seqno:
             raise AssertionError(f"vb {self.vbid}: seqno {seqno} does not follow {self.high_seqno}")
-        if type(kinds) is not int:
+        if kinds or is_deleted:
             kinds = int(kinds)
-        if kinds & (SYSTEM | PREPARE):
-            key = index_key(frame)
-        elif is_deleted and not kinds & DELETED:
-            kinds |= DELETED & int(BlockKind.DELETION)
+            if kinds & (SYSTEM | PREPARE):
+                key = index_key(frame)
+            elif is_deleted and not kinds & DELETED:
+                kinds |= DELETED & int(BlockKind.DELETION)
+            revision, time = fields_of(frame, kinds)
+            if kinds & DELETED and self.max_deleted_rev < revision:
+                self.max_deleted_rev = tombstone_revision(frame)
+        else:
+            # As `fields_of`; a call costs a tenth of all of this.
+            upper, revision, _, time = document_halves(frame, FIELDS_AT)
+            if upper:
+                revision = UNTOLD_REVISION
         collection = 0 if not key[0] else collection_of(key)
-        revision, time = fields_of(frame, kinds)
-        if kinds & DELETED and self.max_deleted_rev < revision:
-            self.max_deleted_rev = tombstone_revision(frame)
-        owner = self._owner
+        owner, rows, log, size = self._owner, self.rows, self.log, len(frame)
         with self._lock:
             # The beginning of a new collection, by far the most frequent event, has nothing to end.
-            had_any = kinds & SYSTEM and collection in self.rows.collection_high
-            self.rows.append(key, seqno, kinds, len(frame), collection, time, revision)
+            had_any = kinds & SYSTEM and collection in rows.collection_high
+            rows.append(key, seqno, kinds, size, collection, time, revision)
             if had_any and is_collection_end(frame):
-                self.rows.end_collection(collection, len(self.rows.seqnos) - 1)
-            self.log.append(frame)
+                rows.end_collection(collection, len(rows.seqnos) - 1)
+            log.append(frame)
             self.high_seqno = seqno
             if owner.is_durable:
                 owner.dirty[self.vbid] = self
-                owner.pending_bytes += len(frame)
+                owner.pending_bytes += size
 
     def defer_ends(self) -> None:
         """Ends of collections that are appended from now on wait for `carry_out_ends`; nothing may come between."""
