@@ -28,7 +28,16 @@ from dcpstream.store.items import (
     read_meta,
 )
 from dcpstream.store.owner import NotAtHand, Owner
-from dcpstream.store.rows import DELETED, KIND_SHIFT, LIVE, NOT_A_DOCUMENT, UNTOLD_REVISION, RowTable, collection_of
+from dcpstream.store.rows import (
+    DELETED,
+    KIND_SHIFT,
+    LIVE,
+    NOT_A_DOCUMENT,
+    POSITION_MASK,
+    UNTOLD_REVISION,
+    RowTable,
+    collection_of,
+)
 from dcpstream.store.selection import covering, select
 from dcpstream.wire.block import EMPTY_BLOCK, BlockKind, FrameBlock
 
@@ -110,14 +119,18 @@ class VBucketContents:
     def get(self, key: bytes) -> StoredItem | None:
         """The newest version of a key, tombstones included."""
         with self._lock:
-            row = self.rows.newest(key)
-            if row is None:
+            rows, log = self.rows, self.log
+            seqno = rows.keys.get(key)
+            if seqno is None:
                 return None
-            start, stop = self.rows.extent(row)
-            place = self.log.locate(start)
+            row = rows.row_of(seqno)
+            start = rows.positions[row] & POSITION_MASK
+            if start >= log.tail_start:
+                return read_item(log.tail, start - log.tail_start)
+            place = log.locate(start)
             if place is not None:
                 return read_item(*place)
-            pieces = self.log.pieces(start, stop)
+            pieces = log.pieces(*rows.extent(row))
         return read_item(self._bytes(pieces))
 
     def meta(self, key: bytes) -> ItemMeta | None:
@@ -136,10 +149,11 @@ class VBucketContents:
     def brief(self, key: bytes) -> Brief | None:
         """What the index knows of the newest version of a key, tombstones included, without reading its frame."""
         with self._lock:
-            row = self.rows.newest(key)
-            if row is None:
-                return None
             rows = self.rows
+            seqno = rows.keys.get(key)
+            if seqno is None:
+                return None
+            row = rows.row_of(seqno)
             brief = Brief(rows.positions[row] >> KIND_SHIFT, rows.revisions[row], rows.times[row])
         if brief.revision == UNTOLD_REVISION:
             meta = self.meta(key)
