@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from array import array
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 from dcpstream.store.bytelog import Buffer
 from dcpstream.store.items import HEADER_BYTES
@@ -35,17 +35,15 @@ def fields_of(frame: Buffer, kinds: int) -> tuple[int, int]:
     return min(UNTOLD_REVISION, revision), time
 
 
-def columns_of(data: bytes | bytearray, sizes: Sequence[int]) -> tuple[array[int], array[int]]:
-    """Expiration and revision of many documents' frames, which follow each other."""
-    times, revisions = array("I"), array("I")
+def columns_of(data: bytes | bytearray, sizes: Sequence[int]) -> tuple[Any, Any, Any]:
+    """Where documents' frames that follow each other begin, expirations, revisions: lists, or many as numpy columns."""
     if np is None or len(sizes) < COLUMNS_AT_ONCE:
-        for start in accumulate(sizes[:-1], initial=0):
-            revision, _, time = _document_fields(data, start + FIELDS_AT)
-            times.append(time)
-            revisions.append(min(revision, UNTOLD_REVISION))
-        return times, revisions
-    fields = np.cumsum(sizes) - np.asarray(sizes) + FIELDS_AT
+        begins = list(accumulate(sizes[:-1], initial=0))
+        fields = [_document_fields(data, start + FIELDS_AT) for start in begins]
+        return begins, [time for _, _, time in fields], [min(UNTOLD_REVISION, revision) for revision, _, _ in fields]
+    ends = np.cumsum(np.fromiter(sizes, np.int64, len(sizes)))
+    starts = np.zeros_like(ends)
+    starts[1:] = ends[:-1]
     whole = np.ndarray((len(data) - 7,), ">u8", data, strides=(1,))
-    times.frombytes((whole[fields + 8] & 0xFFFFFFFF).astype(np.uint32).tobytes())
-    revisions.frombytes(np.minimum(whole[fields], UNTOLD_REVISION).astype(np.uint32).tobytes())
-    return times, revisions
+    times = whole[starts + (FIELDS_AT + 8)].astype(np.uint32)  # the lower half: the flags are above it
+    return starts, times, np.minimum(whole[starts + FIELDS_AT], UNTOLD_REVISION).astype(np.uint32)

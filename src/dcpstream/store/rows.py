@@ -18,7 +18,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
 from typing import Any
 
 from dcpstream.store.items import PREPARE_NAMESPACE, SCOPE_EVENT, SYSTEM_COLLECTION, prepare_key, prepares_of
@@ -168,32 +167,50 @@ class RowTable:
         keys: Sequence[bytes],
         seqnos: Sequence[int],
         kinds: int,
-        sizes: Sequence[int],
-        times: array[int] | None = None,
-        revisions: array[int] | None = None,
+        starts: Any,
+        size: int,
+        times: Any,
+        revisions: Any,
     ) -> None:
-        """Add many rows at once, all documents (not deleted) of the same kinds, no key twice.
+        """Add many rows at once, all documents (not deleted) of the same kinds.
 
         `collection_high` is left to the caller.
+
+        Args:
+            starts: where the frames begin after `end`, a list or a numpy column, as `times` and `revisions` are.
+            size: of all the frames.
         """
-        known, first = len(self.keys), len(self.seqnos)
-        self.seqnos.extend(seqnos)
-        ends = list(accumulate(sizes, initial=self.end))
-        self.end = ends.pop()
-        if kinds:
-            tag = kinds << KIND_SHIFT
-            self.positions.extend([tag | position for position in ends])
+        known = len(self.keys)
+        base = kinds << KIND_SHIFT | self.end
+        self.end += size
+        if isinstance(starts, list):
+            self.seqnos.extend(seqnos)
+            self.positions.extend([base + start for start in starts])
+            self.times.extend(times)
+            self.revisions.extend(revisions)
         else:
-            self.positions.extend(ends)
-        self.times.extend(times if times is not None else array("I", [0]) * len(keys))
-        self.revisions.extend(revisions if revisions is not None else array("I", [UNTOLD_REVISION]) * len(keys))
+            positions = starts.astype(np.uint64) + np.uint64(base)
+            self.extend_columns(_column_of(seqnos), positions, times, revisions)
         superseded = self.index_rows(keys, seqnos)
         self.item_count += len(self.keys) - known
-        for old in superseded:
-            start, stop = self.extent(old)
-            self.stale_bytes += stop - start
-            if old < first and self.positions[old] >> KIND_SHIFT & NOT_A_DOCUMENT:
-                self.item_count += 1
+        if len(superseded):
+            self._count_superseded(superseded)
+
+    def _count_superseded(self, rows: Any) -> None:
+        """Rows that documents superseded, which `item_count` has already: the rest of it."""
+        positions = self.positions
+        if isinstance(rows, list):
+            for row in rows:
+                tagged = positions[row]
+                self.stale_bytes += (positions[row + 1] & POSITION_MASK) - (tagged & POSITION_MASK)
+                if tagged >> KIND_SHIFT & NOT_A_DOCUMENT:
+                    self.item_count += 1
+            return
+        column = np.frombuffer(positions, dtype=np.uint64)
+        tagged, following = column[rows], column[rows + 1]  # what superseded it is behind it
+        mask = np.uint64(POSITION_MASK)
+        self.stale_bytes += int(((following & mask) - (tagged & mask)).sum())
+        self.item_count += int(np.count_nonzero(tagged & np.uint64(NOT_A_DOCUMENT << KIND_SHIFT)))
 
     def extend_columns(self, seqnos: Any, positions: Any, times: Any, revisions: Any) -> None:
         """Add numpy columns as they are; `index_rows` and `end` are left to the caller."""
@@ -202,10 +219,10 @@ class RowTable:
         self.times.frombytes(times.tobytes())
         self.revisions.frombytes(revisions.tobytes())
 
-    def index_rows(self, keys: Sequence[bytes], seqnos: Sequence[int]) -> list[int]:
+    def index_rows(self, keys: Sequence[bytes], seqnos: Sequence[int]) -> Any:
         """Enter the keys of the next rows, and a `LIVE` successor for each; the other columns have them already.
 
-        Returns: the rows that they supersede, those of `keys` themselves included.
+        Returns: the rows that they supersede, those of `keys` themselves included: a list, or many as a numpy column.
         """
         index, successors = self.keys, self.successors
         first, count = len(successors), len(keys)
@@ -218,10 +235,14 @@ class RowTable:
         replaced = [old for old in earlier if old is not None]
         # A key that occurs twice among the new ones supersedes the same earlier row twice, or is new only once.
         if len(index) - known + len(set(replaced)) == count:
-            rows = self.rows_of(replaced)
-            later = [seqno for old, seqno in zip(earlier, seqnos, strict=True) if old is not None]
-            for row, seqno in zip(rows, later, strict=True):
-                successors[row] = seqno
+            all_did = len(replaced) == count
+            later = seqnos if all_did else [at for old, at in zip(earlier, seqnos, strict=True) if old is not None]
+            rows = self._rows_with(replaced)
+            if isinstance(rows, list):
+                for row, seqno in zip(rows, later, strict=True):
+                    successors[row] = seqno
+            else:
+                np.frombuffer(successors, dtype=np.uint64)[rows] = _column_of(later)
             if self.journal is not None:
                 self.journal += replaced
             return rows
@@ -236,7 +257,7 @@ class RowTable:
                 superseded.append(row)
             latest[key] = place
         if self.journal is not None:
-            self.journal += replaced
+            self.journal += [self.seqnos[row] for row in superseded]
         return superseded
 
     def row_of(self, seqno: int) -> int:
@@ -252,11 +273,15 @@ class RowTable:
 
     def rows_of(self, seqnos: Sequence[int]) -> list[int]:
         """The rows with these seqnos, all of which exist."""
+        rows = self._rows_with(seqnos)
+        found: list[int] = rows if isinstance(rows, list) else rows.tolist()
+        return found
+
+    def _rows_with(self, seqnos: Sequence[int]) -> Any:
+        """As `rows_of`; many as a numpy column."""
         if np is None or len(seqnos) < FIND_TOGETHER:
             return [self.row_of(seqno) for seqno in seqnos]
-        column = np.frombuffer(self.seqnos, dtype=np.uint64)
-        found: list[int] = np.searchsorted(column, np.array(seqnos, dtype=np.uint64)).tolist()
-        return found
+        return np.searchsorted(np.frombuffer(self.seqnos, dtype=np.uint64), _column_of(seqnos))
 
     def newest(self, key: bytes) -> int | None:
         """The newest row of an index key."""
@@ -447,6 +472,13 @@ class RowTable:
         column = np.frombuffer(self.successors, dtype=np.uint64)[:row]
         found: list[int] = np.flatnonzero((column >= seqno) & (column < LIVE)).tolist()
         return found
+
+
+def _column_of(seqnos: Sequence[int]) -> Any:
+    """Seqnos as a numpy column."""
+    if isinstance(seqnos, range):
+        return np.arange(seqnos.start, seqnos.stop, seqnos.step, dtype=np.uint64)
+    return np.fromiter(seqnos, np.uint64, len(seqnos))
 
 
 def _position_of(tagged: int) -> int:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from operator import itemgetter
 
 from dcpstream.errors import StoreError
 from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
@@ -36,6 +37,9 @@ __all__ = ["READ_BYTES", "Brief", "NotAtHand", "Owner", "VBucketLog", "View"]
 
 BATCH_ROWS = 16
 """Below this many rows `append_many` appends one by one: the bulk path's fixed cost would be larger."""
+
+
+_first_byte = itemgetter(0)
 
 
 class VBucketLog(VBucketContents):
@@ -250,7 +254,7 @@ class VBucketLog(VBucketContents):
                 raise TypeError("append_many of one buffer needs the frames' sizes")
         else:
             data = b"".join(frames)
-            sizes = [len(frame) for frame in frames]
+            sizes = list(map(len, frames))
         if not keys:
             return
         if not isinstance(kinds, int) and len(set(kinds)) == 1:
@@ -260,8 +264,7 @@ class VBucketLog(VBucketContents):
             and not kinds & NOT_A_DOCUMENT
             and len(keys) >= BATCH_ROWS
             and keys[0][0] < 0x80
-            and len({key[0] for key in keys}) == 1
-            and len(set(keys)) == len(keys)
+            and len(set(map(_first_byte, keys))) == 1
         )
         if not is_bulk:
             at = 0
@@ -273,10 +276,10 @@ class VBucketLog(VBucketContents):
             return
         if seqnos[0] <= self.high_seqno:
             raise AssertionError(f"vb {self.vbid}: seqno {seqnos[0]} does not follow {self.high_seqno}")
-        times, revisions = columns_of(data, sizes)
+        starts, times, revisions = columns_of(data, sizes)
         owner = self._owner
         with self._lock:
-            self.rows.append_documents(keys, seqnos, int(kinds), sizes, times, revisions)  # type: ignore[arg-type]
+            self.rows.append_documents(keys, seqnos, int(kinds), starts, len(data), times, revisions)  # type: ignore[arg-type]
             self.rows.collection_high[keys[0][0]] = seqnos[-1]
             self.log.append_frames(data, sizes)
             self.high_seqno = seqnos[-1]

@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dcpstream.store.rows import LIVE, RowTable
+from dcpstream.wire import BlockKind
 
 BATCHES = st.lists(st.lists(st.sampled_from([b"\0a", b"\0b", b"\0c", b"\0d"]), max_size=6), max_size=6)
 
 
 @given(BATCHES)
 def test_rows_in_bulk_are_rows_one_by_one(batches: list[list[bytes]]) -> None:
+    in_bulk(batches, as_columns=False)
+
+
+LARGE_BATCHES = st.lists(st.lists(st.integers(0, 120), min_size=20, max_size=90), max_size=4)
+
+
+@given(LARGE_BATCHES, st.booleans())
+def test_many_rows_in_bulk_are_rows_one_by_one(batches: list[list[int]], is_unique: bool) -> None:
+    chosen = [list(dict.fromkeys(numbers)) if is_unique else numbers for numbers in batches]
+    in_bulk([[b"\0%d" % number for number in numbers] for numbers in chosen], as_columns=True)
+
+
+def in_bulk(batches: list[list[bytes]], *, as_columns: bool) -> None:
     bulk, single = RowTable(), RowTable()
-    seqno = 0
+    bulk.journal, single.journal = [], []
+    for number in range(0, 120, 7):  # tombstones, whose documents come anew
+        for table in (bulk, single):
+            table.append(b"\0%d" % number, number + 1, int(BlockKind.DELETION), 20, 0, 9, 9)
+    seqno = 120
     for keys in batches:
         seqnos = range(seqno + 1, seqno + 1 + len(keys))
-        bulk.append_documents(keys, seqnos, 4, [10] * len(keys))
+        starts, fields = list(range(0, 10 * len(keys), 10)), [5] * len(keys)
+        columns: list[Any] = [starts, fields, fields]
+        if as_columns:
+            columns = [np.array(column, dtype=np.uint32) for column in columns]
+        begins, times, revisions = columns
+        bulk.append_documents(keys, seqnos, 4, begins, 10 * len(keys), times, revisions)
         for key in keys:
             seqno += 1
-            single.append(key, seqno, 4, 10, 0)
-    assert (bulk.keys, bulk.successors, bulk.positions, bulk.seqnos) == (
-        single.keys,
-        single.successors,
-        single.positions,
-        single.seqnos,
-    )
+            single.append(key, seqno, 4, 10, 0, 5, 5)
+    assert (bulk.keys, bulk.columns) == (single.keys, single.columns)
+    assert sorted(bulk.journal) == sorted(single.journal)
     counts = (single.item_count, single.stale_bytes, single.end)
     assert (bulk.item_count, bulk.stale_bytes, bulk.end) == counts
     bulk.recount()
