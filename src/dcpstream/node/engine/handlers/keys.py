@@ -101,6 +101,13 @@ def active_vbucket(session: Session, frame: Frame) -> VBucket | None:
     return None
 
 
+def active_place(session: Session, frame: Frame) -> tuple[VBucket, bytes] | None:
+    """The active vbucket and the key, with its collection prefix, of a request; None as for `active_vbucket`."""
+    vbucket = active_vbucket(session, frame)
+    key = stored_key(session, frame) if vbucket is not None else None
+    return None if vbucket is None or key is None else (vbucket, key)
+
+
 def not_my_vbucket(session: Session, frame: Frame) -> None:
     """NOT_MY_VBUCKET with the cluster configuration, sent once per version to clients that asked for that."""
     config = session.config_to_send()

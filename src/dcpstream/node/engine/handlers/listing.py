@@ -12,12 +12,11 @@ from dcpstream.model import VbucketState
 from dcpstream.node.engine import documents
 from dcpstream.node.engine.commands import Command, CommandTable, Part
 from dcpstream.node.engine.handlers.keys import (
-    active_vbucket,
+    active_place,
     key_of,
     may_in,
     not_my_vbucket,
     refuse_unknown,
-    stored_key,
 )
 from dcpstream.node.engine.handlers.reads import body_of
 from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_frame, leb128_encode
@@ -121,10 +120,10 @@ def _random_key(vbucket: VBucket, prefix: bytes, session: Session) -> bytes | No
 
 def get_keys(session: Session, frame: Frame) -> None:
     """GET_KEYS: keys of a vbucket in one collection, ascending, from a given one on."""
-    vbucket = active_vbucket(session, frame)
-    key = stored_key(session, frame) if vbucket is not None else None
-    if vbucket is None or key is None:
+    place = active_place(session, frame)
+    if place is None:
         return
+    vbucket, key = place
     count = int.from_bytes(frame.extras, "big") if frame.extras else DEFAULT_KEYS
     prefix = leb128_encode(documents.collection_of(key))
     found = vbucket.log.keys_between(key, prefix + b"\xff" * 251, min(count, MAX_KEYS))

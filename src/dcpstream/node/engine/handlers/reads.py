@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from dcpstream.model import VbucketState
 from dcpstream.node.engine import documents
 from dcpstream.node.engine.commands import Command, CommandTable, Part
-from dcpstream.node.engine.handlers.keys import active_vbucket, expiration_of, not_my_vbucket, stored_key
+from dcpstream.node.engine.handlers.keys import active_place, expiration_of, not_my_vbucket, stored_key
 from dcpstream.node.engine.locks import Lock
 from dcpstream.wire import Datatype, Feature, Frame, FrameInfoId, Opcode, Status, split_xattrs
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.session import Session
+    from dcpstream.node.engine.vbucket import VBucket
     from dcpstream.store import StoredItem
 
 # Plain integers: arithmetic with enum members costs more than all the rest of a GET.
@@ -61,12 +62,21 @@ def _found(session: Session, frame: Frame, item: StoredItem, cas: int) -> None:
     )
 
 
+def _decided_place(session: Session, frame: Frame) -> tuple[VBucket, bytes] | None:
+    """As `active_place`, if no durable write of the document is under way."""
+    place = active_place(session, frame)
+    if place is not None and documents.is_undecided(*place):
+        session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS)
+        return None
+    return place
+
+
 def get(session: Session, frame: Frame) -> None:
     """GET, GETQ, GETK, GETKQ: the document; the quiet forms say nothing of a miss, the K forms repeat the key."""
-    vbucket = active_vbucket(session, frame)
-    key = stored_key(session, frame) if vbucket is not None else None
-    if vbucket is None or key is None:
+    place = active_place(session, frame)
+    if place is None:
         return
+    vbucket, key = place
     before = vbucket.high_seqno
     item = documents.live_item(vbucket, key, session.engine.unix_ns)
     if vbucket.high_seqno != before:
@@ -99,14 +109,11 @@ def touch(session: Session, frame: Frame) -> None:
     if FrameInfoId.DURABILITY in session.frame_infos:
         session.refuse(frame, Status.NOT_SUPPORTED)
         return
-    vbucket = active_vbucket(session, frame)
-    key = stored_key(session, frame) if vbucket is not None else None
-    if vbucket is None or key is None:
+    place = _decided_place(session, frame)
+    if place is None:
         return
+    vbucket, key = place
     engine = session.engine
-    if documents.is_undecided(vbucket, key):
-        session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS)
-        return
     if documents.lock_of(vbucket, key, engine.unix_ns) is not None:
         session.refuse(frame, Status.LOCKED)
         return
@@ -139,10 +146,10 @@ def get_meta(session: Session, frame: Frame) -> None:
     if frame.extras and frame.extras[0] > 2:
         session.refuse(frame, Status.EINVAL, "Request extras must be 0, 1 or 2")
         return
-    vbucket = active_vbucket(session, frame)
-    key = stored_key(session, frame) if vbucket is not None else None
-    if vbucket is None or key is None:
+    place = active_place(session, frame)
+    if place is None:
         return
+    vbucket, key = place
     before = vbucket.high_seqno
     meta = documents.live_meta(vbucket, key, session.engine.unix_ns)
     if vbucket.high_seqno != before:
@@ -160,14 +167,11 @@ def get_meta(session: Session, frame: Frame) -> None:
 
 def get_locked(session: Session, frame: Frame) -> None:
     """GET_LOCKED: the document, which until the lock's time is over only who has the lock's CAS may write."""
-    vbucket = active_vbucket(session, frame)
-    key = stored_key(session, frame) if vbucket is not None else None
-    if vbucket is None or key is None:
+    place = _decided_place(session, frame)
+    if place is None:
         return
+    vbucket, key = place
     unix_ns = session.engine.unix_ns
-    if documents.is_undecided(vbucket, key):
-        session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS)
-        return
     item = documents.live_item(vbucket, key, unix_ns)
     session.changed(vbucket)
     if item is None:
@@ -190,14 +194,11 @@ def get_locked(session: Session, frame: Frame) -> None:
 
 def unlock(session: Session, frame: Frame) -> None:
     """UNLOCK: give a lock back before its time; the CAS is the lock's."""
-    vbucket = active_vbucket(session, frame)
-    key = stored_key(session, frame) if vbucket is not None else None
-    if vbucket is None or key is None:
+    place = _decided_place(session, frame)
+    if place is None:
         return
+    vbucket, key = place
     unix_ns = session.engine.unix_ns
-    if documents.is_undecided(vbucket, key):
-        session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS)
-        return
     item = documents.live_item(vbucket, key, unix_ns)
     session.changed(vbucket)
     lock = documents.lock_of(vbucket, key, unix_ns)

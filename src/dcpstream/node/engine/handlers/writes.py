@@ -11,7 +11,7 @@ from dcpstream.node.engine import documents
 from dcpstream.node.engine.bucket import Compression
 from dcpstream.node.engine.commands import Command, CommandTable, Part
 from dcpstream.node.engine.durability import DEFAULT_TIMEOUT_S, UNDECIDED_MAX, is_possible, parse_topology
-from dcpstream.node.engine.handlers.keys import active_vbucket, expiration_of, stored_key
+from dcpstream.node.engine.handlers.keys import active_place, expiration_of
 from dcpstream.node.engine.handlers.reads import parts_of
 from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status, snappy_uncompress
 
@@ -84,10 +84,10 @@ def target(session: Session, frame: Frame) -> tuple[VBucket, bytes] | None:
         if frame.opcode in QUIET_OF:
             session.refuse(frame, Status.EINVAL, "The frame info is not allowed on this command")
             return None
-    vbucket = active_vbucket(session, frame)
-    key = stored_key(session, frame) if vbucket is not None else None
-    if vbucket is None or key is None:
+    place = active_place(session, frame)
+    if place is None:
         return None
+    vbucket, key = place
     assert session.bucket is not None, "the table asks for a bucket"
     if vbucket.is_backed_up:
         session.refuse(frame, Status.TMPFAIL, "The vbucket is being handed over to another node")
