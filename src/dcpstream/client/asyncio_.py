@@ -19,14 +19,20 @@ from dcpstream.client.convert import ValueFormat
 from dcpstream.client.handshake import BUFFER_BYTES
 from dcpstream.client.nodes import Nodes
 from dcpstream.client.offsets import OffsetStore
-from dcpstream.client.options import access, check_buffer_bytes, dcp_settings
+from dcpstream.client.options import (
+    CONNECT_TIMEOUT_S,
+    MAX_BATCH_ROWS,
+    PATIENCE_S,
+    access,
+    check_buffer_bytes,
+    dcp_settings,
+)
 from dcpstream.client.questions import Question, Questions, high_seqnos_of, logs_of, states_of
 from dcpstream.client.ranges import RollbackEvent
 from dcpstream.client.reader import StreamReader
 from dcpstream.client.resume import BranchState
 from dcpstream.client.srv import resolve_seeds
 from dcpstream.client.streaming import (
-    MAX_BATCH_ROWS,
     End,
     OnPurgeGap,
     OnRollback,
@@ -44,12 +50,6 @@ from dcpstream.wire import Opcode
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-CONNECT_TIMEOUT_S = 10.0
-"""How long connecting to a cluster may take before ConnectTimeout."""
-
-PATIENCE_S = 300.0
-"""How long a node that is needed may stay away before a stream gives up; an automatic failover takes up to 120 s."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

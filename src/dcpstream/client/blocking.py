@@ -21,7 +21,7 @@ from dcpstream.client.handshake import BUFFER_BYTES, DcpSettings
 from dcpstream.client.heart import Heart
 from dcpstream.client.hub import SocketHub
 from dcpstream.client.nodes import ConnectOptions, Nodes
-from dcpstream.client.options import access, check_buffer_bytes, dcp_settings
+from dcpstream.client.options import CONNECT_TIMEOUT_S, MAX_BATCH_ROWS, access, check_buffer_bytes, dcp_settings
 from dcpstream.client.policies import PurgeGap, RollbackPolicy, purged_message
 from dcpstream.client.questions import Question, Questions, high_seqnos_of, logs_of, states_of
 from dcpstream.client.ranges import Accepted, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
@@ -38,14 +38,8 @@ from dcpstream.wire import Opcode
 
 logger = logging.getLogger(__name__)
 
-CONNECT_TIMEOUT_S = 10.0
-"""How long connecting to any node, with authentication and bucket, may take before ConnectTimeout."""
-
 IDLE_TIMEOUT_S = 60.0
 """How long a bounded read may wait without any progress before it raises."""
-
-MAX_BATCH_ROWS = 10_000
-"""Rows of a batch at most: what Spark takes best."""
 
 MAX_WAIT_S = 1.0
 """Longest single wait for sockets, so that clocks are looked at in between."""

@@ -8,18 +8,17 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from dcpstream.client.blocking import CONNECT_TIMEOUT_S, Cluster, drive
+from dcpstream.client.blocking import Cluster, drive
 from dcpstream.client.changes import Change
 from dcpstream.client.convert import ValueFormat
 from dcpstream.client.handshake import BUFFER_BYTES
 from dcpstream.client.hub import SocketHub
 from dcpstream.client.nodes import Nodes
 from dcpstream.client.offsets import OffsetStore
-from dcpstream.client.options import check_buffer_bytes, dcp_settings
+from dcpstream.client.options import CONNECT_TIMEOUT_S, MAX_BATCH_ROWS, PATIENCE_S, check_buffer_bytes, dcp_settings
 from dcpstream.client.ranges import RollbackEvent
 from dcpstream.client.reader import StreamReader
 from dcpstream.client.streaming import (
-    MAX_BATCH_ROWS,
     End,
     OnPurgeGap,
     OnRollback,
@@ -35,9 +34,6 @@ from dcpstream.runtime import SystemClock, SystemRandom
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-PATIENCE_S = 300.0
-"""How long a node that is needed may stay away before a stream gives up; an automatic failover takes up to 120 s."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

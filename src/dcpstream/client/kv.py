@@ -17,7 +17,7 @@ from dcpstream.client.documents import BulkInterrupted, Document, MutationToken,
 from dcpstream.client.handshake import Handshake
 from dcpstream.client.kv_link import Answered, KvLink
 from dcpstream.client.nodes import FINAL_ERRORS, MAX_SEEDS_TRIED
-from dcpstream.client.options import access
+from dcpstream.client.options import CONNECT_TIMEOUT_S, access
 from dcpstream.client.srv import resolve_seeds
 from dcpstream.client.tls import TlsOptions, make_context
 from dcpstream.client.topology import manifest_of, parse_config
@@ -38,9 +38,6 @@ WINDOW_OPS = 1000
 
 WINDOW_BYTES = 1024 * 1024
 """Bytes of a window, unless one operation alone is larger."""
-
-CONNECT_TIMEOUT_S = 10.0
-"""Limit for making a connection with authentication."""
 
 MIN_CONNECT_S = 0.1
 """What even the last of many seeds gets."""

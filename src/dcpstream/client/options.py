@@ -12,6 +12,15 @@ from dcpstream.client.tls import TlsOptions, tls_options
 from dcpstream.errors import ConfigError
 from dcpstream.protocol.sasl import MECHANISMS
 
+CONNECT_TIMEOUT_S = 10.0
+"""How long connecting to a cluster, with authentication and bucket, may take before ConnectTimeout."""
+
+PATIENCE_S = 300.0
+"""How long a node that is needed may stay away before a stream gives up; an automatic failover takes up to 120 s."""
+
+MAX_BATCH_ROWS = 10_000
+"""Rows of a batch at most: what Spark takes best."""
+
 MIN_BUFFER_BYTES = 64 * 1024
 """Smallest flow-control window: below it the node waits for acknowledgements most of the time."""
 

@@ -9,7 +9,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from dcpstream.client.changes import Change
 from dcpstream.client.convert import ArrowConverter, ChangeConverter, Converter, ValueFormat
@@ -28,9 +28,6 @@ Start = Literal["earliest", "latest"] | Mapping[int, StreamOffset] | OffsetStore
 End = None | Literal["latest"] | Mapping[int, int]
 OnRollback = Literal["fail", "rewind"] | Callable[[RollbackEvent], None]
 OnPurgeGap = Literal["fail", "ignore", "reconcile"]
-
-MAX_BATCH_ROWS = 10_000
-"""Rows of a batch at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +203,21 @@ class Positions:
             self._store.save(records)
 
 
-def rollback_batch(event: RollbackEvent, options: StreamOptions, time_ns: int) -> pa.RecordBatch:
+class BatchForm(Protocol):
+    """What says how batches look."""
+
+    @property
+    def value_format(self) -> ValueFormat:
+        """Type of the column `value`."""
+        ...
+
+    @property
+    def columns(self) -> Sequence[str] | None:
+        """Which columns are built; None for all."""
+        ...
+
+
+def rollback_batch(event: RollbackEvent, form: BatchForm, time_ns: int) -> pa.RecordBatch:
     """The control row that tells a table about a rollback."""
     columnar = require_columnar()
     row: pa.RecordBatch = columnar.rollback_row(
@@ -215,8 +226,8 @@ def rollback_batch(event: RollbackEvent, options: StreamOptions, time_ns: int) -
         event.to_seqno,
         event.old_vbuuid,
         event.new_vbuuid,
-        value_format=options.value_format,
-        columns=options.columns,
+        value_format=form.value_format,
+        columns=form.columns,
         time=time_ns / 1e9,
     )
     return row

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import InputPartition
 
 from dcpstream.client.blocking import Cluster
 from dcpstream.client.ranges import ReadBatch, RollbackEvent, VbucketRange
-from dcpstream.columnar import rollback_row
+from dcpstream.client.streaming import rollback_batch
 from dcpstream.errors import RollbackRequired
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.spark import pool
@@ -82,7 +82,7 @@ def read_partition(
                 new_vbuuid=planned.new_vbuuid,
                 resumed_at=start,
             )
-            yield conform(_control_row(event, options, clock), schema)
+            yield conform(rollback_batch(event, options, clock.time_ns()), schema)
     ranges = [planned.range for planned in partition.ranges if planned.seqnos > 0]
     if not ranges:
         return
@@ -93,7 +93,7 @@ def read_partition(
             if options.on_rollback is OnRollback.FAIL:
                 refused = next(one.start for one in ranges if one.vbid == item.vbid)
                 raise RollbackRequired(item.vbid, item.to_seqno, rollback_message(item.vbid, refused, item.to_seqno))
-            yield conform(_control_row(item, options, clock), schema)
+            yield conform(rollback_batch(item, options, clock.time_ns()), schema)
         elif item.record_batch.num_rows:
             yield conform(item.record_batch, schema)
 
@@ -131,16 +131,3 @@ def window_bytes(seqnos: int, most: int) -> int:
     while window * 4 <= WINDOW_BYTES_PER_SEQNO * seqnos:
         window *= 4
     return most if window * 4 > most else window
-
-
-def _control_row(event: RollbackEvent, options: SourceOptions, clock: Clock) -> pa.RecordBatch:
-    return rollback_row(
-        event.vbid,
-        event.from_seqno,
-        event.to_seqno,
-        event.old_vbuuid,
-        event.new_vbuuid,
-        value_format=options.value_format,
-        columns=options.columns,
-        time=clock.time_ns() / 1e9,
-    )
