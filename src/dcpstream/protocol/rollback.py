@@ -38,7 +38,7 @@ class VbucketFacts(Protocol):
 
     @property
     def purge_seqno(self) -> int:
-        """The highest seqno of a deletion that was purged."""
+        """The highest seqno of a deletion that was purged; 0 if none."""
         ...
 
     @property

@@ -20,45 +20,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
-from dcpstream.model import FailoverLog, Manifest, SnapshotRange, VbucketState
+from dcpstream.model import Manifest, SnapshotRange
 from dcpstream.protocol.durability import DurableWrites
+from dcpstream.protocol.rollback import VbucketFacts
 from dcpstream.wire import FrameBlock
 
 __all__ = ["HistorySource", "VBucketView"]
 
 
 @runtime_checkable
-class VBucketView(Protocol):
+class VBucketView(VbucketFacts, Protocol):
     """One vbucket's history and state, as a producer reads it."""
 
     @property
     def vbid(self) -> int:
         """Its number."""
-        ...
-
-    @property
-    def state(self) -> VbucketState:
-        """Its role on this node."""
-        ...
-
-    @property
-    def high_seqno(self) -> int:
-        """The last seqno written."""
-        ...
-
-    @property
-    def persisted_seqno(self) -> int:
-        """The last seqno that survives a crash."""
-        ...
-
-    @property
-    def purge_seqno(self) -> int:
-        """The highest seqno of a deletion that was purged; 0 if none."""
-        ...
-
-    @property
-    def failover_log(self) -> FailoverLog:
-        """Its branches."""
         ...
 
     @property

@@ -21,21 +21,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from dcpstream.store.items import PREPARE_NAMESPACE, SCOPE_EVENT, SYSTEM_COLLECTION, prepare_key, prepares_of
+from dcpstream.wire import arrays
 from dcpstream.wire.block import BlockKind
 from dcpstream.wire.keys import leb128_decode, leb128_encode
 from dcpstream.wire.system_events import events_of_scope
 
-
-def _import_numpy() -> Any:
-    """Numpy, or None where the arrow extra is not installed."""
-    try:
-        import numpy as np
-    except ImportError:
-        return None
-    return np
-
-
-np: Any = _import_numpy()
+np: Any = arrays.np
+"""Numpy or None; the store's modules have it from here."""
 
 LIVE = 0xFFFFFFFFFFFFFFFF
 """In `successors`: nothing superseded this row."""
