@@ -34,6 +34,7 @@ from pathlib import Path
 
 from dcpstream import Node
 from dcpstream.model import BucketSettings, Persist
+from dcpstream.node import compactor
 from dcpstream.wire import (
     Frame,
     FrameReader,
@@ -405,6 +406,7 @@ class KillLoop:
 def serve(data: Path, persist: str, ready: Path) -> None:
     """Be the node that is killed."""
     logging.basicConfig(level=logging.INFO)
+    compactor.REST_IF_AWAITED = 0.0  # more of it before each kill
     settings = BucketSettings(persist=Persist(persist), compact_at=0.05)
     node = Node(vbuckets=VBUCKETS, path=data, settings=settings, flush_interval_s=0.002, segment_bytes=SEGMENT_BYTES)
     with node:

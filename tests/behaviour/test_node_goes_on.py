@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from dcpstream.errors import StoreError
-from dcpstream.model import BucketSettings
+from dcpstream.model import BucketSettings, Persist
 from dcpstream.node import Node, upkeep
 from dcpstream.node.buckets import RunningBuckets
-from dcpstream.store import BucketStore, CompactionOrder, DiskBucketStore, VBucketLog
+from dcpstream.store import BucketStore, CompactionOrder, DiskBucketStore, MemoryBucketStore, VBucketLog
 from dcpstream.store.metadata import Metadata
 from dcpstream.store.rows import LIVE
 from dcpstream.wire import Feature, Opcode, Status, StreamEndReason, encode_request
@@ -218,3 +218,33 @@ def test_a_purge_while_a_stream_reads_is_not_missed(monkeypatch: pytest.MonkeyPa
     assert log.purge_seqno == 4
     assert frames[-1].opcode == Opcode.DCP_STREAM_END
     assert struct.unpack(">I", frames[-1].extras)[0] == StreamEndReason.ROLLBACK
+
+
+@pytest.mark.parametrize("other", ["other", "@no bucket@"])
+def test_what_was_written_to_a_bucket_that_is_left_is_answered_when_it_is_durable(tmp_path: Path, other: str) -> None:
+    store = DiskBucketStore(tmp_path, 4, BucketSettings(persist=Persist.EVERY))
+    engine = engine_of(store, vbuckets=4)
+    engine.add_bucket("other", MemoryBucketStore(4), storage="memory")
+    bucket, client = engine.buckets["default"], Talker(engine)
+    write = encode_request(Opcode.SET, key=client.key("k"), value=b"v", extras=bytes(8))
+    leave = encode_request(Opcode.SELECT_BUCKET, key=other.encode())
+    assert client.send(write + leave) == []
+    assert client.send(encode_request(Opcode.NOOP)) == []
+    number = bucket.begin_commit()
+    store.commit()
+    bucket.end_commit(number)
+    assert [frame.opcode for frame in client.collect()] == [Opcode.SET, Opcode.SELECT_BUCKET, Opcode.NOOP]
+    assert client.call(Opcode.NOOP).status == 0
+    store.close()
+
+
+def test_a_bucket_that_goes_closes_those_who_wait_for_it_from_elsewhere(tmp_path: Path) -> None:
+    store = DiskBucketStore(tmp_path, 4, BucketSettings(persist=Persist.EVERY))
+    engine = engine_of(store, vbuckets=4)
+    engine.add_bucket("other", MemoryBucketStore(4), storage="memory")
+    client = Talker(engine)
+    write = encode_request(Opcode.SET, key=client.key("k"), value=b"v", extras=bytes(8))
+    client.send(write + encode_request(Opcode.SELECT_BUCKET, key=b"other"))
+    engine.remove_bucket("default")
+    assert client.session.is_closing
+    store.close()

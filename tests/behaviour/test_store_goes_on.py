@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dcpstream.errors import CorruptLog, StoreError
-from dcpstream.store import CompactionOrder, DiskBucketStore, blocks, disk
+from dcpstream.store import CompactionOrder, DiskBucketStore, VBucketLog, blocks, disk, purging
 from dcpstream.store.check import check_store
 from dcpstream.store.metadata import InDoubtError, Metadata
 from tests.behaviour.store_kit import fill, key_of, put, read_all
@@ -209,3 +209,44 @@ def test_a_vbucket_that_could_not_be_deleted_keeps_its_horizon(tmp_path: Path, m
     with opened(tmp_path) as store:
         assert store.vbuckets[0].horizon_seqno == horizon
         assert store.vbuckets[0].rollback(horizon - 1) == 0
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_purge_leaves_alone_what_a_rollback_put_in_the_place_of_deletions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    with opened(tmp_path) as store:
+        fill(store)
+        log = store.vbuckets[0]
+        put(log, key_of("k"), b"old")
+        put(log, key_of("k"), None)
+        put(log, key_of("last"), b"v")
+        store.commit()
+
+        def write_anew() -> None:
+            assert log.rollback(1) == 1
+            put(log, key_of("k"), b"new")
+            put(log, key_of("last"), b"v")
+            store.commit()
+
+        keys_of, metadata_changed = purging.keys_of, store.metadata_changed
+
+        def keys_and_rollback(*arguments: Any) -> Any:
+            found = keys_of(*arguments)
+            write_anew()
+            return found
+
+        def put_and_rollback(vbucket: VBucketLog) -> None:
+            monkeypatch.setattr(store, "metadata_changed", metadata_changed)
+            metadata_changed(vbucket)
+            write_anew()
+
+        if moment == "before":
+            monkeypatch.setattr(purging, "keys_of", keys_and_rollback)
+        else:
+            monkeypatch.setattr(store, "metadata_changed", put_and_rollback)
+        assert log.purge(1 << 60, 1 << 32) == 0
+        assert log.purge_seqno == 0
+        item = log.get(key_of("k"))
+        assert item is not None
+        assert item.value == b"new"

@@ -43,21 +43,28 @@ def purge(vbucket: VBucketLog, lock: Lock, before_seqno: int, before_time: int) 
     """See `VBucketLog.purge`."""
     # The last row stays; and what would be the last one after a crash, or the opening would not purge it again.
     limit = min(before_seqno, max(vbucket.persisted_seqno - 1, 0))
-    purged = 0
+    purged, truncations = 0, vbucket.rows.truncations
     for seqnos in _timed(vbucket, lock, limit, DELETED, before_time):
         named = zip(keys_of(vbucket, lock, seqnos), seqnos, strict=True)
-        purged += _purge(vbucket, lock, [(key, seqno) for key, seqno in named if key is not None])
-    return purged + _purge(vbucket, lock, _ends(vbucket, lock, limit, before_time))
+        going = [(key, seqno) for key, seqno in named if key is not None]
+        purged += _purge(vbucket, lock, going, truncations)
+    return purged + _purge(vbucket, lock, _ends(vbucket, lock, limit, before_time), truncations)
 
 
-def _purge(vbucket: VBucketLog, lock: Lock, going: Sequence[tuple[bytes, int]]) -> int:
-    if not going:
-        return 0
+def _purge(vbucket: VBucketLog, lock: Lock, going: Sequence[tuple[bytes, int]], truncations: int) -> int:
+    """Purge, if no rollback came since there were so many: after one, the same seqnos may be of living documents."""
+    with lock:
+        if not going or vbucket.rows.truncations != truncations:
+            return 0
+        before = vbucket.purge_seqno
     # First the metadata: after a crash in between, the opening purges what lies up to the purge seqno.
     highest = max(seqno for _, seqno in going)
-    vbucket.purge_seqno = max(vbucket.purge_seqno, highest)
+    vbucket.purge_seqno = max(before, highest)
     with lock:
-        return vbucket.rows.purge(going)
+        if vbucket.rows.truncations == truncations:
+            return vbucket.rows.purge(going)
+    vbucket.purge_seqno = before
+    return 0
 
 
 def purge_again(vbucket: VBucketLog, lock: Lock) -> None:

@@ -35,6 +35,16 @@ class HeldAnswers:
         self._queue.append((bucket, bucket.commits_begun + 1, pieces))
         self.size += sum(map(len, pieces))
 
+    def follow(self, pieces: list[bytes]) -> None:
+        """Keep answers that tell of no write behind those that wait; there are some."""
+        self._queue[-1][2].extend(pieces)
+        self.size += sum(map(len, pieces))
+
+    @property
+    def awaited(self) -> Bucket | None:
+        """The bucket whose commit the first of them wait for."""
+        return self._queue[0][0] if self._queue else None
+
     def release(self) -> list[bytes]:
         """The answers whose commits are through, in their order."""
         out: list[bytes] = []

@@ -183,6 +183,13 @@ class Session(Waiting):
     def select(self, bucket: Bucket | None) -> None:
         """Use a bucket from now on, or none."""
         if self.bucket is not None:
+            if bucket is not self.bucket and self.has_written and self.bucket.answers_when_durable:
+                # What was written to the one waits for its commit, whatever the other does.
+                self.out, out = [], self.out
+                self.held.hold(self.bucket, out)
+                self.bucket.hold(self)
+                self.out_bytes = self.held.size
+                self.has_written = False
             self.bucket.sessions.discard(self)
         if bucket is not self.bucket:
             self.config_sent = (0, 0)
@@ -422,13 +429,17 @@ class Session(Waiting):
     def _hold(self, out: list[bytes]) -> list[bytes]:
         """Keep answers until what they tell of is durable, and those behind them; returns what is."""
         bucket = self.bucket
-        self.has_written = False
-        if out and bucket is not None:
-            self.held.hold(bucket, out)
+        if out:
+            if self.has_written and bucket is not None and bucket.answers_when_durable:
+                self.held.hold(bucket, out)
+            else:
+                self.held.follow(out)
+            self.has_written = False
         released = self.held.release()
         self.out_bytes = self.held.size
-        if self.held and bucket is not None:
-            bucket.hold(self)
+        awaited = self.held.awaited
+        if awaited is not None:
+            awaited.hold(self)
         return released
 
     def drop_held(self, reason: str) -> None:
