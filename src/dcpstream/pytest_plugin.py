@@ -13,8 +13,8 @@ shared one, for fixtures of a wider scope) and `couchbase_bucket`. Under pytest-
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -68,7 +68,7 @@ def couchbase_node(request: pytest.FixtureRequest) -> Node:
     arguments = _arguments(request.node, "couchbase_node")
     scope = arguments.pop("scope", None) or request.config.getini("couchbase_node_scope")
     if scope not in SCOPES:
-        raise pytest.UsageError(f"couchbase_node: scope is {scope!r}, must be one of {', '.join(SCOPES)}")
+        _refuse(f"couchbase_node: scope is {scope!r}, must be one of {', '.join(SCOPES)}")
     owner = request.node.getparent(SCOPES[scope]) or request.node.getparent(pytest.Module) or request.session
     return _node(owner, request.config, arguments)
 
@@ -82,8 +82,26 @@ def couchbase_bucket(request: pytest.FixtureRequest, couchbase_node: Node) -> It
     if "collections" not in arguments:
         of_node = _arguments(request.node, "couchbase_node").get("collections")
         arguments["collections"] = request.config.getini("couchbase_node_collections") if of_node is None else of_node
-    with fresh_bucket(couchbase_node, **arguments) as bucket:
+    with ExitStack() as stack:
+        with _mistakes_told("couchbase_bucket"):
+            bucket = stack.enter_context(fresh_bucket(couchbase_node, **arguments))
         yield bucket
+
+
+def _refuse(what: str) -> NoReturn:
+    """End the test with one line: the mistake is in its marker or the ini file, and not where the fixture met it."""
+    pytest.fail(what, pytrace=False)
+
+
+@contextmanager
+def _mistakes_told(name: str) -> Iterator[None]:
+    """What a node refuses of a marker's arguments."""
+    from dcpstream.errors import ConfigError
+
+    try:
+        yield
+    except (ConfigError, TypeError) as error:
+        _refuse(f"{name}: {error}")
 
 
 def _arguments(item: pytest.Item, name: str) -> dict[str, Any]:
@@ -91,7 +109,7 @@ def _arguments(item: pytest.Item, name: str) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     for marker in item.iter_markers(name):
         if marker.args:
-            raise pytest.UsageError(f"{name} takes keyword arguments only, say {name}(vbuckets=16)")
+            _refuse(f"{name} takes keyword arguments only, say {name}(vbuckets=16)")
         arguments = {**marker.kwargs, **arguments}
     return arguments
 
@@ -109,7 +127,8 @@ def _node(owner: Any, config: pytest.Config, arguments: dict[str, Any]) -> Node:
     key = repr(sorted(arguments.items()))
     if key not in nodes:
         stack = ExitStack()
-        nodes[key] = stack.enter_context(running_node(**arguments))
+        with _mistakes_told("couchbase_node"):
+            nodes[key] = stack.enter_context(running_node(**arguments))
 
         def stop() -> None:
             nodes.pop(key, None)

@@ -205,9 +205,18 @@ def test_mistakes_are_told(runner: Runner) -> None:
         def test_positional(couchbase_node): ...
         @pytest.mark.couchbase_node(vbuckets=4000)
         def test_vbuckets(couchbase_node): ...
+        @pytest.mark.couchbase_node(vbucket=4)
+        def test_unknown(couchbase_node): ...
+        @pytest.mark.couchbase_bucket(settings={"max_ttl": 1})
+        def test_settings(couchbase_bucket): ...
         """,
     )
-    output = runner.run(errors=3)
+    output = runner.run(errors=5)
+    assert "Traceback" not in output
+    assert "site-packages" not in output
+    assert "pytest_plugin.py" not in output
+    assert "unexpected keyword argument 'vbucket'" in output
+    assert "settings={'max_ttl': 1} is not allowed: BucketSettings" in output
     assert "scope is 'package', must be one of function, class, module, session" in output
     assert "keyword arguments only" in output
     assert "1 to 1024" in output

@@ -16,6 +16,7 @@ from typing import Any, Self
 from dcpstream.errors import ConfigError, CorruptLog, DcpstreamError
 from dcpstream.model import BucketSettings, NodeAddress
 from dcpstream.model.cluster import MAX_VBUCKETS
+from dcpstream.node.arguments import check_kinds, check_vbuckets
 from dcpstream.node.buckets import RunningBuckets
 from dcpstream.node.dcp import dcp_stats, handle_dcp
 from dcpstream.node.directory import DataDirectory, check_bucket_name
@@ -107,12 +108,12 @@ class Node(NodeOrders):
             raise ConfigError("buckets", buckets, "a list of at least one name")
         for name in buckets:
             check_bucket_name(name)
-        if not 1 <= vbuckets <= MAX_VBUCKETS:
-            raise ConfigError("vbuckets", vbuckets, f"1 to {MAX_VBUCKETS}")
+        check_kinds(settings, tls, limits)
+        check_vbuckets(vbuckets)
         if not flush_interval_s > 0:
             raise ConfigError("flush_interval_s", flush_interval_s, "seconds above 0")
         for option, value in (("port", port), ("mgmt_port", mgmt_port)):
-            if not 0 <= value < 1 << 16:
+            if not isinstance(value, int) or not 0 <= value < 1 << 16:
                 raise ConfigError(option, value, "0 to 65535")
         if not is_loopback(host) and password == DEFAULT_PASSWORD:
             raise ConfigError("password", "the default", f"one of your own, to listen on {host} for others")

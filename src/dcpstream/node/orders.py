@@ -12,7 +12,7 @@ from typing import Any
 
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.model import BucketSettings
-from dcpstream.model.cluster import MAX_VBUCKETS
+from dcpstream.node.arguments import check_kinds, check_vbuckets
 from dcpstream.node.buckets import RunningBuckets
 from dcpstream.node.engine import Bucket, Engine, Users
 from dcpstream.node.engine.collections import ManifestError
@@ -61,8 +61,8 @@ class NodeOrders:
             DcpstreamError: the node does not run. StoreError: the bucket's directory cannot be used.
         """
         count = self._vbuckets if vbuckets is None else vbuckets
-        if not 1 <= count <= MAX_VBUCKETS:
-            raise ConfigError("vbuckets", count, f"1 to {MAX_VBUCKETS}")
+        check_vbuckets(count)
+        check_kinds(settings)
         chosen = self._settings_of(name) if settings is None else settings
 
         async def create(buckets: RunningBuckets) -> None:
