@@ -109,7 +109,7 @@ def test_after_kill_9_what_was_persisted_is_there_on_a_new_branch(tmp_path):
         (["--vbuckets", "0"], "vbuckets"),
         (["--host", "0.0.0.0"], "password"),
         (["--flush-interval", "-1"], "flush_interval_s"),
-        (["--set", "help"], "persist=group"),
+        (["--set", "max_ttl"], "persist=group"),
         (["--set", "persist=sometimes"], "none, group, every"),
         (["--set", "colour=red"], "colour"),
         (["--users", "/nonexistent/users.json"], "--users"),

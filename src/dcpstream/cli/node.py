@@ -40,6 +40,14 @@ def read_users(path: Path) -> Any:
         raise ConfigError("--users", str(path), f"a JSON file (it is not, at {where})") from None
 
 
+def settings_with_defaults() -> list[str]:
+    """NAME=VALUE of each setting, as `--set` takes them."""
+    return [
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in BucketSettings().to_json().items()
+    ]
+
+
 def read_settings(texts: tuple[str, ...], persist: str | None) -> BucketSettings:
     """The settings of NAME=VALUE texts.
 
@@ -50,7 +58,7 @@ def read_settings(texts: tuple[str, ...], persist: str | None) -> BucketSettings
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            allowed = ", ".join(f"{known}={value}" for known, value in BucketSettings().to_json().items())
+            allowed = ", ".join(settings_with_defaults())
             raise ConfigError("--set", text, f"NAME=VALUE, of these (with their defaults): {allowed}")
         found[name] = value
     return BucketSettings.from_texts(found)
@@ -158,6 +166,9 @@ def node_command(
     """
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if "help" in texts:
+        click.echo("\n".join(settings_with_defaults()))
+        return
     stopping = threading.Event()
     if ready_file is not None and not ready_file.absolute().parent.is_dir():
         raise ConfigError("--ready-file", str(ready_file), "a file in a directory that exists")

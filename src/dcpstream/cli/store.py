@@ -118,7 +118,10 @@ def _told(report: StoreReport) -> Iterator[str]:
     if report.is_sound:
         yield "  sound"
     else:
-        yield f"  {len(damage) + len(report.problems)} damaged; `dcpstream store repair {report.directory}` cuts it out"
+        command = f"dcpstream store repair {report.directory}"
+        # What is wrong with a store as a whole cannot always be mended.
+        todo = f"`{command} --dry-run` tells what can be done" if report.problems else f"`{command}` cuts it out"
+        yield f"  {len(damage) + len(report.problems)} damaged; {todo}"
 
 
 def _line_of(segment: SegmentReport) -> str:

@@ -124,8 +124,8 @@ def tls_failure(address: NodeAddress, error: OSError) -> ConnectionLost:
         why = error.verify_message or str(error)
         if "mismatch" in why or "doesn't match" in why or "not valid for" in why:
             return TlsError(
-                f"the certificate of {address} is for another name: {why}. Connect by the name that it has, or give "
-                "server_name",
+                f"the certificate of {address} is for another name: {why.rstrip('.')}. Connect by the name that it "
+                "has, or give server_name",
                 cause=error,
             )
         return TlsError(
@@ -145,7 +145,9 @@ def tls_failure(address: NodeAddress, error: OSError) -> ConnectionLost:
             cause=error,
         )
     return ConnectionLost(
-        f"{address} ended the TLS handshake: {error.strerror or error}. Is this the port with TLS (11207)?", cause=error
+        f"{address} ended the TLS handshake: {error.strerror or error}; the port with TLS (11207) is another one "
+        "than that without",
+        cause=error,
     )
 
 

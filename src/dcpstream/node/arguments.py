@@ -34,3 +34,13 @@ def check_vbuckets(count: object) -> None:
     """
     if not isinstance(count, int) or not 1 <= count <= MAX_VBUCKETS:
         raise ConfigError("vbuckets", count, f"1 to {MAX_VBUCKETS}")
+
+
+def check_port(option: str, port: object) -> None:
+    """Refuse what is no port.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not isinstance(port, int) or not 0 <= port < 1 << 16:
+        raise ConfigError(option, port, "0 to 65535")

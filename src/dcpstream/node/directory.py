@@ -83,6 +83,9 @@ class DataDirectory:
             self._read(path)
 
     def _read(self, path: Path) -> None:
+        if (path / STORE_FILE).is_file():
+            parent = path.absolute().parent
+            raise StoreError(f"{path} is the directory of one bucket; give a node the one that it lies in, {parent}")
         try:
             path.mkdir(parents=True, exist_ok=True)
             file = path / FILE_NAME
@@ -114,8 +117,9 @@ class DataDirectory:
                 self.known[name] = _known(entry)
             self._written = text
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            why = str(error) if isinstance(error, ValueError) else repr(error)
             raise StoreError(
-                f"{file} cannot be understood: {error!r}. Without it the stores are found all the same; move it away, "
+                f"{file} cannot be understood: {why}. Without it the stores are found all the same; move it away, "
                 "and buckets get new identities, which makes clients take them for other buckets; ephemeral ones are "
                 "gone."
             ) from error

@@ -16,7 +16,7 @@ from typing import Any, Self
 from dcpstream.errors import ConfigError, CorruptLog, DcpstreamError
 from dcpstream.model import BucketSettings, NodeAddress
 from dcpstream.model.cluster import MAX_VBUCKETS
-from dcpstream.node.arguments import check_kinds, check_vbuckets
+from dcpstream.node.arguments import check_kinds, check_port, check_vbuckets
 from dcpstream.node.buckets import RunningBuckets
 from dcpstream.node.dcp import dcp_stats, handle_dcp
 from dcpstream.node.directory import DataDirectory, check_bucket_name
@@ -113,8 +113,7 @@ class Node(NodeOrders):
         if not flush_interval_s > 0:
             raise ConfigError("flush_interval_s", flush_interval_s, "seconds above 0")
         for option, value in (("port", port), ("mgmt_port", mgmt_port)):
-            if not isinstance(value, int) or not 0 <= value < 1 << 16:
-                raise ConfigError(option, value, "0 to 65535")
+            check_port(option, value)
         if not is_loopback(host) and password == DEFAULT_PASSWORD:
             raise ConfigError("password", "the default", f"one of your own, to listen on {host} for others")
         self._bucket_names = tuple(dict.fromkeys(buckets))

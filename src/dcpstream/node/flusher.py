@@ -154,11 +154,10 @@ class Flusher:
             if not store.is_failing or self._loop.time() - self._logged_at >= REPEAT_LOG_S:
                 self._logged_at = self._loop.time()
                 logger.error(
-                    "bucket %s: writes could not be made durable and wait in memory (%d bytes): %s; trying again every "
-                    "%.0f s",
+                    "bucket %s: writes could not be made durable and wait in memory (%d bytes): %s (every %.0f s)",
                     bucket.name,
                     store.pending_bytes,
-                    error,
+                    str(error).rstrip("."),
                     RETRY_S,
                 )
         else:

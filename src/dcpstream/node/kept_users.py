@@ -42,7 +42,10 @@ class KeptUsers:
             return
         except (OSError, ValueError) as error:
             raise ConfigError(
-                "users", str(self._file), f"a file that the node wrote ({type(error).__name__})"
+                "users",
+                str(self._file),
+                f"the file that the node wrote ({type(error).__name__}); restore it, or move it away "
+                "and make its users again",
             ) from None
         self._users.load(content)
 

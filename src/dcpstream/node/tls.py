@@ -71,6 +71,8 @@ class TlsSettings:
             raise ConfigError("client_auth", self.client_auth, ", ".join(CLIENT_AUTH))
         if self.client_auth != "none" and self.certificate is not None and self.client_ca is None:
             raise ConfigError("client_ca", "none", "a file of the authorities that sign clients' certificates")
+        if self.client_auth == "none" and self.client_ca is not None:
+            raise ConfigError("client_ca", str(self.client_ca), "client_auth optional or mandatory beside it")
         if self.user_from not in USER_FROM:
             raise ConfigError("user_from", self.user_from, ", ".join(USER_FROM))
         for option, value in (("tls port", self.port), ("tls mgmt_port", self.mgmt_port)):
@@ -169,7 +171,9 @@ def _load(context: ssl.SSLContext, certificate: Path, key: Path, password: Calla
         context.load_cert_chain(certificate, key, password)
     except (OSError, ssl.SSLError) as error:
         why = error.strerror or str(error)
-        raise ConfigError("tls", f"{certificate} and {key} ({why})", "a certificate and its key, PEM") from error
+        missing = [str(file) for file in (certificate, key) if not file.exists()]
+        files = " and ".join(missing or [str(certificate), str(key)])
+        raise ConfigError("tls", f"{files} ({why})", "a certificate and its key, PEM") from error
 
 
 def _load_pair(context: ssl.SSLContext, pair: Pair) -> None:

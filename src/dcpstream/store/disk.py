@@ -122,7 +122,8 @@ class DiskBucketStore(BucketStore):
         if made_for is not None and int(made_for) != self.vbucket_count:
             raise StoreError(
                 f"the store in {self.path} was made for {made_for} vbuckets and cannot be opened with "
-                f"{self.vbucket_count}: keys would be looked for in the wrong ones. Give the number it was made with."
+                f"{self.vbucket_count}: keys would be looked for in the wrong ones. Give the number it was "
+                f"made with: --vbuckets {made_for}, Node(vbuckets={made_for})."
             )
         closed_at = metadata.closed_at()
         self.was_clean = made_for is None or closed_at is not None

@@ -108,7 +108,7 @@ def repair_store(directory: Path, *, dry_run: bool = False, on_progress: OnProgr
             metadata, repair.impossible = None, str(error)
         if metadata is None:
             repair.impossible = repair.impossible or f"{directory / FILE_NAME} is missing"
-            repair.impossible += (
+            repair.impossible = repair.impossible.rstrip(".") + (
                 ". States, failover logs and the order of the segments are in no other file: restore it from a copy "
                 "that is as old as the segments, or start empty and let the node be filled again."
             )

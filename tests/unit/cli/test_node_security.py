@@ -52,6 +52,7 @@ def test_tls_options() -> None:
         ["--tls-client-auth", "optional"],
         ["--tls-name", "a"],
         ["--tls-key", "k.pem"],
+        ["--tls", "--tls-client-ca", "ca.pem"],
         ["--tls", "--tls-cert", "c.pem"],
         ["--tls-cert", "c.pem", "--tls-key", "k.pem", "--tls-client-auth", "mandatory"],
         ["--limit", "fly=1"],

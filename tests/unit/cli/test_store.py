@@ -79,3 +79,16 @@ def test_a_store_that_a_node_has_open(data: Path, capsys: pytest.CaptureFixture[
         assert "open in a node" in capsys.readouterr().out
         assert run(["store", "repair", str(data)]) == 1
         assert "stop the node first" in capsys.readouterr().err
+
+
+def test_a_store_that_repair_may_not_mend_is_not_said_to_be_mended(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / "travel" / "meta.sqlite").write_bytes(b"garbage" * 1000)
+    assert run(["store", "check", str(data)]) == 1
+    out = capsys.readouterr().out
+    assert f"`dcpstream store repair {data}/travel --dry-run` tells what can be done" in out
+    assert run(["store", "repair", str(data)]) == 1
+    out = capsys.readouterr().out
+    assert "cannot be repaired" in out
+    assert ".." not in out

@@ -98,3 +98,15 @@ def test_names_that_cannot_be(tmp_path: Path, name: str) -> None:
         with pytest.raises(ConfigError, match="bucket"):
             refuse(name)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_directory_of_a_bucket_is_not_that_of_a_node(tmp_path: Path) -> None:
+    DiskBucketStore(tmp_path / "shop", 2).close()
+    with pytest.raises(StoreError, match=f"directory of one bucket; give a node the one that it lies in, {tmp_path}"):
+        opened(tmp_path / "shop")
+
+
+def test_a_file_beside_the_stores_that_is_no_json_is_told(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text('{"a":')
+    with pytest.raises(StoreError, match=r"cannot be understood: Expecting value: line 1 column 6 .* move it away"):
+        opened(tmp_path)
