@@ -12,6 +12,7 @@ import pytest
 
 from dcpstream.errors import StoreError
 from dcpstream.model import BucketSettings, Persist
+from dcpstream.model.settings import MIN_RAM_QUOTA_BYTES
 from dcpstream.node import Node, upkeep
 from dcpstream.node.buckets import RunningBuckets
 from dcpstream.store import BucketStore, CompactionOrder, DiskBucketStore, MemoryBucketStore, VBucketLog
@@ -133,6 +134,27 @@ def test_every_bucket_is_closed_although_one_cannot_be(tmp_path: Path, monkeypat
     monkeypatch.undo()
     with DiskBucketStore(tmp_path / "b", 1) as store:
         assert store.was_clean
+
+
+def test_the_cache_gives_way_before_writes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quota = MIN_RAM_QUOTA_BYTES
+    settings = BucketSettings(ram_quota_bytes=quota, cache_bytes=quota)
+    monkeypatch.setattr(upkeep, "QUOTA_INTERVAL_S", 0.01)
+    with Node(vbuckets=1, path=tmp_path, settings=settings) as node:
+        assert node.engine is not None
+        store = node.engine.buckets["default"].store
+        assert isinstance(store, DiskBucketStore)
+        assert store._segments is not None
+        index = quota * 9 // 10
+        monkeypatch.setattr(VBucketLog, "memory_bytes", property(lambda _: index))
+        cache = store._segments.cache
+        for number in range(20):
+            cache.put((9, number), bytes(quota // 200))
+        wait_until(lambda: 0 < cache.stats.capacity <= quota - index)
+        wait_until(lambda: store.has_room)
+        assert 0 < store.cached_bytes <= quota // 20
+        index = 0
+        wait_until(lambda: cache.stats.capacity > quota // 2)
 
 
 def test_history_that_was_switched_off_is_not_kept_any_more(monkeypatch: pytest.MonkeyPatch) -> None:

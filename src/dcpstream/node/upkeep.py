@@ -92,7 +92,10 @@ class Upkeep:
     def check_quota(self) -> None:
         """Stop writes if the bucket takes more memory than it may; let them go on when enough is free again."""
         store, quota = self._bucket.store, self._bucket.settings.ram_quota_bytes
-        taken = store.memory_bytes
+        # The cache gives way: pages that were read once must not keep writes out.
+        others = store.memory_bytes - store.cached_bytes
+        store.fit_cache(int(quota * QUOTA_FREE_SHARE) - others)
+        taken = others + store.cached_bytes
         is_over = taken > (quota * QUOTA_FREE_SHARE if self._is_over else quota)
         if is_over != self._is_over:
             self._is_over = is_over

@@ -102,7 +102,11 @@ class BucketStore(ABC):
     @property
     def cached_bytes(self) -> int:
         """Blocks of files that are kept in memory for the next read."""
-        return 0
+        return self.cache_stats.size
+
+    @abstractmethod
+    def fit_cache(self, room: int) -> None:
+        """Let the cache take at most so many bytes, and what the settings allow."""
 
     @property
     def takes_deletions(self) -> bool:

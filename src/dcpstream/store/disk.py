@@ -410,6 +410,11 @@ class DiskBucketStore(BucketStore):
             report.was_stopped = True
             logger.info("%s was rolled back while it was compacted; the next compaction goes on", self.path)
 
+    def fit_cache(self, room: int) -> None:
+        """See `BucketStore.fit_cache`."""
+        if self._segments is not None:
+            self._segments.cache.capacity = max(min(self._settings.cache_bytes, room), 0)
+
     @property
     def cache_stats(self) -> CacheStats:
         """What the cache of pages holds and has done."""

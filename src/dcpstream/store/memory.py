@@ -51,6 +51,9 @@ class MemoryBucketStore(BucketStore):
         """The pieces as they are: there are no files."""
         return [piece for piece in pieces if not isinstance(piece, tuple)]
 
+    def fit_cache(self, room: int) -> None:
+        """Nothing to do."""
+
     def fetch(self, pieces: list[Piece]) -> None:
         """Nothing to do."""
 
