@@ -6,7 +6,6 @@ operation but one for progress. Requests are built and answers are read many at 
 
 from __future__ import annotations
 
-import ssl
 import struct
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -14,22 +13,13 @@ from types import TracebackType
 from typing import NamedTuple
 
 from dcpstream.client.documents import BulkInterrupted, Document, MutationToken, ObservedSeqno
-from dcpstream.client.handshake import Handshake
 from dcpstream.client.kv_link import Answered, KvLink
-from dcpstream.client.nodes import FINAL_ERRORS, MAX_SEEDS_TRIED
+from dcpstream.client.kv_links import KvLinks
 from dcpstream.client.options import CONNECT_TIMEOUT_S, access
-from dcpstream.client.srv import resolve_seeds
-from dcpstream.client.tls import TlsOptions, make_context
-from dcpstream.client.topology import manifest_of, parse_config
-from dcpstream.errors import (
-    ConfigError,
-    ConnectionLost,
-    ConnectTimeout,
-    DcpstreamError,
-    RemoteProtocolError,
-)
-from dcpstream.model import NodeAddress, VbucketMap, vbucket_of_key
-from dcpstream.runtime import Clock, Random, SystemClock, SystemRandom
+from dcpstream.client.tls import TlsOptions
+from dcpstream.client.topology import manifest_of
+from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError
+from dcpstream.model import VbucketMap, vbucket_of_key
 from dcpstream.wire import Opcode, Status, encode_request, leb128_encode
 from dcpstream.wire.status import status_error
 
@@ -38,9 +28,6 @@ WINDOW_OPS = 1000
 
 WINDOW_BYTES = 1024 * 1024
 """Bytes of a window, unless one operation alone is larger."""
-
-MIN_CONNECT_S = 0.1
-"""What even the last of many seeds gets."""
 
 RETRIES_MAX = 100
 """Attempts of an operation that the node puts off; with the pauses between them about 20 s."""
@@ -104,28 +91,18 @@ class KvClient:
             sasl_mechanism=sasl_mechanism,
             network=network,
         )
-        self._parsed, self._login, self._tls = given.parsed, given.login, given.tls
-        self._seeds: tuple[NodeAddress, ...] = ()
-        self._context: ssl.SSLContext | None = None
+        self._links = KvLinks(given, connect_timeout_s)
         self._collection = collection
-        self._connect_timeout_s = connect_timeout_s
-        self._clock: Clock = SystemClock()
-        self._random: Random = SystemRandom()
-        self._map: VbucketMap | None = None
-        self._links: dict[str, KvLink] = {}
         self._prefix: bytes | None = None
 
     @property
     def map(self) -> VbucketMap:
         """The cluster map."""
-        if self._map is None:
-            self._connect_any()
-        assert self._map is not None
-        return self._map
+        return self._links.map
 
     def vbucket_of(self, key: Key) -> int:
         """The vbucket of a document."""
-        return vbucket_of_key(_bytes(key), self.map.vbucket_count)
+        return vbucket_of_key(_bytes(key), self._links.map.vbucket_count)
 
     def set(self, key: Key, value: bytes | str, *, flags: int = 0, expiry: int = 0) -> MutationToken:
         """Write one document."""
@@ -256,7 +233,7 @@ class KvClient:
         Raises:
             KeyNotFound: the node does not know the group.
         """
-        link = next(iter(self._links.values()), None) or self._connect_any()
+        link = self._links.any()
         link.send(encode_request(Opcode.STAT, key=group.encode()))
         result: dict[str, str] = {}
         while True:
@@ -269,9 +246,7 @@ class KvClient:
 
     def close(self) -> None:
         """Close all connections; a second time does nothing."""
-        for link in self._links.values():
-            link.close()
-        self._links.clear()
+        self._links.close()
 
     def __enter__(self) -> KvClient:
         """The client itself."""
@@ -285,7 +260,7 @@ class KvClient:
 
     def _key_prefix(self) -> bytes:
         if self._prefix is None:
-            link = next(iter(self._links.values()), None) or self._connect_any()
+            link = self._links.any()
             if not link.has_collections:
                 if self._collection is not None:
                     raise ConfigError("collection", self._collection, "the node has no collections; leave it out")
@@ -329,7 +304,7 @@ class KvClient:
     def _send(self, window: list[_Operation]) -> list[tuple[KvLink, list[int]]]:
         by_link: dict[KvLink, list[int]] = {}
         for index, operation in enumerate(window):
-            by_link.setdefault(self._link_for(operation.vbid), []).append(index)
+            by_link.setdefault(self._links.of(operation.vbid), []).append(index)
         for link, indexes in by_link.items():
             link.send(b"".join([window[index].request for index in indexes]))
         return list(by_link.items())
@@ -366,97 +341,14 @@ class KvClient:
     def _insist(self, operation: _Operation) -> Answered:
         """One operation, tried until it is not put off any more, or too often."""
         for attempt in range(RETRIES_MAX):
-            link = self._link_for(operation.vbid)
+            link = self._links.of(operation.vbid)
             answer = link.exchange(operation.request)
             if answer.status not in _LATER:
                 return answer
-            if answer.status == Status.NOT_MY_VBUCKET and not self._take_map(answer.value, link.address):
-                self._take_map(link.ask(encode_request(Opcode.GET_CLUSTER_CONFIG)).value, link.address)
+            if answer.status == Status.NOT_MY_VBUCKET and not self._links.take_map(answer.value, link.address):
+                self._links.take_map(link.ask(encode_request(Opcode.GET_CLUSTER_CONFIG)).value, link.address)
             link.pause(min(RETRY_PAUSE_S, 0.01 * 2**attempt))
         raise _refused(operation, answer)
-
-    def _take_map(self, text: bytes, origin: NodeAddress) -> bool:
-        if not text:
-            return False
-        try:
-            found = parse_config(text, origin, self._parsed.network, self._seeds, is_secure=self._tls is not None)
-        except RemoteProtocolError:
-            return False
-        if self._map is None or found.version > self._map.version:
-            self._map = found
-            return True
-        return False
-
-    def _link_for(self, vbid: int) -> KvLink:
-        address = self.map.active_node(vbid)
-        if address is None:
-            # Nobody has it now: any node will say so, and the operation is repeated later.
-            return next(iter(self._links.values()), None) or self._connect_any()
-        link = self._links.get(str(address))
-        if link is not None:
-            return link
-        try:
-            return self._connect(address)
-        except FINAL_ERRORS:
-            raise
-        except ConnectionLost:
-            # The map may be out of date, and the node gone for good: somebody else may know.
-            if not self._finds_newer_map(address):
-                raise
-        found = self.map.active_node(vbid)
-        return self._connect_any() if found is None else self._links.get(str(found)) or self._connect(found)
-
-    def _finds_newer_map(self, gone: NodeAddress) -> bool:
-        """Ask other nodes than the one that is gone; whether one has a newer map."""
-        version = self.map.version
-        for address in list(dict.fromkeys((*self.map.nodes, *self._seeds)))[:MAX_SEEDS_TRIED]:
-            if str(address) == str(gone):
-                continue
-            try:
-                link = self._links.get(str(address)) or self._connect(address)
-                self._take_map(link.ask(encode_request(Opcode.GET_CLUSTER_CONFIG)).value, address)
-                if self.map.version > version:
-                    return True
-            except FINAL_ERRORS:
-                raise
-            except ConnectionLost:
-                self._links.pop(str(address), None)
-        return False
-
-    def _connect_any(self) -> KvLink:
-        if not self._seeds:
-            self._seeds = resolve_seeds(self._parsed)
-        errors = []
-        known = self._map.nodes if self._map is not None else ()
-        candidates = list(dict.fromkeys((*self._seeds, *known)))[:MAX_SEEDS_TRIED]
-        deadline = self._clock.monotonic() + self._connect_timeout_s
-        for number, address in enumerate(candidates):
-            # A node that does not answer at all must leave time for the others.
-            left = max(deadline - self._clock.monotonic(), 0.0) / (len(candidates) - number)
-            try:
-                return self._connect(address, max(left, MIN_CONNECT_S))
-            except FINAL_ERRORS:
-                raise
-            except ConnectionLost as error:
-                errors.append(str(error))
-        raise ConnectTimeout(
-            f"no node could be reached: {'; '.join(errors)}. Is it running, and is this its data port?"
-        )
-
-    def _connect(self, address: NodeAddress, timeout_s: float | None = None) -> KvLink:
-        if self._tls is not None and self._context is None:
-            self._context = make_context(self._tls)
-        link = KvLink(address, timeout_s or self._connect_timeout_s, self._clock, self._tls, self._context)
-        try:
-            config = link.shake_hands(
-                Handshake(self._login, address, self._random.getrandbits(192).to_bytes(24, "big"))
-            )
-        except BaseException:
-            link.close()
-            raise
-        self._links[str(address)] = link
-        self._take_map(config, address)
-        return link
 
 
 def _bytes(key: Key) -> bytes:
