@@ -73,14 +73,18 @@ class StoredItem(NamedTuple):
     delete_time: int
 
 
+_new_tuple = tuple.__new__
+"""Makes a named tuple at half the cost of calling its class."""
+
+
 def read_meta(data: Buffer, at: int = 0) -> ItemMeta:
     """The fields of the data frame at `at`; `META_BYTES` of it (or the whole frame) are enough."""
     _, opcode, _, _, datatype, _, _, _, cas = _HEADER.unpack_from(data, at)
     if opcode == _MUTATION_OPCODE:
         seqno, rev_seqno, flags, expiration = _MUTATION.unpack_from(data, at + HEADER_BYTES)
-        return ItemMeta(cas, rev_seqno, seqno, flags, expiration, datatype, False, 0)
+        return _new_tuple(ItemMeta, (cas, rev_seqno, seqno, flags, expiration, datatype, False, 0))
     seqno, rev_seqno, delete_time = _DELETION.unpack_from(data, at + HEADER_BYTES)
-    return ItemMeta(cas, rev_seqno, seqno, 0, 0, datatype, True, delete_time)
+    return _new_tuple(ItemMeta, (cas, rev_seqno, seqno, 0, 0, datatype, True, delete_time))
 
 
 def read_item(data: Buffer, at: int = 0) -> StoredItem:
@@ -92,9 +96,9 @@ def read_item(data: Buffer, at: int = 0) -> StoredItem:
     value = bytes(data[value_start : at + HEADER_BYTES + body])
     if opcode == _MUTATION_OPCODE:
         seqno, rev_seqno, flags, expiration = _MUTATION.unpack_from(data, at + HEADER_BYTES)
-        return StoredItem(key, value, datatype, flags, expiration, cas, rev_seqno, seqno, False, 0)
+        return _new_tuple(StoredItem, (key, value, datatype, flags, expiration, cas, rev_seqno, seqno, False, 0))
     seqno, rev_seqno, delete_time = _DELETION.unpack_from(data, at + HEADER_BYTES)
-    return StoredItem(key, value, datatype, 0, 0, cas, rev_seqno, seqno, True, delete_time)
+    return _new_tuple(StoredItem, (key, value, datatype, 0, 0, cas, rev_seqno, seqno, True, delete_time))
 
 
 def prepare_key(key: bytes) -> bytes:
