@@ -32,6 +32,10 @@ BULK_REQUESTS = 200
 """Requests in one read from which this way is the faster one."""
 BULK_BYTES = BULK_REQUESTS * 34
 """The least that so many requests take."""
+PROBE_REQUESTS = 16
+"""So many first ones tell how long requests are: a read is not looked at whole for nothing where they are too long."""
+PROBE_SLACK = 1.3
+"""By how much the others may be shorter than these."""
 STORE_TOGETHER = 16
 """Requests a vbucket has on average from which the store takes those of a vbucket together."""
 
@@ -71,6 +75,8 @@ def bulk_set(session: Session, data: bytes) -> int:
     bucket = session.bucket
     if np is None or bucket is None or not bucket.store.has_room:
         return 0
+    if not _may_be_many(data):
+        return 0
     starts, end = _boundaries(data)
     if len(starts) < BULK_REQUESTS:
         return 0
@@ -85,6 +91,15 @@ def bulk_set(session: Session, data: bytes) -> int:
     session.ops[_SET] += requests.count
     session.send(requests.store(session.engine.unix_ns, has_tokens=session.has_tokens))
     return end
+
+
+def _may_be_many(data: bytes) -> bool:
+    """Whether so many requests as this way needs fit into `data`, judged by its first ones."""
+    at, end, left = 0, len(data), PROBE_REQUESTS
+    while left and end - at > 32:
+        at += 24 + _body_at(data, at + 8)[0]
+        left -= 1
+    return at * BULK_REQUESTS <= end * PROBE_REQUESTS * PROBE_SLACK
 
 
 def _boundaries(data: bytes) -> tuple[list[int], int]:

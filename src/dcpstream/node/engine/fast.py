@@ -74,7 +74,8 @@ def fast_get(
     value = item.value
     size = len(value) + 4
     head = _pack_flags(_RESPONSE, _GET, 0, 4, item.datatype & session.datatypes, 0, size, opaque, item.cas, item.flags)
-    session.send(head + value)
+    session.out.append(head + value)
+    session.out_bytes += 24 + size
     return True
 
 
@@ -111,7 +112,6 @@ def fast_set(
         if key_length > _MAX_KEY:
             return False
         key = b"\0" + data[key_at:value_at]
-    value = data[value_at:stop]
     size = stop - value_at
     if size > documents.MAX_VALUE_BYTES:
         return False
@@ -119,22 +119,23 @@ def fast_set(
     unix_ns = engine.unix_ns
     log = vbucket.log
     rev_seqno = vbucket.max_deleted_rev + 1
-    old = log.brief(key)
-    if old is not None:
+    # That most keys are new is found out without a call.
+    if key in log.rows.keys and (old := log.brief(key)) is not None:
         if not old.kinds & _DELETED and (old.kinds & _XATTR or 0 < old.time <= unix_ns // 1_000_000_000):
             return False
         rev_seqno = old.revision + 1
     flags, expiration = _unpack_store(data, at + _HEAD)
     if 0 < expiration <= _RELATIVE:
         expiration += unix_ns // 1_000_000_000
-    stored_type = 1 if value and value[0] in _JSON_STARTS and documents.is_json(value) else 0
+    may_be_json = size and data[value_at] in _JSON_STARTS
+    stored_type = 1 if may_be_json and documents.is_json(data[value_at:stop]) else 0
     seqno = log.high_seqno + 1
     new_cas = vbucket.next_cas(unix_ns)
     head = _pack_stored(
         _REQUEST, _MUTATION, len(key), 31, stored_type, vbid, 31 + len(key) + size, 0, new_cas,
         seqno, rev_seqno, flags, expiration, 0, 0, _FREQUENCY,
     )  # fmt: skip
-    log.append(head + key + value, key, seqno)
+    log.append(head + data[key_at:stop] if session.has_collections else head + key + data[value_at:stop], key, seqno)
     bucket.dirty.add(vbid)
     session.has_written = True
     if session.has_tokens:

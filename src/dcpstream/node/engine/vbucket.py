@@ -194,8 +194,13 @@ class VBucket:
 
     def next_cas(self, unix_ns: int) -> int:
         """A CAS above every other of this vbucket: nanoseconds since 1970, the low 16 bits a counter."""
-        self.max_cas = self.coming_cas(unix_ns)
-        return self.max_cas
+        last, cas = self.max_cas, unix_ns & ~CAS_COUNTER_MASK
+        if cas <= last:
+            cas = last + 1
+        elif not last:
+            cas = self.coming_cas(unix_ns)
+        self.max_cas = cas
+        return cas
 
     def coming_cas(self, unix_ns: int) -> int:
         """The CAS that the next write gets if it is made at this time, for values that tell their own CAS."""
