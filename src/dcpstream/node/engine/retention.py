@@ -32,6 +32,8 @@ class Retention:
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
         self._marks: dict[int, deque[tuple[float, int]]] = {}
+        self._branches: dict[int, tuple[VBucketLog, int]] = {}
+        """Of which history the marks are: it is another one after a rollback, or when the vbucket was made anew."""
 
     def review(self, now: float) -> None:
         """Say from which seqno on each vbucket keeps its versions.
@@ -40,6 +42,8 @@ class Retention:
             now: monotonic seconds.
         """
         settings = self._bucket.settings
+        for vbid in self._branches.keys() - self._bucket.store.vbuckets.keys():
+            del self._branches[vbid], self._marks[vbid]
         for vbid, log in list(self._bucket.store.vbuckets.items()):
             if not settings.keeps_history:
                 keep_history(log, settings)
@@ -54,10 +58,10 @@ class Retention:
 
     def _by_age(self, vbid: int, log: VBucketLog, now: float, age_s: float) -> int:
         """The first seqno that is not too old, as far as the marks tell."""
-        marks = self._marks.setdefault(vbid, deque([(now, 0)]))
-        if log.high_seqno < marks[-1][1]:  # rolled back
-            marks.clear()
-            marks.append((now, 0))
+        known, truncations = self._branches.get(vbid), log.rows.truncations
+        if known is None or known[0] is not log or known[1] != truncations:
+            self._branches[vbid], self._marks[vbid] = (log, truncations), deque([(now, 0)])
+        marks = self._marks[vbid]
         if log.high_seqno > marks[-1][1] and now - marks[-1][0] >= age_s / MARKS:
             marks.append((now, log.high_seqno))
         while len(marks) > 1 and marks[1][0] < now - age_s:
