@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from dcpstream.model import BucketSettings, Collection, Manifest, Persist, VbucketState
 from dcpstream.node.engine import collections
@@ -19,17 +19,14 @@ from dcpstream.node.engine.parameters import Parameters
 from dcpstream.node.engine.range_scans import RangeScans
 from dcpstream.node.engine.retention import keep_history
 from dcpstream.node.engine.vbucket import Fetcher, VBucket, new_failover_log
+from dcpstream.node.engine.waiters import Waiters
 from dcpstream.runtime import Random
-from dcpstream.wire import Status
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.session import Session
     from dcpstream.store import BucketStore, CompactionOrder
     from dcpstream.wire import CollectionEvent
 
-MAX_WAITERS = 10_000
-"""Requests that may wait in a bucket for the disk, and for pending vbuckets: one per connection at most, and
-connections are bounded too."""
 THIS_NODE = "this node"
 """How a node that leads its vbuckets alone is called in their topology; nobody compares the name."""
 
@@ -51,15 +48,6 @@ def _no_hurry() -> None:
     """Nobody commits."""
 
 
-class _Waiter(NamedTuple):
-    """A session that waits for a seqno to be persisted, until a moment of the monotonic clock."""
-
-    session: Session
-    vbid: int
-    seqno: int
-    deadline: float
-
-
 class Bucket:
     """A bucket: vbuckets on a store, and the sessions that use them.
 
@@ -78,8 +66,7 @@ class Bucket:
         hurry: asks for a commit at once; whoever commits sets it.
         compact: asks for a compaction and says later how it ended (None: well); False if too many wait. None if nobody
             compacts.
-        waiters: who waits for a seqno to be persisted.
-        waiting_for_role: sessions that wait for a pending vbucket.
+        waiters: who waits for a seqno to be persisted, or for a pending vbucket.
         collections: those of the manifest, by id.
         takes_traffic: False between DISABLE_TRAFFIC and ENABLE_TRAFFIC: requests for documents are TMPFAIL.
         range_scans: the scans that are open.
@@ -109,8 +96,7 @@ class Bucket:
         self.holding: set[Session] = set()
         self.hurry: Callable[[], None] = _no_hurry
         self.compact: Callable[[CompactionOrder, Callable[[Exception | None], None]], bool] | None = None
-        self.waiters: list[_Waiter] = []
-        self.waiting_for_role: list[tuple[Session, int]] = []
+        self.waiters = Waiters()
         self.collections: dict[int, Collection] = {}
         self.allows_out_of_order: bool = True
         self.takes_traffic = True
@@ -331,8 +317,7 @@ class Bucket:
                 session.dcp.vbucket_state_changed(vbid, now)
                 session.engine.ready.add(session)
         self.range_scans.drop_vbucket(vbid)
-        if self.waiting_for_role:
-            self._resume_for_role(vbid)
+        self.waiters.role_changed(vbid)
 
     def tell_rolled_back(self, vbid: int, now: float) -> None:
         """Tell every DCP connection that a vbucket's history was cut."""
@@ -360,8 +345,7 @@ class Bucket:
     def next_timeout(self) -> float | None:
         """When something is to be given up, monotonic seconds: a durable write, waiting for the disk."""
         times = [item.next_timeout() for item in self._durabilities()]
-        times += [waiter.deadline for waiter in self.waiters]
-        times.append(self.range_scans.next_timeout())
+        times += [self.waiters.next_timeout(), self.range_scans.next_timeout()]
         return min((at for at in times if at is not None), default=None)
 
     def handle_timeout(self, now: float) -> None:
@@ -369,11 +353,7 @@ class Bucket:
         for item in self._durabilities():
             item.handle_timeout(now)
         self.range_scans.handle_timeout(now)
-        over = [waiter for waiter in self.waiters if waiter.deadline <= now]
-        if over:
-            self.waiters = [waiter for waiter in self.waiters if waiter.deadline > now]
-            for waiter in over:
-                waiter.session.resume(Status.TMPFAIL)
+        self.waiters.handle_timeout(now)
 
     # ----------------------------------------------------------------------------------------------- DCP connections
 
@@ -433,26 +413,14 @@ class Bucket:
         Args:
             deadline: monotonic seconds; then it is resumed with TMPFAIL.
         """
-        if len(self.waiters) >= MAX_WAITERS:
-            return False
-        self.waiters.append(_Waiter(session, vbid, seqno, deadline))
-        self.hurry()
-        return True
+        is_waiting = self.waiters.add_for_seqno(session, vbid, seqno, deadline)
+        if is_waiting:
+            self.hurry()
+        return is_waiting
 
     def wait_for_role(self, session: Session, vbid: int) -> bool:
         """Resume the session when the vbucket's role changed; False if too many wait already."""
-        if len(self.waiting_for_role) >= MAX_WAITERS:
-            return False
-        self.waiting_for_role.append((session, vbid))
-        return True
-
-    def _resume_for_role(self, vbid: int) -> None:
-        waiting, self.waiting_for_role = self.waiting_for_role, []
-        for session, wanted in waiting:
-            if wanted == vbid:
-                session.resume()
-            elif not session.is_closing:
-                self.waiting_for_role.append((session, wanted))
+        return self.waiters.add_for_role(session, vbid)
 
     def persisted(self, vbids: list[int]) -> None:
         """Note that these vbuckets were persisted further."""
@@ -463,14 +431,11 @@ class Bucket:
                 vbucket.age_memory()
                 if vbucket.durability is not None:
                     vbucket.durability.decide()
-        waiters, self.waiters = self.waiters, []
-        for waiter in waiters:
-            session, vbid, seqno, _ = waiter
-            vbucket = self.vbuckets[vbid]
-            if vbucket is None or vbucket.persisted_seqno >= seqno:
-                session.resume(Status.NOT_MY_VBUCKET if vbucket is None else Status.SUCCESS)
-            elif not session.is_closing:
-                self.waiters.append(waiter)
+        self.waiters.persisted(self._persisted_seqno_of)
+
+    def _persisted_seqno_of(self, vbid: int) -> int | None:
+        vbucket = self.vbuckets[vbid]
+        return None if vbucket is None else vbucket.persisted_seqno
 
     def chains(self) -> list[list[int]]:
         """The vbucket map of this one node, as long as the bucket is to have copies.

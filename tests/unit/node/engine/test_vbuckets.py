@@ -373,7 +373,7 @@ def test_who_leaves_does_not_wait_for_a_pending_vbucket_any_more(client):
     client.session.connection_lost()
     set_state(admin, VbucketState.ACTIVE)
     assert admin.get("k").status == Status.KEY_ENOENT
-    assert client.engine.buckets["default"].waiting_for_role == []
+    assert client.engine.buckets["default"].waiters.for_roles == []
 
 
 def test_traffic_is_switched_off_and_on(client):
