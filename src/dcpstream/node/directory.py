@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from dcpstream.errors import ConfigError, StoreError
 from dcpstream.model import BucketSettings, Manifest
 from dcpstream.model.cluster import MAX_VBUCKETS
-from dcpstream.runtime import Random
+from dcpstream.runtime import Random, SystemFileSystem
 from dcpstream.store import SEGMENT_BYTES, BucketStore, MemoryBucketStore
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ FORMAT = 1
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """Of the file: 30 buckets with the largest manifests there can be take a tenth of it."""
 STORE_FILE = "meta.sqlite"
+GONE_PREFIX = ".deleted-"
+"""Before the name of a bucket whose files are being removed."""
 UUID_BITS = 128
 _BUCKET_NAME = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9_%.-]{0,99}")
 
@@ -92,7 +94,9 @@ class DataDirectory:
             if file.exists():
                 self._take(file)
             for entry in sorted(path.iterdir()):
-                if entry.name not in self.known and _BUCKET_NAME.fullmatch(entry.name):
+                if entry.name.startswith(GONE_PREFIX):
+                    shutil.rmtree(entry, ignore_errors=True)
+                elif entry.name not in self.known and _BUCKET_NAME.fullmatch(entry.name):
                     vbuckets = _vbuckets_of(entry)
                     if vbuckets is not None:
                         self.known[entry.name] = KnownBucket(vbuckets=vbuckets)
@@ -177,10 +181,23 @@ class DataDirectory:
         self.known.pop(name, None)
 
     def discard(self, name: str) -> None:
-        """Take away a bucket's files. May be called from any thread."""
+        """Take away a bucket's files. May be called from any thread.
+
+        First it gets a name that no bucket has: killed on the way, a node must not find half of a store.
+        """
         check_bucket_name(name)
         if self._path is not None:
-            shutil.rmtree(self._path / name, ignore_errors=True)
+            gone = self._path / f"{GONE_PREFIX}{name}"
+            shutil.rmtree(gone, ignore_errors=True)
+            try:
+                (self._path / name).rename(gone)
+                SystemFileSystem().sync_directory(self._path)
+            except FileNotFoundError:
+                return  # one in memory
+            except OSError as error:
+                logger.warning("%s could not be set aside: %s; it is removed as it is", self._path / name, error)
+                gone = self._path / name
+            shutil.rmtree(gone, ignore_errors=True)
 
 
 def check_bucket_name(name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,18 @@ def test_a_file_beside_the_stores_that_is_no_json_is_told(tmp_path: Path) -> Non
     (tmp_path / FILE_NAME).write_text('{"a":')
     with pytest.raises(StoreError, match=r"cannot be understood: Expecting value: line 1 column 6 .* move it away"):
         opened(tmp_path)
+
+
+def test_a_bucket_whose_removal_was_cut_short_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    DiskBucketStore(tmp_path / "shop", 16).close()
+    directory = opened(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed before a file went
+        directory.discard("shop")
+    assert [entry.name for entry in tmp_path.iterdir()] == [".deleted-shop"]
+    assert opened(tmp_path).known == {}
+    assert list(tmp_path.iterdir()) == [], "what was left is removed at the next start"
+    DiskBucketStore(tmp_path / "shop", 16).close()
+    directory.discard("shop")
+    directory.discard("shop")
+    assert list(tmp_path.iterdir()) == []
