@@ -13,6 +13,7 @@ from dcpstream.cli.app import cli
 from dcpstream.errors import ConfigError, CorruptLog
 from dcpstream.node import Node
 from dcpstream.wire import Opcode, Status
+from tests.behaviour.http_kit import ask
 from tests.behaviour.peer import TIMEOUT_S, Peer
 
 
@@ -71,6 +72,9 @@ def test_other_buckets_are_served_and_the_damaged_one_says_so(damaged, caplog):
     assert (status, content["status"]) == (503, "degraded")
     assert content["buckets"]["default"]["status"] == "healthy"
     assert "segment-0000000001.log" in content["buckets"]["other"]["damage"][0]
+    page = ask(node, "GET", "/ui").body.decode()
+    assert "not well: other" in page
+    assert "not served: files are damaged" in page
     with pytest.raises(ConfigError, match="damaged"):
         node.create_bucket("other")
     node.stop()

@@ -12,6 +12,7 @@ import pytest
 from dcpstream.model import BucketSettings
 from dcpstream.model.settings import MIN_RAM_QUOTA_BYTES
 from dcpstream.node import Node
+from dcpstream.node.http.health import state_of
 from dcpstream.wire import Opcode, Status, encode_request
 from tests.behaviour.peer import TIMEOUT_S, Peer
 
@@ -57,6 +58,7 @@ def test_beyond_the_quota_writes_are_refused_and_deletions_are_not(node):
             refused = peer.set("other", b"v")
             assert refused.status == Status.TMPFAIL
             assert b"quota of 104857600 bytes" in refused.value
+            assert state_of(node.engine.buckets["default"])["status"] == "the memory quota is reached"
             assert peer.get("k").value == b"v"
             assert peer.call(Opcode.DELETE, key=b"\0k").status == 0
         finally:

@@ -367,6 +367,6 @@ def _window(operations: Iterator[_Operation]) -> list[_Operation]:
 
 
 def _refused(operation: _Operation, answer: Answered) -> DcpstreamError:
-    return status_error(
-        answer.status, opcode=operation.opcode, vbid=operation.vbid, context=f"key {operation.key[:100]!r}"
-    )
+    why = f": {answer.reason}" if answer.reason else ""
+    context = f"key {operation.key[:100]!r}{why}"
+    return status_error(answer.status, opcode=operation.opcode, vbid=operation.vbid, context=context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import ssl
 import struct
@@ -27,6 +28,10 @@ _U64 = struct.Struct(">Q")
 _HEADER_BYTES = 24
 
 
+MAX_REASON_BYTES = 4096
+"""Of an answer's body that may tell why something was refused: a longer one is a document or a cluster map."""
+
+
 class Answered(NamedTuple):
     """An answer, cut into parts."""
 
@@ -36,6 +41,17 @@ class Answered(NamedTuple):
     extras: bytes
     value: bytes
     key: bytes = b""
+
+    @property
+    def reason(self) -> str:
+        """Of a refusal: why, in the node's words; empty if it says nothing."""
+        if len(self.value) > MAX_REASON_BYTES:
+            return ""
+        try:
+            reason = json.loads(self.value)["error"]["context"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return ""
+        return reason if isinstance(reason, str) else ""
 
 
 class KvLink:

@@ -113,6 +113,11 @@ class BucketStore(ABC):
         """Whether documents may be deleted: also if the quota is used up, or it could never be otherwise again."""
         return self.pending_bytes < MAX_PENDING_BYTES and (self.has_room or self._is_over_quota)
 
+    @property
+    def is_over_quota(self) -> bool:
+        """Whether writes are refused because the bucket takes more memory than it may."""
+        return self._is_over_quota
+
     def set_over_quota(self, is_over: bool) -> None:
         """Tell whether the bucket takes more memory than it may; then nothing more is written until told otherwise."""
         self._is_over_quota = is_over

@@ -12,6 +12,8 @@ from dcpstream.node.http.access import allows
 from dcpstream.node.http.page import ANYBODY, USER, Route, Site, answer
 from dcpstream.store import MAX_PENDING_BYTES
 
+UNSERVED = "not served: files are damaged"
+
 
 class HealthPages:
     """The pages of health.
@@ -25,7 +27,9 @@ class HealthPages:
 
     def routes(self) -> list[Route]:
         """The pages."""
-        does = "200 if the node is well, 503 if a bucket cannot make writes durable or met damage; with login why"
+        does = (
+            "200 if the node is well, 503 if a bucket takes no writes, or none durably, or met damage; with login why"
+        )
         return [Route("GET", "/health", self._health, ANYBODY, does)]
 
     async def _health(self, request: web.Request) -> web.Response:
@@ -42,7 +46,7 @@ class HealthPages:
 
 
 def _unserved(error: CorruptLog) -> dict[str, Any]:
-    return {"status": "not served: files are damaged", "damage": [str(error)]}
+    return {"status": UNSERVED, "damage": [str(error)]}
 
 
 def state_of(bucket: Bucket) -> dict[str, Any]:
@@ -51,6 +55,8 @@ def state_of(bucket: Bucket) -> dict[str, Any]:
     status = "healthy"
     if store.is_failing:
         status = "persistence is failing"
+    elif store.is_over_quota:
+        status = "the memory quota is reached"
     elif not store.has_room:
         status = "too much waits for the disk"
     elif not bucket.is_persisting:

@@ -17,7 +17,7 @@ from dcpstream.node.compactor import CompactionStatus
 from dcpstream.node.engine import IMPLEMENTATION_VERSION, Bucket
 from dcpstream.node.figures import BucketFigures, DcpFigures, bucket_figures
 from dcpstream.node.http.access import allows
-from dcpstream.node.http.health import state_of
+from dcpstream.node.http.health import UNSERVED, state_of
 from dcpstream.node.http.page import LOGIN, USER, Route, Site
 from dcpstream.node.process import resident_bytes
 
@@ -86,18 +86,19 @@ class StatusPages:
             for bucket in self._engine.buckets.values()
             if allows(user, "bucket.read", {"bucket": bucket.name})
         ]
+        unserved = [name for name in self._engine.damaged if allows(user, "bucket.read", {"bucket": name})]
         parts = [
-            self._header(buckets),
+            self._header(buckets, unserved),
             self._tiles(buckets),
-            _buckets(buckets, self._site.buckets.compactions()),
+            _buckets(buckets, unserved, self._site.buckets.compactions()),
             _connections(buckets),
         ]
         followed = f"It follows the protocol of Couchbase Server {escape(IMPLEMENTATION_VERSION.partition('-')[0])}."
         return "\n".join([*parts, f"<footer>{followed} Figures for machines: /metrics, /health.</footer>"])
 
-    def _header(self, buckets: list[tuple[Bucket, BucketFigures]]) -> str:
+    def _header(self, buckets: list[tuple[Bucket, BucketFigures]], unserved: list[str]) -> str:
         node = self._engine.config.nodes[self._engine.config.this_node]
-        wrong = [bucket.name for bucket, _ in buckets if state_of(bucket)["status"] != "healthy"]
+        wrong = [bucket.name for bucket, _ in buckets if state_of(bucket)["status"] != "healthy"] + unserved
         state, kind = (f"not well: {', '.join(wrong)}", "critical") if wrong else ("well", "")
         up = _duration(self._engine.now - self._engine.started)
         return (
@@ -111,7 +112,11 @@ class StatusPages:
         ops = sum(sum(figures.ops.values()) for figures in seen)
         waiting = sum(figures.items_unpersisted for figures in seen)
         tiles = [
-            ("Documents", _number(sum(figures.items for figures in seen)), f"in {len(seen)} buckets"),
+            (
+                "Documents",
+                _number(sum(figures.items for figures in seen)),
+                f"in {len(seen)} bucket{'s' if len(seen) != 1 else ''}",
+            ),
             (
                 "Requests per second",
                 f'<span data-key="ops" data-count="{ops}">{_NONE}</span>',
@@ -130,9 +135,13 @@ class StatusPages:
         return f'<div class="tiles">{cells}</div>'
 
 
-def _buckets(buckets: list[tuple[Bucket, BucketFigures]], compactions: Mapping[str, CompactionStatus]) -> str:
+def _buckets(
+    buckets: list[tuple[Bucket, BucketFigures]], unserved: list[str], compactions: Mapping[str, CompactionStatus]
+) -> str:
     heads = ("Bucket", "State", "Documents", "Requests/s", "Memory", "Disk", "Not on disk yet", "vBuckets")
     rows = [_bucket_row(bucket, seen, compactions.get(bucket.name)) for bucket, seen in buckets]
+    state = f'<span class="state critical">{UNSERVED}</span>'
+    rows += [[f'{escape(name)}<span class="small">on disk</span>', state, *[_NONE] * 6] for name in unserved]
     return _section("Buckets", heads, rows, "There is no bucket that you may see.", plain=2)
 
 
