@@ -90,7 +90,7 @@ def couchbase_bucket(request: pytest.FixtureRequest, couchbase_node: Node) -> It
 
 def _refuse(what: str) -> NoReturn:
     """End the test with one line: the mistake is in its marker or the ini file, and not where the fixture met it."""
-    pytest.fail(what, pytrace=False)
+    raise pytest.fail.Exception(what, pytrace=False) from None
 
 
 @contextmanager
