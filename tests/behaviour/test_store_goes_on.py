@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dcpstream.errors import CorruptLog, StoreError
-from dcpstream.store import CompactionOrder, DiskBucketStore, VBucketLog, blocks, disk, purging
+from dcpstream.store import CompactionOrder, DiskBucketStore, VBucketLog, blocks, pending, purging
 from dcpstream.store.check import check_store
 from dcpstream.store.metadata import InDoubtError, Metadata
 from tests.behaviour.store_kit import fill, key_of, put, read_all
@@ -183,7 +183,7 @@ def test_a_fault_in_a_commit_leaves_all_of_it_to_the_next(tmp_path: Path, monkey
         def fault(*_: object, **__: object) -> bytes:
             raise MemoryError
 
-        monkeypatch.setattr(disk, "encode_block_head", fault)
+        monkeypatch.setattr(pending, "encode_block_head", fault)
         with pytest.raises(MemoryError):
             store.commit()
         monkeypatch.undo()

@@ -19,22 +19,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
 
 from dcpstream.errors import StoreError
 from dcpstream.model import BucketSettings, Manifest
 from dcpstream.runtime import FileSystem, SystemFileSystem
-from dcpstream.store import blocks as limits
 from dcpstream.store.base import BucketStore
-from dcpstream.store.blocks import Buffer, Page, checksum_of, encode_block_head, encode_rollback, split_rows
+from dcpstream.store.blocks import Buffer, Page, encode_rollback
 from dcpstream.store.bytelog import Piece
 from dcpstream.store.cache import CacheStats
 from dcpstream.store.choosing import RolledBackError
 from dcpstream.store.cleaning import Cleaning, size_in_files
 from dcpstream.store.compaction import CompactionOrder, CompactionReport
 from dcpstream.store.metadata import FORMAT, Metadata, VbucketMetadata
+from dcpstream.store.pending import Pending, add_blocks
 from dcpstream.store.recovery import Recovery
-from dcpstream.store.rows import KIND_SHIFT, POSITION_MASK
 from dcpstream.store.segmentfile import Segment
 from dcpstream.store.segments import SEGMENT_BYTES, Segments
 from dcpstream.store.vbucket import VBucketLog
@@ -44,21 +42,10 @@ logger = logging.getLogger(__name__)
 MAX_COMMIT_BYTES = 64 * 1024 * 1024
 """A commit with more pending than this is done in steps: bounds what one write holds, and the size of a segment."""
 
-
 PARTS_OF_STORE = 8
 MIN_SEGMENT_BYTES = 4 * 1024 * 1024
 """While a node looks after the store, segments take an 8th of what lives in it, between this and `SEGMENT_BYTES`: a
 compaction rewrites one at a time, and shall not make the files larger than twice what lives."""
-
-
-class Pending(NamedTuple):
-    """What a commit takes of one vbucket: rows [first, stop), `size` bytes from position `start`."""
-
-    vbucket: VBucketLog
-    first: int
-    stop: int
-    start: int
-    size: int
 
 
 class DiskBucketStore(BucketStore):
@@ -236,7 +223,7 @@ class DiskBucketStore(BucketStore):
         placed: list[list[Page]] = []
         for part in batch:
             pages: list[Page] = []
-            at = _add_blocks(part, segment, at, buffers, pages)
+            at = add_blocks(part, segment, at, buffers, pages)
             placed.append(pages)
         self._segments.write(buffers, at - segment.size)
         return placed
@@ -260,10 +247,10 @@ class DiskBucketStore(BucketStore):
                 )
                 self._segments.write([block], len(block))
                 segment.rollbacks.add((vbucket.vbid, vbucket.incarnation))
-            before = _pending_bytes(vbucket)
+            before = vbucket.unflushed_bytes
             vbucket.truncate(seqno)
             with self.lock:
-                self.pending_bytes -= before - _pending_bytes(vbucket)
+                self.pending_bytes -= before - vbucket.unflushed_bytes
         if not seqno and self._horizons.pop(vbucket.vbid, 0):
             with suppress(StoreError):  # it only means that after a restart fewer rollbacks are possible
                 self.metadata_changed(vbucket)
@@ -374,7 +361,7 @@ class DiskBucketStore(BucketStore):
         with self._commit_lock, self.lock:
             vbucket = self.vbuckets.pop(vbid, None)
             if vbucket is not None and self.dirty.pop(vbid, None) is not None:
-                self.pending_bytes -= _pending_bytes(vbucket)
+                self.pending_bytes -= vbucket.unflushed_bytes
 
     # ------------------------------------------------------------------------------------------------ reading, end
 
@@ -470,58 +457,3 @@ class DiskBucketStore(BucketStore):
             with suppress(StoreError):
                 self._metadata.close()
         self._directory_lock.release()
-
-
-def _pending_bytes(vbucket: VBucketLog) -> int:
-    return vbucket.rows.end - vbucket.rows.start_of(vbucket.flushed_rows)
-
-
-def _add_blocks(part: Pending, segment: Segment, at: int, buffers: list[Buffer], pages: list[Page]) -> int:
-    """Encode one vbucket's pending rows as blocks that begin at offset `at` of a segment; returns where they end.
-
-    Runs without the store's lock: rows and sealed buffers below `stop` do not change while a commit is under way.
-
-    Args:
-        buffers, pages: what is written, and where its pages will be, are added here.
-    """
-    vbucket, salt = part.vbucket, segment.salt
-    tagged = vbucket.rows.positions[part.first : part.stop].tolist()
-    is_plain = max(tagged) <= POSITION_MASK
-    places = tagged if is_plain else [position & POSITION_MASK for position in tagged]
-    places.append(part.start + part.size)
-    seqnos = vbucket.rows.seqnos
-    held = vbucket.log.held
-    for first, stop in split_rows(places, limits.MAX_BLOCK_BYTES):
-        occurring = 0
-        if not is_plain:
-            for position in tagged[first:stop]:
-                occurring |= position
-        base = places[first]
-        ends = [place - base for place in places[first + 1 : stop + 1]]
-        page_ends, checksums, frames = [], [], []
-        for begin, end in split_rows(places[first : stop + 1], limits.PAGE_BYTES):
-            page = held(places[first + begin], places[first + end])
-            page_ends.append(places[first + end] - base)
-            checksums.append(checksum_of(page, salt))
-            frames += page
-        head = encode_block_head(
-            salt,
-            vbucket.vbid,
-            vbucket.incarnation,
-            commit_offset=segment.size,
-            seqnos=(seqnos[part.first + first], seqnos[part.first + stop - 1]),
-            occurring=occurring >> KIND_SHIFT,
-            ends=ends,
-            page_ends=page_ends,
-            page_checksums=checksums,
-            marks=vbucket.marks_of(part.first + first, part.first + stop),
-        )
-        buffers.append(head)
-        buffers += frames
-        at += len(head)
-        address, begin = segment.address | at, 0
-        for end, page_checksum in zip(page_ends, checksums, strict=True):
-            pages.append((base + begin, address + begin, end - begin, page_checksum))
-            begin = end
-        at += ends[-1]
-    return at
