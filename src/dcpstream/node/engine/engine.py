@@ -16,6 +16,7 @@ from dcpstream.node.engine import config as cluster_config
 from dcpstream.node.engine.bucket import Bucket
 from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.config import ClusterConfig
+from dcpstream.node.engine.config_push import push_config
 from dcpstream.node.engine.counters import Counters
 from dcpstream.node.engine.login_guard import LoginGuard
 from dcpstream.node.engine.session import MAX_OUTPUT_BYTES, FastHandler, Session
@@ -232,7 +233,7 @@ class Engine:
         """
         bucket.config_rev = self.config.next_rev()
         for session in bucket.sessions:
-            session.push_config()
+            push_config(session)
         self._tell_listeners()
 
     def node_changed(self) -> None:
@@ -242,7 +243,7 @@ class Engine:
             self.topology_changed(bucket)
         for session in self.sessions:
             if session.bucket is None:
-                session.push_config()
+                push_config(session)
 
     def _tell_listeners(self) -> None:
         for listener in list(self.config_listeners):

@@ -15,7 +15,6 @@ Source: kv_engine docs/BinaryProtocol.md, docs/sasl.md, daemon/connection.cc, da
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -59,9 +58,6 @@ stream requests, or as many that are refused, take fifty times as long."""
 _NOT_PLAIN = tuple(name for name in MECHANISMS if name != PLAIN)
 NONCE_BITS = 144
 
-CLUSTERMAP_CHANGE = 0x01
-"""Opcode of the server's own request that tells of a newer cluster configuration; needs no answer."""
-_VERSION_PAIR = struct.Struct(">qq")
 
 _REQUEST = int(Magic.REQUEST)
 _SET = int(Opcode.SET)
@@ -222,41 +218,6 @@ class Session(Waiting):
         assert self.bucket is not None, "only a bucket's vbuckets change"
         self.bucket.dirty.add(vbucket.vbid)
         self.has_written = True
-
-    def config_to_send(self) -> bytes:
-        """The cluster configuration for a NOT_MY_VBUCKET answer; empty if the client has it and said so."""
-        version = self.engine.config_version(self.bucket)
-        if Feature.DEDUPE_NOT_MY_VBUCKET in self.features and self.config_sent == version:
-            return b""
-        self.config_sent = version
-        return self.engine.config_json(self.bucket, self.local_host)
-
-    def push_config(self) -> None:
-        """Send the cluster configuration unasked, or its version alone, to a client that negotiated that.
-
-        Not what the client was sent before, for whatever reason; a session without a bucket gets the node's.
-        """
-        bucket = self.bucket
-        is_full = Feature.CLUSTERMAP_NOTIFICATION in self.features
-        if self.user is None or not (is_full or Feature.CLUSTERMAP_NOTIFICATION_BRIEF in self.features):
-            return
-        if self.out_bytes > self.engine.output_limit:
-            return  # it does not read; when it does, it finds older ones, and asks or is told the next time
-        version = self.engine.config_version(bucket)
-        if self.config_sent == version:
-            return
-        if is_full:
-            self.config_sent = version
-        request = Frame(
-            Magic.SERVER_REQUEST,
-            CLUSTERMAP_CHANGE,
-            datatype=Datatype.JSON if is_full and self.is_json else 0,
-            extras=_VERSION_PAIR.pack(*version),
-            key=b"" if bucket is None else bucket.name.encode(),
-            value=self.engine.config_json(bucket, self.local_host) if is_full else b"",
-        )
-        self.send(request.encode())
-        self.engine.ready.add(self)
 
     def update_fast(self) -> None:
         """Choose the direct ways that this session's user and bucket allow."""

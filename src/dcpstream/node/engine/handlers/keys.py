@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from dcpstream.errors import FieldError
 from dcpstream.model import VbucketState
 from dcpstream.node.engine.commands import MAX_KEY_BYTES
+from dcpstream.node.engine.config_push import config_to_send
 from dcpstream.node.engine.documents import absolute_expiration, collection_of
 from dcpstream.wire import Datatype, Frame, Status, leb128_decode
 
@@ -110,7 +111,7 @@ def active_place(session: Session, frame: Frame) -> tuple[VBucket, bytes] | None
 
 def not_my_vbucket(session: Session, frame: Frame) -> None:
     """NOT_MY_VBUCKET with the cluster configuration, sent once per version to clients that asked for that."""
-    config = session.config_to_send()
+    config = config_to_send(session)
     session.respond(
         frame, Status.NOT_MY_VBUCKET, datatype=Datatype.JSON if config and session.is_json else 0, value=config
     )
