@@ -11,8 +11,8 @@ from dcpstream.store.bytelog import Buffer
 from dcpstream.store.items import HEADER_BYTES
 from dcpstream.store.rows import NOT_A_DOCUMENT, PREPARE, SYSTEM, UNTOLD_REVISION, np
 
-COLUMNS_AT_ONCE = 64
-"""From so many frames on their columns are read in bulk: its fixed cost is that of some forty read one by one."""
+COLUMNS_AT_ONCE = 40
+"""From so many frames on their columns are read in bulk: its fixed cost is that of so many read one by one."""
 
 _document_fields = struct.Struct(">QII").unpack_from
 """Revision, flags and expiration; they follow the seqno in a mutation's extras."""
