@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import struct
+from array import array
 from typing import TYPE_CHECKING, Any
 
 from dcpstream.node.engine import documents
@@ -80,7 +81,7 @@ def bulk_set(session: Session, data: bytes) -> int:
     starts, end = _boundaries(data)
     if len(starts) < BULK_REQUESTS:
         return 0
-    requests = _Requests(session, bucket, data, np.array(starts, dtype=np.int64))
+    requests = _Requests(session, bucket, data, np.fromiter(starts, np.int64, len(starts)))
     if requests.count < BULK_REQUESTS:
         return 0
     if requests.count < len(starts):
@@ -203,14 +204,14 @@ class _Requests:
 
     def _numbers(self, chosen: list[int], sizes: Any, rank: Any, order: Any, unix_ns: int) -> tuple[Any, Any, Any, Any]:
         """Seqno, CAS, revision of a new document, and vbuuid of each request, in the requests' order."""
-        rows: list[tuple[int, int, int, int]] = []
+        numbers = array("Q")
         for vbid, size in zip(chosen, sizes.tolist(), strict=True):
             vbucket = self._bucket.vbuckets[vbid]
             assert vbucket is not None, "its requests are plain"
             first_cas = vbucket.next_cas(unix_ns)
             vbucket.max_cas = first_cas + size - 1
-            rows.append((vbucket.log.high_seqno + 1, first_cas, vbucket.max_deleted_rev + 1, vbucket.vbuuid))
-        bases = np.array(rows, dtype=np.uint64).T
+            numbers.extend((vbucket.log.high_seqno + 1, first_cas, vbucket.max_deleted_rev + 1, vbucket.vbuuid))
+        bases = np.frombuffer(numbers, dtype=np.uint64).reshape(-1, 4).T
         spread = np.repeat(bases, sizes, axis=1)
         spread[:2] += rank.astype(np.uint64)
         placed = np.empty_like(spread)
@@ -269,12 +270,11 @@ def _active(bucket: Bucket) -> Any:
     states = [
         vbucket is not None
         and vbucket.is_active
-        and not vbucket.is_backed_up
-        and vbucket.durability is None
-        and not vbucket.locks
+        and not (vbucket.is_backed_up or vbucket.locks or vbucket.durability is not None)
         for vbucket in bucket.vbuckets
     ]
-    return np.array([*states, False])
+    states.append(False)
+    return np.frombuffer(bytes(states), dtype=bool)
 
 
 if np is not None:
