@@ -41,9 +41,9 @@ def columns_of(data: bytes | bytearray, sizes: Sequence[int]) -> tuple[Any, Any,
         begins = list(accumulate(sizes[:-1], initial=0))
         fields = [_document_fields(data, start + FIELDS_AT) for start in begins]
         return begins, [time for _, _, time in fields], [min(UNTOLD_REVISION, revision) for revision, _, _ in fields]
-    ends = np.cumsum(np.fromiter(sizes, np.int64, len(sizes)))
-    starts = np.zeros_like(ends)
-    starts[1:] = ends[:-1]
+    lengths = np.fromiter(sizes, np.int64, len(sizes))
+    starts = lengths.cumsum()
+    starts -= lengths
     whole = np.ndarray((len(data) - 7,), ">u8", data, strides=(1,))
     times = whole[starts + (FIELDS_AT + 8)].astype(np.uint32)  # the lower half: the flags are above it
     return starts, times, np.minimum(whole[starts + FIELDS_AT], UNTOLD_REVISION).astype(np.uint32)

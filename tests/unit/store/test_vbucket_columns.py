@@ -41,7 +41,16 @@ def fill_in(log: VBucketLog) -> None:
     many = [b"\0many%d" % number for number in range(70)]
     first = log.high_seqno + 1
     frames = [
-        encode_stored_mutation(vbid=0, key=key, value=b"", by_seqno=seqno, rev_seqno=seqno, cas=1, expiration=99)
+        encode_stored_mutation(
+            vbid=0,
+            key=key,
+            value=b"",
+            by_seqno=seqno,
+            rev_seqno=LARGE if seqno == first else seqno,
+            cas=1,
+            expiration=99,
+            flags=7,
+        )
         for seqno, key in enumerate(many, first)
     ]
     log.append_many(frames, many, range(first, first + 70))
@@ -58,6 +67,7 @@ def check(log: VBucketLog) -> None:
     assert log.brief(b"\0a") == Brief(0, 5, 100)
     assert log.brief(b"\0c") == Brief(0, LARGE, 200), "a revision that the index has no room for is read"
     assert log.brief(b"\0e") == Brief(int(BlockKind.DELETION), 9, 60)
+    assert log.brief(many[0]) == Brief(0, LARGE, 99), "also of many at once"
     assert log.brief(many[-1]) == Brief(0, 76, 99)
     assert log.max_deleted_rev == 9
 
