@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from dcpstream.client.handshake import Handshake
 from dcpstream.client.hub import lost_by
-from dcpstream.client.tls import TlsOptions, check_for_alert, server_name, tls_failure
+from dcpstream.client.tls import TlsOptions, check_for_alert, closed_at_once, server_name, tls_failure
 from dcpstream.errors import ConnectionLost, ConnectTimeout, DcpstreamError, DeadConnection, RemoteProtocolError
 from dcpstream.model import NodeAddress
 from dcpstream.runtime import Clock
@@ -116,9 +116,10 @@ class KvLink:
             except DeadConnection as error:
                 raise ConnectTimeout(f"{self.address} did not let us in in time", cause=error) from error
             except DcpstreamError as error:
-                if type(error) is ConnectionLost and not reader_has_begun and not self._is_secured:
-                    why = f"{error} without a word; a port with TLS wants couchbases://"
-                    raise ConnectionLost(why, cause=error) from error
+                if type(error) is ConnectionLost and not reader_has_begun:
+                    told = closed_at_once(error, is_secured=self._is_secured)
+                    if told is not error:
+                        raise told from error
                 if isinstance(error, ConnectionLost):
                     raise
                 raise RemoteProtocolError(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from dcpstream.client.connection import NodeConnection
 from dcpstream.client.events import Answer, ConfigPushed, Event
 from dcpstream.client.handshake import DcpSettings, Login
-from dcpstream.client.tls import TlsOptions
+from dcpstream.client.tls import TlsOptions, closed_at_once
 from dcpstream.client.topology import parse_config
 from dcpstream.errors import (
     AccessDenied,
@@ -298,8 +298,8 @@ class Nodes:
         self.drop(connection)
         if isinstance(error, FINAL_ERRORS):
             raise error
-        if type(error) is ConnectionLost and not connection.has_received and self.options.tls is None:
-            error = ConnectionLost(f"{error} without a word; a port with TLS wants couchbases://", cause=error)
+        if type(error) is ConnectionLost and not connection.has_received:
+            error = closed_at_once(error, is_secured=self.options.tls is not None)
         self._backoffs.setdefault(str(connection.address), Backoff(self._random)).failed(now, error)
 
     def worked(self, connection: NodeConnection) -> None:

@@ -128,6 +128,10 @@ def tls_failure(address: NodeAddress, error: OSError) -> ConnectionLost:
                 "has, or give server_name",
                 cause=error,
             )
+        if "expired" in why:
+            return TlsError(
+                f"the certificate of {address}, or one above it, has expired: the node needs a new one", cause=error
+            )
         return TlsError(
             f"the certificate of {address} is not trusted: {why}. Give the certificate of the authority that signed "
             "it (trust_certificate)",
@@ -149,6 +153,17 @@ def tls_failure(address: NodeAddress, error: OSError) -> ConnectionLost:
         "than that without",
         cause=error,
     )
+
+
+def closed_at_once(error: ConnectionLost, *, is_secured: bool) -> ConnectionLost:
+    """The error for a connection that ended before the node said anything: what is usually the reason."""
+    if error.cause is not None and is_secured:
+        return error  # it says already what was wrong with the handshake
+    why = "a port with TLS wants couchbases://"
+    if is_secured:
+        # Servers may close without the alert that tells it.
+        why = "does it want a client certificate, or know no user by the one it got?"
+    return ConnectionLost(f"{error} without a word; {why}", cause=error)
 
 
 def check_for_alert(address: NodeAddress, received: bytes | bytearray | memoryview) -> None:

@@ -8,7 +8,15 @@ import ssl
 
 import pytest
 
-from dcpstream.client.tls import MAX_PEM_BYTES, TlsOptions, check_for_alert, make_context, server_name, tls_failure
+from dcpstream.client.tls import (
+    MAX_PEM_BYTES,
+    TlsOptions,
+    check_for_alert,
+    closed_at_once,
+    make_context,
+    server_name,
+    tls_failure,
+)
 from dcpstream.errors import ConfigError, ConnectionLost, TlsError
 from dcpstream.model import NodeAddress
 
@@ -49,10 +57,28 @@ def test_failures_that_no_other_attempt_can_help(reason: str, hint: str) -> None
     assert isinstance(error, TlsError)
 
 
+def test_who_has_an_expired_certificate_is_not_told_to_trust_another() -> None:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_message = "certificate has expired"
+    told = tls_failure(ADDRESS, error)
+    assert isinstance(told, TlsError)
+    assert "has expired: the node needs a new one" in str(told)
+    assert "trust_certificate" not in str(told)
+
+
 def test_a_handshake_that_was_cut_may_succeed_the_next_time() -> None:
     error = tls_failure(ADDRESS, ConnectionResetError(104, "Connection reset by peer"))
     assert type(error) is ConnectionLost
     assert "11207" in str(error)
+
+
+def test_what_a_connection_that_ended_at_once_may_mean() -> None:
+    closed = ConnectionLost("node.example:11207 closed the connection")
+    assert "couchbases://" in str(closed_at_once(closed, is_secured=False))
+    assert "client certificate" in str(closed_at_once(closed, is_secured=True))
+    cut = tls_failure(ADDRESS, ConnectionResetError(104, "Connection reset by peer"))
+    assert isinstance(cut, ConnectionLost)
+    assert closed_at_once(cut, is_secured=True) is cut
 
 
 def test_a_node_that_speaks_tls_is_known_by_its_first_bytes() -> None:
