@@ -196,6 +196,22 @@ def kept_or_made(names: tuple[str, ...], directory: Path | None) -> tuple[Author
     return authority, pair
 
 
+def trouble_with(certificate: str) -> str:
+    """Why clients will refuse a certificate (PEM) today; empty if its time is right, or nothing can look at it."""
+    try:
+        from cryptography import x509
+
+        found = x509.load_pem_x509_certificate(certificate.encode())
+    except (ImportError, ValueError):  # what is no certificate is refused by the one who loads it
+        return ""
+    now = datetime.now(UTC)
+    if found.not_valid_after_utc < now:
+        return f"has expired ({found.not_valid_after_utc:%Y-%m-%d})"
+    if found.not_valid_before_utc > now:
+        return f"is not valid before {found.not_valid_before_utc:%Y-%m-%d}"
+    return ""
+
+
 def _general_name(name: str) -> x509.GeneralName:
     from cryptography import x509
 

@@ -13,6 +13,7 @@ comes from); Mozilla's "intermediate" profile (ciphers). Needs the extra `tls` t
 from __future__ import annotations
 
 import ipaddress
+import logging
 import ssl
 import tempfile
 from collections.abc import Callable, Mapping
@@ -21,8 +22,10 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from dcpstream.errors import ConfigError
-from dcpstream.node.certificates import Authority, Pair, kept_or_made
+from dcpstream.node.certificates import Authority, Pair, kept_or_made, trouble_with
 from dcpstream.node.secret_files import write_file
+
+logger = logging.getLogger(__name__)
 
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """For TLS 1.2; those of 1.3 are all of this kind."""
@@ -116,6 +119,8 @@ class Tls:
         authority: Authority | None = None
         if settings.certificate is not None and settings.key is not None:
             _load(context, Path(settings.certificate), Path(settings.key))
+            if why := trouble_with(Path(settings.certificate).read_text(encoding="utf-8", errors="replace")):
+                logger.warning("the certificate %s %s: clients will refuse it", settings.certificate, why)
             ca_certificate = ""
         else:
             authority, pair = kept_or_made(_names(host, settings.names), directory)

@@ -109,6 +109,20 @@ def test_without_the_extra_a_certificate_of_ones_own_is_needed(tmp_path: Path, m
     assert Tls.open(given, "127.0.0.1", None).ca_certificate == ""
 
 
+@pytest.mark.parametrize(
+    ("days", "told"), [(-4000, "has expired (2"), (0, ""), (4000, "is not valid before 2")], ids=["old", "good", "new"]
+)
+def test_a_certificate_that_clients_will_refuse_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, days: int, told: str
+) -> None:
+    pair = Authority(now=datetime.now(UTC) + timedelta(days=days)).server(("localhost",))
+    for file, content in (("c.pem", pair.certificate), ("k.pem", pair.key)):
+        (tmp_path / file).write_text(content)
+    Tls.open(TlsSettings(certificate=tmp_path / "c.pem", key=tmp_path / "k.pem"), "127.0.0.1", None)
+    assert told in caplog.text
+    assert bool(told) == bool(caplog.records)
+
+
 def test_a_key_is_in_no_representation() -> None:
     pair = Authority().pair
     assert "PRIVATE" in pair.key
