@@ -85,23 +85,26 @@ class DataDirectory:
             self._read(path)
 
     def _read(self, path: Path) -> None:
+        try:
+            self._look(path)
+        except OSError as error:
+            raise StoreError(f"the data directory {path} cannot be used: {error}") from error
+
+    def _look(self, path: Path) -> None:
         if (path / STORE_FILE).is_file():
             parent = path.absolute().parent
             raise StoreError(f"{path} is the directory of one bucket; give a node the one that it lies in, {parent}")
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            file = path / FILE_NAME
-            if file.exists():
-                self._take(file)
-            for entry in sorted(path.iterdir()):
-                if entry.name.startswith(GONE_PREFIX):
-                    shutil.rmtree(entry, ignore_errors=True)
-                elif entry.name not in self.known and _BUCKET_NAME.fullmatch(entry.name):
-                    vbuckets = _vbuckets_of(entry)
-                    if vbuckets is not None:
-                        self.known[entry.name] = KnownBucket(vbuckets=vbuckets)
-        except OSError as error:
-            raise StoreError(f"the data directory {path} cannot be used: {error}") from error
+        path.mkdir(parents=True, exist_ok=True)
+        file = path / FILE_NAME
+        if file.exists():
+            self._take(file)
+        for entry in sorted(path.iterdir()):
+            if entry.name.startswith(GONE_PREFIX):
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.name not in self.known and _BUCKET_NAME.fullmatch(entry.name):
+                vbuckets = _vbuckets_of(entry)
+                if vbuckets is not None:
+                    self.known[entry.name] = KnownBucket(vbuckets=vbuckets)
         for name, bucket in list(self.known.items()):
             if bucket.settings is None and not (path / name / STORE_FILE).exists():
                 logger.warning("bucket %s was in %s and is not there any more", name, path)

@@ -126,3 +126,12 @@ def test_a_bucket_whose_removal_was_cut_short_is_gone(tmp_path: Path, monkeypatc
     directory.discard("shop")
     directory.discard("shop")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_may_not_be_looked_at_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(StoreError, match=r"the data directory .* cannot be used: .*Permission denied"):
+        opened(tmp_path)
