@@ -66,6 +66,9 @@ BUFFER_BYTES = 4 * 1024 * 1024
 """Default flow-control window in bytes: what the node may have sent before it was consumed, hence the bound of memory
 for a connection, and of what is read in vain when a read ends inside a snapshot."""
 
+MAX_REASON_BYTES = 4096
+"""Of an answer's body that may tell why something was refused: a longer one is a document or a cluster map."""
+
 _U16 = struct.Struct(">H")
 
 
@@ -266,6 +269,8 @@ class Handshake:
         who = "the client certificate" if self._login.by_certificate else f"user {user!r}"
         kind: type[StatusError] = StatusError
         why = f"status {code_name(Status, frame.status)}"
+        if said := reason_in(bytes(frame.value)):
+            why += f", {said}"
         if frame.status == Status.KEY_ENOENT:
             kind, why = KeyNotFound, "there is no such bucket"
         elif frame.status == Status.EACCESS:
@@ -289,3 +294,14 @@ class Handshake:
             self._is_required[key] = is_required
             parts.append(self._request(Opcode.DCP_CONTROL, key=key.encode(), value=value.encode()))
         return b"".join(parts)
+
+
+def reason_in(body: bytes) -> str:
+    """Why a node refused something, in its own words, from the body of its answer; empty if it says nothing."""
+    if len(body) > MAX_REASON_BYTES:
+        return ""
+    try:
+        reason = json.loads(body)["error"]["context"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return reason if isinstance(reason, str) else ""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import ssl
 import struct
 from typing import NamedTuple
 
-from dcpstream.client.handshake import Handshake
+from dcpstream.client.handshake import Handshake, reason_in
 from dcpstream.client.hub import lost_by
 from dcpstream.client.tls import TlsOptions, check_for_alert, closed_at_once, server_name, tls_failure
 from dcpstream.errors import ConnectionLost, ConnectTimeout, DcpstreamError, DeadConnection, RemoteProtocolError
@@ -28,10 +27,6 @@ _U64 = struct.Struct(">Q")
 _HEADER_BYTES = 24
 
 
-MAX_REASON_BYTES = 4096
-"""Of an answer's body that may tell why something was refused: a longer one is a document or a cluster map."""
-
-
 class Answered(NamedTuple):
     """An answer, cut into parts."""
 
@@ -45,13 +40,7 @@ class Answered(NamedTuple):
     @property
     def reason(self) -> str:
         """Of a refusal: why, in the node's words; empty if it says nothing."""
-        if len(self.value) > MAX_REASON_BYTES:
-            return ""
-        try:
-            reason = json.loads(self.value)["error"]["context"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return ""
-        return reason if isinstance(reason, str) else ""
+        return reason_in(self.value)
 
 
 class KvLink:

@@ -102,6 +102,32 @@ def test_refused_bucket(status: int, kind: type[StatusError]) -> None:
         shake(FakeNode(statuses={Opcode.SELECT_BUCKET: status}))
 
 
+def test_the_node_s_reason_to_refuse_a_bucket_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = FakeNode(statuses={Opcode.SELECT_BUCKET: Status.TMPFAIL})
+    usual = node.receive
+    body = b'{"error":{"context":"its files are damaged"}}'
+
+    def receive(data: bytes) -> bytes:
+        """The usual answers, with a body where the bucket is refused."""
+        reader = FrameReader()
+        reader.receive_data(usual(data))
+        return b"".join(
+            encode_response(
+                frame.opcode,
+                status=frame.status,
+                opaque=frame.opaque,
+                extras=bytes(frame.extras),
+                key=bytes(frame.key),
+                value=body if frame.opcode == Opcode.SELECT_BUCKET else bytes(frame.value),
+            )
+            for frame in reader.frames()
+        )
+
+    monkeypatch.setattr(node, "receive", receive)
+    with pytest.raises(StatusError, match="TMPFAIL, its files are damaged"):
+        shake(node)
+
+
 def test_no_map_yet_can_be_tried_again() -> None:
     with pytest.raises(ConnectionLost, match="no cluster map"):
         shake(FakeNode(statuses={Opcode.GET_CLUSTER_CONFIG: Status.KEY_ENOENT}))

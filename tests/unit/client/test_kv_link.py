@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dcpstream.client.kv_link import MAX_REASON_BYTES, Answered
+from dcpstream.client.handshake import MAX_REASON_BYTES
+from dcpstream.client.kv_link import Answered
 from dcpstream.wire import Status
 
 
