@@ -162,7 +162,7 @@ def closed_at_once(error: ConnectionLost, *, is_secured: bool) -> ConnectionLost
     why = "a port with TLS wants couchbases://"
     if is_secured:
         # Servers may close without the alert that tells it.
-        why = "does it want a client certificate, or know no user by the one it got?"
+        why = "perhaps it wants a client certificate, or knows no user by the one it got"
     return ConnectionLost(f"{error} without a word; {why}", cause=error)
 
 
