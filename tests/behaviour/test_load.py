@@ -40,7 +40,7 @@ def test_an_open_connection_holds_no_buffer(node: Node) -> None:
         wires = [stack.enter_context(Wire(node.port).open()) for _ in range(200)]
         assert server_of(node).memory.held_bytes == 0
         for wire in wires:
-            wire.send(Opcode.GET, key=b"\0k")
+            wire.send(Opcode.GET, key=b"\0never written")
         answers = [wire.read() for wire in wires]
         assert [answer.status for answer in answers if answer is not None] == [Status.KEY_ENOENT] * 200
         assert server_of(node).memory.held_bytes == 0
