@@ -193,7 +193,11 @@ class KvServer:
         """Let the engine tell its DCP connections what changed, once in this turn of the loop."""
         if not self._has_turn:
             self._has_turn = True
-            self.loop.call_soon(self.turn)
+            self.loop.call_soon(self._scheduled_turn)
+
+    def _scheduled_turn(self) -> None:
+        self._has_turn = False
+        self.turn()
 
     @property
     def is_busy(self) -> bool:
@@ -221,8 +225,11 @@ class KvServer:
             self.loop.call_soon(self._go_on)
 
     def turn(self) -> None:
-        """Tell DCP connections what changed, and send: answers, then streams for as long as a turn may take."""
-        self._has_turn = False
+        """Tell DCP connections what changed, and send: answers, then streams for as long as a turn may take.
+
+        Called out of turn it leaves the scheduled one where it is: with a second one the loop would come around half
+        as often, and so on with each.
+        """
         streaming = self._streaming
         for session in self.engine.end_turn():
             protocol = self.protocols.get(session)
