@@ -238,6 +238,17 @@ def test_a_crash_loses_only_what_was_not_persisted_and_begins_a_branch(tmp_path)
     node.stop()
 
 
+def test_a_bucket_keeps_its_number_of_vbuckets_unless_another_is_asked_for(tmp_path):
+    open_on(tmp_path).stop()
+    node = Node(path=tmp_path).start()
+    assert node.engine.buckets["default"].vbucket_count == 4
+    node.create_bucket("new")
+    assert node.engine.buckets["new"].vbucket_count == 1024
+    node.stop()
+    with pytest.raises(StoreError, match="4"):
+        Node(path=tmp_path, vbuckets=8).start()
+
+
 def test_the_same_directory_serves_one_node_at_a_time(tmp_path):
     node = open_on(tmp_path)
     with pytest.raises(StoreError, match="in use"):

@@ -98,7 +98,11 @@ def write_atomically(path: Path, content: str) -> None:
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=11210, show_default=True, help="KV port; 0 takes any free one.")
 @click.option("--mgmt-port", default=8091, show_default=True, help="Management (HTTP) port; 0 takes any free one.")
-@click.option("--vbuckets", default=1024, show_default=True, help="vBuckets of each bucket, 1 to 1024.")
+@click.option(
+    "--vbuckets",
+    type=int,
+    help="vBuckets of each bucket, 1 to 1024.  [default: what a bucket in --data has; 1024 for those that are made]",
+)
 @click.option("--bucket", "buckets", multiple=True, default=("default",), show_default=True, help="May be repeated.")
 @click.option("--user", "username", default=DEFAULT_USERNAME, show_default=True, help="The administrator's name.")
 @click.option(
@@ -145,7 +149,7 @@ def node_command(
     host: str,
     port: int,
     mgmt_port: int,
-    vbuckets: int,
+    vbuckets: int | None,
     buckets: tuple[str, ...],
     username: str,
     password: str,

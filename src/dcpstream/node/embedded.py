@@ -52,7 +52,8 @@ class Node(NodeOrders):
 
     Args:
         buckets: names of buckets that are made if they are not there; others that the directory holds are opened too.
-        vbuckets: of each bucket, 1 to 1024; clients must not assume 1024.
+        vbuckets: of each bucket, 1 to 1024; clients must not assume 1024. None: what a bucket on disk has, and 1,024
+            for those that are made.
         path: a directory to keep the data in; None keeps it in memory.
         host: address to listen on.
         port: KV port, 0 for any free one.
@@ -87,7 +88,7 @@ class Node(NodeOrders):
     def __init__(
         self,
         buckets: Sequence[str] = ("default",),
-        vbuckets: int = MAX_VBUCKETS,
+        vbuckets: int | None = None,
         path: str | Path | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -109,7 +110,8 @@ class Node(NodeOrders):
         for name in buckets:
             check_bucket_name(name)
         check_kinds(settings, tls, limits)
-        check_vbuckets(vbuckets)
+        if vbuckets is not None:
+            check_vbuckets(vbuckets)
         if not flush_interval_s > 0:
             raise ConfigError("flush_interval_s", flush_interval_s, "seconds above 0")
         for option, value in (("port", port), ("mgmt_port", mgmt_port)):
@@ -117,7 +119,8 @@ class Node(NodeOrders):
         if not is_loopback(host) and password == DEFAULT_PASSWORD:
             raise ConfigError("password", "the default", f"one of your own, to listen on {host} for others")
         self._bucket_names = tuple(dict.fromkeys(buckets))
-        self._vbuckets = vbuckets
+        self._keeps_counts = vbuckets is None
+        self._vbuckets = MAX_VBUCKETS if vbuckets is None else vbuckets
         self._path = Path(path) if path is not None else None
         if plain not in (None, *PLAIN_POLICIES):
             raise ConfigError("plain", plain, " or ".join(PLAIN_POLICIES))
@@ -323,7 +326,11 @@ class Node(NodeOrders):
         engine.started = engine.now
         with ExitStack() as opened:
             wanted = dict.fromkeys(self._bucket_names, self._vbuckets)
-            found = {name: known.vbuckets for name, known in directory.known.items() if name not in wanted}
+            found = {
+                name: known.vbuckets
+                for name, known in directory.known.items()
+                if name not in wanted or self._keeps_counts
+            }
             for name, vbuckets in (wanted | found).items():
                 try:
                     store = directory.open(name, vbuckets, self._settings_of(name))
