@@ -246,6 +246,10 @@ class KvServer:
             protocol = self.protocols.get(session)
             if protocol is not None:
                 protocol.send_or_drop()
+            if session in self.engine.ready and session.dcp is not None:
+                # It has more: again in this turn, behind the others, which is cheaper than another turn of the loop.
+                self.engine.ready.discard(session)
+                streaming[session] = None
             if self.loop.time() >= until:
                 break
         if streaming:
