@@ -19,7 +19,7 @@ resolve() { # resolve OUTPUT SOURCE [ARGUMENT...]
 resolve build.lock --group build
 resolve dev.lock pyproject.toml --extra demo --group dev
 # The core without Spark, for the other interpreters of `make test-matrix`.
-resolve matrix.lock pyproject.toml --extra arrow --group test
+resolve matrix.lock pyproject.toml --extra arrow --extra tls --group test
 resolve docs.lock --group docs
 resolve java.lock requirements/java.in
 # No dependencies: the package wants an old pandas, and only its data files are read.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +24,7 @@ LARGE_BATCHES = st.lists(st.lists(st.integers(0, 120), min_size=20, max_size=90)
 
 @given(LARGE_BATCHES, st.booleans())
 def test_many_rows_in_bulk_are_rows_one_by_one(batches: list[list[int]], is_unique: bool) -> None:
+    pytest.importorskip("numpy")
     chosen = [list(dict.fromkeys(numbers)) if is_unique else numbers for numbers in batches]
     in_bulk([[b"\0%d" % number for number in numbers] for numbers in chosen], as_columns=True)
 
@@ -40,6 +41,8 @@ def in_bulk(batches: list[list[bytes]], *, as_columns: bool) -> None:
         starts, fields = list(range(0, 10 * len(keys), 10)), [5] * len(keys)
         columns: list[Any] = [starts, fields, fields]
         if as_columns:
+            import numpy as np
+
             columns = [np.array(column, dtype=np.uint32) for column in columns]
         begins, times, revisions = columns
         bulk.append_documents(keys, seqnos, 4, begins, 10 * len(keys), times, revisions)
