@@ -150,6 +150,17 @@ def test_deletions_are_versions_too() -> None:
     assert sent(producer(node).stream(1)) == [(0, 3, ALL_FROM_DISK), 1, 2, 3]
 
 
+def test_purged_deletions_repeat_nothing() -> None:
+    node = keeping()
+    node.set_doc(1, "k")
+    node.delete_doc(1, "k")
+    node.set_doc(1, "other")
+    log = node.store.vbuckets[1]
+    assert log.purge(2, 1 << 40) == 1
+    data = [item for item in sent(producer(node).stream(1)) if isinstance(item, int)]
+    assert data == [1, 3]
+
+
 def test_a_collection_without_history_is_deduplicated_within_it() -> None:
     node = keeping()
     fruit = collection("fruit", FRUIT, history=False)

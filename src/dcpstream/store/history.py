@@ -51,14 +51,20 @@ class HistoryStart:
 
 
 def first_repeated(table: RowTable, after_seqno: int, end_seqno: int) -> int | None:
-    """The lowest seqno up to `end_seqno` whose row superseded one above `after_seqno`; None if there is none."""
+    """The lowest seqno up to `end_seqno` whose row superseded one above `after_seqno`; None if there is none.
+
+    Rows that were purged are their own successors, and repeat nothing.
+    """
     first, stop = table.row_after(after_seqno), table.row_after(end_seqno)
     if first >= stop:
         return None
     if np is not None:
-        lowest = int(np.frombuffer(table.successors, dtype=np.uint64)[first:stop].min())
+        successors = np.frombuffer(table.successors, dtype=np.uint64)[first:stop]
+        is_later = successors > np.frombuffer(table.seqnos, dtype=np.uint64)[first:stop]
+        lowest = int(successors.min(where=is_later, initial=LIVE))
     else:
-        lowest = min(table.successors[first:stop])
+        pairs = zip(table.seqnos[first:stop], table.successors[first:stop], strict=True)
+        lowest = min((successor for seqno, successor in pairs if successor > seqno), default=LIVE)
     return lowest if lowest <= end_seqno else None
 
 
