@@ -1,11 +1,13 @@
-"""Which of the protocol's rules hold: rules x (passes, fails, not covered) by area.
+"""Which rules of the protocol and of the key-value commands hold: rules x (passes, fails, not covered) by area.
 
     python tools/conformance.py            run the tests that name rules, print, write docs/reference/conformance.md
     python tools/conformance.py --page     run nothing; write the page from the tests' markers
     python tools/conformance.py --check    run nothing; say whether the page is what the tests' markers say now
 
-The last line printed is `conformance: <n> of <all> covered or explained, <m> failing`; the explained ones are counted
-in the line before it. Exit status 0 only if no covered rule fails.
+The last line printed is `conformance: <n> of <all> covered or explained, <m> failing` for the rules of the protocol
+(tests/data/recorded/rules.tsv). The line before it counts the explained ones, and the one before that says the same of
+the key-value rules (tests/conformance/kv_rules.tsv): `key-value rules: <n> of <all> covered or explained, <m> failing`.
+Exit status 0 only if no covered rule of either table fails.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,11 +54,11 @@ class Tally:
         return self
 
 
-def tally(covered: Iterable[str], failing: Iterable[str]) -> dict[str, Tally]:
-    """Area → how its rules stand; areas in the order of rules.tsv."""
+def tally(rules: Iterable[recorded.Rule], covered: Iterable[str], failing: Iterable[str]) -> dict[str, Tally]:
+    """Area → how its rules stand; areas in the order of the table that the rules are of."""
     covered, failing, explained = set(covered), set(failing), rulebook.explained()
     areas: dict[str, Tally] = {}
-    for item in recorded.rules():
+    for item in rules:
         area = areas.setdefault(item.area, Tally())
         if item.rule_id in failing:
             area.fails += 1
@@ -77,13 +79,20 @@ def total(areas: Mapping[str, Tally]) -> Tally:
     return whole
 
 
-def summary(areas: Mapping[str, Tally]) -> list[str]:
-    """The two closing lines."""
+def result(name: str, areas: Mapping[str, Tally]) -> str:
+    """The figures of one table in a line."""
     whole = total(areas)
     done = whole.passes + whole.fails + whole.explained
+    return f"{name}: {done} of {whole.all} covered or explained, {whole.fails} failing"
+
+
+def summary(areas: Mapping[str, Tally], kv_areas: Mapping[str, Tally]) -> list[str]:
+    """The three closing lines."""
+    explained = total(areas).explained + total(kv_areas).explained
     return [
-        f"explained: {whole.explained} (at most {rulebook.EXPLAINED_MAX})",
-        f"conformance: {done} of {whole.all} covered or explained, {whole.fails} failing",
+        result("key-value rules", kv_areas),
+        f"explained: {explained} (at most {rulebook.EXPLAINED_MAX})",
+        result("conformance", areas),
     ]
 
 
@@ -106,7 +115,8 @@ def table(areas: Mapping[str, Tally]) -> list[str]:
 def page(tests: Mapping[str, list[str]], failing: Iterable[str] = ()) -> str:
     """The page of the reference."""
     failing = set(failing)
-    areas = tally(tests, failing)
+    areas = tally(recorded.rules(), tests, failing)
+    kv_areas = tally(rulebook.kv_rules(), tests, failing)
     explained, corrections = rulebook.explained(), rulebook.corrections()
     lines = [
         "# Conformance",
@@ -118,7 +128,12 @@ def page(tests: Mapping[str, list[str]], failing: Iterable[str] = ()) -> str:
         "",
         *table(areas),
         "",
-        *(f"{line}." for line in summary(areas)),
+        "Beside the protocol there are the key-value and vbucket commands of the node. Their rules are in",
+        "`tests/conformance/kv_rules.tsv`; they say what a 7.2 server answers.",
+        "",
+        *table(kv_areas),
+        "",
+        *(f"- {line}." for line in summary(areas, kv_areas)),
         "",
     ]
     if explained:
@@ -129,10 +144,20 @@ def page(tests: Mapping[str, list[str]], failing: Iterable[str] = ()) -> str:
         lines += ["## Corrected", "", "Rules that a recording of the real server contradicts; the recording holds.", ""]
         lines += [f"- **{rule_id}**: {note.reason} ({note.evidence})" for rule_id, note in sorted(corrections.items())]
         lines.append("")
-    lines += ["## Rules and their tests", ""]
+    lines += ["## Rules and their tests", "", *listing(recorded.rules(), areas, tests, failing)]
+    lines += ["## Key-value rules and their tests", "", *listing(rulebook.kv_rules(), kv_areas, tests, failing)]
+    return "\n".join(lines)
+
+
+def listing(
+    rules: Sequence[recorded.Rule], areas: Iterable[str], tests: Mapping[str, list[str]], failing: set[str]
+) -> list[str]:
+    """The rules of a table by area, each with its tests."""
+    explained, corrections = rulebook.explained(), rulebook.corrections()
+    lines: list[str] = []
     for name in areas:
         lines += [f"### {name}", "", "| rule | says | tests |", "| --- | --- | --- |"]
-        for item in recorded.rules():
+        for item in rules:
             if item.area == name:
                 marks = [f"`{test}`" for test in tests.get(item.rule_id, [])]
                 if not marks:
@@ -142,7 +167,7 @@ def page(tests: Mapping[str, list[str]], failing: Iterable[str] = ()) -> str:
                 star = " (corrected)" if item.rule_id in corrections else ""
                 lines.append(f"| {item.rule_id}{star} | {escaped(item.text)} | {'<br>'.join(marks)} |")
         lines.append("")
-    return "\n".join(lines)
+    return lines
 
 
 def escaped(text: str) -> str:
@@ -184,14 +209,14 @@ def main() -> int:
     if failing:
         print(output)
     PAGE.write_text(page(by_rule, failing), encoding="utf-8")
-    areas = tally(by_rule, failing)
-    print("\n".join(table(areas)))
-    missing = [item.rule_id for item in recorded.rules() if item.rule_id not in by_rule]
+    areas, kv_areas = tally(recorded.rules(), by_rule, failing), tally(rulebook.kv_rules(), by_rule, failing)
+    print("\n".join([*table(areas), "", *table(kv_areas), ""]))
+    missing = [item.rule_id for item in (*recorded.rules(), *rulebook.kv_rules()) if item.rule_id not in by_rule]
     missing = [rule_id for rule_id in missing if rule_id not in rulebook.explained()]
     for name, ids in (("failing", sorted(failing)), ("not covered", missing), ("skipped here", skipped)):
         if ids:
             print(f"{name}: {' '.join(ids)}")
-    print("\n".join(summary(areas)))
+    print("\n".join(summary(areas, kv_areas)))
     return 1 if failing else 0
 
 

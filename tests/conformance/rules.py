@@ -1,6 +1,8 @@
 """The marker that ties a test to the rules it proves, and what is said about the rules that no test can prove.
 
-A rule of tests/data/recorded/rules.tsv is covered by the tests marked with its id:
+There are two rule tables with the same columns (id, area, rule, source): tests/data/recorded/rules.tsv holds the rules
+of the protocol, kv_rules.tsv beside this module those of the key-value and vbucket commands; their ids begin with KV-.
+A rule of either table is covered by the tests marked with its id:
 
     @rule("ADD-07", "ADD-08")
     def test_…
@@ -29,6 +31,9 @@ RULES_PER_TEST_MAX = 5
 EXPLAINED_MAX = 30
 """Rules that may be explained instead of tested."""
 
+KV_PREFIX = "KV-"
+"""What the ids of the key-value rules begin with; no other rule's id does."""
+
 HERE = Path(__file__).parent
 TESTS = HERE.parent
 
@@ -47,9 +52,16 @@ class Note:
 
 
 @cache
+def kv_rules() -> list[recorded.Rule]:
+    """The rules of the key-value and vbucket commands, in the order of kv_rules.tsv."""
+    text = (HERE / "kv_rules.tsv").read_text(encoding="utf-8")
+    return [recorded.Rule(*row.split("\t")) for row in text.splitlines() if row]
+
+
+@cache
 def known_ids() -> frozenset[str]:
-    """The ids of all rules."""
-    return frozenset(item.rule_id for item in recorded.rules())
+    """The ids of all rules of both tables."""
+    return frozenset(item.rule_id for item in (*recorded.rules(), *kv_rules()))
 
 
 def rule(*ids: str) -> pytest.MarkDecorator:
@@ -60,7 +72,7 @@ def rule(*ids: str) -> pytest.MarkDecorator:
     """
     unknown = [item for item in ids if item not in known_ids()]
     if unknown:
-        raise ValueError(f"no such rule: {', '.join(unknown)}; rules.tsv has the ids")
+        raise ValueError(f"no such rule: {', '.join(unknown)}; rules.tsv and kv_rules.tsv have the ids")
     if not 0 < len(ids) <= RULES_PER_TEST_MAX:
         raise ValueError(f"a test names 1 to {RULES_PER_TEST_MAX} rules, this one {len(ids)}")
     return pytest.mark.rule(*ids)

@@ -23,6 +23,19 @@ def test_every_marker_names_rules_that_exist_and_not_too_many() -> None:
                 assert len(ids) <= rulebook.RULES_PER_TEST_MAX, f"{path.name}::{name}"
 
 
+def test_key_value_rules_have_ids_of_their_own_and_a_source() -> None:
+    ids = [item.rule_id for item in rulebook.kv_rules()]
+    assert len(set(ids)) == len(ids)
+    assert all(rule_id.startswith(rulebook.KV_PREFIX) for rule_id in ids)
+    assert not any(item.rule_id.startswith(rulebook.KV_PREFIX) for item in recorded.rules())
+    assert all(item.area and item.text and item.source for item in rulebook.kv_rules())
+
+
+def test_every_rule_is_tested_or_explained() -> None:
+    every = {item.rule_id for item in (*recorded.rules(), *rulebook.kv_rules())}
+    assert every - set(rulebook.tests_by_rule()) - set(rulebook.explained()) == set()
+
+
 def test_few_rules_are_explained_and_none_of_them_is_tested() -> None:
     explained = rulebook.explained()
     assert len(explained) <= rulebook.EXPLAINED_MAX
