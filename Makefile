@@ -18,6 +18,9 @@ say = @printf '\033[1m== %s\033[0m\n' $(1)
 # STRICT=1: a skipped test is a failed test.   JOBS=n: processes of the test run.
 STRICT ?=
 JOBS ?= 2
+# PATIENCE=n: how much longer than on a quiet machine tests wait before they give up (4 by default; more on a busy one).
+PATIENCE ?=
+export PATIENCE
 # What is added to pytest's command line, say ARGS="-k rollback -x".
 ARGS ?=
 PYTEST = $(PY) -m pytest $(if $(filter 1 yes true,$(STRICT)),--strict-skips) --dist loadgroup -n $(JOBS) $(ARGS)
@@ -34,7 +37,7 @@ SEED ?=
 
 .PHONY: help
 help: ## print this help
-	@printf 'dcpstream: make TARGET [STRICT=1] [JOBS=n] [ARGS="..."] [ROWS=n] [RUNS=n] [SEED=n] [SCENARIOS="s02 s15"] [PYTHON=/path]\n\n'
+	@printf 'dcpstream: make TARGET [STRICT=1] [JOBS=n] [PATIENCE=n] [ARGS="..."] [ROWS=n] [RUNS=n] [SEED=n] [SCENARIOS="s02 s15"] [PYTHON=/path]\n\n'
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 	@printf '\nThe first run of any of them installs what it needs into $(VENV).\n'
 
@@ -103,7 +106,7 @@ kill-loop: setup ## kill -9 a node under load, again and again, and check what i
 .PHONY: docs
 docs: $(STAMPS)/docs ## build the documentation into site/
 	$(call say,'documentation')
-	@NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict
 	@echo 'open site/index.html'
 
 .PHONY: reference

@@ -19,11 +19,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tools.patience import patient
+
 HERE = Path(__file__).parent
 CACHE = HERE.parent / ".cache" / "interop"
-FETCH_TIMEOUT_S = 180
+FETCH_TIMEOUT_S = patient(180)
 """For what comes over the network: 32 MB of Java archives, 3 MB of Go sources."""
-BUILD_TIMEOUT_S = 300
+BUILD_TIMEOUT_S = patient(300)
 """gocbcore takes a minute of two cores when nothing of it is built yet."""
 GO_AT_LEAST = (1, 24)
 JAVA_AT_LEAST = 17
@@ -183,7 +185,7 @@ def _alone(what: str) -> Iterator[None]:
 
 
 def _output(command: list[str], environment: dict[str, str] | None = None) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patient(60), check=False, env=environment)
     return (done.stdout + done.stderr).strip()
 
 

@@ -20,10 +20,11 @@ from dcpstream.node import Node
 from dcpstream.wire import Opcode, Status
 from interop.building import Missing
 from interop.running import Outcome, served
+from tools.patience import patient
 
-START_TIMEOUT_S = 20.0
-STOP_TIMEOUT_S = 20.0
-DECODE_TIMEOUT_S = 120
+START_TIMEOUT_S = patient(20.0)
+STOP_TIMEOUT_S = patient(20.0)
+DECODE_TIMEOUT_S = patient(120)
 CAPTURE_KB = 200_000
 """A capture ends by itself at this size; the sessions make 50 MB at most."""
 KERNEL_BUFFER_MB = 64

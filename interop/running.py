@@ -21,8 +21,9 @@ from typing import Any
 from dcpstream.node import Node
 from dcpstream.node.tls import TlsSettings
 from dcpstream.testing.nodes import add_collections
+from tools.patience import patient
 
-PROGRAM_TIMEOUT_S = 150
+PROGRAM_TIMEOUT_S = patient(150)
 COLLECTIONS = ("shop.orders", "shop.returns")
 PASSWORD = "pässword"
 """Not ASCII, so that a client's and the node's ideas of bytes are compared too."""

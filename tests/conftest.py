@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from tools.patience import patient
+
 pytest_plugins = ["tests.fixtures.skips", "tests.fixtures.hypothesis_profiles"]
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests with Spark on one worker of a parallel run: they share one session, which takes seconds to start."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep tests with Spark on one worker of a parallel run, and scale every test's time limit.
+
+    Tests with Spark share one session, which takes seconds to start.
+    """
+    usual_s = config.getoption("timeout") or float(config.getini("timeout"))
     for item in items:
+        limit = item.get_closest_marker("timeout")
+        seconds = limit.args[0] if limit is not None else usual_s
+        item.add_marker(pytest.mark.timeout(patient(seconds)), append=False)
         if item.get_closest_marker("spark") is not None:
             item.add_marker(pytest.mark.xdist_group("spark"))

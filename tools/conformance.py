@@ -25,10 +25,11 @@ sys.path.insert(0, str(ROOT))
 
 from tests.conformance import rules as rulebook  # noqa: E402
 from tests.fixtures import recorded  # noqa: E402
+from tools.patience import patient  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "conformance.md"
 WORKERS = 2
-RUN_TIMEOUT_S = 600
+RUN_TIMEOUT_S = patient(600)
 
 
 @dataclass(slots=True)

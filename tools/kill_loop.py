@@ -32,10 +32,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dcpstream import Node
-from dcpstream.model import BucketSettings, Persist
-from dcpstream.node import compactor
-from dcpstream.wire import (
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from dcpstream import Node  # noqa: E402
+from dcpstream.model import BucketSettings, Persist  # noqa: E402
+from dcpstream.node import compactor  # noqa: E402
+from dcpstream.wire import (  # noqa: E402
     Frame,
     FrameReader,
     Opcode,
@@ -44,6 +47,7 @@ from dcpstream.wire import (
     decode_failover_log,
     encode_request,
 )
+from tools.patience import patient  # noqa: E402
 
 VBUCKETS = 4
 KEYS = 150
@@ -60,7 +64,7 @@ START_KILLS_SHARE = 0.4
 """Of the runs, those where the node is killed while it starts, up to twice, before it may start."""
 START_S = 1.2
 """Within so many seconds after its process was made: most of them pass before it opens the store."""
-TIMEOUT_S = 60.0
+TIMEOUT_S = patient(60.0)
 PERSIST_LEVELS = ("every", "group", "none")
 SNAPSHOT_OPCODES = {Opcode.DCP_MUTATION: True, Opcode.DCP_DELETION: False, Opcode.DCP_EXPIRATION: False}
 

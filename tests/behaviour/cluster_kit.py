@@ -12,9 +12,10 @@ from typing import Any
 import dcpstream
 from dcpstream.model import NodeAddress
 from tests.behaviour.manager import Address, Move, Wire
+from tools.patience import patient
 
 ACTIVE, REPLICA, DEAD = 1, 2, 4
-TIMEOUT_S = 20.0
+TIMEOUT_S = patient(20.0)
 
 
 class FakeCluster:

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from dcpstream.node import Node
+from tools.patience import patient
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = patient(20.0)
 
 
 class Answer(NamedTuple):

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import NamedTuple, Self
 
 from dcpstream.wire import Feature, Frame, FrameReader, Opcode, OpenFlag, StreamFlag, encode_request
+from tools.patience import patient
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = patient(20.0)
 FEATURES = (Feature.XATTR, Feature.XERROR, Feature.SNAPPY, Feature.JSON, Feature.MUTATION_SEQNO, Feature.COLLECTIONS)
 
 

@@ -7,8 +7,9 @@ import struct
 
 from dcpstream.node import Node
 from dcpstream.wire import Feature, Frame, FrameReader, Opcode, encode_request
+from tools.patience import patient
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = patient(20.0)
 
 
 class Peer:

@@ -10,6 +10,8 @@ import socket
 import threading
 from types import TracebackType
 
+from tools.patience import patient
+
 CHUNK_BYTES = 16 * 1024
 
 
@@ -55,7 +57,7 @@ class Proxy:
         self._listener.close()
         self.cut()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(patient(10))
 
     def __enter__(self) -> Proxy:
         return self

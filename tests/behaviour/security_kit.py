@@ -14,8 +14,9 @@ from pathlib import Path
 from dcpstream.node import Node
 from dcpstream.protocol.sasl import ClientLogin
 from dcpstream.wire import Feature, Frame, FrameReader, Opcode, Status, encode_request
+from tools.patience import patient
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = patient(20.0)
 NONCE = bytes(range(24))
 
 

@@ -42,6 +42,7 @@ from dcpstream.errors import (
 from dcpstream.model import StreamOffset
 from dcpstream.wire import Opcode, encode_request
 from tests.behaviour.proxy import Proxy
+from tools.patience import patient
 
 LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
 VBUCKETS = 8
@@ -65,7 +66,7 @@ class Shell:
     def __init__(self, kind: str, connection_string: str, **options: Any) -> None:
         self.kind = kind
         self.make = lambda: (Client if kind == "blocking" else AsyncClient)(
-            connection_string, **{**LOGIN, "connect_timeout_s": 5.0, **options}
+            connection_string, **{**LOGIN, "connect_timeout_s": patient(5.0), **options}
         )
 
     def batches(self, take: Callable[[Any], bool] = lambda _: True, *, ack: bool = False, **options: Any) -> list[Any]:
@@ -73,7 +74,7 @@ class Shell:
         pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
         if self.kind == "blocking":
             return self._blocking(take, ack, options)
-        return asyncio.run(asyncio.wait_for(self._async(take, ack, options), 60))
+        return asyncio.run(asyncio.wait_for(self._async(take, ack, options), patient(60)))
 
     def keys(self, **options: Any) -> list[str]:
         return [key for batch in self.batches(**options) for key in batch.record_batch.column("key").to_pylist()]
@@ -90,7 +91,7 @@ class Shell:
                 assert isinstance(client, AsyncClient)
                 return [change async for change in client.changes(**options)]
 
-        return asyncio.run(asyncio.wait_for(collect(), 60))
+        return asyncio.run(asyncio.wait_for(collect(), patient(60)))
 
     def _blocking(self, take: Callable[[Any], bool], ack: bool, options: dict[str, Any]) -> list[Any]:
         result = []
@@ -166,13 +167,13 @@ def test_a_stream_from_now_sees_what_comes(shell: Shell, kv: KvClient) -> None:
     writer = threading.Thread(target=lambda: (when_streaming(kv), fill(kv, 3, "later")))
     writer.start()
     shell.batches(take, start="latest")
-    writer.join(20)
+    writer.join(patient(20))
     assert sorted(seen) == ["later 0", "later 1", "later 2"]
 
 
 def when_streaming(kv: KvClient, streams: int = VBUCKETS) -> None:
     """Wait until so many streams are open on the node."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + patient(20)
     while sum(value == "in-memory" for value in kv.stats("dcp").values()) < streams:
         assert time.monotonic() < deadline, kv.stats("dcp")
         threading.Event().wait(0.01)
@@ -447,7 +448,7 @@ def test_the_loop_goes_on_while_the_user_works(node: dcpstream.Node, kv: KvClien
                         return seen
         return seen
 
-    assert len(asyncio.run(asyncio.wait_for(main(), 30))) >= 20
+    assert len(asyncio.run(asyncio.wait_for(main(), patient(30)))) >= 20
 
 
 def test_cluster_questions(node: dcpstream.Node, kv: KvClient) -> None:
@@ -614,7 +615,7 @@ def test_kv_waits_for_a_vbucket_and_keeps_the_order_of_its_keys(kv: KvClient, no
 
         timer = threading.Timer(0.1, activate)
         assert len(kv.set_many(items())) == 6000
-        timer.join(10)
+        timer.join(patient(10))
     document = kv.get("moving")
     assert document is not None
     assert document.value == b"5999"

@@ -19,6 +19,7 @@ from dcpstream.errors import ConfigError, ConnectionLost, ConnectTimeout, Histor
 from dcpstream.model import StreamOffset
 from dcpstream.wire import Frame, Opcode, encode_request
 from tests.unit.client.kit import FakeNode, accepted, config, marker, mutation
+from tools.patience import patient
 
 LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
 NEVER_S = 3600.0
@@ -29,7 +30,9 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def changes(kind: str, connection_string: str, *, connect_timeout_s: float = 5.0, **options: Any) -> list[Change]:
+def changes(
+    kind: str, connection_string: str, *, connect_timeout_s: float = patient(5.0), **options: Any
+) -> list[Change]:
     if kind == "blocking":
         with Client(connection_string, **LOGIN, connect_timeout_s=connect_timeout_s) as client:
             return list(client.changes(**options))
@@ -38,7 +41,7 @@ def changes(kind: str, connection_string: str, *, connect_timeout_s: float = 5.0
         async with AsyncClient(connection_string, **LOGIN, connect_timeout_s=connect_timeout_s) as client:
             return [change async for change in client.changes(**options)]
 
-    return asyncio.run(asyncio.wait_for(collect(), 60))
+    return asyncio.run(asyncio.wait_for(collect(), patient(60)))
 
 
 @pytest.fixture
@@ -219,5 +222,5 @@ def test_probes_are_answered_while_the_user_works(monkeypatch: pytest.MonkeyPatc
         string = f"couchbase://127.0.0.1:{port}"
         with Client(string, **LOGIN) as client, contextlib.closing(client.changes()) as stream:
             next(stream)
-            assert fake.is_answered.wait(10.0)
-        thread.join(10.0)
+            assert fake.is_answered.wait(patient(10.0))
+        thread.join(patient(10.0))

@@ -27,9 +27,10 @@ from dcpstream.node.tls import TlsSettings
 from dcpstream.wire import Opcode
 from tests.behaviour.tls_kit import Authority, Identity, TlsServer
 from tests.unit.client.kit import FakeNode, config
+from tools.patience import patient
 
 LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
-TIMEOUT_S = 5.0
+TIMEOUT_S = patient(5.0)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def asynchronous(connection_string: str, **options: Any) -> list[Change]:
         async with AsyncClient(connection_string, **{**LOGIN, "connect_timeout_s": TIMEOUT_S, **options}) as client:
             return [change async for change in client.changes(end="latest")]
 
-    return asyncio.run(asyncio.wait_for(collect(), 30))
+    return asyncio.run(asyncio.wait_for(collect(), patient(30)))
 
 
 def documents(connection_string: str, **options: Any) -> list[Change]:

@@ -15,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from tools.patience import patient
+
 pytestmark = pytest.mark.spark
 
-TIMEOUT_S = 240.0
+TIMEOUT_S = patient(240.0)
 VERDICT = re.compile(r"verdict: exact, (\d+) documents, (\d+) changes, (\d+) rollbacks, 0 differences")
 
 

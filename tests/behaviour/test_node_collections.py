@@ -13,8 +13,9 @@ import pytest
 
 from dcpstream.node import Node
 from dcpstream.node.engine import manifests
+from tools.patience import patient
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = patient(20.0)
 SCOPES = "/pools/default/buckets/default/scopes"
 
 

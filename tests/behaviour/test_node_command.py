@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from dcpstream.wire import FrameReader, Opcode, Status, decode_failover_log, encode_request
+from tools.patience import patient
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = patient(30.0)
 
 
 class Process:

@@ -15,11 +15,12 @@ from dcpstream.errors import StoreError
 from dcpstream.node import Node, compactor
 from dcpstream.store import BucketStore, CompactionOrder, CompactionReport, base
 from dcpstream.wire import Frame, FrameReader, Opcode, Status, encode_request, encode_stored_mutation
+from tools.patience import patient
 
 DOCUMENTS = 150
 VALUE_BYTES = 40_000
 """6 MB in all: more than a socket holds, so that a client that does not read leaves most of its stream unsent."""
-TIMEOUT_S = 30.0
+TIMEOUT_S = patient(30.0)
 _COMPACT = struct.Struct(">QQBBHI")
 
 

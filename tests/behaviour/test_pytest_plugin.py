@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tools.patience import patient
+
 ROOT = Path(__file__).parents[2]
-RUN_TIMEOUT_S = 90
+RUN_TIMEOUT_S = patient(90)
 KV = """
 from dcpstream.client.kv import KvClient
 def kv(at, bucket="default"):
@@ -267,7 +269,7 @@ before = set(sys.modules)
 import dcpstream.pytest_plugin
 print(*sorted(set(sys.modules) - before))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=patient(60), check=True)
     assert done.stdout.split() == ["dcpstream", "dcpstream.pytest_plugin"]
 
 

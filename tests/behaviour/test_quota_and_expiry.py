@@ -15,6 +15,7 @@ from dcpstream.node import Node
 from dcpstream.node.http.health import state_of
 from dcpstream.wire import Opcode, Status, encode_request
 from tests.behaviour.peer import TIMEOUT_S, Peer
+from tools.patience import patient
 
 SETTINGS = BucketSettings(ram_quota_bytes=MIN_RAM_QUOTA_BYTES)
 
@@ -26,7 +27,7 @@ def on_loop(node: Node, call):
     async def run():
         return await call()
 
-    return asyncio.run_coroutine_threadsafe(run(), node._loop).result(20)
+    return asyncio.run_coroutine_threadsafe(run(), node._loop).result(patient(20))
 
 
 def upkeep_of(node: Node):

@@ -15,6 +15,7 @@ from dcpstream.store import MAX_PENDING_BYTES, BucketStore, DiskBucketStore, Mem
 from dcpstream.store import snapshots as snapshots_module
 from dcpstream.wire import BlockKind, SystemEvent, SystemEventId
 from tests.behaviour.store_kit import LOG, fill, frame_of, key_of, put, read_all
+from tools.patience import patient
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -243,7 +244,7 @@ def test_without_numpy_all_of_this_holds_too() -> None:
     options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly"]
     done = subprocess.run(
         [sys.executable, "-c", code, *tests, *options],
-        cwd=here.parents[2], capture_output=True, text=True, timeout=120, check=False,
+        cwd=here.parents[2], capture_output=True, text=True, timeout=patient(120), check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -14,6 +14,7 @@ from dcpstream.store.check import check_store
 from dcpstream.store.compaction import CompactionOrder
 from dcpstream.store.repair import repair_store
 from tests.behaviour.store_kit import LOG, fill, key_of, put, read_all
+from tools.patience import patient
 
 VBUCKETS = 3
 
@@ -107,5 +108,5 @@ def test_a_store_can_be_checked_while_a_node_writes_and_compacts(tmp_path: Path)
                 assert report.is_sound, (report.problems, report.damage)
         finally:
             done.set()
-            writer.join(timeout=30)
+            writer.join(timeout=patient(30))
         assert not writer.is_alive()

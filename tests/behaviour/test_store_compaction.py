@@ -21,6 +21,7 @@ from dcpstream.store.metadata import Metadata
 from dcpstream.store.rewriting import Rewrite
 from dcpstream.wire import SystemEventId
 from tests.behaviour.store_kit import fill, key_of, put, read_all
+from tools.patience import patient
 
 FULL = CompactionOrder(is_full=True)
 PURGE_ALL = CompactionOrder(is_full=True, before_time=1 << 32)
@@ -638,7 +639,7 @@ def test_writes_reads_commits_and_rollbacks_go_on_beside_compactions(tmp_path: P
             break
     stop.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(patient(30))
         assert not thread.is_alive()
     assert not failures, failures
     assert compactions > 0

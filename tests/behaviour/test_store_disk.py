@@ -26,6 +26,7 @@ from dcpstream.store.blocks import BLOCK_HEADER, SEGMENT_HEADER
 from dcpstream.store.metadata import Metadata
 from dcpstream.wire import BlockKind, SystemEvent, SystemEventId
 from tests.behaviour.store_kit import LOG, fill, frame_of, key_of, put, read_all
+from tools.patience import patient
 
 FIRST = "segment-0000000001.log"
 
@@ -513,7 +514,7 @@ def test_appends_and_reads_go_on_while_another_thread_commits(tmp_path: Path) ->
                 vbucket.rollback(keep)
                 del frames[vbid][keep:]
         done.set()
-        flusher.join(timeout=30)
+        flusher.join(timeout=patient(30))
         assert not flusher.is_alive()
         assert not failures
     with opened(tmp_path, 4) as store:
@@ -560,7 +561,7 @@ def kill_and_check(path: Path, seed: int) -> int:
     finally:
         child.send_signal(signal.SIGKILL)
         rest = child.stdout.read()
-        child.wait(timeout=10)
+        child.wait(timeout=patient(10))
         child.stdout.close()
     for line in rest.splitlines(keepends=True):
         if line.endswith(b"\n"):

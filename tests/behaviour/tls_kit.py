@@ -20,6 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from dcpstream.wire import Frame, FrameReader
 from tests.unit.client.kit import FakeNode
+from tools.patience import patient
 
 CHUNK_BYTES = 256 * 1024
 NOW = dt.datetime.now(dt.UTC)
@@ -116,7 +117,7 @@ class TlsServer:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(patient(10))
         for each in sockets:
             each.close()
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.conformance import rules as rulebook
 from tests.fixtures import recorded
+from tools.patience import patient
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,7 +59,7 @@ def test_corrections_cite_a_recording() -> None:
 def test_the_page_is_up_to_date() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "tools" / "conformance.py"), "--check"],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=patient(60), check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 

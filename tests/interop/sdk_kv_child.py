@@ -40,7 +40,7 @@ from couchbase.options import (
 
 def connect(connection_string: str, password: str, **options: Any) -> Cluster:
     timeouts = ClusterTimeoutOptions(
-        connect_timeout=timedelta(seconds=10), bootstrap_timeout=timedelta(seconds=10), kv_timeout=timedelta(seconds=3)
+        connect_timeout=timedelta(seconds=60), bootstrap_timeout=timedelta(seconds=60), kv_timeout=timedelta(seconds=30)
     )
     auth = PasswordAuthenticator("Administrator", password)
     return Cluster.connect(connection_string, ClusterOptions(auth, timeout_options=timeouts, **options))
@@ -73,7 +73,7 @@ def locks(collection: Any) -> None:
     expect((DocumentNotLockedException, Exception), collection.unlock, "locked", again.cas)
     collection.upsert("locked", {"n": 4})
     collection.get_and_lock("locked", timedelta(seconds=1))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             collection.upsert("locked", {"n": 5}, UpsertOptions(timeout=timedelta(milliseconds=200)))
@@ -123,7 +123,7 @@ def touching(collection: Any) -> None:
     assert abs((at.replace(tzinfo=UTC) - datetime.now(UTC)).total_seconds() - 40 * 86400) < 60
     assert collection.get_and_touch("mortal", timedelta(seconds=1)).content_as[dict] == {"n": 1}
     expect(DocumentNotFoundException, collection.touch, "none", timedelta(hours=1))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while collection.exists("mortal").exists and time.monotonic() < deadline:
         threading.Event().wait(0.1)
     expect(DocumentNotFoundException, collection.get, "mortal")

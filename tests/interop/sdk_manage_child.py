@@ -42,7 +42,7 @@ from couchbase.options import ClusterOptions, ClusterTimeoutOptions, PingOptions
 
 def connect(connection_string: str, username: str, password: str) -> Cluster:
     timeouts = ClusterTimeoutOptions(
-        connect_timeout=timedelta(seconds=10), bootstrap_timeout=timedelta(seconds=10), kv_timeout=timedelta(seconds=5)
+        connect_timeout=timedelta(seconds=60), bootstrap_timeout=timedelta(seconds=60), kv_timeout=timedelta(seconds=30)
     )
     return Cluster.connect(
         connection_string, ClusterOptions(PasswordAuthenticator(username, password), timeout_options=timeouts)

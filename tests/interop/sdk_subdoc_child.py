@@ -38,7 +38,7 @@ from couchbase.transactions import AttemptContext
 def connect(connection_string: str, password: str) -> Cluster:
     """A cluster of one node, with time-outs for a slow machine."""
     timeouts = ClusterTimeoutOptions(
-        connect_timeout=timedelta(seconds=20), bootstrap_timeout=timedelta(seconds=20), kv_timeout=timedelta(seconds=10)
+        connect_timeout=timedelta(seconds=60), bootstrap_timeout=timedelta(seconds=60), kv_timeout=timedelta(seconds=30)
     )
     authenticator = PasswordAuthenticator("Administrator", password)
     return Cluster.connect(connection_string, ClusterOptions(authenticator, timeout_options=timeouts))

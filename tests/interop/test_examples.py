@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tools.patience import patient
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-RUN_TIMEOUT_S = 100
-FRESH_TIMEOUT_S = 600
+RUN_TIMEOUT_S = patient(100)
+FRESH_TIMEOUT_S = patient(600)
 
 pytestmark = [
     pytest.mark.interop,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dcpstream.node import Node
+from tools.patience import patient
 
 CHILD = Path(__file__).with_name("sdk_kv_child.py")
 
@@ -26,7 +27,7 @@ def test_key_value_calls_of_the_sdk(vbuckets: int, tmp_path: Path) -> None:
             [sys.executable, str(CHILD), node.connection_string, "secret1"],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=patient(120),
             check=False,
         )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dcpstream.node import Node
+from tools.patience import patient
 
 CHILD = Path(__file__).with_name("sdk_manage_child.py")
 
@@ -26,7 +27,7 @@ def test_the_sdk_manages_a_node(tmp_path: Path, is_on_disk: bool) -> None:
             [sys.executable, str(CHILD), node.connection_string, node.password],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=patient(120),
             check=False,
         )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from dcpstream.node import Node
+from tools.patience import patient
 
 pytestmark = [
     pytest.mark.interop,
@@ -80,7 +81,7 @@ class PortMapping:
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(patient(10))
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def test_the_sdk_uses_the_address_that_it_can_reach(mapping: PortMapping, networ
         [sys.executable, "-c", CHILD, f"couchbase://localhost:{mapping.port}{network}"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patient(60),
         check=False,
     )
     assert (done.returncode, done.stdout.split()) == (0, ["OK"]), done.stdout + done.stderr

@@ -14,6 +14,7 @@ import pytest
 from dcpstream.node import Node
 from dcpstream.node.certificates import Authority
 from dcpstream.node.tls import TlsSettings
+from tools.patience import patient
 
 CHILD = Path(__file__).with_name("sdk_tls_child.py")
 USERS = {"ann": {"password": None, "roles": ["bucket_full_access[default]"]}}
@@ -36,7 +37,7 @@ def sdk(node: Node, trusted: Path, expected: str, *who: str) -> str:
         [sys.executable, str(CHILD), f"{node.tls_connection_string}?tls_verify=peer", str(trusted), expected, *who],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=patient(120),
         check=False,
     )
     assert done.stdout, done.stderr
@@ -67,7 +68,7 @@ def test_a_node_that_is_not_trusted_gets_no_password(node: Node, tmp_path: Path)
 
 
 def openssl(directory: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True, timeout=60)
+    subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True, timeout=patient(60))
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="the openssl command is not installed")
@@ -90,7 +91,7 @@ def test_openssl_verifies_the_nodes_certificate(node: Node, tmp_path: Path) -> N
             input="",
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=patient(60),
             check=False,
         )
         assert "Verification: OK" in done.stderr, done.stderr

@@ -14,6 +14,7 @@ import pytest
 
 import dcpstream
 from tests.fixtures import recorded
+from tools.patience import patient
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 USERS = {
@@ -25,7 +26,7 @@ QUICK = [name[:3] for name in recorded.scenario_names() if name[:3] not in SLOW]
 # Steps in which our node answers otherwise; docs/reference/differences.md names each of these scenarios and says why.
 KNOWN_DIFFERENCES = {"s13": 1, "s19": 4, "s21": 1, "s22": 2, "s34": 1}
 DIFFERENCES_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "differences.md"
-TIMEOUT_S = 120
+TIMEOUT_S = patient(120)
 
 
 @pytest.mark.interop

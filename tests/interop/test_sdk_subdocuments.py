@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dcpstream.node import Node
+from tools.patience import patient
 
 CHILD = Path(__file__).with_name("sdk_subdoc_child.py")
 
@@ -25,7 +26,7 @@ def test_sub_documents_and_transactions() -> None:
             [sys.executable, str(CHILD), node.connection_string, "secret"],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=patient(120),
             check=False,
         )
     assert done.returncode == 0, done.stdout + done.stderr

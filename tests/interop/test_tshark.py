@@ -17,6 +17,7 @@ import pytest
 from dcpstream.wire import Frame, Opcode, OpenFlag, decode_frame, decode_message
 from tests.conformance.harness import REPLICA, Node, Peer
 from tests.conformance.replication import Link
+from tools.patience import patient
 
 pytestmark = [
     pytest.mark.interop,
@@ -24,7 +25,7 @@ pytestmark = [
 ]
 
 PORT, CLIENT_PORT = 11210, 40000
-TSHARK_TIMEOUT_S = 120
+TSHARK_TIMEOUT_S = patient(120)
 FIELDS = (
     "couchbase.magic",
     "couchbase.opcode",

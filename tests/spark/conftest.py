@@ -30,6 +30,20 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
+def stop_queries(session: SparkSession) -> None:
+    """Stop every streaming query of the session, also those of a test that failed half way."""
+    for query in session.streams.active:
+        query.stop()
+
+
+@pytest.fixture(autouse=True)
+def leaves_no_query(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that fails leaves no query behind: the next one may use its name."""
+    yield
+    if "spark" in request.fixturenames:
+        stop_queries(request.getfixturevalue("spark"))
+
+
 class Bucket:
     """A node on disk with one bucket, whose last writes can be lost."""
 

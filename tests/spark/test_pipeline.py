@@ -12,6 +12,7 @@ from dcpstream.errors import ConfigError, LocalProtocolError, OffsetError
 from dcpstream.pipelines import BatchReport, Pipeline
 from dcpstream.pipelines.tables import CurrentTable
 from tests.spark.conftest import Bucket, changes_of, current_of
+from tools.patience import patient
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +58,7 @@ def test_a_query_that_follows(spark: SparkSession, bucket: Bucket, tmp_path: Pat
         for turn in range(3):
             is_written.clear()
             bucket.set_many("k", 20, str(turn))
-            assert is_written.wait(60)
+            assert is_written.wait(patient(60))
         assert pipeline.is_running
         assert not pipeline.await_end(0.01)
     assert not pipeline.is_running
@@ -87,7 +88,7 @@ def test_it_can_be_stopped_in_the_middle_of_work(spark: SparkSession, bucket: Bu
         for _ in range(3):
             is_written.clear()
             pipeline.start(trigger=None)
-            assert is_written.wait(60)
+            assert is_written.wait(patient(60))
             pipeline.stop()
             assert not pipeline.is_running
             assert pipeline.failure is None

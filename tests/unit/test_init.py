@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import dcpstream
+from tools.patience import patient
 
 BASE_ONLY = """
 import sys
@@ -35,7 +36,11 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_the_base_dependencies_are_enough_for_node_and_client() -> None:
     """In a process of its own, where numpy, pyarrow and pyspark cannot be imported."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", BASE_ONLY], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "error", "-c", BASE_ONLY],
+        capture_output=True,
+        text=True,
+        timeout=patient(60),
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("loaded")

@@ -10,6 +10,7 @@ import pytest
 from dcpstream import __version__
 from dcpstream.cli import app, exits
 from dcpstream.errors import AuthenticationFailed, ConnectTimeout
+from tools.patience import patient
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -28,7 +29,9 @@ def test_help_lists_the_commands_without_importing_them() -> None:
         "print('HEAVY', sorted(heavy & set(sys.modules)))\n"
         "raise SystemExit(status)"
     )
-    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    outcome = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=patient(60), check=False
+    )
     assert outcome.returncode == 0, outcome.stderr
     for name in ("decode", "demo", "node", "stream"):
         assert f"\n  {name} " in outcome.stdout
@@ -97,7 +100,7 @@ def test_python_m_runs_it(tmp_path: Path) -> None:
         [sys.executable, "-m", "dcpstream.cli", "decode", str(file)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patient(60),
         check=False,
     )
     assert outcome.returncode == exits.BAD_DATA
@@ -127,5 +130,5 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
     with child.stdout, child.stderr:
         assert b"NOOP" in child.stdout.readline()
         child.stdout.close()
-        assert child.wait(60) == 0
+        assert child.wait(patient(60)) == 0
         assert child.stderr.read() == b""

@@ -8,8 +8,9 @@ import pytest
 
 from dcpstream.client import heart
 from dcpstream.client.heart import Heart
+from tools.patience import patient
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = patient(10.0)
 
 
 def test_it_beats_only_while_the_user_is_away() -> None:

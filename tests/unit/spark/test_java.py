@@ -10,6 +10,7 @@ import pytest
 
 from dcpstream.errors import ConfigError
 from dcpstream.spark.java import JavaSource, ensure_java, java_version
+from tools.patience import patient
 
 REAL_PATH = os.environ.get("PATH", "/usr/bin:/bin")
 
@@ -80,7 +81,7 @@ def test_the_wrapper_drops_only_the_module_that_is_missing(tmp_path: Path) -> No
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=patient(30),
     )
     assert done.stdout.split("\n")[:-1] == [text for text in arguments if "incubator" not in text]
     assert java_version(f"{environ['JAVA_HOME']}/bin/java") == 17

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 from dcpstream.spark.session import recommended_settings
+from tools.patience import patient
 
 
 def test_settings_for_one_machine() -> None:
@@ -29,11 +30,11 @@ def test_without_its_libraries_the_format_is_not_there_and_nothing_fails() -> No
     hide = (
         "import sys; sys.modules['pyarrow'] = None; import pyspark_dcpstream as p; print(hasattr(p, 'DefaultSource'))"
     )
-    done = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True, timeout=patient(60), check=True)
     assert done.stdout.strip() == "False"
 
 
 def test_the_package_itself_does_not_load_spark() -> None:
     code = "import dcpstream.spark, sys; print('pyspark' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=patient(60), check=True)
     assert done.stdout.strip() == "False"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.patience import patient
+
 TOOLS = Path(__file__).parents[3] / "tools"
 
 
@@ -17,6 +19,10 @@ TOOLS = Path(__file__).parents[3] / "tools"
 )
 def test_pages_are_up_to_date(script: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(TOOLS / script), "--check"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, str(TOOLS / script), "--check"],
+        capture_output=True,
+        text=True,
+        timeout=patient(60),
+        check=False,
     )
     assert done.returncode == 0, f"{done.stdout}{done.stderr}\nrun: make reference"

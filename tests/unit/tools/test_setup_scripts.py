@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.patience import patient
+
 ROOT = Path(__file__).parents[3]
 LOCKS = ["build", "data", "dev", "docs", "java", "matrix"]
 BASIC_TOOLS = ["env", "head", "sed", "sh"]
@@ -28,7 +30,7 @@ def run_script(name: str, path: Path, **variables: str) -> subprocess.CompletedP
         env={"PATH": str(path), **variables},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patient(60),
         check=False,
     )
 
@@ -116,7 +118,7 @@ def test_make_help_names_every_target_and_is_what_make_alone_prints() -> None:
     environ = {"PATH": os.environ["PATH"]}
     printed = [
         subprocess.run(
-            [make, *targets], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=True
+            [make, *targets], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=patient(60), check=True
         ).stdout
         for targets in ([], ["help"])
     ]
