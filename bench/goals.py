@@ -50,6 +50,11 @@ GOALS = (
     Goal("spark_read.256.of_ready", "spark", "Spark read to noop, 256 B, of ready Arrow batches", 0.6),
     Goal("spark_read.1024.of_ready", "spark", "Spark read to noop, 1 KiB, of ready Arrow batches", 0.6),
     Goal("ingest.per_op.of_scan", "ingest", "ingest op by op, of the bare boundary loop"),
+    Goal("over_socket.insert.1.of_bare", "over_socket", "SET of new keys over a socket one by one, of a bare server's"),
+    Goal("over_socket.insert.50.of_bare", "over_socket", "the same, 50 in a pipeline"),
+    Goal("over_socket.overwrite.50.of_bare", "over_socket", "SET of keys that are there, 50 in a pipeline"),
+    Goal("over_socket.insert.1000.of_bare", "over_socket", "SET of new keys, 1,000 in a pipeline"),
+    Goal("over_socket.overwrite.1000.of_bare", "over_socket", "SET of keys that are there, 1,000 in a pipeline"),
     Goal("node_start_s", "ingest", "node start, 1,024 vbuckets", 0.5, at_most=True, unit="s"),
     Goal("reopen_1m_cpu_s", "store", "reopen 1 M documents from disk", 1.0, at_most=True, unit="CPU s"),
     Goal(
@@ -75,5 +80,5 @@ GOALS = (
     ),
 )
 
-PARTS = ("decode", "store", "growth", "latency", "ingest", "send", "client", "spark", "load")
+PARTS = ("decode", "store", "growth", "latency", "ingest", "over_socket", "send", "client", "spark", "load")
 """Modules of this package that have `run(quick)`, in the order in which they run."""

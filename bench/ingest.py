@@ -108,6 +108,7 @@ def run(quick: bool) -> dict[str, Any]:
         figures.append(figure)
         ratios[f"ingest.{name}.of_scan"] = ratio
     figures += reads(count, repeats)
+    figures.append(overwrites(count, repeats))
     started = measure(start_and_stop, repeats=START_ROUNDS if not quick else 3)
     figures.append(
         Figure(
@@ -162,6 +163,25 @@ def reads(count: int, repeats: int) -> list[Figure]:
             note=f"GET, {VALUE_BYTES} B, CPU time",
         )
     ]
+
+
+def overwrites(count: int, repeats: int) -> Figure:
+    """SET of the same keys again."""
+    session = new_session()
+    data, scans = requests(count, b"\x80" + b"v" * (VALUE_BYTES - 1)), 10
+    feed(session, data)
+    scanning, setting = measure_in_turns(
+        lambda: [scan(data) for _ in range(scans)], lambda: feed(session, data), repeats=repeats
+    )
+    return Figure(
+        name="ingest.per_op_overwrite",
+        value=count / setting.cpu / 1e6,
+        unit="M op/s",
+        baseline="header loop of the same requests",
+        baseline_value=count * scans / scanning.cpu / 1e6,
+        repeats=repeats,
+        note=f"SET, {VALUE_BYTES} B binary, keys that are there, {VBUCKETS} vbuckets, nothing compacted, CPU time",
+    )
 
 
 def start_and_stop() -> None:

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,12 +49,12 @@ QUICK_DIVISOR = 10
 class Victim:
     """A node in a process of its own, and what is known of its memory."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, more_options: Sequence[str] = ()) -> None:
         ready = folder / "ready.json"
         options = ["--port", "0", "--mgmt-port", "0", "--vbuckets", str(VBUCKETS), "--ready-file", str(ready)]
         self._log = (folder / "node.log").open("w")
         self.child = subprocess.Popen(
-            [sys.executable, "-m", "dcpstream.cli", "node", *options],
+            [sys.executable, "-m", "dcpstream.cli", "node", *options, *more_options],
             stdout=self._log,
             stderr=subprocess.STDOUT,
             env=os.environ | {"DCPSTREAM_PASSWORD": PASSWORD},

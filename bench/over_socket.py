@@ -1,0 +1,138 @@
+"""Ingest over a socket: what a SET costs the node when a client sends so many and waits for their answers.
+
+`ingest` measures the session alone; here the kernel, the event loop and what the node does once a read come to it. The
+node is a process of its own (memory store, 1,024 vbuckets); the figure is its CPU time a request, user and system. The
+baseline is a bare server of the same shape (asyncio, one parse loop, one write a read) that only finds where each
+request ends and answers with as many bytes, in the same run and under the same client.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from bench.bare_server import ANSWER_BYTES
+from bench.common import Figure, repeats_for, report
+from bench.ingest import requests
+from bench.load import TIMEOUT_S, Victim, connect
+
+WINDOWS = {1: 20_000, 50: 100_000, 1000: 200_000}
+"""Requests that are sent before their answers are read → requests of a round: about a second of the node's CPU time."""
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "insert": (),
+    "overwrite": (),
+    "overwrite_uncompacted": ("--set", "compact_at=1"),
+}
+"""What is measured → options of the node. Overwriting leaves superseded versions behind, which the node compacts
+meanwhile on a thread; the last variant shows what of the cost is that."""
+COMPARED_WINDOW = 50
+OVERWRITES = 3
+"""Times that each document is overwritten: with fewer, compaction has hardly begun."""
+QUICK_DIVISOR = 5
+VALUE = b"\x80" + b"v" * 255
+READ_BYTES = 256 * 1024
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class BareServer:
+    """The baseline's process."""
+
+    def __init__(self) -> None:
+        self.child = subprocess.Popen(
+            [sys.executable, "-m", "bench.bare_server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.child.stdout is not None
+        self.port = int(self.child.stdout.readline())
+
+    def stop(self) -> None:
+        """End it."""
+        self.child.communicate(timeout=TIMEOUT_S)
+
+
+def run(quick: bool) -> dict[str, Any]:
+    """Measure."""
+    figures: list[Figure] = []
+    ratios: dict[str, float | None] = {}
+    with ExitStack() as stack:
+        bare = BareServer()
+        stack.callback(bare.stop)
+        plain = stack.enter_context(socket.create_connection(("127.0.0.1", bare.port), TIMEOUT_S))
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for window, count in WINDOWS.items():
+            rounds = windows(count // QUICK_DIVISOR if quick else count, window)
+            for name, options in VARIANTS.items():
+                if name == "overwrite_uncompacted" and window != COMPARED_WINDOW:
+                    continue
+                spent = [
+                    (one_round(name, options, rounds, window), cpu_of(plain, bare.child.pid, rounds, window))
+                    for _ in range(repeats_for(quick))
+                ]
+                figure, ratio = judged(f"over_socket.{name}.{window}", spent, len(rounds) * window, window)
+                figures.append(figure)
+                ratios[f"{figure.name}.of_bare"] = ratio
+    return report(figures, ratios)
+
+
+def one_round(name: str, options: Sequence[str], rounds: Sequence[bytes], window: int) -> float:
+    """CPU seconds of a fresh node while it takes the requests: those of new keys, or the second ones of the same."""
+    with ExitStack() as stack:
+        node = Victim(Path(stack.enter_context(tempfile.TemporaryDirectory())), options)
+        stack.callback(node.stop)
+        writer = stack.enter_context(connect(node.port))
+        writer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        inserted = cpu_of(writer, node.child.pid, rounds, window)
+        if name == "insert":
+            return inserted
+        return sum(cpu_of(writer, node.child.pid, rounds, window) for _ in range(OVERWRITES)) / OVERWRITES
+
+
+def judged(name: str, spent: Sequence[tuple[float, float]], total: int, window: int) -> tuple[Figure, float]:
+    """The figure, and its ratio of the bare server, from (node, bare server) CPU seconds of each round."""
+    micros = [own / total * 1e6 for own, _ in spent]
+    bare_micros = [bare / total * 1e6 for _, bare in spent]
+    figure = Figure(
+        name=name,
+        value=statistics.median(micros),
+        unit="us CPU/op",
+        baseline="bare server that only finds where requests end",
+        baseline_value=statistics.median(bare_micros),
+        repeats=len(micros),
+        samples=tuple(micros),
+        note=f"SET, {len(VALUE)} B, {window} at a time, CPU of the node's process",
+    )
+    return figure, statistics.median(own / max(other, _TICK_S) for own, other in spent)
+
+
+def windows(count: int, window: int) -> Sequence[bytes]:
+    """The requests of a round, in pieces that are sent at once."""
+    data = requests(count - count % window, VALUE)
+    size = len(data) // (count - count % window)
+    return [data[at : at + size * window] for at in range(0, len(data), size * window)]
+
+
+def cpu_of(connection: socket.socket, pid: int, rounds: Sequence[bytes], window: int) -> float:
+    """CPU seconds of the process while it answers."""
+    before = cpu_seconds(pid)
+    for data in rounds:
+        connection.sendall(data)
+        missing = window * ANSWER_BYTES
+        while missing:
+            answer = connection.recv(min(missing, READ_BYTES))
+            if not answer:
+                raise ConnectionError("the server closed the connection")
+            missing -= len(answer)
+    return cpu_seconds(pid) - before
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * _TICK_S
