@@ -14,7 +14,7 @@ from dcpstream.node import server
 from dcpstream.node.engine import COMMANDS, MAX_OUTPUT_BYTES, documents
 from dcpstream.node.engine.commands import Command, Part
 from dcpstream.node.engine.engine import MAX_BUCKETS, MAX_CONNECTIONS
-from dcpstream.node.engine.handlers.login import SUPPORTED
+from dcpstream.node.engine.release import RELEASES
 from dcpstream.node.engine.roles import ALL_PRIVILEGES
 from dcpstream.protocol.sasl import MECHANISMS
 from dcpstream.wire import MAX_FRAME_BYTES, MAX_FRAME_BYTES_BEFORE_AUTH, Feature, Opcode, code_name
@@ -28,7 +28,7 @@ INTRODUCTION = """# What the node answers
 
 Every command of the KV port but those of DCP, for which see [Messages](messages.md). An opcode that is not here is
 answered UNKNOWN_COMMAND. "Needs" is the privilege a user must have; commands marked with a star are answered before
-the login.
+the login. Those marked 7.6 are known to a node with `compat_version` 7.6 only.
 
 | opcode | command | extras | key | value | needs | does |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -65,7 +65,7 @@ def row(opcode: int, command: Command) -> str:
     """One line of the table."""
     summary = (command.handler.__doc__ or "").strip().splitlines()[0].partition(": ")
     extras = "" if command.extras == (0,) else " or ".join(map(str, command.extras))
-    star = " *" if command.before_login else ""
+    star = " *" if command.before_login else " (7.6)" if opcode in RELEASES["7.2"].unknown_opcodes else ""
     cells = (
         f"0x{opcode:02x}",
         f"{name_of(opcode)}{star}",
@@ -78,6 +78,11 @@ def row(opcode: int, command: Command) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def names_of(features: frozenset[Feature]) -> str:
+    """Features with their codes, ascending."""
+    return ", ".join(f"{feature.name} (0x{feature:02x})" for feature in sorted(features))
+
+
 def page() -> str:
     """The whole page."""
     rows = []
@@ -85,7 +90,7 @@ def page() -> str:
         command = COMMANDS.get(opcode)
         assert command is not None
         rows.append(row(opcode, command))
-    features = sorted(int(feature) for feature in SUPPORTED)
+    old, new = (RELEASES[name].features for name in ("7.2", "7.6"))
     limits = (
         ("a frame before the login", f"{MAX_FRAME_BYTES_BEFORE_AUTH // KIB} KiB"),
         ("a frame", f"{MAX_FRAME_BYTES // MIB} MiB"),
@@ -98,9 +103,8 @@ def page() -> str:
     sections = [
         INTRODUCTION + "\n".join(rows) + "\n",
         "\n## Login\n\n" + f"Mechanisms: {', '.join(MECHANISMS)}. Privileges: {', '.join(sorted(ALL_PRIVILEGES))}.\n",
-        "\n## HELLO\n\nGranted when asked for: "
-        + ", ".join(f"{Feature(code).name} (0x{code:02x})" for code in features)
-        + ". Nothing else is.\n",
+        f"\n## HELLO\n\nGranted when asked for: {names_of(old)}.\n",
+        f"\nA node with `compat_version` 7.6 also grants {names_of(new - old)}. Nothing else is.\n",
         HTTP,
         "\n## Limits\n\n| what | at most |\n| --- | --- |\n"
         + "\n".join(f"| {what} | {most} |" for what, most in limits)

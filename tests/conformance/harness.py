@@ -87,6 +87,7 @@ class Node:
         vbuckets: how many; all active at first.
         users: who may log in; `known_users` by default.
         settings: of the bucket.
+        compat_version: the server release that the node is.
     """
 
     def __init__(
@@ -96,8 +97,10 @@ class Node:
         vbuckets: int = 4,
         users: Users | None = None,
         settings: BucketSettings | None = None,
+        compat_version: str = "7.2",
     ) -> None:
         self._settings = settings
+        self._compat_version = compat_version
         self._path = path
         self._vbuckets = vbuckets
         self._users = users or known_users()
@@ -107,7 +110,7 @@ class Node:
         self._start()
 
     def _start(self) -> None:
-        config = ClusterConfig([NodeAddress("", 11210, 8091)], cluster_uuid="c1")
+        config = ClusterConfig([NodeAddress("", 11210, 8091)], cluster_uuid="c1", compat_version=self._compat_version)
         self.engine: Engine = new_engine(self._users, config, self._random, handle_dcp, dcp_stats)
         self.engine.set_time(self._now, int((START_UNIX_S + self._now - START_S) * 1e9))
         self.store: BucketStore = (

@@ -21,6 +21,7 @@ from couchbase.exceptions import (
     DocumentNotFoundException,
     DocumentNotLockedException,
     DocumentUnretrievableException,
+    FeatureUnavailableException,
     InvalidArgumentException,
     ValueFormatException,
 )
@@ -107,6 +108,11 @@ def scans(collection: Any) -> None:
     print("range scans")
 
 
+def no_scans(collection: Any) -> None:
+    expect(FeatureUnavailableException, lambda: list(collection.scan(PrefixScan("scan-"))))
+    print("no range scans")
+
+
 def replicas(collection: Any) -> None:
     collection.upsert("any", {"n": 1})
     assert collection.get_any_replica("any").content_as[dict] == {"n": 1}
@@ -164,16 +170,17 @@ def many(collection: Any) -> None:
 
 
 def main() -> None:
-    connection_string, password = sys.argv[1:]
+    connection_string, password, compat_version = sys.argv[1:]
     cluster = connect(connection_string, password)
     collection = cluster.bucket("default").default_collection()
-    for part in (touching, replicas, many, durable, locks, scans):
+    scan = no_scans if compat_version == "7.2" else scans
+    for part in (touching, replicas, many, durable, locks, scan):
         part(collection)
     manager = cluster.bucket("default").collections()
     manager.create_scope("s1")
     manager.create_collection("s1", "c1")
     named = cluster.bucket("default").scope("s1").collection("c1")
-    scans(named)
+    scan(named)
     cluster.close()
     compressing = connect(connection_string, password, enable_compression=True)
     collection = compressing.bucket("default").default_collection()

@@ -20,11 +20,12 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("vbuckets", [16, 1024])
-def test_key_value_calls_of_the_sdk(vbuckets: int, tmp_path: Path) -> None:
-    with Node(vbuckets=vbuckets, password="secret1", path=tmp_path / "node") as node:
+@pytest.mark.parametrize(("vbuckets", "compat_version"), [(16, "7.2"), (16, "7.6"), (1024, "7.6")])
+def test_key_value_calls_of_the_sdk(vbuckets: int, compat_version: str, tmp_path: Path) -> None:
+    options = {"vbuckets": vbuckets, "password": "secret1", "compat_version": compat_version}
+    with Node(path=tmp_path / "node", **options) as node:  # type: ignore[arg-type]
         done = subprocess.run(
-            [sys.executable, str(CHILD), node.connection_string, "secret1"],
+            [sys.executable, str(CHILD), node.connection_string, "secret1", compat_version],
             capture_output=True,
             text=True,
             timeout=patient(120),

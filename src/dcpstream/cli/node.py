@@ -18,6 +18,7 @@ from dcpstream.errors import ConfigError
 from dcpstream.model import BucketSettings, Persist
 from dcpstream.node import Node
 from dcpstream.node.embedded import DEFAULT_FLUSH_INTERVAL_S, DEFAULT_PASSWORD, DEFAULT_USERNAME, ready_content
+from dcpstream.node.engine import DEFAULT_VERSION, RELEASES
 
 MAX_USERS_FILE_BYTES = 1024 * 1024
 
@@ -141,6 +142,13 @@ def write_atomically(path: Path, content: str) -> None:
     help="How another network reaches the node, such as external=db.example,kv=31210; may be repeated.",
 )
 @click.option(
+    "--compat-version",
+    type=click.Choice(list(RELEASES)),
+    default=DEFAULT_VERSION,
+    show_default=True,
+    help="The server release that the node is to clients. 7.6 adds range scans, among others.",
+)
+@click.option(
     "--ready-file", type=click.Path(path_type=Path), help="Written once the node serves: ports and pid, JSON."
 )
 @security_options
@@ -159,6 +167,7 @@ def node_command(
     persist: str | None,
     texts: tuple[str, ...],
     alternate_addresses: tuple[str, ...],
+    compat_version: str,
     ready_file: Path | None,
     verbose: int,
     **security: Any,
@@ -194,6 +203,7 @@ def node_command(
         flush_interval_s=flush_interval,
         settings=read_settings(texts, persist),
         alternate_addresses=read_alternate_addresses(alternate_addresses),
+        compat_version=compat_version,
         **guarded,
     )
     previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -20,8 +20,9 @@ from dcpstream.node.arguments import check_kinds, check_port, check_vbuckets
 from dcpstream.node.buckets import RunningBuckets
 from dcpstream.node.dcp import dcp_stats, handle_dcp
 from dcpstream.node.directory import DataDirectory, check_bucket_name
-from dcpstream.node.engine import ClusterConfig, Engine, Users, new_engine
+from dcpstream.node.engine import DEFAULT_VERSION, ClusterConfig, Engine, Users, new_engine
 from dcpstream.node.engine.config import read_alternates
+from dcpstream.node.engine.release import release_of
 from dcpstream.node.kept_users import KeptUsers
 from dcpstream.node.limits import Limits
 from dcpstream.node.listening import is_loopback, is_unspecified, listen
@@ -73,6 +74,8 @@ class Node(NodeOrders):
         password_iterations: rounds of PBKDF2 that passwords are kept with and clients log in with; more makes a stolen
             hash, and each login, more expensive.
         segment_bytes: size at which a bucket's next file is begun; for tests, which want many of them.
+        compat_version: the server release that the node is to clients, 7.2 or 7.6. A 7.2 node refuses what came with
+            7.6: range scans, reading replicas through sub-document commands, cluster maps by known version.
 
     Attributes:
         port, mgmt_port: the ports it listens on, once started.
@@ -104,6 +107,7 @@ class Node(NodeOrders):
         limits: Limits | None = None,
         password_iterations: int = DEFAULT_ITERATIONS,
         segment_bytes: int = SEGMENT_BYTES,
+        compat_version: str = DEFAULT_VERSION,
     ) -> None:
         if isinstance(buckets, str) or not buckets or not all(buckets):
             raise ConfigError("buckets", buckets, "a list of at least one name")
@@ -138,6 +142,7 @@ class Node(NodeOrders):
         self.password = password
         self._flush_interval_s = flush_interval_s
         self._segment_bytes = segment_bytes
+        self._compat_version = release_of(compat_version).name
         self._settings = settings if settings is not None else BucketSettings()
         self._alternates = read_alternates(alternate_addresses)
         if not DEFAULT_ITERATIONS <= password_iterations <= MAX_ITERATIONS:
@@ -318,7 +323,12 @@ class Node(NodeOrders):
         clock, random = SystemClock(), SystemRandom()
         host = "" if is_loopback(self.host) or is_unspecified(self.host) else self.host
         node = NodeAddress(host, self.port, self.mgmt_port, self.tls_port, self.mgmt_tls_port)
-        config = ClusterConfig([node], cluster_uuid=directory.cluster_uuid, alternates=self._alternates)
+        config = ClusterConfig(
+            [node],
+            cluster_uuid=directory.cluster_uuid,
+            alternates=self._alternates,
+            compat_version=self._compat_version,
+        )
         # Each start is an epoch of its own, so that clients take this configuration for newer than the last run's.
         config.epoch = clock.time_ns() // 1_000_000
         engine = new_engine(self._users, config, random, handle_dcp, dcp_stats)

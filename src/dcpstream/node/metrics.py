@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from dcpstream.node.compactor import CompactionStatus
-from dcpstream.node.engine import IMPLEMENTATION_VERSION, Engine
+from dcpstream.node.engine import Engine
 from dcpstream.node.figures import BucketFigures, bucket_figures
 from dcpstream.node.process import resident_bytes
 from dcpstream.wire import Opcode
@@ -121,7 +121,7 @@ class NodeCollector(Collector):
         yield "kv_written_bytes", (), counters.bytes_sent
         yield "kv_uptime_seconds", (), engine.now - engine.started
         yield "kv_system_memory_resident_bytes", (), resident_bytes()
-        yield "kv_node_info", (IMPLEMENTATION_VERSION,), 1
+        yield "kv_node_info", (engine.release.version,), 1
         yield from _ops("", {opcode: count for opcode, count in enumerate(counters.ops) if count})
         for name, bucket in engine.buckets.items():
             yield from _of_bucket(name, bucket_figures(bucket))

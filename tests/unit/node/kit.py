@@ -50,9 +50,9 @@ def known_users() -> Users:
     return users
 
 
-def engine_of(store: BucketStore | None = None, *, vbuckets: int = 4) -> Engine:
+def engine_of(store: BucketStore | None = None, *, vbuckets: int = 4, compat_version: str = "7.2") -> Engine:
     """An engine with the bucket `default` and the users admin, reader and writer, all with the password `secret`."""
-    config = ClusterConfig([NodeAddress("", 11210, 8091)], cluster_uuid="c1")
+    config = ClusterConfig([NodeAddress("", 11210, 8091)], cluster_uuid="c1", compat_version=compat_version)
     engine = new_engine(known_users(), config, SeededRandom(2), handle_dcp, dcp_stats)
     engine.set_time(100.0, START_UNIX_S * 1_000_000_000)
     is_durable = store is not None and store.is_durable

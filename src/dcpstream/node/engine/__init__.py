@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from dcpstream.node.engine.bucket import Bucket
-from dcpstream.node.engine.config import IMPLEMENTATION_VERSION, ClusterConfig
+from dcpstream.node.engine.config import ClusterConfig
 from dcpstream.node.engine.engine import Engine
 from dcpstream.node.engine.fast import fast_handlers
 from dcpstream.node.engine.handlers import COMMANDS
+from dcpstream.node.engine.release import DEFAULT_VERSION, RELEASES, Release
 from dcpstream.node.engine.roles import ALL_PRIVILEGES, KINDS, PERMISSIONS, Role, RoleKind, parse_roles
 from dcpstream.node.engine.session import MAX_OUTPUT_BYTES, Session
 from dcpstream.node.engine.users import User, Users
@@ -19,13 +20,15 @@ from dcpstream.wire import Frame
 __all__ = [
     "ALL_PRIVILEGES",
     "COMMANDS",
-    "IMPLEMENTATION_VERSION",
+    "DEFAULT_VERSION",
     "KINDS",
     "MAX_OUTPUT_BYTES",
     "PERMISSIONS",
+    "RELEASES",
     "Bucket",
     "ClusterConfig",
     "Engine",
+    "Release",
     "Role",
     "RoleKind",
     "Session",
@@ -54,7 +57,7 @@ def new_engine(
         users,
         config,
         random,
-        commands=COMMANDS,
+        commands=COMMANDS.without(config.release.unknown_opcodes),
         fast_handlers=fast_handlers,
         dcp_handler=dcp_handler,
         dcp_stats=dcp_stats,

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from dcpstream.model import VbucketState
-from dcpstream.node.engine.config import IMPLEMENTATION_VERSION
 from dcpstream.node.engine.documents import MAX_VALUE_BYTES
 from dcpstream.node.engine.parameters import all_parameters
 from dcpstream.node.engine.vbucket_stats import state_name
@@ -45,7 +44,7 @@ def totals(engine: Engine, bucket: Bucket) -> Items:
     for vbucket in held:
         items[state_name(vbucket)] += vbucket.log.item_count
     waiting = sum(vbucket.high_seqno - vbucket.persisted_seqno for vbucket in held)
-    yield "version", IMPLEMENTATION_VERSION
+    yield "version", engine.release.version
     yield "uptime", int(engine.now - engine.started)
     yield "curr_connections", len(engine.sessions)
     yield "total_connections", engine.counters.connections

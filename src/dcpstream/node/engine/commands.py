@@ -6,7 +6,7 @@ functions behind see only well-formed requests. Source: kv_engine daemon/mcbp_va
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -81,6 +81,14 @@ class CommandTable:
     def get(self, opcode: int) -> Command | None:
         """The command of that opcode, or None."""
         return self._commands.get(opcode)
+
+    def without(self, opcodes: Collection[int]) -> CommandTable:
+        """The same table without some opcodes."""
+        found = CommandTable()
+        for opcode, command in self._commands.items():
+            if opcode not in opcodes:
+                found.add(opcode, command)
+        return found
 
     def opcodes(self) -> list[int]:
         """What is answered, ascending."""

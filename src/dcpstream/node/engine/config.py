@@ -19,35 +19,10 @@ from typing import Any, Self
 
 from dcpstream.errors import ConfigError
 from dcpstream.model import NodeAddress
+from dcpstream.node.engine.release import DEFAULT_VERSION, release_of
 
-IMPLEMENTATION_VERSION = "7.6.2-3721-enterprise"
-"""What VERSION and the management port say: clients read it to learn what a server can do (7.2 and newer: change
-streams, expiry opcode). It names the server release whose protocol this node follows."""
-
-BUCKET_CAPABILITIES = (
-    "collections",
-    "durableWrite",
-    "tombstonedUserXAttrs",
-    "dcp",
-    "dcp.IgnorePurgedTombstones",
-    "cbhello",
-    "touch",
-    "cccp",
-    "nodesExt",
-    "xattr",
-    "preserveExpiry",
-    "rangeScan",
-    "subdoc.AccessDeleted",
-    "subdoc.BinaryXattr",
-    "subdoc.DocumentMacroSupport",
-    "subdoc.ReplaceBodyWithXattr",
-    "subdoc.ReplicaRead",
-    "subdoc.ReviveDocument",
-    "couchapi",
-)
-"""What clients may use on a bucket; `couchapi` only keeps JVM clients from taking the bucket for an ephemeral one, and
-is left out where it is one."""
-
+SERVER_GROUP = "Group 1"
+"""The one server group that there is."""
 HOST_PLACEHOLDER = b"$HOST"
 """Stands in the cached text for the address at which the asking connection reached the node."""
 ADDRESS_PLACEHOLDER = b"$ADDRESS"
@@ -129,6 +104,7 @@ class ClusterConfig:
         nodes: where they listen.
         this_node: which of them this is.
         alternates: other addresses of this node, by network.
+        release: which server release the node is.
     """
 
     def __init__(
@@ -139,6 +115,7 @@ class ClusterConfig:
         cluster_uuid: str = "",
         cluster_name: str = "dcpstream",
         alternates: Mapping[str, AlternateAddress] | None = None,
+        compat_version: str = DEFAULT_VERSION,
     ) -> None:
         self.epoch = 1
         self.rev = 1
@@ -148,6 +125,7 @@ class ClusterConfig:
         self.cluster_uuid = cluster_uuid
         self.cluster_name = cluster_name
         self.alternates = dict(alternates or {})
+        self.release = release_of(compat_version)
 
     @property
     def version(self) -> tuple[int, int]:
@@ -160,11 +138,11 @@ class ClusterConfig:
         return self.rev
 
     def _common(self, rev: int) -> dict[str, Any]:
+        cluster = {"clusterName": self.cluster_name, "clusterUUID": self.cluster_uuid}
         return {
             "rev": rev,
             "revEpoch": self.epoch,
-            "clusterName": self.cluster_name,
-            "clusterUUID": self.cluster_uuid,
+            **(cluster if self.release.names_cluster else {}),
             "clusterCapabilitiesVer": [1, 0],
             "clusterCapabilities": {},
             "nodesExt": [self._node_ext(index) for index in range(len(self.nodes))],
@@ -184,6 +162,8 @@ class ClusterConfig:
             entry["thisNode"] = True
             if self.alternates:
                 entry["alternateAddresses"] = {name: item.to_json() for name, item in self.alternates.items()}
+        if self.release.names_server_groups:
+            entry["serverGroup"] = SERVER_GROUP
         if node.host:
             entry["hostname"] = node.host
         elif index == self.this_node and self.alternates:
@@ -204,6 +184,7 @@ class ClusterConfig:
         *,
         rev: int | None = None,
         is_ephemeral: bool = False,
+        is_magma: bool = False,
     ) -> dict[str, Any]:
         """The configuration of a bucket; where a host must be named that is not known it says `$HOST`.
 
@@ -214,9 +195,9 @@ class ClusterConfig:
             manifest_uid: version of the collections manifest.
             rev: revision of the bucket's last change; the newest of all if not told.
             is_ephemeral: whether it is kept in memory alone.
+            is_magma: whether its storage backend is magma.
         """
         hosts = [in_url(node.host) if node.host else HOST_PLACEHOLDER.decode() for node in self.nodes]
-        left_out = "couchapi" if is_ephemeral else ""
         return self._common(self.rev if rev is None else rev) | {
             "name": name,
             "uuid": uuid,
@@ -225,7 +206,7 @@ class ClusterConfig:
             "uri": f"/pools/default/buckets/{name}?bucket_uuid={uuid}",
             "streamingUri": f"/pools/default/bucketsStreaming/{name}?bucket_uuid={uuid}",
             "bucketCapabilitiesVer": "",
-            "bucketCapabilities": [item for item in BUCKET_CAPABILITIES if item != left_out],
+            "bucketCapabilities": self.release.bucket_capabilities(is_ephemeral=is_ephemeral, is_magma=is_magma),
             "collectionsManifestUid": f"{manifest_uid:x}",
             "nodes": [
                 {"hostname": f"{host}:{node.mgmt_port}", "ports": {"direct": node.kv_port}}

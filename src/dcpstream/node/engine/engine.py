@@ -19,6 +19,7 @@ from dcpstream.node.engine.config import ClusterConfig
 from dcpstream.node.engine.config_push import push_config
 from dcpstream.node.engine.counters import Counters
 from dcpstream.node.engine.login_guard import LoginGuard
+from dcpstream.node.engine.release import Release
 from dcpstream.node.engine.session import MAX_OUTPUT_BYTES, FastHandler, Session
 from dcpstream.node.engine.users import Users
 from dcpstream.runtime import Random
@@ -109,6 +110,11 @@ class Engine:
         self.config_listeners: set[Callable[[], None]] = set()
         self.stopwatch: Callable[[], float] = lambda: self.now
         self._config_cache: dict[str, tuple[tuple[int, int], bytes]] = {}
+
+    @property
+    def release(self) -> Release:
+        """Which server release this node is."""
+        return self.config.release
 
     @property
     def unix_s(self) -> int:
@@ -275,6 +281,7 @@ class Engine:
                     bucket.manifest.uid,
                     rev=bucket.config_rev,
                     is_ephemeral=bucket.settings.is_ephemeral,
+                    is_magma=bucket.settings.storage_backend == "magma",
                 )
             data = cluster_config.to_bytes(content)
             self._config_cache[key] = version, data

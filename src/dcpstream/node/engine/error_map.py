@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 from functools import cache
 
+from dcpstream.node.engine.release import Release
 from dcpstream.wire import Status
 
 NEWEST_VERSION = 2
 """The newest format of the map that we write; a client that asks for more gets this one."""
-REVISION = 5
-"""Counts changes of the map's content within one format."""
 
 _ITEM = ("item-only",)
 _FETCH = ("item-only", "constraint-failure")
@@ -59,6 +58,10 @@ _ENTRIES: dict[Status, tuple[str, tuple[str, ...]]] = {
     Status.DURABILITY_IMPOSSIBLE: ("The durability cannot be had", (*_ITEM, "retry-later")),
     Status.SYNC_WRITE_IN_PROGRESS: ("A durable write is under way", (*_ITEM, "retry-later")),
     Status.SYNC_WRITE_AMBIGUOUS: ("The outcome of the durable write is unknown", ("item-only",)),
+    Status.RANGE_SCAN_CANCELLED: ("The range scan was cancelled", ("success",)),
+    Status.RANGE_SCAN_MORE: ("The range scan has more to tell", ("success",)),
+    Status.RANGE_SCAN_COMPLETE: ("The range scan is complete", ("success",)),
+    Status.VBUUID_NOT_EQUAL: ("The vBucket has another uuid", ("invalid-input",)),
     Status.SUBDOC_PATH_ENOENT: ("There is nothing at the path", _PART_OF_ITEM),
     Status.SUBDOC_PATH_MISMATCH: ("Path and document disagree about objects and arrays", _PART_OF_ITEM),
     Status.SUBDOC_PATH_EINVAL: ("The path is none, or none for this operation", _PART_OF_INPUT),
@@ -91,13 +94,14 @@ _ENTRIES: dict[Status, tuple[str, tuple[str, ...]]] = {
 
 
 @cache
-def error_map(version: int) -> bytes | None:
-    """The map as JSON, of the newest format that is not newer than `version`; None if there is none."""
+def error_map(version: int, release: Release) -> bytes | None:
+    """The map of a release as JSON, of the newest format not newer than `version`; None if there is none."""
     if version < 1:
         return None
     errors = {
         f"{status:x}": {"name": status.name, "desc": text, "attrs": list(attributes)}
         for status, (text, attributes) in _ENTRIES.items()
+        if status not in release.unknown_statuses
     }
-    content = {"version": min(version, NEWEST_VERSION), "revision": REVISION, "errors": errors}
+    content = {"version": min(version, NEWEST_VERSION), "revision": release.error_map_revision, "errors": errors}
     return json.dumps(content, separators=(",", ":")).encode()

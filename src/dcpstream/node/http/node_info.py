@@ -9,13 +9,10 @@ from typing import Any
 
 from aiohttp import web
 
-from dcpstream.node.engine import IMPLEMENTATION_VERSION, Engine
+from dcpstream.node.engine import Engine
 from dcpstream.node.engine.config import in_url
 from dcpstream.node.http.page import reached_host
 from dcpstream.node.process import memory_bytes, resident_bytes
-
-COMPATIBILITY = 7 * 65536 + 6
-"""clusterCompatibility: the version of the server whose protocol this node follows, as one number."""
 
 
 def nodes(engine: Engine, request: web.Request) -> list[dict[str, Any]]:
@@ -35,8 +32,8 @@ def nodes(engine: Engine, request: web.Request) -> list[dict[str, Any]]:
             "status": "healthy",
             "clusterMembership": "active",
             "recoveryType": "none",
-            "clusterCompatibility": COMPATIBILITY,
-            "version": IMPLEMENTATION_VERSION,
+            "clusterCompatibility": engine.release.compatibility,
+            "version": engine.release.version,
             "os": f"{platform.machine()}-{sys.platform}",
             "addressFamily": "inet6" if host.startswith("[") else "inet",
             "services": ["kv"],

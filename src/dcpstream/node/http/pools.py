@@ -7,11 +7,10 @@ from typing import Any
 
 from aiohttp import web
 
-from dcpstream.node.engine import IMPLEMENTATION_VERSION
 from dcpstream.node.engine.engine import MAX_BUCKETS
 from dcpstream.node.http.access import allows, has_permission
 from dcpstream.node.http.cluster_map import MapPages
-from dcpstream.node.http.node_info import COMPATIBILITY, nodes
+from dcpstream.node.http.node_info import nodes
 from dcpstream.node.http.page import ANYBODY, LOGIN, USER, Route, Site, answer, fault
 
 MIB = 1024 * 1024
@@ -53,7 +52,7 @@ class PoolPages:
         return web.Response(text="dcpstream node\n")
 
     async def _versions(self, _: web.Request) -> web.Response:
-        return answer({"implementationVersion": IMPLEMENTATION_VERSION, "componentsVersion": {}})
+        return answer({"implementationVersion": self._engine.release.version, "componentsVersion": {}})
 
     async def _pools(self, request: web.Request) -> web.Response:
         pool = {"name": "default", "uri": "/pools/default", "streamingUri": "/poolsStreaming/default"}
@@ -63,7 +62,7 @@ class PoolPages:
                 "isROAdminCreds": False,
                 "isEnterprise": True,
                 "allowedServices": ["kv"],
-                "implementationVersion": IMPLEMENTATION_VERSION,
+                "implementationVersion": self._engine.release.version,
                 "uuid": self._engine.config.cluster_uuid,
                 "pools": [pool],
                 "settings": {},
@@ -144,7 +143,7 @@ class PoolPages:
                 "clusterUUID": self._engine.config.cluster_uuid,
                 "orchestrator": this["otpNode"],
                 "isBalanced": True,
-                "clusterCompatVersion": f"{COMPATIBILITY >> 16}.{COMPATIBILITY & 0xFFFF}",
+                "clusterCompatVersion": self._engine.release.name,
             }
         )
 

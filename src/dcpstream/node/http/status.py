@@ -14,7 +14,7 @@ from aiohttp import web
 
 from dcpstream.model import VbucketState
 from dcpstream.node.compactor import CompactionStatus
-from dcpstream.node.engine import IMPLEMENTATION_VERSION, Bucket
+from dcpstream.node.engine import Bucket
 from dcpstream.node.figures import BucketFigures, DcpFigures, bucket_figures
 from dcpstream.node.http.access import allows
 from dcpstream.node.http.health import UNSERVED, state_of
@@ -93,7 +93,8 @@ class StatusPages:
             _buckets(buckets, unserved, self._site.buckets.compactions()),
             _connections(buckets),
         ]
-        followed = f"It follows the protocol of Couchbase Server {escape(IMPLEMENTATION_VERSION.partition('-')[0])}."
+        version = escape(self._engine.release.version.partition("-")[0])
+        followed = f"It follows the protocol of Couchbase Server {version}."
         return "\n".join([*parts, f"<footer>{followed} Figures for machines: /metrics, /health.</footer>"])
 
     def _header(self, buckets: list[tuple[Bucket, BucketFigures]], unserved: list[str]) -> str:

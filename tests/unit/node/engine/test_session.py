@@ -267,10 +267,11 @@ def test_a_client_that_asks_more_than_it_reads_is_not_read_on():
 
 
 def test_the_configuration_comes_with_and_without_a_bucket():
-    client = Talker(engine_of())
+    client = Talker(engine_of(compat_version="7.6"))
     config = json.loads(client.call(Opcode.GET_CLUSTER_CONFIG).value)
     assert config["name"] == "default"
-    assert config["nodesExt"] == [{"services": {"kv": 11210, "mgmt": 8091}, "thisNode": True}]
+    services = {"kv": 11210, "mgmt": 8091}
+    assert config["nodesExt"] == [{"services": services, "thisNode": True, "serverGroup": "Group 1"}]
     assert config["vBucketServerMap"]["vBucketMap"] == [[0]] * 4
     known = struct.pack(">qq", config["revEpoch"], config["rev"])
     assert client.call(Opcode.GET_CLUSTER_CONFIG, extras=known).value == b""
@@ -285,7 +286,7 @@ def test_the_configuration_comes_with_and_without_a_bucket():
 
 
 def test_a_new_configuration_is_pushed_to_those_who_asked():
-    engine = engine_of()
+    engine = engine_of(compat_version="7.6")
     admin, plain = Talker(engine), Talker(engine)
     full = Talker(engine, features=(*USUAL, Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION))
     brief = Talker(engine, features=(*USUAL, Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION_BRIEF))

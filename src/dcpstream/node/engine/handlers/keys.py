@@ -112,6 +112,6 @@ def active_place(session: Session, frame: Frame) -> tuple[VBucket, bytes] | None
 def not_my_vbucket(session: Session, frame: Frame) -> None:
     """NOT_MY_VBUCKET with the cluster configuration, sent once per version to clients that asked for that."""
     config = config_to_send(session)
-    session.respond(
-        frame, Status.NOT_MY_VBUCKET, datatype=Datatype.JSON if config and session.is_json else 0, value=config
-    )
+    # A 7.2 says that it is JSON also to clients that did not negotiate that.
+    is_json = session.is_json or not session.engine.release.is_76
+    session.respond(frame, Status.NOT_MY_VBUCKET, datatype=Datatype.JSON if config and is_json else 0, value=config)

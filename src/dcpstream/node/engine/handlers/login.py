@@ -10,10 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dcpstream.node.engine.commands import Command, CommandTable, Part
-from dcpstream.node.engine.config import IMPLEMENTATION_VERSION
 from dcpstream.node.engine.error_map import error_map
 from dcpstream.protocol.sasl import Outcome, ServerStep
-from dcpstream.wire import Datatype, Feature, Frame, Opcode, Status, snappy_available
+from dcpstream.wire import Datatype, Feature, Frame, Opcode, Status
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.session import Session
@@ -27,40 +26,8 @@ LIST_BUCKETS = 0x87
 MAX_AGENT_CHARACTERS = 200
 """Of what a client calls itself, kept for logs and stats."""
 
-SUPPORTED = frozenset(
-    {
-        Feature.TCP_NODELAY,
-        Feature.MUTATION_SEQNO,
-        Feature.XATTR,
-        Feature.XERROR,
-        Feature.SELECT_BUCKET,
-        Feature.JSON,
-        Feature.DUPLEX,
-        Feature.CLUSTERMAP_NOTIFICATION,
-        Feature.CLUSTERMAP_NOTIFICATION_BRIEF,
-        Feature.UNORDERED_EXECUTION,
-        Feature.TRACING,
-        Feature.ALT_REQUEST,
-        Feature.SYNC_REPLICATION,
-        Feature.COLLECTIONS,
-        Feature.PRESERVE_TTL,
-        Feature.VATTR,
-        Feature.SUBDOC_CREATE_AS_DELETED,
-        Feature.SUBDOC_DOCUMENT_MACROS,
-        Feature.SUBDOC_REPLACE_BODY_WITH_XATTR,
-        Feature.SUBDOC_REPLICA_READ,
-        Feature.SUBDOC_SEVERAL_XATTR_KEYS,
-        Feature.SUBDOC_BINARY_XATTR,
-        Feature.SUBDOC_REPLICA_READ_DELETED,
-        Feature.CLUSTER_CONFIG_KNOWN_VERSION,
-        Feature.DEDUPE_NOT_MY_VBUCKET,
-        Feature.RANGE_SCAN_XATTR,
-        Feature.RANDOM_KEY_XATTR,
-    }
-    | ({Feature.SNAPPY} if snappy_available else set())
-)
-"""What HELLO grants: only what is really done. Unordered execution allows us to answer in order; sync replication means
-that durable writes are understood."""
+_PUSHES = frozenset((Feature.CLUSTERMAP_NOTIFICATION, Feature.CLUSTERMAP_NOTIFICATION_BRIEF))
+_NEED_XATTR = frozenset((Feature.VATTR, Feature.SUBDOC_DOCUMENT_MACROS))
 
 _VERSION_PAIR = struct.Struct(">qq")
 
@@ -74,13 +41,18 @@ def hello(session: Session, frame: Frame) -> None:
     if Feature.TCP_NODELAY in asked and Feature.TCP_DELAY in asked:
         session.refuse(frame, Status.EINVAL, "TCPNODELAY cannot co-exist with TCPDELAY")
         return
-    pushes = {Feature.CLUSTERMAP_NOTIFICATION, Feature.CLUSTERMAP_NOTIFICATION_BRIEF}
-    if asked & pushes and Feature.DUPLEX not in asked:
+    asked &= session.engine.release.features
+    if asked & _PUSHES and Feature.DUPLEX not in asked:
         session.refuse(frame, Status.EINVAL, "Clustermap change notification needs Duplex")
         return
+    if asked & _NEED_XATTR and Feature.XATTR not in asked:
+        session.refuse(frame, Status.EINVAL, "Virtual attributes and macros need XATTR")
+        return
+    if Feature.CLUSTERMAP_NOTIFICATION_BRIEF in asked:
+        asked.discard(Feature.CLUSTERMAP_NOTIFICATION)
     if session.dcp is not None:
         asked.discard(Feature.UNORDERED_EXECUTION)
-    granted = frozenset(int(code) for code in asked & SUPPORTED)
+    granted = frozenset(int(code) for code in asked)
     session.agent = frame.key.decode(errors="replace")[:MAX_AGENT_CHARACTERS]
     session.negotiated(granted)
     session.respond(frame, value=b"".join(struct.pack(">H", code) for code in sorted(granted)))
@@ -202,11 +174,14 @@ def list_buckets(session: Session, frame: Frame) -> None:
 
 def get_cluster_config(session: Session, frame: Frame) -> None:
     """GET_CLUSTER_CONFIG: of the selected bucket, or of the node; empty if the client has one that is as new."""
+    if len(frame.extras) not in session.engine.release.config_extras:
+        session.refuse(frame, Status.EINVAL, "Request must not include extras")
+        return
     version = session.engine.config_version(session.bucket)
+    session.config_sent = version
     if frame.extras and _VERSION_PAIR.unpack(frame.extras) >= version:
         session.respond(frame)
         return
-    session.config_sent = version
     config = session.engine.config_json(session.bucket, session.local_host)
     session.respond(frame, datatype=Datatype.JSON if session.is_json else 0, value=config)
 
@@ -216,7 +191,7 @@ def get_error_map(session: Session, frame: Frame) -> None:
     if frame.vbid or len(frame.value) != 2:
         session.refuse(frame, Status.EINVAL, "Request must have a value of 2 bytes and vbucket 0")
         return
-    content = error_map(int.from_bytes(frame.value, "big"))
+    content = error_map(int.from_bytes(frame.value, "big"), session.engine.release)
     if content is None:
         session.respond(frame, Status.KEY_ENOENT)
     else:
@@ -225,7 +200,7 @@ def get_error_map(session: Session, frame: Frame) -> None:
 
 def version(session: Session, frame: Frame) -> None:
     """VERSION: of the server release whose protocol this node follows."""
-    session.respond(frame, value=IMPLEMENTATION_VERSION.encode())
+    session.respond(frame, value=session.engine.release.version.encode())
 
 
 def accept(session: Session, frame: Frame) -> None:
