@@ -39,6 +39,23 @@ def test_a_page_of_another_site_changes_nothing(node: Node, origin: str) -> None
     assert "made" not in rest(node, path)[1].decode()
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "Cross-Site", "new-kind", ""])
+@pytest.mark.parametrize("origin", [False, True])
+def test_a_page_that_a_browser_calls_another_sites_changes_nothing(node: Node, site: str, origin: bool) -> None:
+    path = "/pools/default/buckets/default/scopes"
+    headers = {"Sec-Fetch-Site": site} | ({"Origin": f"http://127.0.0.1:{node.mgmt_port}"} if origin else {})
+    assert send(node, "POST", path, **headers) == 403
+    assert "made" not in rest(node, path)[1].decode()
+    assert send(node, "GET", path, **headers) == 200, "it may look, as a link does"
+
+
+@pytest.mark.parametrize("site", ["same-origin", "none"])
+def test_what_a_browser_calls_the_nodes_own_may(node: Node, site: str) -> None:
+    path = "/pools/default/buckets/default/scopes"
+    assert send(node, "POST", path, **{"Sec-Fetch-Site": site}) == 200
+    assert "made" in rest(node, path)[1].decode()
+
+
 def test_the_nodes_own_page_may(node: Node) -> None:
     path = "/pools/default/buckets/default/scopes"
     assert send(node, "POST", path, Origin=f"http://127.0.0.1:{node.mgmt_port}") == 200

@@ -230,8 +230,9 @@ def test_a_reached_limit_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture
         for _ in range(20):
             with Wire(node.port) as wire:
                 assert wire.is_closed()
-    lines = [record.getMessage() for record in caplog.records if "limit connections" in record.getMessage()]
-    assert len(lines) == 1
+        lines = [record.getMessage() for record in caplog.records if "limit connections" in record.getMessage()]
+        assert len(lines) == 1
+    assert caplog.records[-1].getMessage() == "limit connections: 19 more since the last line"
 
 
 # ------------------------------------------------------------------------------------------------------------- HTTP

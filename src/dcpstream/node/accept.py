@@ -9,9 +9,8 @@ import ssl
 from collections.abc import Callable
 from functools import partial
 
-from dcpstream.node.limits import LimitLog, Limits
-
-logger = logging.getLogger(__name__)
+from dcpstream.node.limit_log import LimitLog
+from dcpstream.node.limits import Limits
 
 ACCEPT_PAUSE_S = 0.5
 """After a connection could not be accepted, for want of descriptors as a rule."""
@@ -100,4 +99,6 @@ class TlsListener:
             )
         except (OSError, ssl.SSLError, TimeoutError) as error:
             connection.close()
-            logger.info("%s: no TLS connection: %s", peer, str(error) or type(error).__name__)
+            why = str(error) or type(error).__name__
+            text = f"{peer}: no TLS connection: {why}"
+            self._log.say("connections without a TLS handshake", text, self._loop.time(), level=logging.INFO)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from dcpstream.node.engine import Session
 from dcpstream.node.engine.session import SLICE_S
+from dcpstream.node.limit_log import described
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.users import User
@@ -257,9 +258,8 @@ class KvProtocol(asyncio.BufferedProtocol):
         self._is_sliced = False
         try:
             self._process(self._take())
-        except Exception:
-            logger.exception("%s: dropped, because a request failed", self.session.peer if self.session else "client")
-            self.abort()
+        except Exception as error:  # noqa: BLE001 - told, and it costs this connection alone
+            self._drop("a request failed", error)
 
     def _takes_answers(self, transport: asyncio.Transport) -> bool:
         """Whether the client reads: a DCP client must be heard (BUFFER_ACK) also while data waits for it."""
@@ -334,10 +334,15 @@ class KvProtocol(asyncio.BufferedProtocol):
         """As `send`; what goes wrong costs this connection and no other."""
         try:
             self.send()
-        except Exception:
-            peer = self.session.peer if self.session is not None else "client"
-            logger.exception("%s: dropped, because sending to it failed", peer)
-            self.abort()
+        except Exception as error:  # noqa: BLE001 - told, and it costs this connection alone
+            self._drop("sending to it failed", error)
+
+    def _drop(self, why: str, error: Exception) -> None:
+        """Close the connection after a fault of the node; the log tells where the fault is, and nothing of the data."""
+        peer = self.session.peer if self.session is not None else "client"
+        text = f"{peer}: dropped, because {why}: {described(error)}"
+        self.server.log.say("faults of the node", text, self.server.loop.time(), level=logging.ERROR)
+        self.abort()
 
     def _close(self) -> None:
         transport = self._transport

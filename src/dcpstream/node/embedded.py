@@ -24,6 +24,7 @@ from dcpstream.node.engine import DEFAULT_VERSION, ClusterConfig, Engine, Users,
 from dcpstream.node.engine.config import read_alternates
 from dcpstream.node.engine.release import release_of
 from dcpstream.node.kept_users import KeptUsers
+from dcpstream.node.limit_log import handler_of
 from dcpstream.node.limits import Limits
 from dcpstream.node.listening import is_loopback, is_unspecified, listen
 from dcpstream.node.orders import NodeOrders
@@ -299,6 +300,9 @@ class Node(NodeOrders):
             self._users.changed = kept_users.keep
             engine = self._open(directory)
             engine.plain_needs_tls = self._plain_needs_tls
+            if self._loop.get_exception_handler() is None:
+                self._loop.set_exception_handler(handler_of(engine.log))
+                cleanup.callback(self._loop.set_exception_handler, None)
             server = KvServer(engine, SystemClock(), self._limits, self._tls)
             buckets = RunningBuckets(server, engine, directory, self._flush_interval_s, self._vbuckets)
             management = Management(engine, buckets, server.schedule_turn, self._limits)

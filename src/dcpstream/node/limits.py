@@ -6,18 +6,13 @@ happens when one is reached stands beside it; it is logged in one line, at most 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from dcpstream.errors import ConfigError
 
-logger = logging.getLogger(__name__)
-
 MIB = 1024 * 1024
-LOG_PAUSE_S = 10.0
-"""Between two lines about the same limit, so that whoever runs into it cannot fill the disk with its log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,27 +91,3 @@ class Limits:
         """How often connections are looked at: often enough for the shortest of the limits on time."""
         times = [self.login_s, self.frame_s, self.idle_s, self.stalled_s, self.stalled_dcp_s, self.http_header_s]
         return max(0.01, min([1.0, *(time / 4 for time in times if time)]))
-
-
-class LimitLog:
-    """Says that a limit was reached: the first time at once, then how often it was since."""
-
-    def __init__(self) -> None:
-        self._said: dict[str, tuple[float, int]] = {}
-
-    def reached(self, limit: str, peer: str, what: str, now: float) -> None:
-        """Count, and say it if it is time.
-
-        Args:
-            limit: its name.
-            peer: who ran into it.
-            what: what was done about it.
-            now: seconds of the monotonic clock.
-        """
-        at, count = self._said.get(limit, (float("-inf"), 0))
-        if now < at + LOG_PAUSE_S:
-            self._said[limit] = at, count + 1
-            return
-        more = f" ({count} more since the last line)" if count else ""
-        logger.warning("%s: %s: limit %s%s", peer, what, limit, more)
-        self._said[limit] = now, 0

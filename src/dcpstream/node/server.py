@@ -6,7 +6,6 @@ After each turn of the loop the engine tells DCP connections what the turn chang
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import ssl
 from collections import Counter, deque
@@ -14,12 +13,10 @@ from collections import Counter, deque
 from dcpstream.node.accept import TlsListener
 from dcpstream.node.connection import CLOSE_TIMEOUT_S, READ_BYTES, KvProtocol
 from dcpstream.node.engine import Engine, Session
-from dcpstream.node.limits import LimitLog, Limits
+from dcpstream.node.limits import Limits
 from dcpstream.node.tls import Tls
 from dcpstream.node.watch import Memory, Watch
 from dcpstream.runtime import Clock
-
-logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
 ACCEPTS = 32
@@ -55,7 +52,7 @@ class KvServer:
         self._streaming: dict[Session, None] = {}
         self.read_view = memoryview(bytearray(READ_BYTES))
         self.is_short = False
-        self.log = LimitLog()
+        self.log = engine.log
         self.memory = Memory(self, self.limits, self.log)
         self._tls = tls
         self._watch = Watch(self, self.limits, self.log)
@@ -95,6 +92,7 @@ class KvServer:
             if not self.protocols:
                 break
             await asyncio.sleep(0.01)
+        self.log.close()
 
     # -------------------------------------------------------------------------------------------------- connections
 
@@ -134,7 +132,8 @@ class KvServer:
             session.is_certified = True
             session.logged_in(user)
         elif tls.settings.client_auth == "mandatory":
-            logger.warning("%s: refused, its certificate names no user of this node (%r)", session.peer, name)
+            text = f"{session.peer}: refused, its certificate names no user of this node ({name!r})"
+            self.log.say("certificates of nobody", text, self.loop.time())
             return False
         return True
 
@@ -258,6 +257,7 @@ class KvServer:
 
     def _sweep(self) -> None:
         self._sweeper = self.loop.call_later(self.limits.sweep_s, self._sweep)
+        self.log.sweep(self.loop.time())
         self.memory.recount()
         self._watch.sweep()
 

@@ -15,7 +15,8 @@ from dcpstream.node.engine.session import MAX_OUTPUT_BYTES
 
 if TYPE_CHECKING:
     from dcpstream.node.connection import KvProtocol
-    from dcpstream.node.limits import LimitLog, Limits
+    from dcpstream.node.limit_log import LimitLog
+    from dcpstream.node.limits import Limits
     from dcpstream.node.server import KvServer
 
 RECOUNT_BYTES = 1024 * 1024

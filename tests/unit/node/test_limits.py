@@ -8,7 +8,8 @@ from dataclasses import fields
 import pytest
 
 from dcpstream.errors import ConfigError
-from dcpstream.node.limits import LOG_PAUSE_S, LimitLog, Limits
+from dcpstream.node.limit_log import LOG_PAUSE_S, LimitLog
+from dcpstream.node.limits import Limits
 
 
 def test_limits_from_texts() -> None:

@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from dcpstream.node.limit_log import LOG_LINES_WITH_REASONS
 from dcpstream.wire import Datatype, Feature, Frame, Status, encode_response
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.engine import Engine
-
-logger = logging.getLogger(__name__)
 
 REFERENCE_BITS = 128
 """References look like UUIDs, as the server's do."""
@@ -162,7 +161,8 @@ class Answers:
             return
         digits = f"{self.engine.random.getrandbits(REFERENCE_BITS):032x}"
         reference = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-        logger.warning("%s: %s (reference %s)", self.peer, why, reference)
+        text = f"{self.peer}: {why} (reference {reference})"
+        self.engine.log.say("refusals with a reference", text, self.engine.now, lines=LOG_LINES_WITH_REASONS)
         error = {"ref": reference} if context is None else {"context": context, "ref": reference}
         value = json.dumps({"error": error}, separators=(",", ":")).encode()
         self.respond(frame, status, datatype=Datatype.JSON if self.is_json else 0, value=value)
@@ -172,4 +172,6 @@ class Answers:
         if self.close_reason is None:
             self.close_reason = reason
             self.engine.ready.add(self)  # type: ignore[arg-type]
-            logger.info("%s: closing: %s", self.peer, reason)
+            text = f"{self.peer}: closing: {reason}"
+            log, now = self.engine.log, self.engine.now
+            log.say("closed connections", text, now, level=logging.INFO, lines=LOG_LINES_WITH_REASONS)

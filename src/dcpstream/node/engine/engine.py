@@ -22,6 +22,7 @@ from dcpstream.node.engine.login_guard import LoginGuard
 from dcpstream.node.engine.release import Release
 from dcpstream.node.engine.session import MAX_OUTPUT_BYTES, FastHandler, Session
 from dcpstream.node.engine.users import Users
+from dcpstream.node.limit_log import LimitLog
 from dcpstream.runtime import Random
 from dcpstream.store import BucketStore
 from dcpstream.wire import BufferPool, Frame
@@ -69,6 +70,7 @@ class Engine:
         counters: what the node did so far.
         config_listeners: called after every change of a configuration, and when a bucket comes or goes.
         logins: slows down who guesses passwords.
+        log: of what clients can cause as often as they like.
         output_limit: bytes of answers that wait beyond which a session reads no further request; the shell lowers it
             when memory is short.
         max_connections: sessions at a time.
@@ -101,6 +103,7 @@ class Engine:
         self.bucket_host: BucketHost | None = None
         self.plain_needs_tls = False
         self.logins = LoginGuard()
+        self.log = LimitLog()
         self.output_limit = MAX_OUTPUT_BYTES
         self.max_connections = MAX_CONNECTIONS
         self.now = 0.0

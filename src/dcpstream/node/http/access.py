@@ -10,7 +10,6 @@ whether a page is there.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import logging
@@ -55,7 +54,7 @@ class Access:
             return None
         try:
             name, separator, password = base64.b64decode(encoded, validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:
             return None
         if not separator:
             return None

@@ -17,7 +17,17 @@ from dcpstream.node.http import buckets, collections, health, metrics, pools, st
 from dcpstream.node.http.access import Access, login_needed
 from dcpstream.node.http.cluster_map import MapPages
 from dcpstream.node.http.guard import HttpGuard
-from dcpstream.node.http.page import ANYBODY, NOT_FOUND, USER, Handler, Route, Site, fault
+from dcpstream.node.http.page import (
+    ANYBODY,
+    MAX_REQUEST_BYTES,
+    NOT_FOUND,
+    USER,
+    Handler,
+    Route,
+    Site,
+    check_head,
+    fault,
+)
 from dcpstream.node.limits import Limits
 
 if TYPE_CHECKING:
@@ -27,8 +37,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SHUTDOWN_TIMEOUT_S = 0.5
-MAX_REQUEST_BYTES = 2 * 1024 * 1024
-"""Of one request's body: a manifest with the most collections that there can be, with room."""
+SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
+"""They change nothing."""
+OWN_SITES = frozenset(("same-origin", "none"))
+"""Of Sec-Fetch-Site: a page of this node, or the user without a page. Another port of the same host is another one."""
 
 
 class Management:
@@ -49,7 +61,7 @@ class Management:
     ) -> None:
         self._engine = engine
         self._access = Access(engine)
-        self._guard = HttpGuard(limits or Limits())
+        self._guard = HttpGuard(limits or Limits(), engine.log)
         self._tls: Tls | None = None
         site = Site(engine, running, changed)
         self._maps = MapPages(site)
@@ -98,8 +110,10 @@ class Management:
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Let in who may log in, as long as they do not take too long."""
+        check_head(request)
         if _is_forged(request):
-            logger.warning("%s: refused, a page of %r sent it", request.remote, request.headers.get("Origin"))
+            text = f"{request.remote}: refused a change that a page of another site sent"
+            self._engine.log.say("requests of other sites", text, asyncio.get_running_loop().time())
             return fault(403, "A page of another site must not change anything here.")
         is_open = (request.path.rstrip("/") or "/") in self._open
         # Also where nobody has to log in: who guesses passwords must not be faster there.
@@ -143,13 +157,19 @@ class Management:
             headers = {"Allow": ",".join(sorted(refused.allowed_methods))}
             return web.Response(status=405, text="Method Not Allowed", headers=headers)
         except StoreError as error:
-            logger.error("%s %s: %s", request.method, request.raw_path, error)
+            route = request.match_info.route.resource
+            logger.error("%s %s: %s", request.method, route.canonical if route is not None else "", error)
             return fault(500, "The change could not be made durable. The node's log says why.")
 
 
 def _is_forged(request: web.Request) -> bool:
-    """Whether a browser sent a change on behalf of a page from elsewhere, with a password that it remembers."""
-    origin = request.headers.get("Origin")
-    if origin is None or request.method in ("GET", "HEAD", "OPTIONS"):
+    """Whether a browser sent a change on behalf of a page from elsewhere, with a password that it remembers.
+
+    Browsers name the page's origin, or how it is related to this one, or both. Neither comes from other clients.
+    """
+    if request.method in SAFE_METHODS:
         return False
-    return origin.partition("://")[2].lower() != request.host.lower()
+    headers = request.headers
+    if not OWN_SITES.issuperset(site.strip().lower() for site in headers.getall("Sec-Fetch-Site", ())):
+        return True
+    return any(origin.partition("://")[2].lower() != request.host.lower() for origin in headers.getall("Origin", ()))

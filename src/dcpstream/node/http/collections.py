@@ -18,7 +18,19 @@ from dcpstream.node.engine import Bucket
 from dcpstream.node.engine.collections import MAX_NAME_BYTES, ManifestError
 from dcpstream.node.engine.manifests import MAX_TTL, SYSTEM_PREFIXES, ManifestEditor, NameMissingError, Wanted
 from dcpstream.node.engine.permission import visible_manifest
-from dcpstream.node.http.page import USER, Route, Site, answer, done, fault, faults, form_of, json_of, note
+from dcpstream.node.http.page import (
+    USER,
+    Route,
+    Site,
+    answer,
+    done,
+    fault,
+    faults,
+    form_of,
+    json_of,
+    note,
+    whole_number,
+)
 
 SCOPES = "/pools/default/buckets/{bucket}/scopes"
 MAX_WAIT_MS = 300_000
@@ -153,15 +165,15 @@ class CollectionPages:
     async def _ensure(self, request: web.Request) -> web.Response:
         form = await form_of(request)
         bucket, uid = self._site.bucket(request), _uid(request.match_info["uid"])
-        wait = form.get("timeout", str(DEFAULT_WAIT_MS))
+        wait_ms = whole_number(form.get("timeout", str(DEFAULT_WAIT_MS)), 0, MAX_WAIT_MS)
         if uid is None:
             return fault(400, "Invalid UID")
-        if not (wait.isascii() and wait.isdigit() and int(wait) <= MAX_WAIT_MS):
+        if wait_ms is None:
             return faults({"timeout": f"The value must be in range from 0 to {MAX_WAIT_MS}"})
         news = asyncio.Event()
         self._engine.config_listeners.add(news.set)
         try:
-            async with asyncio.timeout(int(wait) / 1000):
+            async with asyncio.timeout(wait_ms / 1000):
                 while bucket.manifest.uid < uid:
                     news.clear()
                     await news.wait()
@@ -205,14 +217,13 @@ def _unknown(form: Mapping[str, str], known: set[str]) -> dict[str, str]:
 def _wanted(form: Mapping[str, str]) -> tuple[Wanted, dict[str, str]]:
     """What a form asks of a collection, and what is wrong with it."""
     wrong = {}
-    ttl, history = form.get("maxTTL"), form.get("history")
-    is_number = ttl is not None and ttl.isascii() and ttl.isdigit() and int(ttl) <= MAX_TTL
-    if ttl is not None and not is_number and ttl != str(NO_TTL):
+    given, history = form.get("maxTTL"), form.get("history")
+    ttl = NO_TTL if given == str(NO_TTL) else whole_number(given or "", 0, MAX_TTL)
+    if given is not None and ttl is None:
         wrong["maxTTL"] = f"The value must be an integer between {NO_TTL} and {MAX_TTL}"
-        ttl = None
     if history not in (None, "true", "false"):
         wrong["history"] = "The value must be one of the following: [true,false]"
-    return Wanted(None if ttl is None else int(ttl), None if history is None else history == "true"), wrong
+    return Wanted(ttl, None if history is None else history == "true"), wrong
 
 
 def _read_scopes(content: Any) -> dict[str, dict[str, Wanted]]:

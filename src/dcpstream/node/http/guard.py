@@ -13,9 +13,13 @@ import ssl
 from typing import TYPE_CHECKING
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from dcpstream.node.accept import TlsListener
-from dcpstream.node.limits import LimitLog, Limits
+from dcpstream.node.http.connection import HttpConnection
+from dcpstream.node.http.page import fault
+from dcpstream.node.limit_log import LimitLog
+from dcpstream.node.limits import Limits
 
 if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
@@ -43,9 +47,9 @@ class HttpGuard:
         log: says that one was reached.
     """
 
-    def __init__(self, limits: Limits, log: LimitLog | None = None) -> None:
+    def __init__(self, limits: Limits, log: LimitLog) -> None:
         self._limits = limits
-        self._log = log or LimitLog()
+        self._log = log
         self._loop = asyncio.get_running_loop()
         self._server: web.Server | None = None
         self._busy: dict[RequestHandler, int] = {}
@@ -74,6 +78,7 @@ class HttpGuard:
             server.close()
         for listener in self._encrypted:
             await listener.stop()
+        self._log.close()
 
     def _make(self) -> asyncio.BaseProtocol:
         server = self._server
@@ -85,13 +90,14 @@ class HttpGuard:
             if idle is None:
                 return _Refused()
             self._close(idle)
-        return server()
+        return HttpConnection(server, self._loop, self._log)
 
     @staticmethod
     def _close(connection: RequestHandler) -> None:
-        connection.force_close()
-        if connection.transport is not None:
-            connection.transport.abort()
+        transport = connection.transport
+        connection.force_close()  # forgets it
+        if transport is not None:
+            transport.abort()
 
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Have a request answered, once its body is there."""
@@ -108,6 +114,8 @@ class HttpGuard:
                     answer = web.Response(status=408, text="The request's body took too long.\n")
                     answer.force_close()
                     return answer
+                except (web.RequestPayloadError, HttpProcessingError):
+                    return fault(400, "The request's body is not framed as its header says.")
             return await handler(request)
         finally:
             self._busy[connection] -= 1
@@ -117,7 +125,9 @@ class HttpGuard:
     def _sweep(self) -> None:
         self._sweeper = self._loop.call_later(self._limits.sweep_s, self._sweep)
         now, limit = self._loop.time(), self._limits.http_header_s
-        waiting = [item for item in (self._server.connections if self._server else ()) if item not in self._busy]
+        self._log.sweep(now)
+        there = self._server.connections if self._server is not None else ()
+        waiting = [item for item in there if item not in self._busy and item.transport is not None]
         self._idle_since = {item: self._idle_since.get(item, now) for item in waiting}
         for connection, since in self._idle_since.items():
             if limit and now - since > limit:

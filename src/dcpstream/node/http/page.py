@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv6Address
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 
@@ -28,8 +32,17 @@ logger = logging.getLogger(__name__)
 
 NOT_FOUND = "Requested resource not found.\r\n"
 """The server's words."""
+MAX_REQUEST_BYTES = 2 * 1024 * 1024
+"""Of one request's body: a manifest with the most collections that there can be, with room."""
+COMPRESSIONS = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
+"""Of bodies, and what zlib calls their forms."""
 MAX_FIELDS = 1000
 """Fields of one form."""
+FORM_TYPE = "application/x-www-form-urlencoded"
+MAX_DIGITS = 20
+"""Of a number: more than any that is taken."""
+MAX_PORT = (1 << 16) - 1
+_HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Za-z:.%]{2,100})\]|(?P<name>[0-9A-Za-z._~-]{0,255}))(?::(?P<port>[0-9]{0,5}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +107,42 @@ def local_host(request: web.Request) -> str:
 
 def reached_host(request: web.Request) -> str:
     """The address at which the client reached the node: the one it asked for, if it can be one."""
-    return request.url.host or local_host(request)
+    return asked_host(request) or local_host(request)
+
+
+def asked_host(request: web.Request) -> str:
+    """The host that a request's header names, without the port and the brackets of IPv6; empty if it names none.
+
+    Raises: HTTPBadRequest: that is no host.
+    """
+    found = _HOST.fullmatch(request.headers.get("Host", "").strip())
+    if found is None or int(found["port"] or 0) > MAX_PORT:
+        raise web.HTTPBadRequest(text="The header Host is no host with a port.\r\n")
+    if found["v6"] is None:
+        return str(found["name"])
+    try:
+        return str(IPv6Address(found["v6"]))
+    except AddressValueError:
+        raise web.HTTPBadRequest(text="The header Host is no address.\r\n") from None
+
+
+def check_head(request: web.Request) -> None:
+    """Refuse a request whose head no page can do anything with.
+
+    Raises: HTTPBadRequest: its Host is none, or its path is not UTF-8.
+    """
+    asked_host(request)
+    if not _is_text(request.path_qs) or not _is_text(request.path):
+        raise web.HTTPBadRequest(text="The path is not UTF-8.\r\n")
+
+
+def _is_text(text: str) -> bool:
+    """Whether text can be written as UTF-8: bytes and escapes of JSON can stand for halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def done(status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
@@ -121,15 +169,65 @@ def faults(errors: Mapping[str, str], status: int = 400, **more: Any) -> web.Res
     return answer({"errors": dict(errors), **more}, status)
 
 
-async def form_of(request: web.Request) -> dict[str, str]:
-    """The fields of a form, the last one of each name; files are none.
+async def body_of(request: web.Request) -> bytes:
+    """The body, decompressed.
 
-    Raises: HTTPBadRequest: too many.
+    Raises:
+        HTTPBadRequest: it is not compressed as its header says, or not completely there.
+        HTTPRequestEntityTooLarge: more than a request may have.
+        HTTPUnsupportedMediaType: it is compressed in a way that is not known here.
     """
-    fields = await request.post()
-    if len(fields) > MAX_FIELDS:
-        raise web.HTTPBadRequest(text=f"A form has at most {MAX_FIELDS} fields.\r\n")
-    return {name: value for name, value in fields.items() if isinstance(value, str)}
+    body, encoding = await request.read(), request.headers.get("Content-Encoding", "identity").strip().lower()
+    if not body or encoding == "identity":
+        return body
+    if encoding not in COMPRESSIONS:
+        text = f"A body is not compressed, or with {' or '.join(COMPRESSIONS)}.\r\n"
+        raise web.HTTPUnsupportedMediaType(text=text)
+    reader = zlib.decompressobj(COMPRESSIONS[encoding])
+    try:
+        content = reader.decompress(body, MAX_REQUEST_BYTES + 1)
+    except zlib.error:
+        raise web.HTTPBadRequest(text="The body is not compressed as its header says.\r\n") from None
+    if len(content) > MAX_REQUEST_BYTES:
+        raise web.HTTPRequestEntityTooLarge(MAX_REQUEST_BYTES)
+    if not reader.eof or reader.unused_data:
+        raise web.HTTPBadRequest(text="The compressed body has another end than its own.\r\n")
+    return content
+
+
+async def text_of(request: web.Request) -> str:
+    """The body as text.
+
+    Raises: HTTPBadRequest: it is not UTF-8.
+    """
+    try:
+        return (await body_of(request)).decode()
+    except UnicodeDecodeError:
+        raise web.HTTPBadRequest(text="The request's body is not UTF-8.\r\n") from None
+
+
+async def form_of(request: web.Request) -> dict[str, str]:
+    """The fields of a form, the last one of each name. As on the server, bodies of another type are no form.
+
+    Raises: HTTPBadRequest: too many fields, or one that is not UTF-8.
+    """
+    if request.content_type != FORM_TYPE:
+        return {}
+    text = await text_of(request)
+    try:
+        fields = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
+    except UnicodeDecodeError:
+        raise web.HTTPBadRequest(text="A field of the form is not UTF-8.\r\n") from None
+    except ValueError:
+        raise web.HTTPBadRequest(text=f"A form has at most {MAX_FIELDS} fields.\r\n") from None
+    return dict(fields)
+
+
+def whole_number(text: str, low: int, high: int) -> int | None:
+    """A number in decimal digits and within bounds, or None."""
+    if not text.isascii() or not text.isdigit() or len(text) > MAX_DIGITS:
+        return None
+    return int(text) if low <= int(text) <= high else None
 
 
 async def json_of(request: web.Request) -> Any:
@@ -138,7 +236,9 @@ async def json_of(request: web.Request) -> Any:
     Raises: HTTPBadRequest: it is none.
     """
     try:
-        return json.loads(await request.read())
+        content = json.loads(await body_of(request))
+        json.dumps(content, ensure_ascii=False).encode()  # half a character in an escape is no text
     except (ValueError, RecursionError):
         text = _dumps({"errors": {"_": "Unexpected Json"}})
         raise web.HTTPBadRequest(text=text, content_type="application/json") from None
+    return content

@@ -11,7 +11,7 @@ from dcpstream.node.engine.engine import MAX_BUCKETS
 from dcpstream.node.http.access import allows, has_permission
 from dcpstream.node.http.cluster_map import MapPages
 from dcpstream.node.http.node_info import nodes
-from dcpstream.node.http.page import ANYBODY, LOGIN, USER, Route, Site, answer, fault
+from dcpstream.node.http.page import ANYBODY, LOGIN, USER, Route, Site, answer, fault, text_of
 
 MIB = 1024 * 1024
 MAX_PERMISSIONS = 1000
@@ -148,7 +148,7 @@ class PoolPages:
         )
 
     async def _check(self, request: web.Request) -> web.Response:
-        wanted = [item.strip() for item in (await request.text()).split(",") if item.strip()]
+        wanted = [item.strip() for item in (await text_of(request)).split(",") if item.strip()]
         if len(wanted) > MAX_PERMISSIONS:
             return fault(400, f"At most {MAX_PERMISSIONS} permissions are looked at")
         return answer({item: has_permission(request[USER], item, self._engine.buckets) for item in wanted})

@@ -1,0 +1,122 @@
+"""The log of what clients can cause as often as they like, with or without a login.
+
+Such a line is short, it quotes nothing that was sent, and each kind of line has a rate: what is above it is counted and
+the count is logged. Errors are described by their type and place, since messages of parsers quote their input.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+logger = logging.getLogger(__name__)
+
+LOG_PAUSE_S = 10.0
+"""The period in which a kind of event has its lines in the log, so that nobody can fill the disk with them."""
+LOG_LINES_WITH_REASONS = 10
+"""Lines in a period about closed connections and refusals with a reference, of which each tells something else."""
+DESCRIBED_CALLS = 6
+"""Calls in the description of an error: enough to find the fault, and one line."""
+
+
+@dataclass(slots=True)
+class _Said:
+    """What was logged about one kind of event.
+
+    Attributes:
+        since: when the present period began.
+        lines: logged in it.
+        held_back: events that were counted instead.
+        level: of the lines.
+    """
+
+    since: float
+    lines: int = 0
+    held_back: int = 0
+    level: int = logging.WARNING
+
+
+class LimitLog:
+    """Logs what clients can cause as often as they like: some lines of each kind in a period, then only the count."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, _Said] = {}
+
+    def reached(self, limit: str, peer: str, what: str, now: float) -> None:
+        """Log that a limit was reached.
+
+        Args:
+            limit: its name.
+            peer: who ran into it.
+            what: what was done about it.
+            now: seconds of the monotonic clock.
+        """
+        self.say(f"limit {limit}", f"{peer}: {what}: limit {limit}", now)
+
+    def say(self, kind: str, text: str, now: float, *, level: int = logging.WARNING, lines: int = 1) -> None:
+        """Log a line, or count it if its kind has had its lines of this period.
+
+        Args:
+            kind: of a fixed set; what is counted together.
+            text: the line; of a request it holds numbers at most, never bytes that were sent.
+            now: seconds of the monotonic clock.
+            lines: how many of this kind are logged in `LOG_PAUSE_S`.
+        """
+        said = self._said.get(kind)
+        more = ""
+        if said is None or now >= said.since + LOG_PAUSE_S:
+            if said is not None and said.held_back:
+                more = f" ({said.held_back} more since the last line)"
+            said = self._said[kind] = _Said(now, level=level)
+        if said.lines >= lines:
+            said.held_back += 1
+            return
+        said.lines += 1
+        logger.log(level, "%s%s", text, more)
+
+    def sweep(self, now: float) -> None:
+        """Log the counts of the periods that are over, so that they are told also if nothing more happens."""
+        for kind, said in list(self._said.items()):
+            if now >= said.since + LOG_PAUSE_S:
+                self._tell(kind, said)
+
+    def close(self) -> None:
+        """Log the counts that were not told yet."""
+        for kind, said in list(self._said.items()):
+            self._tell(kind, said)
+
+    def _tell(self, kind: str, said: _Said) -> None:
+        del self._said[kind]
+        if said.held_back:
+            logger.log(said.level, "%s: %d more since the last line", kind, said.held_back)
+
+
+def described(error: BaseException) -> str:
+    """An error's type and where it was raised, innermost first.
+
+    The message is left out, because messages of parsers quote what they were given.
+    """
+    calls = traceback.extract_tb(error.__traceback__)[: -DESCRIBED_CALLS - 1 : -1]
+    places = [f"{call.name} ({PurePath(call.filename).name}:{call.lineno})" for call in calls]
+    return " < ".join([f"{type(error).__name__} in {places[0]}", *places[1:]]) if places else type(error).__name__
+
+
+def handler_of(log: LimitLog) -> Callable[[AbstractEventLoop, dict[str, Any]], None]:
+    """For the loop's exceptions that nobody catches: logs where they were raised."""
+
+    def handle(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        where = described(error) if isinstance(error, BaseException) else ""
+        what = re.split("[(<]", str(context.get("message", "")))[0].strip()  # what follows quotes arguments
+        text = f"an error that nobody caught: {what}: {where}"
+        log.say("errors that nobody caught", text, loop.time(), level=logging.ERROR)
+
+    return handle
