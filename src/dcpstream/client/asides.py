@@ -33,7 +33,7 @@ class Asides:
         self._labels = labels
         self._manifest_requests: dict[tuple[NodeConnection, int], None] = {}
         self._high_requests: dict[NodeConnection, int] = {}
-        self._wanting_high: dict[NodeConnection, list[Work]] = {}
+        self._wanting_high: dict[NodeConnection, list[tuple[Work, bool]]] = {}
 
     def knows_names(self, connection: NodeConnection, now: float) -> bool:
         """Whether collection names are known; asks for them if not."""
@@ -49,9 +49,9 @@ class Asides:
             self._manifest_requests[connection, opaque] = None
         return False
 
-    def want_high_seqno(self, connection: NodeConnection, work: Work, now: float) -> None:
-        """A vbucket's end depends on how far its new branch goes."""
-        self._wanting_high.setdefault(connection, []).append(work)
+    def want_high_seqno(self, connection: NodeConnection, work: Work, now: float, *, is_needed: bool) -> None:
+        """Ask how far a vbucket's branch goes; without `is_needed`, a refusal is no error."""
+        self._wanting_high.setdefault(connection, []).append((work, is_needed))
         if connection not in self._high_requests and connection.session is not None:
             self._high_requests[connection] = connection.session.request(
                 Opcode.GET_ALL_VB_SEQNOS, now, extras=ACTIVE_STATE
@@ -84,12 +84,15 @@ class Asides:
         if self._high_requests.get(connection) != event.opaque:
             return []
         del self._high_requests[connection]
+        wanting = self._wanting_high.pop(connection, [])
         if event.frame.status != Status.SUCCESS:
-            raise _refused(event, "asking for high seqnos")
+            if any(is_needed for _, is_needed in wanting):
+                raise _refused(event, "asking for high seqnos")
+            return []
         found = dict(decode_vbucket_seqnos(event.frame.value))
         return [
             (work, found.get(work.range.vbid))
-            for work in self._wanting_high.pop(connection, ())
+            for work, _ in wanting
             if work.connection is connection and work.stream is not None and work.stream.log is not None
         ]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dcpstream.client.asides import ACTIVE_STATE
 from dcpstream.client.asyncio_hub import MAX_WAIT_S, AsyncHub
-from dcpstream.client.changes import Change
+from dcpstream.client.changes import Change, positions_after
 from dcpstream.client.connection_string import ConnectionString
 from dcpstream.client.convert import ValueFormat
 from dcpstream.client.handshake import BUFFER_BYTES
@@ -37,6 +37,7 @@ from dcpstream.client.streaming import (
     OnPurgeGap,
     OnRollback,
     Positions,
+    RewindTo,
     Start,
     StreamOptions,
     rollback_batch,
@@ -127,6 +128,7 @@ class AsyncClient:
         value_format: ValueFormat = "binary",
         columns: Sequence[str] | None = None,
         on_rollback: OnRollback = "fail",
+        rewind_to: RewindTo = "recorded",
         members: tuple[int, int] = (0, 1),
         max_batch_rows: int = MAX_BATCH_ROWS,
         read_stable: bool = False,
@@ -142,6 +144,7 @@ class AsyncClient:
             value_format=value_format,
             columns=None if columns is None else tuple(columns),
             on_rollback=on_rollback,
+            rewind_to=rewind_to,
             members=members,
             max_batch_rows=max_batch_rows,
             arrow=True,
@@ -151,6 +154,8 @@ class AsyncClient:
         events = self._run(options, idle_timeout_s)
         try:
             async for thing, offsets, rollback, positions in events:
+                if positions.begins(offsets):
+                    await asyncio.to_thread(positions.begin, offsets)
                 number = positions.give(offsets)
                 if rollback is None:
                     yield AsyncBatch(thing, offsets, None, positions, number)
@@ -170,6 +175,7 @@ class AsyncClient:
         store: OffsetStore | None = None,
         collections: Sequence[str] | None = None,
         on_rollback: OnRollback = "fail",
+        rewind_to: RewindTo = "recorded",
         members: tuple[int, int] = (0, 1),
         read_stable: bool = False,
         purge_gap: OnPurgeGap | None = None,
@@ -184,6 +190,7 @@ class AsyncClient:
             value_format="binary",
             columns=None,
             on_rollback=on_rollback,
+            rewind_to=rewind_to,
             members=members,
             max_batch_rows=MAX_BATCH_ROWS,
             arrow=False,
@@ -193,15 +200,24 @@ class AsyncClient:
         events = self._run(options, idle_timeout_s)
         try:
             async for thing, offsets, rollback, positions in events:
-                number = positions.give(offsets)
-                if rollback is None:
-                    for change in thing:
-                        yield change
-                elif callable(options.on_rollback):
-                    options.on_rollback(rollback)
-                else:
-                    yield rollback_change(rollback)
-                await asyncio.to_thread(positions.acknowledge, number)
+                if positions.begins(offsets):
+                    await asyncio.to_thread(positions.begin, offsets)
+                done = 0
+                try:
+                    if rollback is None:
+                        for change in thing:
+                            yield change
+                            done += 1
+                    elif callable(options.on_rollback):
+                        options.on_rollback(rollback)
+                    else:
+                        yield rollback_change(rollback)
+                except BaseException:
+                    # Left in the middle: what was followed by a request for more is dealt with, the last one is not.
+                    if done:
+                        await asyncio.to_thread(positions.save, positions_after(thing[:done]))
+                    raise
+                await asyncio.to_thread(positions.save, offsets)
         finally:
             await events.aclose()
 
@@ -227,7 +243,7 @@ class AsyncClient:
         own = options.own_vbuckets(found.vbucket_count)
         observed = (await self._observe(own))[1] if options.needs_observation else {}
         ranges = options.ranges(found.vbucket_count, saved, observed)
-        positions = Positions(ranges, store)
+        positions = Positions(ranges, store, saved)
         settings = dcp_settings(self._name, self._buffer_bytes, options.columns)
         nodes = Nodes(replace(self._options, arrow=options.arrow, settings=settings), self._random)
         nodes.map = found
@@ -243,6 +259,7 @@ class AsyncClient:
             now=self._clock.monotonic(),
             purge_gap=options.on_purge_gap,
             is_stable=options.read_stable,
+            to_zero=options.rewind_to == "zero",
         )
         hub = AsyncHub(reader, nodes, self._clock)
         try:

@@ -28,7 +28,7 @@ from dcpstream.client.ranges import Accepted, ReadBatch, RollbackEvent, Rollback
 from dcpstream.client.reader import StreamReader
 from dcpstream.client.resume import BranchState
 from dcpstream.client.srv import resolve_seeds
-from dcpstream.client.streaming import OnPurgeGap, check_purge_gap
+from dcpstream.client.streaming import OnPurgeGap, RewindTo, check_purge_gap, check_rewind_to
 from dcpstream.client.tls import TlsOptions
 from dcpstream.client.topology import manifest_of
 from dcpstream.errors import ConfigError, ConnectTimeout, HistoryPurged
@@ -222,14 +222,17 @@ class Cluster:
         idle_timeout_s: float = IDLE_TIMEOUT_S,
         read_stable: bool = False,
         purge_gap: OnPurgeGap | None = None,
+        rewind_to: RewindTo = "recorded",
     ) -> Iterator[ReadBatch | RollbackEvent]:
         """Read ranges of several vbuckets and finish when each is done.
 
         A vbucket is done when its end was reached (a row, a system event or an advanced seqno at or above it, or the
         node's "end of stream"); a cut connection, a moved vbucket or any other end of the stream is resumed. If its
         start is refused, the reader goes back along the recorded positions and yields a RollbackEvent before the
-        first row; the control row of a table is `dcpstream.columnar.rollback_row`. If the branch on which the end was
-        planned has ended below that end, the vbucket is done at the high seqno of the new branch.
+        first row. If a position is accepted on another branch than that of `VbucketRange.given_vbuuid`, it yields a
+        RollbackEvent to that position before the rows of the new branch. The control row of a table is
+        `dcpstream.columnar.rollback_row`. If the branch on which the end was planned has ended below that end, the
+        vbucket is done at the high seqno of the new branch.
 
         Args:
             ranges: at most one per vbucket; a range whose start is at its end is done at once.
@@ -240,6 +243,7 @@ class Cluster:
             idle_timeout_s: give up after so long without any progress.
             read_stable: yield only rows that the active node and all replicas have on disk.
             purge_gap: what to do about purged deletions, as in `Client.stream`; None = "reconcile".
+            rewind_to: "recorded" goes back to a recorded position, "zero" begins the vbucket anew.
 
         Raises:
             RollbackRequired: rows of a vbucket were yielded, and then its history was rolled back. Plan anew.
@@ -252,7 +256,9 @@ class Cluster:
         names = self._collections if collections is None else tuple(collections)
         gap = check_purge_gap(purge_gap, can_rewind=True)
         settings = dcp_settings(self._name, buffer_bytes, columns)
-        return self._read(ranges, converter, settings, names, idle_timeout_s, gap, read_stable)
+        return self._read(
+            ranges, converter, settings, names, idle_timeout_s, gap, read_stable, check_rewind_to(rewind_to)
+        )
 
     def _read(
         self,
@@ -263,6 +269,7 @@ class Cluster:
         idle_timeout_s: float,
         purge_gap: PurgeGap,
         read_stable: bool,
+        to_zero: bool,
     ) -> Iterator[ReadBatch | RollbackEvent]:
         # Taken out while they are used, so that a second reader would make its own.
         if settings in self._data:
@@ -284,6 +291,7 @@ class Cluster:
             now=self._clock.monotonic(),
             purge_gap=purge_gap,
             is_stable=read_stable,
+            to_zero=to_zero,
         )
         is_clean = False
         try:

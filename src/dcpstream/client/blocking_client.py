@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from dcpstream.client.blocking import Cluster, drive
-from dcpstream.client.changes import Change
+from dcpstream.client.changes import Change, positions_after
 from dcpstream.client.convert import ValueFormat
 from dcpstream.client.handshake import BUFFER_BYTES
 from dcpstream.client.hub import SocketHub
@@ -23,6 +23,7 @@ from dcpstream.client.streaming import (
     OnPurgeGap,
     OnRollback,
     Positions,
+    RewindTo,
     Start,
     StreamOptions,
     rollback_batch,
@@ -42,9 +43,9 @@ class Batch:
 
     Attributes:
         record_batch: rows with the columns of CHANGE_SCHEMA.
-        offsets: vbucket → position after this batch, for those that moved.
+        offsets: vbucket → exact position after the last row of this batch, for those that moved.
         rollback: set on a batch of one control row: what this vbucket's earlier rows above `rollback.to_seqno` said
-            is void.
+            is void, also rows that an earlier run gave out and that were not acknowledged. The valid ones come again.
     """
 
     record_batch: pa.RecordBatch
@@ -121,6 +122,7 @@ class Client:
         value_format: ValueFormat = "binary",
         columns: Sequence[str] | None = None,
         on_rollback: OnRollback = "fail",
+        rewind_to: RewindTo = "recorded",
         members: tuple[int, int] = (0, 1),
         max_batch_rows: int = MAX_BATCH_ROWS,
         read_stable: bool = False,
@@ -137,13 +139,18 @@ class Client:
             start: "earliest", "latest", positions, or an OffsetStore: what it has, the rest from the beginning.
             end: None for ever, "latest" for the high seqnos of now, or {vbucket: seqno}; a vbucket that is not named
                 is not read then.
-            store: where `ack` saves positions, and where saved ones are taken from before `start` is looked at.
+            store: where `ack` saves positions, and where saved ones are taken from before `start` is looked at. Before
+                the first rows of a vbucket are given out, the position where they begin is saved.
             collections: "scope.collection" or "collection"; None for all.
             value_format: "binary" or "string".
             columns: names of CHANGE_SCHEMA to fill, None for all.
             on_rollback: "fail" raises RollbackRequired; "rewind" goes back and yields a control row; a function is
                 called with the RollbackEvent and then the stream goes back without one; the position gone back to is
-                saved when a later batch is acknowledged.
+                saved when a later batch is acknowledged. A rollback is also told if the node accepts a saved position
+                on another branch of history: rows above it that were not acknowledged may be void.
+            rewind_to: how far a rollback goes back: "recorded" to a saved position at or below what is still valid,
+                "zero" to the beginning of the vbucket. Who keeps one version of each document needs "zero", as the
+                older versions that void ones have replaced do not come again.
             members: (i, n): read only the vbuckets of member i (from 0) of n.
             max_batch_rows: rows of a batch at most.
             read_stable: hold changes back until the active node and all replicas have them on disk: what a failover
@@ -168,6 +175,7 @@ class Client:
             value_format=value_format,
             columns=None if columns is None else tuple(columns),
             on_rollback=on_rollback,
+            rewind_to=rewind_to,
             members=members,
             max_batch_rows=max_batch_rows,
             arrow=True,
@@ -185,6 +193,7 @@ class Client:
         store: OffsetStore | None = None,
         collections: Sequence[str] | None = None,
         on_rollback: OnRollback = "fail",
+        rewind_to: RewindTo = "recorded",
         members: tuple[int, int] = (0, 1),
         read_stable: bool = False,
         purge_gap: OnPurgeGap | None = None,
@@ -192,8 +201,10 @@ class Client:
     ) -> Generator[Change, None, None]:
         """The changes one by one; needs neither numpy nor pyarrow.
 
-        Options are those of `stream`. Positions are saved to the store as the changes are taken: when the first one of
-        the next portion is asked for, those before it count as dealt with.
+        Options are those of `stream`. A change counts as dealt with when the next one is asked for. Positions are saved
+        to the store after each portion that was received together, and when the stream ends, is closed or fails: then
+        exactly up to the last change that was dealt with. `change.offset` is the position after a change, for those who
+        keep positions themselves: `start={change.vbid: change.offset}`.
         """
         options = StreamOptions(
             start=start,
@@ -203,6 +214,7 @@ class Client:
             value_format="binary",
             columns=None,
             on_rollback=on_rollback,
+            rewind_to=rewind_to,
             members=members,
             max_batch_rows=MAX_BATCH_ROWS,
             arrow=False,
@@ -227,6 +239,7 @@ class Client:
 
     def _batches(self, options: StreamOptions, idle_timeout_s: float | None) -> Generator[Batch, None, None]:
         for thing, offsets, rollback, positions in self._run(options, idle_timeout_s):
+            positions.begin(offsets)
             number = positions.give(offsets)
             if rollback is None:
                 yield Batch(thing, offsets, None, positions, number)
@@ -238,14 +251,23 @@ class Client:
 
     def _single(self, options: StreamOptions, idle_timeout_s: float | None) -> Generator[Change, None, None]:
         for thing, offsets, rollback, positions in self._run(options, idle_timeout_s):
-            number = positions.give(offsets)
-            if rollback is None:
-                yield from thing
-            elif callable(options.on_rollback):
-                options.on_rollback(rollback)
-            else:
-                yield rollback_change(rollback)
-            positions.acknowledge(number)
+            positions.begin(offsets)
+            done = 0
+            try:
+                if rollback is None:
+                    for change in thing:
+                        yield change
+                        done += 1
+                elif callable(options.on_rollback):
+                    options.on_rollback(rollback)
+                else:
+                    yield rollback_change(rollback)
+            except BaseException:
+                # Left in the middle: what was followed by a request for more is dealt with, the last one is not.
+                if done:
+                    positions.save(positions_after(thing[:done]))
+                raise
+            positions.save(offsets)
 
     def _run(
         self, options: StreamOptions, idle_timeout_s: float | None
@@ -258,7 +280,7 @@ class Client:
         own = options.own_vbuckets(cluster.map.vbucket_count)
         observed = cluster.observe(own) if options.needs_observation else {}
         ranges = options.ranges(cluster.map.vbucket_count, saved, observed)
-        positions = Positions(ranges, store)
+        positions = Positions(ranges, store, saved)
         nodes = Nodes(
             cluster.connect_options(dcp_settings(self._name, self._buffer_bytes, options.columns), arrow=options.arrow),
             random,
@@ -277,6 +299,7 @@ class Client:
             now=self._clock.monotonic(),
             purge_gap=options.on_purge_gap,
             is_stable=options.read_stable,
+            to_zero=options.rewind_to == "zero",
         )
         try:
             # Closed before the sockets are: while it has something out, another thread works on them.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dcpstream.client.resume import Run
 from dcpstream.errors import FieldError
 from dcpstream.model import StreamOffset
 from dcpstream.wire import Datatype, Frame, Opcode
@@ -38,6 +39,7 @@ class Change:
         flags, datatype: as stored.
         expiry: seconds since 1970 at which it expires, or was deleted; 0 for none.
         xattrs: name → JSON text.
+        offset: where to go on after this change; see `Client.changes`.
     """
 
     op: str
@@ -54,17 +56,22 @@ class Change:
     datatype: int
     expiry: int
     xattrs: Mapping[str, bytes] = field(default_factory=dict)
+    _run: Run | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def offset(self) -> StreamOffset:
+        """The position after this change, with the bounds of its snapshot: `start={change.vbid: change.offset}`.
+
+        Inside an out-of-order snapshot it is the position before that snapshot.
+        """
+        if self._run is None:
+            return StreamOffset(self.vbuuid, self.seqno, 0, None)  # nobody knows its snapshot: bounds that always hold
+        return self._run.offset(self.seqno)
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeBatch:
-    """Changes that arrived together, and where their readers stand after them."""
-
-    changes: tuple[Change, ...]
-    offsets: Mapping[int, StreamOffset]
-
-
-def change_of(frame: Frame, has_collections: bool, names: Mapping[int, tuple[str, str]], vbuuid: int) -> Change:
+def change_of(
+    frame: Frame, has_collections: bool, names: Mapping[int, tuple[str, str]], vbuuid: int, run: Run | None = None
+) -> Change:
     """The change in a mutation, deletion or expiration.
 
     Args:
@@ -72,6 +79,7 @@ def change_of(frame: Frame, has_collections: bool, names: Mapping[int, tuple[str
         has_collections: whether its key begins with a collection id.
         names: collection id → (scope name, collection name).
         vbuuid: the branch of its stream.
+        run: what its position is taken from.
 
     Raises:
         FieldError: key, value or extras are not what they should be.
@@ -111,14 +119,26 @@ def change_of(frame: Frame, has_collections: bool, names: Mapping[int, tuple[str
         datatype=frame.datatype,
         expiry=expiry,
         xattrs=xattrs,
+        _run=run,
     )
 
 
 def changes_of(
-    frames: Iterable[Frame],
+    frames: Sequence[Frame],
+    runs: Iterable[Run],
     has_collections: bool,
     names: Mapping[int, tuple[str, str]],
     vbuuids: Mapping[int, int],
 ) -> tuple[Change, ...]:
-    """The changes in data messages, in their order."""
-    return tuple(change_of(frame, has_collections, names, vbuuids.get(frame.vbid, 0)) for frame in frames)
+    """The changes in those data messages that lie in runs, in their order."""
+    return tuple(
+        change_of(frame, has_collections, names, vbuuids.get(frame.vbid, 0), run)
+        for run in runs
+        for frame in frames[run.first : run.stop]
+    )
+
+
+def positions_after(changes: Iterable[Change]) -> dict[int, StreamOffset]:
+    """Where the readers stand after these changes, which are in the order in which they were given out."""
+    last = {change.vbid: change for change in changes}
+    return {vbid: change.offset for vbid, change in last.items()}

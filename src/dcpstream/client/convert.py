@@ -23,7 +23,7 @@ class Converter(Protocol):
     def convert(
         self, event: RowsReceived, has_collections: bool, names: Names, vbuuids: Mapping[int, int]
     ) -> Iterable[tuple[object, Mapping[int, StreamOffset]]]:
-        """(thing, offsets after it); the offsets come with the last thing, as only then all rows were given.
+        """(thing, positions after it) of each thing: exactly what it covers, for the vbuckets that it moves.
 
         Args:
             event: the rows.
@@ -43,8 +43,7 @@ class ChangeConverter:
         """One tuple."""
         rows = event.rows
         assert isinstance(rows, FrameRows)
-        frames = [frame for first, stop in event.keep for frame in rows.frames[first:stop]]
-        yield changes_of(frames, has_collections, names, vbuuids), event.offsets
+        yield changes_of(rows.frames, event.runs, has_collections, names, vbuuids), event.offsets
 
 
 class ArrowConverter:
@@ -77,10 +76,11 @@ class ArrowConverter:
             self._context = self._new_context(collection_names=names, vbuuids=vbuuids)
             self._made_of = (names, vbuuids)
         batch = self._to_changes(chunk, context=self._context, value_format=self._value_format, columns=self._columns)
-        step = self._max_batch_rows
-        for first in range(0, max(len(chunk), 1), step):
-            is_last = first + step >= len(chunk)
-            yield batch.slice(first, step) if len(chunk) > step else batch, event.offsets if is_last else {}
+        if len(chunk) <= self._max_batch_rows:
+            yield batch, event.offsets
+            return
+        for first, stop, offsets in event.pieces(self._max_batch_rows):
+            yield batch.slice(first, stop - first), offsets
 
 
 def _kept(chunk: WireChunk, keep: Sequence[tuple[int, int]]) -> WireChunk:

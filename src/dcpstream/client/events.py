@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field
 
-from dcpstream.client.resume import PositionTracker
+from dcpstream.client.resume import PositionTracker, Run
 from dcpstream.client.rows import Rows, Slice
 from dcpstream.model import FailoverLog, StreamOffset
 from dcpstream.wire import Frame
@@ -75,17 +75,62 @@ class RowsReceived:
 
     Attributes:
         rows: all rows of one receive.
-        keep: the slices of them that count, ascending.
-        offsets: vbucket → position after these rows, for every stream that moved.
+        runs: whose they are and with which positions, in the order of arrival; a row in no run does not count.
         flow_bytes: what to hand to `consumed` when the user is through with them.
-        parts: (vbucket, first row, row after the last), ascending: whose the rows of `keep` are.
+        keep: the slices of rows that count, ascending.
+        offsets: vbucket → position after these rows, for every stream that moved.
     """
 
     rows: Rows
-    keep: Sequence[Slice]
-    offsets: dict[int, StreamOffset]
+    runs: Sequence[Run]
     flow_bytes: int
-    parts: Sequence[tuple[int, int, int]] = ()
+    keep: Sequence[Slice] = field(init=False)
+    offsets: dict[int, StreamOffset] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Join what lies together."""
+        keep: list[Slice] = []
+        last: dict[int, Run] = {}
+        for run in self.runs:
+            last[run.vbid] = run
+            if run.first == run.stop:
+                continue
+            if keep and keep[-1][1] == run.first:
+                keep[-1] = (keep[-1][0], run.stop)
+            else:
+                keep.append((run.first, run.stop))
+        object.__setattr__(self, "keep", keep)
+        object.__setattr__(self, "offsets", {vbid: run.offset() for vbid, run in last.items()})
+
+    def without(self, vbids: Container[int]) -> RowsReceived:
+        """The same, but for some vbuckets."""
+        return RowsReceived(self.rows, [run for run in self.runs if run.vbid not in vbids], self.flow_bytes)
+
+    def pieces(self, size: int) -> Iterator[tuple[int, int, dict[int, StreamOffset]]]:
+        """The rows that count in pieces of at most so many.
+
+        Yields: (number of the first row among those that count, number after the last, position of each vbucket that
+            moved, after the piece).
+        """
+        begin = at = 0
+        moved: dict[int, tuple[Run, int]] = {}
+        for run in self.runs:
+            row = run.first
+            while row < run.stop:
+                if at - begin == size:
+                    yield begin, at, self._positions(moved)
+                    begin, moved = at, {}
+                step = min(run.stop - row, size - (at - begin))
+                row += step
+                at += step
+                moved[run.vbid] = (run, row)
+            if run.first == run.stop:
+                moved[run.vbid] = (run, row)
+        yield begin, at, self._positions(moved)
+
+    def _positions(self, moved: dict[int, tuple[Run, int]]) -> dict[int, StreamOffset]:
+        seqno = self.rows.seqno
+        return {vbid: run.offset(None if row == run.stop else seqno(row - 1)) for vbid, (run, row) in moved.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,16 @@ class PurgeGap(Enum):
     """Begin the vbucket anew, as after a rollback to 0: everything that was read of it is void and comes again."""
 
 
+def branch_message(vbid: int, seqno: int) -> str:
+    """What to say if a recorded position is accepted, but on another branch than the recorded one."""
+    return (
+        f"vbucket {vbid}: the bucket's history goes on in another branch than the one of the recorded position (there "
+        f"was a failover, or a node lost changes). The position at seqno {seqno} is still valid, but rows above it "
+        "that were read and not acknowledged may be void. Read on with on_rollback='rewind' and take back all rows of "
+        f"the vbucket above seqno {seqno} when the rollback is told; those that are valid come again."
+    )
+
+
 def purged_message(vbid: int, seqno: int) -> str:
     """What to say about purged deletions."""
     return (

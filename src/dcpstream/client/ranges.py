@@ -24,6 +24,9 @@ class VbucketRange:
         end_vbuuid: the branch on which the end was planned (the newest one when its high seqno was observed). With
             it a reader can tell an end that is still to come from one that a failover has made void. 0 = the branch
             of `start`.
+        given_vbuuid: the branch on which rows above `start` may have been given out before: by a run that went
+            further than its last record, or by an attempt that failed. If another branch is read, those rows may be
+            void, which a RollbackEvent tells. None = the branch of `start`; 0 = no rows were given out.
     """
 
     vbid: int
@@ -31,6 +34,7 @@ class VbucketRange:
     end_seqno: int
     earlier: tuple[StreamOffset, ...] = ()
     end_vbuuid: int = 0
+    given_vbuuid: int | None = None
 
     @property
     def planned_vbuuid(self) -> int:
@@ -56,10 +60,14 @@ class ReadBatch:
 class RollbackEvent:
     """The producer's history differs from what was read: rows above `to_seqno` are void.
 
+    Also told if the node accepts the recorded position, but on another branch than the recorded one: the user may have
+    rows above it that were given out after the last record, and they may be void. How far those go is not known, so
+    `from_seqno` is no bound of what is void.
+
     Attributes:
         vbid: the vbucket.
-        from_seqno: where the reader stood.
-        to_seqno: where it reads on; rows of this vbucket above it must be taken back.
+        from_seqno: the position that the reader asked for; equal to `to_seqno` if the node accepted it.
+        to_seqno: where it reads on; all rows of this vbucket above it must be taken back. The valid ones come again.
         old_vbuuid, new_vbuuid: the branch that was left, and the one that is read from now on.
         resumed_at: the whole position it reads on from.
     """

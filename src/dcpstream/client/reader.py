@@ -7,12 +7,19 @@ Theory of operation: each vbucket is *waiting* (for a time, a node, or a map), *
 only the reasons of the resume rule end it: its end was reached, or the node said so. A refused position goes back along
 the recorded ones (`resume.step_back`); what that means to the user depends on whether rows of the vbucket were given
 out already, and on the policy.
+
+A position covers all rows that this run has given out, but not those that an earlier run gave out after its last
+record, nor those of an out-of-order snapshot that was cut. `Work.given_seqno` bounds them. While the position lies
+below that bound, and the stream opens on another branch than `Work.branch`, those rows may be void: a RollbackEvent
+tells that, although the node accepted the position. The bound for rows of an earlier run is the high seqno that the
+vbucket has on the same branch in this run; until it is known, every change of the branch is told.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from dcpstream.client.asides import RETRY, Asides
 from dcpstream.client.connection import NodeConnection
@@ -32,7 +39,7 @@ from dcpstream.client.moved import MovedStreams
 from dcpstream.client.nodes import Nodes, pause_s
 from dcpstream.client.openings import Openings
 from dcpstream.client.outlet import Outlet
-from dcpstream.client.policies import PurgeGap, RollbackPolicy, purged_message
+from dcpstream.client.policies import PurgeGap, RollbackPolicy, branch_message, purged_message
 from dcpstream.client.ranges import RollbackEvent, VbucketRange
 from dcpstream.client.resume import BranchState, reachable_end, spaced, step_back
 from dcpstream.client.stability import StableGate
@@ -64,6 +71,7 @@ class StreamReader:
         policy: what a rollback means.
         purge_gap: what to do about purged deletions.
         is_stable: whether rows are held back until all copies have them on disk.
+        to_zero: whether a rollback always begins the vbucket anew: for users who cannot restore older versions.
         collections: names to read, None for all.
         idle_timeout_s: without progress for so long it raises; None = wait for ever (but for lost nodes).
         patience_s: how long a node that is needed may stay away, once a map was found; until then it is the limit
@@ -85,8 +93,10 @@ class StreamReader:
         now: float,
         purge_gap: PurgeGap = PurgeGap.RECONCILE,
         is_stable: bool = False,
+        to_zero: bool = False,
     ) -> None:
         self._purge_gap = purge_gap
+        self._to_zero = to_zero
         self._gate = StableGate(nodes) if is_stable else None
         self._moved = MovedStreams(nodes.map)
         self._patience_s = patience_s
@@ -104,12 +114,19 @@ class StreamReader:
         self._error: BaseException | None = None
         for part in ranges:
             work = Work(part, part.start, part.earlier, part.start)
+            work.branch = part.start.vbuuid if part.given_vbuuid is None else part.given_vbuuid
+            if work.branch:
+                # Rows above a planned end are never given out; without a plan, nobody knows how far a run went.
+                work.given_seqno = part.end_seqno if policy is RollbackPolicy.REWIND_UNREAD else MAX_SEQNO
             if part.vbid in self._vbuckets:
                 raise ValueError(f"two ranges for vbucket {part.vbid}")
             self._vbuckets[part.vbid] = work
             # A start beyond the end, or at an end that was seen on another branch, is put to the node all the same:
             # that history may have been rolled back.
-            if part.start.seqno == part.end_seqno and (not part.end_seqno or part.planned_vbuuid == part.start.vbuuid):
+            if part.start.seqno == part.end_seqno and (
+                part.planned_vbuuid == part.start.vbuuid
+                or (not part.end_seqno and work.branch in {0, part.planned_vbuuid})
+            ):
                 work.state = State.DONE
             else:
                 self._left += 1
@@ -241,26 +258,32 @@ class StreamReader:
 
     def _rows(self, connection: NodeConnection, event: RowsReceived, now: float) -> None:
         self._nodes.worked(connection)
+        # A stream that was left by an answer in the same piece of data: its rows will come again.
+        left = {vbid for vbid in event.offsets if self._vbuckets[vbid].state in {State.WAITING, State.OPENING}}
+        if left:
+            event = event.without(left)
         if event.keep:
             for vbid in event.offsets:
                 self._vbuckets[vbid].failures = 0
         received = Received(event, connection, *self._labels.lend())
-        if self._gate is None:
-            self._release(received, now)
-        else:
-            # A stream that was left by an answer in the same piece of data: its rows will come again.
-            left = {vbid for vbid in event.offsets if self._vbuckets[vbid].state in {State.WAITING, State.OPENING}}
-            self._gate.hold(received, left)
+        if self._gate is not None:
+            self._gate.hold(received)
             self._gate.poll(now)
+        elif event.runs:
+            self._release(received, now)
+        elif connection.session is not None:
+            connection.session.consumed(event.flow_bytes)
 
     def _release(self, received: Received, now: float) -> None:
         """Rows go to the user."""
         self._last_progress = now
         event = received.event
         for vbid, offset in event.offsets.items():
-            work = self._vbuckets[vbid]
-            work.released = offset
-            work.has_rows = work.has_rows or bool(event.keep)
+            self._vbuckets[vbid].released = offset
+        for run in event.runs:
+            work = self._vbuckets[run.vbid]
+            work.has_rows = work.has_rows or run.first < run.stop
+            work.given_seqno = max(work.given_seqno, run.unordered_high)
         self._outlet.put(received)
 
     def _release_stable(self, now: float) -> None:
@@ -286,7 +309,8 @@ class StreamReader:
             work.offset = work.stream.tracker.offset
 
     def _opened(self, connection: NodeConnection, event: StreamOpened, now: float) -> None:
-        work = self._vbuckets[event.stream.vbid]
+        vbid = event.stream.vbid
+        work = self._vbuckets[vbid]
         self._last_progress = now
         work.state = State.OPEN
         work.failures = 0
@@ -294,20 +318,40 @@ class StreamReader:
         if work.probes_purge:
             work.probes_purge = False
             if self._purge_gap is PurgeGap.FAIL:
-                raise HistoryPurged(purged_message(work.range.vbid, event.offset.seqno))
-            logger.warning(
-                "%s They are left out, as purge_gap is 'ignore'.", purged_message(work.range.vbid, event.offset.seqno)
-            )
-        self._labels.take_branch(work.range.vbid, newest)
+                raise HistoryPurged(purged_message(vbid, event.offset.seqno))
+            logger.warning("%s They are left out, as purge_gap is 'ignore'.", purged_message(vbid, event.offset.seqno))
+        self._labels.take_branch(vbid, newest)
         refused = work.rolled_back_from
         if refused is not None:
             work.rolled_back_from = None
             # Not the tracker's: rows that came in the same piece of data have moved it already.
-            at = work.released = event.offset
-            self._outlet.put(RollbackEvent(work.range.vbid, refused.seqno, at.seqno, refused.vbuuid, newest, at))
-        if work.range.end_seqno != MAX_SEQNO and work.range.planned_vbuuid not in {0, newest}:
-            # The planned branch is no longer the newest: how far this one goes decides where to stop.
-            self._asides.want_high_seqno(connection, work, now)
+            self._tell_rollback(work, refused, event.offset)
+        elif work.branch != newest and work.given_seqno > event.offset.seqno:
+            if self._policy is RollbackPolicy.FAIL:
+                raise RollbackRequired(vbid, event.offset.seqno, branch_message(vbid, event.offset.seqno))
+            before = replace(event.offset, vbuuid=work.branch)
+            if self._to_zero and before.seqno:
+                if self._policy is RollbackPolicy.REWIND_UNREAD and work.has_rows:
+                    raise RollbackRequired(vbid, 0, branch_message(vbid, before.seqno))
+                self._leave(work, now)
+                work.rolled_back_from, work.offset, work.earlier = before, StreamOffset.ZERO, ()
+                return
+            self._tell_rollback(work, before, event.offset)
+        work.branch = newest
+        is_limited = self._is_limited(work)
+        if is_limited or work.given_seqno == MAX_SEQNO:
+            self._asides.want_high_seqno(connection, work, now, is_needed=is_limited)
+
+    @staticmethod
+    def _is_limited(work: Work) -> bool:
+        """Whether the planned branch is no longer the newest: how far this one goes decides where to stop."""
+        return work.range.end_seqno != MAX_SEQNO and work.range.planned_vbuuid not in {0, work.branch}
+
+    def _tell_rollback(self, work: Work, before: StreamOffset, at: StreamOffset) -> None:
+        """Rows above `at` are void from here on; `before` is where the reader stood."""
+        work.released = at
+        work.given_seqno = 0
+        self._outlet.put(RollbackEvent(work.range.vbid, before.seqno, at.seqno, before.vbuuid, at.vbuuid, at))
 
     def _refused(self, event: StreamRefused, now: float) -> None:
         work = self._vbuckets[event.stream.vbid]
@@ -350,7 +394,7 @@ class StreamReader:
             raise RollbackRequired(vbid, rollback_seqno)
         self._last_progress = now
         work.rolled_back_from = work.rolled_back_from or refused
-        work.offset = step_back(refused, rollback_seqno, work.earlier)
+        work.offset = step_back(refused, rollback_seqno, () if self._to_zero else work.earlier)
         work.earlier = tuple(old for old in work.earlier if old.seqno < work.offset.seqno)
         self._waiting.add(work, now, 0.0)
 
@@ -402,7 +446,9 @@ class StreamReader:
             self._waiting.wake_all(now)
             return
         for work, high_seqno in self._asides.high_seqnos(connection, event):
-            if work.stream is not None:
+            if high_seqno is not None and work.given_seqno == MAX_SEQNO:
+                work.given_seqno = high_seqno
+            if work.stream is not None and self._is_limited(work):
                 self._limit(work, work.stream, high_seqno, now)
 
     def _leave(self, work: Work, now: float) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
@@ -172,6 +173,41 @@ def reachable_end(end_seqno: int, planned_vbuuid: int, state: BranchState) -> in
     return min(end_seqno, state.high_seqno)
 
 
+class Run(NamedTuple):
+    """Rows of one stream in a row, and the position that goes with each of them.
+
+    All rows of a run lie under one marker, so their positions differ only in the seqno. Inside an out-of-order snapshot
+    they do not differ at all. A run without rows is a place where the position moved without one.
+
+    Attributes:
+        vbid: the vbucket.
+        first, stop: number of the first row, and of the row after the last.
+        vbuuid, seqno, snapshot_start, snapshot_end, manifest_uid: the position after the last row.
+        unordered_high: inside an out-of-order snapshot the highest seqno received in it so far, else 0.
+    """
+
+    vbid: int
+    first: int
+    stop: int
+    vbuuid: int
+    seqno: int
+    snapshot_start: int
+    snapshot_end: int | None
+    manifest_uid: int
+    unordered_high: int = 0
+
+    @classmethod
+    def standing(cls, vbid: int, at: StreamOffset) -> Run:
+        """A position without rows."""
+        return cls(vbid, 0, 0, at.vbuuid, at.seqno, at.snapshot_start, at.snapshot_end, at.manifest_uid)
+
+    def offset(self, seqno: int | None = None) -> StreamOffset:
+        """The position after the row with this seqno; after the last one for None."""
+        if seqno is None or self.unordered_high:
+            seqno = self.seqno
+        return StreamOffset(self.vbuuid, seqno, self.snapshot_start, self.snapshot_end, self.manifest_uid)
+
+
 class PositionTracker:
     """The position of one vbucket's reader as the messages of its stream arrive.
 
@@ -205,6 +241,16 @@ class PositionTracker:
         """Where to resume, as it must be recorded and sent."""
         start, end = self._bounds
         return StreamOffset(self._vbuuid, self._seqno, start, end, self._manifest_uid)
+
+    def run(self, vbid: int, first: int, stop: int) -> Run:
+        """The rows from `first` up to `stop`, the last of which was the last `item`."""
+        start, end = self._bounds
+        return Run(vbid, first, stop, self._vbuuid, self._seqno, start, end, self._manifest_uid, self._oso_high or 0)
+
+    @property
+    def is_out_of_order(self) -> bool:
+        """Whether the reader is inside an out-of-order snapshot: the seqnos there do not rise."""
+        return self._oso_high is not None
 
     @property
     def is_complete(self) -> bool:

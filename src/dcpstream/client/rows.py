@@ -65,6 +65,10 @@ class Rows(Protocol):
         """The seqno of a row."""
         ...
 
+    def highest(self, first: int, stop: int) -> int:
+        """The highest seqno in first..stop, which is not empty; the seqnos there need not rise."""
+        ...
+
     def first_above(self, first: int, stop: int, seqno: int) -> int:
         """The first row in first..stop with a larger seqno, or `stop`; the seqnos there rise."""
         ...
@@ -106,6 +110,10 @@ class FrameRows:
     def seqno(self, row: int) -> int:
         """The seqno of a row."""
         return int.from_bytes(self.frames[row].extras[:8], "big")
+
+    def highest(self, first: int, stop: int) -> int:
+        """The highest seqno."""
+        return max(self.seqno(row) for row in range(first, stop))
 
     def first_above(self, first: int, stop: int, seqno: int) -> int:
         """The first row with a larger seqno."""
@@ -163,6 +171,10 @@ class ArrowRows:
     def seqno(self, row: int) -> int:
         """The seqno of a row."""
         return int(self._seqnos[row])
+
+    def highest(self, first: int, stop: int) -> int:
+        """The highest seqno."""
+        return int(self._seqnos[first:stop].max())
 
     def first_above(self, first: int, stop: int, seqno: int) -> int:
         """The first row with a larger seqno."""

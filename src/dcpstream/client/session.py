@@ -35,8 +35,8 @@ from dcpstream.client.events import (
     StreamStopped,
 )
 from dcpstream.client.handshake import DcpSettings
-from dcpstream.client.resume import PositionTracker
-from dcpstream.client.rows import Rows, Slice
+from dcpstream.client.resume import PositionTracker, Run
+from dcpstream.client.rows import Rows
 from dcpstream.errors import DeadConnection, RemoteProtocolError
 from dcpstream.model import NodeAddress, StreamOffset
 from dcpstream.wire import (
@@ -85,14 +85,21 @@ _WITH_SECOND_SEQNO = frozenset((Opcode.DCP_COMMIT, Opcode.DCP_ABORT))
 
 @dataclass(slots=True)
 class _Turn:
-    """What one receive brings, collected in the order in which it is told."""
+    """What one receive brings, collected in the order in which it is told.
+
+    Attributes:
+        row: how many rows stand before what is looked at.
+    """
 
     first: list[Event] = field(default_factory=list)
     last: list[Event] = field(default_factory=list)
-    keep: list[Slice] = field(default_factory=list)
-    parts: list[tuple[int, int, int]] = field(default_factory=list)
-    moved: dict[int, Stream] = field(default_factory=dict)
+    runs: list[Run] = field(default_factory=list)
+    row: int = 0
     uncounted: int = 0
+
+    def moved(self, stream: Stream) -> None:
+        """The stream's position moved without a row."""
+        self.runs.append(stream.tracker.run(stream.vbid, self.row, self.row))
 
 
 class DcpSession:
@@ -241,20 +248,20 @@ class DcpSession:
         next_control = 0
         for first, stop, opaque in rows.runs():
             while next_control < len(controls) and controls[next_control][0] <= first:
+                turn.row = controls[next_control][0]
                 self._control(controls[next_control][1], turn)
                 next_control += 1
             stream = self._streams.get(opaque)
             if stream is not None:
                 self._run(rows, first, stop, stream, turn)
-        for _, frame in controls[next_control:]:
+        for turn.row, frame in controls[next_control:]:
             self._control(frame, turn)
 
     def _tell(self, rows: Rows, turn: _Turn) -> None:
         flow_bytes = rows.wire_bytes - turn.uncounted
         self._events.extend(turn.first)
-        if turn.keep or turn.moved:
-            offsets = {stream.vbid: stream.tracker.offset for stream in turn.moved.values()}
-            self._events.append(RowsReceived(rows, turn.keep, offsets, flow_bytes, turn.parts))
+        if turn.runs:
+            self._events.append(RowsReceived(rows, turn.runs, flow_bytes))
         else:
             self.consumed(flow_bytes)
         self._events.extend(turn.last)
@@ -272,27 +279,29 @@ class DcpSession:
 
     def _run(self, rows: Rows, first: int, stop: int, stream: Stream, turn: _Turn) -> None:
         """Rows first..stop of one stream, all under the same marker."""
+        tracker = stream.tracker
+        if tracker.is_out_of_order:
+            # All of them count: nothing is known to be read up to a seqno before the end of such a snapshot.
+            tracker.item(rows.highest(first, stop))
+            turn.runs.append(tracker.run(stream.vbid, first, stop))
+            return
         last_seqno = rows.seqno(stop - 1)
         if last_seqno < stream.end_seqno:
-            stream.tracker.item(last_seqno)
+            tracker.item(last_seqno)
             end = stop
         else:
             end = rows.first_above(first, stop, stream.end_seqno)
             if end > first:
-                stream.tracker.item(rows.seqno(end - 1))
+                tracker.item(rows.seqno(end - 1))
         if end > first:
-            turn.moved[stream.opaque] = stream
-            turn.parts.append((stream.vbid, first, end))
-            if turn.keep and turn.keep[-1][1] == first:
-                turn.keep[-1] = (turn.keep[-1][0], end)
-            else:
-                turn.keep.append((first, end))
+            turn.runs.append(tracker.run(stream.vbid, first, end))
         if last_seqno >= stream.end_seqno:
+            turn.row = end
             self._done(stream, turn)
 
     def _done(self, stream: Stream, turn: _Turn) -> None:
         if stream.tracker.reached(stream.end_seqno):
-            turn.moved[stream.opaque] = stream
+            turn.moved(stream)
         self.close_stream(stream)
         turn.last.append(StreamDone(stream))
 
@@ -324,21 +333,24 @@ class DcpSession:
             reason = _U32.unpack(frame.extras)[0] if len(frame.extras) == _U32.size else -1
             turn.last.append(StreamStopped(stream, reason))
         elif opcode in _WITH_SEQNO:
-            self._advance(stream, _U64.unpack_from(frame.extras)[0], turn)
             if opcode == Opcode.DCP_SYSTEM_EVENT:
                 self._system_event(frame, stream, turn)
+            self._advance(stream, _U64.unpack_from(frame.extras)[0], turn)
         elif opcode in _WITH_SECOND_SEQNO:
             self._advance(stream, _U64.unpack_from(frame.extras, 8)[0], turn)
         elif opcode == Opcode.DCP_OSO_SNAPSHOT:
             stream.tracker.oso(_U32.unpack_from(frame.extras)[0] == 1)
-            turn.moved[stream.opaque] = stream
+            turn.moved(stream)
+            if not stream.tracker.is_out_of_order and stream.tracker.seqno >= stream.end_seqno:
+                self._done(stream, turn)
 
     def _advance(self, stream: Stream, seqno: int, turn: _Turn) -> None:
         """A seqno without a row: it moves the position like one."""
-        if seqno <= stream.end_seqno:
+        is_unordered = stream.tracker.is_out_of_order
+        if seqno <= stream.end_seqno or is_unordered:
             stream.tracker.item(seqno)
-            turn.moved[stream.opaque] = stream
-        if seqno >= stream.end_seqno:
+            turn.moved(stream)
+        if seqno >= stream.end_seqno and not is_unordered:
             self._done(stream, turn)
 
     def _marker(self, frame: Frame, stream: Stream) -> None:

@@ -18,15 +18,13 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from dcpstream.client.connection import NodeConnection
 from dcpstream.client.events import Answer, RowsReceived
 from dcpstream.client.nodes import Nodes
-from dcpstream.client.rows import Slice
 from dcpstream.client.work import Received
-from dcpstream.model import StreamOffset
 from dcpstream.wire import Opcode, Status
 
 POLL_S = 0.1
@@ -43,12 +41,10 @@ class _Held:
     """Rows of one receive, of the vbuckets that still wait.
 
     Attributes:
-        slices: vbucket → its rows.
         needs: vbucket → the seqno that all copies must have persisted.
     """
 
     received: Received
-    slices: dict[int, list[Slice]]
     needs: dict[int, int]
 
 
@@ -96,29 +92,25 @@ class StableGate:
             return set()
         return {str(node) for vbid in self._waiting for node in found.copies(vbid)}
 
-    def hold(self, received: Received, left: Container[int] = ()) -> None:
-        """Keep rows until they are stable, but drop those of the vbuckets in `left`."""
+    def hold(self, received: Received) -> None:
+        """Keep rows until they are stable."""
         event = received.event
-        slices: dict[int, list[Slice]] = {vbid: [] for vbid in event.offsets if vbid not in left}
-        needs = {vbid: event.offsets[vbid].seqno for vbid in slices}
-        for vbid, first, stop in event.parts:
-            if vbid in slices:
-                slices[vbid].append((first, stop))
-                # Inside a snapshot without order the position stands still.
-                needs[vbid] = max(needs[vbid], event.rows.seqno(stop - 1))
-        for vbid in slices:
+        needs: dict[int, int] = {}
+        for run in event.runs:
+            # Inside a snapshot without order the position stands still.
+            needs[run.vbid] = max(needs.get(run.vbid, 0), run.seqno, run.unordered_high)
+        for vbid in needs:
             waiting = self._waiting.get(vbid)
             if waiting is None:
                 waiting = self._waiting[vbid] = _Waiting(event.offsets[vbid].vbuuid)
             waiting.count += 1
-        self._held.append(_Held(received, slices, needs))
+        self._held.append(_Held(received, needs))
 
     def drop(self, vbid: int) -> None:
         """Forget a vbucket's rows: its stream was interrupted, they will be read again."""
         if self._waiting.pop(vbid, None) is None:
             return
         for held in self._held:
-            held.slices.pop(vbid, None)
             held.needs.pop(vbid, None)
 
     def released(self) -> Iterator[Received]:
@@ -207,19 +199,8 @@ class StableGate:
         return min((waiting.persisted.get(str(node), -1) for node in found.copies(vbid)), default=-1)
 
     @staticmethod
-    def _part(held: _Held, free: Iterable[int]) -> Received:
+    def _part(held: _Held, free: Container[int]) -> Received:
         event = held.received.event
-        offsets: dict[int, StreamOffset] = {}
-        slices: list[Slice] = []
-        for vbid in free:
-            offsets[vbid] = event.offsets[vbid]
-            slices += held.slices.pop(vbid)
-        slices.sort()
-        keep: list[Slice] = []
-        for first, stop in slices:
-            if keep and keep[-1][1] == first:
-                keep[-1] = (keep[-1][0], stop)
-            else:
-                keep.append((first, stop))
-        part = RowsReceived(event.rows, keep, offsets, 0 if held.needs else event.flow_bytes)
+        runs = [run for run in event.runs if run.vbid in free]
+        part = RowsReceived(event.rows, runs, 0 if held.needs else event.flow_bytes)
         return Received(part, held.received.connection, held.received.names, held.received.vbuuids)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from dcpstream.client.changes import Change
@@ -16,7 +16,7 @@ from dcpstream.client.convert import ArrowConverter, ChangeConverter, Converter,
 from dcpstream.client.offsets import OffsetStore, SavedOffset
 from dcpstream.client.policies import PurgeGap, RollbackPolicy
 from dcpstream.client.ranges import RollbackEvent, VbucketRange
-from dcpstream.client.resume import BranchState, spaced
+from dcpstream.client.resume import BranchState, Run, spaced
 from dcpstream.client.rows import require_columnar
 from dcpstream.errors import ConfigError
 from dcpstream.model import MAX_SEQNO, StreamOffset
@@ -28,6 +28,7 @@ Start = Literal["earliest", "latest"] | Mapping[int, StreamOffset] | OffsetStore
 End = None | Literal["latest"] | Mapping[int, int]
 OnRollback = Literal["fail", "rewind"] | Callable[[RollbackEvent], None]
 OnPurgeGap = Literal["fail", "ignore", "reconcile"]
+RewindTo = Literal["recorded", "zero"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class StreamOptions:
     arrow: bool
     read_stable: bool = False
     purge_gap: OnPurgeGap | None = None
+    rewind_to: RewindTo = "recorded"
 
     def __post_init__(self) -> None:
         """Check what can be checked without the cluster."""
@@ -60,6 +62,7 @@ class StreamOptions:
         if isinstance(self.on_rollback, str) and self.on_rollback not in {"fail", "rewind"}:
             raise ConfigError("on_rollback", self.on_rollback, "'fail', 'rewind' or a function of a RollbackEvent")
         check_purge_gap(self.purge_gap, can_rewind=self.policy is not RollbackPolicy.FAIL)
+        check_rewind_to(self.rewind_to)
         member, count = self.members
         if not 0 <= member < count:
             raise ConfigError("members", self.members, "(i, n) with 0 <= i < n: this is member i of n")
@@ -161,6 +164,17 @@ def check_purge_gap(purge_gap: OnPurgeGap | None, *, can_rewind: bool) -> PurgeG
     return PurgeGap(purge_gap)
 
 
+def check_rewind_to(rewind_to: RewindTo) -> bool:
+    """Whether a rollback begins the vbucket anew.
+
+    Raises:
+        ConfigError: no such choice.
+    """
+    if rewind_to not in {"recorded", "zero"}:
+        raise ConfigError("rewind_to", rewind_to, "'recorded' or 'zero'")
+    return rewind_to == "zero"
+
+
 MAX_UNACKNOWLEDGED = 10_000
 """Batches whose positions are kept apart until they are acknowledged; beyond it the oldest are joined to the next."""
 
@@ -169,13 +183,40 @@ class Positions:
     """The records of a stream: what is saved when the user acknowledges.
 
     An acknowledgement covers the batch and all before it. Batches are numbered as they are given out.
+
+    A vbucket without a record gets one before its first rows are given out: where they begin, and on which branch. A
+    run that ends before the first acknowledgement would leave no trace otherwise, and the next one could not tell that
+    those rows are void.
+
+    Args:
+        ranges: what is read.
+        store: where records are saved, or None.
+        saved: vbuckets that have a record.
     """
 
-    def __init__(self, ranges: Sequence[VbucketRange], store: OffsetStore | None) -> None:
+    def __init__(
+        self, ranges: Sequence[VbucketRange], store: OffsetStore | None, saved: Collection[int] | None = None
+    ) -> None:
         self._earlier = {part.vbid: part.earlier for part in ranges}
+        self._starts: dict[int, StreamOffset] = {}
+        if store is not None and saved is not None:
+            self._starts = {part.vbid: part.start for part in ranges if part.vbid not in saved}
         self._store = store
         self._given: deque[tuple[int, Mapping[int, StreamOffset]]] = deque()
         self._next = 0
+
+    def begins(self, offsets: Mapping[int, StreamOffset]) -> bool:
+        """Whether `begin` has something to save before rows with these positions are given out."""
+        return bool(self._starts) and not self._starts.keys().isdisjoint(offsets)
+
+    def begin(self, offsets: Mapping[int, StreamOffset]) -> None:
+        """Save where the vbuckets begin whose first rows are given out now."""
+        records = {}
+        for vbid in self._starts.keys() & offsets.keys():
+            start = self._starts.pop(vbid)
+            records[vbid] = SavedOffset(start if start.vbuuid else replace(start, vbuuid=offsets[vbid].vbuuid))
+        if self._store is not None and records:
+            self._store.save(records)
 
     def give(self, offsets: Mapping[int, StreamOffset]) -> int:
         """A batch is given out with these positions after it; returns its number."""
@@ -194,6 +235,10 @@ class Positions:
         done: dict[int, StreamOffset] = {}
         while self._given and self._given[0][0] <= number:
             done.update(self._given.popleft()[1])
+        self.save(done)
+
+    def save(self, done: Mapping[int, StreamOffset]) -> None:
+        """Everything up to these positions is dealt with."""
         records = {}
         for vbid, offset in done.items():
             earlier = tuple(old for old in self._earlier.get(vbid, ()) if old.seqno < offset.seqno)
@@ -255,4 +300,5 @@ def rollback_change(event: RollbackEvent) -> Change:
         flags=0,
         datatype=0,
         expiry=0,
+        _run=Run.standing(event.vbid, event.resumed_at),
     )

@@ -35,6 +35,9 @@ class Work:
         due: before when nothing is tried.
         failures: in a row.
         has_rows: whether rows were given to the user.
+        branch: the branch that rows were given out on, in this run or before.
+        given_seqno: rows up to this seqno may have been given out, where that is more than the position says; 0 if it
+            is not.
         rolled_back_from: the position that was refused, until a stream is open.
         probes_purge: whether the next request leaves purged deletions out of account, to learn why one was refused.
     """
@@ -47,6 +50,8 @@ class Work:
     due: float = 0.0
     failures: int = 0
     has_rows: bool = False
+    branch: int = 0
+    given_seqno: int = 0
     rolled_back_from: StreamOffset | None = None
     probes_purge: bool = False
     connection: NodeConnection | None = None

@@ -271,7 +271,8 @@ def test_a_planned_end_on_a_branch_that_ended_below_it_stops_at_what_the_new_one
     log = FailoverLog.of((0xB, 4), (0xA, 0))
     world = World([VbucketRange(0, at(2), 9, (), 0xA)], lambda frame, _: history(frame, 6, log), high_seqnos={0: 6})
     world.run(limit_s=1.0)
-    assert world.out == [3, 4, 5, 6]
+    told = RollbackEvent(0, 2, 2, 0xA, 0xB, at(2, vbuuid=0xB))
+    assert world.out == [told, 3, 4, 5, 6]
 
 
 def test_while_the_planned_branch_is_the_newest_the_task_waits_and_then_complains() -> None:

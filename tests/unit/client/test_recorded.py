@@ -61,8 +61,7 @@ def check_documents(received: list[RowsReceived], has_collections: bool) -> None
     documents: dict[bytes, bytes | None] = {}
     for event in received:
         assert isinstance(event.rows, FrameRows)
-        frames = [frame for first, stop in event.keep for frame in event.rows.frames[first:stop]]
-        for change in changes_of(frames, has_collections, NAMES, {}):
+        for change in changes_of(event.rows.frames, event.runs, has_collections, NAMES, {}):
             documents[change.key] = None if change.op != "mutation" else change.value
     for key, crc in expected_crcs().items():
         value = documents[key if isinstance(key, bytes) else key.encode()]
