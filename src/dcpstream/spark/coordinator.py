@@ -229,18 +229,22 @@ class Coordinator:
             OffsetError: one of them cannot be used.
         """
         end = self.parse(end_data)
-        start = end.base_offset() if is_start_marker(start_data) else self.parse(start_data)
-        ranges = self.ranges_between(start, end)
+        is_first = is_start_marker(start_data)
+        start = end.base_offset() if is_first else self.parse(start_data)
+        ranges = self.ranges_between(start, end, is_first=is_first)
         unknown = [planned.range.vbid for planned in ranges if planned.range.start.is_planned]
         if not unknown:
             return ranges
         # Only an unanchored end does not hold its completed start. The batch before was read, so now will do as well.
         observed = self._patiently(lambda: self._observe(unknown))
-        return self.ranges_between(planner.completed(start, observed), end)
+        return self.ranges_between(planner.completed(start, observed), end, is_first=is_first)
 
-    def ranges_between(self, start: SourceOffset, end: SourceOffset) -> list[PlannedRange]:
-        """What lies between two offsets."""
-        return planner.planned_ranges(start, end, to_zero=self._options.rewind_to is RewindTo.ZERO)
+    def ranges_between(
+        self, start: SourceOffset, end: SourceOffset, *, is_first: bool = False, is_replayed: bool = True
+    ) -> list[PlannedRange]:
+        """What lies between two offsets; see `planner.planned_ranges`."""
+        to_zero = self._options.rewind_to is RewindTo.ZERO
+        return planner.planned_ranges(start, end, to_zero=to_zero, is_first=is_first, is_replayed=is_replayed)
 
     def tasks_of(self, ranges: list[PlannedRange]) -> list[tuple[str, tuple[PlannedRange, ...]]]:
         """The ranges as (node, ranges) of each task."""
@@ -379,6 +383,17 @@ class Coordinator:
             _log.warning("the cluster does not answer, asking again: %s", error)
         if now - self._away_since >= self._options.idle_timeout_s:
             raise error
+
+
+def branch_message(vbid: int, seqno: int) -> str:
+    """What a user sees when a failover came after a batch was planned, and onRollback is fail."""
+    return (
+        f"vbucket {vbid}: the bucket's history went on in another branch after this batch was planned (there was a "
+        f"failover, or a node lost changes). Rows above seqno {seqno} that a failed attempt of the batch, or an "
+        "earlier reader, gave to a sink may be void. Set onRollback=rewindAndMark to get a control row "
+        "(op = 'rollback') followed by the rows of the new history, or start with another "
+        "checkpointLocation and empty tables."
+    )
 
 
 def rollback_message(vbid: int, position: StreamOffset, seqno: int) -> str:

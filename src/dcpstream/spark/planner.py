@@ -168,13 +168,19 @@ def share_out(backlog: Mapping[int, int], limit: int | None, tasks: int = 1) -> 
     return takes
 
 
-def planned_ranges(start: SourceOffset, end: SourceOffset, *, to_zero: bool) -> list[PlannedRange]:
+def planned_ranges(
+    start: SourceOffset, end: SourceOffset, *, to_zero: bool, is_first: bool = False, is_replayed: bool = True
+) -> list[PlannedRange]:
     """What lies between two offsets, per vbucket that moves.
 
     Args:
         start: the end of the batch before, as logged: perhaps with unknown ends of snapshots.
         end: the end of this batch; its recorded positions hold the completed start.
         to_zero: tasks may not use recorded positions.
+        is_first: `start` was not committed by this query but given by the user: whoever read up to there may have read
+            beyond it.
+        is_replayed: a batch whose attempt failed comes again with these offsets. A sink may then have rows of the
+            failed attempt, which was read on the branch of the plan.
     """
     ranges: list[PlannedRange] = []
     for vbid, entry in end.vbuckets.items():
@@ -189,7 +195,11 @@ def planned_ranges(start: SourceOffset, end: SourceOffset, *, to_zero: bool) -> 
                 if same_place(old, before):
                     begin = old
         earlier = () if to_zero else tuple(old for old in entry.earlier if old.seqno < begin.seqno)
-        planned = VbucketRange(vbid, begin, entry.at.seqno, earlier, entry.at.vbuuid)
+        # Nothing was read beyond the end of a committed batch, so only attempts of this one can have void rows.
+        given = entry.at.vbuuid if is_replayed else 0
+        if is_first and rolled_back_from is None:
+            given = begin.vbuuid or given
+        planned = VbucketRange(vbid, begin, entry.at.seqno, earlier, entry.at.vbuuid, given)
         ranges.append(PlannedRange(planned, rolled_back_from, new_vbuuid))
     return ranges
 

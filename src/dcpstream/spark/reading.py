@@ -2,6 +2,11 @@
 
 A rollback that was planned begins with its control row. One that the nodes ask for only now, because a failover came
 between planning and reading, is told by the reader as an event before the vbucket's first row.
+
+A task also tells of a failover after which its position is still valid. Spark replays a batch whose attempt failed, and
+a sink that is not transactional keeps rows of that attempt: those above the task's position may be void on the new
+branch. Spark does not say whether there was an attempt before, so the control row comes whenever the branch that is
+read is not the branch of the plan. The end of a committed batch needs no such row: nothing was read beyond it.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from dcpstream.client.streaming import rollback_batch
 from dcpstream.errors import RollbackRequired
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.spark import pool
-from dcpstream.spark.coordinator import open_cluster, rollback_message
+from dcpstream.spark.coordinator import branch_message, open_cluster, rollback_message
 from dcpstream.spark.options import OnRollback, SourceOptions
 from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.prefetch import prefetched
@@ -91,6 +96,8 @@ def read_partition(
     for item in prefetched(items) if seqnos >= PREFETCH_SEQNOS_MIN else items:
         if isinstance(item, RollbackEvent):
             if options.on_rollback is OnRollback.FAIL:
+                if item.from_seqno == item.to_seqno:
+                    raise RollbackRequired(item.vbid, item.to_seqno, branch_message(item.vbid, item.to_seqno))
                 refused = next(one.start for one in ranges if one.vbid == item.vbid)
                 raise RollbackRequired(item.vbid, item.to_seqno, rollback_message(item.vbid, refused, item.to_seqno))
             yield conform(rollback_batch(item, options, clock.time_ns()), schema)
@@ -115,6 +122,7 @@ def _read(
             idle_timeout_s=options.idle_timeout_s,
             read_stable=options.read_stable,
             purge_gap=options.effective_purge_gap,
+            rewind_to=options.rewind_to.value,
         )
 
 

@@ -88,7 +88,7 @@ class DcpBatchReader(DataSourceReader):
         coordinator = Coordinator(self._options, default_start=OffsetSpec("earliest"))
         try:
             start, end = coordinator.batch()
-            return _partitions(coordinator, coordinator.ranges_between(start, end))
+            return _partitions(coordinator, coordinator.ranges_between(start, end, is_first=True, is_replayed=False))
         finally:
             coordinator.close()
 

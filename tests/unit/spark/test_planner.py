@@ -63,7 +63,7 @@ def test_a_planned_end_has_conservative_bounds_and_remembers_its_start() -> None
     end = planner.plan_end_offset(completed, observed, {}, limit=5)
     assert end.vbuckets[0] == VbucketOffset(StreamOffset(7, 15, 10, None), (StreamOffset(7, 10, 3, 25), old))
     (planned,) = planner.planned_ranges(start, end, to_zero=False)
-    assert planned.range == VbucketRange(0, StreamOffset(7, 10, 3, 25), 15, (old,), 7)
+    assert planned.range == VbucketRange(0, StreamOffset(7, 10, 3, 25), 15, (old,), 7, 7)
     assert planner.planned_ranges(start, end, to_zero=True)[0].range.earlier == ()
 
 
@@ -113,7 +113,7 @@ def test_a_rollback_begins_the_batch_at_the_accepted_position() -> None:
     end = planner.plan_end_offset(start, observed, {0: old}, limit=4)
     assert end.vbuckets[0] == VbucketOffset(StreamOffset(9, 10, 6, None), (old,), Rewind(old, 9))
     (planned,) = planner.planned_ranges(start, end, to_zero=False)
-    assert planned == PlannedRange(VbucketRange(0, old, 10, (), 9), StreamOffset(7, 10, 6, 12), 9)
+    assert planned == PlannedRange(VbucketRange(0, old, 10, (), 9, 9), StreamOffset(7, 10, 6, 12), 9)
     # The next batch does not tell it again.
     later = planner.plan_end_offset(planner.completed(end, observed), observed, {})
     (planned,) = planner.planned_ranges(end, later, to_zero=False)
