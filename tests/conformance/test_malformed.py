@@ -37,6 +37,8 @@ from tests.unit.node.kit import SeededRandom
 
 ENDING = (Opcode.QUIT, Opcode.QUITQ)
 SHAPES = [(opcode, COMMANDS.get(opcode)) for opcode in COMMANDS.opcodes() if opcode not in ENDING]
+NEWEST = "7.6"
+"""The release that knows every command."""
 
 
 def well_formed(command: Command) -> dict[str, Any]:
@@ -85,7 +87,7 @@ def faults(command: Command) -> list[tuple[dict[str, object], str]]:
 @rule("HDR-18", "HDR-22")
 @pytest.mark.parametrize(("opcode", "command"), SHAPES, ids=[f"0x{opcode:02x}" for opcode, _ in SHAPES])
 def test_every_command_refuses_what_has_not_its_shape(opcode: int, command: Command) -> None:
-    peer = Node().connect(user="@admin")
+    peer = Node(compat_version=NEWEST).connect(user="@admin")
     for fields, context in faults(command):
         answer = peer.call(opcode, **fields)
         assert answer.status == Status.EINVAL, (fields, answer)
@@ -108,7 +110,7 @@ def test_every_command_refuses_what_has_not_its_shape(opcode: int, command: Comm
 @rule("HDR-07", "HDR-08", "HDR-10", "HDR-11")
 @pytest.mark.parametrize(("opcode", "command"), SHAPES, ids=[f"0x{opcode:02x}" for opcode, _ in SHAPES])
 def test_every_command_refuses_frame_infos_that_are_not_for_it(opcode: int, command: Command) -> None:
-    peer = Node().connect(user="@admin")
+    peer = Node(compat_version=NEWEST).connect(user="@admin")
     for framing, info_id, status in (
         (b"\x30", 3, Status.UNKNOWN_FRAME_INFO),
         (b"\x01x", 0, Status.EINVAL),
@@ -325,13 +327,13 @@ def users_without(privilege: str) -> Users:
 def test_every_command_that_needs_a_bucket_or_a_privilege_says_so(opcode: int, command: Command) -> None:
     fields = well_formed(command)
     if command.needs_bucket:
-        node = Node()
+        node = Node(compat_version=NEWEST)
         assert node.connect(user="@admin", bucket=None).call(opcode, **fields).status == Status.NO_BUCKET
         plain = node.connect(user="@admin", bucket=None, features=WITHOUT_XERROR)
         assert plain.send(opcode, **fields) == []
         assert plain.closed
     for privilege in command.privilege.split():
-        node = Node(users=users_without(privilege))
+        node = Node(users=users_without(privilege), compat_version=NEWEST)
         peer = node.connect(user="some")
         assert peer.call(opcode, **fields).status == Status.EACCESS
         assert not peer.closed
