@@ -66,8 +66,8 @@ def test_only_a_proper_request_deletes_and_ends_streams() -> None:
     node = Node()
     peer = node.producer()
     peer.stream(1)
-    for value in (b"x", b"async=1", b"async=0 "):
-        assert node.admin.call(Opcode.DEL_VBUCKET, vbid=1, value=value).status == Status.EINVAL
+    for fields in ({"extras": b"x"}, {"key": b"k"}, {"value": b"{}", "datatype": 1}):
+        assert node.admin.call(Opcode.DEL_VBUCKET, vbid=1, **fields).status == Status.EINVAL
     assert peer.take() == []
     assert node.admin.call(Opcode.DEL_VBUCKET, vbid=1, value=b"async=0").status == 0
     assert read(peer.take()) == [end(StreamEndReason.STATE_CHANGED)]

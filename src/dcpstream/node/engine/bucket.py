@@ -18,6 +18,7 @@ from dcpstream.node.engine.durability import Durability
 from dcpstream.node.engine.parameters import Parameters
 from dcpstream.node.engine.range_scans import RangeScans
 from dcpstream.node.engine.retention import keep_history
+from dcpstream.node.engine.topology import Meta
 from dcpstream.node.engine.vbucket import Fetcher, VBucket, new_failover_log
 from dcpstream.node.engine.waiters import Waiters
 from dcpstream.runtime import Random
@@ -208,7 +209,7 @@ class Bucket:
             if vbucket is not None and vbucket.is_active and vbucket.topology == instead_of:
                 vbucket.topology = topology
                 if vbucket.durability is not None:
-                    vbucket.durability.decide()
+                    vbucket.durability.topology_changed()
 
     def set_manifest(self, manifest: Manifest) -> None:
         """Go over to another manifest: durably, and told in the history of every active vbucket."""
@@ -281,18 +282,29 @@ class Bucket:
         vbucket = self.vbucket(vbid)
         return vbucket if vbucket is not None and vbucket.is_active else None
 
-    def set_vbucket(self, vbid: int, state: VbucketState, topology: str, now: float) -> None:
-        """SET_VBUCKET: create the vbucket or change its role; every change of role ends the DCP streams out of it."""
+    def set_vbucket(self, vbid: int, state: VbucketState, meta: Meta, now: float) -> bool:
+        """SET_VBUCKET: create the vbucket or change its role; every change of role ends the DCP streams out of it.
+
+        Returns: False if the server would give up the connection, because the topology is none.
+        """
         vbucket = self.vbucket(vbid)
         if vbucket is None:
             vbucket = self._create(vbid, state)
-        elif vbucket.state != state:
-            vbucket.set_state(state, self._random)
+            vbucket.topology = "" if meta.is_unusable else meta.topology
+            self.catch_up(vbucket)
+            return not (meta.is_refused or meta.is_unusable)
+        if meta.is_refused:
+            return False
+        if vbucket.state != state:
+            vbucket.set_state(state, self._random, is_takeover=meta.is_unusable)
             self.tell_state_changed(vbid, now)
+            vbucket.topology = ""
         self.catch_up(vbucket)
-        vbucket.topology = topology
-        if vbucket.durability is not None:
-            vbucket.durability.decide()
+        if meta.topology and not meta.is_unusable:
+            vbucket.topology = meta.topology
+            if vbucket.durability is not None:
+                vbucket.durability.topology_changed()
+        return not meta.is_unusable
 
     def delete_vbucket(self, vbid: int, now: float, *, is_made_anew: bool = False) -> None:
         """DEL_VBUCKET: made dead first, which ends its streams, then forgotten.

@@ -20,11 +20,11 @@ recording of durable writes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from dcpstream.node.engine.topology import is_possible, parse_topology
 from dcpstream.wire import (
     BlockKind,
     Status,
@@ -79,16 +79,6 @@ class Undecided:
     prepare: StoredPrepare
     deadline: float | None
     client: Client | None
-
-
-def parse_topology(text: str) -> tuple[tuple[str | None, ...], ...]:
-    """Chains of names from the JSON text that a vbucket keeps; nothing if there is none."""
-    return tuple(tuple(chain) for chain in json.loads(text)) if text else ()
-
-
-def is_possible(chains: tuple[tuple[str | None, ...], ...]) -> bool:
-    """Whether a majority of every chain could ever have a prepare."""
-    return bool(chains) and all(sum(name is not None for name in chain) >= len(chain) // 2 + 1 for chain in chains)
 
 
 class Durability:
@@ -234,6 +224,15 @@ class Durability:
                 prepare = waiting.prepare
                 waiting.client.durable_write_done(Status.SUCCESS, prepare.cas, prepare.seqno, self.vbucket.vbuuid)
 
+    def topology_changed(self) -> None:
+        """Other nodes are asked now: abort what they can never decide, commit what they have decided.
+
+        What was taken over from another node is not aborted, because it may have been committed there.
+        """
+        if self.vbucket.is_active and self.vbucket.topology and not is_possible(parse_topology(self.vbucket.topology)):
+            self._abort_all(lambda waiting: waiting.deadline is not None)
+        self.decide()
+
     def _has_majority(self, chain: tuple[str | None, ...], prepare: StoredPrepare) -> bool:
         count = int(self._is_durable_here(prepare))
         count += sum(name is not None and self._acknowledged.get(name, 0) >= prepare.seqno for name in chain[1:])
@@ -250,10 +249,12 @@ class Durability:
 
     def handle_timeout(self, now: float) -> None:
         """Give up what was not decided in time."""
-        if not self.vbucket.is_active:
-            return
+        if self.vbucket.is_active:
+            self._abort_all(lambda waiting: waiting.deadline is not None and waiting.deadline <= now)
+
+    def _abort_all(self, is_chosen: Callable[[Undecided], bool]) -> None:
         for key, waiting in list(self.undecided.items()):
-            if waiting.deadline is not None and waiting.deadline <= now:
+            if is_chosen(waiting):
                 del self.undecided[key]
                 self._close_checkpoint()
                 self._abort(key, waiting.prepare.seqno, self.vbucket.log.high_seqno + 1)

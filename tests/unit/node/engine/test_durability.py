@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dcpstream.model import VbucketState
-from dcpstream.node.engine.durability import is_possible, parse_topology
+from dcpstream.node.engine.topology import is_possible, parse_topology
 from dcpstream.store import DiskBucketStore
 from dcpstream.wire import Feature, Opcode, Status, encode_frame_info, encode_request, read_prepare
 from tests.unit.node.kit import USUAL, Talker, engine_of, pass_time

@@ -5,13 +5,13 @@ Source: kv_engine docs/BinaryProtocol.md, engines/ep/docs/protocol/*, engines/ep
 
 from __future__ import annotations
 
-import json
 import struct
 from typing import TYPE_CHECKING
 
 from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.node.engine.commands import Command, CommandTable, Part
 from dcpstream.node.engine.handlers.keys import not_my_vbucket, refuse_unknown
+from dcpstream.node.engine.topology import NOTHING, read_meta
 from dcpstream.store import CompactionOrder
 from dcpstream.wire import Datatype, Frame, Opcode, Status, encode_failover_log, encode_vbucket_seqnos
 
@@ -24,9 +24,10 @@ _OBSERVED = struct.Struct(">BHQQQ")
 _OBSERVED_OLD = struct.Struct(">BHQQQQQ")
 _COMPACT = struct.Struct(">QQBBHI")
 _END_OF_TIME = 2**32
-_ASYNC_VALUE = b"async=0"
 _ALIVE = frozenset((VbucketState.ACTIVE, VbucketState.REPLICA, VbucketState.PENDING))
-MAX_CHAINS = 2
+_OLD_STATE_BYTES = 4
+CONTROL_TOKEN = 0xDEADBEEF
+"""The CAS that administrators may bring. A cluster manager may set another one at a server, but nobody can here."""
 
 
 def _bucket(session: Session) -> Bucket:
@@ -111,46 +112,52 @@ def get_failover_log(session: Session, frame: Frame) -> None:
 
 
 def set_vbucket(session: Session, frame: Frame) -> None:
-    """SET_VBUCKET: create a vbucket, or change its role."""
-    bucket = _bucket(session)
-    if frame.extras[0] not in tuple(VbucketState):
-        session.refuse(frame, Status.EINVAL, "Request vbucket state invalid")
+    """SET_VBUCKET: create a vbucket, or change its role.
+
+    The role is one byte of extras, and a JSON value may follow; older forms have four bytes of extras or of value.
+    """
+    bucket, is_short = _bucket(session), len(frame.extras) == 1
+    if is_short and frame.datatype != (Datatype.JSON if frame.value else 0):
+        session.refuse(frame, Status.EINVAL, f"datatype should be set to {'JSON' if frame.value else 'RAW'}")
         return
-    state = VbucketState(frame.extras[0])
-    topology = _topology(frame, state)
-    if topology is None:
-        session.refuse(frame, Status.EINVAL, "Request value must be a JSON object with a valid topology")
+    is_old = not frame.datatype and {len(frame.extras), len(frame.value)} == {0, _OLD_STATE_BYTES}
+    if not is_short and not is_old:
+        why = "Invalid format. Use 1 byte state in extras and an optional JSON value"
+        session.refuse(frame, Status.EINVAL, why)
         return
+    number = int.from_bytes(frame.extras or frame.value, "big")
+    if number not in tuple(VbucketState):
+        session.refuse(frame, Status.EINVAL, "The provided vbucket state is invalid")
+        return
+    if not _holds_token(session, frame):
+        return
+    state, meta = VbucketState(number), NOTHING
+    if is_short and frame.value:
+        if state != VbucketState.ACTIVE:
+            session.refuse(frame, Status.EINVAL, "vbucket meta may only be set on active vbuckets")
+            return
+        found = read_meta(frame.value)
+        if found is None:
+            session.refuse(frame, Status.EINVAL, "The value is not JSON")
+            return
+        meta = found
     if frame.vbid >= bucket.vbucket_count:
-        session.respond(frame, Status.ERANGE)
+        session.refuse(frame, Status.ERANGE, "VBucket number too big")
         return
-    bucket.set_vbucket(frame.vbid, state, topology, session.engine.now)
+    is_done = bucket.set_vbucket(frame.vbid, state, meta, session.engine.now)
     session.engine.topology_changed(bucket)
-    session.respond(frame)
+    if is_done:
+        session.respond(frame, cas=frame.cas)
+    else:
+        session.close("SET_VBUCKET with a topology that is none")
 
 
-def _topology(frame: Frame, state: VbucketState) -> str | None:
-    """The topology in the request as JSON text, "" if there is none; None if the value is not a proper one."""
-    if not frame.value:
-        return ""
-    try:
-        content = json.loads(frame.value)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(content, dict):
-        return None
-    topology = content.get("topology")
-    if topology is None:
-        return ""
-    is_chains = isinstance(topology, list) and 0 < len(topology) <= MAX_CHAINS
-    if state != VbucketState.ACTIVE or not is_chains:
-        return None
-    for chain in topology:
-        if not isinstance(chain, list) or not chain or not isinstance(chain[0], str):
-            return None
-        if not all(name is None or isinstance(name, str) for name in chain):
-            return None
-    return json.dumps(topology, separators=(",", ":"))
+def _holds_token(session: Session, frame: Frame) -> bool:
+    """Whether the CAS of an administrator's request is none, or the node's control token; else it is refused."""
+    if frame.cas in (0, CONTROL_TOKEN):
+        return True
+    session.refuse(frame, Status.KEY_EEXISTS)
+    return False
 
 
 def get_vbucket(session: Session, frame: Frame) -> None:
@@ -162,12 +169,11 @@ def get_vbucket(session: Session, frame: Frame) -> None:
 
 def del_vbucket(session: Session, frame: Frame) -> None:
     """DEL_VBUCKET: answered when it is gone, asked for asynchronously or not."""
-    if frame.value not in (b"", _ASYNC_VALUE):
-        session.respond(frame, Status.EINVAL)
-    elif _vbucket(session, frame) is not None:
+    # The server answers at once unless the value says async=0; here it is gone at once, whatever the value says.
+    if _holds_token(session, frame) and _vbucket(session, frame) is not None:
         _bucket(session).delete_vbucket(frame.vbid, session.engine.now)
         session.engine.topology_changed(_bucket(session))
-        session.respond(frame)
+        session.respond(frame, cas=frame.cas)
 
 
 def seqno_persistence(session: Session, frame: Frame) -> None:
@@ -257,10 +263,12 @@ def register(table: CommandTable) -> None:
     table.add(Opcode.GET_FAILOVER_LOG, Command(get_failover_log, privilege="DcpProducer"))
     table.add(
         Opcode.SET_VBUCKET,
-        Command(set_vbucket, extras=(1,), value=Part.OPTIONAL, datatypes=int(Datatype.JSON), privilege=admin),
+        Command(
+            set_vbucket, extras=(), value=Part.OPTIONAL, datatypes=int(Datatype.JSON), has_cas=True, privilege=admin
+        ),
     )
-    table.add(Opcode.GET_VBUCKET, Command(get_vbucket, privilege=admin))
-    table.add(Opcode.DEL_VBUCKET, Command(del_vbucket, value=Part.OPTIONAL, privilege=admin))
+    table.add(Opcode.GET_VBUCKET, Command(get_vbucket, key=Part.OPTIONAL))
+    table.add(Opcode.DEL_VBUCKET, Command(del_vbucket, value=Part.OPTIONAL, has_cas=True, privilege=admin))
     table.add(Opcode.SEQNO_PERSISTENCE, Command(seqno_persistence, extras=(8,), privilege=admin))
     table.add(Opcode.STOP_PERSISTENCE, Command(stop_persistence, privilege=admin))
     table.add(Opcode.START_PERSISTENCE, Command(start_persistence, privilege=admin))

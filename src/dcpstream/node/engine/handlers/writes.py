@@ -10,9 +10,10 @@ from dcpstream.errors import FieldError
 from dcpstream.node.engine import documents
 from dcpstream.node.engine.bucket import Compression
 from dcpstream.node.engine.commands import Command, CommandTable, Part
-from dcpstream.node.engine.durability import DEFAULT_TIMEOUT_S, UNDECIDED_MAX, is_possible, parse_topology
+from dcpstream.node.engine.durability import DEFAULT_TIMEOUT_S, UNDECIDED_MAX
 from dcpstream.node.engine.handlers.keys import active_place, expiration_of
 from dcpstream.node.engine.handlers.reads import parts_of
+from dcpstream.node.engine.topology import is_possible, parse_topology
 from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status, snappy_uncompress
 
 if TYPE_CHECKING:

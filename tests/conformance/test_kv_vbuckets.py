@@ -1,0 +1,254 @@
+"""SET_VBUCKET, GET_VBUCKET and DEL_VBUCKET: their forms, and what a topology may be."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+
+from dcpstream.wire import Opcode, Status
+from tests.conformance.harness import ACTIVE, DEAD, PENDING, REPLICA, Node
+from tests.conformance.rules import rule
+from tests.conformance.test_durability import durable_set, sync_replica
+
+TOKEN = 0xDEADBEEF
+TWO_NODES = b'{"topology":[["a","b"]]}'
+
+
+def set_vbucket(node: Node, vbid: int = 1, **fields: object) -> int | None:
+    """The status; None if the node closed the connection."""
+    peer = node.connect()
+    frames = peer.send(Opcode.SET_VBUCKET, vbid=vbid, **fields)
+    assert len(frames) == (0 if peer.closed else 1)
+    return None if peer.closed else frames[0].status
+
+
+def state_of(node: Node, vbid: int = 1) -> int:
+    """What GET_VBUCKET says; 0 if there is no copy."""
+    answer = node.admin.call(Opcode.GET_VBUCKET, vbid=vbid)
+    if answer.status:
+        assert (answer.status, answer.value) == (Status.NOT_MY_VBUCKET, b"")
+        return 0
+    return struct.unpack(">I", answer.value)[0]
+
+
+@rule("KV-VB-01")
+@pytest.mark.parametrize("state", [ACTIVE, REPLICA, PENDING, DEAD])
+@pytest.mark.parametrize("part", ["extras", "value"])
+@pytest.mark.parametrize("width", [1, 4])
+def test_the_forms_of_set_vbucket(state: int, part: str, width: int) -> None:
+    node = Node()
+    status = set_vbucket(node, **{part: int(state).to_bytes(width, "big")})
+    if (part, width) == ("value", 1):
+        assert status == Status.EINVAL
+        assert state_of(node) == ACTIVE
+    else:
+        assert status == 0
+        assert state_of(node) == state
+
+
+@rule("KV-VB-01")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"extras": b"\0\1"},
+        {"extras": bytes(8)},
+        {"extras": b"\0\0\0\1", "value": b"x"},
+        {"extras": b"\0\0\0\1", "value": b"\0\0\0\1"},
+        {"value": b"\0\0\0\1", "datatype": 1},
+        {"extras": b"\0\0\0\1", "datatype": 1},
+        {"extras": b"\1", "key": b"k"},
+    ],
+    ids=str,
+)
+def test_other_forms_are_refused(fields: dict[str, object]) -> None:
+    assert set_vbucket(Node(), **fields) == Status.EINVAL
+
+
+@rule("KV-VB-02")
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"value": TWO_NODES, "datatype": 1}, 0),
+        ({"value": TWO_NODES}, Status.EINVAL),
+        ({"value": TWO_NODES, "datatype": 3}, Status.EINVAL),
+        ({"datatype": 1}, Status.EINVAL),
+    ],
+    ids=str,
+)
+def test_a_topology_must_say_that_it_is_json(fields: dict[str, object], status: int) -> None:
+    assert set_vbucket(Node(), extras=b"\1", **fields) == status
+
+
+@rule("KV-VB-03")
+@pytest.mark.parametrize("state", [b"\0", b"\5", b"\xff", bytes(4), b"\0\0\1\1"], ids=bytes.hex)
+def test_a_state_must_be_one(state: bytes) -> None:
+    assert set_vbucket(Node(), extras=state) == Status.EINVAL
+
+
+@rule("KV-VB-04")
+@pytest.mark.parametrize("state", [REPLICA, PENDING, DEAD])
+@pytest.mark.parametrize("value", [TWO_NODES, b"{}", b"null", b"x"])
+def test_only_an_active_vbucket_takes_a_value(state: int, value: bytes) -> None:
+    node = Node()
+    assert set_vbucket(node, extras=bytes([state]), value=value, datatype=1) == Status.EINVAL
+    assert state_of(node) == ACTIVE
+
+
+@rule("KV-VB-05")
+@pytest.mark.parametrize("value", [b"x", b"{", b"[1", b"NaN", b"\xff", b"{} {}"])
+def test_what_is_no_json_is_refused(value: bytes) -> None:
+    node = Node()
+    assert set_vbucket(node, extras=b"\1", value=value, datatype=1) == Status.EINVAL
+
+
+@rule("KV-VB-06")
+@pytest.mark.parametrize("value", [b"null", b"{}", b"[]"])
+def test_an_empty_value_says_nothing(value: bytes) -> None:
+    node = Node()
+    node.set_vbucket(1, ACTIVE, TWO_NODES)
+    assert set_vbucket(node, extras=b"\1", value=value, datatype=1) == 0
+    assert json.loads(node.vbucket(1).topology) == [["a", "b"]]
+
+
+@rule("KV-VB-07")
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"1",
+        b'"x"',
+        b"true",
+        b"[1]",
+        b'{"a":1}',
+        b'{"a":1,"topology":[["a"]]}',
+        b'{"topology":null}',
+        b'{"topology":{}}',
+        b'{"topology":"a"}',
+        b'{"topology":[]}',
+        b'{"topology":["a"]}',
+        b'{"topology":[[]]}',
+        b'{"topology":[[null]]}',
+        b'{"topology":[[null,"b"]]}',
+        b'{"topology":[[1]]}',
+        b'{"topology":[["a",1]]}',
+        b'{"topology":[["a","b","c","d","e"]]}',
+        b'{"topology":[["a"],["b"],["c"]]}',
+        b'{"topology":[["a"],[]]}',
+    ],
+)
+def test_a_topology_that_is_none_closes_the_connection(value: bytes) -> None:
+    node = Node()
+    node.set_vbucket(1, REPLICA)
+    assert set_vbucket(node, extras=b"\1", value=value, datatype=1) is None
+    assert state_of(node) == REPLICA, "it stays as it was"
+    assert set_vbucket(node, 2, extras=b"\1", value=TWO_NODES, datatype=1) == 0
+    assert set_vbucket(node, 2, extras=b"\1", value=value, datatype=1) is None
+    assert json.loads(node.vbucket(2).topology) == [["a", "b"]]
+    node.delete_vbucket(3)
+    assert set_vbucket(node, 3, extras=b"\1", value=value, datatype=1) is None
+    assert state_of(node, 3) == ACTIVE, "a vbucket that is made is there all the same"
+    assert node.vbucket(3).topology == ""
+
+
+@rule("KV-VB-08")
+@pytest.mark.parametrize("chain", [["a", "a"], ["a", "b", "b"], [""], ["", "b"]], ids=str)
+def test_a_chain_that_cannot_be_used_leaves_the_vbucket_active(chain: list[str]) -> None:
+    node = Node()
+    node.set_vbucket(1, REPLICA)
+    value = json.dumps({"topology": [chain]}).encode()
+    before = node.failover_log(1)
+    assert set_vbucket(node, extras=b"\1", value=value, datatype=1) is None
+    assert state_of(node) == ACTIVE
+    assert node.vbucket(1).topology == ""
+    assert node.failover_log(1) == before, "the change ended before the new branch"
+    assert durable_set(node.connect(), b"k")[0].status == Status.DURABILITY_IMPOSSIBLE
+
+
+@rule("KV-VB-09")
+@pytest.mark.parametrize(
+    ("topology", "is_possible"),
+    [
+        ([["a"]], True),
+        ([["a", None]], False),
+        ([["a", "b", None]], True),
+        ([["a", "", "c"]], True),
+        ([["a", None, None]], False),
+        ([["a", "b", "c", None]], True),
+        ([["a", "b", "c", "d"]], False),
+        ([["a"], ["a", None]], False),
+        ([["a"], ["a", "b"]], True),
+    ],
+    ids=str,
+)
+def test_which_topologies_make_durable_writes_possible(topology: list, is_possible: bool) -> None:
+    node = Node()
+    assert set_vbucket(node, extras=b"\1", value=json.dumps({"topology": topology}).encode(), datatype=1) == 0
+    answers = durable_set(node.connect(), b"k")
+    refused = [frame.status for frame in answers] == [Status.DURABILITY_IMPOSSIBLE]
+    assert refused is not is_possible
+
+
+@rule("KV-VB-10")
+def test_a_state_that_is_there_changes_nothing() -> None:
+    node = Node()
+    node.set_vbucket(1, ACTIVE, TWO_NODES)
+    node.set_vbucket(1, ACTIVE)
+    assert json.loads(node.vbucket(1).topology) == [["a", "b"]]
+    node.set_vbucket(1, REPLICA)
+    node.set_vbucket(1, ACTIVE)
+    assert node.vbucket(1).topology == ""
+
+
+@rule("KV-VB-11")
+def test_a_topology_without_a_majority_aborts_what_waits() -> None:
+    node = Node()
+    node.set_vbucket(1, ACTIVE, TWO_NODES)
+    replica, client = sync_replica(node), node.connect()
+    replica.stream(1)
+    assert durable_set(client, b"k") == []
+    node.set_vbucket(1, ACTIVE, b'{"topology":[["a",null]]}')
+    assert [frame.status for frame in client.take()] == [Status.SYNC_WRITE_AMBIGUOUS]
+    assert Opcode.DCP_ABORT in [frame.opcode for frame in replica.take()]
+
+
+@rule("KV-VB-12")
+@pytest.mark.parametrize("opcode", [Opcode.SET_VBUCKET, Opcode.DEL_VBUCKET])
+@pytest.mark.parametrize(("cas", "status"), [(0, 0), (TOKEN, 0), (1, Status.KEY_EEXISTS)])
+def test_the_cas_is_the_control_token(opcode: int, cas: int, status: int) -> None:
+    node = Node()
+    extras = b"\2" if opcode == Opcode.SET_VBUCKET else b""
+    answer = node.connect().call(opcode, vbid=1, cas=cas, extras=extras)
+    assert (answer.status, answer.cas) == (status, 0 if status else cas)
+    assert (state_of(node) == ACTIVE) is bool(status)
+
+
+@rule("KV-VB-13")
+def test_a_vbucket_beyond_the_last_cannot_be_made() -> None:
+    node = Node()
+    answer = node.connect().call(Opcode.SET_VBUCKET, vbid=4, extras=b"\1")
+    assert answer.status == Status.ERANGE
+    assert "context" in json.loads(answer.value)["error"]
+
+
+@rule("KV-VB-14")
+@pytest.mark.parametrize("value", [b"", b"async=0", b"async=1", b"x", b"async=0 "])
+def test_any_value_of_del_vbucket_deletes(value: bytes) -> None:
+    node = Node()
+    assert node.connect().call(Opcode.DEL_VBUCKET, vbid=1, value=value).status == 0
+    assert state_of(node) == 0
+    assert node.connect().call(Opcode.DEL_VBUCKET, vbid=1, value=value).status == Status.NOT_MY_VBUCKET
+
+
+@rule("KV-VB-15")
+@pytest.mark.parametrize("state", [ACTIVE, REPLICA, PENDING, DEAD])
+def test_get_vbucket_needs_no_privilege_and_ignores_a_key(state: int) -> None:
+    node = Node()
+    node.set_vbucket(1, state)
+    peer = node.connect(user="nodcp")
+    for key in (b"", b"k"):
+        answer = peer.call(Opcode.GET_VBUCKET, vbid=1, key=key)
+        assert (answer.status, answer.value) == (0, struct.pack(">I", state))
+    assert peer.call(Opcode.GET_VBUCKET, vbid=1, value=b"v").status == Status.EINVAL
+    assert peer.call(Opcode.GET_VBUCKET, vbid=1, cas=1).status == Status.EINVAL
