@@ -141,10 +141,23 @@ def offset_store(path: Path | None) -> OffsetStore | None:
 def print_changes(changes: Iterable[Change], output: IO[str], *, is_flushed: bool) -> None:
     """Each change as a line, handed over before the next one is asked for if `is_flushed`."""
     for change in changes:
-        output.write(json.dumps(as_object(change), ensure_ascii=False, separators=(",", ":")) + "\n")
+        output.write(line_of(change) + "\n")
         if is_flushed:
             output.flush()
     output.flush()
+
+
+def line_of(change: Change) -> str:
+    """A change as JSON; a document that is nested more deeply than can be written goes as text."""
+    row = as_object(change)
+    try:
+        return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:
+        if row.pop("value", None) is not None and change.value is not None:
+            row["text"] = change.value.decode()
+        if "xattrs" in row:
+            row["xattrs"] = {name: text.decode(errors="replace") for name, text in change.xattrs.items()}
+        return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
 
 
 def as_object(change: Change) -> dict[str, Any]:
@@ -180,5 +193,5 @@ def _value(value: bytes) -> dict[str, Any]:
         return {"base64": base64.b64encode(value).decode()}
     try:
         return {"value": json.loads(text)}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {"text": text}

@@ -66,7 +66,7 @@ class SocketHub:
                 infos = addresses_of(connection.address)
                 self._links[connection] = link = _Link(connection, open_socket(infos[0]), infos[1:])
                 self._watch(link, selectors.EVENT_WRITE)
-            except OSError as error:
+            except (OSError, ValueError) as error:  # ValueError: a name that cannot be one
                 failed.append((connection, cannot_connect(connection.address, error)))
         return failed
 

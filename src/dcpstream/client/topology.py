@@ -9,6 +9,10 @@ from typing import Any
 from dcpstream.errors import ConfigError, RemoteProtocolError, TlsError
 from dcpstream.model import Manifest, NodeAddress, VbucketMap
 
+MAX_JSON_BYTES = 4 * 1024 * 1024
+"""Largest cluster map or list of collections that is read: some thirty times as large as one of 1,024 vbuckets with
+three replicas on a hundred nodes, or of 1,200 collections."""
+
 
 def parse_config(
     text: bytes | str,
@@ -34,14 +38,12 @@ def parse_config(
         ConfigError: no node has an address in the network that was asked for.
     """
     try:
-        config = json.loads(text)
-        if not isinstance(config, dict):
-            raise TypeError("not an object")
+        config = _object_in(text)
         chosen = _network_of(config, network, seeds or (origin,), is_secure=is_secure)
         result = VbucketMap.from_json(_with_network(config, chosen), origin.host, is_secure=is_secure)
     except ConfigError:
         raise
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except _UNREADABLE as error:
         raise RemoteProtocolError(f"{origin} sent something that is no cluster map: {error}") from error
     if not result.chains:
         raise RemoteProtocolError(f"{origin} sent a cluster map without vbuckets: the bucket is not ready")
@@ -58,9 +60,30 @@ def manifest_of(text: bytes) -> Manifest:
         RemoteProtocolError: it is none.
     """
     try:
-        return Manifest.from_json(json.loads(text))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return Manifest.from_json(_object_in(text))
+    except _UNREADABLE as error:
         raise RemoteProtocolError(f"the node sent something that is no list of collections: {error!r}") from error
+
+
+_UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
+"""What reading JSON of an unknown shape raises."""
+
+
+def _object_in(text: bytes | str) -> dict[str, Any]:
+    """The object in a JSON text from a node.
+
+    Raises:
+        ValueError: too long, nested too deeply, no JSON, or not an object.
+    """
+    if len(text) > MAX_JSON_BYTES:
+        raise ValueError(f"{len(text)} bytes, more than the {MAX_JSON_BYTES} allowed")
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return value
 
 
 def _network_of(config: Mapping[str, Any], network: str, seeds: tuple[NodeAddress, ...], *, is_secure: bool) -> str:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 from zlib import crc32
 
 MAX_VBUCKETS = 1024
-"""More than any client library keeps arrays for."""
+"""Vbuckets of a bucket at most: more than any client library keeps arrays for."""
+
+MAX_NODES = 4096
+"""Nodes of a cluster map at most: many times the largest cluster that is known."""
+
+MAX_COPIES = 16
+"""Entries in a vbucket's chain at most: a bucket has one active copy and up to three replicas."""
+
+MAX_PORT = 0xFFFF
+MAX_NODE_INDEX = 0xFFFF
 
 
 class VbucketState(IntEnum):
@@ -111,13 +120,13 @@ class VbucketMap:
             is_secure: take the ports with TLS; 0 where a node has none.
 
         Raises:
-            ValueError: not a cluster configuration.
+            ValueError: not a cluster configuration, or one beyond `MAX_VBUCKETS`, `MAX_NODES` or `MAX_COPIES`.
         """
         try:
             config: Mapping[str, Any] = data if isinstance(data, Mapping) else json.loads(data)
             nodes = _nodes(config, origin_host, is_secure=is_secure)
             server_map = config.get("vBucketServerMap") or {}
-            chains = tuple(tuple(int(index) for index in chain) for chain in server_map.get("vBucketMap", ()))
+            chains = _chains(server_map.get("vBucketMap", ()))
             return cls(
                 epoch=int(config.get("revEpoch", 0)),
                 rev=int(config.get("rev", 0)),
@@ -127,8 +136,28 @@ class VbucketMap:
                 uuid=str(config.get("uuid", "")),
                 cluster_uuid=str(config.get("clusterUUID", "")),
             )
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError, RecursionError, json.JSONDecodeError) as error:
             raise ValueError(f"not a cluster configuration: {error!r}") from error
+
+
+def _chains(rows: Sequence[Sequence[Any]]) -> tuple[tuple[int, ...], ...]:
+    """The vbucket map, its size checked before anything is built."""
+    if len(rows) > MAX_VBUCKETS:
+        raise ValueError(f"{len(rows)} vbuckets: a bucket has at most {MAX_VBUCKETS}")
+    longest = max(map(len, rows), default=0)
+    if longest > MAX_COPIES:
+        raise ValueError(f"{longest} copies of a vbucket: at most {MAX_COPIES} are possible")
+    chains = tuple(tuple(int(index) for index in chain) for chain in rows)
+    if any(not -1 <= index <= MAX_NODE_INDEX for chain in chains for index in chain):
+        raise ValueError(f"an index of a node that is not within -1..{MAX_NODE_INDEX}")
+    return chains
+
+
+def _port(value: Any) -> int:
+    port = int(value)
+    if not 0 <= port <= MAX_PORT:
+        raise ValueError(f"{port} is not a port")
+    return port
 
 
 def _nodes(config: Mapping[str, Any], origin_host: str, *, is_secure: bool) -> tuple[NodeAddress, ...]:
@@ -136,16 +165,23 @@ def _nodes(config: Mapping[str, Any], origin_host: str, *, is_secure: bool) -> t
     entries = config.get("nodesExt")
     if entries is None:
         servers = (config.get("vBucketServerMap") or {}).get("serverList", ())
+        _check_count(servers)
         pairs = (str(server).replace("$HOST", origin_host).rpartition(":") for server in servers)
         # Such a list has no ports with TLS.
-        return tuple(NodeAddress(host.strip("[]"), 0 if is_secure else int(port)) for host, _, port in pairs)
+        return tuple(NodeAddress(host.strip("[]"), 0 if is_secure else _port(port)) for host, _, port in pairs)
     count = len(config["nodes"]) if "nodes" in config else len(entries)
+    _check_count(entries[:count])
     result = []
     for entry in entries[:count]:
         host = str(entry.get("hostname") or origin_host).replace("$HOST", origin_host).strip("[]")
         services = entry["services"]
-        kv, mgmt, kv_tls, mgmt_tls = (int(services.get(name, 0)) for name in ("kv", "mgmt", "kvSSL", "mgmtSSL"))
+        kv, mgmt, kv_tls, mgmt_tls = (_port(services.get(name, 0)) for name in ("kv", "mgmt", "kvSSL", "mgmtSSL"))
         # Who speaks TLS dials those ports only: they stand where the dialled ones are looked for.
         dialled = (kv_tls, mgmt_tls) if is_secure else (kv, mgmt)
         result.append(NodeAddress(host, *dialled, kv_tls, mgmt_tls))
     return tuple(result)
+
+
+def _check_count(nodes: Sequence[Any]) -> None:
+    if len(nodes) > MAX_NODES:
+        raise ValueError(f"{len(nodes)} nodes: at most {MAX_NODES} are possible")

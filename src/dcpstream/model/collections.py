@@ -11,6 +11,8 @@ from dcpstream.errors import ConfigError
 DEFAULT_COLLECTION_ID = 0
 DEFAULT_SCOPE_ID = 0
 DEFAULT_NAME = "_default"
+MAX_ID = 0xFFFFFFFF
+MAX_UID = 0xFFFFFFFFFFFFFFFF
 NO_TTL = -1
 """A collection's `max_ttl` that sets no limit, also if the bucket has one; in manifests of KV, and in events, that is a
 limit of 0 that is written down."""
@@ -114,15 +116,15 @@ class Manifest:
         """
         try:
             return cls(
-                uid=int(data["uid"], 16),
+                uid=_number(data["uid"], MAX_UID),
                 scopes=tuple(
                     Scope(
-                        scope_id=int(scope["uid"], 16),
-                        name=scope["name"],
+                        scope_id=_number(scope["uid"], MAX_ID),
+                        name=_name(scope["name"]),
                         collections=tuple(
                             Collection(
-                                int(item["uid"], 16),
-                                item["name"],
+                                _number(item["uid"], MAX_ID),
+                                _name(item["name"]),
                                 (int(item["maxTTL"]) or NO_TTL) if "maxTTL" in item else 0,
                                 bool(item.get("history", False)),
                             )
@@ -132,8 +134,22 @@ class Manifest:
                     for scope in data["scopes"]
                 ),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not a collections manifest: {error!r}") from error
+
+
+def _number(text: str, largest: int) -> int:
+    """An id or uid, as the server writes it: in hexadecimal."""
+    number = int(text, 16)
+    if not 0 <= number <= largest:
+        raise ValueError(f"{text!r} is not within 0..{largest:x}")
+    return number
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a name")
+    return value
 
 
 Manifest.DEFAULT = Manifest(

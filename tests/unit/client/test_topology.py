@@ -96,3 +96,52 @@ def test_what_is_no_list_of_collections() -> None:
     for text in (b"", b"[]", b"{}", b'{"uid": "x", "scopes": 1}'):
         with pytest.raises(RemoteProtocolError, match="list of collections"):
             manifest_of(text)
+
+
+DEEP = '{"a":' * 100_000
+
+
+def test_a_map_with_millions_of_vbuckets_is_refused_before_it_is_built() -> None:
+    text = b'{"rev": 1, "vBucketServerMap": {"serverList": ["a:1"], "vBucketMap": [%b]}}'
+    with pytest.raises(RemoteProtocolError, match="bytes, more than"):
+        parse_config(text % b",".join([b"[0]"] * 2_000_000), ORIGIN)
+    with pytest.raises(RemoteProtocolError, match="1025 vbuckets: a bucket has at most 1024"):
+        parse_config(text % b",".join([b"[0]"] * 1025), ORIGIN)
+    assert parse_config(text % b",".join([b"[0]"] * 1024), ORIGIN).vbucket_count == 1024
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        DEEP,
+        '{"rev": 1e999, "vBucketServerMap": {"serverList": ["a:1"], "vBucketMap": [[0]]}}',
+        '{"rev": 1, "vBucketServerMap": {"serverList": ["a:99999999"], "vBucketMap": [[0]]}}',
+        '{"rev": 1, "vBucketServerMap": {"serverList": ["a:-1"], "vBucketMap": [[0]]}}',
+        '{"rev": 1, "vBucketServerMap": {"serverList": ["a:1"], "vBucketMap": [[1e300]]}}',
+        '{"rev": 1, "vBucketServerMap": {"serverList": ["a:1"], "vBucketMap": [%s]}}' % ([0] * 17),
+        '{"rev": 1, "vBucketServerMap": {"serverList": [%s"a:1"], "vBucketMap": [[0]]}}' % ('"a:1",' * 5000),
+        '{"rev": 1, "nodesExt": [%s{}], "vBucketServerMap": {"vBucketMap": [[0]]}}' % ("{}," * 5000),
+        '{"rev": 1, "nodesExt": [{"services": {"kv": 1}, "alternateAddresses": {"x": 5}}], "vBucketServerMap": {}}',
+    ],
+    ids=["deep", "infinity", "port", "negative", "index", "copies", "servers", "nodes", "alternate"],
+)
+def test_maps_that_cannot_be(text: str) -> None:
+    with pytest.raises(RemoteProtocolError, match="cluster map"):
+        parse_config(text, ORIGIN)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        DEEP,
+        '{"uid": "0", "scopes": [{"name": 5, "uid": "0"}]}',
+        '{"uid": "0", "scopes": [{"name": "s", "uid": "100000000"}]}',
+        '{"uid": "-1", "scopes": []}',
+        '{"uid": "0", "scopes": [{"name": "s", "uid": "0", "collections": [{"name": "", "uid": "8", "maxTTL": []}]}]}',
+        " " * 5_000_000 + "{}",
+    ],
+    ids=["deep", "name", "id", "uid", "ttl", "large"],
+)
+def test_lists_of_collections_that_cannot_be(text: str) -> None:
+    with pytest.raises(RemoteProtocolError, match="list of collections"):
+        manifest_of(text.encode())
