@@ -21,6 +21,8 @@ class Stream:
         end_seqno: where to stop; MAX_SEQNO = never.
         tracker: where its reader stands.
         log: the failover log of the node's answer, once it is open.
+        may_end_early: whether the node may end it with OK below the wanted end: it does so if the filter has left out
+            everything up to there.
     """
 
     opaque: int
@@ -28,6 +30,7 @@ class Stream:
     end_seqno: int
     tracker: PositionTracker
     log: FailoverLog | None = None
+    may_end_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,6 +225,7 @@ class PositionTracker:
         self._carried: tuple[int, int] | None = None
         self._marker: tuple[int, int] | None = None
         self._oso_high: int | None = None
+        self._has_items = False
 
     @property
     def seqno(self) -> int:
@@ -257,6 +258,16 @@ class PositionTracker:
         """Whether the position is the end of a snapshot: what was read is the vbucket's state at that seqno."""
         return self._oso_high is None and self._seqno == self._bounds[1]
 
+    @property
+    def pending_end(self) -> int | None:
+        """The end of a snapshot that the producer has announced and not finished; None if there is none.
+
+        A producer finishes each snapshot with an item, a system event or a seqno-advanced at its end.
+        """
+        if self._oso_high is not None:
+            return MAX_SEQNO
+        return self._marker[1] if self._marker is not None and self._seqno < self._marker[1] else None
+
     def opened(self, log: FailoverLog) -> None:
         """The producer accepted the position: from now on it belongs to the newest branch."""
         self._vbuuid = log.newest.vbuuid
@@ -267,21 +278,41 @@ class PositionTracker:
             self._bounds = (start, self._seqno)
         self._marker = None
         self._oso_high = None
+        self._has_items = False
 
     def marker(self, start_seqno: int, end_seqno: int) -> None:
-        """A snapshot marker arrived: what follows lies within these bounds."""
+        """A snapshot marker arrived: what follows lies within these bounds.
+
+        Until the first item, a marker begins where the request's snapshot began, below the position. Later ones begin
+        at the position or above it.
+
+        Raises:
+            RemoteProtocolError: it ends before it starts or below the position, overlaps what was received, or
+                stands inside an out-of-order snapshot.
+        """
         if start_seqno > end_seqno:
             raise RemoteProtocolError(f"snapshot marker {start_seqno}..{end_seqno} ends before it starts")
+        if self._oso_high is not None:
+            raise RemoteProtocolError(f"snapshot marker {start_seqno}..{end_seqno} inside an out-of-order snapshot")
+        if end_seqno < self._seqno or (self._has_items and start_seqno < self._seqno):
+            raise RemoteProtocolError(f"snapshot marker {start_seqno}..{end_seqno} goes back behind {self._seqno}")
         self._marker = (start_seqno, end_seqno)
 
     def oso(self, is_start: bool) -> None:
-        """An out-of-order snapshot begins or ends."""
+        """An out-of-order snapshot begins or ends.
+
+        Raises:
+            RemoteProtocolError: a second one begins inside it, or one ends that did not begin.
+        """
+        if is_start is (self._oso_high is not None):
+            raise RemoteProtocolError(f"an out-of-order snapshot {'begins' if is_start else 'ends'} where none can")
         if is_start:
             self._oso_high = self._seqno
         elif self._oso_high is not None:
             high = self._oso_high
             self._seqno, self._bounds, self._oso_high = high, (high, high), None
             self._carried = self._marker = None
+            self._has_items = True
 
     def manifest(self, uid: int) -> None:
         """A system event named a newer collections manifest."""
@@ -295,32 +326,55 @@ class PositionTracker:
         """
         if self._oso_high is not None or self._seqno >= end_seqno:
             return False
-        start, end = self._marker or self._bounds
-        if not start <= end_seqno <= end:
+        if self._marker is None or not self._marker[0] <= end_seqno <= self._marker[1]:
             return False
         self.item(end_seqno)
         return True
 
     def item(self, seqno: int) -> None:
-        """An item, system event or seqno-advanced arrived (of many in a row under one marker, the last is enough).
+        """An item, system event or seqno-advanced arrived.
 
         Raises:
-            RemoteProtocolError: it lies outside the marker, or does not rise.
+            RemoteProtocolError: see `items`.
+        """
+        self.items(seqno, seqno)
+
+    def items(self, first_seqno: int, last_seqno: int) -> None:
+        """Items arrived under one marker, their seqnos rising from the first to the last.
+
+        Inside an out-of-order snapshot: the smallest and the largest of them.
+
+        Raises:
+            RemoteProtocolError: see `check`.
+        """
+        bounds = self.check(first_seqno, last_seqno)
+        if bounds is None:
+            self._oso_high = max(self._oso_high or 0, last_seqno)
+            return
+        self._bounds = bounds
+        self._seqno = last_seqno
+        self._has_items = True
+        if self._carried is not None and last_seqno >= self._carried[1]:
+            self._carried = None
+
+    def check(self, first_seqno: int, last_seqno: int) -> tuple[int, int] | None:
+        """The bounds of the snapshot that items lie in; None inside an out-of-order snapshot, where there are none.
+
+        Raises:
+            RemoteProtocolError: there is no marker, they lie outside of it, or were received before.
         """
         if self._oso_high is not None:
-            self._oso_high = max(self._oso_high, seqno)
-            return
-        if self._marker is not None:
-            start, end = self._marker
-            if self._carried is not None:
-                start, end = min(start, self._carried[0]), max(end, self._carried[1])
-        else:
-            start, end = self._bounds
-        if not max(start, self._seqno) <= seqno <= end:
+            return None
+        if self._marker is None:
+            raise RemoteProtocolError(f"seqno {first_seqno} without a snapshot marker before it", event="item")
+        start, end = self._marker
+        if self._carried is not None:
+            start, end = min(start, self._carried[0]), max(end, self._carried[1])
+        if first_seqno <= self._seqno:
+            raise RemoteProtocolError(f"seqno {first_seqno} comes after {self._seqno}", event="item")
+        if first_seqno < start or last_seqno > end:
+            outside = first_seqno if first_seqno < start else last_seqno
             raise RemoteProtocolError(
-                f"seqno {seqno} after {self._seqno} is outside its snapshot {start}..{end}", event="item"
+                f"seqno {outside} after {self._seqno} is outside its snapshot {start}..{end}", event="item"
             )
-        self._bounds = (start, end)
-        self._seqno = seqno
-        if self._carried is not None and seqno >= self._carried[1]:
-            self._carried = None
+        return start, end

@@ -10,17 +10,22 @@ from __future__ import annotations
 import importlib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, SupportsInt
 
-from dcpstream.errors import ConfigError
-from dcpstream.wire import MAX_FRAME_BYTES, Frame, Opcode
+from dcpstream.errors import ConfigError, FieldError
+from dcpstream.wire import MAX_FRAME_BYTES, Frame
+from dcpstream.wire.dcp_data import DATA_EXTRAS_BYTES
 from dcpstream.wire.frames import HEADER_BYTES, decode_frame, frame_length
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from dcpstream.columnar import WireChunk
 
-DATA_OPCODES = frozenset((Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION))
+DATA_OPCODES = frozenset(DATA_EXTRAS_BYTES)
 
 
 class Opaques(Protocol):
@@ -69,6 +74,18 @@ class Rows(Protocol):
         """The highest seqno in first..stop, which is not empty; the seqnos there need not rise."""
         ...
 
+    def vbid(self, row: int) -> int:
+        """The vbucket of a row."""
+        ...
+
+    def unordered(self) -> Sequence[int]:
+        """The rows, ascending, whose seqno is not above that of the row before, if both are of one stream."""
+        ...
+
+    def strays(self) -> Sequence[int]:
+        """The rows, ascending, whose vbucket is not that of the row before, if both are of one stream."""
+        ...
+
     def first_above(self, first: int, stop: int, seqno: int) -> int:
         """The first row in first..stop with a larger seqno, or `stop`; the seqnos there rise."""
         ...
@@ -115,6 +132,24 @@ class FrameRows:
         """The highest seqno."""
         return max(self.seqno(row) for row in range(first, stop))
 
+    def vbid(self, row: int) -> int:
+        """The vbucket of a row."""
+        return self.frames[row].vbid
+
+    def unordered(self) -> list[int]:
+        """Rows that do not follow the row before."""
+        seqnos = [int.from_bytes(frame.extras[:8], "big") for frame in self.frames]
+        suspects = [row for row in range(1, len(seqnos)) if seqnos[row] <= seqnos[row - 1]]
+        return [row for row in suspects if self.frames[row].opaque == self.frames[row - 1].opaque]
+
+    def strays(self) -> list[int]:
+        """Rows of another vbucket than the row before."""
+        return [
+            row
+            for row, (before, frame) in enumerate(pairwise(self.frames), 1)
+            if frame.vbid != before.vbid and frame.opaque == before.opaque
+        ]
+
     def first_above(self, first: int, stop: int, seqno: int) -> int:
         """The first row with a larger seqno."""
         return bisect_right(range(stop), seqno, first, stop, key=self.seqno)
@@ -134,6 +169,10 @@ class FrameDecoder:
                 break
             frame = decode_frame(buffer, at)
             if frame.opcode in DATA_OPCODES and frame.is_request:
+                if len(frame.extras) not in DATA_EXTRAS_BYTES[frame.opcode]:
+                    raise FieldError(
+                        f"extras of {len(frame.extras)} bytes in a message with opcode 0x{frame.opcode:02x}", offset=at
+                    )
                 frames.append(frame)
             else:
                 controls.append((len(frames), frame))
@@ -175,6 +214,26 @@ class ArrowRows:
     def highest(self, first: int, stop: int) -> int:
         """The highest seqno."""
         return int(self._seqnos[first:stop].max())
+
+    def vbid(self, row: int) -> int:
+        """The vbucket of a row."""
+        return int(self.chunk.vbucket[row])
+
+    def unordered(self) -> list[int]:
+        """Rows that do not follow the row before."""
+        return self._within_streams(self._seqnos[1:] <= self._seqnos[:-1])
+
+    def strays(self) -> list[int]:
+        """Rows of another vbucket than the row before."""
+        vbuckets = self.chunk.vbucket
+        return self._within_streams(vbuckets[1:] != vbuckets[:-1])
+
+    def _within_streams(self, suspects: npt.NDArray[np.bool_]) -> list[int]:
+        """The rows whose difference from the row before is true, and no change of the stream."""
+        if not suspects.any():
+            return []
+        rows: list[int] = (suspects & (self._opaques[1:] == self._opaques[:-1])).nonzero()[0].tolist()
+        return [row + 1 for row in rows]
 
     def first_above(self, first: int, stop: int, seqno: int) -> int:
         """The first row with a larger seqno."""

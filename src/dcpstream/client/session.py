@@ -5,8 +5,12 @@ streams, then the rows of one receive, then streams that are done or have ended.
 
 Theory of operation (what comes once per item or snapshot is read by plain structs, the rest by the message classes):
 
-- A stream is known by the opaque of its request, which is never used again on the connection. Whatever arrives for
-  another opaque (a stream that was closed and still had data under way) is dropped.
+- A stream is known by the opaque of its request, which is never used again on the connection. What arrives for a
+  stream that was closed here, and still had data under way, is dropped.
+- The node is not trusted. Seqnos of a stream rise and lie within its snapshots, its rows are of its vbucket and come
+  after the answer to its request, a snapshot is complete when the node ends the stream, every other opaque and opcode
+  is known, and no more arrives than the window and one frame. Anything else is a RemoteProtocolError: it never becomes
+  data, and the positions stay before it.
 - A stream with an end is done at the first seqno at or above it: rows above the end are dropped, CLOSE_STREAM goes
   out, and what is still under way is dropped too.
 - Flow control: the node stops when the window is full. What was dropped is acknowledged at once, the rest when the
@@ -18,9 +22,11 @@ from __future__ import annotations
 
 import json
 import struct
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from dcpstream.client.events import (
     Answer,
@@ -38,8 +44,9 @@ from dcpstream.client.handshake import DcpSettings
 from dcpstream.client.resume import PositionTracker, Run
 from dcpstream.client.rows import Rows
 from dcpstream.errors import DeadConnection, RemoteProtocolError
-from dcpstream.model import NodeAddress, StreamOffset
+from dcpstream.model import MAX_SEQNO, NodeAddress, StreamOffset
 from dcpstream.wire import (
+    MAX_FRAME_BYTES,
     BufferAck,
     CloseStream,
     Frame,
@@ -47,6 +54,7 @@ from dcpstream.wire import (
     MarkerFlag,
     Opcode,
     Status,
+    StreamEndReason,
     StreamFlag,
     StreamRequest,
     SystemEvent,
@@ -71,8 +79,14 @@ PREPARE_EXTRA_BYTES = 2
 
 MAX_OPAQUE = 0xFFFFFFFF
 
+CLOSED_STREAMS_MAX = 64 * 1024
+"""Closed streams whose late messages are still told from those of streams that never were: a connection has at most
+1,024 streams at a time, and what is under way is one window."""
+
 CLUSTERMAP_CHANGE = 0x01
 """Opcode of the one request that comes with the magic of server requests."""
+
+OSO_CONTROL = "enable_out_of_order_snapshots"
 
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
@@ -81,6 +95,10 @@ _VERSION = struct.Struct(">qq")
 
 _WITH_SEQNO = frozenset((Opcode.DCP_SYSTEM_EVENT, Opcode.DCP_PREPARE, Opcode.DCP_SEQNO_ADVANCED))
 _WITH_SECOND_SEQNO = frozenset((Opcode.DCP_COMMIT, Opcode.DCP_ABORT))
+_OF_STREAMS = (
+    _WITH_SEQNO | _WITH_SECOND_SEQNO | {Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_STREAM_END, Opcode.DCP_OSO_SNAPSHOT}
+)
+"""What a producer sends on a stream besides rows."""
 
 
 @dataclass(slots=True)
@@ -118,6 +136,10 @@ class DcpSession:
         self._settings = settings
         self._streams: dict[int, Stream] = {}
         self._requests: dict[int, tuple[int, float]] = {}
+        self._closed: dict[int, int] = {}
+        self._closings: dict[int, int] = {}
+        self._allows_oso = any(key == OSO_CONTROL for key, _, _ in settings.controls())
+        self._unacked_bytes = 0
         self._next_opaque = 1
         self._out: list[bytes] = []
         self._events: deque[Event] = deque()
@@ -151,7 +173,8 @@ class DcpSession:
 
         Only from the active copy: a replica that lags would ask for a rollback that is none.
         """
-        stream = Stream(self._new_opaque(), vbid, end_seqno, PositionTracker(offset))
+        is_filtered = collection_ids is not None and self.has_collections
+        stream = Stream(self._new_opaque(), vbid, end_seqno, PositionTracker(offset), may_end_early=is_filtered)
         start, snapshot_start, snapshot_end = offset.request_bounds()
         value = b""
         if collection_ids is not None and self.has_collections:
@@ -175,8 +198,15 @@ class DcpSession:
 
     def close_stream(self, stream: Stream) -> None:
         """Say that nothing more is wanted of a stream; what is under way is dropped. No event follows."""
-        if self._streams.pop(stream.opaque, None) is not None:
-            self._send(CloseStream(vbid=stream.vbid, opaque=self._new_opaque()).encode())
+        if self._streams.pop(stream.opaque, None) is None:
+            return
+        opaque = self._new_opaque()
+        self._send(CloseStream(vbid=stream.vbid, opaque=opaque).encode())
+        self._closings[opaque] = stream.opaque
+        self._closed[stream.opaque] = stream.vbid
+        for known in (self._closings, self._closed):
+            if len(known) > CLOSED_STREAMS_MAX:
+                del known[next(iter(known))]
 
     def request(
         self, opcode: Opcode, now: float, *, vbid: int = 0, extras: bytes = b"", key: bytes = b"", value: bytes = b""
@@ -192,6 +222,7 @@ class DcpSession:
         self._consumed_bytes += flow_bytes
         if self._consumed_bytes * ACK_FRACTION >= self._settings.buffer_bytes:
             self._send(BufferAck(freed_bytes=self._consumed_bytes).encode())
+            self._unacked_bytes -= self._consumed_bytes
             self._consumed_bytes = 0
 
     def data_to_send(self) -> bytes:
@@ -242,23 +273,58 @@ class DcpSession:
         finally:
             # Also when a message breaks the protocol: positions have moved past the rows before it.
             self._tell(rows, turn)
+        if self._unacked_bytes > self._settings.buffer_bytes + MAX_FRAME_BYTES:
+            raise RemoteProtocolError(
+                f"{self.address} has sent {self._unacked_bytes} bytes without an acknowledgement, in spite of a window "
+                f"of {self._settings.buffer_bytes}"
+            )
 
     def _walk(self, rows: Rows, turn: _Turn) -> None:
         controls = rows.controls
         next_control = 0
+        unordered, strays = rows.unordered(), rows.strays()
         for first, stop, opaque in rows.runs():
             while next_control < len(controls) and controls[next_control][0] <= first:
                 turn.row = controls[next_control][0]
                 self._control(controls[next_control][1], turn)
                 next_control += 1
-            stream = self._streams.get(opaque)
+            stream = self._stream_of(opaque, rows.vbid(first))
             if stream is not None:
+                row = _first_within(strays, first, stop)
+                if row is not None:
+                    self._refuse(f"vbucket {stream.vbid}: a row of vbucket {rows.vbid(row)} in its stream")
+                row = _first_within(unordered, first, stop)
+                if row is not None and not stream.tracker.is_out_of_order:
+                    before, after = rows.seqno(row - 1), rows.seqno(row)
+                    self._refuse(f"vbucket {stream.vbid}: seqno {after} comes after {before}")
                 self._run(rows, first, stop, stream, turn)
         for turn.row, frame in controls[next_control:]:
             self._control(frame, turn)
 
+    def _stream_of(self, opaque: int, vbid: int) -> Stream | None:
+        """The open stream that a message belongs to; None for one that was closed here, whose messages are dropped.
+
+        Raises:
+            RemoteProtocolError: there was never such a stream, the node has ended it, it is another vbucket's, or the
+                node has not answered its request yet.
+        """
+        stream = self._streams.get(opaque)
+        if stream is None:
+            if opaque in self._closed:
+                return None
+            self._refuse(f"vbucket {vbid}: a message for opaque 0x{opaque:x}, which is that of no stream")
+        if stream.vbid != vbid:
+            self._refuse(f"vbucket {stream.vbid}: a message of vbucket {vbid} in its stream")
+        if stream.log is None:
+            self._refuse(f"vbucket {vbid}: a message before the answer to the stream request")
+        return stream
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise RemoteProtocolError(f"{self.address} broke the protocol: {what}")
+
     def _tell(self, rows: Rows, turn: _Turn) -> None:
         flow_bytes = rows.wire_bytes - turn.uncounted
+        self._unacked_bytes += flow_bytes
         self._events.extend(turn.first)
         if turn.runs:
             self._events.append(RowsReceived(rows, turn.runs, flow_bytes))
@@ -285,14 +351,15 @@ class DcpSession:
             tracker.item(rows.highest(first, stop))
             turn.runs.append(tracker.run(stream.vbid, first, stop))
             return
-        last_seqno = rows.seqno(stop - 1)
+        first_seqno, last_seqno = rows.seqno(first), rows.seqno(stop - 1)
         if last_seqno < stream.end_seqno:
-            tracker.item(last_seqno)
+            tracker.items(first_seqno, last_seqno)
             end = stop
         else:
+            tracker.check(first_seqno, last_seqno)
             end = rows.first_above(first, stop, stream.end_seqno)
             if end > first:
-                tracker.item(rows.seqno(end - 1))
+                tracker.items(first_seqno, rows.seqno(end - 1))
         if end > first:
             turn.runs.append(tracker.run(stream.vbid, first, end))
         if last_seqno >= stream.end_seqno:
@@ -315,7 +382,8 @@ class DcpSession:
             if frame.opcode == CLUSTERMAP_CHANGE:
                 version = _VERSION.unpack(frame.extras) if len(frame.extras) == _VERSION.size else None
                 turn.first.append(ConfigPushed(frame.key.decode(errors="replace"), version, frame.value))
-            return  # such requests want no answer
+                return  # such requests want no answer
+            self._refuse(f"a request with opcode 0x{frame.opcode:02x} that was not asked for")
         opcode = frame.opcode
         if opcode == Opcode.DCP_NOOP:
             turn.uncounted += frame.size
@@ -323,30 +391,58 @@ class DcpSession:
             return
         if opcode == Opcode.DCP_PREPARE:
             turn.uncounted -= PREPARE_EXTRA_BYTES
-        stream = self._streams.get(frame.opaque)
+        if opcode not in _OF_STREAMS:
+            turn.uncounted += frame.size
+            self._refuse(f"a request {code_name(Opcode, opcode)}, which a producer does not send")
+        stream = self._stream_of(frame.opaque, frame.vbid)
         if stream is None:
+            if opcode == Opcode.DCP_STREAM_END:
+                del self._closed[frame.opaque]
             return
         if opcode == Opcode.DCP_SNAPSHOT_MARKER:
             self._marker(frame, stream)
         elif opcode == Opcode.DCP_STREAM_END:
-            del self._streams[stream.opaque]
-            reason = _U32.unpack(frame.extras)[0] if len(frame.extras) == _U32.size else -1
-            turn.last.append(StreamStopped(stream, reason))
+            self._ended(stream, _U32.unpack(frame.extras)[0], turn)
         elif opcode in _WITH_SEQNO:
+            (seqno,) = _U64.unpack_from(frame.extras)
             if opcode == Opcode.DCP_SYSTEM_EVENT:
+                stream.tracker.check(seqno, seqno)
                 self._system_event(frame, stream, turn)
-            self._advance(stream, _U64.unpack_from(frame.extras)[0], turn)
+            self._advance(stream, seqno, turn)
         elif opcode in _WITH_SECOND_SEQNO:
             self._advance(stream, _U64.unpack_from(frame.extras, 8)[0], turn)
-        elif opcode == Opcode.DCP_OSO_SNAPSHOT:
+        else:
+            if not self._allows_oso:
+                self._refuse(f"vbucket {stream.vbid}: an out-of-order snapshot that was not asked for")
             stream.tracker.oso(_U32.unpack_from(frame.extras)[0] == 1)
             turn.moved(stream)
             if not stream.tracker.is_out_of_order and stream.tracker.seqno >= stream.end_seqno:
                 self._done(stream, turn)
 
+    def _ended(self, stream: Stream, reason: int, turn: _Turn) -> None:
+        """STREAM_END.
+
+        Raises:
+            RemoteProtocolError: it says that all was sent, which cannot be.
+        """
+        tracker = stream.tracker
+        if reason == StreamEndReason.OK:
+            why = None
+            if tracker.pending_end is not None:
+                why = "in the middle of a snapshot"
+            elif tracker.seqno < stream.end_seqno and not stream.may_end_early:
+                why = "but it has no end" if stream.end_seqno == MAX_SEQNO else f"before {stream.end_seqno}"
+            if why is not None:
+                self._refuse(f"vbucket {stream.vbid}: the stream ends with OK at seqno {tracker.seqno}, {why}")
+        elif reason == StreamEndReason.FILTER_EMPTY and not stream.may_end_early:
+            self._refuse(f"vbucket {stream.vbid}: the stream ends for its filter, but it has none")
+        del self._streams[stream.opaque]
+        turn.last.append(StreamStopped(stream, reason))
+
     def _advance(self, stream: Stream, seqno: int, turn: _Turn) -> None:
         """A seqno without a row: it moves the position like one."""
         is_unordered = stream.tracker.is_out_of_order
+        stream.tracker.check(seqno, seqno)
         if seqno <= stream.end_seqno or is_unordered:
             stream.tracker.item(seqno)
             turn.moved(stream)
@@ -386,6 +482,7 @@ class DcpSession:
     def _answer(self, frame: Frame, turn: _Turn) -> None:
         asked = self._requests.pop(frame.opaque, None)
         if asked is None:
+            self._unasked(frame)
             return
         if asked[0] != frame.opcode:
             raise RemoteProtocolError(
@@ -395,7 +492,9 @@ class DcpSession:
             turn.first.append(Answer(frame.opaque, frame))
             return
         stream = self._streams.get(frame.opaque)
-        if stream is None:
+        if stream is None:  # closed before it was answered
+            if frame.status != Status.SUCCESS:
+                self._closed.pop(frame.opaque, None)
             return
         if frame.status == Status.SUCCESS:
             stream.log = decode_failover_log(frame.value)
@@ -409,3 +508,27 @@ class DcpSession:
             turn.first.append(StreamRefused(stream, frame.status, _U64.unpack(frame.value)[0]))
         else:
             turn.first.append(StreamRefused(stream, frame.status, value=frame.value))
+
+    def _unasked(self, frame: Frame) -> None:
+        """An answer that nobody waits for: to CLOSE_STREAM, or to BUFFER_ACK, which is not answered if it succeeds.
+
+        Raises:
+            RemoteProtocolError: to anything else.
+        """
+        closed = self._closings.pop(frame.opaque, None) if frame.opcode == Opcode.DCP_CLOSE_STREAM else None
+        if closed is not None:
+            if frame.status == Status.KEY_ENOENT:
+                self._closed.pop(closed, None)  # it had ended before, so everything of it has come
+        elif frame.opcode != Opcode.DCP_BUFFER_ACK or frame.status != Status.SUCCESS:
+            self._refuse(
+                f"an answer {code_name(Opcode, frame.opcode)} ({code_name(Status, frame.status)}) with opaque "
+                f"0x{frame.opaque:x}, which no request has"
+            )
+
+
+def _first_within(rows: Sequence[int], first: int, stop: int) -> int | None:
+    """The first of some rows, ascending, that lies within first..stop and is not the first there."""
+    if not rows:
+        return None
+    index = bisect_right(rows, first)
+    return rows[index] if index < len(rows) and rows[index] < stop else None

@@ -16,6 +16,7 @@ from dcpstream.columnar.boundaries import BytesLike
 from dcpstream.columnar.chunk import DecodeOptions, WireChunk
 from dcpstream.errors import FieldError
 from dcpstream.wire.codes import FrameInfoId, Magic, Opcode
+from dcpstream.wire.dcp_data import DATA_EXTRAS_BYTES
 from dcpstream.wire.frames import HEADER_BYTES, Frame, decode_frame, frame_length
 from dcpstream.wire.keys import decode_frame_infos, split_collection_key
 
@@ -26,7 +27,6 @@ _TWO_U32 = Struct(">II").unpack_from
 _U16 = Struct(">H").unpack_from
 
 _MUTATION = int(Opcode.DCP_MUTATION)
-_EXTRAS_LENGTHS = {_MUTATION: (31,), int(Opcode.DCP_DELETION): (18, 21), int(Opcode.DCP_EXPIRATION): (20,)}
 _DELETE_TIME_EXTRAS_MIN = 20
 """A deletion's extras of 18 bytes hold no delete time, those of 20 and 21 do."""
 _REQUESTS = (Magic.REQUEST, Magic.FLEX_REQUEST)
@@ -34,7 +34,7 @@ _REQUESTS = (Magic.REQUEST, Magic.FLEX_REQUEST)
 
 def is_data(frame: Frame) -> bool:
     """Whether the frame is a row: a mutation, a deletion or an expiration."""
-    return frame.opcode in _EXTRAS_LENGTHS and frame.magic in _REQUESTS
+    return frame.opcode in DATA_EXTRAS_BYTES and frame.magic in _REQUESTS
 
 
 def stream_id_of(framing: bytes) -> int:
@@ -101,7 +101,7 @@ def _whole_frames(buffer: BytesLike) -> Iterable[int]:
 
 def _row(frame: Frame, options: DecodeOptions) -> tuple[tuple[int, ...], bytes]:
     extras = frame.extras
-    if len(extras) not in _EXTRAS_LENGTHS[frame.opcode]:
+    if len(extras) not in DATA_EXTRAS_BYTES[frame.opcode]:
         raise FieldError(f"extras of {len(extras)} bytes in a message with opcode 0x{frame.opcode:02x}")
     seqno, rev = _SEQNOS(extras)
     flags = expiry = 0

@@ -22,6 +22,7 @@ from dcpstream.columnar.headers import Headers, gather, swap_words
 from dcpstream.columnar.messages import decode_messages, stream_id_of
 from dcpstream.errors import FieldError
 from dcpstream.wire.codes import FrameInfoId, Magic, Opcode
+from dcpstream.wire.dcp_data import DATA_EXTRAS_BYTES
 from dcpstream.wire.frames import HEADER_BYTES, decode_frame
 from dcpstream.wire.keys import MAX_LEB128_BYTES
 
@@ -39,11 +40,7 @@ _IS_DATA = np.zeros(1 << 16, np.bool_)
 """By magic << 8 | opcode."""
 _EXTRAS_FIT = np.zeros((256, 256), np.bool_)
 """By opcode and extras length."""
-for _opcode, _lengths in (
-    (Opcode.DCP_MUTATION, (_MUTATION_EXTRAS_BYTES,)),
-    (Opcode.DCP_DELETION, (18, 21)),
-    (Opcode.DCP_EXPIRATION, (20,)),
-):
+for _opcode, _lengths in DATA_EXTRAS_BYTES.items():
     for _magic in (Magic.REQUEST, Magic.FLEX_REQUEST):
         _IS_DATA[_magic << 8 | _opcode] = True
     _EXTRAS_FIT[_opcode, _lengths] = True

@@ -8,6 +8,14 @@ from __future__ import annotations
 from dcpstream.wire.codes import Opcode
 from dcpstream.wire.layout import Part, Request, message, u8, u16, u32, u64
 
+DATA_EXTRAS_BYTES: dict[int, tuple[int, ...]] = {
+    int(Opcode.DCP_MUTATION): (31,),
+    int(Opcode.DCP_DELETION): (18, 21),
+    int(Opcode.DCP_EXPIRATION): (20,),
+}
+"""By opcode: the lengths that the extras of a document's change can have. Of a deletion's two the longer one, of the
+second version, has a delete time."""
+
 _DOCS = "kv_engine docs/dcp/documentation/commands/"
 
 

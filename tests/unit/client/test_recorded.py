@@ -32,7 +32,8 @@ def test_a_recorded_stream(name: str, arrow: bool) -> None:
     # The recorder numbered its requests so.
     session._next_opaque = FIRST_OPAQUE
     for vbid in range(VBUCKETS):
-        session.open_stream(vbid, StreamOffset.ZERO, MAX_SEQNO, 0.0)
+        stream = session.open_stream(vbid, StreamOffset.ZERO, MAX_SEQNO, 0.0)
+        stream.may_end_early = True  # the recorder asked for streams to the latest seqno
     streams = session.streams
     data = stream_bytes(name)
     chance = random.Random(name)

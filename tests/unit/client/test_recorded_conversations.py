@@ -16,9 +16,9 @@ import pytest
 from dcpstream.client.events import RowsReceived, Stream, StreamDone, StreamOpened, StreamRefused, StreamStopped
 from dcpstream.client.handshake import DcpSettings
 from dcpstream.client.rows import ArrowDecoder, Decoder, FrameDecoder
-from dcpstream.client.session import DcpSession
+from dcpstream.client.session import OSO_CONTROL, DcpSession
 from dcpstream.model import NodeAddress, StreamOffset
-from dcpstream.wire import FrameReader, Opcode, Status
+from dcpstream.wire import FrameReader, Opcode, Status, StreamFlag
 from tests.fixtures.recorded import Line, scenario_names, server_transcript
 
 HEADER = struct.Struct(">BBHBBHIIQ")
@@ -101,6 +101,8 @@ class Replay:
     def __init__(self, lines: list[Line], decoder: Decoder) -> None:
         settings = DcpSettings(name="replayed", buffer_bytes=WINDOW_BYTES)
         self.session = DcpSession(ADDRESS, settings, has_collections(lines), 0.0)
+        controls = (line.frame for line in lines if line.direction == "c2s" and line.frame[1] == Opcode.DCP_CONTROL)
+        self.session._allows_oso = any(OSO_CONTROL.encode() in frame for frame in controls)
         self.decoder = decoder
         self.said: dict[int, Said] = {}
         self.streams: dict[int, Stream] = {}
@@ -119,10 +121,14 @@ class Replay:
         if magic != 0x80:
             return
         if opcode == STREAM_REQ:
-            _, _, start, end, vbuuid, first, last = REQUEST.unpack_from(frame, 24)
+            flags, _, start, end, vbuuid, first, last = REQUEST.unpack_from(frame, 24)
             self.session._next_opaque = opaque
             offset = StreamOffset(vbuuid, start, first, last)
             self.streams[opaque] = self.session.open_stream(vbid, offset, end, 0.0)
+            is_cut_short = bool(flags & (StreamFlag.TO_LATEST | StreamFlag.DISK_ONLY))
+            is_filtered = len(frame) > 24 + extras_size + key_size
+            # The recorder also asked for streams that end where the server is, whatever end they name.
+            self.streams[opaque].may_end_early = is_cut_short or is_filtered
             sent = self.session.data_to_send()
             if start and end >= start and len(frame) == 24 + extras_size + key_size:
                 # But for the flags (the recorder tried all kinds of them) it is the recorder's request.
@@ -131,9 +137,13 @@ class Replay:
         elif opcode == CLOSE_STREAM:
             for number, stream in self.streams.items():
                 if stream.vbid == vbid:
+                    self.session._next_opaque = opaque
                     self.session.close_stream(stream)
                     self.said[number].is_closed = True
             self._take_out()
+            self.session._closings.setdefault(opaque, 0)
+        else:
+            self.session._requests[opaque] = (opcode, 0.0)
 
     def _came(self, frame: bytes) -> None:
         self._read(frame)

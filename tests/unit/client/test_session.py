@@ -23,12 +23,13 @@ from dcpstream.client.events import (
 )
 from dcpstream.client.rows import FrameRows
 from dcpstream.client.session import ANSWER_TIMEOUT_S
-from dcpstream.errors import ConnectTimeout, DeadConnection, RemoteProtocolError
+from dcpstream.errors import ConnectTimeout, DeadConnection, RemoteProtocolError, WireError
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
 from dcpstream.wire import (
     Feature,
     Frame,
     FrameReader,
+    Magic,
     Opcode,
     Status,
     StreamFlag,
@@ -36,6 +37,7 @@ from dcpstream.wire import (
     encode_response,
 )
 from tests.conformance.rules import rule
+from tests.fixtures.recorded import split_frames
 from tests.unit.client.kit import (
     GRANTED,
     LOG,
@@ -74,6 +76,12 @@ def seqnos(events: Iterator[object] | list[object]) -> list[int]:
             for first, stop in event.keep:
                 result += [event.rows.seqno(row) for row in range(first, stop)]
     return result
+
+
+def row_seqnos(events: Iterator[object]) -> list[int]:
+    """The same of rows in both shapes."""
+    received = [event for event in events if isinstance(event, RowsReceived)]
+    return [event.rows.seqno(row) for event in received for first, stop in event.keep for row in range(first, stop)]
 
 
 @pytest.fixture
@@ -250,7 +258,11 @@ def test_consumed_bytes_are_acknowledged_not_received_ones() -> None:
 
 def test_dropped_bytes_are_acknowledged_without_the_user() -> None:
     connection, _ = ready_connection(buffer_bytes=1000)
-    connection.receive_data(mutation(12345, 1, value=b"x" * 300), 0.0)
+    assert connection.session is not None
+    stream = open_stream(connection)
+    connection.session.close_stream(stream)
+    sent(connection)
+    connection.receive_data(accepted(stream.opaque) + mutation(stream.opaque, 1, value=b"x" * 300), 0.0)
     assert [frame.opcode for frame in sent(connection)] == [Opcode.DCP_BUFFER_ACK]
 
 
@@ -377,3 +389,144 @@ def test_the_log_of_a_resumed_stream_is_the_new_one(connection: NodeConnection) 
     stream = open_stream(connection, offset=StreamOffset(0xA, 5, 2, 9))
     connection.receive_data(accepted(stream.opaque, log), 0.0)
     assert stream.tracker.offset == StreamOffset(0xB, 5, 2, 9)
+
+
+def clustermap_like(opcode: int) -> bytes:
+    return struct.pack(">BBHBBHIIQ", Magic.SERVER_REQUEST, opcode, 0, 0, 0, 0, 0, 0, 0)
+
+
+def oso(opaque: int, flags: int) -> bytes:
+    return encode_request(Opcode.DCP_OSO_SNAPSHOT, opaque=opaque, extras=struct.pack(">I", flags))
+
+
+START = marker(1, 0, 9) + mutation(1, 1) + mutation(1, 2)
+"""What comes first in the cases below, after the node has accepted the stream with opaque 1."""
+
+VIOLATIONS = {
+    "a seqno again": START + mutation(1, 2),
+    "a seqno again, behind a control": START + seqno_advanced(1, 3) + mutation(1, 3),
+    "a falling seqno": START + mutation(1, 5) + mutation(1, 4) + mutation(1, 6),
+    "seqno 0": marker(1, 0, 9) + mutation(1, 0),
+    "an advanced seqno again": START + seqno_advanced(1, 2),
+    "a system event again": START + system_event(1, 2, "c", 9),
+    "a row below its snapshot": marker(1, 3, 9) + mutation(1, 2),
+    "a row above its snapshot": START + mutation(1, 10),
+    "a row in front of its marker": mutation(1, 1),
+    "an advanced seqno in front of its marker": seqno_advanced(1, 1),
+    "a row of another vbucket": START + mutation(1, 3, vbid=2),
+    "a row of another vbucket between sound ones": START + mutation(1, 3, vbid=2) + mutation(1, 4),
+    "a marker of another vbucket": START + marker(1, 3, 9, vbid=1),
+    "an end of another vbucket": START + stream_end(1, 2, vbid=1),
+    "a row of a stream that never was": START + mutation(77, 3),
+    "a marker of a stream that never was": START + marker(77, 0, 9),
+    "an end of a stream that never was": START + stream_end(77, 0),
+    "a row after the end": START + stream_end(1, 2) + mutation(1, 3),
+    "a second end": START + stream_end(1, 2) + stream_end(1, 2),
+    "a marker that ends before it starts": marker(1, 5, 4),
+    "a marker that goes back": START + marker(1, 0, 1),
+    "a marker that overlaps": START + mutation(1, 5) + marker(1, 3, 20),
+    "an end that is OK inside a snapshot": START + stream_end(1, 0),
+    "an end that is OK before the first row": marker(1, 0, 9) + stream_end(1, 0),
+    "an end that is OK before the wanted end": marker(1, 0, 2) + mutation(1, 2) + stream_end(1, 0),
+    "an end for an empty filter without one": stream_end(1, 7),
+    "an end without a reason": encode_request(Opcode.DCP_STREAM_END, opaque=1),
+    "an order that was not asked for": oso(1, 1),
+    "an unknown request": START + encode_request(0xEE, opaque=1),
+    "a request that producers do not send": START + encode_request(Opcode.DCP_ADD_STREAM, opaque=1, extras=bytes(4)),
+    "an unknown request of the server": clustermap_like(0x77),
+    "an answer to nothing": encode_response(Opcode.NOOP, opaque=99),
+    "a second answer": accepted(1),
+    "a refused BUFFER_ACK": encode_response(Opcode.DCP_BUFFER_ACK, status=Status.EINVAL),
+    "short extras of a row": encode_request(Opcode.DCP_MUTATION, opaque=1, extras=bytes(7), key=b"\0k"),
+    "short extras of a system event": START + encode_request(Opcode.DCP_SYSTEM_EVENT, opaque=1, extras=b"1"),
+}
+
+
+def receive_all(connection: NodeConnection, pieces: list[bytes], told: list[int]) -> None:
+    """Receive each piece by itself, and collect the seqnos that are told, also those before an error."""
+    for piece in pieces:
+        try:
+            connection.receive_data(piece, 0.0)
+        finally:
+            told += row_seqnos(connection.events())
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+@pytest.mark.parametrize("end", [8, MAX_SEQNO])
+@pytest.mark.parametrize("name", VIOLATIONS)
+def test_what_a_node_must_not_send(name: str, end: int, arrow: bool) -> None:
+    """Neither in one receive nor frame by frame: an error, and nothing but sound rows is told."""
+    if arrow:
+        pytest.importorskip("pyarrow", reason="Arrow columns need numpy and pyarrow")
+    data = VIOLATIONS[name]
+    frames = split_frames(data)
+    for pieces in ([accepted(1) + data], [accepted(1), *frames]):
+        connection, _ = ready_connection(arrow=arrow)
+        stream = open_stream(connection, end)
+        told: list[int] = []
+        with pytest.raises((RemoteProtocolError, WireError)):
+            receive_all(connection, pieces, told)
+        assert told == sorted(set(told))
+        assert set(told) <= {1, 2, 5}
+        assert stream.tracker.seqno <= 5
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+@given(seqnos=st.lists(st.integers(1, 12), min_size=1, max_size=120))
+def test_rows_are_told_only_while_they_rise(arrow: bool, seqnos: list[int]) -> None:
+    if arrow:
+        pytest.importorskip("pyarrow", reason="Arrow columns need numpy and pyarrow")
+    is_sound = seqnos == sorted(set(seqnos))
+    connection, _ = ready_connection(arrow=arrow)
+    open_stream(connection)
+    data = accepted(1) + marker(1, 0, 12) + b"".join(mutation(1, seqno) for seqno in seqnos)
+    if is_sound:
+        connection.receive_data(data, 0.0)
+    else:
+        with pytest.raises(RemoteProtocolError, match="comes after"):
+            connection.receive_data(data, 0.0)
+    assert row_seqnos(connection.events()) == (seqnos if is_sound else [])
+
+
+def test_streams_may_be_mixed_row_by_row() -> None:
+    connection, _ = ready_connection()
+    assert connection.session is not None
+    for vbid in range(3):
+        connection.session.open_stream(vbid, StreamOffset.ZERO, MAX_SEQNO, 0.0)
+    data = b"".join(accepted(number + 1) + marker(number + 1, 0, 50, vbid=number) for number in range(3))
+    for seqno in range(1, 51):
+        data += b"".join(mutation(number + 1, seqno, vbid=number) for number in range(3))
+    connection.receive_data(data, 0.0)
+    assert len(row_seqnos(connection.events())) == 150
+
+
+def test_what_is_legal_at_the_borders(connection: NodeConnection) -> None:
+    """A first marker begins where the request's snapshot did; a later one may begin at the position."""
+    stream = open_stream(connection, MAX_SEQNO, StreamOffset(0xA, 7, 3, 9))
+    connection.receive_data(
+        accepted(1) + marker(1, 3, 9) + mutation(1, 9) + marker(1, 9, 12) + mutation(1, 12) + marker(1, 13, 13), 0.0
+    )
+    assert stream.tracker.offset == StreamOffset(0xA, 12, 9, 12)
+
+
+def test_more_than_the_window_and_a_frame_is_too_much() -> None:
+    connection, _ = ready_connection(buffer_bytes=1000)
+    open_stream(connection)
+    value = bytes(10 * 1024 * 1024)
+    connection.receive_data(accepted(1) + marker(1, 0, 9), 0.0)
+    rows = [mutation(1, seqno, value=value) for seqno in range(1, 5)]
+    with pytest.raises(RemoteProtocolError, match="in spite of a window of 1000"):
+        receive_all(connection, rows, [])
+
+
+def test_messages_of_a_stream_that_was_closed_are_dropped_until_its_end(connection: NodeConnection) -> None:
+    assert connection.session is not None
+    stream = open_stream(connection)
+    connection.receive_data(accepted(1), 0.0)
+    connection.session.close_stream(stream)
+    closing = sent(connection)[-1]
+    connection.receive_data(START + encode_response(Opcode.DCP_CLOSE_STREAM, opaque=closing.opaque), 0.0)
+    connection.receive_data(marker(1, 3, 4) + stream_end(1, 1), 0.0)
+    assert row_seqnos(connection.events()) == []
+    with pytest.raises(RemoteProtocolError, match="that of no stream"):
+        connection.receive_data(mutation(1, 4), 0.0)
