@@ -106,6 +106,7 @@ class AsyncClient:
         self._name = name
         self._clock = SystemClock()
         self._random = SystemRandom()
+        self._was_reached = False
 
     async def map(self) -> VbucketMap:
         """The cluster map, asked now."""
@@ -286,12 +287,13 @@ class AsyncClient:
             seeds = await asyncio.to_thread(resolve_seeds, self._unresolved)
             self._options = replace(self._options, seeds=seeds)
             self._unresolved = None
-        nodes = Nodes(self._options, self._random)
+        nodes = Nodes(self._options, self._random, was_reached=self._was_reached)
         machine = Questions([Question(Opcode.NOOP)], nodes, self._random)
         hub = AsyncHub(machine, nodes, self._clock)
         try:
             await self._ask(machine, nodes, hub)
             assert nodes.map is not None
+            self._was_reached = True
             if not vbids:
                 return nodes.map, {}
             before = [Question(Opcode.DCP_GET_FAILOVER_LOG, vbid) for vbid in vbids]
@@ -306,7 +308,7 @@ class AsyncClient:
                 await self._ask(machine, nodes, hub)
                 if not logs_of(before):
                     break
-            return nodes.map, states_of(logs_of(before), high_seqnos_of(highs), logs_of(after))
+            return nodes.map, states_of(logs_of(before), high_seqnos_of(highs, nodes.map.vbucket_count), logs_of(after))
         finally:
             await hub.close()
 

@@ -120,7 +120,8 @@ class Cluster:
         self._collections = None if collections is None else tuple(collections)
         self._options = given.connect_options(connect_timeout_s, name)
         self._name = name
-        self._control = Nodes(self._options, self._random)
+        self._was_reached = False
+        self._control = self._new_control()
         self._control_hub: SocketHub | None = None
         self._data: dict[DcpSettings, tuple[Nodes, SocketHub]] = {}
 
@@ -146,7 +147,7 @@ class Cluster:
             Question(Opcode.GET_ALL_VB_SEQNOS, node=node, extras=ACTIVE_STATE) for node in self.map.vbuckets_by_node()
         ]
         self._ask(questions)
-        return high_seqnos_of(questions)
+        return high_seqnos_of(questions, self.map.vbucket_count)
 
     def failover_logs(self, vbids: Iterable[int] | None = None) -> dict[int, FailoverLog]:
         """Vbucket → failover log of its active node; all vbuckets if None. Unknown ones are missing."""
@@ -275,7 +276,10 @@ class Cluster:
         if settings in self._data:
             nodes, hub = self._data.pop(settings)
         else:
-            nodes = Nodes(self.connect_options(settings, arrow=True), self._random)
+            # A position on a branch, or an end that was planned on one, is from a bucket that was there.
+            is_known = any(one.planned_vbuuid for one in ranges)
+            options = self.connect_options(settings, arrow=True)
+            nodes = Nodes(options, self._random, was_reached=self._was_reached or is_known)
             hub = SocketHub(self._options.tls)
         if nodes.map is None or (self._control.map is not None and self._control.map.version > nodes.map.version):
             nodes.map = self._control.map
@@ -315,7 +319,7 @@ class Cluster:
         if self._control_hub is not None:
             self._control_hub.close()
             self._control_hub = None
-            self._control = Nodes(self._options, self._random)
+            self._control = self._new_control()
         for _, hub in self._data.values():
             hub.close()
         self._data.clear()
@@ -328,7 +332,7 @@ class Cluster:
         """
         if self._unresolved is not None:
             self._options = replace(self._options, seeds=resolve_seeds(self._unresolved))
-            self._control = Nodes(self._options, self._random)
+            self._control = self._new_control()
             self._unresolved = None
         if self._control_hub is None:
             self._control_hub = SocketHub(self._options.tls)
@@ -350,6 +354,10 @@ class Cluster:
             machine.check()
         if self._control.map is None:
             raise self._no_answer("the cluster map")
+        self._was_reached = True
+
+    def _new_control(self) -> Nodes:
+        return Nodes(self._options, self._random, was_reached=self._was_reached)
 
     def _no_answer(self, what: str) -> ConnectTimeout:
         return ConnectTimeout(

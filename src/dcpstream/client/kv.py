@@ -238,6 +238,7 @@ class KvClient:
         result: dict[str, str] = {}
         while True:
             answer = link.answers(1)[0]
+            link.check(answer, Opcode.STAT)
             if answer.status != Status.SUCCESS:
                 raise status_error(answer.status, opcode=Opcode.STAT, context=f"group {group!r}")
             if not answer.key:
@@ -310,11 +311,11 @@ class KvClient:
         return list(by_link.items())
 
     def _read(self, window: list[_Operation], sent: list[tuple[KvLink, list[int]]]) -> list[Answered]:
-        if len(sent) == 1:
-            return sent[0][0].answers(len(window))
         answers: list[Answered | None] = [None] * len(window)
         for link, indexes in sent:
             for index, answer in zip(indexes, link.answers(len(indexes)), strict=True):
+                if answer.opcode != window[index].opcode:
+                    link.check(answer, window[index].opcode)
                 answers[index] = answer
         return [answer for answer in answers if answer is not None]
 

@@ -8,12 +8,13 @@ import struct
 from typing import NamedTuple
 
 from dcpstream.client.handshake import Handshake, reason_in
-from dcpstream.client.hub import lost_by
+from dcpstream.client.hub import cannot_connect, lost_by
 from dcpstream.client.tls import TlsOptions, check_for_alert, closed_at_once, server_name, tls_failure
 from dcpstream.errors import ConnectionLost, ConnectTimeout, DcpstreamError, DeadConnection, RemoteProtocolError
 from dcpstream.model import NodeAddress
 from dcpstream.runtime import Clock
-from dcpstream.wire import Feature, Frame, FrameReader, Status
+from dcpstream.wire import MAX_FRAME_BYTES, Feature, Frame, FrameReader, Opcode, Status
+from dcpstream.wire.codes import code_name
 from dcpstream.wire.status import status_error
 
 ANSWER_TIMEOUT_S = 30.0
@@ -36,6 +37,7 @@ class Answered(NamedTuple):
     extras: bytes
     value: bytes
     key: bytes = b""
+    opcode: int = 0
 
     @property
     def reason(self) -> str:
@@ -71,8 +73,8 @@ class KvLink:
         self._received = bytearray()
         try:
             self._socket = socket.create_connection((address.host, address.kv_port), timeout=connect_timeout_s)
-        except OSError as error:
-            raise ConnectTimeout(f"cannot connect to {address}: {error.strerror or error}", cause=error) from error
+        except (OSError, ValueError) as error:  # ValueError: a name that cannot be one
+            raise cannot_connect(address, error) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._is_secured = tls is not None
         if tls is not None and context is not None:
@@ -142,7 +144,20 @@ class KvLink:
     def exchange(self, request: bytes) -> Answered:
         """Send one request; its answer."""
         self.send(request)
-        return self.answers(1)[0]
+        answer = self.answers(1)[0]
+        self.check(answer, request[1])
+        return answer
+
+    def check(self, answer: Answered, opcode: int) -> None:
+        """Refuse an answer to another request than the one that is next.
+
+        Raises:
+            RemoteProtocolError: it has another opcode.
+        """
+        if answer.opcode != opcode:
+            raise RemoteProtocolError(
+                f"{self.address} answered {code_name(Opcode, opcode)} with {code_name(Opcode, answer.opcode)}"
+            )
 
     def answers(self, count: int) -> list[Answered]:
         """The next answers, which come in the order of the requests."""
@@ -155,18 +170,20 @@ class KvLink:
                 del buffer[:at]
                 at = 0
                 buffer += self._receive()
-            magic, _, key_length, extras_length, datatype, status, body = unpack(buffer, at)
+            magic, opcode, key_length, extras_length, datatype, status, body = unpack(buffer, at)
+            framing = 0
+            if magic == 0x18:
+                framing, key_length = key_length >> 8, key_length & 0xFF
+            elif magic != 0x81:
+                raise RemoteProtocolError(f"{self.address} sent a frame with magic 0x{magic:02x} as an answer")
+            if body > MAX_FRAME_BYTES or framing + extras_length + key_length > body:
+                raise RemoteProtocolError(f"{self.address} sent an answer with a body of {body} bytes that cannot be")
             end = at + _HEADER_BYTES + body
             while len(buffer) < end:
                 del buffer[:at]
                 end -= at
                 at = 0
                 buffer += self._receive()
-            framing = 0
-            if magic == 0x18:
-                framing, key_length = key_length >> 8, key_length & 0xFF
-            elif magic != 0x81:
-                raise RemoteProtocolError(f"{self.address} sent a frame with magic 0x{magic:02x} as an answer")
             extras_at = at + _HEADER_BYTES + framing
             key_at = extras_at + extras_length
             value_at = key_at + key_length
@@ -178,6 +195,7 @@ class KvLink:
                     bytes(buffer[extras_at:key_at]),
                     bytes(buffer[value_at:end]) if value_at < end else b"",
                     bytes(buffer[key_at:value_at]) if key_length else b"",
+                    opcode,
                 )
             )
             at = end

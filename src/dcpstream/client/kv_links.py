@@ -6,7 +6,7 @@ import ssl
 
 from dcpstream.client.handshake import Handshake
 from dcpstream.client.kv_link import KvLink
-from dcpstream.client.nodes import FINAL_ERRORS, MAX_SEEDS_TRIED
+from dcpstream.client.nodes import FINAL_ERRORS, MAX_SEEDS_TRIED, is_bucket_refusal
 from dcpstream.client.options import Access
 from dcpstream.client.srv import resolve_seeds
 from dcpstream.client.tls import make_context
@@ -136,8 +136,11 @@ class KvLinks:
             config = link.shake_hands(
                 Handshake(self._given.login, address, self._random.getrandbits(192).to_bytes(24, "big"))
             )
-        except BaseException:
+        except BaseException as error:
             link.close()
+            if self._map is not None and is_bucket_refusal(error):
+                # It was there before: the node listens already, and the bucket is still to come.
+                raise ConnectionLost(str(error), cause=error) from error
             raise
         self._links[str(address)] = link
         self.take_map(config, address)

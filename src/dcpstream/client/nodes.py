@@ -4,16 +4,19 @@ Sans-IO: the shell opens a socket for each connection of `to_connect()`, closes 
 bytes, and says `lost()` when a socket fails.
 
 A failed node is tried again after a pause that doubles up to a bound, with a random part, so that many clients do not
-come back in step. Refused credentials or a refused bucket are final.
+come back in step. Refused credentials are final. A refused bucket is final only while it was never reached: a server
+that starts listens before it has its buckets, so a bucket that was reached before is waited for like a node that is
+away. A node that breaks the protocol again and again is given up (`faults`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from dcpstream.client.connection import NodeConnection
 from dcpstream.client.events import Answer, ConfigPushed, Event
+from dcpstream.client.faults import PROTOCOL_PAUSE_S, Faults, RetryLog, is_fault
 from dcpstream.client.handshake import DcpSettings, Login
 from dcpstream.client.tls import TlsOptions, closed_at_once
 from dcpstream.client.topology import parse_config
@@ -65,7 +68,7 @@ FINAL_ERRORS = (
     UnknownCommand,
     InvalidArguments,
 )
-"""What trying again with the same values cannot help."""
+"""What trying again with the same values cannot help; but see `is_bucket_refusal`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +106,24 @@ class Backoff:
         self.since = 0.0
         self.last_error: BaseException | None = None
 
-    def failed(self, now: float, error: BaseException | None = None) -> None:
-        """Count a failure and set the time of the next attempt."""
+    def failed(self, now: float, error: BaseException | None = None, pause: float = 0.0) -> None:
+        """Count a failure and set the time of the next attempt, after `pause` seconds at the earliest."""
         if not self.failures:
             self.since = now
         self.failures += 1
         self.last_error = error
-        self.retry_at = now + pause_s(self.failures, self._random)
+        self.retry_at = now + max(pause, pause_s(self.failures, self._random))
 
 
-def pause_s(failures: int, random: Random) -> float:
+def pause_s(failures: int, random: Random, first_s: float = FIRST_PAUSE_S) -> float:
     """Seconds to wait after so many failures in a row: doubling, bounded, half of it random."""
-    longest = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures - 1, 16))
+    longest = min(MAX_PAUSE_S, first_s * 2.0 ** min(failures - 1, 16))
     return longest * (0.5 + random.getrandbits(16) / 0x20000)
+
+
+def is_bucket_refusal(error: BaseException) -> bool:
+    """Whether an error is a node's answer that there is no such bucket, or none that the user may use."""
+    return isinstance(error, (AccessDenied, KeyNotFound)) and error.opcode == Opcode.SELECT_BUCKET
 
 
 def _is_another_bucket(old: VbucketMap, new: VbucketMap) -> bool:
@@ -134,11 +142,15 @@ class Nodes:
     Args:
         options: how to connect.
         random: for nonces, names and pauses.
+        was_reached: whether the bucket was reached before, by other connections: then it is waited for.
     """
 
-    def __init__(self, options: ConnectOptions, random: Random) -> None:
+    def __init__(self, options: ConnectOptions, random: Random, *, was_reached: bool = False) -> None:
         self.options = options
         self.map: VbucketMap | None = None
+        self._was_reached = was_reached
+        self._faults = Faults()
+        self._retry_log = RetryLog()
         self._random = random
         self._connections: dict[str, NodeConnection] = {}
         self._backoffs: dict[str, Backoff] = {}
@@ -149,6 +161,11 @@ class Nodes:
         self._next_seed = 0
         self._next_seed_at = 0.0
         self._next_poll_at = 0.0
+
+    @property
+    def was_reached(self) -> bool:
+        """Whether the bucket was ever there: then a node that does not have it now is a node that starts."""
+        return self._was_reached or self.map is not None
 
     @property
     def connections(self) -> list[NodeConnection]:
@@ -296,11 +313,23 @@ class Nodes:
         if since is not None and now - since >= STABLE_S:
             self.worked(connection)
         self.drop(connection)
-        if isinstance(error, FINAL_ERRORS):
+        is_refusal = is_bucket_refusal(error) and self.was_reached
+        if isinstance(error, FINAL_ERRORS) and not is_refusal:
             raise error
         if type(error) is ConnectionLost and not connection.has_received:
             error = closed_at_once(error, is_secured=self.options.tls is not None)
-        self._backoffs.setdefault(str(connection.address), Backoff(self._random)).failed(now, error)
+        name = str(connection.address)
+        pause = 0.0
+        # What answers the handshake with something else is another program at that port: the node is away.
+        is_broken = is_fault(error) and connection.is_ready
+        if is_broken:
+            self._faults.add(name, error, now)
+            pause = pause_s(self._faults.count(name), self._random, PROTOCOL_PAUSE_S)
+        backoff = self._backoffs.setdefault(name, Backoff(self._random))
+        backoff.failed(now, error, pause)
+        if is_broken or is_refusal or (self.was_reached and backoff.failures > 1):
+            failures = max(backoff.failures, self._faults.count(name))
+            self._retry_log.retrying(name, error, failures, backoff.retry_at - now, now)
 
     def worked(self, connection: NodeConnection) -> None:
         """A connection did what it is for: the next failure is the first again."""
@@ -346,8 +375,16 @@ class Nodes:
         ready = [connection for connection in self._connections.values() if connection.is_ready]
         return None if any(connection.takes_pushes for connection in ready) else next(iter(ready), None)
 
-    def complaint(self, now: float, patience_s: float, needed: Container[str] | None = None) -> ConnectTimeout | None:
-        """The error to raise if a node that is needed has failed for longer than the patience, else None."""
+    def complaint(
+        self, now: float, patience_s: float, needed: Collection[str] | None = None
+    ) -> ConnectTimeout | RemoteProtocolError | None:
+        """The error to raise if a node that is needed has failed for longer than the patience, else None.
+
+        Also one that has broken the protocol too often, however long that took.
+        """
+        verdict = self.verdict(needed)
+        if verdict is not None:
+            return verdict
         hopeless = [
             (name, backoff)
             for name, backoff in self._backoffs.items()
@@ -363,6 +400,19 @@ class Nodes:
             f"no connection for {patience_s:g} s: {tried}. Is the node running, and is this its data port?",
             cause=hopeless[0][1].last_error,
         )
+
+    def verdict(self, needed: Collection[str] | None = None) -> RemoteProtocolError | None:
+        """The error to raise if a node that is needed has broken the protocol too often, else None.
+
+        Args:
+            needed: names of nodes; None as long as any seed will do, that is, if all of them did it.
+        """
+        if needed is not None:
+            return self._faults.verdict(needed)
+        if self.map is not None:
+            return None
+        verdicts = [self._faults.verdict((str(seed),)) for seed in self.options.seeds]
+        return verdicts[0] if verdicts and all(verdict is not None for verdict in verdicts) else None
 
     def _is_ready(self, name: str) -> bool:
         return name in self._connections and self._connections[name].is_ready

@@ -63,6 +63,7 @@ class Openings:
             address = found.active_node(vbid) if vbid < found.vbucket_count else None
             if address is None:
                 self._nodes.find_map(now, refresh=True)
+                work.trouble = "the cluster map names no node for it"
                 self.add(work, now, pause_s(5, self._random))
                 continue
             name = str(address)
@@ -87,6 +88,8 @@ class Openings:
 
     def add(self, work: Work, now: float, pause: float) -> None:
         """A vbucket without a stream: try again after a pause, in seconds."""
+        if work.stuck_since is None:
+            work.stuck_since = now
         work.state, work.stream, work.connection = State.WAITING, None, None
         work.due = now + pause
         self.vbids.add(work.range.vbid)

@@ -15,7 +15,7 @@ from dcpstream.client.events import Answer, Stream, StreamOpened, StreamRefused
 from dcpstream.client.nodes import Nodes, pause_s
 from dcpstream.client.ranges import Accepted, RollbackTo
 from dcpstream.client.resume import BranchState, observed
-from dcpstream.errors import DcpstreamError
+from dcpstream.errors import DcpstreamError, RemoteProtocolError
 from dcpstream.model import FailoverLog, NodeAddress, StreamOffset
 from dcpstream.runtime import Random
 from dcpstream.wire import Frame, Opcode, Status
@@ -123,6 +123,22 @@ class Questions:
         except DcpstreamError as error:
             self._error = self._error or error
         self._recover(now)
+        self._error = self._error or self._nodes.verdict(self._needed())
+
+    def _needed(self) -> set[str] | None:
+        """The nodes that the questions are for; None while there is no map."""
+        found = self._nodes.map
+        if found is None:
+            return None
+        wanted = (
+            question.node
+            if question.vbid is None
+            else found.active_node(question.vbid)
+            if question.vbid < found.vbucket_count
+            else None
+            for question in self._unsent
+        )
+        return {str(node) for node in wanted if node is not None}
 
     def _send(self, question: Question, now: float) -> bool:
         found = self._nodes.map
@@ -203,12 +219,19 @@ def logs_of(questions: Iterable[Question]) -> dict[int, FailoverLog]:
     }
 
 
-def high_seqnos_of(questions: Iterable[Question]) -> dict[int, int]:
-    """Vbucket → high seqno, of questions to nodes that were answered."""
+def high_seqnos_of(questions: Iterable[Question], vbucket_count: int) -> dict[int, int]:
+    """Vbucket → high seqno, of questions to nodes that were answered.
+
+    Raises:
+        RemoteProtocolError: a node names a vbucket that the bucket does not have.
+    """
     result: dict[int, int] = {}
     for question in questions:
         if question.answer is not None:
             result.update(decode_vbucket_seqnos(question.answer.value))
+    beyond = max(result, default=0)
+    if beyond >= vbucket_count:
+        raise RemoteProtocolError(f"a node tells the high seqno of vbucket {beyond}; the bucket has {vbucket_count}")
     return result
 
 

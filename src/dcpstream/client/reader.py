@@ -36,7 +36,7 @@ from dcpstream.client.events import (
 )
 from dcpstream.client.labels import Labels
 from dcpstream.client.moved import MovedStreams
-from dcpstream.client.nodes import Nodes, pause_s
+from dcpstream.client.nodes import STABLE_S, Nodes, pause_s
 from dcpstream.client.openings import Openings
 from dcpstream.client.outlet import Outlet
 from dcpstream.client.policies import PurgeGap, RollbackPolicy, branch_message, purged_message
@@ -55,9 +55,14 @@ from dcpstream.errors import (
 from dcpstream.model import MAX_SEQNO, StreamOffset
 from dcpstream.runtime import Random
 from dcpstream.wire import Opcode, Status, StreamEndReason
+from dcpstream.wire.codes import code_name
 from dcpstream.wire.status import status_error
 
 logger = logging.getLogger(__name__)
+
+ABSENCE_S = 2.0
+"""A user who comes back after longer than this was away: that time does not count as waiting for a node. While the
+user waits, the clocks are looked at every second."""
 
 
 class StreamReader:
@@ -74,8 +79,8 @@ class StreamReader:
         to_zero: whether a rollback always begins the vbucket anew: for users who cannot restore older versions.
         collections: names to read, None for all.
         idle_timeout_s: without progress for so long it raises; None = wait for ever (but for lost nodes).
-        patience_s: how long a node that is needed may stay away, once a map was found; until then it is the limit
-            for connecting.
+        patience_s: how long a node that is needed may stay away, or refuse a vbucket, or end its stream at once, after
+            a map was found; until then it is the limit for connecting.
         now: seconds of a monotonic clock, as everywhere below.
     """
 
@@ -107,13 +112,14 @@ class StreamReader:
         self._asides = Asides(self._labels)
         self._idle_timeout_s = idle_timeout_s
         self._last_progress = now
+        self._seen_at = now
         self._vbuckets: dict[int, Work] = {}
         self._waiting = Openings(self._vbuckets, nodes, random, self._labels, self._asides)
         self._outlet = Outlet(converter)
         self._left = 0
         self._error: BaseException | None = None
         for part in ranges:
-            work = Work(part, part.start, part.earlier, part.start)
+            work = Work(part, part.start, part.earlier, part.start, stuck_since=now)
             work.branch = part.start.vbuuid if part.given_vbuuid is None else part.given_vbuuid
             if work.branch:
                 # Rows above a planned end are never given out; without a plan, nobody knows how far a run went.
@@ -141,6 +147,12 @@ class StreamReader:
     def resumed(self, now: float) -> None:
         """The user comes back after a time that must not count as waiting."""
         self._last_progress = now
+        absence_s = now - self._seen_at
+        self._seen_at = now
+        if absence_s > ABSENCE_S:
+            for work in self._vbuckets.values():
+                if work.stuck_since is not None:
+                    work.stuck_since += absence_s
 
     def next_event(self) -> tuple[object, Mapping[int, StreamOffset]] | RollbackEvent | None:
         """The next thing for the user: (what the converter made, offsets after it), a rollback, or None for now.
@@ -197,6 +209,7 @@ class StreamReader:
 
     def handle_timeout(self, now: float) -> None:
         """Check the clocks."""
+        self._seen_at = now
         try:
             for connection in self._nodes.handle_timeout(now):
                 self._recover_from(connection, now)
@@ -214,8 +227,8 @@ class StreamReader:
         if self._error is None:
             self._error = error
 
-    def _complaint(self, now: float) -> ConnectTimeout | None:
-        """The error to raise if a node that is needed has stayed away for too long."""
+    def _complaint(self, now: float) -> DcpstreamError | None:
+        """The error to raise if a node that is needed has stayed away, or kept a vbucket away, for too long."""
         found = self._nodes.map
         if found is None:
             return self._nodes.complaint(now, self._nodes.options.connect_timeout_s)
@@ -223,7 +236,17 @@ class StreamReader:
         needed = {str(node) for node in active if node is not None}
         if self._gate is not None:
             needed |= self._gate.needed_nodes
-        return self._nodes.complaint(now, self._patience_s, needed)
+        return self._nodes.complaint(now, self._patience_s, needed) or self._stuck_error(now)
+
+    def _stuck_error(self, now: float) -> ConnectTimeout | None:
+        for vbid in self._waiting.vbids:
+            work = self._vbuckets[vbid]
+            if work.trouble and work.stuck_since is not None and now - work.stuck_since >= self._patience_s:
+                return ConnectTimeout(
+                    f"vbucket {vbid} could not be read for {self._patience_s:g} s: {work.trouble}, "
+                    f"{max(work.failures, 1)} times in a row"
+                )
+        return None
 
     def _idle_error(self) -> DcpstreamError:
         left = [work for work in self._vbuckets.values() if work.state is not State.DONE]
@@ -257,14 +280,15 @@ class StreamReader:
                 self._answered(connection, event, now)
 
     def _rows(self, connection: NodeConnection, event: RowsReceived, now: float) -> None:
-        self._nodes.worked(connection)
         # A stream that was left by an answer in the same piece of data: its rows will come again.
         left = {vbid for vbid in event.offsets if self._vbuckets[vbid].state in {State.WAITING, State.OPENING}}
         if left:
             event = event.without(left)
-        if event.keep:
+        if self._is_progress(event):
+            self._nodes.worked(connection)
             for vbid in event.offsets:
-                self._vbuckets[vbid].failures = 0
+                work = self._vbuckets[vbid]
+                work.failures, work.stuck_since, work.trouble = 0, None, ""
         received = Received(event, connection, *self._labels.lend())
         if self._gate is not None:
             self._gate.hold(received)
@@ -274,10 +298,17 @@ class StreamReader:
         elif connection.session is not None:
             connection.session.consumed(event.flow_bytes)
 
+    def _is_progress(self, event: RowsReceived) -> bool:
+        """Whether it brings a row or moves a position: the begin of a snapshot alone does neither."""
+        return bool(event.keep) or any(
+            offset.seqno > self._vbuckets[vbid].released.seqno for vbid, offset in event.offsets.items()
+        )
+
     def _release(self, received: Received, now: float) -> None:
         """Rows go to the user."""
-        self._last_progress = now
         event = received.event
+        if self._is_progress(event):
+            self._last_progress = now
         for vbid, offset in event.offsets.items():
             self._vbuckets[vbid].released = offset
         for run in event.runs:
@@ -311,9 +342,10 @@ class StreamReader:
     def _opened(self, connection: NodeConnection, event: StreamOpened, now: float) -> None:
         vbid = event.stream.vbid
         work = self._vbuckets[vbid]
-        self._last_progress = now
+        if event.offset != work.opened_from:
+            self._last_progress = now  # opened again where it was, a stream is no progress
         work.state = State.OPEN
-        work.failures = 0
+        work.opened_at, work.opened_from = now, event.offset
         newest = event.log.newest.vbuuid
         if work.probes_purge:
             work.probes_purge = False
@@ -383,6 +415,7 @@ class StreamReader:
             if self._nodes.map is None or self._nodes.map.version == version:
                 self._nodes.find_map(now, refresh=True)
         work.failures += 1
+        work.trouble = f"the node answers {code_name(Status, event.status)}"
         self._waiting.add(work, now, pause_s(work.failures, self._random))
 
     def _roll_back(self, work: Work, rollback_seqno: int, now: float) -> None:
@@ -414,7 +447,10 @@ class StreamReader:
             )
         if reason == StreamEndReason.STATE_CHANGED:
             self._nodes.find_map(now, refresh=True)
+        if now - work.opened_at >= STABLE_S:
+            work.failures, work.stuck_since = 0, None
         work.failures += 1
+        work.trouble = f"the node ends its stream with {code_name(StreamEndReason, reason)}"
         pause = 0.0 if reason == StreamEndReason.ROLLBACK else pause_s(work.failures, self._random)
         self._waiting.add(work, now, pause)
 

@@ -33,7 +33,11 @@ class Work:
         earlier: recorded positions to go back along.
         released: the position after the last rows that were given to the user.
         due: before when nothing is tried.
-        failures: in a row.
+        failures: interruptions and refusals in a row, without a row in between.
+        stuck_since: since when it has been without a stream that brings rows or lasts; None while it has one.
+        trouble: why it has none, for messages.
+        opened_at: when its stream was opened.
+        opened_from: the position that the last stream was opened from.
         has_rows: whether rows were given to the user.
         branch: the branch that rows were given out on, in this run or before.
         given_seqno: rows up to this seqno may have been given out, where that is more than the position says; 0 if it
@@ -49,6 +53,10 @@ class Work:
     state: State = State.WAITING
     due: float = 0.0
     failures: int = 0
+    stuck_since: float | None = None
+    trouble: str = ""
+    opened_at: float = 0.0
+    opened_from: StreamOffset | None = None
     has_rows: bool = False
     branch: int = 0
     given_seqno: int = 0

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 import struct
 
 import pytest
 
 from dcpstream.client.connection import FIRST_RECEIVE_BYTES, RECEIVE_BYTES, NodeConnection
+from dcpstream.client.faults import PROTOCOL_ERRORS_MAX
 from dcpstream.client.handshake import DcpSettings
 from dcpstream.client.nodes import CONFIG_POLL_S, NEXT_SEED_S, ConnectOptions, Nodes
-from dcpstream.errors import AuthenticationFailed, ConnectionLost, ConnectTimeout, OffsetError
+from dcpstream.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    ConnectionLost,
+    ConnectTimeout,
+    KeyNotFound,
+    OffsetError,
+    RemoteProtocolError,
+)
 from dcpstream.model import NodeAddress
-from dcpstream.wire import Feature, Magic, Opcode
+from dcpstream.wire import Feature, Magic, Opcode, Status
 from tests.conformance.rules import rule
 from tests.unit.client.kit import GRANTED, LOGIN, FakeNode, config, new_connection
 
@@ -213,3 +223,64 @@ def test_a_node_that_began_anew_has_a_map_of_its_own(nodes: Nodes) -> None:
     nodes.update_map(identified(2, "two", "another cluster"), SEEDS[0])
     assert nodes.map is not None
     assert nodes.map.rev == 2
+
+
+def refuse_bucket(nodes: Nodes, now: float, status: int = Status.KEY_ENOENT) -> None:
+    nodes.ready(SEEDS[0], now)
+    (connection,) = nodes.to_connect()
+    connect(nodes, connection, FakeNode(statuses={Opcode.SELECT_BUCKET: status}), now)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(Status.KEY_ENOENT, KeyNotFound), (Status.EACCESS, AccessDenied)])
+def test_a_bucket_that_was_never_reached_is_refused_at_once(nodes: Nodes, status: int, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match="bucket 'default' was refused"):
+        refuse_bucket(nodes, 0.0, status)
+
+
+@pytest.mark.parametrize("status", [Status.KEY_ENOENT, Status.EACCESS])
+def test_a_bucket_that_was_reached_is_waited_for(nodes: Nodes, status: int, caplog: pytest.LogCaptureFixture) -> None:
+    first = ready(nodes, FakeNode())
+    nodes.lost(first, ConnectionLost("the server stops"), 1.0)
+    now = 1.0
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            now = nodes.retry_at(SEEDS[0])
+            refuse_bucket(nodes, now, status)
+    assert "bucket 'default' was refused" in caplog.text
+    complaint = nodes.complaint(now + 300.0, 300.0, {str(SEEDS[0])})
+    assert isinstance(complaint, ConnectTimeout)
+    assert "bucket 'default' was refused" in str(complaint)
+    assert ready(nodes, FakeNode(), nodes.retry_at(SEEDS[0])).is_ready
+
+
+def break_protocol(nodes: Nodes, now: float) -> None:
+    connection = ready(nodes, FakeNode(), now)
+    connection.get_buffer()[:24] = b"?" * 24
+    connection.buffer_updated(24)
+    nodes.received(connection, now)
+
+
+def test_a_node_that_sends_no_frames_is_given_up(nodes: Nodes, caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    with caplog.at_level(logging.WARNING):
+        for _ in range(PROTOCOL_ERRORS_MAX):
+            assert nodes.complaint(now, 300.0, {str(SEEDS[0])}) is None
+            now = max(now, nodes.retry_at(SEEDS[0]))
+            break_protocol(nodes, now)
+    assert 0.5 < now < 5.0, "with pauses between the attempts, but soon"
+    assert isinstance(nodes.complaint(now, 300.0, {str(SEEDS[0])}), RemoteProtocolError)
+    assert nodes.complaint(now, 300.0, {str(SEEDS[1])}) is None, "another node is needed"
+    assert "is not a magic" in caplog.text
+
+
+def test_a_seed_that_sends_a_map_that_cannot_be_is_given_up_unless_there_are_others(nodes: Nodes) -> None:
+    node = FakeNode(cluster_map=b'{"rev": 1}')
+    now = 0.0
+    for seed in SEEDS:
+        for _ in range(PROTOCOL_ERRORS_MAX):
+            assert nodes.verdict() is None
+            now = max(now, nodes.retry_at(seed))
+            nodes.ready(seed, now)
+            (connection,) = nodes.to_connect()
+            connect(nodes, connection, node, now)
+    assert "without vbuckets" in str(nodes.verdict())

@@ -11,12 +11,14 @@ from dcpstream.client.moved import MOVED_GRACE_S
 from dcpstream.client.nodes import MAX_PAUSE_S, Backoff
 from dcpstream.client.policies import RollbackPolicy
 from dcpstream.client.ranges import RollbackEvent, VbucketRange
+from dcpstream.client.work import State
 from dcpstream.errors import (
     AuthenticationFailed,
     ConfigError,
     ConnectTimeout,
     OffsetError,
     OutOfRange,
+    RemoteProtocolError,
     RollbackRequired,
     StreamEnded,
 )
@@ -96,9 +98,9 @@ def test_any_other_end_is_resumed_where_it_stopped(reason: int) -> None:
 def test_end_of_stream_ends_it_even_if_the_last_seqnos_were_for_nobody() -> None:
     def answer(frame: Frame, _: int) -> bytes:
         rows = mutation(frame.opaque, 2)
-        return accepted(frame.opaque) + marker(frame.opaque, 0, 5) + rows + stream_end(frame.opaque, 0)
+        return accepted(frame.opaque) + marker(frame.opaque, 0, 2) + rows + stream_end(frame.opaque, 0)
 
-    world = World([VbucketRange(0, StreamOffset.ZERO, 5)], answer)
+    world = World([VbucketRange(0, StreamOffset.ZERO, 5)], answer, collections=["_default.flights"])
     world.run()
     assert world.out == [2]
 
@@ -124,7 +126,9 @@ def test_lost_rights_are_an_error() -> None:
 @rule("CLI-15")
 def test_an_empty_filter_is_an_end() -> None:
     world = World(
-        [VbucketRange(0, StreamOffset.ZERO, 5)], lambda frame, _: accepted(frame.opaque) + stream_end(frame.opaque, 7)
+        [VbucketRange(0, StreamOffset.ZERO, 5)],
+        lambda frame, _: accepted(frame.opaque) + stream_end(frame.opaque, 7),
+        collections=["_default.flights"],
     )
     world.run()
     assert world.out == []
@@ -396,3 +400,65 @@ def test_a_bucket_that_was_made_again_ends_the_reading() -> None:
     )
     with pytest.raises(OffsetError, match="created again"):
         world.run()
+
+
+ENDLESS = [VbucketRange(0, StreamOffset.ZERO, MAX_SEQNO)]
+TROUBLES = {
+    "refused for ever": lambda frame: refused(frame, Status.NOT_MY_VBUCKET),
+    "put off for ever": lambda frame: refused(frame, Status.TMPFAIL),
+    "ended at once": lambda frame: accepted(frame.opaque) + stream_end(frame.opaque, 2),
+    "ended for an unknown reason": lambda frame: accepted(frame.opaque) + stream_end(frame.opaque, 99),
+}
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+def test_a_vbucket_that_cannot_be_read_is_given_up(name: str) -> None:
+    """A node that is there, but never lets the stream live, is waited for no longer than one that is away."""
+    world = World(ENDLESS, lambda frame, _: TROUBLES[name](frame), idle_timeout_s=None)
+    with pytest.raises(ConnectTimeout, match=r"vbucket 0 could not be read for 30 s: .* times in a row"):
+        world.run()
+    assert 29.0 < world.now < 40.0
+    assert len(world.requests) < 200, "with pauses between the attempts"
+
+
+def test_a_stream_that_lasts_is_not_given_up_although_it_brings_nothing() -> None:
+    """Each of its streams lives for longer than a moment, so the vbucket is read."""
+    world = World(ENDLESS, lambda frame, _: accepted(frame.opaque), idle_timeout_s=None)
+    for _ in range(12):
+        world.run(lambda: any(work.state is State.OPEN for work in world.reader._vbuckets.values()), limit_s=1000.0)
+        world.now += 10.0
+        for connection, _node in list(world.links.items()):
+            assert connection.session is not None
+            (stream,) = connection.session.streams
+            connection.receive_data(stream_end(stream.opaque, 2), world.now)
+            world.reader.received(connection, world.now)
+    assert world.now > 100.0
+
+
+def test_a_stream_that_is_opened_again_and_again_is_no_progress() -> None:
+    """It is cut each time after it was opened: without rows, the idle time-out goes on."""
+    world = World(
+        [VbucketRange(0, StreamOffset.ZERO, MAX_SEQNO)],
+        lambda frame, _: accepted(frame.opaque) + stream_end(frame.opaque, 2),
+        idle_timeout_s=6.0,
+    )
+    with pytest.raises(ConnectTimeout, match="no progress for 6 s"):
+        world.run()
+    assert world.now < 10.0
+
+
+def test_the_begin_of_a_snapshot_is_no_progress() -> None:
+    world = World(ENDLESS, lambda frame, _: accepted(frame.opaque) + marker(frame.opaque, 0, 9) + b"?" * 24)
+    with pytest.raises(RemoteProtocolError, match=r"broke the protocol on 5 connections .* not a magic"):
+        world.run()
+    assert world.now < 10.0
+
+
+def test_a_long_absence_of_the_user_is_not_held_against_the_node() -> None:
+    world = World(ENDLESS, lambda frame, _: refused(frame, Status.TMPFAIL), idle_timeout_s=None)
+    world.run(lambda: world.now > 10.0)
+    world.now += 1000.0
+    world.reader.resumed(world.now)
+    world.run(lambda: world.now > 1015.0, limit_s=2000.0)
+    with pytest.raises(ConnectTimeout, match="could not be read"):
+        world.run(limit_s=2000.0)

@@ -41,6 +41,7 @@ class World:
         high_seqnos: dict[int, int] | None = None,
         purge_gap: PurgeGap = PurgeGap.RECONCILE,
         observe: Answer | None = None,
+        idle_timeout_s: float | None = 30.0,
         **node_options: object,
     ) -> None:
         self.now = 0.0
@@ -72,7 +73,7 @@ class World:
             ChangeConverter(),
             policy=policy,
             collections=collections,
-            idle_timeout_s=30.0,
+            idle_timeout_s=idle_timeout_s,
             patience_s=30.0,
             now=self.now,
             purge_gap=purge_gap,
