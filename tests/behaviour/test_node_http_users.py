@@ -217,3 +217,87 @@ def test_users_from_code() -> None:
         node.remove_user("app")
         with pytest.raises(DcpstreamError), KvClient(node.connection_string, "app", "secret1", "default") as kv:
             kv.get("k")
+
+
+# ------------------------------------------------------------------------------------------------------------- groups
+
+GROUPS = "/settings/rbac/groups"
+
+
+def test_a_group_gives_its_roles_to_those_who_are_in_it() -> None:
+    with Node(("default", "other"), vbuckets=2) as node:
+        form = {"roles": "data_reader[default],bucket_admin[other]", "description": "They read."}
+        assert ask(node, "PUT", f"{GROUPS}/readers", form).status == 200
+        assert ask(node, "PUT", f"{GROUPS}/empty", {"roles": "", "ldap_group_ref": "cn=a,dc=b"}).status == 200
+        reader = {"role": "data_reader", "bucket_name": "default", "scope_name": "*", "collection_name": "*"}
+        group = {
+            "id": "readers",
+            "roles": [reader, {"role": "bucket_admin", "bucket_name": "other"}],
+            "description": "They read.",
+        }
+        assert ask(node, "GET", f"{GROUPS}/readers").json == group
+        assert ask(node, "GET", GROUPS).json == [{"id": "empty", "roles": [], "ldap_group_ref": "cn=a,dc=b"}, group]
+        form = {"password": "secret1", "groups": "readers, empty", "roles": "data_reader[default]"}
+        assert ask(node, "PUT", f"{USERS}/local/ann", form).status == 200
+        found = ask(node, "GET", f"{USERS}/local/ann").json
+        assert found["groups"] == ["readers", "empty"]
+        origins = {role["role"]: role["origins"] for role in found["roles"]}
+        assert origins == {
+            "data_reader": [{"type": "user"}, {"type": "group", "name": "readers"}],
+            "bucket_admin": [{"type": "group", "name": "readers"}],
+        }
+        assert by(node, "ann", "POST", f"{BUCKETS}/other?just_validate=1", {}).status == 200
+        assert ask(node, "PUT", f"{GROUPS}/readers", {"roles": "data_reader[default]"}).status == 200
+        assert by(node, "ann", "POST", f"{BUCKETS}/other?just_validate=1", {}).status == 403, "at once"
+        assert ask(node, "GET", f"{GROUPS}/readers").json == {"id": "readers", "roles": [reader]}
+        assert ask(node, "DELETE", f"{GROUPS}/readers").status == 200
+        assert ask(node, "DELETE", f"{GROUPS}/readers").status == 404
+        assert ask(node, "GET", f"{GROUPS}/readers").status == 404
+        found = ask(node, "GET", f"{USERS}/local/ann").json
+        assert (found["groups"], len(found["roles"])) == (["empty"], 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "field", "why"),
+    [
+        ("g", {}, "roles", "must be supplied"),
+        ("g", {"roles": "king"}, "roles", "king"),
+        ("g", {"roles": "admin", "fly": "1"}, "fly", "Unsupported"),
+        ("a%20b", {"roles": ""}, "_", "group="),
+        ("%40g", {"roles": ""}, "_", "group="),
+        ("a%7Fb", {"roles": ""}, "_", "group="),
+        ("a,b", {"roles": ""}, "_", "group="),
+        ("a" * 129, {"roles": ""}, "_", "group="),
+        ("g", {"roles": "", "description": "x" * 5000}, "_", "5000"),
+    ],
+)
+def test_groups_that_cannot_be(node: Node, name: str, form: dict[str, str], field: str, why: str) -> None:
+    found = ask(node, "PUT", f"{GROUPS}/{name}", form)
+    assert found.status == 400
+    assert why in found.json["errors"][field]
+    assert ask(node, "GET", GROUPS).json == []
+
+
+@pytest.mark.parametrize("name", ["%40service", "a%20b"])
+def test_users_cannot_have_the_names_of_services(node: Node, name: str) -> None:
+    assert ask(node, "PUT", f"{USERS}/local/{name}", {"password": "secret1", "roles": ""}).status == 400
+
+
+def test_only_administrators_make_groups_of_administrators(node: Node) -> None:
+    assert by(node, "guard", "PUT", f"{GROUPS}/plain", {"roles": "ro_admin"}).status == 200
+    assert by(node, "guard", "PUT", f"{GROUPS}/plain", {"roles": "ro_admin,admin"}).status == 403
+    assert by(node, "root", "PUT", f"{GROUPS}/bosses", {"roles": "admin"}).status == 200
+    assert by(node, "guard", "PUT", f"{GROUPS}/bosses", {"roles": ""}).status == 403
+    assert by(node, "guard", "DELETE", f"{GROUPS}/bosses").status == 403
+    form = {"password": "secret1", "roles": "", "groups": "bosses"}
+    assert by(node, "guard", "PUT", f"{USERS}/local/eve", form).status == 403
+    assert by(node, "root", "PUT", f"{USERS}/local/eve", form).status == 200
+    assert by(node, "guard", "PUT", f"{USERS}/local/eve", {"roles": ""}).status == 403
+    assert by(node, "guard", "DELETE", f"{USERS}/local/eve").status == 403
+    for user in ("owner", "reader"):
+        assert by(node, user, "GET", GROUPS).status == 403
+        assert by(node, user, "PUT", f"{GROUPS}/plain", {"roles": ""}).status == 403
+        assert by(node, user, "DELETE", f"{GROUPS}/plain").status == 403
+    assert by(node, "watcher", "GET", f"{GROUPS}/bosses").status == 200
+    for path in (f"{USERS}/local/eve", f"{GROUPS}/bosses", f"{GROUPS}/plain"):
+        assert by(node, "root", "DELETE", path).status == 200

@@ -20,10 +20,13 @@ from couchbase.exceptions import (
     BucketNotFlushableException,
     CollectionAlreadyExistsException,
     CollectionNotFoundException,
+    CouchbaseException,
     DocumentNotFoundException,
+    GroupNotFoundException,
     InvalidArgumentException,
     ScopeAlreadyExistsException,
     ScopeNotFoundException,
+    ServiceUnavailableException,
     UserNotFoundException,
 )
 from couchbase.management.buckets import (
@@ -36,8 +39,9 @@ from couchbase.management.buckets import (
     StorageBackend,
 )
 from couchbase.management.collections import CreateCollectionSettings, UpdateCollectionSettings
-from couchbase.management.users import Role, User
+from couchbase.management.users import Group, Role, User
 from couchbase.options import ClusterOptions, ClusterTimeoutOptions, PingOptions
+from couchbase.search import TermQuery
 
 
 def connect(connection_string: str, username: str, password: str) -> Cluster:
@@ -171,6 +175,43 @@ def users(cluster: Cluster, connection_string: str) -> None:
     print("users")
 
 
+def groups(cluster: Cluster, connection_string: str) -> None:
+    manager = cluster.users()
+    assert manager.get_all_groups() == []
+    expect(GroupNotFoundException, manager.get_group, "writers")
+    # The SDK knows the server's words for a group that is not there at a look, and not those at a drop.
+    expect(CouchbaseException, manager.drop_group, "writers")
+    roles = [Role(name="data_reader", bucket="default"), Role(name="data_writer", bucket="default")]
+    manager.upsert_group(Group(name="writers", description="they write", roles=roles))
+    found = manager.get_group("writers")
+    assert (found.name, found.description) == ("writers", "they write"), found
+    assert {role.name for role in found.roles} == {"data_reader", "data_writer"}, found
+    assert [group.name for group in manager.get_all_groups()] == ["writers"]
+    manager.upsert_user(User(username="bob", password="secret1", groups=["writers"], roles=[]))
+    bob = manager.get_user("bob")
+    assert bob.user.groups == {"writers"}, bob
+    assert {item.role.name for item in bob.effective_roles} == {"data_reader", "data_writer"}, bob
+    other = connect(connection_string, "bob", "secret1")
+    collection = other.bucket("default").default_collection()
+    collection.upsert("k", {})
+    manager.drop_group("writers")
+    assert not manager.get_user("bob").user.groups
+    other.close()
+    manager.drop_user("bob")
+    print("groups")
+
+
+def missing_services(cluster: Cluster) -> None:
+    """What is not there is told at once, as of a cluster whose nodes have the data service alone."""
+    expect(ServiceUnavailableException, lambda: list(cluster.query("select 1")))
+    expect(ServiceUnavailableException, lambda: list(cluster.bucket("default").default_scope().query("select 1")))
+    expect(ServiceUnavailableException, lambda: list(cluster.analytics_query("select 1")))
+    expect(ServiceUnavailableException, lambda: list(cluster.search_query("index", TermQuery("term"))))
+    expect(ServiceUnavailableException, cluster.query_indexes().get_all_indexes, "default")
+    expect(ServiceUnavailableException, cluster.eventing_functions().get_all_functions)
+    print("missing services")
+
+
 def ping(cluster: Cluster) -> None:
     result = cluster.ping(PingOptions(service_types=[ServiceType.Management, ServiceType.KeyValue]))
     (answer,) = result.endpoints[ServiceType.Management]
@@ -185,6 +226,8 @@ def main(connection_string: str, password: str) -> None:
     flush(cluster)
     collections(cluster)
     users(cluster, connection_string)
+    groups(cluster, connection_string)
+    missing_services(cluster)
     ping(cluster)
     cluster.close()
     print("OK")

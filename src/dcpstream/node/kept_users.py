@@ -10,8 +10,8 @@ from dcpstream.node.engine import Users
 from dcpstream.node.secret_files import KEPT_IN, make_secret_directory, write_file
 
 FILE_NAME = "users.json"
-MAX_FILE_BYTES = 4 * 1024 * 1024
-"""A thousand users with 200 roles each take less."""
+MAX_FILE_BYTES = 16 * 1024 * 1024
+"""A thousand users and a thousand groups with 200 roles each take less."""
 
 
 class KeptUsers:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
 import pytest
 
 from dcpstream.errors import ConfigError
-from dcpstream.node.engine import Users
+from dcpstream.node.engine import Group, Users, parse_roles
 from dcpstream.node.kept_users import MAX_FILE_BYTES, KeptUsers
 from tests.unit.node.kit import SeededRandom
 
@@ -28,6 +29,33 @@ def test_users_come_back_and_changes_are_kept_at_once(tmp_path: Path) -> None:
     assert users_of(tmp_path).authenticate("ann", b"hunter23")
     users.remove("ann")
     assert users_of(tmp_path).find("ann") is None
+
+
+def test_groups_come_back_with_those_who_are_in_them(tmp_path: Path) -> None:
+    users = users_of(tmp_path)
+    group = Group(name="readers", roles=parse_roles("data_reader[default]"), description="they read")
+    users.put_group(group)
+    users.put("ann", "hunter22", ["data_writer[default]"], groups=["readers"])
+    again = users_of(tmp_path)
+    assert again.groups() == [group]
+    ann = again.find("ann")
+    assert ann is not None
+    assert ann.groups == (group,)
+    assert ann.may("Read", "default")
+    again.remove_group("readers")
+    ann = users_of(tmp_path).find("ann")
+    assert ann is not None
+    assert (ann.groups, ann.may("Read", "default"), ann.may("Upsert", "default")) == ((), False, True)
+
+
+def test_a_file_from_before_there_were_groups_is_taken(tmp_path: Path) -> None:
+    users_of(tmp_path).put("ann", "hunter22", ["data_reader[default]"])
+    file = tmp_path / ".security" / "users.json"
+    content = json.loads(file.read_text())
+    del content["groups"]
+    del content["users"]["ann"]["groups"]
+    file.write_text(json.dumps(content))
+    assert users_of(tmp_path).authenticate("ann", b"hunter22")
 
 
 def test_the_file_is_for_its_owner_alone_and_has_no_password(tmp_path: Path) -> None:

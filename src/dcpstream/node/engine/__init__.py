@@ -8,6 +8,7 @@ from dcpstream.node.engine.bucket import Bucket
 from dcpstream.node.engine.config import ClusterConfig
 from dcpstream.node.engine.engine import Engine
 from dcpstream.node.engine.fast import fast_handlers
+from dcpstream.node.engine.groups import Group
 from dcpstream.node.engine.handlers import COMMANDS
 from dcpstream.node.engine.release import DEFAULT_VERSION, RELEASES, Release
 from dcpstream.node.engine.roles import ALL_PRIVILEGES, KINDS, PERMISSIONS, Role, RoleKind, parse_roles
@@ -28,6 +29,7 @@ __all__ = [
     "Bucket",
     "ClusterConfig",
     "Engine",
+    "Group",
     "Release",
     "Role",
     "RoleKind",

@@ -1,8 +1,8 @@
 """Who may log in, and what each of them may do.
 
 A password is kept only as what SCRAM needs to check it (salted, iterated, hashed; RFC 5802), never as text, and never
-logged. What a user may do follows from roles, and from privileges given one by one; a change holds at once, also on
-connections that are open.
+logged. What a user may do follows from their roles, from the roles of the groups that they are in, and from privileges
+given one by one; a change holds at once, also on connections that are open.
 
 A name that nobody has is led through a login with credentials that nobody knows, and with a salt that follows from the
 name alone, so that it cannot be told from a name that somebody has.
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from dcpstream.errors import ConfigError
+from dcpstream.node.engine.groups import FORBIDDEN, MAX_TEXT_LENGTH, Group, checked_id
 from dcpstream.node.engine.roles import ALL_PRIVILEGES, BUCKET_PRIVILEGES, COLLECTION_PRIVILEGES, Rights, Role
 from dcpstream.protocol.sasl import DEFAULT_ITERATIONS, Credentials, prepared_name
 from dcpstream.runtime import Random
@@ -29,7 +30,11 @@ MAX_NAME_BYTES: Final = 128
 MAX_PASSWORD_BYTES: Final = 1024
 """Longer ones are no passwords: what is hashed has a bound."""
 MAX_ROLES: Final = 200
-"""Roles of one user."""
+"""Roles of one user, or of one group."""
+MAX_GROUPS: Final = 1000
+"""As many as there can be users."""
+MAX_GROUPS_OF_USER: Final = 50
+"""Groups that one user is in: with all their roles no more than can be looked through at a change."""
 
 
 class User:
@@ -39,6 +44,7 @@ class User:
         name: as it logs in.
         credentials: how to check the password; None: there is none, and only a certificate logs in.
         roles: what they were given, in order.
+        groups: whose roles they have, too.
         privileges: what they were given one by one, of the node, and with a colon those of a place.
         display_name: for people.
         is_configured: whether the node was started with this user, who then can only be changed where that is said.
@@ -49,6 +55,7 @@ class User:
         "_rights",
         "credentials",
         "display_name",
+        "groups",
         "is_configured",
         "name",
         "privileges",
@@ -64,6 +71,7 @@ class User:
         roles: tuple[Role, ...] = (),
         display_name: str = "",
         *,
+        groups: tuple[Group, ...] = (),
         is_configured: bool = True,
     ) -> None:
         self.name = name
@@ -71,14 +79,23 @@ class User:
         self.display_name = display_name
         self.is_configured = is_configured
         self.version = 0
-        self.allow(privileges, roles)
+        self.allow(privileges, roles, groups)
 
-    def allow(self, privileges: frozenset[str], roles: tuple[Role, ...] = ()) -> None:
+    def allow(self, privileges: frozenset[str], roles: tuple[Role, ...] = (), groups: tuple[Group, ...] = ()) -> None:
         """Change what the user may do, at once and also on connections that are open."""
         self.privileges = privileges
         self.roles = roles
-        self._rights = Rights(roles, privileges)
+        self.groups = groups
+        self._rights = Rights(self.origins(), privileges)
         self.version += 1
+
+    def origins(self) -> dict[Role, list[str]]:
+        """Every role that the user has, and the groups that it comes from; an empty name is the user's own."""
+        found: dict[Role, list[str]] = {role: [""] for role in self.roles}
+        for group in self.groups:
+            for role in group.roles:
+                found.setdefault(role, []).append(group.name)
+        return found
 
     def rights(self, bucket: str = "", scope: str = "", collection: str = "") -> frozenset[str]:
         """Privileges and permissions at a place: what was given for it and for what it is within."""
@@ -109,7 +126,7 @@ class User:
 
     def __repr__(self) -> str:
         """The name and what it may do; never anything of the password."""
-        return f"User({self.name!r}, {sorted([*self.privileges, *map(str, self.roles)])})"
+        return f"User({self.name!r}, {sorted([*self.privileges, *map(str, self.origins())])})"
 
 
 class Users:
@@ -128,6 +145,7 @@ class Users:
         self._random = random
         self._iterations = iterations
         self._users: dict[str, User] = {}
+        self._groups: dict[str, Group] = {}
         self._secret = random.getrandbits(SECRET_BITS).to_bytes(SECRET_BITS // 8, "big")
         self._nobody = self._credentials(f"{random.getrandbits(SECRET_BITS):x}")
         self.version = 0
@@ -214,20 +232,26 @@ class Users:
     # ------------------------------------------------------------------------------------- those made while it runs
 
     def put(
-        self, name: str, password: str | None = None, roles: Iterable[Role | str] = (), display_name: str = ""
+        self,
+        name: str,
+        password: str | None = None,
+        roles: Iterable[Role | str] = (),
+        display_name: str = "",
+        groups: Iterable[str] = (),
     ) -> User:
         """Make a user, or change one: what they may do holds at once, the password for the next login.
 
         Args:
             password: None leaves it as it is.
-            roles: all that the user has from now on.
+            roles: all that are the user's own from now on.
+            groups: names of all those that the user is in from now on.
 
         Raises:
-            ConfigError: a name, password or role that cannot be, a new user without a password, too many users, or a
-                user whom the node was started with.
+            ConfigError: a name, password or role that cannot be, a group that is not there, a new user without a
+                password, too many users or groups, or a user whom the node was started with.
         """
-        given = _roles(roles)
-        name = self._checked(name, password)
+        given, joined = _roles(roles), self._joined(groups)
+        name = checked_id(self._checked(name, password), "user")
         user = self._users.get(name)
         if user is not None and user.is_configured:
             raise ConfigError("user", name, "a user that the node was not started with; those are changed there")
@@ -237,7 +261,7 @@ class Users:
             user = User(name, None, is_configured=False)
         if password is not None:
             user.credentials = self._credentials(password)
-        user.allow(frozenset(), given)
+        user.allow(frozenset(), given, joined)
         user.display_name = display_name
         self._users[name] = user
         self._change()
@@ -274,14 +298,66 @@ class Users:
         self._change()
         return True
 
+    def _joined(self, names: Iterable[str]) -> tuple[Group, ...]:
+        wanted = list(dict.fromkeys(names))
+        missing = [name for name in wanted if name not in self._groups]
+        if missing:
+            raise ConfigError("groups", ",".join(missing), "groups that are there")
+        if len(wanted) > MAX_GROUPS_OF_USER:
+            raise ConfigError("groups", f"{len(wanted)} groups of one user", f"at most {MAX_GROUPS_OF_USER}")
+        return tuple(self._groups[name] for name in wanted)
+
+    # ------------------------------------------------------------------------------------------------------- groups
+
+    def put_group(self, group: Group) -> None:
+        """Make a group, or change the one of that name; what follows for those who are in it holds at once.
+
+        Raises:
+            ConfigError: a name or text that cannot be, or too many roles or groups.
+        """
+        checked_id(group.name, "group")
+        _roles(group.roles)
+        for text in (group.description, group.ldap_group_ref):
+            if text is not None and len(text) > MAX_TEXT_LENGTH:
+                raise ConfigError("group", f"a text of {len(text)} characters", f"at most {MAX_TEXT_LENGTH}")
+        if len(self._groups) >= MAX_GROUPS and group.name not in self._groups:
+            raise ConfigError("groups", f"{len(self._groups) + 1} groups", f"at most {MAX_GROUPS}")
+        self._groups[group.name] = group
+        self._regroup(group.name)
+        self._change()
+
+    def remove_group(self, name: str) -> bool:
+        """Take a group away, and its roles from those who were in it, at once. Whether there was one."""
+        if self._groups.pop(name, None) is None:
+            return False
+        self._regroup(name)
+        self._change()
+        return True
+
+    def _regroup(self, name: str) -> None:
+        """A group is another one than before, or is gone."""
+        for user in self._users.values():
+            names = [group.name for group in user.groups]
+            if name in names:
+                there = tuple(self._groups[each] for each in names if each in self._groups)
+                user.allow(user.privileges, user.roles, there)
+
+    def groups(self) -> list[Group]:
+        """Every group, by name."""
+        return [self._groups[name] for name in sorted(self._groups)]
+
+    def find_group(self, name: str) -> Group | None:
+        """The group of that name, or None."""
+        return self._groups.get(name)
+
     def _change(self) -> None:
         self.version += 1
         self.changed()
 
     def _checked(self, name: str, password: str | None) -> str:
         prepared = prepared_name(name)
-        if prepared is None or not 0 < len(prepared.encode()) <= MAX_NAME_BYTES or _FORBIDDEN & set(prepared):
-            raise ConfigError("user", name, f"1 to {MAX_NAME_BYTES} bytes, none of {' '.join(sorted(_FORBIDDEN))}")
+        if prepared is None or not 0 < len(prepared.encode()) <= MAX_NAME_BYTES or FORBIDDEN & set(prepared):
+            raise ConfigError("user", name, f"1 to {MAX_NAME_BYTES} bytes, none of {' '.join(sorted(FORBIDDEN))}")
         if password is not None and len(password.encode()) > MAX_PASSWORD_BYTES:
             raise ConfigError("password", "a longer one", f"at most {MAX_PASSWORD_BYTES} bytes")
         if len(self._users) >= MAX_USERS and prepared not in self._users:
@@ -319,14 +395,16 @@ class Users:
     # --------------------------------------------------------------------------------------------------------- keeping
 
     def to_json(self) -> dict[str, Any]:
-        """The users made while the node ran, for `load`: salted hashes, no password."""
+        """The users and groups made while the node ran, for `load`: salted hashes, no password."""
         return {
             "version": 1,
             "secret": self._secret.hex(),
+            "groups": {group.name: group.to_json() for group in self.groups()},
             "users": {
                 user.name: {
                     "name": user.display_name,
                     "roles": [str(role) for role in user.roles],
+                    "groups": [group.name for group in user.groups],
                     "credentials": user.credentials.to_json() if user.credentials is not None else None,
                 }
                 for user in self.all()
@@ -344,6 +422,8 @@ class Users:
             if data["version"] != 1:
                 raise ValueError(f"version {data['version']}")
             self._secret = bytes.fromhex(data["secret"])
+            for name, entry in data.get("groups", {}).items():  # older files have none
+                self._groups[name] = Group.from_json(name, entry)
             for name, entry in data["users"].items():
                 if name in self._users and self._users[name].is_configured:
                     continue
@@ -351,16 +431,17 @@ class Users:
                 credentials = Credentials.from_json(kept) if kept is not None else None
                 checked = self._checked(name, None)
                 self._users[checked] = User(
-                    checked, credentials, frozenset(), _roles(entry["roles"]), str(entry["name"]), is_configured=False
+                    checked,
+                    credentials,
+                    roles=_roles(entry["roles"]),
+                    display_name=str(entry["name"]),
+                    groups=self._joined(entry.get("groups", ())),
+                    is_configured=False,
                 )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError("users", f"kept users that cannot be read ({error!r})", "what the node wrote") from None
-
-
-_FORBIDDEN = frozenset('()<>,;:\\"/[]?={}')
-"""Characters that the server does not take in a user's name."""
 
 
 def _nothing() -> None:

@@ -1,4 +1,4 @@
-"""Users and their roles over HTTP.
+"""Users, groups and their roles over HTTP.
 
 Users whom the node was started with are shown and not changed here. Source: Couchbase Server REST API, "Role-Based
 Admin Access Control"; ns_server menelaus_web_rbac.erl (shapes and words).
@@ -6,12 +6,13 @@ Admin Access Control"; ns_server menelaus_web_rbac.erl (shapes and words).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aiohttp import web
 
 from dcpstream.errors import ConfigError
-from dcpstream.node.engine import User
+from dcpstream.node.engine import Group, User
 from dcpstream.node.engine.roles import EVERYWHERE, KINDS, Role, parse_roles
 from dcpstream.node.http.access import forbidden
 from dcpstream.node.http.page import LOGIN, USER, Route, Site, answer, done, fault, faults, form_of, note
@@ -21,6 +22,8 @@ MIN_PASSWORD_LENGTH = 6
 ADMIN_ROLES = frozenset(("admin", "security_admin"))
 """Who has one of these, or is to have it, is changed by those alone who may change administrators."""
 _USERS = "/settings/rbac/users"
+_GROUPS = "/settings/rbac/groups"
+_GROUP_FIELDS = frozenset(("roles", "description", "ldap_group_ref"))
 
 
 class UserPages:
@@ -36,7 +39,8 @@ class UserPages:
     def routes(self) -> list[Route]:
         """The pages."""
         read, write = "users.read", "users.write"
-        put = "make or change a user: `password`, `roles` (`data_reader[b:s:c],admin`), `name`"
+        put = "make or change a user: `password`, `roles` (`data_reader[b:s:c],admin`), `groups`, `name`"
+        put_group = "make or change a group: `roles`, `description`, `ldap_group_ref`"
         return [
             Route("GET", "/whoami", self._whoami, LOGIN, "who is logged in, with their roles"),
             Route("POST", "/controller/changePassword", self._password, LOGIN, "change one's own password: `password`"),
@@ -47,13 +51,16 @@ class UserPages:
             Route("PUT", _USERS + "/local/{name}", self._put, write, put),
             Route("DELETE", _USERS + "/local/{name}", self._remove, write, "take a user away, at once"),
             Route("GET", "/settings/rbac/roles", self._roles, read, "roles that can be given"),
-            Route("GET", "/settings/rbac/groups", self._none, read, "there are none"),
+            Route("GET", _GROUPS, self._groups, read, "all groups"),
+            Route("GET", _GROUPS + "/{name}", self._group, read, "one group"),
+            Route("PUT", _GROUPS + "/{name}", self._put_group, write, put_group),
+            Route("DELETE", _GROUPS + "/{name}", self._remove_group, write, "take a group away from all, at once"),
         ]
 
     async def _whoami(self, request: web.Request) -> web.Response:
         user = request[USER]
         domain = "admin" if user.is_configured and user.is_admin else "local"
-        return answer({"id": user.name, "domain": domain, "roles": [role.to_json() for role in user.roles]})
+        return answer({"id": user.name, "domain": domain, "roles": [role.to_json() for role in user.origins()]})
 
     async def _list(self, _: web.Request) -> web.Response:
         return answer([_user_json(user) for user in self._users.all()])
@@ -70,24 +77,23 @@ class UserPages:
             wrong["password"] = "Password is required for new user."
         elif password is not None and len(password) < MIN_PASSWORD_LENGTH:
             wrong["password"] = f"The password must be at least {MIN_PASSWORD_LENGTH} characters long."
-        roles: tuple[Role, ...] = ()
-        try:
-            # `[*]` is how the server writes a role for all buckets; a role that has no place has no brackets.
-            roles = parse_roles(form.get("roles", ""))
-        except ConfigError as error:
-            wrong["roles"] = (
-                "Cannot assign roles to user because the following roles are unknown, malformed or role parameters are "
-                f"undefined: [{error.value}]"
-            )
-        if form.get("groups"):
-            wrong["groups"] = f"Groups do not exist: {form['groups']}"
+        roles, refusal = _roles_of(form)
+        if refusal:
+            wrong["roles"] = refusal
+        joined = [part.strip() for part in form.get("groups", "").split(",") if part.strip()]
+        groups = [self._users.find_group(group) for group in joined]
+        missing = [group for group, found in zip(joined, groups, strict=True) if found is None]
+        if missing:
+            wrong["groups"] = f"Groups do not exist: {','.join(missing)}"
         if wrong:
             return faults(wrong)
-        refused = self._refused(request, roles) or self._refused(request, user.roles if user is not None else ())
+        given = [role for group in groups if group is not None for role in group.roles]
+        refused = self._refused(request, [*roles, *given, *(user.origins() if user is not None else ())])
         if refused is not None:
             return refused
+        title = form.get("name", user.display_name if user is not None else "")
         try:
-            self._users.put(name, password, roles, form.get("name", user.display_name if user is not None else ""))
+            self._users.put(name, password, roles, title, joined)
         except ConfigError as error:
             return fault(400, str(error))
         note(request, "put user", name)
@@ -98,7 +104,7 @@ class UserPages:
         user = self._users.find(name)
         if user is None:
             return answer("Unknown user.", 404)
-        refused = self._refused(request, user.roles)
+        refused = self._refused(request, user.origins())
         if refused is not None:
             return refused
         try:
@@ -109,10 +115,54 @@ class UserPages:
         return done()
 
     @staticmethod
-    def _refused(request: web.Request, roles: tuple[Role, ...]) -> web.Response | None:
+    def _refused(request: web.Request, roles: Iterable[Role]) -> web.Response | None:
         if any(role.name in ADMIN_ROLES for role in roles) and not request[USER].may("admins.write"):
             return forbidden("admins.write")
         return None
+
+    async def _groups(self, _: web.Request) -> web.Response:
+        return answer([_group_json(group) for group in self._users.groups()])
+
+    async def _group(self, request: web.Request) -> web.Response:
+        group = self._users.find_group(request.match_info["name"])
+        return answer(_group_json(group)) if group is not None else answer("Unknown group.", 404)
+
+    async def _put_group(self, request: web.Request) -> web.Response:
+        form, name = await form_of(request), request.match_info["name"]
+        present = self._users.find_group(name)
+        wrong = dict.fromkeys(form.keys() - _GROUP_FIELDS, "Unsupported key")
+        roles, refusal = _roles_of(form)
+        if "roles" not in form:
+            wrong["roles"] = "The value must be supplied"
+        elif refusal:
+            wrong["roles"] = refusal
+        if wrong:
+            return faults(wrong)
+        refused = self._refused(request, [*roles, *(present.roles if present is not None else ())])
+        if refused is not None:
+            return refused
+        texts = {field: form.get(field) for field in ("description", "ldap_group_ref")}
+        try:
+            self._users.put_group(Group(name=name, roles=roles, **texts))
+        except ConfigError as error:
+            return fault(400, str(error))
+        note(request, "put group", name)
+        return done()
+
+    async def _remove_group(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        group = self._users.find_group(name)
+        if group is None:
+            return answer("Group was not found.", 404)
+        refused = self._refused(request, group.roles)
+        if refused is not None:
+            return refused
+        try:
+            self._users.remove_group(name)
+        except ConfigError as error:
+            return fault(400, str(error))
+        note(request, "removed group", name)
+        return done()
 
     async def _password(self, request: web.Request) -> web.Response:
         password = (await form_of(request)).get("password", "")
@@ -139,11 +189,31 @@ class UserPages:
         return answer([])
 
 
+def _roles_of(form: Mapping[str, str]) -> tuple[tuple[Role, ...], str]:
+    """The roles of a form, and what is wrong with them."""
+    try:
+        # `[*]` is how the server writes a role for all buckets; a role that has no place has no brackets.
+        return parse_roles(form.get("roles", "")), ""
+    except ConfigError as error:
+        why = "the following roles are unknown, malformed or role parameters are undefined"
+        return (), f"Cannot assign roles to user because {why}: [{error.value}]"
+
+
 def _user_json(user: User) -> dict[str, Any]:
-    roles = [role.to_json() | {"origins": [{"type": "user"}]} for role in user.roles]
-    content: dict[str, Any] = {"id": user.name, "domain": "local", "roles": roles, "groups": [], "external_groups": []}
+    roles = [
+        role.to_json() | {"origins": [{"type": "group", "name": name} if name else {"type": "user"} for name in names]}
+        for role, names in user.origins().items()
+    ]
+    content: dict[str, Any] = {"id": user.name, "domain": "local", "roles": roles}
+    content |= {"groups": [group.name for group in user.groups], "external_groups": []}
     if user.display_name:
         content["name"] = user.display_name
     if user.credentials is None:
         content["passwordless"] = True
     return content
+
+
+def _group_json(group: Group) -> dict[str, Any]:
+    content: dict[str, Any] = {"id": group.name, "roles": [role.to_json() for role in group.roles]}
+    texts = {"ldap_group_ref": group.ldap_group_ref, "description": group.description}
+    return content | {field: text for field, text in texts.items() if text is not None}

@@ -9,7 +9,7 @@ import pytest
 
 from dcpstream.model import Collection, Manifest, Scope
 from dcpstream.node.dcp import dcp_stats, handle_dcp
-from dcpstream.node.engine import ClusterConfig, Engine, Users, new_engine
+from dcpstream.node.engine import ClusterConfig, Engine, Group, Role, Users, new_engine, parse_roles
 from dcpstream.store import MemoryBucketStore
 from dcpstream.wire import Frame, Opcode, Status
 from tests.unit.node.kit import START_UNIX_S, SeededRandom, Talker
@@ -108,6 +108,21 @@ def test_a_change_of_roles_holds_at_once_on_an_open_connection(engine: Engine) -
     assert get(ann, 0).status == Status.SUCCESS
     engine.users.put("ann", None, ["data_reader[default]", "data_writer[default]"])
     assert put(ann, 0).status == Status.SUCCESS
+
+
+def test_a_change_of_a_group_holds_at_once_on_an_open_connection(engine: Engine) -> None:
+    engine.users.put_group(Group(name="writers", roles=(Role.parse("data_writer[default]"),)))
+    ann = connect(engine, "data_reader[default]")
+    assert put(ann, 0).status == Status.EACCESS
+    engine.users.put("ann", None, ["data_reader[default]"], groups=["writers"])
+    assert put(ann, 0).status == Status.SUCCESS
+    engine.users.put_group(Group(name="writers", roles=(Role.parse("data_writer[other]"),)))
+    assert put(ann, 0).status == Status.EACCESS
+    engine.users.put_group(Group(name="writers", roles=parse_roles("data_writer[default],data_reader[default]")))
+    assert put(ann, 0).status == Status.SUCCESS
+    engine.users.remove_group("writers")
+    assert put(ann, 0).status == Status.EACCESS
+    assert get(ann, 0).status == Status.SUCCESS, "this one is ann's own"
 
 
 def test_a_removed_user_may_do_nothing_and_a_new_one_of_that_name_does_not_help(engine: Engine) -> None:
