@@ -313,7 +313,7 @@ HEADERS = (
     ),
     *("If-None-Match: *", "Sec-Fetch-Site: cross-site", "Content-Type: multipart/form-data; boundary=b"),
 )
-ROUNDS = 12
+ROUNDS = 8
 
 
 class Hostile:
@@ -399,5 +399,5 @@ def test_no_request_is_a_fault_of_the_node(
 
 @pytest.fixture(scope="module")
 def shared_node() -> Iterator[Node]:
-    with Node(vbuckets=4, limits=QUICK) as running:
+    with Node(vbuckets=4, limits=Limits(http_header_s=0.5, http_body_s=0.1)) as running:
         yield running
