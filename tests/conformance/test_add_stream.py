@@ -93,12 +93,9 @@ def test_the_flag_that_is_gone_is_refused_by_name(node: Node) -> None:
 
 
 @rule("ADD-10")
-@pytest.mark.parametrize("flags", [0x100, 0x101, 0x110, 0x111])
-def test_cache_transfer_goes_with_takeover_and_active_only(node: Node, flags: int) -> None:
-    source = Source(node)
-    assert requested(source.request(1, flags)).flags == flags
-    for other in (0x102, 0x104, 0x120):
-        assert [frame.status for frame in source.add(2, other)] == [Status.EINVAL]
+@pytest.mark.parametrize("flags", [0x100, 0x101, 0x110, 0x111, 0x102, 0x104, 0x120])
+def test_cache_transfer_came_later(node: Node, flags: int) -> None:
+    assert [frame.status for frame in Source(node).add(2, flags)] == [Status.EINVAL]
 
 
 @rule("ADD-42")
@@ -112,7 +109,7 @@ def test_the_cas_is_not_looked_at(node: Node) -> None:
 
 
 @rule("ADD-07")
-@pytest.mark.parametrize("flags", [0, 0x01, 0x02, 0x04, 0x10, 0x20, 0x80, 0x37, 0x110])
+@pytest.mark.parametrize("flags", [0, 0x01, 0x02, 0x04, 0x10, 0x20, 0x80, 0x37, 0xB7])
 def test_flags_are_passed_on_unchanged(node: Node, flags: int) -> None:
     assert requested(Source(node).request(1, flags)).flags == flags
 
@@ -425,14 +422,9 @@ def test_strict_vbuuid_looks_at_the_branch_also_at_0() -> None:
 
 
 @rule("ADD-38")
-def test_from_latest_begins_after_the_high_seqno_and_is_for_streams_only() -> None:
-    old = filled()
-    peer = old.producer()
-    assert opcodes(peer.stream(1, 2, vbuuid=0, flags=StreamFlag.FROM_LATEST)) == [Opcode.DCP_STREAM_REQ]
-    old.set_doc(1, "new")
-    (mutation,) = of(peer.take(), Opcode.DCP_MUTATION)
-    assert int.from_bytes(mutation.extras[:8], "big") == 6
-    # A recorded server refuses the flag in ADD_STREAM.
+def test_from_latest_came_later() -> None:
+    (answer,) = filled().producer().stream(1, 2, vbuuid=0, flags=StreamFlag.FROM_LATEST)
+    assert answer.status == Status.EINVAL
     assert [frame.status for frame in Source(copy()).add(1, StreamFlag.FROM_LATEST)] == [Status.EINVAL]
 
 

@@ -102,7 +102,7 @@ def test_each_control_waits_for_the_answer_to_the_one_before(node: Node) -> None
     (asked,) = source.peer.answer(error_map)
     for _ in FIRST + LAST:
         assert asked.opcode == Opcode.DCP_CONTROL
-        node.advance(60)
+        node.advance(20)
         assert source.peer.take() == []
         (asked,) = source.peer.answer(asked)
     assert asked.opcode == Opcode.DCP_STREAM_REQ

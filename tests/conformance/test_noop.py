@@ -275,3 +275,48 @@ def test_a_consumer_gives_up_a_silent_source() -> None:
     assert not source.closed
     node.advance(0.1)
     assert source.closed
+
+
+def set_idle_timeout(node: Node, seconds: int) -> None:
+    """SET_PARAM of the bucket's DCP connections, also of those that are open."""
+    found = node.admin.call(
+        Opcode.SET_PARAM, key=b"dcp_idle_timeout", value=str(seconds).encode(), extras=(4).to_bytes(4, "big")
+    )
+    assert found.status == 0, found
+    node.pump()
+
+
+@rule("NOP-07", "NOP-11")
+def test_the_idle_timeout_may_be_set_and_holds_for_open_connections() -> None:
+    node = Node()
+    node.set_vbucket(1, REPLICA)
+    source, producer, before_any_stream = Source(node), opened(node, ENABLE), node.consumer(b"idle")
+    source.accept()
+    set_idle_timeout(node, 3)
+    node.advance(2.9)
+    assert not source.closed
+    assert not producer.closed
+    node.advance(0.2)
+    assert source.closed
+    assert producer.closed
+    assert not before_any_stream.closed, "it waits for nothing yet"
+
+
+@rule("NOP-11")
+def test_only_requests_of_the_source_break_its_silence() -> None:
+    node = Node()
+    set_idle_timeout(node, 3)
+    node.set_vbucket(1, REPLICA)
+    source = Source(node)
+    buffer, error_map = source.add()
+    node.advance(10)
+    assert not source.closed, "it is not watched before it was asked for NOOPs"
+    source.peer.send(Opcode.DCP_NOOP)
+    source.peer.answer(buffer)
+    (asked,) = source.peer.answer(error_map)
+    for _ in range(2):
+        node.advance(1.4)
+        (asked,) = source.peer.answer(asked)
+    assert not source.closed
+    node.advance(0.3)
+    assert source.closed, "answers do not count"

@@ -89,8 +89,6 @@ def test_below_the_purge_seqno() -> None:
     assert [asked(node, start) for start in (1, 3, 9)] == [0, 0, 0]
     assert [asked(node, start) for start in (0, 10, 11)] == [None, None, None]
     assert asked(node, 3, flags=StreamFlag.IGNORE_PURGED_TOMBSTONES) is None
-    assert asked(node, 3, value=b'{"purge_seqno":"10"}') is None
-    assert asked(node, 3, value=b'{"purge_seqno":"9"}') == 0
 
 
 @rule("RBK-04")

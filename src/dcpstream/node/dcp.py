@@ -151,6 +151,7 @@ def _machine(
         open_flags=request.flags,
         features=session.features,
         consumer_name=request.consumer_name,
+        idle_timeout_s=bucket.parameters.producer.idle_timeout_s,
     )
 
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from dcpstream.errors import FieldError
-from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status, decode_frame_infos, encode_response
+from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status, StreamFlag, decode_frame_infos, encode_response
 
 __all__ = [
     "DCP_OPCODES",
@@ -22,6 +22,7 @@ __all__ = [
     "Refusal",
     "answer",
     "check_shape",
+    "check_stream_flags",
     "error_body",
     "refuse",
     "stream_id_of",
@@ -51,6 +52,17 @@ _WITH_DOCUMENT_KEY = frozenset(
 )
 
 
+_STREAM_FLAGS = int(
+    StreamFlag.TAKEOVER
+    | StreamFlag.DISK_ONLY
+    | StreamFlag.TO_LATEST
+    | StreamFlag.ACTIVE_ONLY
+    | StreamFlag.STRICT_VBUUID
+    | StreamFlag.IGNORE_PURGED_TOMBSTONES
+)
+"""What a recorded 7.2 server takes: from-latest (0x40) and the transfer of cached values (0x100) came later."""
+
+
 class Refusal(NamedTuple):
     """A status with the text that goes with it, and what else belongs into the JSON body."""
 
@@ -74,7 +86,7 @@ _SHAPES: Mapping[int, _Shape] = MappingProxyType(
         Opcode.DCP_OPEN: _Shape(extras=(8,), key=True, value=None, any_datatype=True),
         Opcode.DCP_ADD_STREAM: _Shape(extras=(4,)),
         Opcode.DCP_CLOSE_STREAM: _Shape(),
-        Opcode.DCP_STREAM_REQ: _Shape(extras=(48,), value=None),
+        Opcode.DCP_STREAM_REQ: _Shape(extras=(48,)),
         Opcode.DCP_GET_FAILOVER_LOG: _Shape(),
         Opcode.DCP_STREAM_END: _Shape(extras=(4,)),
         Opcode.DCP_MUTATION: _Shape(extras=(31,), key=True, value=None, any_datatype=True),
@@ -92,6 +104,8 @@ _SHAPES: Mapping[int, _Shape] = MappingProxyType(
     }
 )
 
+_FILTERED_STREAM_REQUEST = _Shape(extras=(48,), value=None)
+
 _MARKER_EXTRAS_BYTES = 20
 _MARKER_VALUE_BYTES: Mapping[int, int] = MappingProxyType({0: 36, 2: 52})
 """Bytes of the value by a marker's version, which stands in its one byte of extras; version 1 was withdrawn."""
@@ -101,7 +115,8 @@ def check_shape(frame: Frame, *, has_collections: bool = False) -> Refusal | Non
     """What is wrong with a DCP request's parts, or None.
 
     Args:
-        has_collections: keys of rows carry a collection id, and who reads them looks at their length.
+        has_collections: keys of rows carry a collection id, so their length is checked with it, and a stream request
+            may have a value.
     """
     if frame.opcode == Opcode.DCP_FLUSH:
         return Refusal(Status.NOT_SUPPORTED)
@@ -110,9 +125,20 @@ def check_shape(frame: Frame, *, has_collections: bool = False) -> Refusal | Non
     shape = _SHAPES.get(frame.opcode)
     if shape is None:
         return Refusal(Status.UNKNOWN_COMMAND)
+    if frame.opcode == Opcode.DCP_STREAM_REQ and has_collections:
+        shape = _FILTERED_STREAM_REQUEST
     has_prefix = has_collections and frame.opcode in _WITH_DOCUMENT_KEY
     context = _misfit(frame, shape, MAX_PREFIXED_KEY_BYTES if has_prefix else MAX_KEY_BYTES, has_collections)
     return Refusal(Status.EINVAL, context) if context else _bad_framing(frame)
+
+
+def check_stream_flags(flags: int) -> Refusal | None:
+    """What is wrong with the flags of an ADD_STREAM or a STREAM_REQ, or None."""
+    if not flags & ~_STREAM_FLAGS:
+        return None
+    if flags & StreamFlag.NO_VALUE:
+        return Refusal(Status.EINVAL, "Stream flag 0x8 (no value) is no longer used")
+    return Refusal(Status.EINVAL, "Request contains invalid flags")
 
 
 def _bad_marker(frame: Frame) -> Refusal | None:

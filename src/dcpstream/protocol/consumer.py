@@ -23,7 +23,7 @@ from types import MappingProxyType
 
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import VbucketState
-from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse, stream_id_of
+from dcpstream.protocol.answers import Refusal, answer, check_shape, check_stream_flags, refuse, stream_id_of
 from dcpstream.protocol.consumer_controls import FLATBUFFERS, SYNC_WRITES, V7_STATUS_CODES, Negotiation
 from dcpstream.protocol.consumer_flow import COUNTED, ConsumerWindow
 from dcpstream.protocol.consumer_messages import (
@@ -36,6 +36,7 @@ from dcpstream.protocol.consumer_messages import (
 )
 from dcpstream.protocol.consumer_requests import StreamRequests
 from dcpstream.protocol.consumer_stats import connection_stats
+from dcpstream.protocol.noop import DEFAULT_IDLE_TIMEOUT_S
 from dcpstream.protocol.passive_stream import ConsumerStream, StreamEvent
 from dcpstream.protocol.pause import Pause
 from dcpstream.protocol.producer_stream import Buffer
@@ -47,27 +48,11 @@ from dcpstream.wire import (
     Opcode,
     OpenFlag,
     Status,
-    StreamFlag,
     encode_request,
     encode_response,
 )
 
-__all__ = ["IDLE_TIMEOUT_S", "ConsumerConnection", "check_add_stream"]
-
-IDLE_TIMEOUT_S = 360.0
-"""Silence after which a producer that was asked for NOOPs is given up: the server's dcp_idle_timeout."""
-
-_KNOWN_FLAGS = int(
-    StreamFlag.TAKEOVER
-    | StreamFlag.DISK_ONLY
-    | StreamFlag.TO_LATEST
-    | StreamFlag.ACTIVE_ONLY
-    | StreamFlag.STRICT_VBUUID
-    | StreamFlag.IGNORE_PURGED_TOMBSTONES
-    | StreamFlag.CACHE_TRANSFER
-)
-"""From-latest (0x40) is not among them: a recorded server refuses it here. It would leave a hole in the copy."""
-_WITH_CACHE_TRANSFER = int(StreamFlag.CACHE_TRANSFER | StreamFlag.TAKEOVER | StreamFlag.ACTIVE_ONLY)
+__all__ = ["ConsumerConnection", "check_add_stream"]
 
 _SWALLOWED = frozenset((int(Opcode.DCP_BUFFER_ACK), int(Opcode.DCP_SEQNO_ACKNOWLEDGED)))
 """Requests of ours that have no answer; one that comes all the same says nothing."""
@@ -78,11 +63,9 @@ def check_add_stream(frame: Frame) -> Refusal | None:
     refusal = check_shape(frame)
     if refusal is not None:
         return refusal
-    flags = int.from_bytes(frame.extras, "big")
-    if flags & StreamFlag.NO_VALUE:
-        return Refusal(Status.EINVAL, "stream flag 0x8 (no value) is no longer used")
-    if flags & ~_KNOWN_FLAGS or (flags & StreamFlag.CACHE_TRANSFER and flags & ~_WITH_CACHE_TRANSFER):
-        return Refusal(Status.EINVAL, "Request contains invalid flags")
+    refusal = check_stream_flags(int.from_bytes(frame.extras, "big"))
+    if refusal is not None:
+        return refusal
     return Refusal(Status.EINVAL) if stream_id_of(frame) is not None else None
 
 
@@ -96,6 +79,8 @@ class ConsumerConnection:
         open_flags: of DCP_OPEN.
         features: codes that HELLO granted.
         consumer_name: of DCP_OPEN's JSON, or "".
+        idle_timeout_s: silence after which a producer that was asked for NOOPs is given up. Only its requests break it;
+            an answer to one of ours does not.
 
     Attributes:
         close_reason: why the connection must be closed now, or None.
@@ -115,6 +100,7 @@ class ConsumerConnection:
         open_flags: int = 0,
         features: frozenset[int] = frozenset(),
         consumer_name: str = "",
+        idle_timeout_s: float = DEFAULT_IDLE_TIMEOUT_S,
     ) -> None:
         self.name = name
         self.replicas = replicas
@@ -123,6 +109,7 @@ class ConsumerConnection:
         self.window = ConsumerWindow(now)
         self.opened_at = now
         self.pause = Pause(now)
+        self._idle_timeout_s = idle_timeout_s
         self._last_received = now
         self._last_opaque = 0
         self._out: deque[bytes] = deque()
@@ -155,22 +142,22 @@ class ConsumerConnection:
         """Take one frame with a DCP opcode, or the answer to a request of ours."""
         if self.close_reason is not None:
             return
-        self._last_received = now
         try:
             if frame.is_response:
                 self._handle_response(frame)
             else:
-                self._handle_request(frame)
+                self._handle_request(frame, now)
         except RemoteProtocolError as error:
             self._drop(str(error))
 
-    def _handle_request(self, frame: Frame) -> None:
+    def _handle_request(self, frame: Frame, now: float) -> None:
         if frame.opcode in COUNTED:
             self.window.freed(frame.size)
         refusal = check_shape(frame, has_collections=self._has_collections)
         if refusal is not None:
             self._refuse(frame, refusal)
             return
+        self._last_received = now
         handler = _HANDLERS.get(frame.opcode)
         if handler is None:
             self._drop(f"the peer sent {Opcode(frame.opcode).name} to a consumer")
@@ -413,14 +400,23 @@ class ConsumerConnection:
         """When `handle_timeout` is to be called: an acknowledgement falls due, or the producer is given up."""
         if self.close_reason is not None or not self.negotiation.has_begun:
             return None
-        given_up = self._last_received + IDLE_TIMEOUT_S
         ack = self.window.next_timeout if self.replicas.has_room else None
-        return given_up if ack is None else min(ack, given_up)
+        times = (ack, self._given_up_at)
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def _given_up_at(self) -> float | None:
+        return self._last_received + self._idle_timeout_s if self.negotiation.asked_for_noops else None
+
+    def set_idle_timeout(self, seconds: float) -> None:
+        """Change how long the producer may be silent."""
+        self._idle_timeout_s = seconds
 
     def handle_timeout(self, now: float) -> None:
         """Time has passed; an acknowledgement that is due goes out with `data_to_send`."""
-        if self.negotiation.has_begun and now >= self._last_received + IDLE_TIMEOUT_S:
-            self._drop(f"nothing was received for {IDLE_TIMEOUT_S:g} s")
+        given_up = self._given_up_at
+        if given_up is not None and now >= given_up:
+            self._drop(f"nothing was received for {self._idle_timeout_s:g} s")
 
     def close(self, reason: str) -> None:
         """Let the connection end, for a reason outside of it."""

@@ -26,6 +26,7 @@ NOOP_INTERVAL_S = 1
 NOOP_INTERVAL_OF_OLD_S = 180
 """The same of a producer that does not know GET_ERROR_MAP: one from before 5.0."""
 
+NOOP_INTERVAL = b"set_noop_interval"
 V7_STATUS_CODES = b"v7_dcp_status_codes"
 FLATBUFFERS = b"flatbuffers_system_events"
 SYNC_WRITES = b"enable_sync_writes"
@@ -47,7 +48,7 @@ def consumer_controls(consumer_name: str = "", noop_interval_s: int = NOOP_INTER
     durability = (Control(SYNC_WRITES, b"true"), Control(b"consumer_name", consumer_name.encode()))
     return (
         Control(b"enable_noop", b"true"),
-        Control(b"set_noop_interval", str(noop_interval_s).encode()),
+        Control(NOOP_INTERVAL, str(noop_interval_s).encode()),
         Control(b"set_priority", b"high"),
         Control(b"supports_cursor_dropping_vulcan", b"true"),
         Control(b"supports_hifi_MFU", b"true"),
@@ -71,6 +72,7 @@ class Negotiation:
     Attributes:
         has_begun: the first question was asked.
         is_done: the last one was answered; streams may be asked for.
+        asked_for_noops: the producer was told how often to send NOOPs, so that its silence means something.
         accepted: keys of the controls that the producer took.
     """
 
@@ -83,6 +85,7 @@ class Negotiation:
         self._asked: tuple[int, bytes] | None = None
         self.has_begun = False
         self.is_done = False
+        self.asked_for_noops = False
         self.accepted: set[bytes] = set()
 
     def begin(self) -> list[bytes]:
@@ -126,6 +129,7 @@ class Negotiation:
             return []
         control = self._controls.pop(0)
         self._asked = self._next_opaque(), control.key
+        self.asked_for_noops |= control.key == NOOP_INTERVAL
         return [_control(control, self._asked[0])]
 
 

@@ -41,6 +41,11 @@ class LiveFilter:
         self._living = set(wanted.collection_ids or ())
         self._manifest = manifest
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever wanted."""
+        return self._scope_id is None and self.collection_ids is not None and not self.collection_ids
+
     def coming(self, events: Iterable[CollectionEvent]) -> None:
         """Events that are about to be sent: what begins in the wanted scope is wanted."""
         if self._scope_id is None or self.collection_ids is None:

@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 
-from dcpstream.errors import RemoteProtocolError
 from dcpstream.protocol.access import StreamAccess, everything
 from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse, stream_id_of
 from dcpstream.protocol.controls import ProducerSettings, apply_control
@@ -34,7 +33,7 @@ from dcpstream.protocol.producer_requests import StreamMaker
 from dcpstream.protocol.producer_stats import connection_stats
 from dcpstream.protocol.producer_stream import Buffer, ProducerStream, enough_of
 from dcpstream.protocol.rollback import Rollback
-from dcpstream.protocol.source import HistorySource
+from dcpstream.protocol.source import HistorySource, VBucketView
 from dcpstream.protocol.takeover import TakeoverHost, Takeovers
 from dcpstream.protocol.tolerance import is_tolerated
 from dcpstream.wire import (
@@ -120,6 +119,7 @@ class ProducerConnection:
         self._stream_count = 0
         self._streamed: set[int] = set()
         self._ready: deque[ProducerStream] = deque()
+        self._unseen: list[ProducerStream] = []
         self._takeovers = Takeovers(takeovers, limits.takeover_s)
         self._maker = StreamMaker(
             open_flags,
@@ -145,7 +145,7 @@ class ProducerConnection:
         if frame.is_response:
             self._handle_response(frame)
             return
-        refusal = check_shape(frame)
+        refusal = check_shape(frame, has_collections=self.has_collections)
         if refusal is not None:
             self._refuse(frame, refusal)
             return
@@ -211,7 +211,7 @@ class ProducerConnection:
             self._refuse(frame, Refusal(Status.DCP_STREAMID_INVALID if is_other_id else Status.KEY_ENOENT))
             return
         self._answer(frame)
-        stream.end(StreamEndReason.CLOSED)
+        stream.close(StreamEndReason.CLOSED)
         if self.settings.stream_end_on_client_close:
             self._queue(stream)
         else:
@@ -219,11 +219,7 @@ class ProducerConnection:
 
     def _handle_stream_request(self, frame: Frame) -> None:
         streams = self._streams.get(frame.vbid, _NO_STREAMS)
-        try:
-            made = self._maker.asked(frame, streams, stream_count=self._stream_count, is_internal=self.is_internal)
-        except RemoteProtocolError as error:
-            self._drop(str(error))
-            return
+        made = self._maker.asked(frame, streams, stream_count=self._stream_count, is_internal=self.is_internal)
         if isinstance(made, Refusal):
             self._refuse(frame, made)
         elif isinstance(made, Rollback):
@@ -259,16 +255,25 @@ class ProducerConnection:
 
     def vbucket_state_changed(self, vbid: int, now: float) -> None:
         """The vbucket's role changed, or it was deleted: its streams end."""
-        self._end_streams(vbid, StreamEndReason.STATE_CHANGED)
+        view = self.source.vbucket(vbid)
+        self._end_streams(vbid, StreamEndReason.STATE_CHANGED, view)
 
     def vbucket_rolled_back(self, vbid: int, now: float) -> None:
         """The vbucket's history was cut: its streams end."""
-        self._end_streams(vbid, StreamEndReason.ROLLBACK)
+        self._end_streams(vbid, StreamEndReason.ROLLBACK, None)
 
-    def _end_streams(self, vbid: int, reason: StreamEndReason) -> None:
+    def _end_streams(self, vbid: int, reason: StreamEndReason, intact: VBucketView | None) -> None:
+        """End a vbucket's streams.
+
+        Args:
+            intact: the vbucket, if its history is still what the streams began to send.
+        """
         for stream in self._streams.get(vbid, _NO_STREAMS).values():
             if not stream.is_handing_over:
-                stream.end(reason)
+                if stream.view is intact:
+                    stream.close(reason)
+                else:
+                    stream.end(reason)
                 self._queue(stream)
 
     # ----------------------------------------------------------------------------------------------- what goes out
@@ -309,6 +314,8 @@ class ProducerConnection:
         while ready and made < enough:
             credit = window.credit_bytes
             if credit == 0:
+                for fresh in self._unseen:
+                    fresh.look()
                 break
             stream = ready.popleft()
             pieces = stream.produce(credit, turn_bytes)
@@ -324,12 +331,17 @@ class ProducerConnection:
                 ready.appendleft(stream)  # it has not had its whole turn
             else:
                 ready.append(stream)
+        self._unseen.clear()
         window.watch(now, has_moved=False)
         self.pause.passed(now, is_over=bool(out))
         if out:
             self.bytes_sent += made
             self.last_sent_at = now
         return out
+
+    def set_idle_timeout(self, seconds: float) -> None:
+        """Change how long the client may be silent."""
+        self.noop.idle_timeout_s = seconds
 
     def next_timeout(self) -> float | None:
         """When `handle_timeout` is to be called, or None."""
@@ -386,6 +398,7 @@ class ProducerConnection:
             self._discard(existing)
         self._streams.setdefault(stream.vbid, {})[stream.stream_id] = stream
         self._streamed.add(stream.vbid)
+        self._unseen.append(stream)
         self._stream_count += 1
         if stream.is_takeover:
             self._takeovers.begin(stream, self.last_received_at)
@@ -423,6 +436,7 @@ class ProducerConnection:
             self.closed()
             self._answers.clear()
             self._ready.clear()
+            self._unseen.clear()
             self._streams.clear()
             self._stream_count = 0
 

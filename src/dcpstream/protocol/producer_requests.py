@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dcpstream.errors import RemoteProtocolError
 from dcpstream.protocol.access import StreamAccess, refusal_of
-from dcpstream.protocol.answers import Refusal
+from dcpstream.protocol.answers import Refusal, check_stream_flags
 from dcpstream.protocol.controls import MARKER_WITH_PURGE_SEQNO, ProducerSettings
 from dcpstream.protocol.producer_stream import ProducerStream
 from dcpstream.protocol.rollback import Refuse, Rollback, decide
 from dcpstream.protocol.source import HistorySource
-from dcpstream.protocol.stream_filter import StreamFilter, read_filter
+from dcpstream.protocol.stream_filter import StreamFilter, read_filter, refusal_on_connection
 from dcpstream.wire import (
     BufferPool,
     Frame,
@@ -31,19 +30,6 @@ from dcpstream.wire import (
 )
 
 __all__ = ["StreamMaker"]
-
-_STREAM_FLAGS = int(
-    StreamFlag.TAKEOVER
-    | StreamFlag.DISK_ONLY
-    | StreamFlag.TO_LATEST
-    | StreamFlag.ACTIVE_ONLY
-    | StreamFlag.STRICT_VBUUID
-    | StreamFlag.FROM_LATEST
-    | StreamFlag.IGNORE_PURGED_TOMBSTONES
-)
-"""A recorded 7.2 server does not know of the transfer of cached values, which is newer."""
-
-_BAD_FLAGS = Refusal(Status.EINVAL, "Request contains invalid flags")
 
 
 class StreamMaker:
@@ -90,18 +76,12 @@ class StreamMaker:
             streams: those of its vbucket by stream id; one that has ended gives way to the new one.
             stream_count: those of all vbuckets.
             is_internal: a shortage of memory does not matter.
-
-        Raises:
-            RemoteProtocolError: the connection is to be dropped.
         """
         request = decode_message(frame)
         assert isinstance(request, StreamRequest), "the shape was checked"
-        if request.flags & ~_STREAM_FLAGS:
-            return _BAD_FLAGS
-        if frame.value and not self._has_collections:
-            return Refusal(Status.EINVAL)
-        if self._open_flags & OpenFlag.INVALID_PITR:
-            return Refusal(Status.EINVAL)  # point-in-time recovery can be opened, and streams nothing
+        bad_flags = check_stream_flags(request.flags)
+        if bad_flags is not None:
+            return bad_flags
         settings, source = self._settings, self._source
         view = source.vbucket(frame.vbid)
         refusal, wanted = self._wanted(frame)
@@ -114,10 +94,10 @@ class StreamMaker:
             filter_refusal=None if refusal is None else refusal.status,
             has_stream=existing is not None and existing.end_reason is None,
             filter_high_seqno=None if ids is None or view is None else view.high_seqno_of(ids),
-            client_purge_seqno=wanted.client_purge_seqno,
             can_send_seqno_advanced=self._has_collections and not self._is_everything_visible,
             is_short_of_memory=source.is_short_of_memory and not is_internal,
             is_receiving_initial_snapshot=view is not None and view.is_receiving_initial_snapshot,
+            is_point_in_time=bool(self._open_flags & OpenFlag.INVALID_PITR),
         )
         if isinstance(decision, Refuse):
             is_filter_fault = refusal is not None and decision.status is refusal.status
@@ -151,19 +131,16 @@ class StreamMaker:
     def _wanted(self, frame: Frame) -> tuple[Refusal | None, StreamFilter]:
         """The filter of a request, or why there is none, and then an empty one."""
         manifest = self._source.manifest
-        wanted = read_filter(
-            frame.value,
-            manifest,
+        wanted = read_filter(frame.value, manifest, has_collections=self._has_collections)
+        if isinstance(wanted, Refusal):
+            return wanted, StreamFilter()
+        refusal = refusal_of(wanted, self._access, manifest.uid) or refusal_on_connection(
+            wanted,
             has_collections=self._has_collections,
             has_stream_ids=self._settings.stream_ids,
             has_sync_writes=self._settings.sync_writes,
         )
-        if isinstance(wanted, StreamFilter):
-            if wanted.drops:
-                raise RemoteProtocolError("the client's purge_seqno has more than 64 bits")
-            refusal = refusal_of(wanted, self._access, manifest.uid)
-            return refusal, wanted if refusal is None else StreamFilter()
-        return wanted, StreamFilter()
+        return refusal, wanted if refusal is None else StreamFilter()
 
     @property
     def _is_everything_visible(self) -> bool:

@@ -9,6 +9,9 @@ The first snapshot is one "from disk" if the stream begins below what the vbucke
 memory" otherwise (`dcpstream.protocol.source` says where the line is); all later ones are from memory. The first one
 from memory and the first one in a new checkpoint carry the checkpoint flag.
 
+A stream that is closed in the middle of a snapshot from memory still sends the rest of it before its STREAM_END, for a
+server has put that into the stream's queue already. Of a snapshot from disk nothing more is sent.
+
 The stream keeps no message back: `produce` makes what may go out now, at most a given number of bytes, and remembers
 only seqnos. A message may start while fewer bytes than the given credit were made, so credit is overshot by one message
 at most.
@@ -23,7 +26,7 @@ Source: kv_engine engines/ep/src/dcp/active_stream.cc; markers, flags and ends a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -114,6 +117,7 @@ class ProducerStream:
         "_is_disk_only",
         "_is_everything_visible",
         "_is_out_of_order",
+        "_kept",
         "_messages",
         "_out_of_order",
         "_purge_seqno",
@@ -208,6 +212,7 @@ class ProducerStream:
         # The snapshot under way: announced end, how far the log is read for it, where it began; end None between two.
         self._snapshot_end: int | None = None
         self._held_view: object = None
+        self._kept: Buffer = b""
         self._snapshot_limit = 0
         self._snapshot_base = 0
 
@@ -266,11 +271,28 @@ class ProducerStream:
         return self.last_read_seqno < self.view.high_seqno
 
     def end(self, reason: int) -> None:
-        """Let the stream end: its next and last message is a STREAM_END with this reason."""
+        """Let the stream end: its next and last message is a STREAM_END with this reason, or an earlier one."""
+        self._held_view = self._snapshot_end = None
+        self._kept = b""
         if self.end_reason is None:
             self.end_reason = reason
-            self._held_view = None
             self._go(StreamState.DEAD)
+
+    def close(self, reason: int) -> None:
+        """As `end`, but what was chosen from memory is sent before; the vbucket must be here, its history intact."""
+        if self.end_reason is not None:
+            return
+        end, view, kept = self._snapshot_end, self._held_view, self._kept
+        is_from_memory = self.state in (StreamState.IN_MEMORY, StreamState.TAKEOVER_SEND)
+        self.end(reason)
+        if is_from_memory:
+            self._snapshot_end, self._held_view, self._kept = end, view, kept
+
+    def look(self) -> None:
+        """Choose the first snapshot now if it is from memory, as a server does also while nothing may be sent."""
+        is_from_memory = not self._is_disk_only and not self._is_out_of_memory(self.last_read_seqno)
+        if self.state is StreamState.PENDING and is_from_memory:
+            self._kept = self._safely(self._open_snapshot) or b""
 
     def _go(self, state: StreamState) -> None:
         if state is self.state:
@@ -303,18 +325,22 @@ class ProducerStream:
 
     def _next_piece(self, room: int, credit: int | None) -> Buffer | None:
         """A marker, messages, or an end; empty if only the position moved, None if there is nothing now."""
+        if self._kept:
+            piece, self._kept = self._kept, b""
+            return piece
+        if self._snapshot_end is not None:
+            return self._safely(lambda: self._read_on(room, credit))
         if self.end_reason is not None:
             self.is_finished = True
             return self._messages.end(self.end_reason)
         if self.state is StreamState.TAKEOVER_WAIT:
             return None
+        return self._safely(self._open_snapshot)
+
+    def _safely(self, step: Callable[[], Buffer | None]) -> Buffer | None:
+        """One step; what cannot be read ends the stream."""
         try:
-            if self._snapshot_end is None:
-                return self._open_snapshot()
-            if self._was_purged(self._snapshot_base):
-                self.end(StreamEndReason.ROLLBACK)
-                return b""
-            return self._read_on(room, credit)
+            return step()
         except StoreError:
             self.end(StreamEndReason.BACKFILL_FAILED)
             return b""
@@ -338,12 +364,8 @@ class ProducerStream:
             return b""
         is_disk_only = self._is_disk_only
         limit = view.persisted_seqno if is_disk_only else view.high_seqno
-        if limit <= position:
-            if self.is_takeover:
-                return self._hand_over()
-            if not is_disk_only:
-                self._go(StreamState.IN_MEMORY)
-            return None
+        if limit <= position or (is_disk_only and self.is_takeover):
+            return self._wait(limit)
         if self._access is not everything and refusal_of(self.wanted, self._access, 0) is not None:
             self.end(StreamEndReason.LOST_PRIVILEGES if self.form.collections else StreamEndReason.OK)
             return b""
@@ -364,6 +386,9 @@ class ProducerStream:
             self._go(StreamState.BACKFILLING)
         else:
             self._go_sending()
+            if self._filter.is_empty:
+                self.end(StreamEndReason.FILTER_EMPTY)
+                return b""
             if self._is_passed_over(position, limit):
                 self.last_read_seqno = limit
                 return b""
@@ -374,6 +399,20 @@ class ProducerStream:
             self._is_out_of_order = True
             return self._messages.out_of_order_start(end)
         return self._messages.marker(position, end, is_disk=is_disk)
+
+    def _wait(self, limit: int) -> Buffer | None:
+        """There is nothing to announce now."""
+        if self._is_disk_only:
+            # A takeover of what is on disk waits until the highest of all seqnos is there, which is never.
+            self._go(StreamState.BACKFILLING if self.is_takeover else self.state)
+            return None
+        if self.is_takeover:
+            return self._hand_over()
+        self._go(StreamState.IN_MEMORY)
+        if self._filter.is_empty and self.view.memory_start_seqno > limit:
+            self.end(StreamEndReason.FILTER_EMPTY)  # the server looks at the beginning of a checkpoint
+            return b""
+        return None
 
     def _reach(self, position: int, limit: int, *, is_disk: bool) -> int:
         """How far the snapshot goes that begins after `position`, if the history goes to `limit`."""
@@ -453,6 +492,9 @@ class ProducerStream:
         """The next messages of the snapshot under way."""
         view, end = self.view, self._snapshot_end
         assert end is not None, "a snapshot is under way"
+        if self._was_purged(self._snapshot_base):
+            self.end(StreamEndReason.ROLLBACK)
+            return b""
         max_bytes = room if credit is None else min(room, credit)
         if self._nothing_wanted_until(end):
             return self._close_snapshot()
@@ -468,7 +510,7 @@ class ProducerStream:
             return b""
         block = found
         if not block.count:
-            return None if view.high_seqno < end else self._close_snapshot()
+            return self._nothing_left(end)
         if block.kinds & BlockKind.SYSTEM_EVENT:
             self._filter.coming(events_of(block, 0, block.count))
             if self._filter.collection_ids != self.form.collection_ids:
@@ -493,6 +535,15 @@ class ProducerStream:
         elif self._skipped >= SKIPPED_MESSAGES_MAX and self.last_read_seqno < end and self.form.collections:
             return self._advanced(self.last_read_seqno)
         return rendered.data
+
+    def _nothing_left(self, end: int) -> Buffer | None:
+        """The log has no more of the snapshot, or, on a replica, not yet."""
+        if self.view.high_seqno >= end:
+            return self._close_snapshot()
+        if self.end_reason is None:
+            return None
+        self.end(self.end_reason)
+        return b""
 
     def _nothing_wanted_until(self, end: int) -> bool:
         """Whether a filtered stream can spare itself the reading."""

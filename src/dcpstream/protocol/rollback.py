@@ -9,7 +9,7 @@ Source: kv_engine engines/ep/src/dcp/producer.cc (streamRequest), engines/ep/src
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dcpstream.model import MAX_SEQNO, FailoverLog, VbucketState
@@ -117,10 +117,10 @@ def decide(
     filter_refusal: Status | None = None,
     has_stream: bool = False,
     filter_high_seqno: int | None = None,
-    client_purge_seqno: int = 0,
     can_send_seqno_advanced: bool = False,
     is_short_of_memory: bool = False,
     is_receiving_initial_snapshot: bool = False,
+    is_point_in_time: bool = False,
 ) -> Decision:
     """Answer one STREAM_REQ.
 
@@ -131,15 +131,17 @@ def decide(
         filter_refusal: what is wrong with the request's JSON value or stream id, if anything.
         has_stream: a living stream for this vbucket and stream id exists on the connection.
         filter_high_seqno: for a filtered stream the highest seqno of its collections; None for all collections.
-        client_purge_seqno: `purge_seqno` of the JSON value, 0 if absent.
         can_send_seqno_advanced: the stream may send SEQNO_ADVANCED.
         is_short_of_memory: nothing may be read into memory now.
         is_receiving_initial_snapshot: this copy is itself still being filled from disk.
+        is_point_in_time: DCP_OPEN asked for point-in-time recovery, which no stream here has.
     """
     flags = request.flags
     if vbucket is None or not _is_served(vbucket.state, flags):
         return Refuse(Status.NOT_MY_VBUCKET)
-    wanted = _wanted(request, vbucket)
+    wanted = Accept(
+        request.start_seqno, request.end_seqno, request.vbuuid, request.snapshot_start, request.snapshot_end
+    )
     if is_noop_missing:
         return Refuse(Status.NOT_SUPPORTED)
     if not (
@@ -150,15 +152,18 @@ def decide(
         return Refuse(filter_refusal)
     if has_stream:
         return Refuse(Status.KEY_EEXISTS)
-    rollback_seqno = _rollback_seqno(wanted, flags, vbucket, filter_high_seqno, client_purge_seqno)
+    rollback_seqno = _rollback_seqno(wanted, flags, vbucket, filter_high_seqno)
     if rollback_seqno is not None:
         return Rollback(rollback_seqno)
-    accepted = _adjusted(wanted, flags, vbucket, filter_high_seqno, can_send_seqno_advanced)
+    if is_point_in_time:
+        return Refuse(Status.EINVAL)
+    accepted = _adjusted(wanted, flags, vbucket, can_send_seqno_advanced=can_send_seqno_advanced)
     if accepted.start_seqno > accepted.end_seqno or accepted.start_seqno > vbucket.high_seqno:
         return Refuse(Status.ERANGE)
     if is_short_of_memory or is_receiving_initial_snapshot:
         return Refuse(Status.TMPFAIL)
-    return accepted
+    # A takeover goes on until the vbucket is handed over, whatever end was asked for and checked.
+    return replace(accepted, end_seqno=MAX_SEQNO) if flags & StreamFlag.TAKEOVER else accepted
 
 
 def _is_served(state: VbucketState, flags: int) -> bool:
@@ -166,24 +171,13 @@ def _is_served(state: VbucketState, flags: int) -> bool:
     return state is VbucketState.ACTIVE or (state is VbucketState.REPLICA and not flags & StreamFlag.ACTIVE_ONLY)
 
 
-def _wanted(request: RequestFields, vbucket: VbucketFacts) -> Accept:
-    """The request with FROM_LATEST (step 1) and TAKEOVER applied."""
-    end = MAX_SEQNO if request.flags & StreamFlag.TAKEOVER else request.end_seqno
-    if request.flags & StreamFlag.FROM_LATEST:
-        high = vbucket.high_seqno
-        return Accept(high, end, request.vbuuid or vbucket.failover_log.newest.vbuuid, high, high)
-    return Accept(request.start_seqno, end, request.vbuuid, request.snapshot_start, request.snapshot_end)
-
-
-def _rollback_seqno(
-    wanted: Accept, flags: int, vbucket: VbucketFacts, filter_high_seqno: int | None, client_purge_seqno: int
-) -> int | None:
+def _rollback_seqno(wanted: Accept, flags: int, vbucket: VbucketFacts, filter_high_seqno: int | None) -> int | None:
     """Steps 7 to 13: where the client must go back to, or None if its history is ours."""
     start = wanted.start_seqno
     if start == 0 and not (flags & StreamFlag.STRICT_VBUUID and wanted.vbuuid):
         return None
     purge = 0 if flags & StreamFlag.IGNORE_PURGED_TOMBSTONES else vbucket.purge_seqno
-    if 0 < start < purge and client_purge_seqno != purge:
+    if 0 < start < purge:
         # A filtered client has missed no deletion if nothing of its collections lies above its position.
         is_excused = filter_high_seqno is not None and filter_high_seqno <= min(start, purge)
         if not is_excused:
@@ -201,13 +195,11 @@ def _rollback_seqno(
     return min(upper, snapshot_start)
 
 
-def _adjusted(
-    wanted: Accept, flags: int, vbucket: VbucketFacts, filter_high_seqno: int | None, can_send_seqno_advanced: bool
-) -> Accept:
+def _adjusted(wanted: Accept, flags: int, vbucket: VbucketFacts, *, can_send_seqno_advanced: bool) -> Accept:
     """Steps 14 and 16: the end that the flags ask for, and a snapshot end that can be reached."""
     high, end, snapshot_end = vbucket.high_seqno, wanted.end_seqno, wanted.snapshot_end
     if flags & StreamFlag.TO_LATEST:
-        end = high if filter_high_seqno is None else filter_high_seqno
+        end = high  # also of a filtered stream, whose collections may end below it
     if flags & StreamFlag.DISK_ONLY:
         end = vbucket.persisted_seqno
     if wanted.start_seqno == wanted.snapshot_start and snapshot_end > high and can_send_seqno_advanced:

@@ -9,15 +9,20 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from dcpstream.model import MAX_SEQNO, Manifest
+from dcpstream.model import Manifest
 from dcpstream.protocol.answers import Refusal
 from dcpstream.wire import Status
 
-__all__ = ["StreamFilter", "read_filter"]
+__all__ = ["StreamFilter", "read_filter", "refusal_on_connection"]
 
 DEFAULT_COLLECTION_ONLY = frozenset((0,))
 
-_KEYS = frozenset(("collections", "scope", "sid", "uid", "purge_seqno", "cts"))
+_KEYS = frozenset(("collections", "scope", "sid", "uid"))
+"""What a 7.2 server knows, and of which there must be one. What `uid` says is ignored, as is everything else."""
+
+MAX_NUMBER = 0xFFFFFFFFFFFFFFFF
+"""A larger number of a JSON value is no whole number to the server."""
+
 _UNKNOWN = "Unknown scope or collection in operation"
 
 
@@ -26,76 +31,76 @@ class StreamFilter:
     """What a stream is to carry.
 
     Attributes:
-        collection_ids: only these, or None for everything.
+        collection_ids: only these, or None for everything. There may be none; such a stream ends before it sends
+            anything from memory.
         scope_id: the scope they were taken from, if the request named one.
         stream_id: u16, or None.
-        client_purge_seqno: the purge seqno that the client knows; 0 if it did not say.
-        drops: the server closes the connection on this request.
     """
 
     collection_ids: frozenset[int] | None = None
     scope_id: int | None = None
     stream_id: int | None = None
-    client_purge_seqno: int = 0
-    drops: bool = False
 
 
-def read_filter(
-    value: bytes, manifest: Manifest, *, has_collections: bool, has_stream_ids: bool, has_sync_writes: bool
-) -> StreamFilter | Refusal:
+def read_filter(value: bytes, manifest: Manifest, *, has_collections: bool) -> StreamFilter | Refusal:
     """Read the value of a STREAM_REQ, or say why it is refused.
+
+    Whether the connection may use what the value asks for is the matter of `refusal_on_connection`.
 
     Args:
         value: as it came.
         manifest: the bucket's.
         has_collections: the connection's keys carry collection ids; without, only the default collection is streamed.
-        has_stream_ids: `enable_stream_id` was accepted.
-        has_sync_writes: `enable_sync_writes` was accepted; such a stream takes no filter.
     """
     if not has_collections:
-        # Such a connection can neither name a collection nor a stream.
+        # The status UNKNOWN_COLLECTION means nothing to such a client.
         has_default = any(item.collection_id == 0 for _, item in manifest.collections())
-        return Refusal(Status.EINVAL) if value or not has_default else StreamFilter(DEFAULT_COLLECTION_ONLY)
+        return StreamFilter(DEFAULT_COLLECTION_ONLY) if has_default else Refusal(Status.EINVAL)
     if not value:
-        return Refusal(Status.DCP_STREAMID_INVALID) if has_stream_ids else StreamFilter()
+        return StreamFilter()
     try:
-        document = json.loads(value)
+        document = json.loads(value.decode("utf-8-sig"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return Refusal(Status.EINVAL)
-    if not isinstance(document, dict) or not _KEYS & document.keys():
+    if not isinstance(document, dict):
         return Refusal(Status.EINVAL)
-    return _read(document, manifest, has_stream_ids=has_stream_ids, has_sync_writes=has_sync_writes)
+    return _read(document, manifest)
 
 
-def _read(
-    document: dict[str, Any], manifest: Manifest, *, has_stream_ids: bool, has_sync_writes: bool
-) -> StreamFilter | Refusal:
+def refusal_on_connection(
+    wanted: StreamFilter, *, has_collections: bool, has_stream_ids: bool, has_sync_writes: bool
+) -> Refusal | None:
+    """Why a connection cannot have a stream that may be had otherwise, or None.
+
+    Args:
+        wanted: the request's filter.
+        has_collections: collections were negotiated; without, the filter is not the client's.
+        has_stream_ids: `enable_stream_id` was accepted: every stream needs an id then, and none has one otherwise.
+        has_sync_writes: `enable_sync_writes` was accepted; such a stream takes no filter.
+    """
+    if (wanted.stream_id is not None) != has_stream_ids:
+        return Refusal(Status.DCP_STREAMID_INVALID)
+    is_filtered = has_collections and wanted.collection_ids is not None
+    return Refusal(Status.NOT_SUPPORTED) if has_sync_writes and is_filtered else None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _read(document: dict[str, Any], manifest: Manifest) -> StreamFilter | Refusal:
+    """The members in the server's order: the first one that is wrong decides."""
+    stream_id = _stream_id(document)
+    if isinstance(stream_id, Refusal):
+        return stream_id
     if "collections" in document and "scope" in document:
         return Refusal(Status.EINVAL)
     collection_ids, scope_id = _wanted_collections(document, manifest)
     if isinstance(collection_ids, Refusal):
         return collection_ids
-    if collection_ids is not None and has_sync_writes:
-        return Refusal(Status.NOT_SUPPORTED)
-    stream_id = _stream_id(document, has_stream_ids=has_stream_ids)
-    if isinstance(stream_id, Refusal):
-        return stream_id
-    if not _is_cache_options(document.get("cts", {})):
+    if not _KEYS & document.keys():
         return Refusal(Status.EINVAL)
-    purge_text = document.get("purge_seqno", "0")
-    if not isinstance(purge_text, str) or not (purge_text.isascii() and purge_text.isdigit()):
-        return Refusal(Status.EINVAL)
-    purge_seqno = int(purge_text)
-    return StreamFilter(collection_ids, scope_id, stream_id, purge_seqno, drops=purge_seqno > MAX_SEQNO)
-
-
-def _is_cache_options(options: object) -> bool:
-    """Whether `cts` is what newer servers take; here it has no effect."""
-    if not isinstance(options, dict):
-        return False
-    free_memory, all_keys = options.get("free_memory", 0), options.get("all_keys", False)
-    is_number = isinstance(free_memory, int) and not isinstance(free_memory, bool) and free_memory >= 0
-    return is_number and isinstance(all_keys, bool)
+    return StreamFilter(collection_ids, scope_id, stream_id)
 
 
 def _wanted_collections(
@@ -112,15 +117,17 @@ def _wanted_collections(
     if "collections" not in document:
         return None, None
     names = document["collections"]
-    if not isinstance(names, list) or not names:
+    if not isinstance(names, list):
         return Refusal(Status.EINVAL), None
-    wanted = [_hexadecimal(name) for name in names]
     known = {item.collection_id for _, item in manifest.collections()}
-    ids = {number for number in wanted if number is not None}
-    if None in wanted:
-        return Refusal(Status.EINVAL), None
-    if ids - known:
-        return Refusal(Status.UNKNOWN_COLLECTION, _UNKNOWN, manifest.uid), None
+    ids = set()
+    for name in names:
+        number = _hexadecimal(name)
+        if number is None:
+            return Refusal(Status.EINVAL), None
+        if number not in known:
+            return Refusal(Status.UNKNOWN_COLLECTION, _UNKNOWN, manifest.uid), None
+        ids.add(number)
     return frozenset(ids), None
 
 
@@ -133,11 +140,11 @@ def _hexadecimal(text: object) -> int | None:
     return int(text, 16)
 
 
-def _stream_id(document: dict[str, Any], *, has_stream_ids: bool) -> int | Refusal | None:
+def _stream_id(document: dict[str, Any]) -> int | Refusal | None:
     if "sid" not in document:
-        return Refusal(Status.DCP_STREAMID_INVALID) if has_stream_ids else None
+        return None
     number = document["sid"]
-    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= MAX_NUMBER:
         return Refusal(Status.EINVAL)
     stream_id = number & 0xFFFF  # the server keeps 16 bits, so that 65536 is 0
-    return stream_id if has_stream_ids and stream_id else Refusal(Status.DCP_STREAMID_INVALID)
+    return stream_id or Refusal(Status.DCP_STREAMID_INVALID)

@@ -4,7 +4,16 @@ import json
 
 import pytest
 
-from dcpstream.protocol.answers import DCP_OPCODES, Refusal, answer, check_shape, error_body, refuse, stream_id_of
+from dcpstream.protocol.answers import (
+    DCP_OPCODES,
+    Refusal,
+    answer,
+    check_shape,
+    check_stream_flags,
+    error_body,
+    refuse,
+    stream_id_of,
+)
 from dcpstream.wire import Datatype, Opcode, Status, decode_frame
 from tests.unit.protocol.list_history import frame_of
 
@@ -31,7 +40,7 @@ def test_misfits_are_named(opcode, fields, text):
 @pytest.mark.parametrize(
     ("opcode", "fields"),
     [
-        (Opcode.DCP_STREAM_REQ, {"extras": bytes(48), "value": b"{}"}),
+        (Opcode.DCP_STREAM_REQ, {"extras": bytes(48)}),
         (Opcode.DCP_DELETION, {"extras": bytes(18), "key": b"k"}),
         (Opcode.DCP_DELETION, {"extras": bytes(21), "key": b"k", "value": b"x", "datatype": 4}),
         (Opcode.DCP_SNAPSHOT_MARKER, {"extras": bytes(20)}),
@@ -42,6 +51,23 @@ def test_misfits_are_named(opcode, fields, text):
 )
 def test_what_fits(opcode, fields):
     assert check_shape(frame_of(opcode, **fields)) is None
+
+
+def test_a_stream_request_has_a_value_only_where_there_are_collections():
+    frame = frame_of(Opcode.DCP_STREAM_REQ, extras=bytes(48), value=b"{}")
+    assert check_shape(frame) == Refusal(Status.EINVAL, "Request must not include value")
+    assert check_shape(frame, has_collections=True) is None
+
+
+@pytest.mark.parametrize("flags", [0, 0xB7, 0x01, 0x80])
+def test_stream_flags_of_the_recorded_version(flags):
+    assert check_stream_flags(flags) is None
+
+
+@pytest.mark.parametrize("flags", [0x40, 0x100, 0x200, 0x41, 1 << 31])
+def test_stream_flags_that_came_later_or_are_none(flags):
+    assert check_stream_flags(flags) == Refusal(Status.EINVAL, "Request contains invalid flags")
+    assert "no longer used" in check_stream_flags(flags | 8).context
 
 
 @pytest.mark.parametrize("fields", [{}, {"extras": bytes(19)}, {"extras": b"\0", "value": bytes(20)}])

@@ -321,17 +321,76 @@ def test_a_change_of_role_ends_every_stream_of_the_vbucket():
     assert summary(client.all()) == [("answer", 0), (0, 2, 5), 1, 2]
 
 
-def test_an_ended_stream_waits_in_a_full_window_and_counts_as_closed():
-    client = Client(filled())
+NO_LIMIT = {"key": b"connection_buffer_size", "value": b"0"}
+
+
+def blocked(*vbuckets):
+    """A client whose window is full after the first message, and which is told of streams that it closes."""
+    client = Client(*vbuckets)
     client.control(b"connection_buffer_size", b"1")
     client.control(b"send_stream_end_on_client_close_stream")
+    return client
+
+
+def test_an_ended_stream_waits_in_a_full_window_and_counts_as_closed():
+    client = blocked(filled())
     client.request()
-    client.all()
+    assert summary(client.all()) == [("answer", 0), (0, 5, 5)]
     client.send(Opcode.DCP_CLOSE_STREAM)
     client.send(Opcode.DCP_CLOSE_STREAM)
     assert summary(client.all()) == [("answer", 0), ("answer", Status.KEY_ENOENT)]
+    for seqno in (1, 2, 3, 4, 5):
+        client.send(Opcode.DCP_BUFFER_ACK, extras=(10**6).to_bytes(4, "big"))
+        assert summary(client.all()) == [seqno], "the server had put the snapshot into its queue"
     client.send(Opcode.DCP_BUFFER_ACK, extras=(10**6).to_bytes(4, "big"))
     assert summary(client.all()) == [("end", StreamEndReason.CLOSED)]
+
+
+def test_what_is_written_after_the_close_is_not_sent():
+    vbucket = filled()
+    client = blocked(vbucket)
+    client.request()
+    client.all()
+    client.send(Opcode.DCP_CLOSE_STREAM)
+    vbucket.set(b"late")
+    client.wrote()
+    client.send(Opcode.DCP_CONTROL, **NO_LIMIT)
+    assert summary(client.all()) == [*[("answer", 0)] * 2, 1, 2, 3, 4, 5, ("end", StreamEndReason.CLOSED)]
+
+
+def test_a_stream_that_is_closed_before_it_sent_anything_ends_with_what_was_in_memory():
+    client = blocked(filled(), filled(vbid=1))
+    client.request(0)
+    assert summary(client.all()) == [("answer", 0), (0, 5, 5)]
+    client.request(1)
+    assert summary(client.all()) == [("answer", 0)]
+    client.send(Opcode.DCP_CLOSE_STREAM, vbid=0)
+    client.send(Opcode.DCP_CLOSE_STREAM, vbid=1)
+    client.send(Opcode.DCP_CONTROL, **NO_LIMIT)
+    rest = [1, 2, 3, 4, 5, ("end", StreamEndReason.CLOSED)]
+    assert summary(client.all()) == [*[("answer", 0)] * 3, *rest, (0, 5, 5), *rest]
+
+
+def test_of_a_snapshot_from_disk_nothing_is_sent_after_the_close():
+    client = blocked(filled(memory_start_seqno=6))
+    client.request()
+    assert summary(client.all()) == [("answer", 0), (0, 5, 6)]
+    client.send(Opcode.DCP_CLOSE_STREAM)
+    client.send(Opcode.DCP_CONTROL, **NO_LIMIT)
+    assert summary(client.all()) == [*[("answer", 0)] * 2, ("end", StreamEndReason.CLOSED)]
+
+
+@pytest.mark.parametrize(
+    ("happens", "rest"),
+    [("vbucket_state_changed", [1, 2, 3, 4, 5, ("end", 2)]), ("vbucket_rolled_back", [("end", 6)])],
+)
+def test_a_snapshot_from_memory_outlives_a_change_of_state_and_no_rollback(happens, rest):
+    client = blocked(filled())
+    client.request()
+    client.all()
+    getattr(client.machine, happens)(0, 1.0)
+    client.send(Opcode.DCP_CONTROL, **NO_LIMIT)
+    assert summary(client.all()) == [("answer", 0), *rest]
 
 
 def test_a_new_request_replaces_a_stream_whose_end_was_not_sent():
@@ -435,7 +494,7 @@ def test_a_filtered_stream_ends_at_its_end():
         ("end", 0),
     ]
     latest = filtered(fruit_and_veg(), b'{"collections":["8"]}', flags=StreamFlag.TO_LATEST)
-    assert latest.machine.stream(0).accepted.end_seqno == 5
+    assert latest.machine.stream(0).accepted.end_seqno == 6
 
 
 def test_everything_has_no_seqno_advanced():

@@ -91,8 +91,6 @@ EXAMPLES = [
     ),  # snapshot start below purge, start above: accepted by the code
     (36, "V4", 60, "max", "B", "60..60", "flags 0x80", "OK, streams from 61"),  # ignore purged tombstones
     (37, "V4", 60, "max", "Z", "60..60", "flags 0x80", "ROLLBACK 0"),  # 0x80 does not excuse an unknown uuid
-    (38, "V4", 60, "max", "B", "60..60", "purge_seqno 80", "OK, streams from 61"),  # client proves purge seqno 80
-    (39, "V4", 60, "max", "B", "60..60", "purge_seqno 70", "ROLLBACK 0"),  # a purge ran since (70 to 80)
     (
         40,
         "V4",
@@ -117,7 +115,6 @@ EXAMPLES = [
     (43, "V5", 10, "max", "A", "10..10", "-", "OK, streams from 11"),  # replica without the flag
     (44, "V6", 5, "max", "A", "5..5", "-", "ROLLBACK 0"),  # empty vbucket, client has data
     (45, "V6", 0, "max", "0", "0..0", "flags 0x04", "OK, then STREAM_END 0"),  # to-latest on an empty vbucket
-    (46, "V7", 0, "max", "0", "0..0", "flags 0x40", "OK, streams from 501"),  # from-latest
     (47, "V7", 460, "max", "A", "460..460", "flags 0x02", "ERANGE"),  # disk only, start above persisted 450
     (48, "V7", 450, "max", "A", "450..450", "flags 0x02", "OK, then STREAM_END 0"),  # disk only, nothing left
     (49, "V7", 10, "0", "A", "10..10", "flags 0x04", "ERANGE"),  # to-latest does not excuse a low end
@@ -141,7 +138,6 @@ def test_worked_example(number, vbucket, start, end, uuid, bounds, extra, expect
         request(start, end_seqno, UUIDS[uuid], (int(low), int(high)), flags),
         VBUCKETS[vbucket],
         filter_high_seqno=int(value) if name == "filter high" else None,
-        client_purge_seqno=int(value) if name == "purge_seqno" else 0,
     )
     verdict, _, argument = expected.partition(" ")
     if verdict == "OK,":
@@ -181,24 +177,25 @@ def test_the_first_broken_rule_decides():
 def test_to_latest_and_disk_only_set_the_end():
     vbucket = VBUCKETS["V7"]
     assert decide(request(end=7, flags=StreamFlag.TO_LATEST), vbucket).end_seqno == 500
-    assert decide(request(end=7, flags=StreamFlag.TO_LATEST), vbucket, filter_high_seqno=30).end_seqno == 30
+    assert decide(request(end=7, flags=StreamFlag.TO_LATEST), vbucket, filter_high_seqno=30).end_seqno == 500
     assert decide(request(end=7, flags=StreamFlag.DISK_ONLY), vbucket).end_seqno == 450
     assert decide(request(flags=StreamFlag.DISK_ONLY | StreamFlag.TO_LATEST), vbucket).end_seqno == 450
 
 
-def test_to_latest_with_a_filter_that_ends_below_the_start_is_out_of_range():
-    asked = request(start=40, vbuuid=A, flags=StreamFlag.TO_LATEST)
-    assert decide(asked, VBUCKETS["V7"], filter_high_seqno=30) == Refuse(Status.ERANGE)
+def test_takeover_ignores_the_end_once_it_was_checked():
+    asked = request(start=40, end=50, vbuuid=A, flags=StreamFlag.TAKEOVER)
+    assert decide(asked, VBUCKETS["V1"]).end_seqno == MAX_SEQNO
+    early = request(start=40, end=3, vbuuid=A, flags=StreamFlag.TAKEOVER)
+    assert decide(early, VBUCKETS["V1"]) == Refuse(Status.ERANGE)
+    both = request(flags=StreamFlag.TAKEOVER | StreamFlag.DISK_ONLY | StreamFlag.TO_LATEST)
+    assert decide(both, VBUCKETS["V7"]).end_seqno == MAX_SEQNO
 
 
-def test_from_latest_takes_the_newest_branch_only_if_none_was_named():
-    asked = request(vbuuid=0, flags=StreamFlag.FROM_LATEST)
-    assert decide(asked, VBUCKETS["V2"]) == Accept(1200, MAX_SEQNO, C, 1200, 1200)
-    assert decide(request(vbuuid=Z, flags=StreamFlag.FROM_LATEST), VBUCKETS["V2"]) == Rollback(0)
-
-
-def test_takeover_ignores_the_end():
-    assert decide(request(start=40, end=3, vbuuid=A, flags=StreamFlag.TAKEOVER), VBUCKETS["V1"]).end_seqno == MAX_SEQNO
+def test_point_in_time_recovery_is_refused_after_all_that_is_checked_before():
+    asked = request(start=40, vbuuid=A)
+    assert decide(asked, VBUCKETS["V1"], is_point_in_time=True) == Refuse(Status.EINVAL)
+    assert decide(request(start=40, vbuuid=Z), VBUCKETS["V1"], is_point_in_time=True) == Rollback(0)
+    assert decide(asked, VBUCKETS["V1"], is_point_in_time=True, has_stream=True) == Refuse(Status.KEY_EEXISTS)
 
 
 def test_a_snapshot_end_that_cannot_be_reached_is_forgotten_where_the_position_can_be_advanced():

@@ -4,7 +4,7 @@ import pytest
 
 from dcpstream.model import Collection, Manifest, Scope
 from dcpstream.protocol.answers import Refusal
-from dcpstream.protocol.stream_filter import StreamFilter, read_filter
+from dcpstream.protocol.stream_filter import StreamFilter, read_filter, refusal_on_connection
 from dcpstream.wire import Status
 
 MANIFEST = Manifest(
@@ -14,7 +14,12 @@ MANIFEST = Manifest(
 
 
 def read(value, *, collections=True, sids=False, sync=False):
-    return read_filter(value, MANIFEST, has_collections=collections, has_stream_ids=sids, has_sync_writes=sync)
+    """The filter, or the refusal of the value or else of the connection."""
+    found = read_filter(value, MANIFEST, has_collections=collections)
+    if isinstance(found, Refusal):
+        return found
+    refusal = refusal_on_connection(found, has_collections=collections, has_stream_ids=sids, has_sync_writes=sync)
+    return refusal or found
 
 
 @pytest.mark.parametrize(
@@ -26,7 +31,9 @@ def read(value, *, collections=True, sids=False, sync=False):
         (b'{"collections":["8","a"]}', StreamFilter(frozenset((8, 10)))),
         (b'{"collections":["0"]}', StreamFilter(frozenset((0,)))),
         (b'{"scope":"9"}', StreamFilter(frozenset((10,)), scope_id=9)),
-        (b'{"purge_seqno":"80"}', StreamFilter(client_purge_seqno=80)),
+        (b'{"collections":[]}', StreamFilter(frozenset())),
+        (b'{"uid":5,"purge_seqno":80,"cts":[]}', StreamFilter()),
+        (b'\xef\xbb\xbf{"uid":"1"}', StreamFilter()),
     ],
 )
 def test_accepted(value, expected):
@@ -43,14 +50,15 @@ def test_accepted(value, expected):
         (b"\xff", Status.EINVAL),
         (b'{"collections":"8"}', Status.EINVAL),
         (b'{"collections":[8]}', Status.EINVAL),
-        (b'{"collections":[]}', Status.EINVAL),
         (b'{"collections":["xyz"]}', Status.EINVAL),
         (b'{"collections":["8"],"scope":"9"}', Status.EINVAL),
         (b'{"collections":["8","77"]}', Status.UNKNOWN_COLLECTION),
         (b'{"scope":9}', Status.EINVAL),
         (b'{"scope":"77"}', Status.UNKNOWN_SCOPE),
-        (b'{"purge_seqno":80}', Status.EINVAL),
-        (b'{"purge_seqno":"-1"}', Status.EINVAL),
+        (b'{"purge_seqno":"80"}', Status.EINVAL),
+        (b'{"cts":{}}', Status.EINVAL),
+        (b'{"uid":NaN}', Status.EINVAL),
+        ('{"uid":"1"}'.encode("utf-16"), Status.EINVAL),
         (b'{"sid":5}', Status.DCP_STREAMID_INVALID),
     ],
 )
@@ -81,16 +89,29 @@ def test_stream_ids(value, expected):
     assert (found.status if isinstance(found, Refusal) else found.stream_id) == expected
 
 
-def test_without_collections_there_is_only_the_default_one_and_no_value():
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        (b'{"sid":0,"collections":["77"]}', Status.DCP_STREAMID_INVALID),
+        (b'{"sid":"1","collections":["77"]}', Status.EINVAL),
+        (b'{"sid":1,"collections":["77"]}', Status.UNKNOWN_COLLECTION),
+        (b'{"sid":1,"scope":"77"}', Status.UNKNOWN_SCOPE),
+        (b'{"sid":1,"collections":["8"],"scope":"77"}', Status.EINVAL),
+        (b'{"collections":["77",8]}', Status.UNKNOWN_COLLECTION),
+        (b'{"collections":[8,"77"]}', Status.EINVAL),
+        (b'{"sid":18446744073709551616}', Status.EINVAL),
+    ],
+)
+def test_of_several_faults_the_first_one_in_the_servers_order_decides(value, status):
+    assert read(value).status is status
+
+
+def test_without_collections_there_is_only_the_default_one():
     assert read(b"", collections=False) == StreamFilter(frozenset((0,)))
-    assert read(b'{"collections":["8"]}', collections=False) == Refusal(Status.EINVAL)
+    assert read(b"", collections=False, sids=True) == Refusal(Status.DCP_STREAMID_INVALID)
 
 
 def test_sync_writes_take_no_filter():
     assert read(b'{"collections":["8"]}', sync=True) == Refusal(Status.NOT_SUPPORTED)
     assert read(b'{"uid":"1"}', sync=True) == StreamFilter()
-
-
-def test_a_purge_seqno_above_64_bits_drops_the_connection():
-    assert read(b'{"purge_seqno":"18446744073709551615"}').drops is False
-    assert read(b'{"purge_seqno":"18446744073709551616"}').drops is True
+    assert read(b"", sync=True, collections=False) == StreamFilter(frozenset((0,)))

@@ -29,7 +29,7 @@ class Host:
 
 
 class Takeover:
-    def __init__(self, documents=2):
+    def __init__(self, documents=2, flags=StreamFlag.TAKEOVER):
         self.vbucket = ListVBucket()
         for number in range(documents):
             self.vbucket.set(b"k%d" % number)
@@ -39,7 +39,7 @@ class Takeover:
         )
         self.host.machine = self.machine
         request = StreamRequest(
-            opaque=OPAQUE, flags=StreamFlag.TAKEOVER, start_seqno=0, end_seqno=MAX_SEQNO, vbuuid=0,
+            opaque=OPAQUE, flags=flags, start_seqno=0, end_seqno=MAX_SEQNO, vbuuid=0,
             snapshot_start=0, snapshot_end=0,
         )  # fmt: skip
         self.machine.handle(decode_frame(request.encode()), 0.0)
@@ -69,6 +69,17 @@ def test_its_states_in_order():
     assert takeover.machine.stream_count == 0
     for before, after in zip(takeover.states, takeover.states[1:], strict=False):
         assert after in TRANSITIONS[before]
+
+
+def test_a_takeover_of_what_is_on_disk_sends_nothing_until_the_vbucket_changes():
+    takeover = Takeover(flags=StreamFlag.TAKEOVER | StreamFlag.DISK_ONLY | StreamFlag.TO_LATEST)
+    assert [frame.opcode for frame in takeover.take()] == [Opcode.DCP_STREAM_REQ]
+    assert takeover.stream.state is StreamState.BACKFILLING
+    takeover.vbucket.set(b"more")
+    takeover.machine.vbucket_changed(0, 0.0)
+    assert takeover.take() == []
+    takeover.machine.vbucket_state_changed(0, 0.0)
+    assert [frame.opcode for frame in takeover.take()] == [Opcode.DCP_STREAM_END]
 
 
 EVENTS = ("marker", "state", "write", "time", "outside", "close", "later")

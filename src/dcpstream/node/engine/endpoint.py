@@ -40,6 +40,10 @@ class DcpEndpoint(Protocol):
         """Whether this end has a living stream into the vbucket."""
         ...
 
+    def set_idle_timeout(self, seconds: float) -> None:
+        """Change how long the peer may be silent."""
+        ...
+
     def next_timeout(self) -> float | None:
         """When `handle_timeout` wants to be called, monotonic seconds."""
         ...

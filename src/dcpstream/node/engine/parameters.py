@@ -88,12 +88,14 @@ def _own(name: str, groups: tuple[int, ...], read: Callable[[str], Any]) -> _Par
     )
 
 
-def _of_producer(name: str) -> _Parameter:
-    """A field of the bounds of producers."""
+def _of_producer(name: str, also: Callable[[Bucket, float], None] | None = None) -> _Parameter:
+    """A field of the bounds of producers, and what else it changes."""
 
     def apply(bucket: Bucket, value: int) -> None:
         change: dict[str, Any] = {name: float(value)}
         bucket.parameters.producer = replace(bucket.parameters.producer, **change)
+        if also is not None:
+            also(bucket, float(value))
 
     return _Parameter(
         (DCP, CONFIG), _number(1, MAX_SECONDS), apply, lambda bucket: getattr(bucket.parameters.producer, name)
@@ -108,6 +110,14 @@ def _setting(name: str, read: Callable[[str], Any]) -> _Parameter:
         lambda bucket, value: bucket.set_settings(replace(bucket.settings, **{name: value})),
         lambda bucket: getattr(bucket.settings, name),
     )
+
+
+def _set_idle_timeouts(bucket: Bucket, seconds: float) -> None:
+    """Tell the connections that are open, producers and consumers, and let their timers be set anew."""
+    for session in bucket.dcp_sessions.values():
+        if session.dcp is not None:
+            session.dcp.set_idle_timeout(seconds)
+            session.engine.ready.add(session)
 
 
 def _set_out_of_order(bucket: Bucket, mode: str) -> None:
@@ -138,7 +148,7 @@ PARAMETERS: Mapping[str, _Parameter] = MappingProxyType(
         "seqno_persistence_timeout": _own("seqno_persistence_timeout_s", (FLUSH, CONFIG), _number(0, MAX_SECONDS)),
         "range_scan_max_lifetime": _own("scan_life_s", (FLUSH, CONFIG), _SECONDS),
         "allow_sanitize_value_in_deletion": _own("strips_deletions", (FLUSH, DCP, CONFIG), _truth),
-        "dcp_idle_timeout": _of_producer("idle_timeout_s"),
+        "dcp_idle_timeout": _of_producer("idle_timeout_s", _set_idle_timeouts),
         "dcp_takeover_max_time": _of_producer("takeover_s"),
         "dcp_oso_backfill": _Parameter(
             (DCP, CONFIG),
