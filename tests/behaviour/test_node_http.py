@@ -435,3 +435,88 @@ def _next(answer: http.client.HTTPResponse) -> dict:
         assert piece, "the stream ended"
         data += piece
     return json.loads(data)
+
+
+# ------------------------------------------------------------------------------------------------------- the cluster
+
+
+def test_the_clusters_name_and_quotas_can_be_set() -> None:
+    settings = BucketSettings(ram_quota_bytes=200 * 1024 * 1024)
+    with Node(vbuckets=2, compat_version="7.6", settings=settings) as node:
+        before = ask(node, "GET", "/pools/default/nodeServices").json
+        form = {"clusterName": "tests & more", "memoryQuota": "512", "indexMemoryQuota": "300"}
+        assert ask(node, "POST", "/pools/default", form).status == 200
+        found = ask(node, "GET", "/pools/default").json
+        assert (found["clusterName"], found["memoryQuota"], found["indexMemoryQuota"]) == ("tests & more", 512, 300)
+        assert found["storageTotals"]["ram"]["quotaTotal"] == 512 * 1024 * 1024
+        after = ask(node, "GET", "/pools/default/nodeServices").json
+        assert after["clusterName"] == "tests & more"
+        assert (after["revEpoch"], after["rev"]) > (before["revEpoch"], before["rev"]), "clients take what is newer"
+        bucket = ask(node, "GET", "/pools/default/b/default").json
+        assert bucket["clusterName"] == "tests & more"
+        assert ask(node, "POST", "/pools/default", {"clusterName": ""}).status == 200
+        assert ask(node, "GET", "/pools/default").json["clusterName"] == ""
+        assert ask(node, "GET", "/pools/default").json["memoryQuota"] == 512, "what is not given stays"
+
+
+def test_buckets_fit_into_the_quota_that_was_set() -> None:
+    with Node(vbuckets=2, settings=BucketSettings(ram_quota_bytes=200 * 1024 * 1024)) as node:
+        assert ask(node, "POST", "/pools/default", {"memoryQuota": "256"}).status == 200
+        form = {"name": "more", "ramQuotaMB": "100"}
+        found = ask(node, "POST", "/pools/default/buckets", form)
+        assert found.status == 400
+        assert "too large to be provisioned" in found.json["errors"]["ramQuota"]
+        assert ask(node, "POST", "/pools/default/buckets/default", {"ramQuotaMB": "300"}).status == 400
+        assert ask(node, "POST", "/pools/default/buckets/default", {"ramQuotaMB": "150"}).status == 200
+        assert ask(node, "POST", "/pools/default/buckets", form).status == 202
+        found = ask(node, "POST", "/pools/default", {"memoryQuota": "255"})
+        assert "cannot be less than 256MB" in found.json["errors"]["memoryQuota"]
+
+
+@pytest.mark.parametrize(
+    ("form", "field", "why"),
+    [
+        ({}, "_", "form parameters"),
+        ({"fly": "1"}, "fly", "Unsupported"),
+        ({"memoryQuota": "many"}, "memoryQuota", "integer"),
+        ({"memoryQuota": "-1"}, "memoryQuota", "integer"),
+        ({"memoryQuota": "9" * 5000}, "memoryQuota", "integer"),
+        ({"memoryQuota": "1"}, "memoryQuota", "cannot be less than"),
+        ({"memoryQuota": "1000000000"}, "_", "exceeds the maximum"),
+        ({"cbasMemoryQuota": "1000"}, "cbasMemoryQuota", "cannot be less than 1024MB"),
+        ({"clusterName": "x" * 257}, "clusterName", "256"),
+    ],
+)
+def test_settings_of_the_cluster_that_cannot_be(node: Node, form: dict[str, str], field: str, why: str) -> None:
+    before = ask(node, "GET", "/pools/default").json
+    found = ask(node, "POST", "/pools/default", form)
+    assert found.status == 400
+    assert why in found.json["errors"][field]
+    after = ask(node, "GET", "/pools/default").json
+    for name in ("clusterName", "memoryQuota"):
+        assert after[name] == before[name]
+
+
+@pytest.mark.parametrize("compat_version", ["7.2", "7.6"])
+def test_what_is_told_of_a_node_is_of_one_release(compat_version: str) -> None:
+    with Node(vbuckets=2, compat_version=compat_version) as node:
+        form = {"name": "magma", "storageBackend": "magma", "ramQuotaMB": "1024"}
+        assert ask(node, "POST", BUCKETS, form).status == 202
+        maps = {name: ask(node, "GET", f"/pools/default/b/{name}").json for name in ("default", "magma")}
+        maps["node"] = ask(node, "GET", "/pools/default/nodeServices").json
+        groups = {group["name"] for group in ask(node, "GET", "/pools/default/serverGroups").json["groups"]}
+        is_76 = compat_version == "7.6"
+        for found in maps.values():
+            assert ("clusterName" in found, "clusterUUID" in found) == (is_76, is_76)
+            (entry,) = found["nodesExt"]
+            assert ("serverGroup" in entry) is is_76
+            assert not is_76 or {entry["serverGroup"]} == groups
+        assert "nonDedupedHistory" in maps["magma"]["bucketCapabilities"]
+        assert "nonDedupedHistory" not in maps["default"]["bucketCapabilities"]
+        versions = [ask(node, "GET", path).json["implementationVersion"] for path in ("/pools", "/versions")]
+        (this,) = ask(node, "GET", "/pools/default").json["nodes"]
+        assert {version[:4] for version in (*versions, this["version"])} == {f"{compat_version}."}
+        terse = ask(node, "GET", "/pools/default/terseClusterInfo").json
+        assert terse["clusterCompatVersion"] == compat_version
+        assert this["clusterCompatibility"] == (7 << 16) + int(compat_version[2:])
+        assert ask(node, "GET", "/ui").body.decode().count(f"Couchbase Server {compat_version}") == 1

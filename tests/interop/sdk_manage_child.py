@@ -22,6 +22,7 @@ from couchbase.exceptions import (
     CollectionNotFoundException,
     CouchbaseException,
     DocumentNotFoundException,
+    FeatureUnavailableException,
     GroupNotFoundException,
     InvalidArgumentException,
     ScopeAlreadyExistsException,
@@ -110,12 +111,29 @@ def buckets(cluster: Cluster) -> None:
     assert found.storage_backend == StorageBackend.MAGMA, found
     assert found.history_retention_duration == timedelta(hours=2), found
     assert found.history_retention_collection_default is False, found
+    history(cluster)
     manager.update_bucket(BucketSettings(name="shop", ram_quota_mb=256, max_expiry=timedelta(hours=2)))
     assert manager.get_bucket("shop").ram_quota_mb == 256
     assert sorted(item.name for item in manager.get_all_buckets()) == ["cache", "changes", "default", "shop"]
     expect(BucketDoesNotExistException, manager.get_bucket, "none")
     expect(BucketDoesNotExistException, manager.drop_bucket, "none")
     print("buckets")
+
+
+def history(cluster: Cluster) -> None:
+    """The SDK asks for a history only if the bucket's map says that it can have one."""
+    manager = cluster.bucket("changes").collections()
+
+    def histories() -> dict[str, bool]:
+        (scope,) = (scope for scope in manager.get_all_scopes() if scope.name == "_default")
+        return {item.name: bool(item.history) for item in scope.collections}
+
+    manager.create_collection("_default", "kept", CreateCollectionSettings(history=True))
+    manager.create_collection("_default", "left", CreateCollectionSettings(history=False))
+    assert (histories()["kept"], histories()["left"]) == (True, False), histories()
+    manager.update_collection("_default", "kept", UpdateCollectionSettings(history=False))
+    manager.update_collection("_default", "left", UpdateCollectionSettings(history=True))
+    assert (histories()["kept"], histories()["left"]) == (False, True), histories()
 
 
 def flush(cluster: Cluster) -> None:
@@ -147,6 +165,7 @@ def collections(cluster: Cluster) -> None:
     collection = cluster.bucket("default").scope("s").collection("c")
     collection.upsert("k", {})
     assert collection.get("k").content_as[dict] == {}
+    expect(FeatureUnavailableException, manager.create_collection, "s", "h", CreateCollectionSettings(history=True))
     manager.drop_collection("s", "c")
     expect(CollectionNotFoundException, manager.drop_collection, "s", "c")
     manager.drop_scope("s")
@@ -207,7 +226,9 @@ def missing_services(cluster: Cluster) -> None:
     expect(ServiceUnavailableException, lambda: list(cluster.bucket("default").default_scope().query("select 1")))
     expect(ServiceUnavailableException, lambda: list(cluster.analytics_query("select 1")))
     expect(ServiceUnavailableException, lambda: list(cluster.search_query("index", TermQuery("term"))))
+    expect(ServiceUnavailableException, lambda: list(cluster.bucket("default").view_query("design", "view")))
     expect(ServiceUnavailableException, cluster.query_indexes().get_all_indexes, "default")
+    expect(ServiceUnavailableException, cluster.search_indexes().get_all_indexes)
     expect(ServiceUnavailableException, cluster.eventing_functions().get_all_functions)
     print("missing services")
 

@@ -105,6 +105,7 @@ class ClusterConfig:
         this_node: which of them this is.
         alternates: other addresses of this node, by network.
         release: which server release the node is.
+        quotas_mib: memory for services, by the name of its field in REST; empty: nobody has set any.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class ClusterConfig:
         self.cluster_name = cluster_name
         self.alternates = dict(alternates or {})
         self.release = release_of(compat_version)
+        self.quotas_mib: dict[str, int] = {}
 
     @property
     def version(self) -> tuple[int, int]:
@@ -195,7 +197,7 @@ class ClusterConfig:
             manifest_uid: version of the collections manifest.
             rev: revision of the bucket's last change; the newest of all if not told.
             is_ephemeral: whether it is kept in memory alone.
-            is_magma: whether its storage backend is magma.
+            is_magma: whether it can keep the history of changes, as magma does.
         """
         hosts = [in_url(node.host) if node.host else HOST_PLACEHOLDER.decode() for node in self.nodes]
         return self._common(self.rev if rev is None else rev) | {

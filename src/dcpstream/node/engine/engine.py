@@ -246,7 +246,7 @@ class Engine:
         self._tell_listeners()
 
     def node_changed(self) -> None:
-        """Where the node listens has changed: every configuration is a newer one."""
+        """Where the node listens has changed, or its cluster's name: every configuration is a newer one."""
         self.config.node_rev = self.config.next_rev()
         for bucket in self.buckets.values():
             self.topology_changed(bucket)
@@ -284,7 +284,7 @@ class Engine:
                     bucket.manifest.uid,
                     rev=bucket.config_rev,
                     is_ephemeral=bucket.settings.is_ephemeral,
-                    is_magma=bucket.settings.storage_backend == "magma",
+                    is_magma=bucket.settings.storage_backend == "magma" or bucket.settings.keeps_history,
                 )
             data = cluster_config.to_bytes(content)
             self._config_cache[key] = version, data

@@ -19,6 +19,7 @@ from dcpstream.node.http.access import allows
 from dcpstream.node.http.bucket_form import BucketForm, name_fault, read_form, settings_json
 from dcpstream.node.http.node_info import nodes
 from dcpstream.node.http.page import USER, Route, Site, answer, done, faults, form_of, note, reached_host
+from dcpstream.node.http.pool_form import DATA_QUOTA
 from dcpstream.node.process import memory_bytes
 
 BUCKETS = "/pools/default/buckets"
@@ -80,6 +81,7 @@ class BucketPages:
         asked = read_form(form)
         wrong = name_fault(name, self._engine.buckets)
         errors = asked.errors | ({"name": wrong} if wrong else {})
+        errors |= self._beyond_quota(asked, None)
         if len(self._engine.buckets) >= MAX_BUCKETS:
             errors["_"] = f"Cannot create more than {MAX_BUCKETS} buckets"
         if errors or "just_validate" in request.query:
@@ -99,21 +101,33 @@ class BucketPages:
         form = await form_of(request)
         bucket = self._site.bucket(request)
         asked = read_form(form, bucket.settings, bucket.vbucket_count)
-        if asked.errors or "just_validate" in request.query:
-            return self._validated(asked.errors, asked, bucket)
+        errors = asked.errors | self._beyond_quota(asked, bucket)
+        if errors or "just_validate" in request.query:
+            return self._validated(errors, asked, bucket)
         self._engine.change_settings(bucket, asked.settings)
         note(request, "changed bucket", bucket.name)
         self._site.changed()
         return done()
+
+    def _beyond_quota(self, asked: BucketForm, bucket: Bucket | None) -> dict[str, str]:
+        """What is wrong if the cluster was given a memory quota that the buckets would not fit into."""
+        quota, others = self._engine.config.quotas_mib.get(DATA_QUOTA), self._quota_of_others(bucket)
+        if quota is None or asked.errors or others + asked.settings.ram_quota_bytes <= quota * MIB:
+            return {}
+        return {"ramQuota": "RAM quota specified is too large to be provisioned into this cluster."}
+
+    def _quota_of_others(self, bucket: Bucket | None) -> int:
+        return sum(other.settings.ram_quota_bytes for other in self._engine.buckets.values() if other is not bucket)
 
     def _validated(self, errors: Mapping[str, str], asked: BucketForm, bucket: Bucket | None = None) -> web.Response:
         summary = self._ram_summary(asked.settings, bucket)
         return faults(errors, 400 if errors else 200, summaries={"ramSummary": summary})
 
     def _ram_summary(self, settings: BucketSettings, bucket: Bucket | None) -> dict[str, int]:
-        others = sum(other.settings.ram_quota_bytes for other in self._engine.buckets.values() if other is not bucket)
+        others = self._quota_of_others(bucket)
         used = bucket.store.memory_bytes if bucket is not None else 0
-        total = max(memory_bytes()[0], others + settings.ram_quota_bytes)
+        quota = self._engine.config.quotas_mib.get(DATA_QUOTA, 0) * MIB
+        total = quota or max(memory_bytes()[0], others + settings.ram_quota_bytes)
         return {
             "total": total,
             "otherBuckets": others,

@@ -11,7 +11,22 @@ from dcpstream.node.engine.engine import MAX_BUCKETS
 from dcpstream.node.http.access import allows, has_permission
 from dcpstream.node.http.cluster_map import MapPages
 from dcpstream.node.http.node_info import nodes
-from dcpstream.node.http.page import ANYBODY, LOGIN, USER, Route, Site, answer, fault, text_of
+from dcpstream.node.http.page import (
+    ANYBODY,
+    LOGIN,
+    USER,
+    Route,
+    Site,
+    answer,
+    done,
+    fault,
+    faults,
+    form_of,
+    note,
+    text_of,
+)
+from dcpstream.node.http.pool_form import DATA_QUOTA, OTHER_QUOTAS, read_form
+from dcpstream.node.process import memory_bytes
 
 MIB = 1024 * 1024
 MAX_PERMISSIONS = 1000
@@ -37,6 +52,7 @@ class PoolPages:
             Route("GET", "/", self._root, LOGIN, "a ping"),
             Route("GET", "/pools", self._pools, LOGIN, "version, and the one pool that there is"),
             Route("GET", "/pools/default", self._pool, "pools.read", "the cluster: nodes, buckets, quotas"),
+            Route("POST", "/pools/default", self._change, "cluster.write", "set `clusterName`, `memoryQuota`, …"),
             Route("GET", "/poolsStreaming/default", self._stream, "pools.read", "the same as a stream"),
             Route("GET", "/pools/nodes", self._pool, "pools.read", "the same as /pools/default"),
             Route("GET", "/pools/default/nodeStatuses", self._statuses, "pools.read", "each node's status"),
@@ -72,6 +88,24 @@ class PoolPages:
     async def _pool(self, request: web.Request) -> web.Response:
         return answer(self._description(request))
 
+    async def _change(self, request: web.Request) -> web.Response:
+        form = await form_of(request)
+        config, used = self._engine.config, self._bucket_quotas()
+        (this, *_) = (node for node in nodes(self._engine, request) if node.get("thisNode"))
+        asked = read_form(form, used_mib=used // MIB, machine_mib=memory_bytes()[0] // MIB, node=this["otpNode"])
+        if asked.errors:
+            return faults(asked.errors)
+        config.quotas_mib |= asked.quotas
+        if asked.name is not None:
+            config.cluster_name = asked.name
+        self._engine.node_changed()
+        self._site.changed()
+        note(request, "changed settings of cluster", config.cluster_name)
+        return done()
+
+    def _bucket_quotas(self) -> int:
+        return sum(bucket.settings.ram_quota_bytes for bucket in self._engine.buckets.values())
+
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         engine = self._engine
         return await self._maps.stream(
@@ -86,17 +120,20 @@ class PoolPages:
             for bucket in self._engine.buckets.values()
             if allows(request[USER], "bucket.read", {"bucket": bucket.name})
         ]
-        quota = sum(bucket.settings.ram_quota_bytes for bucket in self._engine.buckets.values())
+        config, used = self._engine.config, self._bucket_quotas()
+        quota = config.quotas_mib.get(DATA_QUOTA, used // MIB)
         return {
             "name": "default",
-            "clusterName": self._engine.config.cluster_name,
+            "clusterName": config.cluster_name,
             "nodes": nodes(self._engine, request),
             "balanced": True,
             "rebalanceStatus": "none",
             "rebalanceProgressUri": "/pools/default/rebalanceProgress",
-            "memoryQuota": quota // MIB,
+            **{field: least for field, (_, least) in OTHER_QUOTAS.items()},
+            **config.quotas_mib,
+            DATA_QUOTA: quota,
             "maxBucketCount": MAX_BUCKETS,
-            "storageTotals": {"ram": {"quotaTotal": quota, "quotaUsed": quota}},
+            "storageTotals": {"ram": {"quotaTotal": quota * MIB, "quotaUsed": used}},
             "bucketNames": [{"bucketName": bucket.name, "uuid": bucket.uuid} for bucket in buckets],
             "buckets": {
                 "uri": "/pools/default/buckets",

@@ -1,0 +1,78 @@
+"""The cluster's settings from the fields of a form: its name, and the memory that services may take.
+
+Source: ns_server menelaus_web_pools.erl, memory_quota.erl (fields, bounds, words).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from dcpstream.node.http.page import whole_number
+
+MAX_NAME_LENGTH = 256
+MAX_QUOTA_MIB = 1 << 40
+MIN_FREE_MIB = 1024
+"""What must be left of the machine's memory, or a fifth of it if that is less."""
+MIN_DATA_QUOTA_MIB = 256
+
+DATA_QUOTA = "memoryQuota"
+OTHER_QUOTAS: Mapping[str, tuple[str, int]] = MappingProxyType(
+    {
+        "indexMemoryQuota": ("index", 256),
+        "ftsMemoryQuota": ("search", 256),
+        "cbasMemoryQuota": ("analytics", 1024),
+        "eventingMemoryQuota": ("eventing", 256),
+        "queryMemoryQuota": ("query", 0),
+    }
+)
+"""Quotas of services that this node does not have, with their names and least values. They are kept and shown."""
+
+
+class PoolForm(NamedTuple):
+    """What a form asks for.
+
+    Attributes:
+        name: of the cluster; None: it stays.
+        quotas: field → MiB, of those that are given.
+        errors: field → what is wrong with it.
+    """
+
+    name: str | None
+    quotas: dict[str, int]
+    errors: dict[str, str]
+
+
+def read_form(form: Mapping[str, str], *, used_mib: int, machine_mib: int, node: str) -> PoolForm:
+    """The settings that a form asks for.
+
+    Args:
+        used_mib: quotas of all buckets together.
+        machine_mib: memory of the machine; 0: not known.
+        node: name of the node, for messages.
+    """
+    errors = {name: "Unsupported key" for name in form if name not in {"clusterName", DATA_QUOTA, *OTHER_QUOTAS}}
+    if not form:
+        errors["_"] = "Request should have form parameters"
+    name = form.get("clusterName")
+    if name is not None and len(name) > MAX_NAME_LENGTH:
+        errors["clusterName"] = f"The length must be at most {MAX_NAME_LENGTH}"
+    quotas: dict[str, int] = {}
+    for field in (DATA_QUOTA, *OTHER_QUOTAS):
+        if field in form:
+            quota = whole_number(form[field].strip(), 0, MAX_QUOTA_MIB)
+            if quota is None:
+                errors[field] = "The value must be an integer"
+                continue
+            quotas[field] = quota
+            service, least = OTHER_QUOTAS.get(field, ("data", max(MIN_DATA_QUOTA_MIB, used_mib)))
+            if quota < least:
+                more = f" (current total buckets quota, or at least {MIN_DATA_QUOTA_MIB}MB)"
+                why = more if field == DATA_QUOTA else ""
+                errors[field] = f"The {service} service quota ({quota}MB) cannot be less than {least}MB{why}."
+    most = max(machine_mib - MIN_FREE_MIB, machine_mib * 4 // 5)
+    wanted = quotas.get(DATA_QUOTA, 0)
+    if machine_mib and wanted > most:
+        errors["_"] = f"Total quota ({wanted}MB) exceeds the maximum allowed quota ({most}MB) on node '{node}'"
+    return PoolForm(name, quotas, errors)
