@@ -9,11 +9,16 @@ import pytest
 from dcpstream.wire import (
     MarkerFlag,
     Opcode,
+    RawRequest,
     SnapshotMarker,
     SnapshotMarkerV2,
+    SnapshotMarkerV21,
     SnapshotMarkerV22,
     Status,
     StreamFlag,
+    decode_frame,
+    decode_message,
+    encode_request,
 )
 from tests.conformance.harness import REPLICA, WITHOUT_COLLECTIONS, Node, Peer
 from tests.conformance.replication import Source
@@ -128,6 +133,16 @@ def test_markers_of_another_shape(extras: bytes, value: bytes) -> None:
     (found,) = source.send(Opcode.DCP_SNAPSHOT_MARKER, extras=extras, value=value)
     assert found.status == Status.EINVAL
     assert not source.closed
+
+
+@rule("SNP-04")
+@pytest.mark.parametrize("size", [36, 44, 52])
+def test_a_marker_is_decoded_by_its_version_and_not_by_its_length_alone(size: int) -> None:
+    fits = {0: (36, SnapshotMarkerV2), 1: (44, SnapshotMarkerV21), 2: (52, SnapshotMarkerV22)}
+    for version in range(5):
+        frame = decode_frame(encode_request(Opcode.DCP_SNAPSHOT_MARKER, extras=bytes([version]), value=bytes(size)))
+        length, kind = fits.get(version, (0, RawRequest))
+        assert type(decode_message(frame)) is (kind if length == size else RawRequest)
 
 
 @rule("SNP-04")

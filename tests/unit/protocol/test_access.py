@@ -7,6 +7,7 @@ import pytest
 from dcpstream.protocol.access import Access, everything, refusal_of
 from dcpstream.protocol.stream_filter import StreamFilter
 from dcpstream.wire import Status
+from tests.conformance.rules import rule
 
 GRANTED, DENIED, INVISIBLE = Access
 
@@ -22,6 +23,7 @@ def places(**found: Access):
     return access
 
 
+@rule("SEC-05")
 @pytest.mark.parametrize(
     ("wanted", "access", "status"),
     [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +27,7 @@ from dcpstream.wire import (
     read_flatbuffer,
     render,
 )
+from tests.conformance.rules import rule
 from tests.fixtures import recorded
 
 EVERY = (
@@ -114,3 +117,16 @@ def test_a_modified_collection_is_told_in_flatbuffers_only() -> None:
     rendered = render(block, 0, StreamForm(flatbuffer_events=True))
     frame = decode_frame(rendered.data)
     assert (frame.extras[8:], frame.value) == (b"\0\0\0\5\2", flatbuffer_of(modified))
+
+
+@rule("COL-27")
+def test_a_flatbuffer_may_end_with_a_field_and_not_within_one() -> None:
+    """As another implementation may build one: the list of fields first, and the table's last field at the very end."""
+    fields = struct.pack("<5H", 10, 20, 4, 12, 16)
+    table = struct.pack("<iQII", 12, 7, 9, 10)
+    value = struct.pack("<I", 16) + fields + bytes(2) + table
+    event = CollectionEvent(SystemEventId.DROP_COLLECTION, 7, 9, 10)
+    assert read_flatbuffer(event.event, value) == event
+    for length in range(len(value)):
+        with pytest.raises(FieldError):
+            read_flatbuffer(event.event, value[:length])
