@@ -30,8 +30,9 @@ WITH_SEQNO = {*ROWS, 0x5F, 0x60, 0x64}
 WITH_SECOND_SEQNO = {0x62, 0x63}
 NOOP, STREAM_REQ, CLOSE_STREAM, STREAM_END, MARKER = 0x5C, 0x53, 0x52, 0x55, 0x56
 OSO, PREPARE, COLLECTIONS = 0x65, 0x60, 0x12
-NOT_FOR_US = ("s04", "s19", "s20", "s21", "s22", "s23")
-"""Consumers, takeovers and statistics, where the connection is not one of a client that reads; malformed requests."""
+NOT_FOR_US = ("s04", "s19", "s20", "s21", "s22", "s23", "s24")
+"""Consumers, takeovers and statistics, where the connection is not one of a client that reads; malformed requests;
+stream ids, which our client does not use."""
 
 
 @dataclass
@@ -71,8 +72,8 @@ def lines_of(scenario: str) -> dict[str, list[Line]]:
 
 def is_possible(frame: bytes) -> bool:
     """Whether a client whose positions are sound can make the request: the recorder tried others too."""
-    if len(frame) < 24 + REQUEST.size:
-        return False
+    if len(frame) < 24 + REQUEST.size or frame[12:16] == b"\xff" * 4:
+        return False  # our client never uses the last opaque, so that it always has one to close a stream with
     _, _, start, end, _, first, last = REQUEST.unpack_from(frame, 24)
     return first <= start <= last and end >= start
 
