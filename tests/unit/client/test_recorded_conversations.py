@@ -74,8 +74,8 @@ def is_possible(frame: bytes) -> bool:
     """Whether a client whose positions are sound can make the request: the recorder tried others too."""
     if len(frame) < 24 + REQUEST.size or frame[12:16] == b"\xff" * 4:
         return False  # our client never uses the last opaque, so that it always has one to close a stream with
-    _, _, start, end, _, first, last = REQUEST.unpack_from(frame, 24)
-    return first <= start <= last and end >= start
+    flags, _, start, end, _, first, last = REQUEST.unpack_from(frame, 24)
+    return first <= start <= last and end >= start and not flags & StreamFlag.TAKEOVER
 
 
 def conversations() -> Iterator[tuple[str, str]]:
