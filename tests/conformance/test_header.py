@@ -164,7 +164,7 @@ def test_a_frame_info_beyond_the_section_is_invalid(framing: bytes) -> None:
 
 
 @rule("HDR-08")
-@pytest.mark.parametrize("framing", [b"\x30", b"\x32ab", b"\xe0", b"\xf1\x00\x00"])
+@pytest.mark.parametrize("framing", [b"\x70", b"\x72ab", b"\xe0", b"\xf1\x00\x00"])
 def test_an_unassigned_frame_info_is_told_apart(framing: bytes) -> None:
     peer = Node().producer()
     for opcode in (Opcode.DCP_GET_FAILOVER_LOG, Opcode.DCP_CLOSE_STREAM, Opcode.NOOP):

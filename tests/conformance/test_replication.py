@@ -19,13 +19,17 @@ MANIFEST = (
 
 
 def everything(node: Node, vbid: int = 1) -> list[tuple[int, bytes]]:
-    """Seqno and frame of every row that is the newest of its key."""
+    """Seqno and frame of every row that is the newest of its key.
+
+    Without the opaque: a deletion has the document's flags there, and the message that brings it has no flags.
+    """
     log = node.vbucket(vbid).log
     block = log.read(0, log.high_seqno, max_bytes=1 << 30)
     data = bytes(block.data)
     ends = [*map(int, block.starts[1:]), len(data)]
     return [
-        (int(seqno), data[int(start) : end]) for seqno, start, end in zip(block.seqnos, block.starts, ends, strict=True)
+        (int(seqno), data[int(start) : int(start) + 12] + data[int(start) + 16 : end])
+        for seqno, start, end in zip(block.seqnos, block.starts, ends, strict=True)
     ]
 
 

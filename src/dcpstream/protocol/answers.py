@@ -37,7 +37,7 @@ MAX_PREFIXED_KEY_BYTES = 251
 DCP_OPCODES = range(Opcode.DCP_OPEN, Opcode.DCP_CACHE_TRANSFER_END + 1)
 """0x50 to 0x67: what belongs to DCP."""
 
-_KNOWN_INFO_IDS = frozenset(int(item) for item in FrameInfoId)
+_KNOWN_INFO_IDS = frozenset(int(item) for item in FrameInfoId) - {FrameInfoId.IMPERSONATE_TOKEN}
 _INFO_BYTES: Mapping[int, int] = MappingProxyType({FrameInfoId.BARRIER: 0, FrameInfoId.DCP_STREAM_ID: 2})
 _ALL_DATATYPES = int(Datatype.JSON | Datatype.SNAPPY | Datatype.XATTR)
 _WITH_DOCUMENT_KEY = frozenset(

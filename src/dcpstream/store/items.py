@@ -1,7 +1,8 @@
 """What the store reads out of a stored frame: a document's fields, and the index key of a system event.
 
-Stored form: a whole DCP frame in classic framing with opaque 0; the key carries its collection prefix. Mutations have
-31 bytes of extras, deletions 21 (with delete time), expirations 20, system events 13.
+Stored form: a whole DCP frame in classic framing with opaque 0 (of a deletion or expiration the flags that the document
+had); the key carries its collection prefix. Mutations have 31 bytes of extras, deletions 21 (with delete time),
+expirations 20, system events 13.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class ItemMeta(NamedTuple):
     """A document's fields without its value.
 
     Attributes:
-        flags, expiration: of a mutation; 0 for a tombstone. Expiration in epoch seconds, 0 none.
+        flags: of a tombstone those that the document had; its frame has them in place of an opaque.
+        expiration: of a mutation, epoch seconds, 0 none; 0 for a tombstone.
         delete_time: of a tombstone, epoch seconds; 0 for a mutation.
     """
 
@@ -79,17 +81,17 @@ _new_tuple = tuple.__new__
 
 def read_meta(data: Buffer, at: int = 0) -> ItemMeta:
     """The fields of the data frame at `at`; `META_BYTES` of it (or the whole frame) are enough."""
-    _, opcode, _, _, datatype, _, _, _, cas = _HEADER.unpack_from(data, at)
+    _, opcode, _, _, datatype, _, _, opaque, cas = _HEADER.unpack_from(data, at)
     if opcode == _MUTATION_OPCODE:
         seqno, rev_seqno, flags, expiration = _MUTATION.unpack_from(data, at + HEADER_BYTES)
         return _new_tuple(ItemMeta, (cas, rev_seqno, seqno, flags, expiration, datatype, False, 0))
     seqno, rev_seqno, delete_time = _DELETION.unpack_from(data, at + HEADER_BYTES)
-    return _new_tuple(ItemMeta, (cas, rev_seqno, seqno, 0, 0, datatype, True, delete_time))
+    return _new_tuple(ItemMeta, (cas, rev_seqno, seqno, opaque, 0, datatype, True, delete_time))
 
 
 def read_item(data: Buffer, at: int = 0) -> StoredItem:
     """The document in the whole stored data frame at `at`."""
-    _, opcode, key_length, extras_length, datatype, _, body, _, cas = _HEADER.unpack_from(data, at)
+    _, opcode, key_length, extras_length, datatype, _, body, opaque, cas = _HEADER.unpack_from(data, at)
     key_start = at + HEADER_BYTES + extras_length
     value_start = key_start + key_length
     key = bytes(data[key_start:value_start])
@@ -98,7 +100,7 @@ def read_item(data: Buffer, at: int = 0) -> StoredItem:
         seqno, rev_seqno, flags, expiration = _MUTATION.unpack_from(data, at + HEADER_BYTES)
         return _new_tuple(StoredItem, (key, value, datatype, flags, expiration, cas, rev_seqno, seqno, False, 0))
     seqno, rev_seqno, delete_time = _DELETION.unpack_from(data, at + HEADER_BYTES)
-    return _new_tuple(StoredItem, (key, value, datatype, 0, 0, cas, rev_seqno, seqno, True, delete_time))
+    return _new_tuple(StoredItem, (key, value, datatype, opaque, 0, cas, rev_seqno, seqno, True, delete_time))
 
 
 def prepare_key(key: bytes) -> bytes:

@@ -132,10 +132,14 @@ def encode_stored_deletion(
     delete_time: int,
     value: bytes = b"",
     datatype: int = 0,
+    flags: int = 0,
 ) -> bytes:
-    """A deletion in stored form; `key` with its collection prefix."""
+    """A deletion in stored form; `key` with its collection prefix.
+
+    The message has no place for flags, so those that a tombstone has are where a message that is sent has its opaque.
+    """
     header = HEADER.pack(
-        Magic.REQUEST, Opcode.DCP_DELETION, len(key), 21, datatype, vbid, 21 + len(key) + len(value), 0, cas
+        Magic.REQUEST, Opcode.DCP_DELETION, len(key), 21, datatype, vbid, 21 + len(key) + len(value), flags, cas
     )
     return b"".join((header, _DELETION.pack(by_seqno, rev_seqno, delete_time, 0), key, value))
 
@@ -150,10 +154,11 @@ def encode_stored_expiration(
     delete_time: int,
     value: bytes = b"",
     datatype: int = 0,
+    flags: int = 0,
 ) -> bytes:
-    """An expiration in stored form; `key` with its collection prefix."""
+    """An expiration in stored form; `key` with its collection prefix; flags as of a deletion."""
     header = HEADER.pack(
-        Magic.REQUEST, Opcode.DCP_EXPIRATION, len(key), 20, datatype, vbid, 20 + len(key) + len(value), 0, cas
+        Magic.REQUEST, Opcode.DCP_EXPIRATION, len(key), 20, datatype, vbid, 20 + len(key) + len(value), flags, cas
     )
     return b"".join((header, _EXPIRATION.pack(by_seqno, rev_seqno, delete_time), key, value))
 

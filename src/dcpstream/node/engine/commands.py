@@ -1,7 +1,10 @@
 """The table of commands: per opcode what its request looks like, who may send it, and which function answers.
 
-`Command` states the shape once; `check` refuses what does not have it with the texts of the real server, so that the
-functions behind see only well-formed requests. Source: kv_engine daemon/mcbp_validators.cc, mcbp_privileges.cc.
+`Command` states the shape once. `fault` refuses what does not have it, with the texts of the real server and in its
+order: lengths, CAS and datatype first, then the content of a compressed value and of extended attributes, then the
+framing extras, then the key, then what a command alone asks for. The functions behind see only well-formed requests.
+
+Source: kv_engine daemon/mcbp_validators.cc, mcbp_privileges.cc, utilities/durability_spec.cc, xattr/utils.cc.
 """
 
 from __future__ import annotations
@@ -9,10 +12,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dcpstream.errors import FieldError
-from dcpstream.wire import Frame, FrameInfoId, decode_frame_infos
+from dcpstream.node.engine.roles import ALL_PRIVILEGES
+from dcpstream.node.engine.subdocument import has_valid_xattrs
+from dcpstream.wire import (
+    Datatype,
+    Frame,
+    FrameInfoId,
+    Status,
+    decode_frame_infos,
+    leb128_decode,
+    snappy_uncompress,
+)
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.session import Session
@@ -20,7 +33,26 @@ if TYPE_CHECKING:
 Handler = Callable[["Session", Frame], None]
 
 MAX_KEY_BYTES = 250
-"""Longest key, and longest name in a key field."""
+"""Longest key, and longest name in a key field, without a collection prefix."""
+MAX_PREFIXED_KEY_BYTES = 251
+"""Longest key field of a connection with collections."""
+MAX_KEY_BYTES_ELSEWHERE = 246
+"""Longest logical key outside of the default collection."""
+FIRST_RESERVED, LAST_RESERVED = 1, 7
+"""Ids that no collection of a client has."""
+PREFIX_BYTES_MAX = 5
+
+MAX_DURABILITY_LEVEL = 3
+"""1 majority, 2 majority and persisted on the active copy, 3 persisted by a majority."""
+
+_DATATYPES_KNOWN = 0x07
+
+
+class Fault(NamedTuple):
+    """Why a request is refused: the status, and the reason for the client, if there is one."""
+
+    status: int
+    context: str | None = None
 
 
 class Part(Enum):
@@ -48,7 +80,9 @@ class Command:
         before_login: whether it is answered to a peer that has not logged in.
         is_document: the key is a document's, with a collection prefix where negotiated.
         is_anywhere: it is enough to have the privilege in one collection, whichever.
-        frame_infos: ids allowed in the framing extras.
+        is_durable: whether the framing extras may ask for durability.
+        keeps_ttl: whether they may ask to keep the document's expiration.
+        check: what this command alone asks of its requests, beyond their shape.
     """
 
     handler: Handler
@@ -63,7 +97,9 @@ class Command:
     before_login: bool = False
     is_document: bool = False
     is_anywhere: bool = False
-    frame_infos: frozenset[int] = frozenset((FrameInfoId.BARRIER,))
+    is_durable: bool = False
+    keeps_ttl: bool = False
+    check: Callable[[Session, Frame], Fault | None] | None = None
 
 
 class CommandTable:
@@ -95,12 +131,46 @@ class CommandTable:
         return sorted(self._commands)
 
 
-def fault(command: Command, frame: Frame, datatypes: int) -> str | None:  # noqa: PLR0911 - one line per rule
+def fault(session: Session, command: Command, frame: Frame) -> Fault | None:
     """What is wrong with a request, in the server's words; None if nothing is.
+
+    What the framing extras ask for is left in the session's `frame_infos`, the value without compression in `payload`.
+    """
+    context = _shape_fault(command, frame, session.datatypes, has_collections=session.has_collections)
+    if context is not None:
+        return Fault(Status.EINVAL, context)
+    session.payload = frame.value
+    if frame.datatype:
+        try:
+            if frame.datatype & Datatype.SNAPPY:
+                session.payload = snappy_uncompress(frame.value)
+        except FieldError:
+            return Fault(Status.EINVAL, "Failed to inflate payload")
+        if frame.datatype & Datatype.XATTR and not has_valid_xattrs(session.payload):
+            return Fault(Status.XATTR_EINVAL, "The provided xattr segment is not valid")
+    if frame.framing:
+        session.frame_infos, wrong = frame_infos(command, frame.framing)
+        if wrong is not None:
+            return wrong
+    elif session.frame_infos:
+        session.frame_infos = {}
+    if command.is_document and session.has_collections:
+        context = key_fault(frame.key)
+        if context is not None:
+            return Fault(Status.EINVAL, context)
+    return None if command.check is None else command.check(session, frame)
+
+
+def _shape_fault(  # noqa: PLR0911 - one line per rule
+    command: Command, frame: Frame, datatypes: int, *, has_collections: bool
+) -> str | None:
+    """What is wrong with the header's fields.
 
     Args:
         datatypes: the bits that the connection negotiated.
     """
+    if frame.datatype & ~_DATATYPES_KNOWN:
+        return "Request datatype invalid"
     extras = len(frame.extras)
     if command.extras and extras not in command.extras:
         if command.extras == (0,):
@@ -112,52 +182,119 @@ def fault(command: Command, frame: Frame, datatypes: int) -> str | None:  # noqa
         return "Request must not include key"
     if not frame.key and command.key is Part.REQUIRED:
         return "Request must include key"
-    if len(frame.key) > MAX_KEY_BYTES and not command.is_document:
-        return f"Key length exceeds {MAX_KEY_BYTES}"
+    longest = MAX_PREFIXED_KEY_BYTES if has_collections else MAX_KEY_BYTES
+    if len(frame.key) > longest:
+        return f"Key length exceeds {longest}"
     if frame.value and command.value is Part.ABSENT:
         return "Request must not include value"
     if not frame.value and command.value is Part.REQUIRED:
         return "Request must include value"
-    if frame.datatype & ~(command.datatypes & datatypes):
-        return "Request datatype invalid"
     if frame.cas and not command.has_cas:
         return "Request CAS must not be set"
     if command.needs_cas and not frame.cas:
         return "Request CAS must be set"
+    if frame.datatype & ~command.datatypes:
+        return "Request datatype invalid"
+    if frame.datatype & ~datatypes:
+        return "Datatype not enabled for the connection"
     return None
 
 
-def frame_infos(command: Command, framing: bytes) -> tuple[dict[int, bytes], int, str | None]:
-    """(id → data, status, context) of a request's framing extras; status 0 if all are known and allowed here."""
+def key_fault(key: bytes) -> str | None:
+    """What is wrong with a document's key that has a collection prefix."""
+    if len(key) <= 1:
+        return "Key length must be >= 2"
+    try:
+        collection_id, prefix = leb128_decode(key[:PREFIX_BYTES_MAX])
+    except FieldError as error:
+        return f"Invalid collection prefix: {error}"
+    if len(key) == prefix:
+        return "No logical key found"
+    if FIRST_RESERVED <= collection_id <= LAST_RESERVED:
+        return f"Invalid collection-id:{collection_id}"
+    longest = MAX_KEY_BYTES if collection_id == 0 else MAX_KEY_BYTES_ELSEWHERE
+    return f"Logical key exceeds {longest}" if len(key) - prefix > longest else None
+
+
+def frame_infos(command: Command, framing: bytes) -> tuple[dict[int, bytes], Fault | None]:
+    """(id → data, what is wrong) of a request's framing extras."""
     found: dict[int, bytes] = {}
     try:
         for info_id, data in decode_frame_infos(framing):
-            if info_id in _IMPERSONATION:
-                if not data:
-                    return found, 0x04, "Impersonated user must be set"
-                return found, 0x24, "Impersonation requires the Impersonate privilege"
-            if info_id not in _FRAME_INFO_LENGTHS:
-                return found, 0x80, None
-            if len(data) not in _FRAME_INFO_LENGTHS[info_id]:
-                return found, 0x04, "Invalid frame info length"
-            if info_id == FrameInfoId.PRESERVE_TTL and info_id not in command.frame_infos:
-                return found, 0x83, "This command does not support PreserveTtl"
-            if info_id not in command.frame_infos:
-                return found, 0x04, "The frame info is not allowed on this command"
+            check = _INFO_CHECKS.get(info_id)
+            if check is None:
+                return found, Fault(Status.UNKNOWN_FRAME_INFO)
+            wrong = check(command, data)
+            if wrong is not None:
+                return found, wrong
             found[info_id] = data
     except FieldError:
-        return found, 0x04, "Invalid encoding of the frame info"
-    return found, 0, None
+        return found, Fault(Status.EINVAL, "Invalid encoding in FrameExtras")
+    return found, None
 
 
-_IMPERSONATION = frozenset(
-    (FrameInfoId.IMPERSONATE_USER, FrameInfoId.IMPERSONATE_PRIVILEGE, FrameInfoId.IMPERSONATE_TOKEN)
-)
-"""For other services of a cluster, which act for their users; nobody has that privilege here."""
+def _barrier_fault(_command: Command, data: bytes) -> Fault | None:
+    return Fault(Status.EINVAL, "Barrier should not contain value") if data else None
 
-_FRAME_INFO_LENGTHS: dict[int, tuple[int, ...]] = {
-    FrameInfoId.BARRIER: (0,),
-    FrameInfoId.DURABILITY: (1, 3),
-    FrameInfoId.DCP_STREAM_ID: (2,),
-    FrameInfoId.PRESERVE_TTL: (0,),
+
+def _durability_fault(command: Command, data: bytes) -> Fault | None:
+    if len(data) not in (1, 3):
+        return Fault(Status.EINVAL, f"Invalid sized buffer provided: {len(data)}")
+    if not 1 <= data[0] <= MAX_DURABILITY_LEVEL or data[1:] in (b"\0\0", b"\xff\xff"):
+        context = "Content represents an invalid requirement specification"
+        return Fault(Status.DURABILITY_INVALID_LEVEL, context)
+    if not command.is_durable:
+        return Fault(Status.EINVAL, "The requested command does not support durability requirements")
+    return None
+
+
+def _stream_id_fault(_command: Command, data: bytes) -> Fault | None:
+    return None if len(data) == 2 else Fault(Status.EINVAL, f"DcpStreamId invalid size:{len(data)}")
+
+
+def _tracing_fault(_command: Command, data: bytes) -> Fault | None:
+    return None if data else Fault(Status.EINVAL, "OpenTracingContext cannot be empty")
+
+
+def _user_fault(_command: Command, data: bytes) -> Fault | None:
+    if not data:
+        return Fault(Status.EINVAL, "Impersonated user must be set")
+    return Fault(Status.EINVAL, "Username must be at least one character") if data == b"^" else None
+
+
+def _ttl_fault(command: Command, data: bytes) -> Fault | None:
+    if data:
+        return Fault(Status.EINVAL, "PreserveTtl should not contain value")
+    return None if command.keeps_ttl else Fault(Status.NOT_SUPPORTED, "This command does not support PreserveTtl")
+
+
+def _privilege_fault(_command: Command, data: bytes) -> Fault | None:
+    if not data:
+        return Fault(Status.EINVAL, "Privilege name must be set")
+    is_known = data.decode(errors="replace") in _KNOWN_PRIVILEGES
+    return None if is_known else Fault(Status.EINVAL, "Failed to look up the privilege")
+
+
+_KNOWN_PRIVILEGES = ALL_PRIVILEGES | {
+    "Audit",
+    "AuditManagement",
+    "BucketManagement",
+    "Impersonate",
+    "NodeManagement",
+    "SecurityManagement",
+    "SessionManagement",
+    "SystemSettings",
 }
+"""What may be lent to the user that a request is made for."""
+
+_INFO_CHECKS: dict[int, Callable[[Command, bytes], Fault | None]] = {
+    FrameInfoId.BARRIER: _barrier_fault,
+    FrameInfoId.DURABILITY: _durability_fault,
+    FrameInfoId.DCP_STREAM_ID: _stream_id_fault,
+    FrameInfoId.TRACING_CONTEXT: _tracing_fault,
+    FrameInfoId.IMPERSONATE_USER: _user_fault,
+    FrameInfoId.PRESERVE_TTL: _ttl_fault,
+    FrameInfoId.IMPERSONATE_PRIVILEGE: _privilege_fault,
+}
+"""Elements of the framing extras that a request may have. Some say nothing to this node: the barrier, because requests
+are answered in order anyway, and the id of a trace, because nobody collects traces here."""

@@ -147,7 +147,9 @@ def lock_of(vbucket: VBucket, key: bytes, unix_ns: int) -> Lock | None:
     if not vbucket.locks:
         return None
     meta = vbucket.log.meta(key)
-    return None if meta is None else vbucket.locks.find(key, meta.seqno, unix_ns)
+    if meta is None or (0 < meta.expiration <= unix_ns // 10**9 and not meta.is_deleted):
+        return None  # nobody needs the lock of a document that has expired
+    return vbucket.locks.find(key, meta.seqno, unix_ns)
 
 
 def shown_cas(vbucket: VBucket, key: bytes, cas: int, unix_ns: int) -> int:
@@ -220,7 +222,7 @@ def store_version(
     if is_deleted:
         vbucket.max_deleted_rev = max(vbucket.max_deleted_rev, rev_seqno)
         encode = encode_stored_expiration if is_expiration else encode_stored_deletion
-        frame = encode(delete_time=time, **fields)
+        frame = encode(delete_time=time, flags=flags, **fields)
         kinds |= BlockKind.EXPIRATION if is_expiration else BlockKind.DELETION
     else:
         frame = encode_stored_mutation(flags=flags, expiration=time, nru=FREQUENCY_OF_NEW, **fields)
@@ -230,14 +232,22 @@ def store_version(
     return Written(cas, seqno)
 
 
-def delete(vbucket: VBucket, key: bytes, meta: ItemMeta, unix_ns: int) -> Written:
-    """Delete a document: its body goes, its system xattrs stay with the tombstone."""
-    return _bury(vbucket, key, meta, unix_ns, is_expiration=False)
+def delete(vbucket: VBucket, key: bytes, meta: ItemMeta, unix_ns: int, *, keeps_system: bool = True) -> Written:
+    """Delete a document: its body goes, its flags and its system xattrs stay with the tombstone.
+
+    As the server has it, the tombstone of a document with system xattrs has no flags.
+
+    Args:
+        keeps_system: False: the system xattrs go, too.
+    """
+    value, datatype = remains(vbucket, key, meta) if keeps_system else (b"", 0)
+    return _bury(vbucket, key, meta, value, datatype, unix_ns, flags=0 if value else meta.flags, is_expiration=False)
 
 
 def expire(vbucket: VBucket, key: bytes, meta: ItemMeta, unix_ns: int) -> Written:
     """Turn a document past its time into an expiration."""
-    return _bury(vbucket, key, meta, unix_ns, is_expiration=True)
+    value, datatype = remains(vbucket, key, meta)
+    return _bury(vbucket, key, meta, value, datatype, unix_ns, flags=meta.flags, is_expiration=True)
 
 
 def remains(vbucket: VBucket, key: bytes, meta: ItemMeta) -> tuple[bytes, int]:
@@ -256,9 +266,18 @@ def plain_value(value: bytes, datatype: int) -> bytes:
     return snappy_uncompress(value, MAX_VALUE_BYTES) if datatype & Datatype.SNAPPY else value
 
 
-def _bury(vbucket: VBucket, key: bytes, meta: ItemMeta, unix_ns: int, *, is_expiration: bool) -> Written:
+def _bury(
+    vbucket: VBucket,
+    key: bytes,
+    meta: ItemMeta,
+    value: bytes,
+    datatype: int,
+    unix_ns: int,
+    *,
+    flags: int,
+    is_expiration: bool,
+) -> Written:
     log = vbucket.log
-    value, datatype = remains(vbucket, key, meta)
     seqno = log.high_seqno + 1
     cas = vbucket.next_cas(unix_ns)
     rev_seqno = meta.rev_seqno + 1
@@ -273,7 +292,9 @@ def _bury(vbucket: VBucket, key: bytes, meta: ItemMeta, unix_ns: int, *, is_expi
         delete_time=unix_ns // 1_000_000_000,
         value=value,
         datatype=datatype,
+        flags=flags,
     )
     kind = BlockKind.EXPIRATION if is_expiration else BlockKind.DELETION
     log.append(frame, key, seqno, is_deleted=True, kinds=kinds_of(key, datatype) | kind)
+    vbucket.fresh_deletions.add(key, seqno, 0 if value else meta.expiration, unix_ns)
     return Written(cas, seqno)

@@ -10,10 +10,10 @@ know nothing of it), docs/rbac.md.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from dcpstream.errors import FieldError
 from dcpstream.model import Manifest
+from dcpstream.node.engine.roles import BUCKET_PRIVILEGES
 from dcpstream.wire import Frame, Status, leb128_decode
 
 if TYPE_CHECKING:
@@ -25,51 +25,99 @@ NOTHING: frozenset[str] = frozenset()
 
 
 def has(rights: frozenset[str], privileges: str) -> bool:
-    """Whether all of the privileges (their names with blanks between) are among the rights."""
-    return privileges in rights or not privileges or all(name in rights for name in privileges.split())
+    """Whether the privileges are among the rights: names with blanks between for all, with bars for one of them."""
+    if privileges in rights or not privileges:
+        return True
+    return not lacking(rights, privileges)
 
 
-def refusal_of(session: Session, command: Command, frame: Frame) -> int:
-    """The status that refuses a request to this session's user, or 0; the session is logged in."""
-    if has(session.rights, command.privilege):
-        return Status.SUCCESS
+def lacking(rights: frozenset[str], privileges: str) -> list[str]:
+    """The privileges that are missing; of those with a bar between one is enough, and the last one is named."""
+    found = []
+    for names in privileges.split():
+        choices = names.split("|")
+        if rights.isdisjoint(choices):
+            found.append(choices[-1])
+    return found
+
+
+class Refusal(NamedTuple):
+    """Why a user's request is refused.
+
+    Attributes:
+        status: EACCESS, or UNKNOWN_COLLECTION.
+        privilege: the one that is missing; empty if the client is not told.
+        context: another reason for the client.
+    """
+
+    status: int
+    privilege: str = ""
+    context: str = ""
+
+
+def refusal_of(session: Session, command: Command, frame: Frame) -> Refusal | None:
+    """Why a request is refused to this session's user, or None; the session is logged in."""
+    if not command.privilege:
+        return None
     user, bucket = session.user, session.bucket
-    if user is None or bucket is None:
-        return Status.EACCESS
+    if bucket is None:
+        # Without a bucket nobody lacks a privilege that is given for buckets: the answer is that there is no bucket.
+        missing = lacking(session.rights | BUCKET_PRIVILEGES, command.privilege)
+        return _no_access(missing) if missing else None
+    if has(session.rights, command.privilege):
+        return None
+    missing = lacking(session.rights, command.privilege)
+    if user is None:
+        return _no_access(missing)
     if command.is_anywhere:
-        names = command.privilege.split()
-        return Status.SUCCESS if all(user.may_within(name, bucket.name) for name in names) else Status.EACCESS
+        return None if all(user.may_within(name, bucket.name) for name in missing) else Refusal(Status.EACCESS)
     if not command.is_document:
-        return Status.EACCESS
-    collection_id = 0
-    if session.has_collections:
-        try:
-            collection_id = leb128_decode(frame.key)[0]
-        except FieldError:
-            return Status.EINVAL
+        return _no_access(missing)
+    collection_id = leb128_decode(frame.key)[0] if session.has_collections else 0
     return refusal_in(session, command.privilege, collection_id)
 
 
-def refusal_in(session: Session, privileges: str, collection_id: int) -> int:
-    """The status that refuses privileges (their names with blanks between) in a collection, or 0.
+def refusal_in(session: Session, privileges: str, collection_id: int) -> Refusal | None:
+    """Why privileges (as a command names them) are refused in a collection, or None.
 
     UNKNOWN_COLLECTION: there is none of that id, or the user has nothing to do with it and is not told that there is.
+    A user with privileges in the whole bucket is told what is missing, whether there is such a collection or not.
     """
     if has(session.rights, privileges):
-        return Status.SUCCESS
+        return None
+    missing = lacking(session.rights, privileges)
     user, bucket = session.user, session.bucket
     if user is None or bucket is None:
-        return Status.EACCESS
+        return _no_access(missing)
     if session.places_of is not bucket.manifest:
         session.places_of = bucket.manifest
         session.places = bucket.manifest.collection_names()
     place = session.places.get(collection_id)
     if place is not None:
-        if has(user.rights(bucket.name, *place), privileges):
-            return Status.SUCCESS
+        rights = user.rights(bucket.name, *place)
+        if has(rights, privileges):
+            return None
         if user.knows(bucket.name, *place):
-            return Status.EACCESS
-    return Status.UNKNOWN_COLLECTION if session.has_collections else Status.EACCESS
+            return _no_access(lacking(rights, privileges))
+    if user.knows(bucket.name, "") or not session.has_collections:
+        return _no_access(missing)
+    return Refusal(Status.UNKNOWN_COLLECTION)
+
+
+def impersonated(session: Session, name: bytes) -> User | Refusal:
+    """The user for whom a request is made, or why the session's own user may not make it."""
+    user = session.user
+    if user is None or not user.is_admin:
+        return Refusal(Status.EACCESS, context="You need the Impersonate privilege in order to impersonate users")
+    if name.startswith(b"^"):
+        return Refusal(Status.NOT_SUPPORTED, context="External authentication service not configured")
+    text = name.decode(errors="replace")
+    other = session.engine.users.find(text)
+    return other or Refusal(Status.EACCESS, context=f'User "{text}" is not a Couchbase user')
+
+
+def _no_access(missing: list[str]) -> Refusal:
+    return Refusal(Status.EACCESS, missing[0] if missing else "")
 
 
 def visible_manifest(manifest: Manifest, user: User, bucket: str) -> Manifest:

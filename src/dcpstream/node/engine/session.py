@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 from dcpstream.errors import StoreError
 from dcpstream.node.engine.bulk import BULK_BYTES, bulk_set
-from dcpstream.node.engine.commands import fault, frame_infos
+from dcpstream.node.engine.commands import Command, fault
 from dcpstream.node.engine.held import HeldAnswers
-from dcpstream.node.engine.permission import NOTHING, has, refusal_in, refusal_of
+from dcpstream.node.engine.permission import NOTHING, Refusal, has, impersonated, refusal_in, refusal_of
 from dcpstream.node.engine.waiting import RESPONSES, Waiting
 from dcpstream.protocol.sasl import MECHANISMS, PLAIN, ServerLogin
 from dcpstream.wire import (
@@ -33,6 +33,7 @@ from dcpstream.wire import (
     Datatype,
     Feature,
     Frame,
+    FrameInfoId,
     Magic,
     Opcode,
     Status,
@@ -62,6 +63,7 @@ NONCE_BITS = 144
 _REQUEST = int(Magic.REQUEST)
 _SET = int(Opcode.SET)
 _DCP_FIRST, _DCP_LAST = int(Opcode.DCP_OPEN), int(Opcode.DCP_CACHE_TRANSFER_END)
+_OPCODES = frozenset(int(opcode) for opcode in Opcode)
 _MAGICS = frozenset(int(magic) for magic in Magic)
 _FLEXIBLE = frozenset((int(Magic.FLEX_REQUEST), int(Magic.FLEX_RESPONSE)))
 
@@ -89,6 +91,8 @@ class Session(Waiting):
         held: answers that wait until what they tell of is durable.
         needed: bytes that the next frame needs in all before `receive` can go on; 0 if not known.
         ops: where its requests are counted, by opcode: with the bucket, or with the node.
+        frame_infos, payload: of the request that is being answered: what its framing extras ask for, and its value
+            without compression.
         config_sent: version of the cluster configuration that the client was sent last, of its present bucket.
     """
 
@@ -120,6 +124,7 @@ class Session(Waiting):
         self.has_written = False
         self.held = HeldAnswers()
         self.frame_infos: dict[int, bytes] = {}
+        self.payload = b""
         self.config_sent = (0, 0)
         self._max_frame_bytes = MAX_FRAME_BYTES_BEFORE_AUTH
         self.fast: dict[int, FastHandler] = {}
@@ -140,9 +145,22 @@ class Session(Waiting):
         """Whether the user has a privilege in the whole selected bucket, or of the node if there is none."""
         return self.user is not None and has(self.rights, privilege)
 
-    def refusal_in(self, privilege: str, collection_id: int) -> int:
-        """The status that refuses a privilege in a collection of the selected bucket, or 0."""
+    def refusal_in(self, privilege: str, collection_id: int) -> Refusal | None:
+        """Why a privilege is refused in a collection of the selected bucket, or None."""
         return refusal_in(self, privilege, collection_id)
+
+    def refuse_access(self, frame: Frame, refusal: Refusal) -> None:
+        """Refuse a request to a user who may not make it, or who may not know of the collection that it is about."""
+        if refusal.status == Status.UNKNOWN_COLLECTION:
+            self.refuse_unknown(frame, refusal.status)
+        elif refusal.privilege:
+            name = Opcode(frame.opcode).name if frame.opcode in _OPCODES else f"0x{frame.opcode:02x}"
+            why = f"Authorization failure: can't execute {name} operation without the {refusal.privilege} privilege"
+            self.refuse_with_reference(frame, refusal.status, why, why)
+        elif refusal.context:
+            self.refuse(frame, refusal.status, refusal.context)
+        else:
+            self.refuse(frame, refusal.status)
 
     def refuse_unknown(self, frame: Frame, status: int) -> None:
         """UNKNOWN_COLLECTION or UNKNOWN_SCOPE, with the version of the manifest that does not have it."""
@@ -336,25 +354,39 @@ class Session(Waiting):
                 self._to_dcp(frame)
             return
         assert command is not None
-        if frame.framing:
-            self.frame_infos, status, context = frame_infos(command, frame.framing)
-            if status:
-                self.refuse(frame, status, context)
-                return
-        elif self.frame_infos:
-            self.frame_infos = {}
-        wrong = fault(command, frame, self.datatypes)
+        wrong = fault(self, command, frame)
         if wrong is not None:
-            self.refuse(frame, Status.EINVAL, wrong)
+            self.refuse(frame, wrong.status, wrong.context)
+        elif self.frame_infos.get(FrameInfoId.IMPERSONATE_USER):
+            self._handle_for_another(command, frame)
+        else:
+            self._dispatch(command, frame)
+
+    def _dispatch(self, command: Command, frame: Frame) -> None:
+        """Answer a well-formed request, if the user may ask for that."""
+        refusal = None if command.before_login else refusal_of(self, command, frame)
+        if refusal is not None:
+            self.refuse_access(frame, refusal)
         elif command.needs_bucket and self.bucket is None:
             self.refuse(frame, Status.NO_BUCKET)
-        elif not command.before_login and (status := refusal_of(self, command, frame)):
-            if status == Status.UNKNOWN_COLLECTION:
-                self.refuse_unknown(frame, status)
-            else:
-                self.refuse(frame, status)
         else:
             command.handler(self, frame)
+
+    def _handle_for_another(self, command: Command, frame: Frame) -> None:
+        """Answer a request that is made for another user: with that user's rights, if the own ones allow to ask."""
+        other = impersonated(self, self.frame_infos[FrameInfoId.IMPERSONATE_USER])
+        if isinstance(other, Refusal):
+            self.refuse_access(frame, other)
+            return
+        if command.before_login or not command.privilege:
+            self._dispatch(command, frame)
+            return
+        user, rights = self.user, self.rights
+        self.user, self.rights = other, other.rights(self.bucket.name if self.bucket is not None else "")
+        try:
+            self._dispatch(command, frame)
+        finally:
+            self.user, self.rights = user, rights
 
     def _handle_response(self, frame: Frame, is_dcp: bool) -> None:
         """Take an answer to something that the node asked: only DCP asks, and the push of cluster maps."""

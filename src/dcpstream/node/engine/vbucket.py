@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
+from dcpstream.node.engine.fresh_deletions import FreshDeletions
 from dcpstream.node.engine.locks import Locks
 from dcpstream.runtime import Random, new_vbuuid
 from dcpstream.store.vbucket import NotAtHand
@@ -73,6 +74,7 @@ class VBucket:
         is_receiving_initial_snapshot: this copy was empty and is being filled from its source's disk.
         durability: its durable writes; None as long as there never was one.
         locks: documents that are locked.
+        fresh_deletions: deletions that may not be persisted.
         is_backed_up: a takeover lasts too long: writes are put off until it is over.
     """
 
@@ -84,6 +86,7 @@ class VBucket:
         "durability",
         "evicted_seqno",
         "fetcher",
+        "fresh_deletions",
         "is_active",
         "is_backed_up",
         "is_receiving_initial_snapshot",
@@ -116,6 +119,7 @@ class VBucket:
         self.is_receiving_initial_snapshot = False
         self.durability: Durability | None = None
         self.locks = Locks()
+        self.fresh_deletions = FreshDeletions()
         self.is_backed_up = False
         self.is_active = log.state == VbucketState.ACTIVE
         self.vbuuid = log.failover_log.newest.vbuuid
@@ -228,6 +232,7 @@ class VBucket:
             self.durability.leave_active()
         self.manifest = None
         self.locks.clear()
+        self.fresh_deletions.clear()
         if self.is_active:
             self.log.set_snapshot(None)
             self.received = None

@@ -6,7 +6,6 @@ import struct
 
 import pytest
 
-from dcpstream.node.engine.locks import HIDDEN_CAS
 from dcpstream.store import DiskBucketStore
 from dcpstream.wire import Datatype, Feature, Opcode, Status, encode_xattrs, snappy_compress
 from tests.unit.node.kit import USUAL, Talker, engine_of, pass_time, with_collection
@@ -137,8 +136,8 @@ def test_observe(tmp_path):
         store.commit()
         assert observe(client, (0, b"\0a")) == [(0x80, 0)]
         client.call(Opcode.GET_LOCKED, key=b"\0b", vbid=3)
-        assert observe(client, (3, b"\0b")) == [(1, HIDDEN_CAS)]
-        assert observe(Talker(client.engine, features=NO_COLLECTIONS), (3, b"b")) == [(1, HIDDEN_CAS)]
+        assert observe(client, (3, b"\0b")) == [(1, second)]
+        assert observe(Talker(client.engine, features=NO_COLLECTIONS), (3, b"b")) == [(1, second)]
 
 
 def test_observe_refuses(client):

@@ -7,7 +7,6 @@ import struct
 
 import pytest
 
-from dcpstream.node.engine.locks import HIDDEN_CAS
 from dcpstream.store import DiskBucketStore
 from dcpstream.wire import Feature, Opcode, Status, encode_frame_info, encode_request
 from tests.unit.node.kit import START_UNIX_S, USUAL, Talker, engine_of, pass_time, with_collection
@@ -147,17 +146,16 @@ def test_a_document(client):
     assert client.stats("key a b 0") == {
         "key_is_dirty": "false",
         "key_exptime": str(START_UNIX_S + 10),
-        "key_datatype": "json",
         "key_flags": "7",
         "key_cas": str(cas),
         "key_vb_state": "active",
         "key_is_resident": "true",
     }
     client.call(Opcode.GET_LOCKED, key=b"\0a b")
-    assert client.stats("key a b 0")["key_cas"] == str(HIDDEN_CAS)
+    assert client.stats("key a b 0")["key_cas"] == str(cas), "the document's, not the lock's"
     with_collection(client.engine, 9)
     client.call(Opcode.SET, key=b"\x09apple", value=b"1", extras=bytes(8))
-    assert client.stats("key-byid apple 0 0x9")["key_datatype"] == "json"
+    assert client.stats("key-byid apple 0 0x9")["key_flags"] == "0"
     assert refused(client, "key-byid apple 0 0x8") == Status.UNKNOWN_COLLECTION
     assert refused(client, "key apple 0") == Status.KEY_ENOENT
     assert refused(client, "key apple 9") == Status.NOT_MY_VBUCKET

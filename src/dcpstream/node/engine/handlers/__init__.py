@@ -7,6 +7,7 @@ from dcpstream.node.engine.handlers import (
     listing,
     login,
     metadata,
+    obsolete,
     parameters,
     range_scans,
     reads,
@@ -32,6 +33,7 @@ for _module in (
     vbuckets,
     collections,
     stats,
+    obsolete,
 ):
     _module.register(COMMANDS)
 

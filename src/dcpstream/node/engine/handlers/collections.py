@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dcpstream.model.collections import DEFAULT_NAME
 from dcpstream.node.engine.collections import CannotApplyError, ManifestError, check_step, read_manifest
-from dcpstream.node.engine.commands import Command, CommandTable, Part
+from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
 from dcpstream.node.engine.handlers.keys import refuse_unknown
 from dcpstream.node.engine.permission import visible_manifest
 from dcpstream.wire import Datatype, Frame, Opcode, Status
@@ -26,6 +26,16 @@ def _manifest(session: Session) -> Manifest:
     assert session.bucket is not None, "the table asks for a bucket"
     assert session.user is not None, "who is not logged in does not come here"
     return visible_manifest(session.bucket.manifest, session.user, session.bucket.name)
+
+
+def _check(_session: Session, frame: Frame) -> Fault | None:
+    return Fault(Status.EINVAL, "Request vbucket id must be 0") if frame.vbid else None
+
+
+def _check_path(_session: Session, frame: Frame) -> Fault | None:
+    if frame.key and frame.value:
+        return Fault(Status.EINVAL, "Cannot set both key and value")
+    return Fault(Status.EINVAL, "Request vbucket id must be 0") if frame.vbid else None
 
 
 def get_manifest(session: Session, frame: Frame) -> None:
@@ -100,11 +110,13 @@ def get_scope_id(session: Session, frame: Frame) -> None:
 
 def register(table: CommandTable) -> None:
     """Add the commands of this module."""
-    table.add(Opcode.GET_COLLECTIONS_MANIFEST, Command(get_manifest))
+    table.add(Opcode.GET_COLLECTIONS_MANIFEST, Command(get_manifest, check=_check))
     table.add(
         Opcode.SET_COLLECTIONS,
-        Command(set_manifest, value=Part.REQUIRED, datatypes=int(Datatype.JSON), privilege="NodeSupervisor"),
+        Command(
+            set_manifest, value=Part.REQUIRED, datatypes=int(Datatype.JSON), privilege="NodeSupervisor", check=_check
+        ),
     )
-    by_path = partial(Command, key=Part.OPTIONAL, value=Part.OPTIONAL)
+    by_path = partial(Command, key=Part.OPTIONAL, value=Part.OPTIONAL, check=_check_path)
     table.add(Opcode.GET_COLLECTION_ID, by_path(get_collection_id))
     table.add(Opcode.GET_SCOPE_ID, by_path(get_scope_id))

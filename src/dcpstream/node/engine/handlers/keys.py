@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dcpstream.errors import FieldError
 from dcpstream.model import VbucketState
-from dcpstream.node.engine.commands import MAX_KEY_BYTES
+from dcpstream.node.engine.commands import MAX_KEY_BYTES, key_fault
 from dcpstream.node.engine.config_push import config_to_send
 from dcpstream.node.engine.documents import absolute_expiration, collection_of
 from dcpstream.wire import Datatype, Frame, Status, leb128_decode
@@ -14,10 +13,6 @@ from dcpstream.wire import Datatype, Frame, Status, leb128_decode
 if TYPE_CHECKING:
     from dcpstream.node.engine.session import Session
     from dcpstream.node.engine.vbucket import VBucket
-
-MAX_KEY_BYTES_ELSEWHERE = 246
-"""Longest logical key outside of the default collection."""
-FIRST_RESERVED, LAST_RESERVED = 1, 7
 
 
 def stored_key(session: Session, frame: Frame) -> bytes | None:
@@ -37,19 +32,10 @@ def key_of(session: Session, frame: Frame, key: bytes) -> bytes | None:
             refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
             return None
         return b"\0" + key
-    try:
-        collection_id, prefix = leb128_decode(key)
-    except FieldError as error:
-        session.refuse(frame, Status.EINVAL, f"Invalid collection prefix: {error}")
+    if key is not frame.key and (context := key_fault(key)) is not None:
+        session.refuse(frame, Status.EINVAL, context)
         return None
-    longest = MAX_KEY_BYTES if collection_id == 0 else MAX_KEY_BYTES_ELSEWHERE
-    if not 0 < len(key) - prefix <= longest:
-        session.refuse(frame, Status.EINVAL, f"Logical key must have 1 to {longest} bytes")
-        return None
-    if FIRST_RESERVED <= collection_id <= LAST_RESERVED:
-        session.refuse(frame, Status.EINVAL, "Collection id is reserved")
-        return None
-    if collection_id not in known:
+    if leb128_decode(key)[0] not in known:
         refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
         return None
     return key
@@ -57,12 +43,10 @@ def key_of(session: Session, frame: Frame, key: bytes) -> bytes | None:
 
 def may_in(session: Session, frame: Frame, privilege: str, collection_id: int) -> bool:
     """Whether the user may do that in a collection that the request names elsewhere than in its key; else refused."""
-    status = session.refusal_in(privilege, collection_id)
-    if status == Status.UNKNOWN_COLLECTION:
-        refuse_unknown(session, frame, status)
-    elif status:
-        session.refuse(frame, status)
-    return not status
+    refusal = session.refusal_in(privilege, collection_id)
+    if refusal is not None:
+        session.refuse_access(frame, refusal)
+    return refusal is None
 
 
 def expiration_of(session: Session, key: bytes, expiration: int) -> int:
@@ -83,15 +67,19 @@ def refuse_unknown(session: Session, frame: Frame, status: int) -> None:
     session.refuse_unknown(frame, status)
 
 
-def active_vbucket(session: Session, frame: Frame) -> VBucket | None:
-    """The active vbucket of a request; None if the request was refused, or waits for a vbucket that is pending."""
+def active_vbucket(session: Session, frame: Frame, *, states: frozenset[VbucketState] | None = None) -> VBucket | None:
+    """The active vbucket of a request; None if the request was refused, or waits for a vbucket that is pending.
+
+    Args:
+        states: the roles in which the vbucket may be; None for active only.
+    """
     bucket = session.bucket
     assert bucket is not None, "the table asks for a bucket"
     if not bucket.takes_traffic:
         session.refuse(frame, Status.TMPFAIL, "Requests for documents are switched off")
         return None
     vbucket = bucket.vbucket(frame.vbid)
-    if vbucket is not None and vbucket.is_active:
+    if vbucket is not None and (vbucket.is_active if states is None else vbucket.state in states):
         return vbucket
     if vbucket is None or vbucket.state is not VbucketState.PENDING:
         not_my_vbucket(session, frame)
@@ -102,9 +90,11 @@ def active_vbucket(session: Session, frame: Frame) -> VBucket | None:
     return None
 
 
-def active_place(session: Session, frame: Frame) -> tuple[VBucket, bytes] | None:
-    """The active vbucket and the key, with its collection prefix, of a request; None as for `active_vbucket`."""
-    vbucket = active_vbucket(session, frame)
+def active_place(
+    session: Session, frame: Frame, *, states: frozenset[VbucketState] | None = None
+) -> tuple[VBucket, bytes] | None:
+    """The active vbucket and the key, with its collection prefix, of a request; arguments as for `active_vbucket`."""
+    vbucket = active_vbucket(session, frame, states=states)
     key = stored_key(session, frame) if vbucket is not None else None
     return None if vbucket is None or key is None else (vbucket, key)
 

@@ -164,12 +164,11 @@ def _observed(session: Session, vbucket: VBucket, key: bytes) -> tuple[int, int]
         return (_NOT_FOUND, 0) if is_persisted else (_DELETED, meta.cas)
     if 0 < meta.expiration <= session.engine.unix_s:
         return _NOT_FOUND, 0
-    cas = documents.shown_cas(vbucket, key, meta.cas, session.engine.unix_ns)
-    return _PERSISTED if is_persisted else _FOUND, cas
+    return _PERSISTED if is_persisted else _FOUND, meta.cas
 
 
 def register(table: CommandTable) -> None:
     """Add the commands of this module."""
     table.add(Opcode.GET_RANDOM_KEY, Command(get_random_key, extras=(0, 4, 5), privilege="Read", is_anywhere=True))
     table.add(Opcode.GET_KEYS, Command(get_keys, extras=(0, 4), key=Part.REQUIRED, is_document=True, privilege="Read"))
-    table.add(Opcode.OBSERVE, Command(observe, value=Part.REQUIRED, privilege="Read", is_anywhere=True))
+    table.add(Opcode.OBSERVE, Command(observe, value=Part.REQUIRED))

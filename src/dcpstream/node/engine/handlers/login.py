@@ -9,7 +9,7 @@ import struct
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dcpstream.node.engine.commands import Command, CommandTable, Part
+from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
 from dcpstream.node.engine.error_map import error_map
 from dcpstream.protocol.sasl import Outcome, ServerStep
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, Status
@@ -186,11 +186,14 @@ def get_cluster_config(session: Session, frame: Frame) -> None:
     session.respond(frame, datatype=Datatype.JSON if session.is_json else 0, value=config)
 
 
+def _check_error_map(_session: Session, frame: Frame) -> Fault | None:
+    if frame.vbid:
+        return Fault(Status.EINVAL, "Request vbucket id must be 0")
+    return None if len(frame.value) == 2 else Fault(Status.EINVAL, "Request value must be of length 2")
+
+
 def get_error_map(session: Session, frame: Frame) -> None:
     """GET_ERROR_MAP: of the asked version or an older one."""
-    if frame.vbid or len(frame.value) != 2:
-        session.refuse(frame, Status.EINVAL, "Request must have a value of 2 bytes and vbucket 0")
-        return
     content = error_map(int.from_bytes(frame.value, "big"), session.engine.release)
     if content is None:
         session.respond(frame, Status.KEY_ENOENT)
@@ -222,9 +225,9 @@ def register(table: CommandTable) -> None:
     table.add(Opcode.SASL_LIST_MECHS, early(sasl_list_mechs))
     table.add(Opcode.SASL_AUTH, early(sasl_auth, key=Part.REQUIRED, value=Part.OPTIONAL))
     table.add(Opcode.SASL_STEP, early(sasl_step, key=Part.REQUIRED, value=Part.OPTIONAL))
-    table.add(Opcode.GET_ERROR_MAP, early(get_error_map, value=Part.OPTIONAL))
-    table.add(Opcode.SELECT_BUCKET, Command(select_bucket, key=Part.OPTIONAL, needs_bucket=False))
-    table.add(LIST_BUCKETS, Command(list_buckets, needs_bucket=False))
+    table.add(Opcode.GET_ERROR_MAP, early(get_error_map, value=Part.OPTIONAL, check=_check_error_map))
+    table.add(Opcode.SELECT_BUCKET, Command(select_bucket, key=Part.OPTIONAL, has_cas=True, needs_bucket=False))
+    table.add(LIST_BUCKETS, Command(list_buckets, has_cas=True, needs_bucket=False))
     table.add(Opcode.GET_CLUSTER_CONFIG, Command(get_cluster_config, extras=(0, 16), needs_bucket=False))
     table.add(Opcode.VERSION, Command(version, needs_bucket=False))
     table.add(Opcode.NOOP, Command(accept, needs_bucket=False))

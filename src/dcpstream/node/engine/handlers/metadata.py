@@ -14,15 +14,18 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from dcpstream.errors import FieldError
-from dcpstream.model import ConflictResolution
+from dcpstream.model import ConflictResolution, VbucketState
 from dcpstream.node.engine import documents
-from dcpstream.node.engine.commands import Command, CommandTable, Part
+from dcpstream.node.engine.bucket import Compression
+from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
 from dcpstream.node.engine.handlers.keys import expiration_of, max_ttl_of
-from dcpstream.node.engine.handlers.writes import conflict, target, token_of, with_kept_xattrs
+from dcpstream.node.engine.handlers.writes import conflict, is_kept_out, refuse_locked, target, token_of
+from dcpstream.node.engine.subdocument import SYSTEM_BYTES_MAX, system_bytes
 from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_xattrs, snappy_uncompress, split_xattrs
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.session import Session
+    from dcpstream.node.engine.vbucket import VBucket
     from dcpstream.store import ItemMeta
 
 _META = struct.Struct(">IIQQ")
@@ -33,12 +36,19 @@ _LENGTHS = (24, 26, 28, 30)
 """Bytes of the extras: the fields alone, with the length of further meta data, with options, with both."""
 
 FORCE, ACCEPT_TIMESTAMPS, REGENERATE_CAS, SKIP_RESOLUTION, IS_EXPIRATION = 0x01, 0x02, 0x04, 0x08, 0x10
-_KNOWN_OPTIONS = FORCE | ACCEPT_TIMESTAMPS | REGENERATE_CAS | SKIP_RESOLUTION | IS_EXPIRATION
+"""Options; other bits say nothing."""
+_STATES = frozenset((VbucketState.ACTIVE, VbucketState.REPLICA, VbucketState.PENDING))
+"""Roles in which a vbucket takes a write that is forced."""
 _IMPOSSIBLE_CAS = (0, (1 << 64) - 1)
 
 _ADDING = frozenset((int(Opcode.ADD_WITH_META), int(Opcode.ADDQ_WITH_META)))
 _DELETING = frozenset((int(Opcode.DELETE_WITH_META), int(Opcode.DELETEQ_WITH_META)))
 _QUIET = frozenset((int(Opcode.SETQ_WITH_META), int(Opcode.ADDQ_WITH_META), int(Opcode.DELETEQ_WITH_META)))
+
+_EXTENDED_VERSION = 1
+_EXTENDED_TYPES = frozenset((1, 2))
+"""Adjusted time and conflict resolution mode, both ignored."""
+_FIELD = struct.Struct(">BH")
 
 
 class _Meta(NamedTuple):
@@ -51,6 +61,18 @@ class _Meta(NamedTuple):
     options: int = 0
     meta_bytes: int = 0
 
+    @property
+    def checks_conflicts(self) -> bool:
+        """Whether the version has to win over the one that is there."""
+        return not self.options & (SKIP_RESOLUTION | FORCE)
+
+
+class _Content(NamedTuple):
+    """A value as it is to be stored."""
+
+    value: bytes
+    datatype: int
+
 
 def _read(frame: Frame, *, is_by_time: bool) -> _Meta | None:
     """The extras; None if the options contradict each other, or the way in which the bucket resolves conflicts.
@@ -60,18 +82,14 @@ def _read(frame: Frame, *, is_by_time: bool) -> _Meta | None:
     extras = frame.extras
     options = int.from_bytes(extras[24:28], "big") if len(extras) >= 28 else 0
     meta_bytes = int.from_bytes(extras[-2:], "big") if len(extras) in (26, 30) else 0
-    is_wrong = (
-        options & ~_KNOWN_OPTIONS
-        or (options & ACCEPT_TIMESTAMPS and not is_by_time)
-        or (is_by_time and not options & (ACCEPT_TIMESTAMPS | REGENERATE_CAS))
-        or (options & REGENERATE_CAS and not options & SKIP_RESOLUTION)
-        or (options & IS_EXPIRATION and frame.opcode not in _DELETING)
-        or meta_bytes > len(frame.value)
-    )
-    if is_wrong:
-        return None
     flags, time, rev_seqno, cas = _META.unpack_from(extras)
-    return _Meta(flags, time, rev_seqno, cas, options, meta_bytes)
+    meta = _Meta(flags, time, rev_seqno, cas, options, meta_bytes)
+    is_wrong = (
+        (options & ACCEPT_TIMESTAMPS and not is_by_time)
+        or (is_by_time and not options & (ACCEPT_TIMESTAMPS | REGENERATE_CAS))
+        or (options & REGENERATE_CAS and meta.checks_conflicts)
+    )
+    return None if is_wrong else meta
 
 
 def write(session: Session, frame: Frame) -> None:
@@ -79,137 +97,241 @@ def write(session: Session, frame: Frame) -> None:
     assert session.bucket is not None, "the table asks for a bucket"
     is_by_time = session.bucket.settings.conflict_resolution is ConflictResolution.LWW
     meta = _read(frame, is_by_time=is_by_time)
-    if meta is None or meta.cas in _IMPOSSIBLE_CAS:
-        session.respond(frame, Status.EINVAL)
+    if meta is None:
+        session.refuse(frame, Status.EINVAL)
         return
-    found = target(session, frame)
-    content = _content(session, frame, meta) if found is not None else None
+    content = _content(session, frame, meta)
+    found = target(session, frame, states=_STATES if meta.options & FORCE else None) if content is not None else None
     if found is None or content is None:
         return
     vbucket, key = found
-    value, datatype = content
-    unix_ns = session.engine.unix_ns
-    existing = documents.live_meta(vbucket, key, unix_ns)
-    if frame.opcode not in _DELETING:
+    if meta.cas in _IMPOSSIBLE_CAS:
+        session.refuse(frame, Status.KEY_EEXISTS)
+        return
+    is_deletion = frame.opcode in _DELETING
+    if not is_deletion:
         time = documents.limited_expiration(meta.time, session.engine.unix_s, max_ttl_of(session, key))
         meta = meta._replace(time=time)
-    status = _conflict(frame, meta, existing, is_by_time=is_by_time)
-    if status:
-        session.changed(vbucket)
-        session.respond(frame, status)
+    old = vbucket.log.meta(key)  # as it is, also if it has expired
+    kept = documents.remains(vbucket, key, old)[0] if is_deletion and old is not None and not content.value else b""
+    status = _status(session, frame, meta, content, old, vbucket, key, is_by_time=is_by_time, is_pruned=bool(kept))
+    if status == Status.LOCKED and is_deletion and not content.value:
+        refuse_locked(session, frame)
         return
+    if status:
+        session.refuse(frame, status)
+        return
+    _store(session, frame, meta, content._replace(value=kept, datatype=int(Datatype.XATTR)) if kept else content, found)
+
+
+def _store(session: Session, frame: Frame, meta: _Meta, content: _Content, place: tuple[VBucket, bytes]) -> None:
+    vbucket, key = place
+    unix_ns = session.engine.unix_ns
+    is_deletion = frame.opcode in _DELETING
     result = documents.store_version(
         vbucket,
         key,
-        value,
+        content.value,
         cas=vbucket.next_cas(unix_ns) if meta.options & REGENERATE_CAS else meta.cas,
         rev_seqno=meta.rev_seqno,
-        datatype=datatype,
+        datatype=content.datatype,
         flags=meta.flags,
-        time=meta.time or (unix_ns // 1_000_000_000 if frame.opcode in _DELETING else 0),
-        is_deleted=frame.opcode in _DELETING,
-        is_expiration=bool(meta.options & IS_EXPIRATION),
+        time=meta.time or (unix_ns // 1_000_000_000 if is_deletion else 0),
+        is_deleted=is_deletion,
+        # Of a deletion that keeps attributes the server does not keep why it was made.
+        is_expiration=bool(is_deletion and meta.options & IS_EXPIRATION and not content.value),
     )
+    if is_deletion:
+        vbucket.fresh_deletions.add(key, result.seqno, meta.time, unix_ns)
     session.changed(vbucket)
     if frame.opcode not in _QUIET:
         session.respond(frame, cas=result.cas, extras=token_of(session, vbucket, result))
 
 
-def _content(session: Session, frame: Frame, meta: _Meta) -> tuple[bytes, int] | None:
-    """The value as it is stored and its datatype; None if the request was refused."""
-    value = frame.value[: len(frame.value) - meta.meta_bytes]
-    datatype = frame.datatype & Datatype.XATTR
-    try:
-        if frame.datatype & Datatype.SNAPPY:
-            value = snappy_uncompress(value, documents.MAX_VALUE_BYTES + documents.MAX_XATTR_BYTES)
-    except FieldError as error:
-        session.refuse(frame, Status.EINVAL, f"Failed to inflate the value: {error}")
+def _is_sound_extension(data: bytes) -> bool:
+    """Whether further meta data is a version and fields of known types."""
+    if data[:1] != bytes((_EXTENDED_VERSION,)):
+        return not data
+    at = 1
+    while at < len(data):
+        if at + _FIELD.size > len(data):
+            return False
+        kind, length = _FIELD.unpack_from(data, at)
+        at += _FIELD.size + length
+        if kind not in _EXTENDED_TYPES or at > len(data):
+            return False
+    return True
+
+
+def _content(session: Session, frame: Frame, meta: _Meta) -> _Content | None:
+    """The value as it is stored; None if the request was refused."""
+    if meta.meta_bytes > len(frame.value):
+        session.refuse(frame, Status.EINVAL, "Invalid extended metadata")
         return None
-    section, body = b"", value
-    if datatype:
+    sent, extension = frame.value, b""
+    if meta.meta_bytes:
+        sent, extension = frame.value[: -meta.meta_bytes], frame.value[-meta.meta_bytes :]
+    datatype, value = frame.datatype, sent
+    if meta.meta_bytes and datatype & Datatype.SNAPPY:
         try:
-            decode_xattrs(value)
+            value = snappy_uncompress(sent)
         except FieldError:
-            session.respond(frame, Status.XATTR_EINVAL)
+            session.refuse(frame, Status.EINVAL, "Failed to inflate document")
             return None
-        section, body = split_xattrs(value)
-    if len(section) > documents.MAX_XATTR_BYTES or len(body) > documents.MAX_VALUE_BYTES:
-        session.respond(frame, Status.E2BIG)
-        return None
+    elif datatype & Datatype.SNAPPY:
+        value = session.payload
     if frame.opcode in _DELETING:
+        section, body = split_xattrs(value) if datatype & Datatype.XATTR and value else (b"", value)
         assert session.bucket is not None, "the table asks for a bucket"
         if body and not session.bucket.parameters.strips_deletions:
             why = "It is only possible to specify Xattrs as a value to DeleteWithMeta"
             session.refuse(frame, Status.EINVAL, why)
             return None
-        return section, int(datatype)
-    # What came without the datatype stays without, unlike in a SET: the other cluster has looked. As recorded.
-    is_json = frame.datatype & Datatype.JSON and documents.is_json(body)
-    return value, int(datatype | (Datatype.JSON if is_json else 0))
+        sent = value = section
+        datatype = int(Datatype.XATTR)
+    if not _is_sound_extension(extension):
+        session.refuse(frame, Status.EINVAL, "Invalid extended metadata")
+        return None
+    if not value:
+        return _Content(b"", 0)
+    return _checked(session, frame, sent, value, datatype)
 
 
-def _conflict(frame: Frame, new: _Meta, old: ItemMeta | None, *, is_by_time: bool) -> int:
-    """The status that forbids the write, or 0."""
+def _checked(session: Session, frame: Frame, sent: bytes, value: bytes, datatype: int) -> _Content | None:
+    """A value that is not empty, if it is not too large; `sent` as it came, `value` inflated."""
+    assert session.bucket is not None, "the table asks for a bucket"
+    if datatype & Datatype.SNAPPY and (session.bucket.compression is Compression.OFF or len(value) < len(sent)):
+        sent, datatype = value, datatype & ~Datatype.SNAPPY
+    system = system_bytes(decode_xattrs(value)[0]) if datatype & Datatype.XATTR else 0
+    if system > SYSTEM_BYTES_MAX:
+        why = f"System XATTR ({system}) exceeds the max limit for system xattrs: {SYSTEM_BYTES_MAX}"
+        session.refuse(frame, Status.EINVAL, why)
+        return None
+    if len(value) - system > documents.MAX_VALUE_BYTES:
+        session.refuse(frame, Status.E2BIG)
+        return None
+    # A client that knows the datatype JSON is believed, one that does not is helped.
+    if not session.is_json:
+        body = split_xattrs(value)[1] if datatype & Datatype.XATTR else value
+        datatype |= Datatype.JSON if documents.is_json(body) else 0
+    return _Content(sent, int(datatype))
+
+
+def _status(
+    session: Session,
+    frame: Frame,
+    new: _Meta,
+    content: _Content,
+    old: ItemMeta | None,
+    vbucket: VBucket,
+    key: bytes,
+    *,
+    is_by_time: bool,
+    is_pruned: bool,
+) -> int:
+    """The status that forbids the write, or 0, in the server's order: conflict, existence, lock, CAS.
+
+    Args:
+        is_pruned: it is a deletion without a value of a document with attributes of the system, for which the server
+            looks at neither lock nor CAS.
+    """
     exists = old is not None and not old.is_deleted
+    if old is not None and new.checks_conflicts and not _wins(frame, new, content, old, is_by_time=is_by_time):
+        return Status.KEY_EEXISTS
+    if is_pruned:
+        return Status.SUCCESS
     if frame.opcode in _ADDING and exists:
         return Status.KEY_EEXISTS
-    if frame.cas:
-        if not exists or old is None:
-            return Status.KEY_ENOENT
-        if frame.cas != old.cas:
-            return Status.KEY_EEXISTS
-    if old is None or new.options & SKIP_RESOLUTION:
+    if is_kept_out(session, frame, vbucket, key):
+        return Status.LOCKED
+    lock = documents.lock_of(vbucket, key, session.engine.unix_ns)
+    if not frame.cas or lock is not None:
         return Status.SUCCESS
+    is_soft = frame.opcode in _DELETING and not content.value
+    if old is None:
+        if is_soft:
+            return Status.KEY_EEXISTS if new.checks_conflicts else Status.SUCCESS
+        return Status.KEY_ENOENT
+    if frame.cas == old.cas:
+        return Status.SUCCESS
+    return Status.KEY_ENOENT if old.is_deleted and frame.opcode not in _DELETING else Status.KEY_EEXISTS
+
+
+def _wins(frame: Frame, new: _Meta, content: _Content, old: ItemMeta, *, is_by_time: bool) -> bool:
+    """Whether the new version stays where both meet."""
     mine, theirs = (new.rev_seqno, new.cas), (old.rev_seqno, old.cas)
     if is_by_time:
         mine, theirs = mine[::-1], theirs[::-1]
     if frame.opcode in _DELETING:
-        wins = mine > theirs
-    else:
-        time = old.delete_time if old.is_deleted else old.expiration
-        wins = (*mine, new.time, new.flags) > (*theirs, time, old.flags)
-    return Status.SUCCESS if wins else Status.KEY_EEXISTS
+        return mine > theirs
+    time = old.delete_time if old.is_deleted else old.expiration
+    ours = (*mine, new.time, _swapped(new.flags))
+    others = (*theirs, time, _swapped(old.flags))
+    if ours != others:
+        return ours > others
+    return bool(content.datatype & Datatype.XATTR and not old.datatype & Datatype.XATTR)
+
+
+def _swapped(flags: int) -> int:
+    """Flags as the server compares them: it leaves them in network order, on machines that have the other one."""
+    return int.from_bytes(flags.to_bytes(4, "big"), "little")
+
+
+def _check_return_meta(_session: Session, frame: Frame) -> Fault | None:
+    is_known = _RETURN.unpack(frame.extras)[0] in _RETURNING
+    return None if is_known else Fault(Status.EINVAL, "Invalid mode")
 
 
 def return_meta(session: Session, frame: Frame) -> None:
-    """RETURN_META: SET, ADD or DELETE that tells flags, expiration and revision of what it made."""
+    """RETURN_META: SET, ADD or DELETE that tells flags, expiration and revision of what it made.
+
+    Unlike the plain commands it replaces the document with its attributes, and takes a datatype from nobody: the
+    server finds out itself whether the value is JSON only for a client that does not know that datatype.
+    """
     kind, flags, expiration = _RETURN.unpack(frame.extras)
-    if kind not in _RETURNING:
-        session.refuse(frame, Status.EINVAL, "Invalid mode")
-        return
     found = target(session, frame)
     if found is None:
         return
     vbucket, key = found
-    unix_ns = session.engine.unix_ns
-    old = documents.live_meta(vbucket, key, unix_ns)
-    status = conflict(_RETURNING[kind], frame.cas, old)
-    if not status and len(frame.value) > documents.MAX_VALUE_BYTES:
+    engine = session.engine
+    opcode = _RETURNING[kind]
+    old = documents.live_meta(vbucket, key, engine.unix_ns)
+    is_there = old is not None and not old.is_deleted
+    status = conflict(opcode, 0 if opcode == Opcode.ADD else frame.cas, old)
+    if opcode == Opcode.ADD and status:
+        status = Status.NOT_STORED
+    elif is_there and opcode != Opcode.ADD and is_kept_out(session, frame, vbucket, key):
+        status = Status.LOCKED
+    elif not status and len(frame.value) > documents.MAX_VALUE_BYTES:
         status = Status.E2BIG
     if status:
         session.changed(vbucket)
-        session.respond(frame, status)
+        if status == Status.LOCKED and opcode == Opcode.DELETE:
+            refuse_locked(session, frame)
+        else:
+            session.refuse(frame, status)
         return
-    if _RETURNING[kind] == Opcode.DELETE:
+    if opcode == Opcode.DELETE:
         assert old is not None, "there is no conflict"
-        result, datatype = documents.delete(vbucket, key, old, unix_ns), 0
+        result = documents.delete(vbucket, key, old, engine.unix_ns, keeps_system=False)
+        extras = _RETURNED.pack(old.flags, old.expiration, old.rev_seqno + 1)
     else:
-        value, datatype = with_kept_xattrs(vbucket, key, old, frame.value)
+        is_json = not session.is_json and documents.is_json(frame.value)
         result = documents.store(
             vbucket,
             key,
-            value,
-            unix_ns,
-            datatype=datatype,
+            frame.value,
+            engine.unix_ns,
+            datatype=int(Datatype.JSON) if is_json else 0,
             flags=flags,
             expiration=expiration_of(session, key, expiration),
             rev_seqno=documents.next_rev(vbucket, old),
         )
-    new = vbucket.log.meta(key)
-    assert new is not None, "it was written a line ago"
+        new = vbucket.log.meta(key)
+        assert new is not None, "it was written a line ago"
+        extras = _RETURNED.pack(new.flags, new.expiration, new.rev_seqno)
     session.changed(vbucket)
-    extras = _RETURNED.pack(new.flags, new.delete_time or new.expiration, new.rev_seqno)
-    session.respond(frame, cas=result.cas, datatype=datatype & Datatype.JSON & session.datatypes, extras=extras)
+    session.respond(frame, cas=result.cas, extras=extras)
 
 
 def register(table: CommandTable) -> None:
@@ -228,4 +350,6 @@ def register(table: CommandTable) -> None:
     )
     opcodes = (Opcode.SET_WITH_META, Opcode.SETQ_WITH_META, Opcode.ADD_WITH_META, Opcode.ADDQ_WITH_META)
     table.add((*opcodes, Opcode.DELETE_WITH_META, Opcode.DELETEQ_WITH_META), command())
-    table.add(Opcode.RETURN_META, replace(command(), handler=return_meta, extras=(12,), datatypes=0))
+    table.add(
+        Opcode.RETURN_META, replace(command(), handler=return_meta, extras=(12,), datatypes=0, check=_check_return_meta)
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dcpstream.model import VbucketState
 from dcpstream.node.engine import documents
-from dcpstream.node.engine.commands import Command, CommandTable, Part
+from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
 from dcpstream.node.engine.handlers.keys import active_place, expiration_of, not_my_vbucket, stored_key
 from dcpstream.node.engine.locks import Lock
 from dcpstream.wire import Datatype, Feature, Frame, FrameInfoId, Opcode, Status, split_xattrs
@@ -23,7 +23,6 @@ _XATTR, _SNAPPY = int(Datatype.XATTR), int(Datatype.SNAPPY)
 _FLAGS = struct.Struct(">I")
 _META = struct.Struct(">IIIQ")
 _META_V2 = struct.Struct(">IIIQB")
-_TOKEN = struct.Struct(">QQ")
 _QUIET = frozenset((Opcode.GETQ, Opcode.GETKQ, Opcode.GATQ, Opcode.GETQ_META))
 _WITH_KEY = frozenset((Opcode.GETK, Opcode.GETKQ))
 
@@ -45,9 +44,9 @@ def body_of(item: StoredItem, datatypes: int, *, keeps_xattrs: bool = False) -> 
 
 
 def _missing(session: Session, frame: Frame) -> None:
-    """KEY_ENOENT; the quiet forms say nothing, the K forms name the key."""
+    """KEY_ENOENT without the key, also in the K forms; the quiet forms say nothing."""
     if frame.opcode not in _QUIET:
-        session.respond(frame, Status.KEY_ENOENT, key=frame.key if frame.opcode in _WITH_KEY else b"")
+        session.respond(frame, Status.KEY_ENOENT)
 
 
 def _found(session: Session, frame: Frame, item: StoredItem, cas: int) -> None:
@@ -123,9 +122,9 @@ def touch(session: Session, frame: Frame) -> None:
         _missing(session, frame)
         return
     expiration = expiration_of(session, key, int.from_bytes(frame.extras, "big"))
-    cas, seqno = item.cas, item.seqno
+    cas = item.cas
     if expiration != item.expiration:
-        cas, seqno = documents.store(
+        cas, _ = documents.store(
             vbucket,
             key,
             item.value,
@@ -136,29 +135,35 @@ def touch(session: Session, frame: Frame) -> None:
             rev_seqno=item.rev_seqno + 1,
         )
     if frame.opcode == Opcode.TOUCH:
-        session.respond(frame, cas=cas, extras=_TOKEN.pack(vbucket.vbuuid, seqno) if session.has_tokens else b"")
+        session.respond(frame, cas=cas)
     else:
         _found(session, frame, item, cas)
 
 
+def _check_get_meta(_session: Session, frame: Frame) -> Fault | None:
+    is_wrong = frame.extras and frame.extras[0] > 2
+    return Fault(Status.EINVAL, "Request extras invalid") if is_wrong else None
+
+
 def get_meta(session: Session, frame: Frame) -> None:
     """GET_META, GETQ_META: of tombstones too."""
-    if frame.extras and frame.extras[0] > 2:
-        session.refuse(frame, Status.EINVAL, "Request extras must be 0, 1 or 2")
-        return
     place = active_place(session, frame)
     if place is None:
         return
     vbucket, key = place
-    before = vbucket.high_seqno
-    meta = documents.live_meta(vbucket, key, session.engine.unix_ns)
-    if vbucket.high_seqno != before:
-        session.changed(vbucket)
+    assert session.bucket is not None, "the table asks for a bucket"
+    meta = vbucket.log.meta(key)
     if meta is None:
         _missing(session, frame)
         return
-    expiration = meta.delete_time if meta.is_deleted else meta.expiration
-    fields = (int(meta.is_deleted), meta.flags, expiration, meta.rev_seqno)
+    unix_ns = session.engine.unix_ns
+    # Of a document that has expired the metadata stays as it is until somebody reads or writes it.
+    is_deleted = meta.is_deleted or 0 < meta.expiration <= unix_ns // 1_000_000_000
+    expiration = meta.expiration
+    if meta.is_deleted:
+        persisted = vbucket.persisted_seqno if session.bucket.store.is_durable else None
+        expiration = vbucket.fresh_deletions.time_of(key, meta.seqno, meta.delete_time, unix_ns, persisted)
+    fields = (int(is_deleted), meta.flags, expiration, meta.rev_seqno)
     has_datatype = frame.extras == b"\x02"
     extras = _META_V2.pack(*fields, meta.datatype) if has_datatype else _META.pack(*fields)
     cas = documents.shown_cas(vbucket, key, meta.cas, session.engine.unix_ns)
@@ -205,7 +210,7 @@ def unlock(session: Session, frame: Frame) -> None:
     if item is None:
         _missing(session, frame)
     elif lock is None:
-        session.refuse(frame, Status.NOT_LOCKED)
+        session.refuse(frame, Status.NOT_LOCKED if session.engine.release.is_76 else Status.TMPFAIL)
     elif lock.cas != frame.cas:
         _refuse_locked(session, frame)
     else:
@@ -223,11 +228,12 @@ def register(table: CommandTable) -> None:
     reading = partial(Command, key=Part.REQUIRED, is_document=True)
     table.add((Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ), reading(get, privilege="Read"))
     table.add(Opcode.GET_REPLICA, reading(get_replica, privilege="Read"))
-    durable = frozenset((FrameInfoId.BARRIER, FrameInfoId.DURABILITY))
     touching = partial(reading, touch, extras=(4,))
-    table.add(Opcode.TOUCH, touching(privilege="Upsert", frame_infos=durable))
-    table.add(Opcode.GAT, touching(privilege="Read Upsert", frame_infos=durable))
+    table.add(Opcode.TOUCH, touching(privilege="Upsert", is_durable=True))
+    table.add(Opcode.GAT, touching(privilege="Read Upsert", is_durable=True))
     table.add(Opcode.GATQ, touching(privilege="Read Upsert"))
     table.add(Opcode.GET_LOCKED, reading(get_locked, extras=(0, 4), privilege="Read"))
     table.add(Opcode.UNLOCK, reading(unlock, has_cas=True, needs_cas=True, privilege="Read"))
-    table.add((Opcode.GET_META, Opcode.GETQ_META), reading(get_meta, extras=(0, 1), privilege="MetaRead"))
+    table.add(
+        (Opcode.GET_META, Opcode.GETQ_META), reading(get_meta, extras=(0, 1), privilege="Read", check=_check_get_meta)
+    )

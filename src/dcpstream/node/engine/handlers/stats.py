@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from dcpstream.model import VbucketState
 from dcpstream.node.engine import bucket_stats, documents
-from dcpstream.node.engine.commands import Command, CommandTable, Part
+from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
 from dcpstream.node.engine.dcp_stat_options import apply_options, read_options
+from dcpstream.node.engine.permission import Refusal
 from dcpstream.node.engine.vbucket_stats import PER_VBUCKET, state_name
 from dcpstream.wire import Datatype, Frame, Opcode, Status, leb128_encode
 
@@ -27,6 +28,28 @@ Items = Iterable[tuple[str, object]]
 
 _DCP_GROUPS = ("dcp", "dcpagg", "dcp-vbtakeover")
 """What is answered by those who know the DCP connections."""
+
+_PRIVILEGED = frozenset(
+    (
+        *("reset", "worker_thread_info", "audit", "bucket_details", "client_connection_details", "tracing", "tenants"),
+        *("allocator", "threads", "_checkpoint-dump", "_hash-dump", "_durability-dump", "_vbucket-dump"),
+    )
+)
+"""Groups of the server that need the privilege Stats."""
+_OPEN = frozenset(("clocks", "connections"))
+"""Groups of the server that need none."""
+_KNOWN = frozenset(
+    (
+        *("", "aggregate", "json_validate", "snappy_decompress", "subdoc_execute", "responses", "scopes"),
+        *("scopes-byid", "scopes-details", "collections", "collections-byid", "collections-details", "uuid", "dcpagg"),
+        *("dcp", "eviction", "hash", "vbucket", "prev-vbucket", "vbucket-durability-state", "vbucket-details"),
+        *("vbucket-seqno", "checkpoint", "durability-monitor", "timings", "dispatcher", "tasks", "scheduler"),
+        *("runtimes", "memory", "key", "key-byid", "vkey", "vkey-byid", "kvtimings", "kvstore", "warmup", "info"),
+        *("config", "dcp-vbtakeover", "workload", "failovers", "diskinfo", "disk-failures", "slabs", "items", "sizes"),
+        *("scrub", "stat-timings"),
+    )
+)
+"""Groups of the server that need the privilege SimpleStats."""
 
 ITEMS_A_STEP = 200
 """Answers made before it is looked whether they are read: a group may have some ten thousand."""
@@ -74,6 +97,9 @@ def _of_vbuckets(bucket: Bucket, group: str, argument: str) -> Items | int:
         if one is None or (one.state is VbucketState.DEAD and group == "vbucket-seqno"):
             return Status.NOT_MY_VBUCKET
         chosen = [one]
+    if not bucket.store.is_durable:
+        for vbucket in chosen:
+            vbucket.fresh_deletions.clear()  # whoever asks is told that all is persisted
     return (
         (f"vb_{vbucket.vbid}:{name}" if name else f"vb_{vbucket.vbid}", value)
         for vbucket in chosen
@@ -94,20 +120,21 @@ def _document(session: Session, bucket: Bucket, argument: str, *, is_by_id: bool
     vbucket = bucket.active(vbid) if vbid >= 0 else None
     if vbucket is None:
         return Status.NOT_MY_VBUCKET
-    if status := session.refusal_in("Read", collection_id):
-        return status
+    if refusal := session.refusal_in("Read", collection_id):
+        return refusal.status
     if collection_id not in bucket.collections:
         return Status.UNKNOWN_COLLECTION
     key = leb128_encode(collection_id) + name.encode()
-    meta = documents.live_meta(vbucket, key, session.engine.unix_ns)
+    documents.live_meta(vbucket, key, session.engine.unix_ns)
+    meta = vbucket.log.meta(key)  # as it is stored, also if it is locked
     if meta is None or meta.is_deleted:
         return Status.KEY_ENOENT
     return (
         ("key_is_dirty", str(meta.seqno > vbucket.persisted_seqno).lower()),
         ("key_exptime", meta.expiration),
-        ("key_datatype", _datatype_name(meta.datatype)),
+        *((("key_datatype", _datatype_name(meta.datatype)),) if session.engine.release.is_76 else ()),
         ("key_flags", meta.flags),
-        ("key_cas", documents.shown_cas(vbucket, key, meta.cas, session.engine.unix_ns)),
+        ("key_cas", meta.cas),
         ("key_vb_state", state_name(vbucket)),
         ("key_is_resident", "true"),
     )
@@ -123,21 +150,39 @@ def _datatype_name(datatype: int) -> str:
     return ",".join(names) or "raw"
 
 
+def _refusal(session: Session, group: str) -> Refusal | None:
+    """Why the user may not ask for a group, or None. Of a group that does not exist nobody is told what is missing."""
+    if group in _OPEN or (group not in _PRIVILEGED and session.may("SimpleStats")):
+        return None
+    if group in _PRIVILEGED:
+        return None if session.may("Stats") else Refusal(Status.EACCESS, "Stats")
+    return Refusal(Status.EACCESS, "SimpleStats" if group in _KNOWN else "")
+
+
+def _check(_session: Session, frame: Frame) -> Fault | None:
+    if not frame.value:
+        return None
+    if not frame.datatype & Datatype.JSON:
+        return Fault(Status.EINVAL, "Datatype must be JSON")
+    try:
+        json.loads(frame.value)
+    except (ValueError, RecursionError):
+        return Fault(Status.EINVAL, "value is not valid JSON")
+    return None
+
+
 def stat(session: Session, frame: Frame) -> None:
     """STAT: one answer per item, then an empty one."""
     assert session.bucket is not None, "the table asks for a bucket"
-    if frame.value:
-        if not frame.datatype & Datatype.JSON:
-            session.refuse(frame, Status.EINVAL, "Datatype must be JSON")
-            return
-        try:
-            json.loads(frame.value)
-        except (ValueError, RecursionError):
-            session.refuse(frame, Status.EINVAL, "value is not valid JSON")
-            return
+    refusal = _refusal(session, frame.key.decode(errors="replace").partition(" ")[0])
+    if refusal is not None:
+        session.refuse_access(frame, refusal)
+        return
     items = _items(session, session.bucket, frame)
     if not isinstance(items, int):
         session.stream(frame, _answers(session, frame, items))
+    elif items == Status.EACCESS:
+        session.refuse_access(frame, Refusal(items, "Read"))
     elif items in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
         session.refuse_unknown(frame, items)
     else:
@@ -157,5 +202,5 @@ def register(table: CommandTable) -> None:
     """Add the command of this module."""
     table.add(
         Opcode.STAT,
-        Command(stat, key=Part.OPTIONAL, value=Part.OPTIONAL, datatypes=int(Datatype.JSON), privilege="SimpleStats"),
+        Command(stat, key=Part.OPTIONAL, value=Part.OPTIONAL, datatypes=int(Datatype.JSON), check=_check),
     )

@@ -15,7 +15,7 @@ from dcpstream.model import VbucketState
 from dcpstream.node.engine import documents
 from dcpstream.node.engine.commands import Command, CommandTable, Part
 from dcpstream.node.engine.handlers.keys import active_vbucket, expiration_of, not_my_vbucket, stored_key
-from dcpstream.node.engine.handlers.writes import WRITE_INFOS, put, target
+from dcpstream.node.engine.handlers.writes import is_kept_out, put, target
 from dcpstream.node.engine.locks import HIDDEN_CAS
 from dcpstream.node.engine.subdocument import (
     COMMANDS,
@@ -193,6 +193,9 @@ def mutate(session: Session, frame: Frame) -> None:
     if request is None or found is None:
         return
     vbucket, key = found
+    if is_kept_out(session, frame, vbucket, key) and not request.flags & DocFlag.ADD:
+        session.refuse(frame, Status.LOCKED)
+        return
     item = _fetch(session, vbucket, key, request.flags, is_for_writing=True)
     is_tombstone = item.is_deleted if item is not None else bool(request.flags & DocFlag.CREATE_AS_DELETED)
     status = _conflict(request, frame.cas, item, is_tombstone=is_tombstone)
@@ -287,7 +290,7 @@ def register(table: CommandTable) -> None:
     """Add the commands of this module."""
     command = partial(Command, key=Part.REQUIRED, value=Part.OPTIONAL, is_document=True, has_cas=True)
     reading = partial(command, look_up, privilege="Read")
-    writing = partial(command, mutate, privilege="Upsert", frame_infos=WRITE_INFOS)
+    writing = partial(command, mutate, privilege="Upsert", is_durable=True, keeps_ttl=True)
     table.add((opcode for opcode in COMMANDS if not KINDS[opcode].is_mutation), reading(extras=(3, 4)))
     extras = (3, 4, 7, 8, 11, 12)
     changing = {opcode for opcode in COMMANDS if KINDS[opcode].is_mutation} - {Opcode.SUBDOC_COUNTER}

@@ -9,8 +9,8 @@ import struct
 from typing import TYPE_CHECKING
 
 from dcpstream.model import MAX_SEQNO, VbucketState
-from dcpstream.node.engine.commands import Command, CommandTable, Part
-from dcpstream.node.engine.handlers.keys import not_my_vbucket, refuse_unknown
+from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
+from dcpstream.node.engine.handlers.keys import may_in, not_my_vbucket, refuse_unknown
 from dcpstream.node.engine.topology import NOTHING, read_meta
 from dcpstream.store import CompactionOrder
 from dcpstream.wire import Datatype, Frame, Opcode, Status, encode_failover_log, encode_vbucket_seqnos
@@ -43,13 +43,15 @@ def _vbucket(session: Session, frame: Frame) -> VBucket | None:
     return vbucket
 
 
+def _check_get_all_vb_seqnos(_session: Session, frame: Frame) -> Fault | None:
+    state = int.from_bytes(frame.extras[:4], "big")
+    return Fault(Status.EINVAL, "Request vbucket state invalid") if state > VbucketState.DEAD else None
+
+
 def get_all_vb_seqnos(session: Session, frame: Frame) -> None:
     """GET_ALL_VB_SEQNOS: of the vbuckets in a state, perhaps of one collection."""
     bucket = _bucket(session)
     state = int.from_bytes(frame.extras[:4], "big")
-    if state > VbucketState.DEAD:
-        session.refuse(frame, Status.EINVAL, "Request vbucket state invalid")
-        return
     wanted = _ALIVE if state == 0 else frozenset((VbucketState(state),))
     collection_id: int | None = None
     if len(frame.extras) == 8:
@@ -57,12 +59,19 @@ def get_all_vb_seqnos(session: Session, frame: Frame) -> None:
             session.respond(frame, Status.EINVAL)
             return
         collection_id = int.from_bytes(frame.extras[4:], "big")
+        if not may_in(session, frame, "Read", collection_id):
+            return
         if collection_id not in bucket.manifest.collection_names():
             refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
             return
     elif not session.has_collections:
         # Without collections a client sees the default collection only, so its seqnos are those of that one.
         collection_id = 0
+        if not may_in(session, frame, "Read", 0):
+            return
+    elif session.user is None or not session.user.may_within("Read", bucket.name):
+        session.refuse(frame, Status.EACCESS)
+        return
     chosen = [vbucket for vbucket in bucket.vbuckets if vbucket is not None and vbucket.state in wanted]
     if collection_id is None:
         pairs = [(vbucket.vbid, _reported_seqno(vbucket)) for vbucket in chosen]
@@ -81,15 +90,18 @@ def _reported_seqno(vbucket: VBucket) -> int:
     return vbucket.high_seqno
 
 
+def _check_observe_seqno(_session: Session, frame: Frame) -> Fault | None:
+    return None if len(frame.value) == 8 else Fault(Status.EINVAL, "Request value must be of length 8")
+
+
 def observe_seqno(session: Session, frame: Frame) -> None:
     """OBSERVE_SEQNO: how far a branch is persisted; of an old branch also where it ended."""
-    if len(frame.value) != 8:
-        session.refuse(frame, Status.EINVAL, "Request value must be of length 8")
-        return
     vbucket = _bucket(session).vbucket(frame.vbid)
     if vbucket is None or vbucket.state == VbucketState.DEAD:
         not_my_vbucket(session, frame)
         return
+    if not _bucket(session).store.is_durable:
+        vbucket.fresh_deletions.clear()  # the answer says that all is persisted
     vbuuid = int.from_bytes(frame.value, "big")
     log, high = vbucket.failover_log, vbucket.high_seqno
     upper = log.upper(vbuuid, high)
@@ -183,6 +195,8 @@ def seqno_persistence(session: Session, frame: Frame) -> None:
         return
     seqno = int.from_bytes(frame.extras, "big")
     if vbucket.persisted_seqno >= seqno:
+        if not _bucket(session).store.is_durable:
+            vbucket.fresh_deletions.clear()
         session.respond(frame)
         return
     deadline = session.engine.now + _bucket(session).parameters.seqno_persistence_timeout_s
@@ -247,6 +261,10 @@ def control_traffic(session: Session, frame: Frame) -> None:
     session.respond(frame)
 
 
+def _check_flush(_session: Session, frame: Frame) -> Fault | None:
+    return Fault(Status.NOT_SUPPORTED, "Delayed flush no longer supported") if any(frame.extras) else None
+
+
 def flush(session: Session, frame: Frame) -> None:
     """FLUSH, FLUSHQ: a bucket is emptied over HTTP."""
     session.respond(frame, Status.NOT_SUPPORTED)
@@ -255,12 +273,20 @@ def flush(session: Session, frame: Frame) -> None:
 def register(table: CommandTable) -> None:
     """Add the commands of this module."""
     admin = "NodeSupervisor"
-    table.add((Opcode.FLUSH, Opcode.FLUSHQ), Command(flush, extras=(0, 4)))
+    table.add((Opcode.FLUSH, Opcode.FLUSHQ), Command(flush, extras=(0, 4), privilege=admin, check=_check_flush))
+    table.add(Opcode.GET_ALL_VB_SEQNOS, Command(get_all_vb_seqnos, extras=(0, 4, 8), check=_check_get_all_vb_seqnos))
     table.add(
-        Opcode.GET_ALL_VB_SEQNOS, Command(get_all_vb_seqnos, extras=(0, 4, 8), privilege="MetaRead", is_anywhere=True)
+        Opcode.OBSERVE_SEQNO,
+        Command(
+            observe_seqno,
+            value=Part.OPTIONAL,
+            has_cas=True,
+            privilege="Read",
+            is_anywhere=True,
+            check=_check_observe_seqno,
+        ),
     )
-    table.add(Opcode.OBSERVE_SEQNO, Command(observe_seqno, value=Part.REQUIRED, privilege="MetaRead", is_anywhere=True))
-    table.add(Opcode.GET_FAILOVER_LOG, Command(get_failover_log, privilege="DcpProducer"))
+    table.add(Opcode.GET_FAILOVER_LOG, Command(get_failover_log, privilege="Read"))
     table.add(
         Opcode.SET_VBUCKET,
         Command(

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from dcpstream.errors import FieldError
 from dcpstream.node.engine import documents
 from dcpstream.node.engine.bucket import Compression
 from dcpstream.node.engine.commands import Command, CommandTable, Part
 from dcpstream.node.engine.durability import DEFAULT_TIMEOUT_S, UNDECIDED_MAX
 from dcpstream.node.engine.handlers.keys import active_place, expiration_of
 from dcpstream.node.engine.handlers.reads import parts_of
+from dcpstream.node.engine.subdocument import SYSTEM_BYTES_MAX, system_bytes
 from dcpstream.node.engine.topology import is_possible, parse_topology
-from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status, snappy_uncompress
+from dcpstream.wire import Datatype, Feature, Frame, FrameInfoId, Opcode, Status, decode_xattrs
 
 if TYPE_CHECKING:
+    from dcpstream.model import VbucketState
     from dcpstream.node.engine.session import Session
     from dcpstream.node.engine.vbucket import VBucket
-    from dcpstream.store import ItemMeta
+    from dcpstream.store import ItemMeta, StoredItem
 
 _STORE = struct.Struct(">II")
 _COUNTER = struct.Struct(">QQI")
@@ -28,12 +30,9 @@ _U64 = 1 << 64
 _NEVER_CREATE = 0xFFFFFFFF
 """A counter's expiration that means: do not create the document."""
 MAX_COUNTER_DIGITS = 20
-
-WRITE_INFOS = frozenset((FrameInfoId.BARRIER, FrameInfoId.DURABILITY, FrameInfoId.PRESERVE_TTL))
-"""Frame infos that writes of documents may have."""
-
-DURABLE_INFOS = WRITE_INFOS - {FrameInfoId.PRESERVE_TTL}
-"""Those of writes that replace nothing."""
+_COUNTER_TEXT = re.compile(rb"[ \t\n\v\f\r]*([+-]?)([0-9]+)(?:[ \t\n\v\f\r\0]|\Z)")
+_SIGNED = re.compile(rb"[ \t\n\v\f\r]*[+-]?[0-9]")
+_BLANKS = frozenset(b" \t\n\v\f\r")
 
 QUIET_OF = {
     Opcode.SETQ: Opcode.SET,
@@ -46,11 +45,8 @@ QUIET_OF = {
     Opcode.PREPENDQ: Opcode.PREPEND,
 }
 
-_ADDING = frozenset((Opcode.ADD, Opcode.ADDQ, Opcode.ADD_WITH_META, Opcode.ADDQ_WITH_META))
-"""What is refused already because the document is there, locked or not."""
-
-MAX_DURABILITY_LEVEL = 3
-"""1 majority, 2 majority and persisted on the active copy, 3 persisted by a majority."""
+_SILENT = frozenset(QUIET_OF) - {Opcode.APPENDQ, Opcode.PREPENDQ}
+"""Quiet forms that say nothing of success."""
 
 
 def written(
@@ -64,10 +60,15 @@ def written(
 ) -> None:
     """Answer a write that succeeded; the quiet forms say nothing."""
     session.changed(vbucket)
-    if frame.opcode in QUIET_OF:
+    if is_silent(session, frame):
         return
     extras = token_of(session, vbucket, result)
     session.respond(frame, status, cas=result.cas, datatype=datatype, extras=extras, value=value)
+
+
+def is_silent(session: Session, frame: Frame) -> bool:
+    """Whether success is not answered; that of APPENDQ and PREPENDQ is, if it has a mutation token to tell."""
+    return frame.opcode in _SILENT or (frame.opcode in QUIET_OF and not session.has_tokens)
 
 
 def token_of(session: Session, vbucket: VBucket, result: documents.Written) -> bytes:
@@ -75,17 +76,15 @@ def token_of(session: Session, vbucket: VBucket, result: documents.Written) -> b
     return _TOKEN.pack(vbucket.vbuuid, result.seqno) if session.has_tokens else b""
 
 
-def target(session: Session, frame: Frame) -> tuple[VBucket, bytes] | None:
-    """The vbucket and the key of a write; None if it was refused."""
-    wish = session.frame_infos.get(FrameInfoId.DURABILITY)
-    if wish is not None:
-        if not 1 <= wish[0] <= MAX_DURABILITY_LEVEL or wish[1:] in (b"\0\0", b"\xff\xff"):
-            session.refuse(frame, Status.DURABILITY_INVALID_LEVEL, "Durability is a level of 1 to 3, and a time-out")
-            return None
-        if frame.opcode in QUIET_OF:
-            session.refuse(frame, Status.EINVAL, "The frame info is not allowed on this command")
-            return None
-    place = active_place(session, frame)
+def target(
+    session: Session, frame: Frame, *, states: frozenset[VbucketState] | None = None
+) -> tuple[VBucket, bytes] | None:
+    """The vbucket and the key of a write; None if it was refused.
+
+    Args:
+        states: the roles in which the vbucket may be; None for an active one only.
+    """
+    place = active_place(session, frame, states=states)
     if place is None:
         return None
     vbucket, key = place
@@ -101,11 +100,22 @@ def target(session: Session, frame: Frame) -> tuple[VBucket, bytes] | None:
     if documents.is_undecided(vbucket, key):
         session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS)
         return None
-    lock = documents.lock_of(vbucket, key, session.engine.unix_ns)
-    if lock is not None and lock.cas != frame.cas and frame.opcode not in _ADDING:
-        session.refuse(frame, Status.LOCKED)
-        return None
     return vbucket, key
+
+
+def is_kept_out(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> bool:
+    """Whether the document is locked, and the request does not bring the lock's CAS."""
+    lock = documents.lock_of(vbucket, key, session.engine.unix_ns)
+    return lock is not None and lock.cas != frame.cas
+
+
+def refuse_locked(session: Session, frame: Frame) -> None:
+    """Answer LOCKED; a client without XERROR is told TMPFAIL, so that it tries again.
+
+    Writes that the server compares with the document's CAS say KEY_EEXISTS to such a client instead: `Session.refuse`
+    does that for LOCKED.
+    """
+    session.refuse(frame, Status.LOCKED if Feature.XERROR in session.features else Status.TMPFAIL)
 
 
 class _Durable(NamedTuple):
@@ -160,7 +170,7 @@ def put(
     engine = session.engine
     if isinstance(durable, _Durable):
         assert session.bucket is not None, "the table asks for a bucket"
-        is_quiet = frame.opcode in QUIET_OF
+        is_quiet = is_silent(session, frame)
         session.wait_for_decision(frame, answer, status, datatype=answer_datatype, is_quiet=is_quiet)
         session.bucket.durability_of(vbucket).prepare(
             key,
@@ -204,19 +214,15 @@ def put(
         written(session, frame, vbucket, result, answer, status, answer_datatype)
 
 
-def _value(session: Session, frame: Frame) -> tuple[bytes, int] | None:
-    """The value, inflated, and its datatype; None if the request was refused."""
-    value = frame.value
-    if frame.datatype & Datatype.SNAPPY:
-        try:
-            value = snappy_uncompress(value, documents.MAX_VALUE_BYTES)
-        except FieldError as error:
-            session.refuse(frame, Status.EINVAL, f"Failed to inflate the value: {error}")
-            return None
-    if len(value) > documents.MAX_VALUE_BYTES:
-        session.refuse(frame, Status.E2BIG, f"A value of {len(value)} bytes, more than {documents.MAX_VALUE_BYTES}")
-        return None
-    return value, int(Datatype.JSON) if documents.is_json(value) else 0
+def is_too_large(value: bytes, datatype: int) -> bool:
+    """Whether an inflated value with its attributes is more than a document may have.
+
+    The system's attributes have a limit of their own; the user's count with the body.
+    """
+    system = 0
+    if datatype & Datatype.XATTR:
+        system = system_bytes(decode_xattrs(value)[0])
+    return system > SYSTEM_BYTES_MAX or len(value) - system > documents.MAX_VALUE_BYTES
 
 
 def _keeps_compressed(session: Session, frame: Frame, value: bytes) -> bool:
@@ -226,12 +232,9 @@ def _keeps_compressed(session: Session, frame: Frame, value: bytes) -> bool:
     return is_packed and session.bucket.compression is not Compression.OFF
 
 
-def with_kept_xattrs(
-    vbucket: VBucket, key: bytes, old: ItemMeta | None, body: bytes, datatype: int | None = None
-) -> tuple[bytes, int]:
+def with_kept_xattrs(vbucket: VBucket, key: bytes, old: ItemMeta | None, body: bytes) -> tuple[bytes, int]:
     """(value, datatype) of a document whose body is replaced: its xattrs stay."""
-    if datatype is None:
-        datatype = int(Datatype.JSON) if documents.is_json(body) else 0
+    datatype = int(Datatype.JSON) if documents.is_json(body) else 0
     if old is None or old.is_deleted or not old.datatype & Datatype.XATTR:
         return body, datatype
     item = vbucket.log.get(key)
@@ -252,27 +255,31 @@ def conflict(opcode: int, cas: int, meta: ItemMeta | None) -> int:
 def store(session: Session, frame: Frame) -> None:
     """SET, ADD, REPLACE and their quiet forms: write a document, whatever is there, only a new one, only over one."""
     opcode = QUIET_OF.get(frame.opcode, frame.opcode)  # type: ignore[call-overload]
-    if opcode == Opcode.ADD and frame.cas:
-        session.refuse(frame, Status.EINVAL, "Request CAS must not be set")
+    body = session.payload
+    if len(body) > documents.MAX_VALUE_BYTES:
+        session.refuse(frame, Status.E2BIG)
         return
     found = target(session, frame)
-    content = _value(session, frame) if found is not None else None
-    if found is None or content is None:
+    if found is None:
         return
     vbucket, key = found
-    value, datatype = content
     engine = session.engine
     meta = documents.live_meta(vbucket, key, engine.unix_ns)
     status = conflict(opcode, frame.cas, meta)
+    if meta is not None and not meta.is_deleted and opcode != Opcode.ADD and is_kept_out(session, frame, vbucket, key):
+        status = Status.LOCKED
     if status:
         session.changed(vbucket)
-        session.respond(frame, status)
+        session.refuse(frame, status)
         return
     flags, expiration = _STORE.unpack(frame.extras)
     expiration = expiration_of(session, key, expiration)
     if meta is not None and not meta.is_deleted and FrameInfoId.PRESERVE_TTL in session.frame_infos:
         expiration = meta.expiration
-    value, datatype = with_kept_xattrs(vbucket, key, meta, value, datatype)
+    value, datatype = with_kept_xattrs(vbucket, key, meta, body)
+    if datatype & Datatype.XATTR and is_too_large(value, datatype):
+        session.refuse(frame, Status.E2BIG)
+        return
     if not datatype & Datatype.XATTR and _keeps_compressed(session, frame, value):
         value, datatype = frame.value, datatype | Datatype.SNAPPY
     put(
@@ -297,9 +304,15 @@ def delete(session: Session, frame: Frame) -> None:
     engine = session.engine
     meta = documents.live_meta(vbucket, key, engine.unix_ns)
     status = conflict(Opcode.DELETE, frame.cas, meta)
+    is_there = meta is not None and not meta.is_deleted
+    if is_there and is_kept_out(session, frame, vbucket, key):
+        status = Status.LOCKED
     if status or meta is None:
         session.changed(vbucket)
-        session.respond(frame, status)
+        if status == Status.LOCKED and frame.cas and meta is not None and not documents.remains(vbucket, key, meta)[0]:
+            refuse_locked(session, frame)
+        else:
+            session.refuse(frame, status)
         return
     assert session.bucket is not None, "the table asks for a bucket"
     if FrameInfoId.DURABILITY in session.frame_infos or session.bucket.settings.durability_min_level:
@@ -323,21 +336,22 @@ def delete(session: Session, frame: Frame) -> None:
 def concatenate(session: Session, frame: Frame) -> None:
     """APPEND, PREPEND and their quiet forms: more bytes at the end or at the start of a document."""
     found = target(session, frame)
-    content = _value(session, frame) if found is not None else None
-    if found is None or content is None:
+    if found is None:
         return
     vbucket, key = found
     engine = session.engine
     item = documents.live_item(vbucket, key, engine.unix_ns)
-    if item is None or (frame.cas and frame.cas != item.cas):
+    status = _joining_status(session, frame, vbucket, key, item)
+    if item is None or status:
         session.changed(vbucket)
-        session.respond(frame, Status.NOT_STORED if item is None else Status.KEY_EEXISTS)
+        session.refuse(frame, status)
         return
     section, body = parts_of(item)
     is_append = QUIET_OF.get(frame.opcode, frame.opcode) == Opcode.APPEND  # type: ignore[call-overload]
-    body = body + content[0] if is_append else content[0] + body
-    if len(body) > documents.MAX_VALUE_BYTES:
-        session.respond(frame, Status.E2BIG)
+    body = body + session.payload if is_append else session.payload + body
+    datatype = (Datatype.JSON if documents.is_json(body) else 0) | (item.datatype & Datatype.XATTR)
+    if is_too_large(section + body, datatype):
+        session.refuse(frame, Status.E2BIG)
         return
     put(
         session,
@@ -345,11 +359,37 @@ def concatenate(session: Session, frame: Frame) -> None:
         vbucket,
         key,
         section + body,
-        datatype=(Datatype.JSON if documents.is_json(body) else 0) | (item.datatype & Datatype.XATTR),
+        datatype=datatype,
         flags=item.flags,
         expiration=item.expiration,
         rev_seqno=item.rev_seqno + 1,
     )
+
+
+def _joining_status(session: Session, frame: Frame, vbucket: VBucket, key: bytes, item: StoredItem | None) -> int:
+    """The status that forbids APPEND and PREPEND, or 0."""
+    if item is None:
+        return Status.NOT_STORED
+    if is_kept_out(session, frame, vbucket, key):
+        return Status.LOCKED
+    return Status.KEY_EEXISTS if frame.cas and frame.cas != item.cas else Status.SUCCESS
+
+
+def counter_of(body: bytes) -> int | None:
+    """The number that a counter counts on from, read as C's strtoull does; None if the text is none.
+
+    A sign, blanks before and anything behind a blank are let pass; a text that begins with a blank and has no number
+    is 0.
+    """
+    found = _COUNTER_TEXT.match(body)
+    if found is None:
+        return 0 if body and body[0] in _BLANKS and not _SIGNED.match(body) else None
+    sign, text = found.groups()
+    digits = text.lstrip(b"0") or b"0"
+    if len(digits) > MAX_COUNTER_DIGITS or int(digits) >= _U64:
+        return None
+    number = -int(digits) % _U64 if sign == b"-" else int(digits)
+    return None if b"-" in body.partition(b"\0")[0] and number >= _U64 // 2 else number
 
 
 def count(session: Session, frame: Frame) -> None:
@@ -366,19 +406,21 @@ def count(session: Session, frame: Frame) -> None:
     if item is None:
         if expiration == _NEVER_CREATE:
             session.changed(vbucket)
-            session.respond(frame, Status.KEY_ENOENT)
+            session.refuse(frame, Status.KEY_ENOENT)
             return
         number = initial
         expiration = expiration_of(session, key, expiration)
     else:
         section, body = parts_of(item)
         flags, expiration = item.flags, item.expiration
-        text = body.strip()
-        if not text.isdigit() or len(text) > MAX_COUNTER_DIGITS or int(text) >= _U64:
-            session.respond(frame, Status.DELTA_BADVAL)
+        old = counter_of(body)
+        # What is no number is told also of a locked document.
+        if old is None or is_kept_out(session, frame, vbucket, key):
+            session.changed(vbucket)
+            session.refuse(frame, Status.DELTA_BADVAL if old is None else Status.LOCKED)
             return
         is_increment = QUIET_OF.get(frame.opcode, frame.opcode) == Opcode.INCREMENT  # type: ignore[call-overload]
-        number = (int(text) + delta) % _U64 if is_increment else max(0, int(text) - delta)
+        number = (old + delta) % _U64 if is_increment else max(0, old - delta)
     put(
         session,
         frame,
@@ -396,13 +438,20 @@ def count(session: Session, frame: Frame) -> None:
 def register(table: CommandTable) -> None:
     """Add the commands of this module."""
     packed = int(Datatype.JSON | Datatype.SNAPPY)
-    bare = partial(Command, key=Part.REQUIRED, is_document=True, has_cas=True, frame_infos=WRITE_INFOS)
+    bare = partial(Command, key=Part.REQUIRED, is_document=True, has_cas=True)
     valued = partial(bare, value=Part.OPTIONAL, datatypes=packed)
-    table.add((Opcode.SET, Opcode.SETQ), valued(store, extras=(8,), privilege="Upsert"))
-    table.add((Opcode.ADD, Opcode.ADDQ), valued(store, extras=(8,), privilege="Insert", frame_infos=DURABLE_INFOS))
-    table.add((Opcode.REPLACE, Opcode.REPLACEQ), valued(store, extras=(8,), privilege="Upsert"))
-    table.add((Opcode.DELETE, Opcode.DELETEQ), bare(delete, privilege="Delete", frame_infos=DURABLE_INFOS))
-    joining = (Opcode.APPEND, Opcode.APPENDQ, Opcode.PREPEND, Opcode.PREPENDQ)
-    table.add(joining, valued(concatenate, privilege="Upsert"))
-    counting = (Opcode.INCREMENT, Opcode.INCREMENTQ, Opcode.DECREMENT, Opcode.DECREMENTQ)
-    table.add(counting, bare(count, extras=(20,), has_cas=False, privilege="Read Upsert"))
+    durable = partial(valued, is_durable=True)
+    table.add(Opcode.SET, durable(store, extras=(8,), privilege="Upsert", keeps_ttl=True))
+    table.add(Opcode.SETQ, valued(store, extras=(8,), privilege="Upsert", keeps_ttl=True))
+    table.add(Opcode.ADD, durable(store, extras=(8,), privilege="Insert|Upsert", has_cas=False))
+    table.add(Opcode.ADDQ, valued(store, extras=(8,), privilege="Insert|Upsert", has_cas=False))
+    table.add(Opcode.REPLACE, durable(store, extras=(8,), privilege="Upsert", keeps_ttl=True))
+    table.add(Opcode.REPLACEQ, valued(store, extras=(8,), privilege="Upsert", keeps_ttl=True))
+    table.add(Opcode.DELETE, bare(delete, privilege="Delete", is_durable=True))
+    table.add(Opcode.DELETEQ, bare(delete, privilege="Delete"))
+    joining = partial(valued, concatenate, privilege="Upsert", keeps_ttl=True)
+    table.add((Opcode.APPEND, Opcode.PREPEND), joining(is_durable=True))
+    table.add((Opcode.APPENDQ, Opcode.PREPENDQ), joining())
+    counting = partial(bare, count, extras=(20,), has_cas=False, privilege="Read Upsert", keeps_ttl=True)
+    table.add((Opcode.INCREMENT, Opcode.DECREMENT), counting(is_durable=True))
+    table.add((Opcode.INCREMENTQ, Opcode.DECREMENTQ), counting())

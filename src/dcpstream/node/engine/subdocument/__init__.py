@@ -7,7 +7,13 @@ connections or the store.
 
 from __future__ import annotations
 
-from dcpstream.node.engine.subdocument.attributes import SYSTEM_BYTES_MAX, Origin, is_system, system_bytes
+from dcpstream.node.engine.subdocument.attributes import (
+    SYSTEM_BYTES_MAX,
+    Origin,
+    has_valid_xattrs,
+    is_system,
+    system_bytes,
+)
 from dcpstream.node.engine.subdocument.execution import Document, Outcome, execute, template
 from dcpstream.node.engine.subdocument.specs import (
     COMMANDS,
@@ -31,6 +37,7 @@ __all__ = [
     "RefusedError",
     "Request",
     "execute",
+    "has_valid_xattrs",
     "is_system",
     "read_request",
     "system_bytes",

@@ -18,9 +18,11 @@ from typing import Final
 
 import google_crc32c
 
+from dcpstream.errors import FieldError
+from dcpstream.node.engine.documents import is_json
 from dcpstream.node.engine.subdocument.paths import PathError
 from dcpstream.node.engine.subdocument.scanner import members, unescape
-from dcpstream.wire import Datatype, Status
+from dcpstream.wire import Datatype, Status, decode_xattrs, encode_xattrs, split_xattrs
 
 NAME_BYTES_MAX: Final = 15
 """Longest name of an attribute: the server's limit."""
@@ -54,6 +56,18 @@ def name_of(path: bytes) -> str | None:
     if not is_plain or not is_long_enough or len(name.encode()) > NAME_BYTES_MAX or "\0" in text:
         return None
     return name
+
+
+def has_valid_xattrs(value: bytes) -> bool:
+    """Whether an inflated value begins with a sound section of attributes: legal names, each once, and JSON values."""
+    try:
+        xattrs, _ = decode_xattrs(value)
+        section, _ = split_xattrs(value)
+    except FieldError:
+        return False
+    if len(encode_xattrs(xattrs)) != len(section):
+        return False  # a name that came twice, or is not UTF-8
+    return all(name_of(name.encode()) is not None and is_json(text) for name, text in xattrs.items())
 
 
 def is_virtual(path: bytes) -> bool:

@@ -1,0 +1,342 @@
+"""Requests of key-value commands: in which order they are checked, keys, datatypes, framing extras, odd opcodes."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+
+from dcpstream.node.engine import COMMANDS
+from dcpstream.wire import Frame, Opcode, Status, encode_xattrs, snappy_compress
+from tests.conformance.harness import WITHOUT_COLLECTIONS, Node, Peer
+from tests.conformance.rules import rule
+
+KEY = b"\0k"
+STORE = bytes(8)
+META = struct.pack(">IIQQ", 0, 0, 9, 1 << 60)
+COUNT = struct.pack(">QQI", 1, 1, 0)
+FOREIGN_VBUCKET = 99
+LEB_9 = b"\x09"
+MIB = 1 << 20
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+@pytest.fixture
+def peer(node: Node) -> Peer:
+    return node.connect()
+
+
+def context_of(frame: Frame) -> str | None:
+    """The reason in an error's body."""
+    if not frame.value:
+        return None
+    context: str = json.loads(frame.value)["error"]["context"]
+    return context
+
+
+# -------------------------------------------------------------------------------------------------------------- order
+
+
+@rule("KV-REQ-01")
+def test_what_is_wrong_is_found_in_the_servers_order(node: Node) -> None:
+    reader = node.connect(user="producer")
+    wrong = {
+        "datatype": 0x80, "extras": b"x", "value": b"v", "cas": 1, "key": KEY, "vbid": FOREIGN_VBUCKET,
+        "framing": b"\x70",
+    }  # fmt: skip
+    reasons = []
+    for mended in ("datatype", "extras", "value", "cas", "framing"):
+        answer = reader.call(Opcode.DELETE if mended != "cas" else Opcode.GET, **wrong)
+        reasons.append((answer.status, context_of(answer)))
+        wrong.pop(mended)
+    assert reasons == [
+        (Status.EINVAL, "Request datatype invalid"),
+        (Status.EINVAL, "Request must not include extras"),
+        (Status.EINVAL, "Request must not include value"),
+        (Status.EINVAL, "Request CAS must not be set"),
+        (Status.UNKNOWN_FRAME_INFO, None),
+    ]
+    assert reader.call(Opcode.DELETE, **wrong).status == Status.EACCESS, "the privilege comes before the vbucket"
+    assert reader.call(Opcode.DELETE, **{**wrong, "key": b"\x01k"}).status == Status.EINVAL, "and after the key"
+    writer = node.connect(user="nodcp")
+    assert writer.call(Opcode.DELETE, **{**wrong, "key": LEB_9 + b"k"}).status == Status.NOT_MY_VBUCKET
+    assert writer.call(Opcode.DELETE, vbid=1, key=LEB_9 + b"k").status == Status.UNKNOWN_COLLECTION
+
+
+@rule("KV-REQ-01", "KV-REQ-05")
+def test_broken_attributes_are_found_before_broken_framing_and_extras(peer: Peer) -> None:
+    fields = {"vbid": 1, "key": KEY, "value": b"\0\0\0\x09x", "datatype": 4}
+    answer = peer.call(Opcode.SET_WITH_META, extras=META, framing=b"\x70", **fields)
+    assert answer.status == Status.XATTR_EINVAL
+
+
+# --------------------------------------------------------------------------------------------------------------- keys
+
+
+@rule("KV-REQ-02")
+@pytest.mark.parametrize(
+    ("key", "status"),
+    [
+        (b"\0" + b"k" * 250, 0),
+        (b"\0" + b"k" * 251, Status.EINVAL),
+        (LEB_9 + b"k" * 246, Status.NOT_MY_VBUCKET),
+        (LEB_9 + b"k" * 247, Status.EINVAL),
+    ],
+)
+def test_the_longest_keys_with_collections(peer: Peer, key: bytes, status: int) -> None:
+    vbid = FOREIGN_VBUCKET if status else 1
+    answer = peer.call(Opcode.SET, vbid=vbid, key=key, extras=STORE)
+    assert answer.status == status
+    assert bool(answer.value) == (status == Status.EINVAL) or status == Status.NOT_MY_VBUCKET
+
+
+@rule("KV-REQ-02")
+def test_the_longest_keys_without_collections(node: Node) -> None:
+    peer = node.connect(features=WITHOUT_COLLECTIONS)
+    assert peer.call(Opcode.SET, vbid=1, key=b"k" * 250, extras=STORE).status == 0
+    answer = peer.call(Opcode.SET, vbid=FOREIGN_VBUCKET, key=b"k" * 251, extras=STORE)
+    assert (answer.status, context_of(answer)) == (Status.EINVAL, "Key length exceeds 250")
+
+
+@rule("KV-REQ-03")
+@pytest.mark.parametrize("key", [b"k", b"\0", b"\x80\0k", b"\xff\xff\xff\xff\xff\xffk", b"\x01k", b"\x07k", LEB_9])
+def test_a_key_has_a_sound_prefix(peer: Peer, key: bytes) -> None:
+    for opcode, extras in ((Opcode.GET, b""), (Opcode.SET, STORE), (Opcode.SUBDOC_GET, b"\0\1\0")):
+        value = b"p" if opcode == Opcode.SUBDOC_GET else b""
+        answer = peer.call(opcode, vbid=FOREIGN_VBUCKET, key=key, extras=extras, value=value)
+        assert answer.status == Status.EINVAL
+        assert context_of(answer)
+
+
+# ------------------------------------------------------------------------------------------------------------- values
+
+
+@rule("KV-REQ-04")
+@pytest.mark.parametrize("opcode", [Opcode.SET, Opcode.ADD, Opcode.REPLACE, Opcode.APPEND, Opcode.SET_WITH_META])
+def test_a_value_that_does_not_inflate_is_refused(peer: Peer, opcode: int) -> None:
+    extras = {Opcode.APPEND: b"", Opcode.SET_WITH_META: META}.get(Opcode(opcode), STORE)
+    answer = peer.call(opcode, vbid=FOREIGN_VBUCKET, key=KEY, extras=extras, value=b"\xff\xff\xff", datatype=2)
+    assert (answer.status, context_of(answer)) == (Status.EINVAL, "Failed to inflate payload")
+
+
+PAIR = b"\0\0\0\x05a\x001\0"
+
+
+@rule("KV-REQ-05")
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"\0\0\0",
+        b"\0\0\0\x09" + PAIR,
+        encode_xattrs({"a": b"no json"}),
+        encode_xattrs({"toolongforaname__": b"1"}),
+        encode_xattrs({"!a": b"1"}),
+        encode_xattrs({"_": b"1"}),
+        struct.pack(">I", 2 * len(PAIR)) + PAIR + PAIR,
+    ],
+)
+def test_broken_attributes_are_refused(peer: Peer, value: bytes) -> None:
+    answer = peer.call(Opcode.SET_WITH_META, vbid=1, key=KEY, extras=META, value=value, datatype=4)
+    assert (answer.status, context_of(answer)) == (Status.XATTR_EINVAL, "The provided xattr segment is not valid")
+    packed = peer.call(
+        Opcode.SET_WITH_META, vbid=1, key=KEY, extras=META, value=snappy_compress(value), datatype=6
+    )  # fmt: skip
+    assert packed.status == Status.XATTR_EINVAL
+
+
+@rule("KV-REQ-06")
+def test_which_commands_take_a_cas(node: Node, peer: Peer) -> None:
+    for opcode in (Opcode.ADD, Opcode.ADDQ):
+        answer = peer.call(opcode, vbid=FOREIGN_VBUCKET, key=KEY, extras=STORE, cas=5)
+        assert (answer.status, context_of(answer)) == (Status.EINVAL, "Request CAS must not be set")
+    assert peer.call(Opcode.SELECT_BUCKET, key=b"default", cas=5).status == 0
+    assert peer.call(0x87, cas=5).status == 0
+    vbuuid = node.vbucket(1).vbuuid.to_bytes(8, "big")
+    assert peer.call(Opcode.OBSERVE_SEQNO, vbid=1, value=vbuuid, cas=5).status == 0
+
+
+@rule("KV-REQ-07")
+@pytest.mark.parametrize("opcode", [Opcode.SET, Opcode.ADD, Opcode.REPLACE])
+def test_a_value_that_is_too_large_is_told_before_the_vbucket(peer: Peer, opcode: int) -> None:
+    large = b"x" * (20 * MIB + 1)
+    for value, datatype in ((large, 0), (snappy_compress(large), 2)):
+        answer = peer.call(opcode, vbid=FOREIGN_VBUCKET, key=KEY, extras=STORE, value=value, datatype=datatype)
+        assert (answer.status, answer.value) == (Status.E2BIG, b"")
+
+
+# -------------------------------------------------------------------------------------------------------- odd opcodes
+
+
+@rule("KV-REQ-08")
+def test_former_commands_are_not_supported_and_others_unknown(peer: Peer) -> None:
+    former = [*range(0x30, 0x3D), *range(0x40, 0x48), 0x9E, 0x9F, 0xA6, 0xA7, 0xAC, 0xB0, 0xB1, 0xC1, 0xC2]
+    for opcode in former:
+        answer = peer.call(opcode, key=b"k", extras=b"e", value=b"v", cas=1)
+        assert (answer.status, answer.value) == (Status.NOT_SUPPORTED, b""), hex(opcode)
+        assert peer.call(opcode, datatype=1).status == Status.EINVAL
+    for opcode in (0x2B, 0x4A, 0x6F, 0x84, 0x8A, 0xC3, 0xEE):
+        assert COMMANDS.get(opcode) is None
+        answer = peer.call(opcode)
+        assert (answer.status, answer.value) == (Status.UNKNOWN_COMMAND, b"")
+
+
+@rule("KV-REQ-09")
+def test_flush(node: Node, peer: Peer) -> None:
+    for extras in (b"", bytes(4)):
+        answer = peer.call(Opcode.FLUSH, extras=extras)
+        assert (answer.status, answer.value) == (Status.NOT_SUPPORTED, b"")
+    assert context_of(peer.call(Opcode.FLUSH, extras=b"\0\0\0\1")) == "Delayed flush no longer supported"
+    assert node.connect(user="nodcp").call(Opcode.FLUSH).status == Status.EACCESS
+
+
+@rule("KV-REQ-10")
+def test_commands_that_are_about_no_vbucket_name_none(peer: Peer) -> None:
+    for opcode, value in (
+        (Opcode.GET_COLLECTIONS_MANIFEST, b""),
+        (Opcode.SET_COLLECTIONS, b"{}"),
+        (Opcode.GET_COLLECTION_ID, b"a.b"),
+        (Opcode.GET_SCOPE_ID, b"a"),
+        (Opcode.GET_ERROR_MAP, b"\0\1"),
+    ):
+        answer = peer.call(opcode, vbid=1, value=value)
+        assert (answer.status, context_of(answer)) == (Status.EINVAL, "Request vbucket id must be 0")
+
+
+@rule("KV-REQ-11")
+def test_without_a_bucket_there_is_no_bucket_whatever_the_privileges(node: Node) -> None:
+    peer = node.connect(user="producer", bucket=None)
+    for opcode, fields in (
+        (Opcode.GET, {"key": KEY}),
+        (Opcode.SET, {"key": KEY, "extras": STORE}),
+        (Opcode.SET_WITH_META, {"key": KEY, "extras": META}),
+        (Opcode.GET_VBUCKET, {}),
+        (Opcode.STAT, {}),
+        (Opcode.OBSERVE_SEQNO, {"value": bytes(8)}),
+    ):
+        assert peer.call(opcode, **fields).status == Status.NO_BUCKET
+    assert peer.call(Opcode.SET_VBUCKET, extras=b"\1").status == Status.EACCESS
+    assert node.connect(user="admin", bucket=None).call(Opcode.SET_VBUCKET, extras=b"\1").status == Status.NO_BUCKET
+
+
+# -------------------------------------------------------------------------------------------------------- frame infos
+
+
+@rule("KV-FRAME-01")
+@pytest.mark.parametrize("framing", [b"\0", b"\x22\0\5", b"\x31t", b"\x3f\0" + bytes(15), b"\0\x22\0\5\x31t"])
+def test_what_says_nothing_here_is_accepted_everywhere(peer: Peer, framing: bytes) -> None:
+    for opcode, fields in (
+        (Opcode.SET, {"extras": STORE}),
+        (Opcode.GET, {}),
+        (Opcode.TOUCH, {"extras": bytes(4)}),
+        (Opcode.INCREMENT, {"extras": COUNT}),
+        (Opcode.GET_META, {}),
+        (Opcode.DELETE, {}),
+    ):
+        value = b"1" if opcode == Opcode.SET else b""
+        assert peer.call(opcode, vbid=1, key=KEY, value=value, framing=framing, **fields).status == 0
+    assert peer.call(Opcode.NOOP, framing=framing).status == 0
+
+
+@rule("KV-FRAME-02", "KV-FRAME-07")
+@pytest.mark.parametrize(
+    ("framing", "status"),
+    [
+        (b"\x30", Status.EINVAL),
+        (b"\x21\0", Status.EINVAL),
+        (b"\x23\0\0\0", Status.EINVAL),
+        (b"\x01b", Status.EINVAL),
+        (b"\x60", Status.EINVAL),
+        (b"\x64Rear", Status.EINVAL),
+        (b"\x31", Status.EINVAL),
+        (b"\x70", Status.UNKNOWN_FRAME_INFO),
+        (b"\xe1\0", Status.UNKNOWN_FRAME_INFO),
+    ],
+)
+def test_broken_and_unknown_frame_infos(peer: Peer, framing: bytes, status: int) -> None:
+    for opcode, fields in ((Opcode.NOOP, {}), (Opcode.GET, {"key": KEY}), (Opcode.SET, {"key": KEY, "extras": STORE})):
+        answer = peer.call(opcode, framing=framing, **fields)
+        assert answer.status == status
+        assert bool(answer.value) == (status == Status.EINVAL)
+    assert peer.call(Opcode.NOOP, framing=b"\x64Read").status == 0
+
+
+@rule("KV-FRAME-03")
+def test_durability_is_checked_before_the_command_is_looked_at(peer: Peer) -> None:
+    for framing in (b"\x11\0", b"\x11\4", b"\x13\1\0\0", b"\x13\1\xff\xff"):
+        for opcode, fields in ((Opcode.SET, {"extras": STORE}), (Opcode.SETQ, {"extras": STORE}), (Opcode.GET, {})):
+            answer = peer.call(opcode, vbid=1, key=KEY, framing=framing, **fields)
+            assert answer.status == Status.DURABILITY_INVALID_LEVEL
+            assert context_of(answer)
+    for opcode, extras in (
+        *((quiet, STORE) for quiet in (Opcode.SETQ, Opcode.ADDQ, Opcode.REPLACEQ)),
+        *((quiet, b"") for quiet in (Opcode.DELETEQ, Opcode.APPENDQ, Opcode.PREPENDQ, Opcode.GET)),
+        *((quiet, COUNT) for quiet in (Opcode.INCREMENTQ, Opcode.DECREMENTQ)),
+        *((Opcode.GATQ, bytes(4)), (Opcode.SET_WITH_META, META), (Opcode.GET_LOCKED, b"")),
+    ):
+        answer = peer.call(opcode, vbid=1, key=KEY, extras=extras, framing=b"\x11\1")
+        assert (answer.status, bool(context_of(answer))) == (Status.EINVAL, True), Opcode(opcode)
+    assert peer.call(Opcode.SET, vbid=1, key=KEY, extras=STORE, framing=b"\x12\1\0").status == Status.EINVAL
+
+
+@rule("KV-FRAME-04")
+def test_which_commands_keep_the_expiration_on_request(peer: Peer) -> None:
+    for opcode in COMMANDS.opcodes():
+        command = COMMANDS.get(opcode)
+        assert command is not None
+        is_path = Opcode.SUBDOC_DICT_ADD <= opcode <= Opcode.SUBDOC_REPLACE_BODY_WITH_XATTR
+        is_look_up = opcode in (Opcode.SUBDOC_MULTI_LOOKUP, Opcode.SUBDOC_GET_COUNT)
+        keeping = {
+            *(Opcode.SET, Opcode.SETQ, Opcode.REPLACE, Opcode.REPLACEQ, Opcode.APPEND, Opcode.APPENDQ),
+            *(Opcode.PREPEND, Opcode.PREPENDQ, Opcode.INCREMENT, Opcode.INCREMENTQ, Opcode.DECREMENT),
+            Opcode.DECREMENTQ,
+        }
+        assert command.keeps_ttl == (opcode in keeping or (is_path and not is_look_up)), hex(opcode)
+    for opcode, fields in ((Opcode.ADD, {"extras": STORE}), (Opcode.DELETE, {}), (Opcode.TOUCH, {"extras": bytes(4)})):
+        assert peer.call(opcode, vbid=1, key=KEY, framing=b"\x50", **fields).status == Status.NOT_SUPPORTED
+    assert peer.call(Opcode.SET, vbid=1, key=KEY, extras=STORE, framing=b"\x51x").status == Status.EINVAL
+
+
+@rule("KV-FRAME-05")
+@pytest.mark.parametrize("framing", [b"", b"\x50"])
+def test_counting_and_joining_keep_the_expiration(node: Node, peer: Peer, framing: bytes) -> None:
+    node.set_doc(1, "k", b"1", expiration=1000)
+    before = node.vbucket(1).log.meta(KEY)
+    assert before is not None
+    assert before.expiration
+    for opcode, extras, value in (
+        (Opcode.INCREMENT, COUNT, b""),
+        (Opcode.APPEND, b"", b"1"),
+        (Opcode.PREPEND, b"", b"1"),
+    ):
+        node.advance(3)
+        assert peer.call(opcode, vbid=1, key=KEY, extras=extras, value=value, framing=framing).status == 0
+        meta = node.vbucket(1).log.meta(KEY)
+        assert meta is not None
+        assert meta.expiration == before.expiration
+
+
+def impersonation(name: bytes) -> bytes:
+    """The framing extras of a request that is made for another user."""
+    return bytes((0x40 | len(name),)) + name
+
+
+@rule("KV-FRAME-06")
+def test_a_request_for_another_user_has_that_users_rights(node: Node, peer: Peer) -> None:
+    node.set_doc(1, "k", b"v")
+    as_nodcp, as_producer = impersonation(b"nodcp"), impersonation(b"producer")
+    assert peer.call(Opcode.GET, vbid=1, key=KEY, framing=as_nodcp).value == b"v"
+    assert peer.call(Opcode.SET, vbid=1, key=KEY, extras=STORE, framing=as_nodcp).status == 0
+    refused = peer.call(Opcode.SET, vbid=1, key=KEY, extras=STORE, framing=as_producer)
+    assert (refused.status, "Upsert" in str(context_of(refused))) == (Status.EACCESS, True)
+    assert peer.call(Opcode.SET, vbid=1, key=KEY, extras=STORE).status == 0, "the next request is the user's own again"
+    for name, status in ((b"nobody", Status.EACCESS), (b"^someone", Status.NOT_SUPPORTED), (b"^", Status.EINVAL)):
+        answer = peer.call(Opcode.GET, vbid=1, key=KEY, framing=impersonation(name))
+        assert (answer.status, bool(context_of(answer))) == (status, True)
+    other = node.connect(user="nodcp").call(Opcode.GET, vbid=1, key=KEY, framing=as_producer)
+    assert (other.status, bool(context_of(other))) == (Status.EACCESS, True)
