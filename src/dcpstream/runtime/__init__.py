@@ -4,7 +4,16 @@ A simulation puts its own behind the same protocols and so decides what time it 
 """
 
 from dcpstream.runtime.clock import Clock, SystemClock
-from dcpstream.runtime.files import DirectoryLock, File, FileSystem, SystemFileSystem
+from dcpstream.runtime.files import (
+    DirectoryLock,
+    File,
+    FileSystem,
+    SystemFileSystem,
+    is_locked,
+    make_durable_directory,
+    make_private,
+    write_whole,
+)
 from dcpstream.runtime.random import Random, SystemRandom, new_vbuuid
 
 __all__ = [
@@ -16,5 +25,9 @@ __all__ = [
     "SystemClock",
     "SystemFileSystem",
     "SystemRandom",
+    "is_locked",
+    "make_durable_directory",
+    "make_private",
     "new_vbuuid",
+    "write_whole",
 ]

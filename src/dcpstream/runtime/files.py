@@ -1,15 +1,30 @@
-"""The file system as the store sees it: few calls, each of which a fault-injecting version can make fail."""
+"""The file system as the store sees it: few calls, each of which a fault-injecting version can make fail.
+
+Whatever is made here is for its owner alone, whatever the umask: directories 0700, files 0600.
+"""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import shutil
+import stat
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 LOCK_NAME = "lock"
-"""The file that a directory's lock is on; it stays, empty."""
+"""The file that a directory's lock is on, beside the directory itself; it stays, empty."""
+DIRECTORY_MODE = 0o700
+FILE_MODE = 0o600
+LOCK_ATTEMPTS = 20
+LOCK_PAUSE_S = 0.005
+"""A lock that another process holds is asked for again for a tenth of a second: `is_locked` holds it for a moment."""
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+"""Why a file cannot be made on a disk that can be read."""
 
 WRITEV_MAX = 1024
 """Buffers per writev call: IOV_MAX of Linux."""
@@ -65,8 +80,12 @@ class FileSystem(Protocol):
         """Create a directory and its parents, if missing."""
         ...
 
-    def lock_directory(self, path: Path) -> DirectoryLock:
+    def lock_directory(self, path: Path, name: str = LOCK_NAME, *, always_makes_file: bool = True) -> DirectoryLock:
         """Keep other processes out until released or until this process ends, however it ends.
+
+        Args:
+            name: of a file in the directory that is locked too.
+            always_makes_file: False: only where the directory itself cannot be locked.
 
         Raises: BlockingIOError: another process, or another part of this one, is in.
         """
@@ -88,12 +107,22 @@ class FileSystem(Protocol):
         """Remove a file."""
         ...
 
+    def rename(self, old: Path, new: Path) -> None:
+        """Give a file or directory another name; a file of that name is replaced."""
+        ...
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory with everything in it; nothing happens if it is not there."""
+        ...
+
 
 class SystemFile:
     """A file of the operating system."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+        self._descriptor = os.open(path, flags, FILE_MODE)
+        _keep_to_owner(self._descriptor, FILE_MODE)
 
     def append(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
         """Write all buffers at the end, in as few calls as the system allows."""
@@ -161,33 +190,154 @@ class SystemFile:
 
 
 class SystemDirectoryLock:
-    """An flock on a file in the directory: the system lets go of it when the process ends."""
+    """An flock on a directory and on a file in it: the system lets go of both when the process ends.
 
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+    The file can be removed and made anew, which gives a second process a file that nobody has locked; the directory
+    cannot. Some network file systems lock files only. There the file alone keeps others out.
+    """
+
+    def __init__(self, path: Path, name: str, *, always_makes_file: bool) -> None:
+        self._descriptors: list[int] = []
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._descriptor)
+            is_locked = self._lock(os.open(path, _DIRECTORY_FLAGS), is_optional=True)
+            if is_locked and not always_makes_file:
+                return
+            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+            try:
+                descriptor = os.open(path / name, flags, FILE_MODE)
+            except OSError as error:
+                if not is_locked or error.errno not in NO_ROOM:
+                    raise
+            else:
+                _keep_to_owner(descriptor, FILE_MODE)
+                self._lock(descriptor)
+        except BaseException:
+            self.release()
             raise
 
+    def _lock(self, descriptor: int, *, is_optional: bool = False) -> bool:
+        self._descriptors.append(descriptor)
+        for attempt in range(LOCK_ATTEMPTS):
+            if attempt:
+                time.sleep(LOCK_PAUSE_S)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            except OSError:
+                if not is_optional:
+                    raise
+                return False
+            return True
+        raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK))
+
     def release(self) -> None:
-        """Close the file and so let go; a second time does nothing."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        """Close both and so let go; a second time does nothing."""
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors = []
+
+
+_DIRECTORY_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+def is_locked(path: Path, name: str = LOCK_NAME) -> bool:
+    """Whether a process holds the lock of a directory. The lock is asked for and given back within microseconds."""
+    for place, flags in ((path, _DIRECTORY_FLAGS), (path / name, os.O_RDONLY)):
+        try:
+            descriptor = os.open(place, flags)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            continue  # the file system locks no directories
+        finally:
+            os.close(descriptor)
+    return False
+
+
+def _keep_to_owner(descriptor: int, mode: int) -> None:
+    """Take others' permissions away, and give the owner those that the umask took."""
+    if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:
+        with suppress(OSError):  # another user's file, which the caller may use all the same
+            os.fchmod(descriptor, mode)
+
+
+def make_private(path: Path) -> None:
+    """Take others' permissions to a file, or to a directory and everything in it. Links are not followed.
+
+    What belongs to another user stays as it is.
+    """
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        return
+    is_directory = stat.S_ISDIR(found.st_mode)
+    if (is_directory or stat.S_ISREG(found.st_mode)) and found.st_mode & 0o077:
+        with suppress(OSError):
+            path.chmod(DIRECTORY_MODE if is_directory else FILE_MODE)
+    if is_directory:
+        with suppress(OSError):  # files that a compaction removes meanwhile, directories of others
+            for entry in list(path.iterdir()):
+                with suppress(OSError):
+                    make_private(entry)
+
+
+def make_durable_directory(file_system: FileSystem, path: Path) -> None:
+    """Make a directory and its parents, if missing, so that a power cut leaves them there.
+
+    Raises: OSError: it cannot be made.
+    """
+    if not path.is_dir():
+        parent = path.absolute().parent
+        if parent != path:
+            make_durable_directory(file_system, parent)
+        file_system.make_directory(path)
+        file_system.sync_directory(parent)
+
+
+def write_whole(file_system: FileSystem, path: Path, content: bytes) -> None:
+    """Write a file, or replace one, so that a crash leaves all of it or what was there before; durable on return.
+
+    Raises: OSError: it cannot be written; what was there before still is.
+    """
+    temporary = path.with_name(path.name + NEW_SUFFIX)
+    try:
+        file = file_system.open(temporary)
+        try:
+            file.truncate(0)
+            file.append([content])
+            file.sync()
+        finally:
+            file.close()
+        file_system.rename(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            file_system.remove(temporary)
+        raise
+    file_system.sync_directory(path.parent)
+
+
+NEW_SUFFIX = ".new"
+"""Behind the name of a file that is being written by `write_whole`; a crash may leave it."""
 
 
 class SystemFileSystem:
     """The operating system's files."""
 
     def make_directory(self, path: Path) -> None:
-        """Mkdir with parents."""
-        path.mkdir(parents=True, exist_ok=True)
+        """Mkdir with parents. One that is there keeps its permissions; see `make_private`."""
+        if not path.is_dir():
+            if path.parent != path:
+                self.make_directory(path.parent)
+            path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+            path.chmod(DIRECTORY_MODE)
 
-    def lock_directory(self, path: Path) -> DirectoryLock:
+    def lock_directory(self, path: Path, name: str = LOCK_NAME, *, always_makes_file: bool = True) -> DirectoryLock:
         """Flock."""
-        return SystemDirectoryLock(path)
+        return SystemDirectoryLock(path, name, always_makes_file=always_makes_file)
 
     def names(self, path: Path) -> list[str]:
         """Listdir."""
@@ -208,3 +358,12 @@ class SystemFileSystem:
     def remove(self, path: Path) -> None:
         """Unlink."""
         path.unlink()
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Rename."""
+        old.replace(new)
+
+    def remove_tree(self, path: Path) -> None:
+        """Rmtree."""
+        with suppress(FileNotFoundError):
+            shutil.rmtree(path)

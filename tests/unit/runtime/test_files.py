@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.runtime import File, SystemFileSystem
-from dcpstream.runtime.files import WRITEV_MAX
+from dcpstream.runtime import File, SystemFileSystem, is_locked, make_durable_directory, make_private, write_whole
+from dcpstream.runtime import files as files_module
+from dcpstream.runtime.files import LOCK_NAME, WRITEV_MAX
 
 HOLD_LOCK = """
 import sys
@@ -112,6 +116,140 @@ def test_a_lock_ends_with_the_process_that_held_it(files: SystemFileSystem, tmp_
         holder.kill()
         holder.wait(30)
         files.lock_directory(tmp_path).release()
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_lock_file_that_is_removed_lets_nobody_in(
+    files: SystemFileSystem, tmp_path: Path, is_made_anew: bool
+) -> None:
+    lock = files.lock_directory(tmp_path)
+    (tmp_path / LOCK_NAME).unlink()
+    if is_made_anew:
+        (tmp_path / LOCK_NAME).touch()
+    assert is_locked(tmp_path)
+    with pytest.raises(BlockingIOError):
+        files.lock_directory(tmp_path)
+    lock.release()
+    assert not is_locked(tmp_path)
+    files.lock_directory(tmp_path).release()
+
+
+def test_a_lock_on_the_file_alone_keeps_out(files: SystemFileSystem, tmp_path: Path) -> None:
+    """As older versions hold it."""
+    with (tmp_path / LOCK_NAME).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert is_locked(tmp_path)
+        with pytest.raises(BlockingIOError):
+            files.lock_directory(tmp_path)
+    files.lock_directory(tmp_path).release()
+
+
+@pytest.mark.parametrize("always_makes_file", [False, True])
+def test_where_directories_cannot_be_locked_the_file_is(
+    files: SystemFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, always_makes_file: bool
+) -> None:
+    real = fcntl.flock
+
+    def locks_files(descriptor: int, operation: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", locks_files)
+    lock = files.lock_directory(tmp_path, always_makes_file=always_makes_file)
+    assert is_locked(tmp_path)
+    with pytest.raises(BlockingIOError):
+        files.lock_directory(tmp_path)
+    lock.release()
+    files.lock_directory(tmp_path).release()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_a_full_disk_has_no_room_for_a_lock_file_and_needs_none(
+    files: SystemFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    real = os.open
+
+    def has_no_room(path: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(code, os.strerror(code))
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", has_no_room)
+    lock = files.lock_directory(tmp_path)
+    with pytest.raises(BlockingIOError):
+        files.lock_directory(tmp_path)
+    lock.release()
+
+
+def test_a_lock_that_is_held_for_a_moment_is_waited_for(
+    files: SystemFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = files.lock_directory(tmp_path)
+    monkeypatch.setattr(files_module.time, "sleep", lambda _: lock.release())
+    files.lock_directory(tmp_path).release()
+
+
+def modes(path: Path) -> dict[str, int]:
+    return {
+        str(entry.relative_to(path.parent)): stat.S_IMODE(entry.lstat().st_mode) for entry in (path, *path.rglob("*"))
+    }
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o777])
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("umask")
+def test_what_is_made_is_for_its_owner_alone_whatever_the_umask(files: SystemFileSystem, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    make_durable_directory(files, path / "b")
+    files.open(path / "segment").close()
+    files.lock_directory(path).release()
+    write_whole(files, path / "b" / "whole", b"x")
+    assert modes(path) == {"a": 0o700, "a/b": 0o700, "a/segment": 0o600, "a/lock": 0o600, "a/b/whole": 0o600}
+
+
+def test_what_was_made_for_everybody_is_taken_from_them(files: SystemFileSystem, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    (path / "b").mkdir(parents=True, mode=0o777)
+    outside = tmp_path / "outside"
+    for file in (path / "1", path / "b" / "2", outside):
+        file.touch(0o666)
+        file.chmod(0o666)
+    (path / "link").symlink_to(outside)
+    make_private(path)
+    assert {name: mode for name, mode in modes(path).items() if name != "a/link"} == {
+        "a": 0o700, "a/b": 0o700, "a/1": 0o600, "a/b/2": 0o600
+    }  # fmt: skip
+    assert stat.S_IMODE(outside.stat().st_mode) == 0o666
+    (path / "1").chmod(0o644)
+    files.open(path / "1").close()
+    assert modes(path)["a/1"] == 0o600
+
+
+def test_a_file_is_written_whole_or_stays_as_it_was(
+    files: SystemFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    (tmp_path / "file.new").write_bytes(b"what a crash left")
+    write_whole(files, file, b"one")
+    write_whole(files, file, b"2")
+    assert file.read_bytes() == b"2"
+    for call in ("fdatasync", "writev", "ftruncate"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, full)
+            with pytest.raises(OSError, match="No space"):
+                write_whole(files, file, b"three")
+        assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+        assert file.read_bytes() == b"2"
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_what_was_just_written_is_at_hand(tmp_path):
