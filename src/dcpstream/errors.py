@@ -24,6 +24,8 @@ DcpstreamError
 │  └─ AuthenticationFailed             wrong user, password or mechanism
 ├─ StoreError
 │  ├─ CorruptLog (file, offset, expected, actual)
+│  ├─ StoreInUse                       another process has the directory open
+│  ├─ StoreMismatch                    made for another number of vbuckets
 │  └─ HistoryPurged                    deletions may have been purged before they were read
 └─ ConfigError (option, value, allowed)   also a ValueError
 ```
@@ -65,6 +67,8 @@ __all__ = [
     "RollbackRequired",
     "StatusError",
     "StoreError",
+    "StoreInUse",
+    "StoreMismatch",
     "StreamEnded",
     "StreamIdInvalid",
     "TemporaryFailure",
@@ -314,6 +318,14 @@ class AuthenticationFailed(ConnectionLost):
 
 class StoreError(DcpstreamError):
     """The store on disk cannot do what was asked."""
+
+
+class StoreInUse(StoreError):
+    """Another process, or another part of this one, has the directory open."""
+
+
+class StoreMismatch(StoreError):
+    """The store is whole and was made for other options: another number of vbuckets."""
 
 
 class CorruptLog(StoreError):

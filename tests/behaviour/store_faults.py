@@ -93,6 +93,11 @@ class FaultyFileSystem(SystemFileSystem):
             self.names_on_disk = {entry for entry in path.iterdir() if entry.name.startswith("segment-")}
         super().sync_directory(path)
 
+    def rename(self, old: Path, new: Path) -> None:
+        if self.fails("rename"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().rename(old, new)
+
     def cut_power(self, directory: Path) -> None:
         """Leave on the disk what a power cut may: of what no sync covered any pages, and any length."""
         for path in directory.glob("segment-*.log"):

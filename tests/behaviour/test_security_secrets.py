@@ -128,7 +128,7 @@ def test_what_is_kept_has_no_password_and_is_for_its_owner_alone(tmp_path: Path)
             assert not [word for word in (ADMIN, ANN, NEW) if word.encode() in data], file
     kept = tmp_path / ".security"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o700
-    assert all(not stat.S_IMODE(file.stat().st_mode) & 0o077 for file in kept.iterdir() if file.suffix != ".pem")
+    assert all(not stat.S_IMODE(file.stat().st_mode) & 0o077 for file in kept.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -214,9 +214,9 @@ def test_the_made_certificate_is_kept_with_the_data_and_its_key_is_for_nobody_el
     assert stat.S_IMODE(kept.stat().st_mode) == 0o700
     assert {file.name: stat.S_IMODE(file.stat().st_mode) for file in kept.iterdir()} == {
         "ca.key": 0o600,
-        "ca.pem": 0o644,
+        "ca.pem": 0o600,
         "server.key": 0o600,
-        "server.pem": 0o644,
+        "server.pem": 0o600,
     }
     with Node(vbuckets=1, path=data, tls=True) as node:
         assert node.ca_certificate == first

@@ -205,12 +205,18 @@ def test_metadata_that_cannot_be_written_at_any_call_is_survived(
 
 def test_a_store_that_could_not_be_made_can_be_made_later(tmp_path: Path) -> None:
     disk = FaultyFileSystem()
-    disk.fail_at, disk.stays_broken = 1, True
-    with pytest.raises(StoreError, match=r"cannot be made durable: .*Input/output"):
-        DiskBucketStore(tmp_path / "bucket", 1, file_system=disk)
-    disk.fail_at = None
-    with DiskBucketStore(tmp_path / "bucket", 1, file_system=disk) as store:
-        put(store.create_vbucket(0, VbucketState.ACTIVE, LOG), key_of("a"), b"")
+    DiskBucketStore(tmp_path / "whole", 1, file_system=disk).close(clean=False)
+    assert disk.calls > 4
+    for fail_at in range(1, disk.calls + 1):
+        path = tmp_path / str(fail_at)
+        disk = FaultyFileSystem()
+        disk.fail_at, disk.stays_broken = fail_at, True
+        with pytest.raises(StoreError, match=r"cannot be (made durable|opened): .*(Input/output|No space)"):
+            DiskBucketStore(path, 1, file_system=disk)
+        disk.fail_at = None
+        with DiskBucketStore(path, 1, file_system=disk) as store:
+            put(store.create_vbucket(0, VbucketState.ACTIVE, LOG), key_of("a"), b"")
+        assert check_store(path).is_sound
 
 
 def test_a_disk_that_lies_about_syncs_is_found_out_where_it_can_be(tmp_path: Path) -> None:

@@ -5,15 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from dcpstream.cli.exits import FAILED, OK
-from dcpstream.store.check import OnProgress, SegmentReport, StoreReport, check_store, stores_in
-from dcpstream.store.repair import LOST_AND_FOUND, Repair, repair_store
+from dcpstream.errors import ConfigError, StoreError, StoreInUse
+from dcpstream.node.directory import FILE_NAME as NODE_FILE
+from dcpstream.node.directory_check import (
+    LOST_AND_FOUND,
+    DirectoryReport,
+    acknowledged_beside,
+    check_directory,
+    move_damaged,
+    remove_unfinished,
+)
+from dcpstream.store.check import OnProgress, SegmentReport, StoreReport, check_store
+from dcpstream.store.finding import is_store
+from dcpstream.store.metadata import FILE_NAME as META_FILE
+from dcpstream.store.repair import Repair, repair_store
 from dcpstream.store.scanning import Damage
 
 SHOWN_DAMAGE = 50
@@ -36,20 +48,25 @@ def store_command() -> None:
 @_DIRECTORY
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with everything that was found.")
 def check_command(directory: Path, as_json: bool) -> int:
-    """Read every byte of the stores in DIR and tell what is damaged. Nothing is changed.
+    """Read every byte of the stores in DIR, and the node's own files, and tell what is damaged. Nothing is changed.
 
     Exit statuses: 0 sound, 1 damaged, 2 no store there.
     """
+    found = _found(directory)
     reports = []
-    for path in stores_in(directory):
+    for path, is_acknowledged in found.stores:
         with _progress(f"checking {path}") as on_progress:
-            reports.append(check_store(path, on_progress))
+            reports.append(_checked(path, on_progress, is_acknowledged=is_acknowledged))
     if as_json:
-        click.echo(json.dumps({"stores": [_as_object(report) for report in reports]}, indent=2))
+        content: dict[str, Any] = {"stores": [_as_object(report) for report in reports]}
+        content["node"] = _node_object(found.node) if found.node is not None else None
+        click.echo(json.dumps(content, indent=2))
     else:
-        for report in reports:
-            click.echo("\n".join(_told(report)))
-    return OK if all(report.is_sound for report in reports) else FAILED
+        lines = [*_told_node(found.node)] if found.node is not None else []
+        lines += [line for report in reports for line in _told(report)]
+        click.echo("\n".join(lines))
+    is_sound = all(report.is_sound for report in reports)
+    return OK if is_sound and not (found.node is not None and found.node.damaged) else FAILED
 
 
 @store_command.command("repair")
@@ -58,16 +75,58 @@ def check_command(directory: Path, as_json: bool) -> int:
 def repair_command(directory: Path, dry_run: bool) -> int:
     """Cut what is damaged out of the stores in DIR, so that a node can open them. No node may have them open.
 
-    What is taken away goes to DIR/lost+found with a report. vbuckets that lost something begin a new branch, so that
-    clients are told to roll back. Exit statuses: 0 sound now, 1 not to be repaired, 2 no store there.
+    What is taken away goes to DIR/lost+found with a report, and so do damaged files of the node itself. vbuckets that
+    lost something begin a new branch, so that clients are told to roll back. What unfinished creations of buckets left
+    is removed. Exit statuses: 0 sound now, 1 not to be repaired, 2 no store there.
     """
+    found = _found(directory)
     is_done = True
-    for path in stores_in(directory):
+    for path, is_acknowledged in found.stores:
         with _progress(f"checking {path}") as on_progress:
-            repair = repair_store(path, dry_run=dry_run, on_progress=on_progress)
+            try:
+                repair = repair_store(path, dry_run=dry_run, on_progress=on_progress, is_acknowledged=is_acknowledged)
+            except StoreInUse:
+                raise
+            except StoreError as error:  # the other buckets can be repaired all the same
+                click.echo(f"{path}: cannot be repaired: {error}")
+                is_done = False
+                continue
         is_done = is_done and not repair.impossible
         click.echo("\n".join(_told_repair(repair, dry_run=dry_run)))
+    for line in _repaired_node(found.node, dry_run=dry_run) if found.node is not None else ():
+        click.echo(line)
     return OK if is_done else FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What DIR holds.
+
+    Attributes:
+        stores: directory, and whether a node's own file knows it.
+        node: None if DIR is the directory of one store.
+    """
+
+    stores: list[tuple[Path, bool]]
+    node: DirectoryReport | None
+
+
+def _found(directory: Path) -> _Found:
+    """Raises: ConfigError: there is nothing of a node."""
+    if is_store(directory) or (acknowledged_beside(directory) and not (directory / NODE_FILE).exists()):
+        return _Found([(directory, acknowledged_beside(directory))], None)
+    report = check_directory(directory)
+    if not report.is_of_node:
+        raise ConfigError("DIR", str(directory), f"a directory with a store ({META_FILE}), or with stores in it")
+    return _Found([(path, path.name in report.acknowledged) for path in report.stores], report)
+
+
+def _checked(path: Path, on_progress: OnProgress | None, *, is_acknowledged: bool) -> StoreReport:
+    """The report of one store. One that cannot be looked at at all does not keep others from being checked."""
+    try:
+        return check_store(path, on_progress, is_acknowledged=is_acknowledged)
+    except (StoreError, OSError) as error:
+        return StoreReport(directory=str(path), problems=[str(error)])
 
 
 @contextmanager
@@ -97,6 +156,9 @@ def _as_object(report: StoreReport) -> dict[str, Any]:
 
 def _told(report: StoreReport) -> Iterator[str]:
     """The report for people."""
+    if report.is_unfinished:
+        yield f"{report.directory}: what an unfinished creation of a bucket left; the next start of a node removes it"
+        return
     state = "open in a node" if report.is_in_use else "closed cleanly" if report.was_closed else "not closed cleanly"
     yield f"{report.directory}: format {report.format or 'unknown'}, {state}, {report.vbuckets} vbuckets"
     yield f"  {'segment':<26}{'bytes':>14}{'blocks':>10}{'frames':>12}{'live':>12}{'live bytes':>15}{'superseded':>15}"
@@ -142,6 +204,10 @@ def _told_damage(found: Damage) -> Iterator[str]:
 
 def _told_repair(repair: Repair, *, dry_run: bool) -> Iterator[str]:
     """The repair for people."""
+    if repair.removed:
+        would = "would be removed" if dry_run else "is removed"
+        yield f"{repair.directory}: what an unfinished creation of a bucket left {would}; it held nothing"
+        return
     if repair.impossible:
         yield f"{repair.directory}: cannot be repaired: {repair.impossible}"
         return
@@ -161,3 +227,39 @@ def _told_repair(repair: Repair, *, dry_run: bool) -> Iterator[str]:
         yield f"  … and {len(branches) - SHOWN_BRANCHES} more vbuckets"
     kept_in = repair.kept_in or f"{repair.directory}/{LOST_AND_FOUND}"
     yield f"  damaged files, the metadata as it was and a report {'would go to' if dry_run else 'are in'} {kept_in}"
+
+
+def _node_object(report: DirectoryReport) -> dict[str, Any]:
+    return {
+        "directory": str(report.directory),
+        "damaged": {str(file): why for file, why in report.damaged.items()},
+        "unfinished": [str(path) for path in report.unfinished],
+        "gone": report.gone,
+    }
+
+
+def _told_node(report: DirectoryReport) -> Iterator[str]:
+    """What is in a data directory beside the stores, for people."""
+    for path in report.unfinished:
+        yield f"{path}: what an unfinished creation or deletion of a bucket left; the next start of a node removes it"
+    for name in report.gone:
+        yield f"{report.directory / name}: not there any more; the next start of a node forgets the bucket"
+    for file, why in report.damaged.items():
+        yield f"{file}:"
+        yield f"  DAMAGED {why}"
+    if not report.damaged and (report.directory / NODE_FILE).exists():
+        yield f"{report.directory}: the node's own files are sound"
+
+
+def _repaired_node(report: DirectoryReport, *, dry_run: bool) -> Iterator[str]:
+    would = "would be" if dry_run else "is"
+    for path in report.unfinished:
+        if not dry_run:
+            remove_unfinished(report.directory, path)
+        yield f"{path}: what an unfinished creation or deletion of a bucket left {would} removed"
+    if not report.damaged:
+        return
+    kept_in = report.directory / LOST_AND_FOUND if dry_run else move_damaged(report)
+    for file, why in report.damaged.items():
+        yield f"{file}: {why}"
+    yield f"  {'would be moved' if dry_run else 'moved'} to {kept_in}; the next start of a node goes on without"

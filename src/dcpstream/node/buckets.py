@@ -89,11 +89,14 @@ class RunningBuckets:
             raise ConfigError("bucket", name, "a name whose damaged bucket is not in the data directory any more")
         if name in self._deletions:
             raise ConfigError("bucket", name, "a name whose last bucket is gone; its deletion is under way")
+        is_new = not self._directory.holds(name)
         store = self._directory.open(name, vbucket_count, settings)
         try:
             self._engine.add_bucket(name, store, storage="disk" if store.is_durable else "memory", is_filled=is_filled)
         except BaseException:
             store.close(clean=False)
+            if is_new:  # the caller is told that it was not made
+                self._directory.discard(name)
             raise
         self._engine.buckets[name].lead_alone()
         self._look_after(name)
@@ -142,7 +145,9 @@ class RunningBuckets:
             store = self._directory.open(name, bucket.vbucket_count)
             storage = "disk" if store.is_durable else "memory"
             self._engine.add_bucket(name, store, storage=storage, is_filled=False, uuid=bucket.uuid)
-        except DcpstreamError:
+        except DcpstreamError as error:
+            self._engine.damaged[name] = error
+            self._directory.damaged.add(name)
             logger.exception("bucket %s is closed: it cannot be opened again before the node is restarted", name)
             return
         self._engine.buckets[name].lead_alone()

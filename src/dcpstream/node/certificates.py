@@ -7,6 +7,7 @@ Source: RFC 5280 (what has to be in a certificate), CA/Browser Forum baseline re
 from __future__ import annotations
 
 import ipaddress
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
+logger = logging.getLogger(__name__)
+
+KEPT_PAIRS: Final = ("ca", "server")
+"""Names of the certificates that are kept: of the authority, and of the node."""
 AUTHORITY_DAYS: Final = 3650
 SERVER_DAYS: Final = 397
 """Longer ones are refused by some platforms; a node that keeps its certificate makes a new one in time, at a start."""
@@ -65,7 +70,8 @@ class Authority:
                 raise ConfigError(
                     "tls", "a kept authority that cannot be read", "remove it to have one made"
                 ) from error
-            assert isinstance(key, ec.EllipticCurvePrivateKey), "as it was made"
+            if not isinstance(key, ec.EllipticCurvePrivateKey):
+                raise ConfigError("tls", "a kept authority with another kind of key", "remove it to have one made")
             self._key: EllipticCurvePrivateKey = key
             return
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -179,12 +185,19 @@ def kept_or_made(names: tuple[str, ...], directory: Path | None) -> tuple[Author
     from cryptography import x509
 
     kept = directory / KEPT_IN
+    if why := trouble_with_pair(kept, "ca"):
+        raise ConfigError("tls", str(kept / "ca.pem"), f"the authority that the node wrote ({why})")
     kept_authority = read_pair(kept, "ca")
     authority = Authority(kept_authority, now)
     if kept_authority is None or authority.ends < now + timedelta(days=RENEW_DAYS):
         authority = Authority(now=now)
         write_pair(kept, "ca", authority.pair)
-    pair = read_pair(kept, "server") if kept_authority is not None else None
+    pair = None
+    if kept_authority is not None:
+        if why := trouble_with_pair(kept, "server"):
+            logger.warning("%s is made anew: %s", kept / "server.pem", why)
+        else:
+            pair = read_pair(kept, "server")
     if pair is not None:
         found = x509.load_pem_x509_certificate(pair.certificate.encode())
         told = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -194,6 +207,33 @@ def kept_or_made(names: tuple[str, ...], directory: Path | None) -> tuple[Author
     pair = authority.server(names)
     write_pair(kept, "server", pair)
     return authority, pair
+
+
+def trouble_with_pair(directory: Path, name: str) -> str:
+    """What is wrong with a kept certificate and its key, and what to do; empty if nothing, or nobody can look at it."""
+    try:
+        from cryptography import x509
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives import serialization
+    except ImportError:
+        return ""
+    todo = f"remove it, or let `dcpstream store repair {directory.parent}` move it away: the next start makes another"
+    todo += ", which clients have to be given to trust" if name == "ca" else ""
+    try:
+        pair = read_pair(directory, name)
+        if pair is None:
+            return ""
+        chain = x509.load_pem_x509_certificates(pair.certificate.encode())
+        key = serialization.load_pem_private_key(pair.key.encode(), None)
+        if key.public_key() != chain[0].public_key():
+            raise ValueError("the key is another certificate's")
+        for certificate in chain:
+            certificate.verify_directly_issued_by(chain[-1])
+    except InvalidSignature:
+        return f"its signature does not fit, so its content is not what was written. {todo}"
+    except (ConfigError, ValueError, TypeError) as error:
+        return f"it cannot be read ({type(error).__name__}). {todo}"
+    return ""
 
 
 def trouble_with(certificate: str) -> str:
@@ -261,7 +301,7 @@ def write_pair(directory: Path, name: str, pair: Pair) -> None:
     """Keep a certificate and its key; the key first, so that a certificate that is there has its key."""
     make_secret_directory(directory)
     write_file(directory / f"{name}.key", pair.key)
-    write_file(directory / f"{name}.pem", pair.certificate, mode=0o644)
+    write_file(directory / f"{name}.pem", pair.certificate)
 
 
 def read_pair(directory: Path, name: str) -> Pair | None:
@@ -273,3 +313,7 @@ def read_pair(directory: Path, name: str) -> Pair | None:
         return None
     except OSError as error:
         raise ConfigError("tls", f"{directory} ({error.strerror})", "a directory that can be read") from error
+    except ValueError as error:
+        raise ConfigError(
+            "tls", f"{directory / name}.pem", "a certificate and its key, as the node wrote them"
+        ) from error

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from dcpstream.errors import ConfigError, CorruptLog, DcpstreamError
+from dcpstream.errors import ConfigError, DcpstreamError, StoreError, StoreInUse, StoreMismatch
 from dcpstream.model import BucketSettings, NodeAddress
 from dcpstream.model.cluster import MAX_VBUCKETS
 from dcpstream.node.arguments import check_kinds, check_port, check_vbuckets
@@ -284,6 +284,7 @@ class Node(NodeOrders):
             ]
             self.port, self.mgmt_port = (listener.getsockname()[1] for listener in listeners)
             directory = DataDirectory(self._path, SystemRandom(), self._segment_bytes)
+            cleanup.callback(directory.close)
             tls_listeners: list[socket.socket | None] = [None, None]
             if self._tls_settings is not None:
                 self._tls = Tls.open(self._tls_settings, self.host, self._path)
@@ -348,7 +349,9 @@ class Node(NodeOrders):
             for name, vbuckets in (wanted | found).items():
                 try:
                     store = directory.open(name, vbuckets, self._settings_of(name))
-                except CorruptLog as error:
+                except (StoreInUse, StoreMismatch):
+                    raise  # nothing is wrong with the files
+                except StoreError as error:
                     # Others are served all the same; if it was the only one, there is nothing to serve.
                     engine.damaged[name] = error
                     directory.damaged.add(name)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, Final
 
 from dcpstream.errors import ConfigError
+from dcpstream.node.checked_json import from_text, to_text
 from dcpstream.node.engine import Users
 from dcpstream.node.secret_files import KEPT_IN, make_secret_directory, write_file
 
 FILE_NAME = "users.json"
 MAX_FILE_BYTES = 16 * 1024 * 1024
 """A thousand users and a thousand groups with 200 roles each take less."""
+_NAMES: Final = frozenset({"version", "secret", "users"})
+_LATER_NAMES: Final = frozenset({"groups"})
+"""Older files have none."""
 
 
 class KeptUsers:
@@ -32,22 +37,8 @@ class KeptUsers:
         self._kept = users.version
 
     def _load(self) -> None:
-        if self._file is None:
-            return
-        try:
-            if self._file.stat().st_size > MAX_FILE_BYTES:
-                raise ConfigError("users", str(self._file), f"a file of at most {MAX_FILE_BYTES} bytes")
-            content = json.loads(self._file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                "users",
-                str(self._file),
-                f"the file that the node wrote ({type(error).__name__}); restore it, or move it away "
-                "and make its users again",
-            ) from None
-        self._users.load(content)
+        if self._file is not None and (content := read_users_file(self._file)) is not None:
+            self._users.load(content)
 
     def keep(self) -> None:
         """Write what has changed since the last time, durably, before it is told that it was done.
@@ -59,5 +50,31 @@ class KeptUsers:
             return
         version = self._users.version
         make_secret_directory(self._file.parent)
-        write_file(self._file, json.dumps(self._users.to_json(), indent=1) + "\n")
+        write_file(self._file, to_text(self._users.to_json()))
         self._kept = version
+
+
+def read_users_file(file: Path) -> dict[str, Any] | None:
+    """What `Users.load` takes; None: there is no such file.
+
+    Raises:
+        ConfigError: it is not what a node wrote. Nothing of it is quoted: it holds hashes of passwords.
+    """
+    try:
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
+        return from_text(file.read_text(encoding="utf-8"), _NAMES, _LATER_NAMES)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else _told(error)
+        raise ConfigError(
+            "users",
+            str(file),
+            f"the file that the node wrote ({why}); restore it from a copy, or let `dcpstream store repair "
+            f"{file.parent.parent}` move it away and make its users again",
+        ) from None
+
+
+def _told(error: ValueError) -> str:
+    return type(error).__name__ if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else str(error)

@@ -7,37 +7,43 @@ from pathlib import Path
 from typing import Final
 
 from dcpstream.errors import ConfigError
+from dcpstream.runtime import SystemFileSystem, write_whole
+from dcpstream.runtime.files import FILE_MODE
 
 KEPT_IN: Final = ".security"
 """Directory within the data directory; no bucket's name begins with a dot."""
 
 
-def write_file(path: Path, content: str, mode: int = 0o600) -> None:
+def write_file(path: Path, content: str, mode: int = FILE_MODE) -> None:
     """Write a file so that a reader sees all of it or none, durably, and nobody else may read a secret.
 
     Raises:
         ConfigError: it cannot be written.
     """
+    try:
+        if mode == FILE_MODE:
+            write_whole(SystemFileSystem(), path, content.encode())
+        else:
+            _write_for_others(path, content, mode)
+    except OSError as error:
+        raise ConfigError("file", f"{path} ({error.strerror})", "a file that can be written") from error
+
+
+def _write_for_others(path: Path, content: str, mode: int) -> None:
+    """Not in the data directory, so that another node may write there too."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                os.fchmod(file.fileno(), mode)
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    except OSError as error:
-        raise ConfigError("file", f"{path} ({error.strerror})", "a file that can be written") from error
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    SystemFileSystem().sync_directory(path.parent)
 
 
 def make_secret_directory(directory: Path) -> None:
@@ -47,7 +53,7 @@ def make_secret_directory(directory: Path) -> None:
         ConfigError: it cannot be made.
     """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        SystemFileSystem().make_directory(directory)
         directory.chmod(0o700)
     except OSError as error:
         raise ConfigError("path", f"{directory} ({error.strerror})", "a directory that can be made") from error

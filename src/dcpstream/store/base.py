@@ -180,8 +180,12 @@ class BucketStore(ABC):
         """Forget a vbucket and all it holds, durably; nothing happens if it is not there."""
 
     @contextmanager
-    def metadata_batch(self) -> Iterator[None]:
-        """What is set inside (states, failover logs, vbuckets made) becomes durable in one step at the end."""
+    def metadata_batch(self, *, may_wait: bool = False) -> Iterator[None]:
+        """What is set inside (states, failover logs, vbuckets made) becomes durable in one step at the end.
+
+        Args:
+            may_wait: if the disk is full, what was set holds all the same, and is durable before the next commit is.
+        """
         yield
 
     @abstractmethod

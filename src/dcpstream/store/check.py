@@ -6,17 +6,12 @@ like a torn end, which is no damage. Memory: one segment, and the keys of all do
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
-import sqlite3
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dcpstream.errors import ConfigError, CorruptLog, StoreError
-from dcpstream.runtime.files import LOCK_NAME
+from dcpstream.errors import CorruptLog, StoreError
+from dcpstream.runtime import is_locked
 from dcpstream.store.blocks import (
     SEGMENT_HEADER,
     BlockHeader,
@@ -27,6 +22,7 @@ from dcpstream.store.blocks import (
     segment_number,
     was_committed_after,
 )
+from dcpstream.store.finding import copy_of_metadata, is_unfinished
 from dcpstream.store.items import index_key
 from dcpstream.store.metadata import FILE_NAME, Metadata, VbucketMetadata
 from dcpstream.store.scanning import Damage, Stretch, damage_of, ends_of, walk_blocks
@@ -86,6 +82,7 @@ class StoreReport:
         strangers: segment files with commits that the metadata knows nothing of.
         is_metadata_damaged: whether the metadata is missing, or not what was written.
         problems: what is wrong beside the segments, in words.
+        is_unfinished: whether this is what a creation left that was cut short. It holds nothing, so nothing is damaged.
     """
 
     directory: str
@@ -98,6 +95,7 @@ class StoreReport:
     strangers: list[str] = field(default_factory=list)
     is_metadata_damaged: bool = False
     problems: list[str] = field(default_factory=list)
+    is_unfinished: bool = False
 
     @property
     def damage(self) -> list[Damage]:
@@ -110,21 +108,13 @@ class StoreReport:
         return not self.problems and not self.damage
 
 
-def stores_in(directory: Path) -> list[Path]:
-    """The stores in a directory: itself, or those in it, as a node keeps its buckets.
-
-    Raises: ConfigError: there is none.
-    """
-    if (directory / FILE_NAME).exists() or any(directory.glob("segment-*.log")):
-        return [directory]
-    found = sorted(path.parent for path in directory.glob(f"*/{FILE_NAME}"))
-    if not found:
-        raise ConfigError("DIR", str(directory), f"a directory with a store ({FILE_NAME}), or with stores in it")
-    return found
-
-
-def check_store(directory: Path, on_progress: OnProgress | None = None) -> StoreReport:
+def check_store(
+    directory: Path, on_progress: OnProgress | None = None, *, is_acknowledged: bool = False
+) -> StoreReport:
     """Look at everything in a store.
+
+    Args:
+        is_acknowledged: whether the store was there whole once; then what looks like an unfinished creation is damage.
 
     While a node has it open, files come and go between one look and the next; so damage is only believed there that
     is found twice.
@@ -132,6 +122,8 @@ def check_store(directory: Path, on_progress: OnProgress | None = None) -> Store
     Raises:
         StoreError: a file cannot be read at all, or the store is of another format.
     """
+    if not is_acknowledged and is_unfinished(directory):
+        return StoreReport(directory=str(directory), is_in_use=is_locked(directory), is_unfinished=True)
     report = _look(directory, on_progress)
     for _ in range(MAX_LOOKS - 1):
         if report.is_sound or not report.is_in_use:
@@ -143,7 +135,7 @@ def check_store(directory: Path, on_progress: OnProgress | None = None) -> Store
 
 
 def _look(directory: Path, on_progress: OnProgress | None) -> StoreReport:
-    report = StoreReport(directory=str(directory), is_in_use=is_in_use(directory))
+    report = StoreReport(directory=str(directory), is_in_use=is_locked(directory))
     metadata = read_metadata(directory, report)
     numbers = sorted(number for entry in directory.iterdir() if (number := segment_number(entry.name)) is not None)
     order: list[tuple[int, int | None]] = [(number, None) for number in numbers]
@@ -182,21 +174,6 @@ def is_leftover_segment(path: Path, number: int) -> bool:
     return kind is SegmentKind.REWRITTEN or len(head) <= SEGMENT_HEADER.size
 
 
-def is_in_use(directory: Path) -> bool:
-    """Whether a process has the store open."""
-    try:
-        descriptor = os.open(directory / LOCK_NAME, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class FoundMetadata:
     """What the metadata file says, as far as it can be read.
@@ -222,44 +199,44 @@ def read_metadata(directory: Path, report: StoreReport) -> FoundMetadata | None:
     if not path.exists():
         report.problems.append(f"{path} is missing: states, failover logs and the order of the segments are unknown")
         return None
-    with tempfile.TemporaryDirectory(prefix="dcpstream-check-") as scratch:
-        for name in (FILE_NAME, f"{FILE_NAME}-journal"):
-            if (directory / name).exists():
-                shutil.copyfile(directory / name, Path(scratch) / name)
-        copy = Path(scratch)
+    with copy_of_metadata(directory) as copy:
 
         def told(error: object) -> str:
-            return str(error).replace(scratch, str(directory))
+            return str(error).replace(str(copy), str(directory))
 
-        metadata: Metadata | None = None
-        is_whole = True
         try:
             metadata = Metadata(copy)
+            is_whole = True
         except CorruptLog as error:
             report.problems.append(told(error))
             is_whole = False
+            try:
+                metadata = Metadata(copy, verify=False)
+            except StoreError:
+                return None
         except StoreError as error:
             if "is in store format" in str(error):
                 raise StoreError(told(error)) from None
             report.problems.append(told(error))
             return None
         try:
-            if metadata is None:
-                metadata = Metadata(copy, verify=False)
             report.format = metadata.get("format") or ""
             closed = metadata.closed_at()
             found = FoundMetadata(
                 is_whole, *metadata.segments(), {line.vbid: line for line in metadata.vbuckets()}, closed
             )
-            for problem in metadata.integrity():
-                report.problems.append(f"{path}: {problem}")
-            return found
-        except (StoreError, sqlite3.Error) as error:
+            # A node reads these too.
+            metadata.vbucket_count()
+            metadata.manifest()
+            metadata.settings()
+        except StoreError as error:
             report.problems.append(told(error))
             return None
+        else:
+            report.problems += [f"{path}: {problem}" for problem in metadata.integrity()]
+            return found
         finally:
-            if metadata is not None:
-                metadata.close()
+            metadata.close()
 
 
 class _Walk:

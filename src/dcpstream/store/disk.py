@@ -20,17 +20,25 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 
-from dcpstream.errors import StoreError
+from dcpstream.errors import CorruptLog, StoreError, StoreInUse, StoreMismatch
 from dcpstream.model import BucketSettings, Manifest
-from dcpstream.runtime import FileSystem, SystemFileSystem
+from dcpstream.runtime import FileSystem, SystemFileSystem, make_durable_directory, make_private
 from dcpstream.store.base import BucketStore
-from dcpstream.store.blocks import Buffer, Page, encode_rollback
+from dcpstream.store.blocks import Buffer, Page, encode_rollback, segment_number
 from dcpstream.store.bytelog import Piece
 from dcpstream.store.cache import CacheStats
 from dcpstream.store.choosing import RolledBackError
 from dcpstream.store.cleaning import Cleaning, size_in_files
 from dcpstream.store.compaction import CompactionOrder, CompactionReport
-from dcpstream.store.metadata import FORMAT, Metadata, VbucketMetadata
+from dcpstream.store.metadata import (
+    FILE_NAME,
+    FORMAT,
+    MISSING_HINT,
+    Metadata,
+    VbucketMetadata,
+    is_of_disk,
+    make_metadata,
+)
 from dcpstream.store.pending import Pending, add_blocks
 from dcpstream.store.recovery import Recovery
 from dcpstream.store.segmentfile import Segment
@@ -46,6 +54,25 @@ PARTS_OF_STORE = 8
 MIN_SEGMENT_BYTES = 4 * 1024 * 1024
 """While a node looks after the store, segments take an 8th of what lives in it, between this and `SEGMENT_BYTES`: a
 compaction rewrites one at a time, and shall not make the files larger than twice what lives."""
+
+
+def make_store(path: Path, vbucket_count: int, settings: BucketSettings | None, file_system: FileSystem) -> None:
+    """Make the directory and the files of a store without a vbucket, closed cleanly. Durable on return.
+
+    Raises: StoreError: it cannot be made.
+    """
+    values = {
+        "format": FORMAT,
+        "vbucket_count": str(vbucket_count),
+        "segments": "[]",
+        "closed_at": json.dumps([0, 0]),
+        "settings": json.dumps((settings or BucketSettings()).to_json()),
+    }
+    try:
+        make_durable_directory(file_system, path)
+        make_metadata(path, values, file_system)
+    except OSError as error:
+        raise StoreError(f"the store in {path} cannot be made durable: {error}") from error
 
 
 class DiskBucketStore(BucketStore):
@@ -86,12 +113,14 @@ class DiskBucketStore(BucketStore):
         self._segment_bytes = segment_bytes
         self._lines_lock = Lock()  # from looking at a vbucket until its line is durable, so that none gets old
         self._batched: dict[int, VBucketLog] | None = None
+        self._owed_values: dict[str, str] = {}
+        self._owed_vbuckets: dict[int, VBucketLog] = {}
         self._horizons: dict[int, int] = {}
         try:
-            self._file_system.make_directory(self.path)
+            make_durable_directory(self._file_system, self.path)
             self._directory_lock = self._file_system.lock_directory(self.path)
         except BlockingIOError as error:
-            raise StoreError(f"the store in {self.path} is in use by another process or another bucket") from error
+            raise StoreInUse(f"the store in {self.path} is in use by another process or another bucket") from error
         except OSError as error:
             raise StoreError(f"the store in {self.path} cannot be opened: {error}") from error
         self._is_open = True
@@ -104,16 +133,19 @@ class DiskBucketStore(BucketStore):
             raise
 
     def _open(self, segment_bytes: int) -> None:
+        make_private(self.path)
+        if not (self.path / FILE_NAME).exists():
+            self._make()
         metadata = self._metadata = Metadata(self.path)
-        made_for = metadata.get("vbucket_count")
-        if made_for is not None and int(made_for) != self.vbucket_count:
-            raise StoreError(
+        made_for = metadata.vbucket_count()
+        if made_for != self.vbucket_count:
+            raise StoreMismatch(
                 f"the store in {self.path} was made for {made_for} vbuckets and cannot be opened with "
                 f"{self.vbucket_count}: keys would be looked for in the wrong ones. Give the number it was "
                 f"made with: --vbuckets {made_for}, Node(vbuckets={made_for})."
             )
         closed_at = metadata.closed_at()
-        self.was_clean = made_for is None or closed_at is not None
+        self.was_clean = closed_at is not None
         self._manifest = metadata.manifest()
         self._settings = metadata.settings() or self._settings
         self._incarnations: dict[int, int] = {}
@@ -148,21 +180,47 @@ class DiskBucketStore(BucketStore):
             # Not before: rollbacks in the files may be older than it.
             vbucket.horizon_seqno = min(self._horizons[vbid], vbucket.high_seqno)
         self.cut_bytes = recovery.cut_bytes
-        if made_for is None:
-            try:
-                self._file_system.sync_directory(self.path.parent)
-            except OSError as error:
-                raise StoreError(f"the store in {self.path} cannot be made durable: {error}") from error
         # From here on a crash is a crash, also before the first commit.
-        metadata.put(
-            ({} if order is not None else {"segments": "[]"})
-            | {
-                "format": FORMAT,
-                "vbucket_count": str(self.vbucket_count),
-                "closed_at": "",
-                "settings": json.dumps(self._settings.to_json()),
-            }
-        )
+        self._owe({"closed_at": "", "settings": json.dumps(self._settings.to_json())})
+
+    def _make(self) -> None:
+        """Make the files of a new store, closed cleanly. It is there with its metadata, and before that it is not."""
+        if any(segment_number(name) is not None for name in self._file_system.names(self.path)):
+            raise CorruptLog(str(self.path / FILE_NAME), 0, "a file", "no file beside segments", MISSING_HINT)
+        make_store(self.path, self.vbucket_count, self._settings, self._file_system)
+
+    # ---------------------------------------------------------------------------------------------- what is owed
+
+    def _owe(self, values: dict[str, str], vbuckets: Iterable[VBucketLog] = ()) -> None:
+        """Write what an opening has to write. If the disk takes nothing, it waits, and everything can be read.
+
+        Nothing is written into the segments before `_pay` has written this: until then the files are as they were
+        found, and what they say is true.
+        """
+        assert self._metadata is not None
+        self._owed_values |= {name: value for name, value in values.items() if self._metadata.get(name) != value}
+        self._owed_vbuckets |= {vbucket.vbid: vbucket for vbucket in vbuckets}
+        try:
+            self._pay()
+        except StoreError as error:
+            if not is_of_disk(error):
+                raise
+            logger.warning(
+                "%s is opened for reading, because the disk takes no writes: %s. Writes are kept in memory; they "
+                "become durable when the disk takes them again",
+                self.path,
+                error,
+            )
+
+    def _pay(self) -> None:
+        """Write what the opening could not. Raises: StoreError: it still cannot be written."""
+        assert self._metadata is not None
+        if not self._owed_values and not self._owed_vbuckets:
+            return
+        with self._lines_lock:
+            values, lines = self._owed_values, [*self._owed_vbuckets.values()]
+            self._metadata.put(values, [self._line(item, self._horizons.get(item.vbid, 0)) for item in lines])
+            self._owed_values, self._owed_vbuckets = {}, {}
 
     # ------------------------------------------------------------------------------------------------------- commit
 
@@ -217,6 +275,7 @@ class DiskBucketStore(BucketStore):
     def _write(self, batch: list[Pending]) -> list[list[Page]]:
         """Write and sync one commit; of each vbucket its pages."""
         assert self._segments is not None
+        self._pay()
         segment = self._segments.place()
         buffers: list[Buffer] = []
         at = segment.size
@@ -238,6 +297,7 @@ class DiskBucketStore(BucketStore):
         with self._commit_lock:
             assert self._segments is not None
             seqno = vbucket.reachable(seqno)
+            self._pay()
             if self._segments.is_in_doubt:
                 self._segments.place()
             if vbucket.persisted_seqno > seqno:
@@ -292,7 +352,10 @@ class DiskBucketStore(BucketStore):
 
     def _put_lines(self, vbuckets: Iterable[VBucketLog]) -> None:
         assert self._metadata is not None
-        self._metadata.put({}, [self._line(vbucket, self._horizons.get(vbucket.vbid, 0)) for vbucket in vbuckets])
+        lines = [self._line(vbucket, self._horizons.get(vbucket.vbid, 0)) for vbucket in vbuckets]
+        self._metadata.put({}, lines)
+        for line in lines:
+            self._owed_vbuckets.pop(line.vbid, None)
 
     @staticmethod
     def _line(vbucket: VBucketLog, horizon_seqno: int) -> VbucketMetadata:
@@ -326,7 +389,7 @@ class DiskBucketStore(BucketStore):
                 self._horizons[vbucket.vbid] = horizon
 
     @contextmanager
-    def metadata_batch(self) -> Iterator[None]:
+    def metadata_batch(self, *, may_wait: bool = False) -> Iterator[None]:
         """See `BucketStore.metadata_batch`. Not nested, and from one thread."""
         assert self._metadata is not None
         self._batched = {}
@@ -335,8 +398,10 @@ class DiskBucketStore(BucketStore):
         finally:
             with self._lines_lock:
                 changed, self._batched = self._batched, None
-                if changed:
+                if changed and not may_wait:
                     self._put_lines(changed.values())
+            if changed and may_wait:
+                self._owe({}, changed.values())
 
     def _next_incarnation(self, vbid: int) -> int:
         with self._lines_lock:
@@ -351,6 +416,7 @@ class DiskBucketStore(BucketStore):
             assert self._metadata is not None
             with self._lines_lock:
                 self._metadata.put({}, [VbucketMetadata(vbid, vbucket.incarnation, None, None, 0)])
+                self._owed_vbuckets.pop(vbid, None)
                 # Not before: one that could not be deleted is still there at the next opening, and needs its horizon.
                 self._gone.add((vbid, vbucket.incarnation))
                 if self._batched is not None:
@@ -391,6 +457,7 @@ class DiskBucketStore(BucketStore):
 
     def _rewrite(self, order: CompactionOrder, report: CompactionReport) -> None:
         assert self._segments is not None
+        self._pay()
         try:
             Cleaning(self, self._segments, self._commit_lock, self.put_in_place, order, report).run()
         except RolledBackError:
@@ -447,6 +514,9 @@ class DiskBucketStore(BucketStore):
                 "bytes, which were never reported as persisted. What was is there when it is opened again."
             ) from error
         self._segments.settle()
+        if "closed_at" in self._owed_values:
+            return  # nothing was written since the last clean close, which the file still tells
+        self._pay()
         self._metadata.put({"closed_at": json.dumps(self._segments.end)})
 
     def _shut(self) -> None:

@@ -13,15 +13,18 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.model import BucketSettings, FailoverLog, Manifest, VbucketState
+from dcpstream.runtime import FileSystem, write_whole
 from dcpstream.store.blocks import FORMAT_VERSION, checksum, other_format
 
 FILE_NAME = "meta.sqlite"
+JOURNAL_NAME = f"{FILE_NAME}-journal"
 BUSY_TIMEOUT_S = 5.0
 """How long to wait for somebody who looks into the file with the sqlite3 tool."""
 FORMAT = str(FORMAT_VERSION)
@@ -32,9 +35,13 @@ METADATA_HINT = (
     "Nothing is served, because states and failover logs may be wrong. Restore the directory from a copy; or let "
     "`dcpstream store repair DIR` keep what can be read."
 )
+MISSING_HINT = (
+    "The states of the vbuckets, their failover logs and the order of the segments are in this file alone. Restore the "
+    "whole directory from a copy; or move the directory away and start with an empty bucket."
+)
+UNREADABLE_HINT = f"Nothing in it can be read. {MISSING_HINT}"
 
 _TABLES = """
-BEGIN;
 CREATE TABLE store (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE vbuckets (
     vbid INTEGER PRIMARY KEY,
@@ -45,8 +52,36 @@ CREATE TABLE vbuckets (
     horizon_seqno TEXT NOT NULL,  -- likewise; states before it are not kept
     max_deleted_rev TEXT NOT NULL -- likewise; the highest revision among deletions that are gone
 );
-COMMIT;
 """
+_UNREADABLE = (sqlite3.DatabaseError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+"""What reading lines raises that are not those that were written: wrong kinds, and text that is no JSON or no UTF-8."""
+
+_OF_SYSTEM = frozenset(
+    {
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+    }
+)
+
+
+def _is_of_system(error: BaseException) -> bool:
+    """Whether an error comes from the system or the caller, and tells nothing of the file's content."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return isinstance(error, sqlite3.ProgrammingError)  # a closed connection
+    return code & 0xFF in _OF_SYSTEM and code != sqlite3.SQLITE_IOERR_SHORT_READ
+
+
+def is_of_disk(error: StoreError) -> bool:
+    """Whether a change of the metadata failed because the disk is full, read-only or failing."""
+    code = getattr(error.__cause__, "sqlite_errorcode", 0)
+    return code & 0xFF in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
 
 
 class InDoubtError(StoreError):
@@ -72,14 +107,36 @@ def digest_of(table: str, row: Iterable[object]) -> int:
     return checksum(text.encode("utf-8", "surrogatepass"), 0)
 
 
+def make_metadata(directory: Path, values: dict[str, str], file_system: FileSystem) -> None:
+    """Make the file of a new store, with these values and no vbucket. A crash leaves all of it or no file.
+
+    Raises: OSError: it cannot be written.
+    """
+    total = 0
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.executescript(_TABLES)
+        for line in values.items():
+            total ^= digest_of("store", line)
+            connection.execute("INSERT INTO store VALUES (?, ?)", line)
+        if values:
+            connection.execute("INSERT INTO store VALUES (?, ?)", (CHECKSUM_NAME, f"{total:016x}"))
+        content = connection.serialize()
+    # Of an earlier file of that name; SQLite would take it for the new file's.
+    journal = directory / JOURNAL_NAME
+    if journal.exists():
+        file_system.remove(journal)
+    write_whole(file_system, directory / FILE_NAME, content)
+
+
 class Metadata:
     """The SQLite file of a store. Every method that writes is durable when it returns.
 
     Args:
+        directory: of the store; the file must be there, see `make_metadata`.
         verify: whether lines that are not those that were written are refused; what repairs a store reads them.
 
     Raises:
-        CorruptLog: when it is opened: its lines are not those that were written.
+        CorruptLog: when it is opened: the file is missing, or its lines are not those that were written.
         StoreError: from every method: the file cannot be read or written, or belongs to another format.
     """
 
@@ -87,6 +144,8 @@ class Metadata:
         self._path = directory / FILE_NAME
         self._lock = Lock()
         self._is_in_doubt = False  # what the lines are now, after a change that failed at its end
+        if not self._path.exists():
+            raise self._damaged("a file", "no file", MISSING_HINT)
         try:
             # Commits come from the flusher's thread, everything else from the node's; the lock keeps them apart.
             self._connection = sqlite3.connect(
@@ -98,15 +157,17 @@ class Metadata:
             # Truncating the journal, unlike removing it, is synced: a removed one could come back with a power cut.
             self._connection.execute("PRAGMA journal_mode=TRUNCATE")
             self._connection.execute("PRAGMA synchronous=FULL")
-            if not self._connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-                self._connection.executescript(_TABLES)
-            found = self.get("format")
-        except (sqlite3.Error, StoreError, UnicodeDecodeError) as error:
+            has_tables = self._connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
+            found = self.get("format") if has_tables else None
+        except (*_UNREADABLE, StoreError) as error:
             self._connection.close()
-            raise StoreError(
-                f"{self._path} is not usable: {error}. Without it the vbuckets' states and failover logs are unknown; "
-                "restore it from a copy, or move the directory away and start empty."
-            ) from error
+            cause = error.__cause__ or error
+            if _is_of_system(cause):
+                raise StoreError(f"{self._path} cannot be opened: {cause}") from error
+            raise self._damaged("a database of SQLite", str(cause), UNREADABLE_HINT) from error
+        if not has_tables:
+            self._connection.close()
+            raise self._damaged("tables", "none", UNREADABLE_HINT)
         try:
             if found in FORMATS_BEFORE_CHECKSUMS:
                 raise StoreError(other_format(str(self._path), found))
@@ -129,27 +190,30 @@ class Metadata:
                         continue
                     digests[table, row[0]] = digest = digest_of(table, row)
                     total ^= digest
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise StoreError(f"{self._path} cannot be read: {error}. {METADATA_HINT}") from error
+        except _UNREADABLE as error:
+            raise self._unreadable("lines", error) from error
         actual = f"{total:016x}" if digests else ""
         if actual != expected and is_strict:
-            raise CorruptLog(
-                str(self._path),
-                0,
-                f"lines whose checksum is {expected or 'missing'}",
-                actual or "no lines",
-                METADATA_HINT,
-            )
+            wanted = f"lines whose checksum is {expected or 'missing'}"
+            raise self._damaged(wanted, actual or "no lines", METADATA_HINT)
         return digests, total
+
+    def _damaged(self, expected: str, actual: str, hint: str = METADATA_HINT) -> CorruptLog:
+        return CorruptLog(str(self._path), 0, expected, actual, hint)
 
     def get(self, name: str) -> str | None:
         """A value of the store, None if it was never set."""
         with self._lock:
             try:
                 row = self._connection.execute("SELECT value FROM store WHERE name = ?", (name,)).fetchone()
-            except sqlite3.Error as error:
-                raise StoreError(f"{self._path} cannot be read: {error}") from error
+            except _UNREADABLE as error:
+                raise self._unreadable(f"a line named {name}", error) from error
         return None if row is None else str(row[0])
+
+    def _unreadable(self, what: str, error: BaseException) -> StoreError:
+        if _is_of_system(error):
+            return StoreError(f"{self._path} cannot be read: {error}")
+        return self._damaged(what, f"{what} that cannot be read ({str(error) or type(error).__name__})")
 
     def put(self, values: dict[str, str], vbuckets: Iterable[VbucketMetadata] = ()) -> None:
         """Set values and vbuckets' lines in one transaction.
@@ -228,8 +292,16 @@ class Metadata:
                     )
                     for vbid, incarnation, state, log, purge_seqno, horizon_seqno, max_deleted_rev in rows
                 ]
-            except (sqlite3.Error, ValueError) as error:
-                raise StoreError(f"{self._path} cannot be read: {error}") from error
+            except _UNREADABLE as error:
+                raise self._unreadable("vbuckets", error) from error
+
+    def vbucket_count(self) -> int:
+        """For how many vbuckets the store was made."""
+        text = self.get("vbucket_count")
+        try:
+            return int(text or "")
+        except ValueError as error:
+            raise self._unreadable("the number of vbuckets", error) from error
 
     def closed_at(self) -> tuple[int, int] | None:
         """(number, committed bytes) of the last segment when the store was closed cleanly; None if it was not."""
@@ -239,15 +311,15 @@ class Metadata:
                 return None
             number, size = json.loads(text)
             return int(number), int(size)
-        except (ValueError, TypeError) as error:
-            raise StoreError(f"{self._path} says in a way that cannot be read how it was closed: {error}") from error
+        except _UNREADABLE as error:
+            raise self._unreadable("a line that tells how the store was closed", error) from error
 
     def integrity(self) -> list[str]:
         """What SQLite itself finds wrong with its file."""
         with self._lock:
             try:
                 rows = self._connection.execute("PRAGMA integrity_check(20)").fetchall()
-            except sqlite3.Error as error:
+            except _UNREADABLE as error:
                 return [str(error)]
         return [str(row[0]) for row in rows if row[0] != "ok"]
 
@@ -257,24 +329,24 @@ class Metadata:
         try:
             listed = None if order is None else [(int(number), size) for number, size in json.loads(order)]
             return listed, [int(number) for number in json.loads(retired or "[]")]
-        except (ValueError, TypeError) as error:
-            raise StoreError(f"{self._path} holds a list of segments that cannot be read: {error}") from error
+        except _UNREADABLE as error:
+            raise self._unreadable("a list of segments", error) from error
 
     def manifest(self) -> Manifest:
         """The bucket's manifest."""
         text = self.get("manifest")
         try:
             return Manifest.DEFAULT if text is None else Manifest.from_json(json.loads(text))
-        except ValueError as error:
-            raise StoreError(f"{self._path} holds a manifest that cannot be read: {error}") from error
+        except _UNREADABLE as error:
+            raise self._unreadable("a manifest", error) from error
 
     def settings(self) -> BucketSettings | None:
         """The bucket's settings, None if there are none yet."""
         text = self.get("settings")
         try:
             return None if text is None else BucketSettings.from_json(json.loads(text))
-        except ValueError as error:
-            raise StoreError(f"{self._path} holds settings that cannot be read: {error}") from error
+        except _UNREADABLE as error:
+            raise self._unreadable("settings", error) from error
 
     def close(self) -> None:
         """Close the file."""

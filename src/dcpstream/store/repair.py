@@ -23,9 +23,9 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from dcpstream.errors import StoreError
+from dcpstream.errors import CorruptLog, StoreError, StoreInUse
 from dcpstream.model import FailoverEntry, FailoverLog
-from dcpstream.runtime import SystemFileSystem
+from dcpstream.runtime import SystemFileSystem, make_private
 from dcpstream.store.blocks import (
     BLOCK_HEADER,
     MARK,
@@ -66,6 +66,7 @@ class Repair:
         dropped: listed segment files that hold nothing that can be read.
         branches: vbid → the seqno at which its new branch begins.
         impossible: why it cannot be repaired; empty if it can.
+        removed: whether it was what an unfinished creation left, and is removed.
     """
 
     directory: str
@@ -75,6 +76,7 @@ class Repair:
     dropped: list[str] = field(default_factory=list)
     branches: dict[int, int] = field(default_factory=dict)
     impossible: str = ""
+    removed: bool = False
 
     @property
     def is_needed(self) -> bool:
@@ -82,11 +84,18 @@ class Repair:
         return not self.before.is_sound
 
 
-def repair_store(directory: Path, *, dry_run: bool = False, on_progress: OnProgress | None = None) -> Repair:
+def repair_store(
+    directory: Path,
+    *,
+    dry_run: bool = False,
+    on_progress: OnProgress | None = None,
+    is_acknowledged: bool = False,
+) -> Repair:
     """Make a store openable. A sound one is left alone.
 
     Args:
         dry_run: only say what would be done.
+        is_acknowledged: see `check_store`.
 
     Raises:
         StoreError: a node has the store open, it is of another format, or a file cannot be read or written.
@@ -94,12 +103,17 @@ def repair_store(directory: Path, *, dry_run: bool = False, on_progress: OnProgr
     try:
         lock = SystemFileSystem().lock_directory(directory)
     except BlockingIOError as error:
-        raise StoreError(f"the store in {directory} is in use; stop the node first") from error
+        raise StoreInUse(f"the store in {directory} is in use; stop the node first") from error
     except OSError as error:
         raise StoreError(f"the store in {directory} cannot be repaired: {error}") from error
     try:
-        report = check_store(directory, on_progress)
+        report = check_store(directory, on_progress, is_acknowledged=is_acknowledged)
         repair = Repair(directory=str(directory), before=replace(report, is_in_use=False))
+        if report.is_unfinished:
+            repair.removed = True
+            if not dry_run:
+                shutil.rmtree(directory)
+            return repair
         if not repair.is_needed:
             return repair
         try:
@@ -115,7 +129,12 @@ def repair_store(directory: Path, *, dry_run: bool = False, on_progress: OnProgr
             return repair
         with closing(metadata):
             try:
-                _Repairer(directory, metadata, repair).run(dry_run=dry_run)
+                repairer = _Repairer(directory, metadata, repair)
+            except CorruptLog as error:  # lines that cannot be read as what they should be
+                repair.impossible = str(error)
+                return repair
+            try:
+                repairer.run(dry_run=dry_run)
             except OSError as error:
                 raise StoreError(f"the store in {directory} cannot be repaired: {error}") from error
         return repair
@@ -126,6 +145,8 @@ def repair_store(directory: Path, *, dry_run: bool = False, on_progress: OnProgr
 class _Repairer:
     """One repair.
 
+    Raises: CorruptLog: the metadata holds what nobody can read.
+
     Lost seqnos are found in order of the segments: `_last` is the last seqno of each vbucket so far.
     """
 
@@ -133,14 +154,20 @@ class _Repairer:
         self._directory = directory
         self._metadata = metadata
         self._repair = repair
+        self._order = metadata.segments()
+        self._closed_at = metadata.closed_at()
         self._lines = {line.vbid: line for line in metadata.vbuckets()}
+        # Nobody could open the store if one of these cannot be read, and nothing else says what they were.
+        metadata.vbucket_count()
+        metadata.manifest()
+        metadata.settings()
         self._last: dict[int, int] = {}
         self._is_metadata_damaged = repair.before.is_metadata_damaged or bool(repair.before.strangers)
         self._snapshots: dict[int, tuple[int, int]] = {}
 
     def run(self, *, dry_run: bool) -> None:
         """Find out what has to be done, and do it."""
-        order, _ = self._metadata.segments()
+        order, _ = self._order
         if order is None:
             self._repair.impossible = f"{self._directory / FILE_NAME} does not list the segments"
             return
@@ -256,7 +283,7 @@ class _Repairer:
         present = [number for entry in self._directory.iterdir() if (number := segment_number(entry.name)) is not None]
         following = max([*present, *(number for number, _ in order)], default=0) + 1
         kept_in = self._make_room()
-        closed_at = self._metadata.closed_at()
+        closed_at = self._closed_at
         new_order: list[tuple[int, int | None]] = []
         for number, committed in order:
             if number not in made:
@@ -272,12 +299,13 @@ class _Repairer:
             new_order.append((following, None))
         values = {
             "segments": json.dumps(new_order),
-            "retired": json.dumps(sorted({*self._metadata.segments()[1], *made})),
+            "retired": json.dumps(sorted({*self._order[1], *made})),
         }
         if closed_at is not None:
             last = self._directory / segment_name(new_order[-1][0])
             values["closed_at"] = json.dumps([new_order[-1][0], last.stat().st_size])
         self._metadata.put(values, self._new_lines())
+        make_private(self._directory)  # also what an older version made
         for name in [*self._repair.before.strangers, *map(segment_name, made)]:
             path = self._directory / name
             if path.exists():
@@ -290,13 +318,14 @@ class _Repairer:
         for count in range(1, MAX_REPAIRS + 1):
             path = self._directory / LOST_AND_FOUND / f"repair-{count}"
             if not path.exists():
-                path.mkdir(parents=True)
+                SystemFileSystem().make_directory(path)
                 break
         else:
             raise StoreError(f"{self._directory / LOST_AND_FOUND} holds {MAX_REPAIRS} repairs; move them away")
         self._repair.kept_in = str(path)
         shutil.copyfile(self._directory / FILE_NAME, path / FILE_NAME)
         (path / "report.json").write_text(json.dumps(asdict(self._repair), indent=2) + "\n", encoding="utf-8")
+        make_private(path)
         for entry in path.iterdir():
             _sync(entry)
         _sync(path)
@@ -315,6 +344,7 @@ class _Repairer:
             file.write(blocks)
             file.flush()
             os.fsync(file.fileno())
+        make_private(path)
         _sync(self._directory)
         return SEGMENT_HEADER.size + len(blocks)
 

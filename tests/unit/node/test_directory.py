@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.errors import ConfigError, StoreError
+from dcpstream.errors import ConfigError, CorruptLog, StoreError
 from dcpstream.model import BucketSettings, Manifest, Scope
 from dcpstream.node.directory import FILE_NAME, DataDirectory, check_bucket_name
 from dcpstream.store import DiskBucketStore, MemoryBucketStore
@@ -18,8 +18,15 @@ from tests.unit.node.kit import engine_of
 EPHEMERAL = BucketSettings(is_ephemeral=True, max_ttl=7)
 
 
+_last: dict[Path | None, DataDirectory] = {}
+
+
 def opened(path: Path | None, seed: int = 1) -> DataDirectory:
-    return DataDirectory(path, random.Random(seed))
+    """The directory as a node finds it when it starts, after the one before has ended."""
+    if path in _last:
+        _last[path].close()
+    _last[path] = DataDirectory(path, random.Random(seed))
+    return _last[path]
 
 
 def test_identities_and_ephemeral_buckets_are_kept(tmp_path: Path) -> None:
@@ -80,11 +87,15 @@ def test_a_file_that_cannot_be_written_costs_no_bucket(tmp_path: Path, caplog: p
     assert "default" in json.loads((tmp_path / FILE_NAME).read_text())["buckets"]
 
 
-def test_a_store_that_cannot_be_looked_at_is_told(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_looked_at_is_told_when_it_is_opened(tmp_path: Path) -> None:
+    DiskBucketStore(tmp_path / "other", 16).close()
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "meta.sqlite").write_bytes(b"no database" * 100)
-    with pytest.raises(StoreError, match="shop"):
-        opened(tmp_path)
+    directory = opened(tmp_path)
+    assert directory.known.keys() == {"other", "shop"}
+    with pytest.raises(CorruptLog, match="shop"):
+        directory.open("shop", 1)
+    directory.open("other", 16).close()
 
 
 def test_a_directory_that_is_none_is_told(tmp_path: Path) -> None:

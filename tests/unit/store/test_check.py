@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.errors import ConfigError, StoreError
+from dcpstream.errors import StoreError
+from dcpstream.runtime import is_locked
 from dcpstream.store import DiskBucketStore, blocks, check
-from dcpstream.store.check import check_store, is_in_use, stores_in
+from dcpstream.store.check import check_store
 from tests.behaviour.store_kit import fill, key_of, put
 
 FIRST = "segment-0000000001.log"
@@ -97,7 +98,7 @@ def test_a_torn_end_is_no_damage_but_a_cut_one_is(store: Path) -> None:
     opened = DiskBucketStore(store, 3)
     assert check_store(store).is_in_use
     opened.close(clean=False)
-    assert not is_in_use(store)
+    assert not is_locked(store)
     (store / FIRST).write_bytes(whole + whole[100:150])
     report = check_store(store)
     assert (report.is_sound, report.was_closed, report.segments[0].torn_bytes) == (True, False, 50)
@@ -140,12 +141,6 @@ def test_another_format_is_refused(store: Path) -> None:
     other.close()
     with pytest.raises(StoreError, match=f"{store}.*is in store format 1"):
         check_store(store)
-
-
-def test_a_node_s_directory_holds_several_stores(store: Path) -> None:
-    assert stores_in(store) == stores_in(store.parent) == [store]
-    with pytest.raises(ConfigError, match="a directory with a store"):
-        stores_in(store.parent.parent / "nothing")
 
 
 def test_what_moves_while_a_node_writes_is_no_damage(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

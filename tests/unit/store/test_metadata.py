@@ -11,11 +11,18 @@ import pytest
 
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.model import FailoverLog, Manifest, VbucketState
-from dcpstream.store.metadata import FILE_NAME, Metadata, VbucketMetadata
+from dcpstream.runtime import SystemFileSystem
+from dcpstream.store.metadata import FILE_NAME, Metadata, VbucketMetadata, make_metadata
+
+
+def made(path: Path) -> Metadata:
+    """The file of a new store without a line, opened."""
+    make_metadata(path, {}, SystemFileSystem())
+    return Metadata(path)
 
 
 def test_lines_come_back(tmp_path: Path) -> None:
-    metadata = Metadata(tmp_path)
+    metadata = made(tmp_path)
     lines = [
         VbucketMetadata(0, 3, None, None, 0),
         VbucketMetadata(5, 1, VbucketState.PENDING, FailoverLog.of((2**64 - 1, 2**63)), 2**64 - 1),
@@ -31,7 +38,7 @@ def test_lines_come_back(tmp_path: Path) -> None:
 
 
 def test_another_format_is_refused(tmp_path: Path) -> None:
-    metadata = Metadata(tmp_path)
+    metadata = made(tmp_path)
     metadata.put({"format": "1", "manifest": "[]"})
     with pytest.raises(StoreError, match="a manifest that cannot be read"):
         metadata.manifest()
@@ -41,7 +48,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
-    metadata = Metadata(tmp_path)
+    metadata = made(tmp_path)
     with sqlite3.connect(tmp_path / FILE_NAME) as other:
         other.execute("CREATE TRIGGER no BEFORE INSERT ON vbuckets BEGIN SELECT RAISE(ABORT, 'full'); END")
     other.close()
@@ -56,7 +63,7 @@ def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_the_list_of_segments(tmp_path: Path) -> None:
-    metadata = Metadata(tmp_path)
+    metadata = made(tmp_path)
     assert metadata.segments() == (None, [])
     metadata.put({"segments": "[[3, 77], [2, null]]", "retired": "[1]"})
     assert metadata.segments() == ([(3, 77), (2, None)], [1])
@@ -67,7 +74,7 @@ def test_the_list_of_segments(tmp_path: Path) -> None:
 
 
 def test_a_changed_line_is_found(tmp_path: Path) -> None:
-    metadata = Metadata(tmp_path)
+    metadata = made(tmp_path)
     log = FailoverLog.of((7, 0))
     metadata.put({"a": "1", "b": "2"}, [VbucketMetadata(vbid, 1, VbucketState.ACTIVE, log, 0) for vbid in range(3)])
     metadata.put({"a": "3", "c": ""}, [VbucketMetadata(1, 2, None, None, 0)])
@@ -93,7 +100,7 @@ def test_a_changed_line_is_found(tmp_path: Path) -> None:
 
 
 def test_what_a_process_left_that_was_killed_within_a_transaction_is_undone(tmp_path: Path) -> None:
-    metadata = Metadata(tmp_path)
+    metadata = made(tmp_path)
     metadata.put({"a": "1"})
     metadata.close()
     code = (

@@ -252,6 +252,9 @@ class Bucket:
         with self.store.metadata_batch():
             for vbid in range(self.vbucket_count) if is_filled and not held else ():
                 self._create(vbid, VbucketState.ACTIVE)
+        # On a full disk what is held is served all the same. A branch that is not on disk is safe: after a crash nobody
+        # knows it, and clients that do are rolled back to 0.
+        with self.store.metadata_batch(may_wait=True):
             for vbid, log in held.items():
                 keep_history(log, self.settings)
                 vbucket = VBucket(log)

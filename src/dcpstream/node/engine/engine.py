@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-from dcpstream.errors import ConfigError, CorruptLog
+from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.model import BucketSettings, Manifest
 from dcpstream.node.engine import config as cluster_config
 from dcpstream.node.engine.bucket import Bucket
@@ -96,7 +96,7 @@ class Engine:
         self.config = config
         self.random = random
         self.buckets: dict[str, Bucket] = {}
-        self.damaged: dict[str, CorruptLog] = {}
+        self.damaged: dict[str, DcpstreamError] = {}
         self.sessions: set[Session] = set()
         self.ready: set[Session] = set()
         self.buffers = BufferPool()

@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from dcpstream.errors import CorruptLog
+from dcpstream.errors import CorruptLog, DcpstreamError
 from dcpstream.node.engine import Bucket
 from dcpstream.node.http.access import allows
 from dcpstream.node.http.page import ANYBODY, USER, Route, Site, answer
@@ -45,8 +45,9 @@ class HealthPages:
         return answer(content, 200 if is_well else 503)
 
 
-def _unserved(error: CorruptLog) -> dict[str, Any]:
-    return {"status": UNSERVED, "damage": [str(error)]}
+def _unserved(error: DcpstreamError) -> dict[str, Any]:
+    status = UNSERVED if isinstance(error, CorruptLog) else "not served: files cannot be used"
+    return {"status": status, "damage": [str(error)]}
 
 
 def state_of(bucket: Bucket) -> dict[str, Any]:

@@ -145,7 +145,9 @@ def select_bucket(session: Session, frame: Frame) -> None:
     name = frame.key.decode(errors="replace")
     bucket = session.engine.buckets.get(name)
     if name in session.engine.damaged and session.user is not None and session.user.may_use(name):
-        session.refuse(frame, Status.TMPFAIL, "The files of the bucket are damaged; the node's log tells more")
+        session.refuse(
+            frame, Status.TMPFAIL, "The bucket's files are damaged or cannot be used; the node's log tells more"
+        )
         return
     if bucket is None:
         # The server looks at rights first. An internal user has them on every bucket that could be, so it is told the
