@@ -23,7 +23,10 @@ SWITCHES = {
 
 def setting(node: Node, name: str) -> str:
     """What the stats say of the connection `reader`."""
-    return node.stats("dcp")[f"eq_dcpq:reader:{name}"]
+    stats = node.stats("dcp")
+    if name == "max_buffer_bytes" and stats["eq_dcpq:reader:flow_control"] == "disabled":
+        return "0"  # without a limit there is no such name
+    return stats[f"eq_dcpq:reader:{name}"]
 
 
 @rule("CTL-01")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dcpstream.model import SnapshotRange
-from dcpstream.wire import Opcode, SnapshotMarker, Status, encode_response
+from dcpstream.wire import Feature, Opcode, SnapshotMarker, Status, encode_response
 from tests.conformance.harness import (
     ACTIVE,
     DEAD,
@@ -20,6 +20,7 @@ from tests.conformance.harness import (
     of,
 )
 from tests.conformance.rules import rule
+from tests.conformance.streams_kit import garden
 
 
 def seqnos(peer: Peer, extras: bytes = b"") -> list[tuple[int, int]]:
@@ -104,6 +105,99 @@ def test_noop_and_window_of_a_producer() -> None:
     assert node.stats("dcp")[name + "noop_wait"] == "true"
     peer.answer(noop)
     assert node.stats("dcp")[name + "noop_wait"] == "false"
+
+
+@rule("STA-04")
+def test_only_messages_of_streams_count_as_sent() -> None:
+    node = Node()
+    node.fill(1, 2)
+    peer = node.producer(controls=[(b"connection_buffer_size", b"1000")])
+    peer.call(Opcode.DCP_GET_FAILOVER_LOG, vbid=1)
+    name = "eq_dcpq:reader:"
+    assert node.stats("dcp")[name + "total_bytes_sent"] == "0"
+    sent = sum(frame.size for frame in peer.stream(1) if frame.is_request)
+    node.advance(200)
+    assert of(peer.take(), Opcode.DCP_NOOP)
+    peer.call(Opcode.DCP_STREAM_REQ, vbid=1, extras=bytes(48))
+    stats = node.stats("dcp")
+    assert stats[name + "total_bytes_sent"] == stats["ep_dcp_total_bytes"] == str(sent)
+    assert node.stats("dcpagg")[":total:total_bytes"] == str(sent)
+
+
+@rule("STA-04")
+def test_every_acknowledgement_counts_in_full() -> None:
+    node = Node()
+    node.fill(1, 2)
+    peer = node.producer(controls=[(b"connection_buffer_size", b"1000")])
+    peer.stream(1)
+    peer.buffer_ack(5000)
+    peer.buffer_ack(7)
+    stats = node.stats("dcp")
+    assert stats["eq_dcpq:reader:unacked_bytes"] == "0"
+    assert stats["eq_dcpq:reader:total_acked_bytes"] == "5007"
+
+
+@rule("STA-04")
+def test_a_connection_whose_window_is_full_is_paused() -> None:
+    node = Node()
+    node.fill(1, 5)
+    peer = node.producer(controls=[(b"connection_buffer_size", b"100")])
+    sent = sum(frame.size for frame in peer.stream(1) if frame.is_request)
+    stats = node.stats("dcp")
+    name = "eq_dcpq:reader:"
+    assert stats[name + "dcp_ready_queue_size"] == "1", "it has more to say"
+    assert (stats[name + "paused"], stats[name + "paused_current_reason"]) == ("true", "BufferLogFull")
+    assert int(stats[name + "items_remaining"]) > 0
+    node.advance(2)
+    while sent:
+        sent = sum(frame.size for frame in peer.buffer_ack(sent))
+    stats = node.stats("dcp")
+    assert (stats[name + "paused"], stats[name + "paused_current_reason"]) == ("true", "ReadyListEmpty")
+    assert int(stats[name + "paused_previous_BufferLogFull_count"]) > 0
+    assert stats[name + "paused_previous_BufferLogFull_duration"] == "2000 ms"
+    assert stats[name + "items_remaining"] == "0"
+
+
+def test_what_a_connection_does_not_have_is_not_among_its_stats() -> None:
+    node = Node()
+    peer = node.producer(features=(Feature.XERROR, Feature.COLLECTIONS))
+    name = "eq_dcpq:reader:"
+    window = {name + key for key in ("max_buffer_bytes", "unacked_bytes", "total_acked_bytes")}
+    with_snappy, with_streams = name + "total_uncompressed_data_size", name + "ckpt_processor_queue_size"
+    assert not {*window, with_snappy, with_streams} & node.stats("dcp").keys()
+    peer.stream(1)
+    assert with_streams in node.stats("dcp")
+    peer.control(b"connection_buffer_size", b"100")
+    assert window <= node.stats("dcp").keys()
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (b"", ("true", "false", "0", "")),
+        (b'{"uid":"0"}', ("true", "true", "1", "0x0")),
+        (b'{"collections":["8","a"]}', ("false", "false", "2", "0x8,0xa")),
+        (b'{"scope":"0"}', ("false", "true", "2", "0x0,0x8")),
+    ],
+)
+def test_the_filter_of_a_stream(value: bytes, shown: tuple[str, ...]) -> None:
+    node = garden()
+    node.producer().stream(1, value=value)
+    stats, prefix = node.stats("dcp"), "eq_dcpq:reader:filter_1_"
+    assert tuple(stats[prefix + key] for key in ("passthrough", "default_allowed", "size", "cids")) == shown
+    assert stats.get(prefix + "scope_id") == ("0x0" if b"scope" in value else None)
+    assert stats.get(prefix + "scope_dropped") == ("false" if b"scope" in value else None)
+
+
+def test_streams_with_ids_are_named_by_them() -> None:
+    node = Node()
+    peer = node.producer(controls=[(b"enable_stream_id", b"true")])
+    for number in (1, 2):
+        peer.stream(1, value=b'{"sid":%d}' % number)
+    names = node.stats("dcp").keys()
+    for number in (1, 2):
+        assert f"eq_dcpq:readersid:{number}:stream_1_state" in names
+        assert f"eq_dcpq:readersid:{number}:filter_1_sid" in names
 
 
 @rule("STA-05")

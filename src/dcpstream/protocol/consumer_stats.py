@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dcpstream.model import MAX_SEQNO
 from dcpstream.protocol.consumer_controls import FLATBUFFERS
-from dcpstream.protocol.pause import milliseconds
+from dcpstream.protocol.pause import NOTHING_TO_SAY, milliseconds
 
 if TYPE_CHECKING:
     from dcpstream.protocol.consumer import ConsumerConnection
@@ -29,10 +29,10 @@ def connection_stats(machine: ConsumerConnection) -> Iterator[tuple[str, str]]:
         "pending_disconnect": machine.close_reason is not None,
         "supports_ack": False,
         "paused": not machine.has_output,
-        "paused_current_reason": "ReadyListEmpty",
+        "paused_current_reason": NOTHING_TO_SAY,
         "paused_current_duration": milliseconds(pause.current_s),
-        "paused_previous_ReadyListEmpty_count": pause.count,
-        "paused_previous_ReadyListEmpty_duration": milliseconds(pause.previous_s),
+        "paused_previous_ReadyListEmpty_count": pause.counts[NOTHING_TO_SAY],
+        "paused_previous_ReadyListEmpty_duration": milliseconds(pause.durations_s[NOTHING_TO_SAY]),
         "priority": "Medium",
         "flatbuffers_system_events": FLATBUFFERS in accepted,
         "change_streams_enabled": b"change_streams" in accepted,

@@ -12,12 +12,12 @@ __all__ = ["ProducerWindow"]
 
 
 class ProducerWindow:
-    """The producer's side of a connection's flow control; off until a buffer size is set.
+    """The producer's side of a connection's flow control; without a limit until a buffer size is set.
 
     Attributes:
         buffer_bytes: what the consumer is ready to hold; 0 means that there is no limit.
         outstanding_bytes: sent and not acknowledged.
-        acked_bytes: acknowledged since the connection began.
+        acked_bytes: acknowledged in all, as the consumer said it: also what was more than outstanding.
         stuck_since: when the window was last seen to move while it was full; None while it is not full.
     """
 
@@ -47,22 +47,20 @@ class ProducerWindow:
         return max(0, self.buffer_bytes - self.outstanding_bytes)
 
     def set_buffer(self, size_bytes: int) -> None:
-        """Change the limit; 0 takes it away and forgets what is outstanding."""
+        """Change the limit; 0 takes it away and forgets what is outstanding and acknowledged."""
         self.buffer_bytes = size_bytes
         if not size_bytes:
-            self.outstanding_bytes = 0
+            self.outstanding_bytes = self.acked_bytes = 0
 
     def sent(self, count_bytes: int) -> None:
-        """Something that counts went out."""
-        if self.buffer_bytes:
-            self.outstanding_bytes += count_bytes
+        """Something that counts went out; without a limit too, for one may be set later."""
+        self.outstanding_bytes += count_bytes
 
     def acknowledged(self, count_bytes: int) -> None:
         """The consumer freed bytes; more than are outstanding are taken as all of them."""
         if self.buffer_bytes:
-            freed = min(count_bytes, self.outstanding_bytes)
-            self.outstanding_bytes -= freed
-            self.acked_bytes += freed
+            self.outstanding_bytes -= min(count_bytes, self.outstanding_bytes)
+            self.acked_bytes += count_bytes
 
     def watch(self, now: float, *, has_moved: bool) -> None:
         """Note since when the window is full without moving."""

@@ -27,7 +27,7 @@ from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse, str
 from dcpstream.protocol.controls import ProducerSettings, apply_control
 from dcpstream.protocol.flow_control import ProducerWindow
 from dcpstream.protocol.noop import NoopTimer
-from dcpstream.protocol.pause import Pause
+from dcpstream.protocol.pause import BUFFER_FULL, INITIALIZING, NOTHING_TO_SAY, Pause
 from dcpstream.protocol.producer_limits import DEFAULT_LIMITS, TURN_FACTORS, ProducerLimits
 from dcpstream.protocol.producer_requests import StreamMaker
 from dcpstream.protocol.producer_stats import connection_stats
@@ -75,7 +75,7 @@ class ProducerConnection:
         settings: what the client's controls said.
         window: the consumer's buffer.
         drops_when_stuck: whether a buffer that stays full ends the connection.
-        bytes_sent: everything given out by `data_to_send`.
+        bytes_sent: messages of streams, ends and all; neither answers nor NOOPs.
         opened_at, last_sent_at, last_received_at: seconds of the monotonic clock.
         pause: how long it had nothing to say.
     """
@@ -113,7 +113,7 @@ class ProducerConnection:
         self.opened_at = now
         self.last_sent_at = now
         self.last_received_at = now
-        self.pause = Pause(now)
+        self.pause = Pause(now, INITIALIZING)
         self._answers: deque[bytes] = deque()
         self._streams: dict[int, dict[int | None, ProducerStream]] = {}
         self._stream_count = 0
@@ -290,7 +290,6 @@ class ProducerConnection:
         out = [*self._answers]
         self._answers.clear()
         if out:
-            self.bytes_sent += sum(map(len, out))
             self.last_sent_at = now
         return out
 
@@ -322,6 +321,7 @@ class ProducerConnection:
             size = sum(map(len, pieces))
             window.sent(size)
             made += size
+            self.bytes_sent += size
             out += pieces
             if stream.is_finished:
                 self._remove(stream)
@@ -333,9 +333,9 @@ class ProducerConnection:
                 ready.append(stream)
         self._unseen.clear()
         window.watch(now, has_moved=False)
-        self.pause.passed(now, is_over=bool(out))
+        is_stopped = bool(ready) and window.is_full
+        self.pause.passed(now, is_over=bool(out), reason=BUFFER_FULL if is_stopped else NOTHING_TO_SAY)
         if out:
-            self.bytes_sent += made
             self.last_sent_at = now
         return out
 
@@ -450,6 +450,17 @@ class ProducerConnection:
     def items_sent(self) -> int:
         """Mutations, deletions and the like sent so far."""
         return self._items_sent + sum(stream.messages_sent for stream in self.streams())
+
+    @property
+    def items_remaining(self) -> int:
+        """Seqnos that the living streams have not sent: at least as many as messages."""
+        living = (stream for stream in self.streams() if stream.end_reason is None)
+        return sum(max(0, stream.view.high_seqno - stream.last_read_seqno) for stream in living)
+
+    @property
+    def has_streamed(self) -> bool:
+        """Whether a stream was ever made."""
+        return bool(self._streamed)
 
     @property
     def ready_count(self) -> int:

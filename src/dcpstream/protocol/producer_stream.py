@@ -100,6 +100,7 @@ class ProducerStream:
         end_reason: why it ends, as soon as that is known.
         last_read_seqno: everything up to here was sent, or is not for this stream.
         last_sent_seqno: seqno of the last message or SEQNO_ADVANCED.
+        last_advance_seqno: seqno of the last SEQNO_ADVANCED; 0 before the first.
         messages_sent, bytes_sent: markers and the end excluded, included.
     """
 
@@ -134,6 +135,7 @@ class ProducerStream:
         "is_finished",
         "is_handing_over",
         "is_queued",
+        "last_advance_seqno",
         "last_read_seqno",
         "last_sent_seqno",
         "messages_backfilled",
@@ -180,6 +182,7 @@ class ProducerStream:
         self.end_reason: int | None = None
         self.last_read_seqno = accepted.start_seqno
         self.last_sent_seqno = accepted.start_seqno
+        self.last_advance_seqno = 0
         self.messages_sent = 0
         self.messages_backfilled = 0
         self.bytes_sent = 0
@@ -577,5 +580,5 @@ class ProducerStream:
 
     def _advanced(self, seqno: int) -> bytes:
         self._skipped = 0
-        self.last_sent_seqno = seqno
+        self.last_sent_seqno = self.last_advance_seqno = seqno
         return self._messages.advanced(seqno)

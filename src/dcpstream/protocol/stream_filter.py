@@ -6,7 +6,7 @@ Source: kv_engine engines/ep/src/collections/vbucket_filter.cc, checked against 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dcpstream.model import Manifest
@@ -35,11 +35,13 @@ class StreamFilter:
             anything from memory.
         scope_id: the scope they were taken from, if the request named one.
         stream_id: u16, or None.
+        has_value: the request had a value, whatever it said; for statistics only.
     """
 
     collection_ids: frozenset[int] | None = None
     scope_id: int | None = None
     stream_id: int | None = None
+    has_value: bool = field(default=False, compare=False)
 
 
 def read_filter(value: bytes, manifest: Manifest, *, has_collections: bool) -> StreamFilter | Refusal:
@@ -100,7 +102,7 @@ def _read(document: dict[str, Any], manifest: Manifest) -> StreamFilter | Refusa
         return collection_ids
     if not _KEYS & document.keys():
         return Refusal(Status.EINVAL)
-    return StreamFilter(collection_ids, scope_id, stream_id)
+    return StreamFilter(collection_ids, scope_id, stream_id, has_value=True)
 
 
 def _wanted_collections(
