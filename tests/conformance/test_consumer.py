@@ -348,8 +348,8 @@ def test_while_its_first_disk_snapshot_comes_a_copy_is_nobodys_source(node: Node
 @pytest.mark.parametrize("state", [DEAD, ACTIVE])
 def test_data_for_a_vbucket_that_is_no_copy_any_more(source: Source, state: int) -> None:
     source.snapshot(b"a", start=1)
-    assert statuses(source.set_state(state)) == [Status.SUCCESS]
     assert source.marker(2, 3) == []
+    assert statuses(source.set_state(state)) == [Status.SUCCESS]
     assert statuses(source.mutation(b"b", 2)) == [Status.NOT_MY_VBUCKET]
     assert source.node.vbucket(1).high_seqno == 1
 
@@ -511,14 +511,17 @@ def test_keys_with_collections(node: Node, kind: str, key: bytes, is_sound: bool
     source = Source(node, features=USUAL)
     source.accept()
     assert source.marker(1, 9) == []
+    for seqno, number in ((1, 8), (2, 255)):
+        fields = {"key": b"c", "value": struct.pack(">QII", seqno, 0, number)}
+        assert source.send(Opcode.DCP_SYSTEM_EVENT, extras=struct.pack(">QIB", seqno, 0, 0), **fields) == []
     if kind == "mutation":
-        fields = {"extras": struct.pack(">QQIIIHB", 1, 1, 0, 0, 0, 0, 0), "cas": 1}
+        fields = {"extras": struct.pack(">QQIIIHB", 3, 1, 0, 0, 0, 0, 0), "cas": 1}
         answers = source.send(Opcode.DCP_MUTATION, key=key, **fields)
     elif kind == "prepare":
-        fields = {"extras": struct.pack(">QQIIIBBB", 1, 1, 0, 0, 0, 0, 0, 1), "cas": 1}
+        fields = {"extras": struct.pack(">QQIIIBBB", 3, 1, 0, 0, 0, 0, 0, 1), "cas": 1}
         answers = source.send(Opcode.DCP_PREPARE, key=key, **fields)
     else:
-        answers = source.send(Opcode.DCP_COMMIT, key=key, extras=struct.pack(">QQ", 1, 2))
+        answers = source.send(Opcode.DCP_COMMIT, key=key, extras=struct.pack(">QQ", 3, 4))
         answers = [frame for frame in answers if frame.status != Status.KEY_ENOENT]
     assert statuses(answers) == ([] if is_sound else [Status.EINVAL])
 

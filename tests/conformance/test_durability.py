@@ -352,9 +352,15 @@ def test_the_second_seqno_must_lie_in_the_snapshot(opcode: int) -> None:
     node, source = copy()
     source.marker_v2(1, 2)
     assert prepare(source, 1) == []
-    assert [frame.status for frame in decide(source, opcode, 1, 3)] == [Status.ERANGE]
     assert [frame.opcode for frame in decide(source, opcode, 1, 2)] == [Opcode.DCP_SEQNO_ACKNOWLEDGED]
     assert node.vbucket(1).high_seqno == 2
+    assert [frame.status for frame in decide(source, opcode, 1, 2)] == [Status.ERANGE]
+    node, source = copy()
+    source.marker_v2(1, 2)
+    assert prepare(source, 1) == []
+    assert decide(source, opcode, 1, 3) == []
+    assert source.closed
+    assert node.vbucket(1).high_seqno == 1
 
 
 @rule("DUR-16")
@@ -392,7 +398,8 @@ def test_and_right_after_the_stream_was_accepted(tmp_path: Path) -> None:
 def test_a_decision_without_its_prepare(opcode: int) -> None:
     node, source = copy()
     source.marker_v2(1, 2)
-    assert [frame.status for frame in decide(source, opcode, 1, 2)] == [Status.KEY_ENOENT]
+    expected = Status.KEY_ENOENT if opcode == Opcode.DCP_COMMIT else Status.EINVAL
+    assert [frame.status for frame in decide(source, opcode, 1, 2)] == [expected]
     assert node.vbucket(1).high_seqno == 0
     for status in (Status.KEY_ENOENT, Status.EINVAL):
         replica = sync_replica(durable_node())

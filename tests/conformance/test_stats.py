@@ -345,6 +345,10 @@ def test_a_replica_reports_the_end_of_its_snapshot() -> None:
     assert opaque is not None
     consumer.send_bytes(SnapshotMarker(vbid=1, opaque=opaque, start_seqno=4, end_seqno=10, flags=1).encode())
     assert node.vbucket(1).high_seqno == 3
+    assert dict(seqnos(node.admin))[1] == 3, "nothing of it came yet"
+    extras = struct.pack(">QQIIIHB", 4, 1, 0, 0, 0, 0, 0)
+    consumer.send(Opcode.DCP_MUTATION, vbid=1, opaque=opaque, key=b"\0k", extras=extras, cas=1)
+    assert node.vbucket(1).high_seqno == 4
     assert dict(seqnos(node.admin))[1] == 10
 
 

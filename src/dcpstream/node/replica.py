@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
+from dcpstream.node.engine.collections import manifest_in
+from dcpstream.node.engine.documents import collection_of
 from dcpstream.node.engine.vbucket import MAX_TRUSTED_CAS, VBucket, new_failover_log
 from dcpstream.runtime import new_vbuuid
 from dcpstream.wire import HEADER_BYTES, BlockKind, read_prepare
@@ -135,6 +137,8 @@ class Replicas:
         if durability is not None and not kinds & _WITHOUT_CAS:
             kinds |= durability.kinds_of(change.key)
         vbucket.log.append(frame, change.key, change.seqno, is_deleted=change.is_deleted, kinds=kinds)
+        if kinds & BlockKind.SYSTEM_EVENT:
+            vbucket.collection_ids = None
         if durability is not None:
             durability.stored(frame, change.key, change.seqno)
         if vbucket.max_cas < change.cas <= MAX_TRUSTED_CAS:
@@ -148,6 +152,23 @@ class Replicas:
         durability = _own(view).durability
         waiting = None if durability is None else durability.undecided.get(key)
         return None if waiting is None else waiting.prepare
+
+    def last_undecided_seqno(self, view: VBucketView) -> int:
+        """The seqno of the last prepare that is not decided."""
+        durability = _own(view).durability
+        return 0 if durability is None else durability.last_undecided_seqno
+
+    def has_collection_of(self, view: VBucketView, key: bytes) -> bool:
+        """Whether the history of the copy has the key's collection."""
+        vbucket = _own(view)
+        if vbucket.collection_ids is None:
+            found = manifest_in(vbucket, self.manifest)
+            vbucket.collection_ids = frozenset(item.collection_id for _, item in found.collections())
+        return collection_of(key) in vbucket.collection_ids
+
+    def collections_uid(self, view: VBucketView) -> int:
+        """The version of the manifest that the history of the copy has reached."""
+        return manifest_in(_own(view), self.manifest).uid
 
     def high_prepared_seqno(self, view: VBucketView) -> int:
         """The seqno of the last prepare of all documents."""
@@ -173,6 +194,7 @@ class Replicas:
         else:
             log = new_failover_log(random)
         vbucket.received = None
+        vbucket.collection_ids = None
         vbucket.is_receiving_initial_snapshot = False
         vbucket.close_checkpoint()
         if vbucket.durability is not None:

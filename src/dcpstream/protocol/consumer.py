@@ -239,23 +239,28 @@ class ConsumerConnection:
     def _handle_marker(self, frame: Frame) -> None:
         stream = self._stream_for(frame)
         if stream is not None:
-            self._complain(frame, stream.marker(read_marker(frame), is_sync_replication=self.is_sync_replication))
+            status = stream.marker(read_marker(frame), is_sync_replication=self.is_sync_replication)
+            self._complain(frame, stream, status)
 
     def _handle_change(self, frame: Frame) -> None:
-        self._take(frame, read_change(frame, self._dialect, self.replicas.unix_s))
+        self._take(frame, read_change(frame, self._dialect, self.replicas.unix_s), ConsumerStream.change)
 
     def _handle_system_event(self, frame: Frame) -> None:
         has_flatbuffers = FLATBUFFERS in self.negotiation.accepted
-        self._take(frame, read_system_event(frame, self._dialect, has_flatbuffers=has_flatbuffers))
+        self._take(
+            frame,
+            read_system_event(frame, self._dialect, has_flatbuffers=has_flatbuffers),
+            ConsumerStream.system_event,
+        )
 
-    def _take(self, frame: Frame, change: Change | Refusal) -> None:
+    def _take(self, frame: Frame, change: Change | Refusal, store: Callable[[ConsumerStream, Change], Status]) -> None:
         if isinstance(change, Refusal):
             self._refuse(frame, change)
             return
         stream = self._stream_for(frame)
         if stream is None:
             return
-        self._complain(frame, stream.change(change))
+        self._complain(frame, stream, store(stream, change))
         self._after_row(stream)
 
     def _after_row(self, stream: ConsumerStream) -> None:
@@ -283,7 +288,7 @@ class ConsumerConnection:
             return
         stream = self._stream_for(frame)
         if stream is not None:
-            self._complain(frame, stream.prepare(*found))
+            self._complain(frame, stream, stream.prepare(*found))
             self._after_row(stream)
 
     def _handle_decision(self, frame: Frame) -> None:
@@ -293,7 +298,7 @@ class ConsumerConnection:
             return
         stream = self._stream_for(frame)
         if stream is not None:
-            self._complain(frame, stream.decide(found))
+            self._complain(frame, stream, stream.decide(found))
             self._after_row(stream)
 
     def _handle_set_state(self, frame: Frame) -> None:
@@ -312,8 +317,12 @@ class ConsumerConnection:
         if stream.is_living:
             self._answer(frame, Status.SUCCESS)
 
-    def _complain(self, frame: Frame, status: Status) -> None:
-        if status is not Status.SUCCESS:
+    def _complain(self, frame: Frame, stream: ConsumerStream, status: Status) -> None:
+        if status is Status.UNKNOWN_COLLECTION:
+            uid = self.replicas.collections_uid(stream.view)
+            code = status if self._has_collections else Status.EINVAL
+            self._refuse(frame, Refusal(code, "Unknown scope or collection in operation", manifest_uid=uid))
+        elif status is not Status.SUCCESS:
             self._answer(frame, status)
 
     @property

@@ -129,6 +129,8 @@ class ConsumerStream:
         self.asked_value = ""
         self._replicas = replicas
         self._from_disk = False
+        self._first_seqno = 0
+        self._replaceable_seqno = 0
         self._ack: bool = False
         self._consistent_seqno = 0
         self._prepared: deque[tuple[int, int]] = deque()
@@ -232,11 +234,15 @@ class ConsumerStream:
             return Status.SUCCESS
         if marker.start_seqno > marker.end_seqno:
             return Status.EINVAL
-        self._check_claims(marker, is_sync_replication=is_sync_replication)
-        if marker.end_seqno <= self.last_seqno:
+        if marker.start_seqno < self.last_seqno >= marker.end_seqno:
             return Status.ERANGE
+        if self.view.state not in _RECEIVING:
+            return Status.SUCCESS  # a dead copy takes no notice
+        self._check_claims(marker, is_sync_replication=is_sync_replication)
         from_disk = bool(marker.flags & MarkerFlag.DISK)
-        start = marker.start_seqno
+        if from_disk:
+            self._replaceable_seqno = self._replicas.last_undecided_seqno(self.view)
+        start = self._first_seqno = marker.start_seqno
         previous = self.announced
         if previous is not None and not (from_disk or self._from_disk or marker.flags & MarkerFlag.CHECKPOINT):
             start = min(start, previous.start_seqno)  # the source's checkpoint goes on, and its snapshot with it
@@ -270,51 +276,93 @@ class ConsumerStream:
 
     def change(self, change: Change) -> Status:
         """A row; SUCCESS if it is stored, or not wanted any more."""
-        status = self.fits(change.seqno)
+        status = self.fits(change)
         if status is Status.SUCCESS and self.is_living:
-            self._replicas.store(self.view, change)
-            self.last_seqno = change.seqno
-            self.messages += 1
+            if not self._from_disk and self._replicas.prepare_of(self.view, change.key) is not None:
+                return Status.SYNC_WRITE_IN_PROGRESS  # only from disk a decision may come as the document itself
+            self._store(change)
         return status
 
-    def fits(self, seqno: int) -> Status:
-        """Whether a row of this seqno may come now."""
+    def _store(self, change: Change) -> None:
+        self._replicas.store(self.view, change)
+        self.last_seqno = change.seqno
+        self.messages += 1
+
+    def fits(self, change: Change) -> Status:
+        """Whether a document, or its prepare, may come now."""
+        seqno = change.seqno
         self.go(StreamEvent.MESSAGE)
         if not self.is_living:
             return Status.SUCCESS
+        announced = self.announced
+        if announced is None or seqno <= self.last_seqno or not self._first_seqno <= seqno <= announced.end_seqno:
+            return Status.ERANGE
         if self.view.state not in _RECEIVING:
             return Status.NOT_MY_VBUCKET
-        announced = self.announced
-        if announced is None or seqno <= self.last_seqno or seqno not in announced:
-            return Status.ERANGE
+        if not self._replicas.has_collection_of(self.view, change.key):
+            return Status.UNKNOWN_COLLECTION
         return Status.SUCCESS
+
+    def _follows(self, seqno: int) -> Status:
+        """Whether a message that is no document may come now; the snapshot's bounds are looked at later."""
+        self.go(StreamEvent.MESSAGE)
+        if not self.is_living:
+            return Status.SUCCESS
+        if seqno <= self.last_seqno:
+            return Status.ERANGE
+        return Status.SUCCESS if self.view.state in _RECEIVING else Status.NOT_MY_VBUCKET
+
+    def system_event(self, change: Change) -> Status:
+        """A collection or scope came or went."""
+        status = self._follows(change.seqno)
+        if status is Status.SUCCESS and self.is_living:
+            if self.announced is None or change.seqno not in self.announced:
+                return Status.EINVAL
+            self._store(change)
+        return status
 
     def prepare(self, change: Change, level: int) -> Status:
         """A durable write is prepared: it is stored, and acknowledged when its level allows.
 
-        Only a snapshot from disk, where what was decided is left out, may bring one in the place of another.
+        A snapshot from disk, where what was decided is left out, may bring one in the place of an older one.
+
+        Raises:
+            RemoteProtocolError: a snapshot from disk has two of a document.
         """
-        status = self.fits(change.seqno)
+        status = self.fits(change)
         if status is not Status.SUCCESS or not self.is_living:
             return status
-        if not self._from_disk and self._replicas.prepare_of(self.view, change.key) is not None:
+        before = self._replicas.prepare_of(self.view, change.key)
+        if before is not None and before.seqno > self._replaceable_seqno:
+            if self._from_disk:
+                raise RemoteProtocolError(f"vb {self.vbid}: a snapshot from disk has two prepares of a document")
             return Status.SYNC_WRITE_IN_PROGRESS
         self._prepared.append((change.seqno, level))
-        return self.change(change)
+        self._store(change)
+        return status
 
     def decide(self, decision: Decision) -> Status:
-        """A prepare was committed or aborted."""
-        status = self.fits(decision.seqno)
+        """A prepare was committed or aborted.
+
+        Raises:
+            RemoteProtocolError: it does not belong to the snapshot.
+        """
+        status = self._follows(decision.seqno)
         if status is not Status.SUCCESS or not self.is_living:
             return status
         prepare = self._replicas.prepare_of(self.view, decision.key)
         if prepare is not None and prepare.seqno != decision.prepared_seqno:
             prepare = None
+        # From disk a prepare that was aborted is left out.
+        if prepare is None and not (decision.is_abort and self._from_disk):
+            return Status.EINVAL if decision.is_abort else Status.KEY_ENOENT
+        if self.announced is None or decision.seqno not in self.announced:
+            raise RemoteProtocolError(f"vb {self.vbid}: a decision at {decision.seqno} lies outside of its snapshot")
         if decision.is_abort:
-            # From disk a prepare that was aborted is left out.
-            is_sound = prepare is not None or self._from_disk
-            return self.change(abort_of(decision, self.vbid)) if is_sound else Status.KEY_ENOENT
-        return Status.KEY_ENOENT if prepare is None else self.change(commit_of(decision, prepare, self.vbid))
+            self._store(abort_of(decision, self.vbid))
+        elif prepare is not None:
+            self._store(commit_of(decision, prepare, self.vbid))
+        return status
 
     def acknowledged_prepare(self) -> int:
         """The seqno up to which prepares are to be acknowledged now, once; 0 if there is nothing new to say.

@@ -83,6 +83,18 @@ class ReplicaBucket(HistorySource, Protocol):
         """The undecided prepare of a document; None if there is none."""
         ...
 
+    def last_undecided_seqno(self, view: VBucketView) -> int:
+        """The seqno of the last prepare that is not decided; 0 if there is none."""
+        ...
+
+    def has_collection_of(self, view: VBucketView, key: bytes) -> bool:
+        """Whether the history of the copy has the collection of that key."""
+        ...
+
+    def collections_uid(self, view: VBucketView) -> int:
+        """The version of the manifest that the history of the copy has reached."""
+        ...
+
     def high_prepared_seqno(self, view: VBucketView) -> int:
         """The seqno of the last prepare that the copy has, decided or not; 0 if there is none."""
         ...

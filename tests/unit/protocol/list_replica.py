@@ -53,6 +53,16 @@ class ListReplicas(ListSource):
         found = [frame for _, row_key, frame in view.rows if row_key == key]
         return read_prepare(found[-1]) if found and found[-1][1] == Opcode.DCP_PREPARE else None
 
+    def last_undecided_seqno(self, view):
+        keys = {key for _, key, _ in view.rows}
+        return max((found.seqno for key in keys if (found := self.prepare_of(view, key)) is not None), default=0)
+
+    def has_collection_of(self, view, key):
+        return key[0] == 0
+
+    def collections_uid(self, view):
+        return 0
+
     def high_prepared_seqno(self, view):
         return max((seqno for seqno, _, frame in view.rows if frame[1] == Opcode.DCP_PREPARE), default=0)
 

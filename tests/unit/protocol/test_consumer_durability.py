@@ -115,10 +115,10 @@ def test_decisions_without_their_prepare():
     source = durable_source()
     v2(source, 1, 9)
     assert [frame.status for frame in commit(source, b"a", 1, 2)] == [Status.KEY_ENOENT]
-    assert [frame.status for frame in abort(source, b"a", 1, 2)] == [Status.KEY_ENOENT]
+    assert [frame.status for frame in abort(source, b"a", 1, 2)] == [Status.EINVAL]
     prepare(source, b"a", 3)
     assert [frame.status for frame in commit(source, b"a", 2, 4)] == [Status.KEY_ENOENT]
-    assert [frame.status for frame in abort(source, b"a", 2, 4)] == [Status.KEY_ENOENT]
+    assert [frame.status for frame in abort(source, b"a", 2, 4)] == [Status.EINVAL]
     assert source.replicas.vbuckets[1].high_seqno == 3
     v2(source, 1, 9, int(MarkerFlag.DISK))
     assert [frame.status for frame in commit(source, b"b", 4, 8)] == [Status.KEY_ENOENT]

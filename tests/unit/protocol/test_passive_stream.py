@@ -203,16 +203,16 @@ def test_markers_that_are_wholly_old(end):
 
 def test_rows_must_be_inside_and_rising():
     stream = reading()
-    assert stream.fits(1) is Status.ERANGE
+    assert stream.fits(change(1)) is Status.ERANGE
     marked(stream, 3, 5)
-    assert [stream.fits(seqno) for seqno in (2, 3, 5, 6)] == [
+    assert [stream.fits(change(seqno)) for seqno in (2, 3, 5, 6)] == [
         Status.ERANGE,
         Status.SUCCESS,
         Status.SUCCESS,
         Status.ERANGE,
     ]
     stream.change(change(4))
-    assert [stream.fits(seqno) for seqno in (4, 5)] == [Status.ERANGE, Status.SUCCESS]
+    assert [stream.fits(change(seqno)) for seqno in (4, 5)] == [Status.ERANGE, Status.SUCCESS]
 
 
 @pytest.mark.parametrize("state", VbucketState)

@@ -132,6 +132,11 @@ class Durability:
         """Deletions may be purged up to here; None: without limit."""
         return next(iter(self.undecided.values())).prepare.seqno - 1 if self.undecided else None
 
+    @property
+    def last_undecided_seqno(self) -> int:
+        """The seqno of the last prepare that waits; 0 if none does."""
+        return next(reversed(self.undecided.values())).prepare.seqno if self.undecided else 0
+
     # -------------------------------------------------------------------------------------- what a producer asks for
 
     @property

@@ -16,6 +16,7 @@ from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange,
 from dcpstream.node.engine.fresh_deletions import FreshDeletions
 from dcpstream.node.engine.locks import Locks
 from dcpstream.runtime import Random, new_vbuuid
+from dcpstream.store.items import prepares_of
 from dcpstream.store.vbucket import NotAtHand
 from dcpstream.wire import HEADER
 from dcpstream.wire.block import FrameBlock
@@ -65,6 +66,7 @@ class VBucket:
         fetcher: who fetches from the disk what a stream wants to read; None: the stream waits.
         evicted_seqno: what lies up to here has left memory although somebody may not have read it yet.
         manifest: the collections as the history tells them; None if it was not looked at yet.
+        collection_ids: the collections of a copy as its history tells them; None if it was not looked at yet.
         max_cas: the highest CAS given so far.
         max_deleted_rev: the highest revision of a tombstone made here; a new key begins above it, so that a document
             that was deleted, forgotten and written again never repeats a revision.
@@ -83,6 +85,7 @@ class VBucket:
         "_aging_start",
         "_checkpoints",
         "_told_seqno",
+        "collection_ids",
         "durability",
         "evicted_seqno",
         "fetcher",
@@ -111,6 +114,7 @@ class VBucket:
         self.evicted_seqno = log.high_seqno
         self.fetcher: Fetcher | None = None
         self.manifest: Manifest | None = None
+        self.collection_ids: frozenset[int] | None = None
         self._checkpoints: deque[int] = deque(maxlen=CHECKPOINTS_REMEMBERED)
         self._told_seqno = log.high_seqno
         self._aging_start, self._aging_since = 0, 0.0
@@ -159,6 +163,10 @@ class VBucket:
     def high_seqno_of(self, collection_ids: Iterable[int]) -> int:
         """The last seqno in one of these collections."""
         return self.log.high_seqno_of(collection_ids)
+
+    def high_seqno_with_prepares(self, collection_id: int) -> int:
+        """The last seqno in a collection, prepares and aborts included."""
+        return self.log.high_seqno_of((collection_id, prepares_of(collection_id)))
 
     def hold(self, seqno: int) -> object:
         """Keep the state as of a seqno from being compacted away, as long as the result lives."""
@@ -231,6 +239,7 @@ class VBucket:
         if self.durability is not None and not self.is_active:
             self.durability.leave_active()
         self.manifest = None
+        self.collection_ids = None
         self.locks.clear()
         self.fresh_deletions.clear()
         if self.is_active:

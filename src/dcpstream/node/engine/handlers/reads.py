@@ -97,7 +97,7 @@ def get_replica(session: Session, frame: Frame) -> None:
     if key is None:
         return
     item = vbucket.log.get(key)
-    if item is None or item.is_deleted:
+    if item is None or item.is_deleted or 0 < item.expiration <= session.engine.unix_s:
         _missing(session, frame)
     else:
         _found(session, frame, item, item.cas)

@@ -76,7 +76,14 @@ def get_all_vb_seqnos(session: Session, frame: Frame) -> None:
     if collection_id is None:
         pairs = [(vbucket.vbid, _reported_seqno(vbucket)) for vbucket in chosen]
     else:
-        pairs = [(vbucket.vbid, vbucket.high_seqno_of((collection_id,))) for vbucket in chosen]
+        is_asked = session.has_collections
+        pairs = [
+            (
+                vbucket.vbid,
+                vbucket.high_seqno_with_prepares(collection_id) if is_asked else vbucket.high_seqno_of((0,)),
+            )
+            for vbucket in chosen
+        ]
         if collection_id:
             # Only the default collection is there without an event that says so.
             pairs = [(vbid, seqno) for vbid, seqno in pairs if seqno]
@@ -84,10 +91,11 @@ def get_all_vb_seqnos(session: Session, frame: Frame) -> None:
 
 
 def _reported_seqno(vbucket: VBucket) -> int:
-    """The high seqno; of a copy that receives a snapshot the snapshot's end, which is where its source stands."""
-    if vbucket.state is not VbucketState.ACTIVE and vbucket.received is not None:
-        return max(vbucket.high_seqno, vbucket.received.end_seqno)
-    return vbucket.high_seqno
+    """The high seqno; of a copy that has begun to receive a snapshot the snapshot's end, where its source stands."""
+    high, received = vbucket.high_seqno, vbucket.received
+    if vbucket.state is VbucketState.ACTIVE or received is None or high < received.start_seqno:
+        return high
+    return max(high, received.end_seqno)
 
 
 def _check_observe_seqno(_session: Session, frame: Frame) -> Fault | None:

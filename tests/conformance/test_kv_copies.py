@@ -1,0 +1,223 @@
+"""A copy that a DCP consumer fills: what it takes, what it tells of itself, and what ends the connection."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+
+from dcpstream.wire import Feature, Opcode, Status
+from tests.conformance.harness import ACTIVE, DEAD, PENDING, REPLICA, USUAL, Node
+from tests.conformance.replication import Source
+from tests.conformance.rules import rule
+from tests.conformance.test_durability import copy, decide, prepare
+
+MEMORY, DISK, CHECKPOINT = 1, 2, 4
+
+
+@pytest.fixture
+def node() -> Node:
+    node = Node()
+    node.set_vbucket(1, REPLICA)
+    return node
+
+
+@pytest.fixture
+def source(node: Node) -> Source:
+    source = Source(node, features=USUAL)
+    source.accept()
+    return source
+
+
+def statuses(frames: list) -> list[int]:
+    assert all(frame.is_response for frame in frames)
+    return [frame.status for frame in frames]
+
+
+def reported(node: Node, vbid: int = 1) -> int:
+    """What GET_ALL_VB_SEQNOS says of a vbucket."""
+    answer = node.admin.call(Opcode.GET_ALL_VB_SEQNOS)
+    assert answer.status == 0
+    return dict(struct.iter_unpack(">HQ", answer.value))[vbid]
+
+
+# ------------------------------------------------------------------------------------------------------------ markers
+
+
+@rule("KV-COPY-01")
+@pytest.mark.parametrize(("start", "end", "taken"), [(0, 2, False), (1, 1, False), (2, 2, True), (1, 3, True)])
+def test_markers_at_the_last_seqno(source: Source, start: int, end: int, taken: bool) -> None:
+    source.snapshot(b"a", b"b", start=1)
+    assert statuses(source.marker(start, end)) == ([] if taken else [Status.ERANGE])
+
+
+@rule("KV-COPY-02")
+def test_an_extended_snapshot_takes_rows_from_the_last_marker_s_start_on(source: Source) -> None:
+    source.marker(1, 5)
+    assert source.mutation(b"a", 1) == []
+    assert source.marker(4, 9) == []
+    assert statuses(source.mutation(b"b", 3)) == [Status.ERANGE]
+    assert source.mutation(b"b", 4) == []
+
+
+@rule("KV-COPY-03")
+def test_a_dead_copy_takes_no_notice_of_markers(node: Node) -> None:
+    node.set_vbucket(1, DEAD)
+    source = Source(node)
+    source.accept()
+    assert source.marker(1, 5) == []
+    assert statuses(source.mutation(b"a", 1)) == [Status.ERANGE]
+
+
+@rule("KV-COPY-04")
+def test_the_seqno_that_is_told_of_a_copy_inside_a_snapshot(node: Node, source: Source) -> None:
+    assert reported(node) == 0
+    source.marker(0, 5)
+    assert reported(node) == 5, "a snapshot from 0 has begun with its marker"
+    source.mutation(b"a", 2)
+    assert reported(node) == 5
+    source.mutation(b"b", 5)
+    source.marker(7, 9, MEMORY | CHECKPOINT)
+    assert reported(node) == 5, "nothing of the new one came yet"
+    source.mutation(b"c", 8)
+    assert reported(node) == 9
+    source.marker(9, 12)
+    assert reported(node) == 12, "the same checkpoint goes on"
+    plain = node.connect(features=(Feature.XERROR,))
+    answer = plain.call(Opcode.GET_ALL_VB_SEQNOS)
+    assert dict(struct.iter_unpack(">HQ", answer.value))[1] == 8, "of the default collection what came"
+
+
+@rule("KV-COPY-05")
+def test_prepares_count_for_clients_with_collections_only() -> None:
+    node, source = copy()
+    source.marker_v2(1, 3)
+    source.mutation(b"a", 1)
+    prepare(source, 2)
+    extras = struct.pack(">II", 0, 0)
+    answer = node.connect().call(Opcode.GET_ALL_VB_SEQNOS, extras=extras)
+    assert dict(struct.iter_unpack(">HQ", answer.value))[1] == 2
+    answer = node.connect(features=(Feature.XERROR,)).call(Opcode.GET_ALL_VB_SEQNOS)
+    assert dict(struct.iter_unpack(">HQ", answer.value))[1] == 1
+
+
+# --------------------------------------------------------------------------------------------------------------- rows
+
+
+@rule("KV-COPY-06")
+@pytest.mark.parametrize("kind", ["mutation", "deletion", "prepare"])
+def test_a_row_of_a_collection_that_the_history_does_not_have(node: Node, source: Source, kind: str) -> None:
+    assert source.marker(1, 9) == []
+    opcode, extras = {
+        "mutation": (Opcode.DCP_MUTATION, struct.pack(">QQIIIHB", 1, 1, 0, 0, 0, 0, 0)),
+        "deletion": (Opcode.DCP_DELETION, struct.pack(">QQIB", 1, 1, 0, 0)),
+        "prepare": (Opcode.DCP_PREPARE, struct.pack(">QQIIIBBB", 1, 1, 0, 0, 0, 0, 0, 1)),
+    }[kind]
+    (answer,) = source.send(opcode, key=b"\x08k", extras=extras, cas=1)
+    assert answer.status == Status.UNKNOWN_COLLECTION
+    content = json.loads(answer.value)
+    assert content["manifest_uid"] == "0"
+    assert "context" in content["error"]
+    assert node.vbucket(1).high_seqno == 0
+    event = struct.pack(">QII", 3, 0, 8)
+    assert source.send(Opcode.DCP_SYSTEM_EVENT, extras=struct.pack(">QIB", 1, 0, 0), key=b"fruit", value=event) == []
+    extras = struct.pack(">Q", 2) + extras[8:]
+    assert source.send(opcode, key=b"\x08k", extras=extras, cas=1) == []
+    drop = struct.pack(">QII", 4, 0, 8)
+    assert source.send(Opcode.DCP_SYSTEM_EVENT, extras=struct.pack(">QIB", 3, 1, 0), value=drop) == []
+    extras = struct.pack(">Q", 4) + extras[8:]
+    (answer,) = source.send(opcode, key=b"\x08k", extras=extras, cas=1)
+    assert (answer.status, json.loads(answer.value)["manifest_uid"]) == (Status.UNKNOWN_COLLECTION, "4")
+
+
+@rule("KV-COPY-07")
+@pytest.mark.parametrize("is_deletion", [False, True])
+def test_a_document_over_a_prepare(is_deletion: bool) -> None:
+    node, source = copy()
+    source.marker_v2(1, 3)
+    assert prepare(source, 1) == []
+    fields: dict[str, object] = {"key": b"\0k", "cas": 1}
+    opcode = Opcode.DCP_DELETION if is_deletion else Opcode.DCP_MUTATION
+    layout = ">QQIB" if is_deletion else ">QQIIIHB"
+    more = (0, 0) if is_deletion else (0, 0, 0, 0, 0)
+    extras = struct.pack(layout, 2, 1, *more)
+    assert statuses(source.send(opcode, extras=extras, **fields)) == [Status.SYNC_WRITE_IN_PROGRESS]
+    assert node.vbucket(1).high_seqno == 1
+    source.marker_v2(2, 3, DISK)
+    frames = source.send(opcode, extras=extras, **fields)
+    assert not [frame for frame in frames if frame.is_response]
+    assert node.vbucket(1).high_seqno == 2, "from disk it is what the prepare became"
+    node.set_vbucket(1, ACTIVE)
+    node.set_doc(1, "k")
+
+
+@rule("KV-COPY-08")
+def test_a_disk_snapshot_replaces_older_prepares_only() -> None:
+    node, source = copy()
+    source.marker_v2(1, 2)
+    assert prepare(source, 1) == []
+    source.marker_v2(2, 9, DISK | CHECKPOINT)
+    assert prepare(source, 3) == []
+    assert node.vbucket(1).high_seqno == 3
+    assert prepare(source, 4) == []
+    assert source.closed
+    assert node.vbucket(1).high_seqno == 3
+
+
+@rule("KV-COPY-09")
+def test_a_decision_without_its_prepare() -> None:
+    _, source = copy()
+    source.marker_v2(1, 5)
+    assert statuses(decide(source, Opcode.DCP_COMMIT, 1, 2)) == [Status.KEY_ENOENT]
+    assert statuses(decide(source, Opcode.DCP_ABORT, 1, 2)) == [Status.EINVAL]
+    source.marker_v2(1, 5, DISK | CHECKPOINT)
+    assert decide(source, Opcode.DCP_ABORT, 1, 2) == []
+
+
+@rule("KV-COPY-10")
+def test_a_system_event_outside_of_its_snapshot(node: Node, source: Source) -> None:
+    def event(seqno: int) -> list[int]:
+        value = struct.pack(">QII", 3, 0, 8)
+        extras = struct.pack(">QIB", seqno, 0, 0)
+        return statuses(source.send(Opcode.DCP_SYSTEM_EVENT, extras=extras, key=b"fruit", value=value))
+
+    assert event(1) == [Status.EINVAL]
+    source.snapshot(b"a", start=1)
+    assert event(1) == [Status.ERANGE]
+    assert event(2) == [Status.EINVAL]
+    source.marker(2, 2)
+    assert event(2) == []
+    assert node.vbucket(1).high_seqno == 2
+
+
+# -------------------------------------------------------------------------------------------------------- GET_REPLICA
+
+
+@rule("KV-COPY-11")
+@pytest.mark.parametrize("state", [ACTIVE, PENDING, DEAD])
+def test_only_a_replica_answers_get_replica(node: Node, state: int) -> None:
+    node.set_vbucket(1, state)
+    assert node.admin.call(Opcode.GET_REPLICA, vbid=1, key=b"\0k").status == Status.NOT_MY_VBUCKET
+
+
+@rule("KV-COPY-12")
+def test_get_replica_shows_what_is_committed() -> None:
+    node, source = copy()
+    source.marker_v2(1, 3)
+    prepare(source, 1)
+    assert node.admin.call(Opcode.GET_REPLICA, vbid=1, key=b"\0k").status == Status.KEY_ENOENT
+    decide(source, Opcode.DCP_COMMIT, 1, 2)
+    source.marker_v2(3, 3, MEMORY | CHECKPOINT)
+    prepare(source, 3, cas=0x99)
+    answer = node.admin.call(Opcode.GET_REPLICA, vbid=1, key=b"\0k")
+    assert (answer.status, answer.value, answer.cas, answer.key) == (0, b"v", 0x77, b"\0k")
+
+
+@rule("KV-COPY-13")
+def test_get_replica_of_a_document_past_its_time(node: Node, source: Source) -> None:
+    source.marker(1, 1)
+    extras = struct.pack(">QQIIIHB", 1, 1, 0, 1, 0, 0, 0)
+    assert source.mutation(b"k", 1, extras=extras) == []
+    assert node.admin.call(Opcode.GET_REPLICA, vbid=1, key=b"\0k").status == Status.KEY_ENOENT
+    assert node.vbucket(1).high_seqno == 1, "a copy expires nothing by itself"
