@@ -52,7 +52,7 @@ def test_a_file_from_before_there_were_groups_is_taken(tmp_path: Path) -> None:
     users_of(tmp_path).put("ann", "hunter22", ["data_reader[default]"])
     file = tmp_path / ".security" / "users.json"
     content = json.loads(file.read_text())
-    del content["groups"]
+    del content["groups"], content["checksum"]
     del content["users"]["ann"]["groups"]
     file.write_text(json.dumps(content))
     assert users_of(tmp_path).authenticate("ann", b"hunter22")
