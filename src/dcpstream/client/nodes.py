@@ -127,13 +127,11 @@ def is_bucket_refusal(error: BaseException) -> bool:
 
 
 def _is_another_bucket(old: VbucketMap, new: VbucketMap) -> bool:
-    """Whether a map is of another bucket of the same name, in the same cluster."""
-    return (
-        bool(old.uuid and new.uuid)
-        and old.uuid != new.uuid
-        and bool(old.cluster_uuid)
-        and old.cluster_uuid == new.cluster_uuid
-    )
+    """Whether a newer map is of another bucket of the same name, in the same cluster.
+
+    Servers before 7.6.4 do not name the cluster. Their maps are compared by the bucket's uuid alone.
+    """
+    return bool(old.uuid and new.uuid) and old.uuid != new.uuid and old.cluster_uuid == new.cluster_uuid
 
 
 class Nodes:
@@ -297,7 +295,7 @@ class Nodes:
                     f"{found.uuid}): positions in it are void. Start anew."
                 )
             self.map = found
-        elif found.cluster_uuid != known.cluster_uuid:
+        elif found.cluster_uuid != known.cluster_uuid or (not found.cluster_uuid and found.uuid != known.uuid):
             # A node that began anew counts its versions anew. Positions are then judged by the branches they are in.
             self.map = found
 

@@ -225,6 +225,15 @@ def test_a_node_that_began_anew_has_a_map_of_its_own(nodes: Nodes) -> None:
     assert nodes.map.rev == 2
 
 
+def test_without_the_clusters_name_the_buckets_uuid_decides(nodes: Nodes) -> None:
+    nodes.update_map(identified(5, "one", ""), SEEDS[0])
+    nodes.update_map(identified(2, "two", ""), SEEDS[0])  # a node that began anew
+    assert nodes.map is not None
+    assert nodes.map.rev == 2
+    with pytest.raises(OffsetError, match=r"deleted and created again .*two.*three"):
+        nodes.update_map(identified(6, "three", ""), SEEDS[0])
+
+
 def refuse_bucket(nodes: Nodes, now: float, status: int = Status.KEY_ENOENT) -> None:
     nodes.ready(SEEDS[0], now)
     (connection,) = nodes.to_connect()
