@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from dcpstream.errors import FieldError
 from dcpstream.node.engine import ALL_PRIVILEGES, COMMANDS, Users
 from dcpstream.node.engine.commands import Command, Part
+from dcpstream.node.engine.subdocument import KINDS as SUBDOCUMENT_KINDS
 from dcpstream.wire import (
     LAYOUTS,
     Frame,
@@ -49,6 +51,25 @@ def well_formed(command: Command) -> dict[str, Any]:
         "value": b"v" if command.value is Part.REQUIRED else b"",
         "cas": int(command.needs_cas),
     }
+
+
+def acceptable(opcode: int, command: Command) -> dict[str, Any]:
+    """A request of a command's shape in which the command finds nothing wrong either."""
+    fields = well_formed(command)
+    match opcode:
+        case Opcode.OBSERVE_SEQNO:
+            fields["value"] = bytes(8)
+        case Opcode.RETURN_META:
+            fields["extras"] = b"\0\0\0\1" + bytes(8)
+        case Opcode.SUBDOC_MULTI_LOOKUP:
+            fields["value"] = struct.pack(">BBH", Opcode.SUBDOC_GET, 0, 1) + b"p"
+        case Opcode.SUBDOC_MULTI_MUTATION:
+            fields["value"] = struct.pack(">BBHI", Opcode.SUBDOC_DELETE, 0, 1, 0) + b"p"
+        case _ if opcode >= Opcode.SUBDOC_GET and opcode in SUBDOCUMENT_KINDS:
+            kind = SUBDOCUMENT_KINDS[opcode]
+            fields["extras"] = struct.pack(">HB", 1, kind.needed)
+            fields["value"] = b"p1" if kind.has_value else b"p"
+    return fields
 
 
 def wrong_extras(command: Command) -> str:
@@ -330,11 +351,7 @@ def users_without(privilege: str) -> Users:
 @rule("DIS-10", "SEC-01")
 @pytest.mark.parametrize(("opcode", "command"), SHAPES, ids=[f"0x{opcode:02x}" for opcode, _ in SHAPES])
 def test_every_command_that_needs_a_bucket_or_a_privilege_says_so(opcode: int, command: Command) -> None:
-    fields = well_formed(command)
-    if opcode == Opcode.OBSERVE_SEQNO:
-        fields["value"] = bytes(8)
-    if opcode == Opcode.RETURN_META:
-        fields["extras"] = b"\0\0\0\1" + bytes(8)
+    fields = acceptable(opcode, command)
     if command.needs_bucket:
         node = Node(compat_version=NEWEST)
         assert node.connect(user="@admin", bucket=None).call(opcode, **fields).status == Status.NO_BUCKET

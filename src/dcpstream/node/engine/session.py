@@ -91,8 +91,8 @@ class Session(Waiting):
         held: answers that wait until what they tell of is durable.
         needed: bytes that the next frame needs in all before `receive` can go on; 0 if not known.
         ops: where its requests are counted, by opcode: with the bucket, or with the node.
-        frame_infos, payload: of the request that is being answered: what its framing extras ask for, and its value
-            without compression.
+        frame_infos, payload, parsed: of the request that is being answered: what its framing extras ask for, its value
+            without compression, and what its command's check made of it.
         config_sent: version of the cluster configuration that the client was sent last, of its present bucket.
     """
 
@@ -125,6 +125,7 @@ class Session(Waiting):
         self.held = HeldAnswers()
         self.frame_infos: dict[int, bytes] = {}
         self.payload = b""
+        self.parsed: object = None
         self.config_sent = (0, 0)
         self._max_frame_bytes = MAX_FRAME_BYTES_BEFORE_AUTH
         self.fast: dict[int, FastHandler] = {}

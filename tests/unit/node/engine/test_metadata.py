@@ -220,8 +220,8 @@ def test_the_longest_life_holds_for_versions_from_elsewhere(client):
 
 
 def test_xattrs_have_a_limit_of_their_own(client):
-    text = b'"' + b"x" * ((1 << 20) - 10) + b'"'  # with name and lengths 1 MiB
-    body = b"b" * ((20 << 20) - 4)
+    text = b'"' + b"x" * ((1 << 20) - 14) + b'"'  # with name and lengths 1 MiB
+    body = b"b" * (20 << 20)
     assert write(client, value=encode_xattrs({"_s": text}, body), datatype=4).status == 0
     assert write(client, value=encode_xattrs({"_s": text}, body + b"b"), datatype=4).status == Status.E2BIG
     system = write(client, value=encode_xattrs({"_s": text[:-1] + b'x"'}, b""), datatype=4)

@@ -13,6 +13,7 @@ from dcpstream.wire import Datatype, Frame, Status, leb128_decode
 if TYPE_CHECKING:
     from dcpstream.node.engine.session import Session
     from dcpstream.node.engine.vbucket import VBucket
+    from dcpstream.store import ItemMeta, StoredItem
 
 
 def stored_key(session: Session, frame: Frame) -> bytes | None:
@@ -60,6 +61,14 @@ def max_ttl_of(session: Session, key: bytes) -> int:
     collection = session.bucket.collections.get(collection_of(key))
     max_ttl = (0 if collection is None else collection.max_ttl) or session.bucket.settings.max_ttl
     return max(0, max_ttl)
+
+
+def told_delete_time(session: Session, vbucket: VBucket, key: bytes, item: ItemMeta | StoredItem) -> int:
+    """The time that is told of a tombstone: of its deletion once that is persisted, until then of its document."""
+    assert session.bucket is not None, "the table asks for a bucket"
+    persisted = vbucket.persisted_seqno if session.bucket.store.is_durable else None
+    unix_ns = session.engine.unix_ns
+    return vbucket.fresh_deletions.time_of(key, item.seqno, item.delete_time, unix_ns, persisted)
 
 
 def refuse_unknown(session: Session, frame: Frame, status: int) -> None:

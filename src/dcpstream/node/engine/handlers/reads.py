@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 from dcpstream.model import VbucketState
 from dcpstream.node.engine import documents
 from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
-from dcpstream.node.engine.handlers.keys import active_place, expiration_of, not_my_vbucket, stored_key
+from dcpstream.node.engine.handlers.keys import (
+    active_place,
+    expiration_of,
+    not_my_vbucket,
+    stored_key,
+    told_delete_time,
+)
 from dcpstream.node.engine.locks import Lock
 from dcpstream.wire import Datatype, Feature, Frame, FrameInfoId, Opcode, Status, split_xattrs
 
@@ -151,7 +157,6 @@ def get_meta(session: Session, frame: Frame) -> None:
     if place is None:
         return
     vbucket, key = place
-    assert session.bucket is not None, "the table asks for a bucket"
     meta = vbucket.log.meta(key)
     if meta is None:
         _missing(session, frame)
@@ -161,8 +166,7 @@ def get_meta(session: Session, frame: Frame) -> None:
     is_deleted = meta.is_deleted or 0 < meta.expiration <= unix_ns // 1_000_000_000
     expiration = meta.expiration
     if meta.is_deleted:
-        persisted = vbucket.persisted_seqno if session.bucket.store.is_durable else None
-        expiration = vbucket.fresh_deletions.time_of(key, meta.seqno, meta.delete_time, unix_ns, persisted)
+        expiration = told_delete_time(session, vbucket, key, meta)
     fields = (int(is_deleted), meta.flags, expiration, meta.rev_seqno)
     has_datatype = frame.extras == b"\x02"
     extras = _META_V2.pack(*fields, meta.datatype) if has_datatype else _META.pack(*fields)

@@ -159,12 +159,14 @@ def put(
     answer_datatype: int = 0,
     status: int = Status.SUCCESS,
     is_deleted: bool = False,
+    fresh_time: int = 0,
 ) -> None:
     """Write a document, durably if the request says so, and answer.
 
     Args:
         answer, answer_datatype, status: of the answer, if the write succeeds.
         is_deleted: it is a deletion; `value` is what stays with the tombstone, `expiration` its time.
+        fresh_time: what is told of its time until it is persisted.
     """
     durable = _durable(session, frame, vbucket)
     engine = session.engine
@@ -199,6 +201,7 @@ def put(
             is_deleted=True,
             is_expiration=False,
         )
+        vbucket.fresh_deletions.add(key, result.seqno, fresh_time, engine.unix_ns)
         written(session, frame, vbucket, result, answer, status, answer_datatype)
     elif durable is None:
         result = documents.store(

@@ -35,6 +35,7 @@ BINARY_MARK: Final = "cb-content-base64-encoded:"
 
 _PUNCTUATION: Final = frozenset("!\"#%&'()*+,-./:;<=>?@[\\]^`{|}~")
 _PAIR_OVERHEAD: Final = 6
+_SECTION_OVERHEAD: Final = 4
 
 MUTATION_CAS: Final = b'"${Mutation.CAS}"'
 MUTATION_SEQNO: Final = b'"${Mutation.seqno}"'
@@ -142,8 +143,12 @@ def from_object(text: str) -> dict[str, bytes]:
 
 
 def system_bytes(xattrs: dict[str, bytes]) -> int:
-    """What the system attributes take in a stored value."""
-    return sum(_PAIR_OVERHEAD + len(name.encode()) + len(text) for name, text in xattrs.items() if is_system(name))
+    """What the system attributes take in a stored value; the length of the section counts as theirs."""
+    if not xattrs:
+        return 0
+    return _SECTION_OVERHEAD + sum(
+        _PAIR_OVERHEAD + len(name.encode()) + len(text) for name, text in xattrs.items() if is_system(name)
+    )
 
 
 # ------------------------------------------------------------------------------------------- what is made up

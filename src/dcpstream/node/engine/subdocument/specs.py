@@ -1,9 +1,12 @@
 """What a sub-document request asks for, read from its bytes and checked.
 
 One table tells, per operation, which flags it may have, whether a value comes with it and whether it may address the
-root; single-path and multi-path requests are both checked against it.
+root; single-path and multi-path requests are both checked against it, in the server's order.
 
-Source: kv_engine daemon/subdocument_traits.h, daemon/subdocument_validators.cc.
+What came with 7.6 is refused by a node of an older release: several attributes in one request, bytes in attributes,
+reading from replicas, and flags for the document.
+
+Source: kv_engine daemon/subdocument_traits.h, daemon/subdocument_validators.cc, daemon/subdocument_parser.h.
 """
 
 from __future__ import annotations
@@ -26,7 +29,12 @@ _PATH_EXTRAS: Final = struct.Struct(">HB")
 _LOOKUP: Final = struct.Struct(">BBH")
 _MUTATION: Final = struct.Struct(">BBHI")
 _FIELD_BYTES: Final = 4
-_DOC_FLAGS_KNOWN: Final = 0x3F
+_DOC_FLAGS_KNOWN: Final = 0x1F
+_DOC_FLAGS_KNOWN_76: Final = 0x3F
+_EXTRAS_SINGLE: Final = frozenset((3, 4, 7, 8))
+_EXTRAS_SINGLE_76: Final = _EXTRAS_SINGLE | {11, 12}
+_EXTRAS_MULTI: Final = frozenset((0, 1, 4, 5))
+_EXTRAS_MULTI_76: Final = _EXTRAS_MULTI | {8, 9}
 
 
 class PathFlag(IntFlag):
@@ -189,23 +197,30 @@ class Request(NamedTuple):
     is_multi: bool
 
 
-def read_request(opcode: int, extras: bytes, value: bytes, *, cas: int, has_xattrs: bool) -> Request:
+def read_request(
+    opcode: int, extras: bytes, value: bytes, *, cas: int, has_xattrs: bool, is_76: bool = True
+) -> Request:
     """The request in a frame of one of the sub-document commands.
 
     Args:
         has_xattrs: whether the connection negotiated extended attributes.
+        is_76: whether what came with 7.6 is allowed.
 
     Raises:
         RefusedError: with the status to answer.
     """
     if opcode in (Opcode.SUBDOC_MULTI_LOOKUP, Opcode.SUBDOC_MULTI_MUTATION):
-        return _read_multi(opcode == Opcode.SUBDOC_MULTI_MUTATION, extras, value, cas=cas, has_xattrs=has_xattrs)
+        is_mutation = opcode == Opcode.SUBDOC_MULTI_MUTATION
+        return _read_multi(is_mutation, extras, value, cas=cas, has_xattrs=has_xattrs, is_76=is_76)
+    if len(extras) not in (_EXTRAS_SINGLE_76 if is_76 else _EXTRAS_SINGLE):
+        raise RefusedError(Status.EINVAL, "Invalid extras section")
     path_bytes, path_flags = _PATH_EXTRAS.unpack_from(extras)
-    expiration, user_flags, flags = _read_extras(extras[_PATH_EXTRAS.size :])
+    expiration, user_flags, flags = _read_extras(extras[_PATH_EXTRAS.size :], is_76=is_76)
     if path_bytes > len(value):
         raise RefusedError(Status.EINVAL, "Path length can't exceed value")
     spec = Spec(opcode, KINDS[opcode], PathFlag(path_flags), value[:path_bytes], value[path_bytes:])
-    _check_flags(spec, flags)
+    _check_value(spec)
+    _check_flags(spec, flags, is_76=is_76)
     if flags & DocFlag.CREATE_AS_DELETED:
         if not flags & (DocFlag.MKDOC | DocFlag.ADD):
             raise RefusedError(Status.EINVAL, "CreateAsDeleted requires Mkdoc or Add")
@@ -213,22 +228,22 @@ def read_request(opcode: int, extras: bytes, value: bytes, *, cas: int, has_xatt
             raise RefusedError(Status.EINVAL, "CreateAsDeleted does not support body path")
     _check_document(flags, cas)
     _check_xattr(spec, has_xattrs=has_xattrs)
-    _check_size(spec)
+    _check_path(spec)
     return Request((spec,), flags, expiration, user_flags, spec.kind.is_mutation, is_multi=False)
 
 
-def _read_extras(extras: bytes) -> tuple[int, int | None, DocFlag]:
+def _read_extras(extras: bytes, *, is_76: bool) -> tuple[int, int | None, DocFlag]:
     """(expiration, the user's flags, flags) of what follows in the extras; their length was checked."""
     fields = [int.from_bytes(extras[at : at + _FIELD_BYTES], "big") for at in range(0, len(extras) - 3, _FIELD_BYTES)]
     flags = extras[-1] if len(extras) % _FIELD_BYTES else 0
-    if flags & ~_DOC_FLAGS_KNOWN:
+    if flags & ~(_DOC_FLAGS_KNOWN_76 if is_76 else _DOC_FLAGS_KNOWN):
         raise RefusedError(Status.EINVAL, "Request extras invalid")
     expiration, user_flags, *_ = (*fields, None, None)
     return expiration or 0, user_flags, DocFlag(flags)
 
 
-def _check_flags(spec: Spec, flags: DocFlag) -> None:
-    if spec.flags & ~spec.kind.path_flags:
+def _check_flags(spec: Spec, flags: DocFlag, *, is_76: bool) -> None:
+    if spec.flags & ~spec.kind.path_flags or (spec.has_bytes and not is_76):
         raise RefusedError(Status.EINVAL, "Request flags invalid")
     if spec.kind.needed & ~spec.flags:
         raise RefusedError(Status.EINVAL, "Request missing mandatory flags")
@@ -245,7 +260,12 @@ def _check_document(flags: DocFlag, cas: int) -> None:
         raise RefusedError(Status.EINVAL, "Request must not contain both add and mkdoc flags")
 
 
-def _check_xattr(spec: Spec, *, has_xattrs: bool) -> None:
+def _check_xattr(spec: Spec, *, has_xattrs: bool, is_one_of_several: bool = False) -> None:
+    """Check what is asked of paths into attributes.
+
+    Args:
+        is_one_of_several: the request is about several attributes, where only one is allowed.
+    """
     for flag in (PathFlag.EXPAND_MACROS, PathFlag.BINARY):
         if spec.flags & flag and not spec.is_xattr:
             name = "EXPAND_MACROS" if flag is PathFlag.EXPAND_MACROS else "BINARY_VALUE"
@@ -261,23 +281,30 @@ def _check_xattr(spec: Spec, *, has_xattrs: bool) -> None:
         raise RefusedError(Status.XATTR_EINVAL, "Request XATTR key invalid")
     if is_virtual(spec.path) and spec.kind.is_mutation:
         raise RefusedError(Status.SUBDOC_XATTR_CANT_MODIFY_VATTR)
+    if is_one_of_several:
+        raise RefusedError(Status.SUBDOC_XATTR_INVALID_KEY_COMBO)
     if not spec.has_bytes and has_bad_binary(spec.value):
         raise RefusedError(Status.XATTR_EINVAL, "Incorrectly encoded binary value")
     if spec.flags & PathFlag.EXPAND_MACROS and not is_macro(spec.value):
         raise RefusedError(Status.SUBDOC_XATTR_UNKNOWN_MACRO)
 
 
-def _check_size(spec: Spec) -> None:
+def _check_path(spec: Spec) -> None:
     if not spec.path and not spec.kind.allows_root:
         raise RefusedError(Status.EINVAL, "Request must include path")
+
+
+def _check_value(spec: Spec) -> None:
     if spec.kind.has_value and not spec.value:
         raise RefusedError(Status.EINVAL, "Request must include value")
     if spec.value and not spec.kind.has_value:
         raise RefusedError(Status.EINVAL, "Request must not include value")
 
 
-def _read_multi(is_mutation: bool, extras: bytes, value: bytes, *, cas: int, has_xattrs: bool) -> Request:
-    expiration, user_flags, flags = _read_extras(extras)
+def _read_multi(is_mutation: bool, extras: bytes, value: bytes, *, cas: int, has_xattrs: bool, is_76: bool) -> Request:
+    if len(extras) not in (_EXTRAS_MULTI_76 if is_76 else _EXTRAS_MULTI):
+        raise RefusedError(Status.EINVAL, "Request extras invalid")
+    expiration, user_flags, flags = _read_extras(extras, is_76=is_76)
     _check_document(flags, cas)
     if flags & DocFlag.REVIVE:
         if not flags & DocFlag.ACCESS_DELETED:
@@ -285,16 +312,19 @@ def _read_multi(is_mutation: bool, extras: bytes, value: bytes, *, cas: int, has
         if flags & DocFlag.CREATE_AS_DELETED:
             raise RefusedError(Status.EINVAL, "ReviveDocument can't be used with CreateAsDeleted")
     specs: list[Spec] = []
+    names: set[str | None] = set()
     at, is_body, is_over = 0, False, False
     while at < len(value) and len(specs) < SPECS_MAX:
         if is_over:
             raise RefusedError(Status.SUBDOC_INVALID_COMBO, "Request contains an invalid combination of commands")
         spec, at = _read_spec(is_mutation, value, at)
-        _check_flags(spec, flags)
+        _check_flags(spec, flags, is_76=is_76)
         if spec.path and spec.kind.scope is Scope.WHOLE:
             raise RefusedError(Status.EINVAL, "Request must not include path for wholedoc operations")
-        _check_xattr(spec, has_xattrs=has_xattrs)
-        _check_size(spec)
+        names |= {name_of(spec.path)} if spec.is_xattr and not is_virtual(spec.path) else set()
+        _check_xattr(spec, has_xattrs=has_xattrs, is_one_of_several=not is_76 and len(names) > 1)
+        _check_path(spec)
+        _check_value(spec)
         if is_body and spec.is_xattr:
             raise RefusedError(Status.SUBDOC_INVALID_XATTR_ORDER)
         # The deletion of the whole document is the only operation on its body.
