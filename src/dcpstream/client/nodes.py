@@ -345,7 +345,10 @@ class Nodes:
         """When `handle_timeout` should be called at the latest; infinity if there is nothing to wait for."""
         due = min((connection.next_timeout() for connection in self._connections.values()), default=float("inf"))
         if self.map is None:
-            return min(due, self._next_seed_at) if self._connections else due
+            if self._connections:
+                return min(due, self._next_seed_at)
+            seeds = (self._backoffs.get(str(seed)) for seed in self.options.seeds)
+            return min((backoff.retry_at for backoff in seeds if backoff is not None), default=due)
         return min(due, self._next_poll_at) if self._polled() is not None else due
 
     def retry_at(self, address: NodeAddress) -> float:

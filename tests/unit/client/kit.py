@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterable
+from functools import cache
 
 from dcpstream.client.connection import NodeConnection
 from dcpstream.client.handshake import DcpSettings, Login
@@ -77,6 +78,12 @@ def rollback(opaque: int, seqno: int) -> bytes:
     return encode_response(Opcode.DCP_STREAM_REQ, status=Status.ROLLBACK, opaque=opaque, value=struct.pack(">Q", seqno))
 
 
+@cache
+def credentials(password: str, salt: bytes) -> Credentials:
+    """Made once: deriving the keys of a password takes milliseconds."""
+    return Credentials(password, salt)
+
+
 class FakeNode:
     """Answers the handshake; everything else goes to `answer`, which gives bytes or None.
 
@@ -103,8 +110,7 @@ class FakeNode:
         self.answer = answer
         self.requests: list[Frame] = []
         self._reader = FrameReader()
-        known = Credentials(password, b"salt" * 4)
-        nobody = Credentials("?", b"none" * 4)
+        known, nobody = credentials(password, b"salt" * 4), credentials("?", b"none" * 4)
         self._login = ServerLogin(
             lambda name: known if name == LOGIN.username else None, lambda: bytes(24), lambda _: nobody
         )

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 
 from dcpstream.client.connection import NodeConnection
-from dcpstream.client.convert import ChangeConverter
+from dcpstream.client.convert import ArrowConverter, ChangeConverter
 from dcpstream.client.handshake import DcpSettings
 from dcpstream.client.nodes import ConnectOptions, Nodes
 from dcpstream.client.policies import PurgeGap, RollbackPolicy
@@ -27,6 +27,7 @@ class World:
 
     Args:
         answer: what a node says to a stream request, given the frame and how many came before.
+        arrow: whether rows come as Arrow batches.
         observe: what the node at a port says to OBSERVE_SEQNO; with it, rows are held back until they are stable.
     """
 
@@ -42,6 +43,7 @@ class World:
         purge_gap: PurgeGap = PurgeGap.RECONCILE,
         observe: Answer | None = None,
         idle_timeout_s: float | None = 30.0,
+        arrow: bool = False,
         **node_options: object,
     ) -> None:
         self.now = 0.0
@@ -61,7 +63,7 @@ class World:
             network="auto",
             login=LOGIN,
             connect_timeout_s=5.0,
-            arrow=False,
+            arrow=arrow,
             settings=DcpSettings(name="test"),
         )
         rng = random.Random(7)
@@ -70,7 +72,7 @@ class World:
             ranges,
             self.nodes,
             rng,
-            ChangeConverter(),
+            ArrowConverter("binary", None, 10_000) if arrow else ChangeConverter(),
             policy=policy,
             collections=collections,
             idle_timeout_s=idle_timeout_s,
@@ -153,7 +155,8 @@ class World:
                 self.out.append(event)
             else:
                 changes, offsets = event
-                self.out += [change.seqno for change in changes]  # type: ignore[attr-defined]
+                rows = changes if isinstance(changes, tuple) else changes["seqno"].to_pylist()  # type: ignore[index]
+                self.out += [getattr(row, "seqno", row) for row in rows]
                 self.offsets.update(offsets)
 
 

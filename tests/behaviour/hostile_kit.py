@@ -1,0 +1,385 @@
+"""A server with real sockets that does what a script says, also what no server may do; and ways to read from it.
+
+    class Repeats(Script):
+        def stream(self, request, attempt):
+            return accepted(request.opaque) + ...
+
+    with HostileServer(Repeats()) as server:
+        outcome = read("changes", server)
+        outcome.rows, outcome.error
+
+A `Script` on its own is a sound server of a bucket with two vbuckets and a hundred rows in each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from dcpstream.client import AsyncClient, Client, Cluster, RollbackEvent, VbucketRange
+from dcpstream.model import StreamOffset
+from dcpstream.wire import Feature, Frame, Opcode, encode_response
+from dcpstream.wire.values import encode_failover_log, encode_vbucket_seqnos
+from tests.unit.client.kit import GRANTED, LOG, FakeNode, accepted, config, marker, mutation, stream_end
+
+VBUCKETS = 2
+ROWS = 100
+WHOLE = [(vbid, seqno) for vbid in range(VBUCKETS) for seqno in range(1, ROWS + 1)]
+CHUNK_BYTES = 256 * 1024
+SHORT_S = 0.7
+"""Connect and idle time-out where a server is as good as not there: nothing right can be late then."""
+LONG_S = 15.0
+"""The same elsewhere, so that a busy machine is no reason to fail."""
+
+
+class Script:
+    """What a server says. Here it is sound; a kind of broken server overrides what it breaks."""
+
+    granted: tuple[int, ...] = (*GRANTED, Feature.CLUSTERMAP_NOTIFICATION)
+    statuses: dict[int, int] = {}  # noqa: RUF012 - overridden as a whole, never changed
+    mechanisms = "SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1 PLAIN"
+
+    def map(self, port: int) -> bytes:
+        """The cluster map."""
+        return config(VBUCKETS, ports=(port,))
+
+    def greeting(self) -> bytes:
+        """What comes before anything is asked."""
+        return b""
+
+    def handshake(self, request: Frame, answer: bytes) -> bytes:
+        """What is said to a request of the handshake; `answer` is the right one."""
+        return answer
+
+    def opened(self) -> bytes:
+        """What comes right after the handshake of a DCP connection."""
+        return b""
+
+    def stream(self, request: Frame, attempt: int) -> bytes:
+        """What is said to a stream request, the `attempt`th from 0."""
+        return accepted(request.opaque) + history(request)
+
+    def close(self, request: Frame) -> bytes:
+        """What is said to CLOSE_STREAM."""
+        return encode_response(request.opcode, opaque=request.opaque)
+
+    def high_seqnos(self, request: Frame) -> bytes:
+        """What is said to GET_ALL_VB_SEQNOS."""
+        value = encode_vbucket_seqnos((vbid, ROWS) for vbid in range(VBUCKETS))
+        return encode_response(request.opcode, opaque=request.opaque, value=value)
+
+    def failover_log(self, request: Frame) -> bytes:
+        """What is said to DCP_GET_FAILOVER_LOG."""
+        return encode_response(request.opcode, opaque=request.opaque, value=encode_failover_log(LOG))
+
+    def manifest(self, request: Frame) -> bytes:
+        """What is said to GET_COLLECTIONS_MANIFEST."""
+        scope = {"name": "_default", "uid": "0", "collections": [{"name": "_default", "uid": "0"}]}
+        value = json.dumps({"uid": "0", "scopes": [scope]}).encode()
+        return encode_response(request.opcode, opaque=request.opaque, value=value)
+
+    def sends(self, data: bytes) -> tuple[bytes, bool]:
+        """The last word about bytes: what is sent in fact, and whether the connection is closed after it."""
+        return data, False
+
+
+def start_of(request: Frame) -> int:
+    """The seqno that a stream request starts from."""
+    return int.from_bytes(request.extras[8:16], "big")
+
+
+def row(opaque: int, vbid: int, seqno: int, **fields: object) -> bytes:
+    return mutation(opaque, seqno, vbid=vbid, key=f"k{seqno}".encode(), value=f"v{seqno}".encode(), **fields)  # type: ignore[arg-type]
+
+
+def rows(request: Frame, first: int, last: int) -> bytes:
+    return b"".join(row(request.opaque, request.vbid, seqno) for seqno in range(first, last + 1))
+
+
+def history(request: Frame, last: int = ROWS) -> bytes:
+    """The rest of the vbucket in one snapshot; the end of the stream if that is all that was asked for."""
+    start = start_of(request)
+    end = int.from_bytes(request.extras[16:24], "big")
+    if start == end:
+        return stream_end(request.opaque, vbid=request.vbid)
+    if start >= last:
+        return b""
+    return marker(request.opaque, start, last, vbid=request.vbid) + rows(request, start + 1, last)
+
+
+def mutated(frames: list[bytes], dice: random.Random) -> bytes:
+    """Some of the frames changed, moved, doubled or left out."""
+    frames = list(frames)
+    for _ in range(dice.choice((1, 1, 1, 2, 5))):
+        at = dice.randrange(len(frames))
+        frame = bytearray(frames[at])
+        match dice.randrange(9):
+            case 0:
+                frame[dice.randrange(len(frame))] ^= 1 << dice.randrange(8)
+            case 1:
+                frame[dice.randrange(min(24, len(frame)))] = dice.randrange(256)
+            case 2:
+                frame[dice.randrange(min(48, len(frame)))] = dice.choice((0, 0x7F, 0x80, 0xFF))
+            case 3:
+                del frame[dice.randrange(len(frame)) :]
+            case 4:
+                where = dice.randrange(len(frame))
+                frame[where:where] = dice.randbytes(dice.randrange(1, 40))
+            case 5:
+                frame += bytes(frame)
+            case 6:
+                frame.clear()
+            case 7:
+                other = dice.randrange(len(frames))
+                frame[:], frames[other] = frames[other], bytes(frame)
+            case 8:
+                frame[dice.randrange(len(frame)) :] = dice.randbytes(dice.randrange(60))
+        frames[at] = bytes(frame)
+        frames = [one for one in frames if one] or [b"\0"]
+    return b"".join(frames)
+
+
+class HostileServer:
+    """Listens, and answers each connection as the script says.
+
+    Attributes:
+        port: where.
+        connections: how many were made.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.connections = 0
+        self.attempts = 0
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
+
+    @property
+    def connection_string(self) -> str:
+        return f"couchbase://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> HostileServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for each in (self._listener, *self._sockets):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        for thread in self._threads:
+            thread.join(10)
+
+    def _start(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self._sockets.append(client)
+            self._start(self._serve, client)
+
+    def _serve(self, client: socket.socket) -> None:
+        node = _ScriptedNode(self._script, self)
+        try:
+            is_over = self._send(client, self._script.greeting())
+            while not is_over and (data := client.recv(CHUNK_BYTES)):
+                is_over = self._send(client, node.receive(data))
+        except OSError:
+            pass
+        finally:
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+            client.close()
+
+    def _send(self, client: socket.socket, data: bytes) -> bool:
+        if not data:
+            return False
+        data, is_over = self._script.sends(data)
+        client.sendall(data)
+        return is_over
+
+
+class _ScriptedNode(FakeNode):
+    """One connection of a server."""
+
+    def __init__(self, script: Script, server: HostileServer) -> None:
+        super().__init__(
+            mechanisms=script.mechanisms,
+            granted=script.granted,
+            statuses=script.statuses,
+            cluster_map=script.map(server.port),
+        )
+        self._script = script
+        self._server = server
+
+    def _answer(self, frame: Frame) -> bytes:
+        if frame.is_response:
+            return b""
+        script, opcode = self._script, frame.opcode
+        if opcode == Opcode.DCP_STREAM_REQ:
+            self._server.attempts += 1
+            return script.stream(frame, self._server.attempts - 1)
+        if opcode == Opcode.DCP_CLOSE_STREAM:
+            return script.close(frame)
+        if opcode == Opcode.GET_ALL_VB_SEQNOS:
+            return script.high_seqnos(frame)
+        if opcode == Opcode.DCP_GET_FAILOVER_LOG:
+            return script.failover_log(frame)
+        if opcode == Opcode.GET_COLLECTIONS_MANIFEST:
+            return script.manifest(frame)
+        if opcode in {Opcode.NOOP, Opcode.DCP_NOOP}:
+            return encode_response(opcode, opaque=frame.opaque)
+        if opcode == Opcode.DCP_BUFFER_ACK:
+            return b""
+        answer = script.handshake(frame, super()._answer(frame))
+        is_last = opcode == Opcode.DCP_CONTROL and frame.key == b"send_stream_end_on_client_close_stream"
+        return answer + (script.opened() if is_last else b"")
+
+
+@dataclass
+class Outcome:
+    """What reading brought.
+
+    Attributes:
+        rows: (vbucket, seqno) of each row, in the order in which they were given out.
+        error: what ended it; None if it came to its end.
+        timeout_s: connect and idle time-out of the client.
+    """
+
+    rows: list[tuple[int, int]] = field(default_factory=list)
+    error: BaseException | None = None
+    seconds: float = 0.0
+    timeout_s: float = LONG_S
+
+
+Reading = Callable[[HostileServer, Outcome], None]
+_ACCESS = {"username": "Administrator", "password": "password", "bucket": "default"}
+
+
+def _batches(server: HostileServer, outcome: Outcome) -> None:
+    with Client(server.connection_string, connect_timeout_s=outcome.timeout_s, **_ACCESS) as client:  # type: ignore[arg-type]
+        stream = client.stream(end="latest", idle_timeout_s=outcome.timeout_s)
+        with contextlib.closing(stream) as batches:
+            for batch in batches:
+                _add(batch.record_batch, outcome)
+
+
+def _changes(server: HostileServer, outcome: Outcome) -> None:
+    with Client(server.connection_string, connect_timeout_s=outcome.timeout_s, **_ACCESS) as client:  # type: ignore[arg-type]
+        stream = client.changes(end="latest", idle_timeout_s=outcome.timeout_s)
+        with contextlib.closing(stream) as changes:
+            for change in changes:
+                outcome.rows.append((change.vbid, change.seqno))
+
+
+def _async_changes(server: HostileServer, outcome: Outcome) -> None:
+    async def run() -> None:
+        async with AsyncClient(
+            server.connection_string,
+            connect_timeout_s=outcome.timeout_s,
+            **_ACCESS,  # type: ignore[arg-type]
+        ) as client:
+            stream = client.changes(end="latest", idle_timeout_s=outcome.timeout_s)
+            async with contextlib.aclosing(stream) as changes:
+                async for change in changes:
+                    outcome.rows.append((change.vbid, change.seqno))
+
+    asyncio.run(run())
+
+
+def _async_batches(server: HostileServer, outcome: Outcome) -> None:
+    async def run() -> None:
+        async with AsyncClient(
+            server.connection_string,
+            connect_timeout_s=outcome.timeout_s,
+            **_ACCESS,  # type: ignore[arg-type]
+        ) as client:
+            stream = client.stream(end="latest", idle_timeout_s=outcome.timeout_s)
+            async with contextlib.aclosing(stream) as batches:
+                async for batch in batches:
+                    _add(batch.record_batch, outcome)
+
+    asyncio.run(run())
+
+
+def _ranges(server: HostileServer, outcome: Outcome) -> None:
+    with Cluster(server.connection_string, connect_timeout_s=outcome.timeout_s, **_ACCESS) as cluster:  # type: ignore[arg-type]
+        # What is not known of a vbucket is left out of the answer; it is read all the same.
+        cluster.high_seqnos()
+        ranges = [VbucketRange(vbid, StreamOffset.ZERO, ROWS) for vbid in range(VBUCKETS)]
+        for item in cluster.read_ranges(ranges, idle_timeout_s=outcome.timeout_s):
+            assert not isinstance(item, RollbackEvent)
+            _add(item.record_batch, outcome)
+
+
+def _spark_task(server: HostileServer, outcome: Outcome) -> None:
+    from dcpstream.spark import pool
+    from dcpstream.spark.coordinator import Coordinator
+    from dcpstream.spark.options import OffsetSpec, SourceOptions
+    from dcpstream.spark.reading import DcpPartition, read_partition
+
+    options = SourceOptions.parse(
+        {
+            "connectionString": server.connection_string,
+            **_ACCESS,
+            "connectTimeout": str(outcome.timeout_s),
+            "idleTimeout": str(outcome.timeout_s),
+            "numPartitions": "1",
+        }
+    )
+    coordinator = Coordinator(options, default_start=OffsetSpec("earliest"))
+    try:
+        start, end = coordinator.batch()
+        for node, ranges in coordinator.tasks_of(coordinator.ranges_between(start, end)):
+            for batch in read_partition(options, DcpPartition(node, ranges)):
+                _add(batch, outcome)
+    finally:
+        coordinator.close()
+        pool.close_all()
+
+
+def _add(batch: object, outcome: Outcome) -> None:
+    columns = batch.to_pydict()  # type: ignore[attr-defined]
+    outcome.rows += list(zip(columns["vbucket"], columns["seqno"], strict=True))
+
+
+READINGS: dict[str, Reading] = {
+    "batches": _batches,
+    "changes": _changes,
+    "async batches": _async_batches,
+    "async changes": _async_changes,
+    "ranges": _ranges,
+    "spark task": _spark_task,
+}
+"""Ways to read the whole bucket as it is now."""
+
+
+def read(reading: str, server: HostileServer, timeout_s: float = LONG_S) -> Outcome:
+    """Read everything; an error is part of what comes out."""
+    outcome = Outcome(timeout_s=timeout_s)
+    began = time.monotonic()
+    try:
+        READINGS[reading](server, outcome)
+    except Exception as error:  # noqa: BLE001 - it is what is looked at
+        outcome.error = error
+    outcome.seconds = time.monotonic() - began
+    return outcome
