@@ -81,6 +81,11 @@ class BucketStore(ABC):
         self._garbage_left = 0
 
     @property
+    def place(self) -> str:
+        """The directory that it is kept in; empty in memory."""
+        return ""
+
+    @property
     def has_room(self) -> bool:
         """Whether more may be written; if not, writers should be told to try again. `why_full` tells why."""
         return self.pending_bytes < self._pending_limit

@@ -318,6 +318,11 @@ class DiskBucketStore(BucketStore):
     # ----------------------------------------------------------------------------------------------------- metadata
 
     @property
+    def place(self) -> str:
+        """The directory that it is kept in."""
+        return str(self.path)
+
+    @property
     def manifest(self) -> Manifest:
         """See `BucketStore.manifest`."""
         return self._manifest

@@ -63,6 +63,8 @@ class Bucket:
         durable: vbuckets with durable writes.
         fetcher: who fetches from the disk what streams want to read, for all vbuckets; see `set_fetcher`.
         commits_begun, commits_done: numbers of the last commit that began, and of the last that is through.
+        turns_kept: turns of the loop whose writes count as persisted at once, because the store has no files.
+        expired_by_pager: documents that expired without anybody looking at them.
         holding: sessions with answers that wait for a commit.
         hurry: asks for a commit at once; whoever commits sets it.
         compact: asks for a compaction and says later how it ended (None: well); False if too many wait. None if nobody
@@ -94,6 +96,8 @@ class Bucket:
         self.fetcher: Fetcher | None = None
         self.commits_begun = 0
         self.commits_done = 0
+        self.turns_kept = 0
+        self.expired_by_pager = 0
         self.holding: set[Session] = set()
         self.hurry: Callable[[], None] = _no_hurry
         self.compact: Callable[[CompactionOrder, Callable[[Exception | None], None]], bool] | None = None
@@ -381,6 +385,7 @@ class Bucket:
     def end_turn(self, now: float) -> None:
         """Tell every DCP connection which vbuckets changed since the last turn."""
         dirty, self.dirty = self.dirty, set()
+        self.turns_kept += bool(dirty) and not self.store.is_durable
         for vbid in dirty:
             changed = self.vbuckets[vbid]
             if changed is not None:

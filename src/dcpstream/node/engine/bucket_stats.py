@@ -1,7 +1,11 @@
 """The STAT groups that tell about a bucket as a whole.
 
-Only what is counted here is told; what belongs to parts that this node does not have (hash table, tasks, histograms
-of time) is left out, so that nobody takes a zero for a measurement.
+Only what is counted here is told; measurements of parts that this node does not have (hash table, tasks, histograms of
+time) are left out, so that nobody takes a zero for one. The configuration is told whole.
+
+Whether a bucket is `persistent` or `ephemeral` is its type, as it was made and as REST and the cluster map tell it. It
+does not say where the bucket lies: a node without a directory keeps buckets of both types in memory (`ep_storage`), and
+what is written there counts as persisted at once.
 
 Source: kv_engine engines/ep/docs/stats.org, engines/ep/src/ep_engine.cc, collections/manager.cc, warmup.cc.
 """
@@ -13,8 +17,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from dcpstream.model import VbucketState
-from dcpstream.node.engine.documents import MAX_VALUE_BYTES
-from dcpstream.node.engine.parameters import all_parameters
+from dcpstream.node.engine.configuration import configuration
 from dcpstream.node.engine.vbucket_stats import state_name
 from dcpstream.wire import Opcode, Status
 
@@ -40,9 +43,10 @@ def _held(bucket: Bucket) -> list[VBucket]:
 def totals(engine: Engine, bucket: Bucket) -> Items:
     """Without a group, or `all`."""
     held = _held(bucket)
-    numbers, items = Counter(map(state_name, held)), Counter[str]()
+    numbers, items, expired = Counter(map(state_name, held)), Counter[str](), Counter[str]()
     for vbucket in held:
         items[state_name(vbucket)] += vbucket.log.item_count
+        expired[state_name(vbucket)] += vbucket.expired_count
     waiting = sum(vbucket.high_seqno - vbucket.persisted_seqno for vbucket in held)
     yield "version", engine.release.version
     yield "uptime", int(engine.now - engine.started)
@@ -56,15 +60,17 @@ def totals(engine: Engine, bucket: Bucket) -> Items:
         yield f"vb_{name}_num", numbers[name]
         if state is not VbucketState.DEAD:
             yield f"vb_{name}_curr_items", items[name]
+            yield f"vb_{name}_expired", expired[name]
     yield "cmd_get", sum(bucket.ops[opcode] for opcode in _READS)
     yield "cmd_set", sum(bucket.ops[opcode] for opcode in _STORES)
     yield "cmd_total_ops", sum(bucket.ops)
     yield "ep_diskqueue_items", waiting
     yield "ep_queue_size", waiting
     yield "ep_degraded_mode", str(not bucket.takes_traffic).lower()
-    yield "ep_data_traffic_enabled", str(bucket.takes_traffic).lower()
     yield "ep_flusher_state", "running" if bucket.is_persisting else "paused"
-    yield "ep_commit_num", bucket.commits_done
+    yield "ep_commit_num", bucket.commits_done + bucket.turns_kept
+    yield "ep_expired_access", max(0, expired.total() - bucket.expired_by_pager)
+    yield "ep_expired_pager", bucket.expired_by_pager
     yield "ep_storage", bucket.storage
     yield "ep_dcp_count", len(bucket.dcp_sessions)
     yield "ep_data_read_failed", bucket.store.read_failures
@@ -97,19 +103,8 @@ def disk(bucket: Bucket) -> Items:
 
 def config(bucket: Bucket) -> Items:
     """`config`: settings and parameters under their names."""
-    settings = bucket.settings
-    for name, value in all_parameters(bucket):
-        if name != "max_size":
-            yield f"ep_{name}", value
-    yield "ep_max_size", settings.ram_quota_bytes
-    yield "ep_bucket_type", "persistent" if bucket.store.is_durable else "ephemeral"
-    yield "ep_conflict_resolution_type", settings.conflict_resolution.value
-    yield "ep_couch_bucket", bucket.name
-    yield "ep_max_vbuckets", bucket.vbucket_count
-    yield "ep_max_item_size", MAX_VALUE_BYTES
-    yield "ep_persistent_metadata_purge_age", int(settings.purge_age_s)
-    yield "ep_history_retention_seconds", settings.history_retention_s
-    yield "ep_history_retention_bytes", settings.history_retention_bytes
+    for name, value in configuration(bucket):
+        yield f"ep_{name}", value
 
 
 def warmup(bucket: Bucket) -> Items:

@@ -246,6 +246,7 @@ def delete(vbucket: VBucket, key: bytes, meta: ItemMeta, unix_ns: int, *, keeps_
 
 def expire(vbucket: VBucket, key: bytes, meta: ItemMeta, unix_ns: int) -> Written:
     """Turn a document past its time into an expiration."""
+    vbucket.expired_count += 1
     value, datatype = remains(vbucket, key, meta)
     return _bury(vbucket, key, meta, value, datatype, unix_ns, flags=meta.flags, is_expiration=True)
 

@@ -23,5 +23,6 @@ def expire_some(bucket: Bucket, vbid: int, unix_ns: int, limit: int) -> int:
         meta = documents.live_meta(vbucket, key, unix_ns)
         made += meta is not None and meta.is_deleted
     if made:
+        bucket.expired_by_pager += made
         bucket.dirty.add(vbid)
     return made

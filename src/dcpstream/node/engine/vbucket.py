@@ -88,6 +88,7 @@ class VBucket:
         "collection_ids",
         "durability",
         "evicted_seqno",
+        "expired_count",
         "fetcher",
         "fresh_deletions",
         "is_active",
@@ -112,6 +113,7 @@ class VBucket:
         self.max_deleted_rev = log.max_deleted_rev
         self.memory_start_seqno = log.high_seqno + 1
         self.evicted_seqno = log.high_seqno
+        self.expired_count = 0
         self.fetcher: Fetcher | None = None
         self.manifest: Manifest | None = None
         self.collection_ids: frozenset[int] | None = None

@@ -7,7 +7,10 @@ import struct
 
 import pytest
 
-from dcpstream.store import DiskBucketStore
+from dcpstream.model import BucketSettings
+from dcpstream.node.engine import bucket_stats
+from dcpstream.node.engine.pager import expire_some
+from dcpstream.store import DiskBucketStore, MemoryBucketStore
 from dcpstream.wire import Feature, Opcode, Status, encode_frame_info, encode_request
 from tests.unit.node.kit import START_UNIX_S, USUAL, Talker, engine_of, pass_time, with_collection
 
@@ -32,13 +35,51 @@ def test_totals(client):
         "curr_items": "2", "curr_items_tot": "2", "curr_connections": "1", "vb_active_num": "3", "vb_replica_num": "1",
         "vb_pending_num": "0", "vb_dead_num": "0", "vb_active_curr_items": "2", "cmd_get": "1", "cmd_set": "2",
         "ep_degraded_mode": "false", "ep_flusher_state": "running", "ep_diskqueue_items": "0",
-        "ep_bucket_type": "ephemeral", "ep_max_vbuckets": "4", "ep_db_file_size": "0",
+        "ep_bucket_type": "persistent", "ep_storage": "memory", "ep_max_vbuckets": "4", "ep_db_file_size": "0",
+        "ep_dbname": "", "ep_backend": "couchdb", "ep_item_eviction_policy": "value_only", "vb_active_expired": "0",
     }  # fmt: skip
     assert {name: stats[name] for name in wanted} == wanted
     client.call(Opcode.DISABLE_TRAFFIC)
     client.call(Opcode.STOP_PERSISTENCE)
     assert client.stats("")["ep_degraded_mode"] == "true"
     assert client.stats("")["ep_flusher_state"] == "paused"
+
+
+@pytest.mark.parametrize("is_ephemeral", [False, True])
+def test_a_bucket_has_one_type_wherever_it_is_kept(is_ephemeral, tmp_path):
+    settings = BucketSettings(is_ephemeral=is_ephemeral)
+    for store in (MemoryBucketStore(4, settings), DiskBucketStore(tmp_path / "b", 4, settings)):
+        engine = engine_of()
+        bucket = engine.add_bucket("b", store, storage="disk" if store.is_durable else "memory")
+        stats = dict(bucket_stats.totals(engine, bucket))
+        config = dict(bucket_stats.config(bucket))
+        told = json.loads(engine.config_json(bucket))["bucketType"]
+        kind = "ephemeral" if is_ephemeral else "persistent"
+        assert stats["ep_bucket_type"] == config["ep_bucket_type"] == kind
+        assert told == ("ephemeral" if is_ephemeral else "membase")
+        assert stats["ep_dbname"] == (str(tmp_path / "b") if store.is_durable else "")
+        assert ("ep_item_eviction_policy" in config) is not is_ephemeral
+        assert ("ep_ephemeral_full_policy" in config) is is_ephemeral
+        store.close()
+
+
+def test_what_expired_is_counted_by_role_and_by_who_found_it(client):
+    for name in "abc":
+        client.set(name, b"1", expiration=5)
+    pass_time(client.engine, 10)
+    client.get("a")
+    bucket = client.engine.buckets["default"]
+    assert expire_some(bucket, 0, client.engine.unix_ns, 100) == 2
+    stats = client.stats("")
+    assert (stats["vb_active_expired"], stats["vb_replica_expired"]) == ("3", "0")
+    assert (stats["ep_expired_access"], stats["ep_expired_pager"]) == ("1", "2")
+
+
+def test_writes_in_memory_are_committed_with_the_turn(client):
+    before = int(client.stats("")["ep_commit_num"])
+    client.set("a", b"1")
+    client.engine.end_turn()
+    assert int(client.stats("")["ep_commit_num"]) == before + 1
 
 
 def test_memory_grows_with_what_is_written(client):
