@@ -15,6 +15,9 @@ PIP := $(PY) -m pip --disable-pip-version-check --no-input
 LOCKED := sh tools/install-locked.sh $(PY)
 say = @printf '\033[1m== %s\033[0m\n' $(1)
 
+# What `tools/install-judges.sh` puts there is found behind what the system has.
+export PATH := $(PATH):$(abspath $(BIN))
+
 # STRICT=1: a skipped test is a failed test.   JOBS=n: processes of the test run.
 STRICT ?=
 JOBS ?= 2
@@ -56,7 +59,7 @@ check: setup ## format, lint, types, direction of imports
 
 .PHONY: test
 test: check ## check, then the fast tests (what CI runs)
-	@sh tools/install-judges.sh
+	@sh tools/install-judges.sh $(VENV)
 	$(call say,'fast tests')
 	@$(PYTEST)
 
@@ -83,7 +86,7 @@ judge: setup ## run the recorded scenarios against our node and compare with the
 
 .PHONY: interop
 interop: setup ## clients that are not ours (Python, Go, Java, tshark) against a node: a table (ARGS="gocbcore --page")
-	@sh tools/install-judges.sh
+	@sh tools/install-judges.sh $(VENV)
 	@$(PY) -m interop $(if $(filter 1 yes true,$(STRICT)),--strict) $(ARGS)
 
 .PHONY: example
@@ -102,6 +105,7 @@ conformance-mutants: setup ## break 60 guards of the protocol, one at a time: do
 .PHONY: kill-loop
 kill-loop: setup ## kill -9 a node under load, again and again, and check what is left (RUNS=n, SEED=n)
 	@$(PY) tools/kill_loop.py $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED))
+	@$(PY) -m tools.kill_creation $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED))
 
 .PHONY: docs
 docs: $(STAMPS)/docs ## build the documentation into site/
@@ -170,4 +174,4 @@ $(STAMPS)/java: requirements/java.lock $(STAMPS)/build
 # Spark needs a Java runtime. One that is there is used; else a wheel brings one, for this project alone.
 .PHONY: java
 java: $(STAMPS)/build
-	@sh tools/java-version.sh || $(MAKE) -s --no-print-directory $(STAMPS)/java
+	@sh tools/java-version.sh; case $$? in 0) ;; 1) $(MAKE) -s --no-print-directory $(STAMPS)/java ;; *) exit 1 ;; esac

@@ -99,6 +99,79 @@ def test_java_home_counts(tmp_path: Path) -> None:
     assert run_script("java-version.sh", tmp_path, JAVA_HOME=str(tmp_path / "jre")).returncode == 0
 
 
+@pytest.mark.parametrize(("version", "major"), [("17.0.15", ""), ("25-ea", ""), ("11.0.2", "11"), ("1.8.0_412", "8")])
+def test_the_version_of_java_home_is_looked_at_and_told(tmp_path: Path, version: str, major: str) -> None:
+    make_program(tmp_path / "jre" / "bin", "java", f"echo 'openjdk version \"{version}\"' >&2")
+    make_program(tmp_path, "java", "echo 'openjdk version \"21\"' >&2")
+    done = run_script("java-version.sh", tmp_path, JAVA_HOME=str(tmp_path / "jre"))
+    assert done.returncode == (2 if major else 0)
+    assert (f"{tmp_path}/jre is Java {major}, and Spark needs Java 17 or newer" in done.stderr) is bool(major)
+
+
+def system_with_apt(path: Path) -> Path:
+    """Programs that note their arguments; apt-get fetches one package, which unpacks to a tshark."""
+    note = f'echo "$(basename "$0") $*" >>{path}/calls'
+    fetch = 'case $word in Dir::Cache=*) cache=${word#Dir::Cache=} ;; install) touch "$cache/archives/a.deb" ;; esac'
+    made = make_program(path, "apt-get", f"{note}\nfor word; do {fetch}; done")
+    tshark = '#!/bin/sh\\necho a decoder "$@"\\n'
+    unpack = f'mkdir -p "$3/usr/bin" && printf \'{tshark}\' >"$3/usr/bin/tshark" && chmod +x "$3/usr/bin/tshark"'
+    make_program(path, "dpkg", f"{note}\n{unpack}")
+    for tool in ("basename", "id", "mkdir", "rm", "mv", "cat", "chmod", "find", "dirname", "sort", "tr", "touch"):
+        found = shutil.which(tool)
+        assert found is not None
+        (path / tool).symlink_to(found)
+    return made
+
+
+def run_judges(path: Path, venv: Path) -> subprocess.CompletedProcess[str]:
+    for tool in BASIC_TOOLS:
+        if not (path / tool).exists():
+            (path / tool).symlink_to(str(shutil.which(tool)))
+    command = ["/bin/sh", str(ROOT / "tools" / "install-judges.sh"), str(venv)]
+    return subprocess.run(
+        command, env={"PATH": str(path)}, capture_output=True, text=True, timeout=patient(60), check=False
+    )
+
+
+def test_tshark_goes_into_the_project_and_not_into_the_system(tmp_path: Path) -> None:
+    venv, programs = tmp_path / "a venv", tmp_path / "programs"
+    system_with_apt(programs)
+    assert run_judges(programs, venv).returncode == 0
+    calls = (programs / "calls").read_text().splitlines()
+    apt = [call for call in calls if call.startswith("apt-get")]
+    assert len(apt) == 2
+    for call in apt:
+        assert f"Dir::State::lists={venv}/tshark.new/lists" in call
+        assert f"Dir::Cache={venv}/tshark.new/cache" in call
+    assert "--download-only" in apt[1]
+    assert [call.split()[1] for call in calls if call.startswith("dpkg")] == ["-x"]
+    done = subprocess.run([venv / "bin" / "tshark", "-v"], capture_output=True, text=True, check=True)
+    assert done.stdout == "a decoder -v\n"
+    (programs / "calls").unlink()
+    assert run_judges(programs, venv).returncode == 0
+    assert not (programs / "calls").exists(), "it is there now"
+
+
+def test_a_tshark_of_the_system_is_used(tmp_path: Path) -> None:
+    system_with_apt(tmp_path)
+    make_program(tmp_path, "tshark", "exit 0")
+    assert run_judges(tmp_path, tmp_path / "venv").returncode == 0
+    assert not (tmp_path / "calls").exists()
+    assert not (tmp_path / "venv").exists()
+
+
+@pytest.mark.parametrize("lacks", ["apt-get", "the network"])
+def test_without_tshark_its_tests_are_said_to_be_skipped(tmp_path: Path, lacks: str) -> None:
+    program = system_with_apt(tmp_path)
+    program.unlink()
+    if lacks == "the network":
+        make_program(tmp_path, "apt-get", "exit 100")
+    done = run_judges(tmp_path, tmp_path / "venv")
+    assert done.returncode == 0
+    assert "its tests will be skipped" in done.stdout
+    assert not (tmp_path / "venv" / "bin" / "tshark").exists()
+
+
 @pytest.mark.parametrize("name", LOCKS)
 def test_locks_hold_exact_versions_with_hashes_and_no_addresses(name: str) -> None:
     text = (ROOT / "requirements" / f"{name}.lock").read_text(encoding="utf-8")
