@@ -155,8 +155,8 @@ class AsyncClient:
         events = self._run(options, idle_timeout_s)
         try:
             async for thing, offsets, rollback, positions in events:
-                if positions.begins(offsets):
-                    await asyncio.to_thread(positions.begin, offsets)
+                if records := positions.due(offsets, rollback):
+                    await asyncio.to_thread(positions.write, records)
                 number = positions.give(offsets)
                 if rollback is None:
                     yield AsyncBatch(thing, offsets, None, positions, number)
@@ -201,8 +201,8 @@ class AsyncClient:
         events = self._run(options, idle_timeout_s)
         try:
             async for thing, offsets, rollback, positions in events:
-                if positions.begins(offsets):
-                    await asyncio.to_thread(positions.begin, offsets)
+                if records := positions.due(offsets, rollback):
+                    await asyncio.to_thread(positions.write, records)
                 done = 0
                 try:
                     if rollback is None:

@@ -239,7 +239,7 @@ class Client:
 
     def _batches(self, options: StreamOptions, idle_timeout_s: float | None) -> Generator[Batch, None, None]:
         for thing, offsets, rollback, positions in self._run(options, idle_timeout_s):
-            positions.begin(offsets)
+            positions.write(positions.due(offsets, rollback))
             number = positions.give(offsets)
             if rollback is None:
                 yield Batch(thing, offsets, None, positions, number)
@@ -251,7 +251,7 @@ class Client:
 
     def _single(self, options: StreamOptions, idle_timeout_s: float | None) -> Generator[Change, None, None]:
         for thing, offsets, rollback, positions in self._run(options, idle_timeout_s):
-            positions.begin(offsets)
+            positions.write(positions.due(offsets, rollback))
             done = 0
             try:
                 if rollback is None:

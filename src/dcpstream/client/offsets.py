@@ -31,14 +31,18 @@ class SavedOffset:
     Attributes:
         offset: where to resume.
         earlier: positions recorded before, newest first.
+        is_rolling_back: whether a rollback to `offset` was told and not acknowledged yet. Nobody knows whether the user
+            has taken back the rows above it, so the next run tells it again.
     """
 
     offset: StreamOffset
     earlier: tuple[StreamOffset, ...] = ()
+    is_rolling_back: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The record as JSON values."""
-        return {**self.offset.to_json(), "earlier": [old.to_json() for old in self.earlier]}
+        mark = {"rolling_back": True} if self.is_rolling_back else {}
+        return {**self.offset.to_json(), "earlier": [old.to_json() for old in self.earlier], **mark}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SavedOffset:
@@ -46,7 +50,10 @@ class SavedOffset:
         earlier = data.get("earlier", ())
         if not isinstance(earlier, list | tuple):
             raise ValueError("earlier positions are not a list")
-        return cls(StreamOffset.from_json(data), tuple(StreamOffset.from_json(old) for old in earlier))
+        is_rolling_back = data.get("rolling_back", False)
+        if not isinstance(is_rolling_back, bool):
+            raise ValueError("rolling_back is neither true nor false")
+        return cls(StreamOffset.from_json(data), tuple(StreamOffset.from_json(old) for old in earlier), is_rolling_back)
 
 
 @runtime_checkable

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+UNKNOWN_BRANCH = -1
+"""Instead of a vbuuid: a branch of which nothing is known, so that any other one is a rollback."""
+
+
 @dataclass(frozen=True, slots=True)
 class VbucketRange:
     """A part of one vbucket's history to read: after `start`, up to and including `end_seqno`.
@@ -26,7 +30,8 @@ class VbucketRange:
             of `start`.
         given_vbuuid: the branch on which rows above `start` may have been given out before: by a run that went
             further than its last record, or by an attempt that failed. If another branch is read, those rows may be
-            void, which a RollbackEvent tells. None = the branch of `start`; 0 = no rows were given out.
+            void, which a RollbackEvent tells. None = the branch of `start`; 0 = no rows were given out; UNKNOWN_BRANCH
+            = one that is told in any case.
     """
 
     vbid: int

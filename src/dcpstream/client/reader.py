@@ -40,7 +40,7 @@ from dcpstream.client.nodes import STABLE_S, Nodes, pause_s
 from dcpstream.client.openings import Openings
 from dcpstream.client.outlet import Outlet
 from dcpstream.client.policies import PurgeGap, RollbackPolicy, branch_message, purged_message
-from dcpstream.client.ranges import RollbackEvent, VbucketRange
+from dcpstream.client.ranges import UNKNOWN_BRANCH, RollbackEvent, VbucketRange
 from dcpstream.client.resume import BranchState, reachable_end, spaced, step_back
 from dcpstream.client.stability import StableGate
 from dcpstream.client.work import Received, State, Work
@@ -361,7 +361,7 @@ class StreamReader:
         elif work.branch != newest and work.given_seqno > event.offset.seqno:
             if self._policy is RollbackPolicy.FAIL:
                 raise RollbackRequired(vbid, event.offset.seqno, branch_message(vbid, event.offset.seqno))
-            before = replace(event.offset, vbuuid=work.branch)
+            before = replace(event.offset, vbuuid=work.offset.vbuuid if work.branch == UNKNOWN_BRANCH else work.branch)
             if self._to_zero and before.seqno:
                 if self._policy is RollbackPolicy.REWIND_UNREAD and work.has_rows:
                     raise RollbackRequired(vbid, 0, branch_message(vbid, before.seqno))

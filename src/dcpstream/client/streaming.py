@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -15,7 +15,7 @@ from dcpstream.client.changes import Change
 from dcpstream.client.convert import ArrowConverter, ChangeConverter, Converter, ValueFormat
 from dcpstream.client.offsets import OffsetStore, SavedOffset
 from dcpstream.client.policies import PurgeGap, RollbackPolicy
-from dcpstream.client.ranges import RollbackEvent, VbucketRange
+from dcpstream.client.ranges import UNKNOWN_BRANCH, RollbackEvent, VbucketRange
 from dcpstream.client.resume import BranchState, Run, spaced
 from dcpstream.client.rows import require_columnar
 from dcpstream.errors import ConfigError
@@ -129,7 +129,8 @@ class StreamOptions:
             branch = observed[vbid].vbuuid if vbid in observed else 0
             if end > record.offset.seqno or self.end == "latest":
                 # Also a start above "latest" is asked for: the node will say that its history was rolled back.
-                result.append(VbucketRange(vbid, record.offset, end, record.earlier, branch))
+                given = UNKNOWN_BRANCH if record.is_rolling_back else None
+                result.append(VbucketRange(vbid, record.offset, end, record.earlier, branch, given))
         return result
 
     def _first(self, vbid: int, observed: Mapping[int, BranchState]) -> StreamOffset:
@@ -180,24 +181,30 @@ MAX_UNACKNOWLEDGED = 10_000
 
 
 class Positions:
-    """The records of a stream: what is saved when the user acknowledges.
+    """The records of a stream: what is saved when the user acknowledges, and what before something is given out.
 
     An acknowledgement covers the batch and all before it. Batches are numbered as they are given out.
 
-    A vbucket without a record gets one before its first rows are given out: where they begin, and on which branch. A
-    run that ends before the first acknowledgement would leave no trace otherwise, and the next one could not tell that
-    those rows are void.
+    Two things are saved without an acknowledgement (`due`), as the next run could not be exact otherwise if this one
+    ends before the next acknowledgement:
+
+    - Before the first rows of a vbucket that has no record: where they begin, and on which branch. Without it the next
+      run would not know that rows were given out at all, and could not tell that they are void.
+    - Before a rollback below the record: the position gone back to, marked as a rollback that may or may not have been
+      carried out. Without it the next run might go on above the rows that the user has kept, or, without the mark,
+      leave the user with rows that it has not taken back.
 
     Args:
         ranges: what is read.
         store: where records are saved, or None.
-        saved: vbuckets that have a record.
+        saved: the records that there are.
     """
 
     def __init__(
-        self, ranges: Sequence[VbucketRange], store: OffsetStore | None, saved: Collection[int] | None = None
+        self, ranges: Sequence[VbucketRange], store: OffsetStore | None, saved: Mapping[int, SavedOffset] | None = None
     ) -> None:
         self._earlier = {part.vbid: part.earlier for part in ranges}
+        self._saved = {vbid: record.offset for vbid, record in (saved or {}).items()}
         self._starts: dict[int, StreamOffset] = {}
         if store is not None and saved is not None:
             self._starts = {part.vbid: part.start for part in ranges if part.vbid not in saved}
@@ -205,18 +212,29 @@ class Positions:
         self._given: deque[tuple[int, Mapping[int, StreamOffset]]] = deque()
         self._next = 0
 
-    def begins(self, offsets: Mapping[int, StreamOffset]) -> bool:
-        """Whether `begin` has something to save before rows with these positions are given out."""
-        return bool(self._starts) and not self._starts.keys().isdisjoint(offsets)
-
-    def begin(self, offsets: Mapping[int, StreamOffset]) -> None:
-        """Save where the vbuckets begin whose first rows are given out now."""
+    def due(self, offsets: Mapping[int, StreamOffset], rollback: RollbackEvent | None) -> dict[int, SavedOffset]:
+        """What must be saved (`write`) before rows with these positions, or a rollback, are given out."""
         records = {}
-        for vbid in self._starts.keys() & offsets.keys():
-            start = self._starts.pop(vbid)
-            records[vbid] = SavedOffset(start if start.vbuuid else replace(start, vbuuid=offsets[vbid].vbuuid))
-        if self._store is not None and records:
-            self._store.save(records)
+        if self._starts and not self._starts.keys().isdisjoint(offsets):
+            for vbid in self._starts.keys() & offsets.keys():
+                start = self._starts.pop(vbid)
+                records[vbid] = SavedOffset(start if start.vbuuid else replace(start, vbuuid=offsets[vbid].vbuuid))
+        if rollback is not None:
+            vbid, at = rollback.vbid, rollback.resumed_at
+            # What was given out before and is acknowledged only now must not bring back a position above this one.
+            self._given = deque(
+                (number, {other: offset for other, offset in given.items() if other != vbid})
+                for number, given in self._given
+            )
+            self._earlier[vbid] = tuple(old for old in self._earlier.get(vbid, ()) if old.seqno < at.seqno)
+            saved = records[vbid].offset if vbid in records else self._saved.get(vbid)
+            # A record below says by itself that what was read above it may be void, as one on another branch does.
+            is_below = (
+                saved is None or saved.seqno < at.seqno or (saved.seqno == at.seqno and saved.vbuuid != at.vbuuid)
+            )
+            if not is_below:
+                records[vbid] = SavedOffset(at, self._earlier[vbid], is_rolling_back=True)
+        return records
 
     def give(self, offsets: Mapping[int, StreamOffset]) -> int:
         """A batch is given out with these positions after it; returns its number."""
@@ -244,8 +262,13 @@ class Positions:
             earlier = tuple(old for old in self._earlier.get(vbid, ()) if old.seqno < offset.seqno)
             records[vbid] = SavedOffset(offset, earlier)
             self._earlier[vbid] = spaced(earlier, offset)
+        self.write(records)
+
+    def write(self, records: Mapping[int, SavedOffset]) -> None:
+        """Replace these records."""
         if self._store is not None and records:
             self._store.save(records)
+            self._saved.update((vbid, record.offset) for vbid, record in records.items())
 
 
 class BatchForm(Protocol):

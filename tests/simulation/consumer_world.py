@@ -1,0 +1,438 @@
+"""The production client over a pretend node, used by consumers that stop anywhere.
+
+The node's side is the model of `resume_world`: copies that lag, failovers, lost changes, deduplicated snapshots. Here it
+speaks frames: markers, rows and seqno-advanced, in receives of any length, on connections that are cut at any frame. The
+client's side is production code from `Client.stream` and `Client.changes` down to the session; only the sockets, the
+clock and the questions about the cluster are replaced, and the handshake is left out.
+
+A consumer runs for several generations. Each one takes batches or single changes, applies their rows one by one,
+acknowledges what it likes, and stops between any two rows: it closes the stream, fails, or is killed, after which nothing
+is saved any more. Its rows survive, as those of a table do. In the end it must hold the documents of the bucket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, Literal
+from unittest import mock
+
+from dcpstream.client import blocking_client
+from dcpstream.client.blocking_client import Batch, Client
+from dcpstream.client.changes import Change
+from dcpstream.client.connection import NodeConnection
+from dcpstream.client.events import RowsReceived
+from dcpstream.client.handshake import DcpSettings, Login
+from dcpstream.client.nodes import ConnectOptions, Nodes
+from dcpstream.client.offsets import SavedOffset
+from dcpstream.client.ranges import VbucketRange
+from dcpstream.client.reader import StreamReader
+from dcpstream.client.resume import BranchState, Run
+from dcpstream.client.session import DcpSession
+from dcpstream.client.streaming import Positions, StreamOptions
+from dcpstream.client.topology import parse_config
+from dcpstream.errors import ConnectionLost, RollbackRequired
+from dcpstream.model import MAX_SEQNO, FailoverEntry, NodeAddress, StreamOffset
+from dcpstream.protocol.rollback import Accept, Rollback, decide
+from dcpstream.wire import (
+    Frame,
+    FrameReader,
+    Opcode,
+    Status,
+    StreamRequest,
+    decode_message,
+    encode_request,
+    encode_response,
+)
+from dcpstream.wire.values import encode_failover_log, encode_vbucket_seqnos
+from tests.simulation.resume_world import Producer, Request, Table
+from tests.unit.client.kit import config, marker, seqno_advanced, stream_end
+
+VBUCKETS = 2
+ADDRESS = NodeAddress("127.0.0.1", 11210)
+STATE_CHANGED = 2
+
+
+class StoppedError(BaseException):
+    """What ends a consumer that waits for changes, like Ctrl-C."""
+
+
+class InexactError(AssertionError):
+    """A position was saved that is not what was dealt with."""
+
+
+@dataclass(eq=False)
+class Serving:
+    """A stream as the node sends it."""
+
+    opaque: int
+    vbid: int
+    asked: Request
+    branch: FailoverEntry
+    at: int
+    is_first: bool = True
+    pending: list[bytes] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Link:
+    """One connection at the node."""
+
+    connection: NodeConnection
+    reader: FrameReader = field(default_factory=FrameReader)
+    answers: list[bytes] = field(default_factory=list)
+    streams: dict[int, Serving] = field(default_factory=dict)
+    is_cut: bool = False
+
+
+class World:
+    """The bucket, its node, and the time."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.producers = [Producer(self.rng) for _ in range(VBUCKETS)]
+        self.now = 0.0
+        self.map = parse_config(config(VBUCKETS), ADDRESS, "auto", (ADDRESS,), is_secure=False)
+        self.links: dict[NodeConnection, Link] = {}
+        self.is_calm = False
+        self._idle = 0
+
+    def happen(self) -> None:
+        """Something happens to a vbucket; its streams end with the branch that they read."""
+        producer = self.rng.choice(self.producers)
+        branch = producer.active.failover_log.newest
+        producer.happen()
+        if producer.active.failover_log.newest == branch:
+            return
+        vbid = self.producers.index(producer)
+        for link in self.links.values():
+            if self.rng.random() < 0.5:
+                link.is_cut = link.is_cut or any(one.vbid == vbid for one in link.streams.values())
+            for opaque, serving in list(link.streams.items()):
+                if serving.vbid == vbid:
+                    del link.streams[opaque]
+                    kept = serving.pending[: self.rng.randint(0, len(serving.pending))]
+                    link.answers += [*kept, stream_end(opaque, STATE_CHANGED, vbid=vbid)]
+
+    def observe(self, vbids: Any = None) -> dict[int, BranchState]:
+        return {vbid: self.producers[vbid].observe() for vbid in (range(VBUCKETS) if vbids is None else vbids)}
+
+    # What the hub of the client's sockets does.
+
+    def sync(self, nodes: Nodes) -> list[tuple[NodeConnection, ConnectionLost]]:
+        for connection in nodes.to_disconnect():
+            self.links.pop(connection, None)
+        for connection in nodes.to_connect():
+            connection._out.clear()
+            connection._decoder = connection._make_decoder(False)
+            connection.session = DcpSession(connection.address, connection.settings, False, self.now)
+            self.links[connection] = Link(connection)
+        return []
+
+    def poll(self, timeout_s: float) -> Iterator[tuple[NodeConnection, ConnectionLost | None]]:
+        rng = self.rng
+        moved = False
+        if not self.is_calm and rng.random() < 0.15:
+            self.happen()
+        for connection, link in list(self.links.items()):
+            link.reader.receive_data(connection.data_to_send())
+            for frame in link.reader.frames():
+                self._answer(link, frame)
+            frames = self._to_send(link)
+            if frames:
+                moved = True
+                data = b"".join(frames)
+                room = connection.get_buffer()
+                room[: len(data)] = data
+                connection.buffer_updated(len(data))
+                yield connection, None
+            if connection in self.links and (link.is_cut or (not self.is_calm and rng.random() < 0.03)):
+                moved = True
+                del self.links[connection]
+                yield connection, ConnectionLost("cut")
+        self.now += 0.001 if moved else max(0.001, min(timeout_s, 1.0))
+        self._idle = 0 if moved else self._idle + 1
+        if self._idle > 8:
+            self._idle = 0
+            if self.is_calm or rng.random() < 0.3:
+                raise StoppedError
+            self.happen()
+
+    def close(self) -> None:
+        self.links.clear()
+
+    def _to_send(self, link: Link) -> list[bytes]:
+        """Some frames: answers in order, then the streams' in turns."""
+        count = self.rng.choice((1, 2, 5, 12, 40))
+        frames, link.answers = link.answers, []
+        while len(frames) < count:
+            ready = [one for one in list(link.streams.values()) if one.pending or self._fill(link, one)]
+            if not ready:
+                break
+            serving = self.rng.choice(ready)
+            taken = self.rng.randint(1, len(serving.pending))
+            frames += serving.pending[:taken]
+            del serving.pending[:taken]
+        return frames
+
+    def _fill(self, link: Link, serving: Serving) -> bool:
+        """The next snapshot of a stream, or its end; whether there is something."""
+        rng, vbid, opaque = self.rng, serving.vbid, serving.opaque
+        active = self.producers[vbid].active
+        if serving.at >= serving.asked.end_seqno:
+            serving.pending = [stream_end(opaque, 0, vbid=vbid)]
+            link.answers += serving.pending
+            del link.streams[opaque]
+            return False
+        if serving.at >= active.high_seqno:
+            return False
+        begin, asked = serving.at, serving.asked
+        first, last = active.snapshot_ends(begin)
+        start = begin + rng.randint(0, 1)
+        if serving.is_first:
+            serving.is_first = False
+            start = min(start, asked.snapshot_start)
+            if asked.start_seqno < asked.snapshot_end:
+                first = max(first, min(asked.snapshot_end, active.high_seqno))
+        end = last if rng.random() < 0.5 else rng.randint(first, last)
+        rows = active.deduplicated(begin, end)
+        serving.pending = [marker(opaque, start, end, vbid=vbid), *(row_frame(opaque, vbid, row) for row in rows)]
+        if not rows or rows[-1][0] < end:
+            serving.pending.append(seqno_advanced(opaque, end, vbid=vbid))
+        serving.at = end
+        return True
+
+    def _answer(self, link: Link, frame: Frame) -> None:
+        if frame.is_response:
+            return
+        if frame.opcode == Opcode.DCP_STREAM_REQ:
+            link.answers.append(self._open(link, frame))
+        elif frame.opcode == Opcode.DCP_CLOSE_STREAM:
+            for opaque in [opaque for opaque, one in link.streams.items() if one.vbid == frame.vbid]:
+                del link.streams[opaque]
+            link.answers.append(encode_response(frame.opcode, opaque=frame.opaque))
+        elif frame.opcode == Opcode.GET_ALL_VB_SEQNOS:
+            highs = [(vbid, producer.active.high_seqno) for vbid, producer in enumerate(self.producers)]
+            link.answers.append(encode_response(frame.opcode, opaque=frame.opaque, value=encode_vbucket_seqnos(highs)))
+        elif frame.opcode == Opcode.GET_CLUSTER_CONFIG:
+            link.answers.append(encode_response(frame.opcode, opaque=frame.opaque, value=config(VBUCKETS)))
+
+    def _open(self, link: Link, frame: Frame) -> bytes:
+        message = decode_message(frame)
+        assert isinstance(message, StreamRequest)
+        asked = Request(
+            message.flags,
+            message.start_seqno,
+            message.end_seqno,
+            message.vbuuid,
+            message.snapshot_start,
+            message.snapshot_end,
+        )
+        active = self.producers[frame.vbid].active
+        decision = decide(asked, active)
+        if isinstance(decision, Rollback):
+            value = struct.pack(">Q", decision.seqno)
+            return encode_response(frame.opcode, status=Status.ROLLBACK, opaque=frame.opaque, value=value)
+        assert isinstance(decision, Accept), (decision, asked)
+        branch = active.failover_log.newest
+        link.streams[frame.opaque] = Serving(frame.opaque, frame.vbid, asked, branch, asked.start_seqno)
+        return encode_response(frame.opcode, opaque=frame.opaque, value=encode_failover_log(active.failover_log))
+
+
+def row_frame(opaque: int, vbid: int, row: tuple[int, int, int]) -> bytes:
+    seqno, key, value = row
+    extras = struct.pack(">QQIIIHB", seqno, 1, 0, 0, 0, 0, 0)
+    return encode_request(
+        Opcode.DCP_MUTATION, vbid=vbid, opaque=opaque, cas=seqno, extras=extras, key=b"%d" % key, value=b"%d" % value
+    )
+
+
+class Store:
+    """Positions in memory; after a kill nothing is saved any more."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, SavedOffset] = {}
+        self.is_dead = False
+
+    def load(self) -> dict[int, SavedOffset]:
+        return dict(self.records)
+
+    def save(self, offsets: Mapping[int, SavedOffset]) -> None:
+        if not self.is_dead:
+            self.records.update(offsets)
+
+    def seqno(self, vbid: int) -> int:
+        return self.records[vbid].offset.seqno if vbid in self.records else 0
+
+
+class Newest(Table):
+    """Rows of which only the newest of each key is kept: it cannot restore an older one."""
+
+    def add(self, rows: list[tuple[int, int, int]]) -> None:
+        for row in rows:
+            for at, (_, key, _) in list(self.rows.items()):
+                if key == row[1] and at <= row[0]:
+                    del self.rows[at]
+            self.rows[row[0]] = row
+
+
+Kind = Literal["batches", "changes"]
+
+
+class Consumer:
+    """One reader of the bucket over its generations."""
+
+    def __init__(self, world: World, kind: Kind, *, keeps_newest: bool) -> None:
+        self.world = world
+        self.kind = kind
+        self.rewind_to = "zero" if keeps_newest else "recorded"
+        self.tables = [Newest() if keeps_newest else Table() for _ in range(VBUCKETS)]
+        self.store = Store()
+        self.is_calm = False
+        self._floor: dict[int, int] = {}
+        self._dealt: dict[int, int] = {}
+
+    def run(self, *, to_the_end: bool = False) -> None:
+        """One generation."""
+        rng = self.world.rng
+        self.store.is_dead = False
+        self._floor = {vbid: self.store.seqno(vbid) for vbid in range(VBUCKETS)}
+        self._dealt = {}
+        options: dict[str, Any] = {
+            "store": self.store,
+            "end": "latest" if to_the_end or rng.random() < 0.3 else None,
+            "on_rollback": "rewind" if to_the_end or rng.random() < 0.9 else "fail",
+            "rewind_to": self.rewind_to,
+        }
+        rows = None if to_the_end else rng.choice((0, 1, 2, 3, 5, 8, 13, 21, 40))
+        read = self._batches if self.kind == "batches" else self._changes
+        with self._client() as client, contextlib.suppress(StoppedError, RollbackRequired):
+            read(client, options, rows)
+
+    def _batches(self, client: Client, options: dict[str, Any], limit: int | None) -> None:
+        rng = self.world.rng
+        options["max_batch_rows"] = rng.choice((1, 2, 3, 5, 10_000))
+        unacked: list[tuple[Batch, dict[int, int]]] = []
+        with contextlib.closing(client.stream(**options)) as stream:
+            for batch in stream:
+                if batch.rollback is not None:
+                    self._roll_back(batch.rollback.vbid, batch.rollback.to_seqno)
+                    for _, dealt in unacked:
+                        dealt.pop(batch.rollback.vbid, None)  # what it said of this vbucket is void
+                for vbid, row in rows_of(batch):
+                    if limit is not None and not limit:
+                        self._stop()
+                        return
+                    self._apply(vbid, row)
+                    limit = None if limit is None else limit - 1
+                unacked.append((batch, dict(self._dealt)))
+                if limit is None or rng.random() < 0.4:
+                    number = len(unacked) - 1 if limit is None else rng.randrange(len(unacked))
+                    acked, dealt = unacked[number]
+                    acked.ack()
+                    self._check(dealt)
+                    del unacked[: number + 1]
+
+    def _changes(self, client: Client, options: dict[str, Any], limit: int | None) -> None:
+        changes = client.changes(**options)
+        dealt: dict[int, int] = {}  # of each vbucket the last one that was followed by a request for more
+        held: Change | None = None
+        try:
+            for change in changes:
+                if change.op == "rollback":
+                    self._roll_back(change.vbid, change.seqno)
+                    dealt.pop(change.vbid, None)
+                    continue
+                if change.offset.seqno != change.seqno:
+                    raise InexactError(f"the position of {change} is {change.offset}")
+                if limit is not None and not limit:
+                    held = change
+                    break
+                assert change.value is not None
+                self._apply(change.vbid, (change.seqno, int(change.key), int(change.value)))
+                limit = None if limit is None else limit - 1
+                dealt[change.vbid] = change.seqno
+        finally:
+            self._stop()
+            changes.close()
+            if not self.store.is_dead:
+                self._check(dealt)
+                if held is not None and self.store.seqno(held.vbid) >= held.seqno:
+                    raise InexactError(f"{held} was saved before it was dealt with")
+
+    def _apply(self, vbid: int, row: tuple[int, int, int]) -> None:
+        if row[0] <= self._floor[vbid]:
+            raise InexactError(f"vbucket {vbid}: {row} comes again, {self._floor[vbid]} was acknowledged")
+        self.tables[vbid].add([row])
+        self._dealt[vbid] = row[0]
+
+    def _roll_back(self, vbid: int, seqno: int) -> None:
+        self.tables[vbid].roll_back(seqno)
+        self._floor[vbid] = seqno
+        self._dealt.pop(vbid, None)
+
+    def _check(self, dealt: dict[int, int]) -> None:
+        for vbid, seqno in dealt.items():
+            if self.store.seqno(vbid) < seqno:
+                raise InexactError(f"vbucket {vbid}: {seqno} was acknowledged, {self.store.seqno(vbid)} is saved")
+            if self._dealt.get(vbid, -1) >= seqno:
+                self._floor[vbid] = self.store.seqno(vbid)
+
+    def _stop(self) -> None:
+        """A consumer that stops may be killed: then nothing more is saved."""
+        self.store.is_dead = not self.is_calm and self.world.rng.random() < 0.5
+
+    @contextlib.contextmanager
+    def _client(self) -> Iterator[Client]:
+        world = self.world
+        client = Client("couchbase://127.0.0.1", username="u", password="p", bucket="default")
+        client.cluster = SimpleNamespace(  # type: ignore[assignment]
+            map=world.map, observe=world.observe, connect_options=connect_options, close=lambda: None
+        )
+        client._clock = SimpleNamespace(monotonic=lambda: world.now, time_ns=lambda: 0)
+        with (
+            mock.patch.object(blocking_client, "SocketHub", lambda _: world),
+            mock.patch.object(blocking_client, "SystemRandom", lambda: random.Random(7)),
+        ):
+            yield client
+
+
+def connect_options(settings: DcpSettings, *, arrow: bool) -> ConnectOptions:
+    login = Login("u", "p", "default")
+    return ConnectOptions((ADDRESS,), "auto", login, connect_timeout_s=5.0, arrow=arrow, settings=settings)
+
+
+def rows_of(batch: Batch) -> list[tuple[int, tuple[int, int, int]]]:
+    return [
+        (row["vbucket"], (row["seqno"], int(row["key"]), int(row["value"])))
+        for row in batch.record_batch.to_pylist()
+        if row["op"] != "rollback"
+    ]
+
+
+def run(seed: int, kind: Kind, *, keeps_newest: bool = False) -> str | None:
+    """One life of a bucket and its consumer; what was lost, or None."""
+    world = World(seed)
+    rng = world.rng
+    for producer in world.producers:
+        producer.write(rng.randint(1, 10))
+    consumer = Consumer(world, kind, keeps_newest=keeps_newest)
+    try:
+        for _ in range(rng.randint(1, 6)):
+            consumer.run()
+            for _ in range(rng.choice((0, 1, 3, 6))):
+                world.happen()
+        world.is_calm = consumer.is_calm = True
+        for _ in range(2):
+            consumer.run(to_the_end=True)
+    except InexactError as error:
+        return f"seed {seed}: {error}"
+    for vbid, producer in enumerate(world.producers):
+        found, expected = consumer.tables[vbid].documents(), producer.active.documents()
+        if found != expected:
+            return f"seed {seed}: vbucket {vbid}: consumer {found}, bucket {expected}"
+    return None
