@@ -1,13 +1,15 @@
 """The production client over a pretend node, used by consumers that stop anywhere.
 
-The node's side is the model of `resume_world`: copies that lag, failovers, lost changes, deduplicated snapshots. Here it
-speaks frames: markers, rows and seqno-advanced, in receives of any length, on connections that are cut at any frame. The
-client's side is production code from `Client.stream` and `Client.changes` down to the session; only the sockets, the
-clock and the questions about the cluster are replaced, and the handshake is left out.
+The node's side is the model of `resume_world`: copies that lag, failovers, lost changes, deduplicated snapshots. Here
+it speaks frames: markers, rows and seqno-advanced, in receives of any length, on connections that are cut at any frame.
+The client's side is production code from `Client.stream` and `Client.changes` down to the session; only the sockets,
+the clock and the questions about the cluster are replaced, and the handshake is left out.
 
 A consumer runs for several generations. Each one takes batches or single changes, applies their rows one by one,
-acknowledges what it likes, and stops between any two rows: it closes the stream, fails, or is killed, after which nothing
-is saved any more. Its rows survive, as those of a table do. In the end it must hold the documents of the bucket.
+acknowledges what it likes, and stops between any two rows: it closes the stream, fails, or is killed, after which
+nothing is saved any more. Its rows survive, as those of a table do. In the end it must hold the bucket's documents.
+
+`WRONG` holds variants of the client that the model must notice.
 """
 
 from __future__ import annotations
@@ -15,28 +17,28 @@ from __future__ import annotations
 import contextlib
 import random
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, Literal
 from unittest import mock
 
-from dcpstream.client import blocking_client
+from dcpstream.client import asides, blocking_client
 from dcpstream.client.blocking_client import Batch, Client
-from dcpstream.client.changes import Change
+from dcpstream.client.changes import Change, positions_after
 from dcpstream.client.connection import NodeConnection
 from dcpstream.client.events import RowsReceived
 from dcpstream.client.handshake import DcpSettings, Login
 from dcpstream.client.nodes import ConnectOptions, Nodes
 from dcpstream.client.offsets import SavedOffset
-from dcpstream.client.ranges import VbucketRange
+from dcpstream.client.ranges import RollbackEvent, VbucketRange
 from dcpstream.client.reader import StreamReader
 from dcpstream.client.resume import BranchState, Run
 from dcpstream.client.session import DcpSession
 from dcpstream.client.streaming import Positions, StreamOptions
 from dcpstream.client.topology import parse_config
 from dcpstream.errors import ConnectionLost, RollbackRequired
-from dcpstream.model import MAX_SEQNO, FailoverEntry, NodeAddress, StreamOffset
+from dcpstream.model import FailoverEntry, NodeAddress, StreamOffset
 from dcpstream.protocol.rollback import Accept, Rollback, decide
 from dcpstream.wire import (
     Frame,
@@ -48,7 +50,7 @@ from dcpstream.wire import (
     encode_request,
     encode_response,
 )
-from dcpstream.wire.values import encode_failover_log, encode_vbucket_seqnos
+from dcpstream.wire.values import encode_failover_log
 from tests.simulation.resume_world import Producer, Request, Table
 from tests.unit.client.kit import config, marker, seqno_advanced, stream_end
 
@@ -215,9 +217,14 @@ class World:
             for opaque in [opaque for opaque, one in link.streams.items() if one.vbid == frame.vbid]:
                 del link.streams[opaque]
             link.answers.append(encode_response(frame.opcode, opaque=frame.opaque))
-        elif frame.opcode == Opcode.GET_ALL_VB_SEQNOS:
-            highs = [(vbid, producer.active.high_seqno) for vbid, producer in enumerate(self.producers)]
-            link.answers.append(encode_response(frame.opcode, opaque=frame.opaque, value=encode_vbucket_seqnos(highs)))
+        elif frame.opcode == Opcode.OBSERVE_SEQNO:
+            active = self.producers[frame.vbid].active
+            (vbuuid,) = struct.unpack(">Q", frame.value)
+            is_same, high = vbuuid == active.failover_log.newest.vbuuid, active.high_seqno
+            value = struct.pack(">BHQQQ", not is_same, frame.vbid, active.failover_log.newest.vbuuid, high, high)
+            if not is_same:
+                value += struct.pack(">QQ", vbuuid, active.failover_log.upper(vbuuid, high) or 0)
+            link.answers.append(encode_response(frame.opcode, opaque=frame.opaque, value=value))
         elif frame.opcode == Opcode.GET_CLUSTER_CONFIG:
             link.answers.append(encode_response(frame.opcode, opaque=frame.opaque, value=config(VBUCKETS)))
 
@@ -395,8 +402,8 @@ class Consumer:
         )
         client._clock = SimpleNamespace(monotonic=lambda: world.now, time_ns=lambda: 0)
         with (
-            mock.patch.object(blocking_client, "SocketHub", lambda _: world),
-            mock.patch.object(blocking_client, "SystemRandom", lambda: random.Random(7)),
+            mock.patch.object(blocking_client, "SocketHub", return_value=world),
+            mock.patch.object(blocking_client, "SystemRandom", return_value=random.Random(7)),
         ):
             yield client
 
@@ -436,3 +443,67 @@ def run(seed: int, kind: Kind, *, keeps_newest: bool = False) -> str | None:
         if found != expected:
             return f"seed {seed}: vbucket {vbid}: consumer {found}, bucket {expected}"
     return None
+
+
+def _only_after_the_last_piece(event: RowsReceived, size: int) -> Iterator[tuple[int, int, dict[int, StreamOffset]]]:
+    pieces = list(_pieces(event, size))
+    for index, (first, stop, _) in enumerate(pieces):
+        yield first, stop, event.offsets if index == len(pieces) - 1 else {}
+
+
+def _without_bounds(run: Run, seqno: int | None = None) -> StreamOffset:
+    at = _offset(run, seqno)
+    return StreamOffset(at.vbuuid, at.seqno, at.seqno, at.seqno, at.manifest_uid)
+
+
+def _nothing_given_before(options: StreamOptions, *arguments: Any) -> list[VbucketRange]:
+    return [replace(part, given_vbuuid=0) for part in _ranges(options, *arguments)]
+
+
+def _only_at_the_first_opening(reader: StreamReader, connection: Any, event: Any, now: float) -> None:
+    _opened(reader, connection, event, now)
+    reader._vbuckets[event.stream.vbid].given_seqno = 0
+
+
+def _any_high_seqno(frame: Frame, vbuuid: int) -> tuple[int, int]:
+    del vbuuid
+    persisted, high = struct.unpack_from(">QQ", frame.value, 11)
+    return persisted, high
+
+
+def _one_too_many(changes: Sequence[Change]) -> dict[int, StreamOffset]:
+    return {vbid: replace(at, seqno=at.seqno + 1, snapshot_end=None) for vbid, at in positions_after(changes).items()}
+
+
+def _without_a_start(positions: Positions, offsets: Any, rollback: RollbackEvent | None) -> dict[int, SavedOffset]:
+    positions._starts.clear()
+    return _due(positions, offsets, rollback)
+
+
+def _without_a_mark(positions: Positions, offsets: Any, rollback: RollbackEvent | None) -> dict[int, SavedOffset]:
+    return {vbid: replace(record, is_rolling_back=False) for vbid, record in _due(positions, offsets, rollback).items()}
+
+
+def _without_a_rollback(positions: Positions, offsets: Any, rollback: RollbackEvent | None) -> dict[int, SavedOffset]:
+    del rollback
+    return _due(positions, offsets, None)
+
+
+_pieces = RowsReceived.pieces
+_offset = Run.offset
+_ranges = StreamOptions.ranges
+_opened = StreamReader._opened
+_due = Positions.due
+
+WRONG: dict[str, tuple[object, str, object]] = {
+    "positions only after the last piece": (RowsReceived, "pieces", _only_after_the_last_piece),
+    "bounds dropped": (Run, "offset", _without_bounds),
+    "not told when the node accepts": (StreamOptions, "ranges", _nothing_given_before),
+    "told only when a run opens its first stream": (StreamReader, "_opened", _only_at_the_first_opening),
+    "the high seqno of whatever branch is the newest": (asides, "branch_seqnos", _any_high_seqno),
+    "no record of where a vbucket begins": (Positions, "due", _without_a_start),
+    "a rollback that is told before it is recorded": (Positions, "due", _without_a_rollback),
+    "a rollback that is recorded as if it were carried out": (Positions, "due", _without_a_mark),
+    "the last change counts as dealt with when it is given out": (blocking_client, "positions_after", _one_too_many),
+}
+"""Name → (object, attribute, what replaces it)."""

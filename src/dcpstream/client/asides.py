@@ -1,6 +1,8 @@
-"""What a reader asks besides streams: the names of collections, and how far a new branch goes."""
+"""What a reader asks besides streams: the names of collections, and how far a vbucket's branch goes."""
 
 from __future__ import annotations
+
+import struct
 
 from dcpstream.client.connection import NodeConnection
 from dcpstream.client.events import Answer
@@ -9,9 +11,8 @@ from dcpstream.client.topology import manifest_of
 from dcpstream.client.work import Work
 from dcpstream.errors import DcpstreamError
 from dcpstream.model import Manifest
-from dcpstream.wire import Opcode, Status
+from dcpstream.wire import Frame, Opcode, Status
 from dcpstream.wire.status import status_error
-from dcpstream.wire.values import decode_vbucket_seqnos
 
 ACTIVE_STATE = (1).to_bytes(4, "big")
 """Extras of GET_ALL_VB_SEQNOS: only vbuckets that are active there. A replica's high seqno says nothing."""
@@ -22,8 +23,24 @@ RETRY = frozenset(
 """Statuses that say: later, or elsewhere."""
 
 
+_ELSEWHERE = frozenset((Status.NOT_MY_VBUCKET, Status.KEY_ENOENT))
+"""Answers of OBSERVE_SEQNO for a vbucket that has moved, or has another branch by now."""
+
+_U64 = struct.Struct(">Q")
+_OBSERVED = struct.Struct(">BHQQQ")
+_SAME_BRANCH = 0
+
+
+def branch_seqnos(frame: Frame, vbuuid: int) -> tuple[int, int] | None:
+    """(persisted, high seqno) of a branch from the answer to OBSERVE_SEQNO; None if it is not the newest there."""
+    if frame.status != Status.SUCCESS or len(frame.value) < _OBSERVED.size:
+        return None
+    kind, _, found, persisted_seqno, high_seqno = _OBSERVED.unpack_from(frame.value)
+    return (persisted_seqno, high_seqno) if kind == _SAME_BRANCH and found == vbuuid else None
+
+
 class Asides:
-    """Questions of one reader, at most one of each kind on a connection at a time.
+    """Questions of one reader.
 
     Args:
         labels: where the names go.
@@ -32,8 +49,7 @@ class Asides:
     def __init__(self, labels: Labels) -> None:
         self._labels = labels
         self._manifest_requests: dict[tuple[NodeConnection, int], None] = {}
-        self._high_requests: dict[NodeConnection, int] = {}
-        self._wanting_high: dict[NodeConnection, list[tuple[Work, bool]]] = {}
+        self._high_requests: dict[tuple[NodeConnection, int], tuple[Work, bool]] = {}
 
     def knows_names(self, connection: NodeConnection, now: float) -> bool:
         """Whether collection names are known; asks for them if not."""
@@ -50,12 +66,14 @@ class Asides:
         return False
 
     def want_high_seqno(self, connection: NodeConnection, work: Work, now: float, *, is_needed: bool) -> None:
-        """Ask how far a vbucket's branch goes; without `is_needed`, a refusal is no error."""
-        self._wanting_high.setdefault(connection, []).append((work, is_needed))
-        if connection not in self._high_requests and connection.session is not None:
-            self._high_requests[connection] = connection.session.request(
-                Opcode.GET_ALL_VB_SEQNOS, now, extras=ACTIVE_STATE
-            )
+        """Ask how far the branch goes that a vbucket is read on; without `is_needed`, a refusal is no error.
+
+        By OBSERVE_SEQNO, which answers for one branch: a high seqno alone may be that of a branch that has come since.
+        """
+        if connection.session is not None:
+            value = _U64.pack(work.branch)
+            opaque = connection.session.request(Opcode.OBSERVE_SEQNO, now, vbid=work.range.vbid, value=value)
+            self._high_requests[connection, opaque] = (work, is_needed)
 
     def takes_names(self, connection: NodeConnection, event: Answer) -> bool:
         """Whether this answers the question for names; takes them.
@@ -75,33 +93,30 @@ class Asides:
             raise _refused(event, "asking for the collections")
         return True
 
-    def high_seqnos(self, connection: NodeConnection, event: Answer) -> list[tuple[Work, int | None]]:
-        """The vbuckets that waited for this answer, with their high seqnos; None if they are not active there.
+    def high_seqno(self, connection: NodeConnection, event: Answer) -> tuple[Work, int] | None:
+        """The vbucket that waited for this answer, and how far the branch goes that it is read on.
+
+        None if it answers something else, or says nothing about that branch: then the stream's end is on its way.
 
         Raises:
-            DcpstreamError: the node refuses the question.
+            DcpstreamError: the node refuses the question, and the answer is needed.
         """
-        if self._high_requests.get(connection) != event.opaque:
-            return []
-        del self._high_requests[connection]
-        wanting = self._wanting_high.pop(connection, [])
-        if event.frame.status != Status.SUCCESS:
-            if any(is_needed for _, is_needed in wanting):
-                raise _refused(event, "asking for high seqnos")
-            return []
-        found = dict(decode_vbucket_seqnos(event.frame.value))
-        return [
-            (work, found.get(work.range.vbid))
-            for work, _ in wanting
-            if work.connection is connection and work.stream is not None and work.stream.log is not None
-        ]
+        work, is_needed = self._high_requests.pop((connection, event.opaque), (None, False))
+        if work is None or work.connection is not connection or work.stream is None:
+            return None
+        frame = event.frame
+        if frame.status != Status.SUCCESS:
+            if is_needed and frame.status not in _ELSEWHERE:
+                raise _refused(event, "asking how far the branch goes")
+            return None
+        found = branch_seqnos(frame, work.branch)
+        return None if found is None else (work, found[1])
 
     def forget(self, connection: NodeConnection) -> None:
         """A connection is gone."""
-        self._high_requests.pop(connection, None)
-        self._wanting_high.pop(connection, None)
-        for key in [key for key in self._manifest_requests if key[0] is connection]:
-            del self._manifest_requests[key]
+        for requests in (self._high_requests, self._manifest_requests):
+            for key in [key for key in requests if key[0] is connection]:
+                del requests[key]
 
 
 def _refused(event: Answer, context: str) -> DcpstreamError:

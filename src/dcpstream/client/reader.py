@@ -481,9 +481,10 @@ class StreamReader:
         if self._asides.takes_names(connection, event):
             self._waiting.wake_all(now)
             return
-        for work, high_seqno in self._asides.high_seqnos(connection, event):
-            if high_seqno is not None and work.given_seqno == MAX_SEQNO:
-                work.given_seqno = high_seqno
+        found = self._asides.high_seqno(connection, event)
+        if found is not None:
+            work, high_seqno = found
+            work.given_seqno = min(work.given_seqno, high_seqno)
             if work.stream is not None and self._is_limited(work):
                 self._limit(work, work.stream, high_seqno, now)
 
@@ -495,10 +496,10 @@ class StreamReader:
         self._take_back(work)
         self._waiting.add(work, now, 0.0)
 
-    def _limit(self, work: Work, stream: Stream, high_seqno: int | None, now: float) -> None:
+    def _limit(self, work: Work, stream: Stream, high_seqno: int, now: float) -> None:
         """Stop at what the new branch holds, if the planned end lies on a branch that has ended below it."""
-        if high_seqno is None or stream.log is None or work.state is not State.OPEN:
-            return  # no longer active there: the stream's end is on its way
+        if stream.log is None or work.state is not State.OPEN:
+            return
         state = BranchState(stream.log.newest.vbuuid, high_seqno, stream.log)
         end = reachable_end(work.range.end_seqno, work.range.planned_vbuuid, state)
         stream.end_seqno = end

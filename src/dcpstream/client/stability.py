@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
+from dcpstream.client.asides import branch_seqnos
 from dcpstream.client.connection import NodeConnection
 from dcpstream.client.events import Answer, RowsReceived
 from dcpstream.client.nodes import Nodes
@@ -32,8 +33,6 @@ POLL_S = 0.1
 that the Spark connector of Couchbase uses."""
 
 _U64 = struct.Struct(">Q")
-_OBSERVED = struct.Struct(">BHQQQ")
-_SAME_BRANCH = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -163,11 +162,11 @@ class StableGate:
         if self._waiting.get(vbid) is not waiting:
             return True, None  # dropped meanwhile, or another stream's rows
         frame = event.frame
-        is_known = frame.status == Status.SUCCESS and len(frame.value) >= _OBSERVED.size
+        is_known = frame.status == Status.SUCCESS
         if is_known:
-            kind, _, vbuuid, persisted, _ = _OBSERVED.unpack_from(frame.value)
-            if kind == _SAME_BRANCH and vbuuid == waiting.vbuuid:
-                waiting.persisted[name] = persisted
+            seqnos = branch_seqnos(frame, waiting.vbuuid)
+            if seqnos is not None:
+                waiting.persisted[name] = seqnos[0]
                 return True, None
         elif frame.status == Status.NOT_MY_VBUCKET:
             self._nodes.update_map(frame.value, connection.address)

@@ -15,8 +15,7 @@ from dcpstream.client.ranges import RollbackEvent, VbucketRange
 from dcpstream.client.reader import StreamReader
 from dcpstream.errors import ConnectionLost, ConnectTimeout
 from dcpstream.model import FailoverLog, NodeAddress, StreamOffset
-from dcpstream.wire import Frame, Opcode, encode_response
-from dcpstream.wire.values import encode_vbucket_seqnos
+from dcpstream.wire import Frame, Opcode, Status, encode_response
 from tests.unit.client.kit import LOG, LOGIN, FakeNode, accepted, config, marker, mutation
 
 Answer = Callable[[Frame, int], bytes]
@@ -140,11 +139,10 @@ class World:
                 self.values.append(frame.value)
                 self.flags.append(struct.unpack_from(">I", frame.extras)[0])
                 return self._answer(frame, len(self.requests) - 1)
-            if frame.opcode == Opcode.GET_ALL_VB_SEQNOS:
-                value = encode_vbucket_seqnos(sorted(self._high_seqnos.items()))
-                return encode_response(frame.opcode, opaque=frame.opaque, value=value)
-            if frame.opcode == Opcode.OBSERVE_SEQNO and self._observe is not None:
-                return self._observe(frame, connection.address.kv_port)
+            if frame.opcode == Opcode.OBSERVE_SEQNO:
+                if self._observe is not None:
+                    return self._observe(frame, connection.address.kv_port)
+                return observed(frame, self._high_seqnos)
             return b""
 
         return answer
@@ -165,6 +163,16 @@ def history(frame: Frame, last: int, log: FailoverLog = LOG) -> bytes:
     start = struct.unpack(">IIQQQQQ", frame.extras)[2]
     rows = b"".join(mutation(frame.opaque, seqno, vbid=frame.vbid) for seqno in range(start + 1, last + 1))
     return accepted(frame.opaque, log) + (marker(frame.opaque, start, last, vbid=frame.vbid) + rows if rows else b"")
+
+
+def observed(frame: Frame, high_seqnos: dict[int, int]) -> bytes:
+    """That the branch which is asked for is the newest, and how far it goes."""
+    (vbuuid,) = struct.unpack(">Q", frame.value)
+    if frame.vbid not in high_seqnos:
+        return encode_response(frame.opcode, status=Status.NOT_MY_VBUCKET, opaque=frame.opaque)
+    high_seqno = high_seqnos[frame.vbid]
+    value = struct.pack(">BHQQQ", 0, frame.vbid, vbuuid, high_seqno, high_seqno)
+    return encode_response(frame.opcode, opaque=frame.opaque, value=value)
 
 
 def refused(frame: Frame, status: int, value: bytes = b"") -> bytes:
