@@ -20,7 +20,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from unittest import mock
 
 from dcpstream.client import asides, blocking_client
@@ -327,6 +327,8 @@ class Consumer:
         with contextlib.closing(client.stream(**options)) as stream:
             for batch in stream:
                 if batch.rollback is not None:
+                    if self._dies():
+                        return
                     self._roll_back(batch.rollback.vbid, batch.rollback.to_seqno)
                     for _, dealt in unacked:
                         dealt.pop(batch.rollback.vbid, None)  # what it said of this vbucket is void
@@ -351,8 +353,10 @@ class Consumer:
         try:
             for change in changes:
                 if change.op == "rollback":
+                    dealt.pop(change.vbid, None)  # what it said of this vbucket is void
+                    if self._dies():
+                        return
                     self._roll_back(change.vbid, change.seqno)
-                    dealt.pop(change.vbid, None)
                     continue
                 if change.offset.seqno != change.seqno:
                     raise InexactError(f"the position of {change} is {change.offset}")
@@ -388,6 +392,13 @@ class Consumer:
                 raise InexactError(f"vbucket {vbid}: {seqno} was acknowledged, {self.store.seqno(vbid)} is saved")
             if self._dealt.get(vbid, -1) >= seqno:
                 self._floor[vbid] = self.store.seqno(vbid)
+
+    def _dies(self) -> bool:
+        """Whether the consumer ends before it carries a rollback out."""
+        is_dying = not self.is_calm and self.world.rng.random() < 0.2
+        if is_dying:
+            self._stop()
+        return is_dying
 
     def _stop(self) -> None:
         """A consumer that stops may be killed: then nothing more is saved."""
@@ -495,15 +506,32 @@ _ranges = StreamOptions.ranges
 _opened = StreamReader._opened
 _due = Positions.due
 
-WRONG: dict[str, tuple[object, str, object]] = {
-    "positions only after the last piece": (RowsReceived, "pieces", _only_after_the_last_piece),
-    "bounds dropped": (Run, "offset", _without_bounds),
-    "not told when the node accepts": (StreamOptions, "ranges", _nothing_given_before),
-    "told only when a run opens its first stream": (StreamReader, "_opened", _only_at_the_first_opening),
-    "the high seqno of whatever branch is the newest": (asides, "branch_seqnos", _any_high_seqno),
-    "no record of where a vbucket begins": (Positions, "due", _without_a_start),
-    "a rollback that is told before it is recorded": (Positions, "due", _without_a_rollback),
-    "a rollback that is recorded as if it were carried out": (Positions, "due", _without_a_mark),
-    "the last change counts as dealt with when it is given out": (blocking_client, "positions_after", _one_too_many),
+
+class Wrong(NamedTuple):
+    """A variant of the client: what replaces an attribute, and where to look for a run that shows it."""
+
+    owner: object
+    attribute: str
+    replacement: object
+    kind: Kind
+    first_seed: int = 0
+
+
+WRONG = {
+    "positions only after the last piece": Wrong(RowsReceived, "pieces", _only_after_the_last_piece, "batches"),
+    "bounds dropped": Wrong(Run, "offset", _without_bounds, "batches", 100),
+    "not told when the node accepts": Wrong(StreamOptions, "ranges", _nothing_given_before, "batches"),
+    "not told when the node accepts, with single changes": Wrong(
+        StreamOptions, "ranges", _nothing_given_before, "changes"
+    ),
+    "told only when a run opens its first stream": Wrong(
+        StreamReader, "_opened", _only_at_the_first_opening, "changes", 250
+    ),
+    "the high seqno of whatever branch is the newest": Wrong(asides, "branch_seqnos", _any_high_seqno, "changes", 250),
+    "no record of where a vbucket begins": Wrong(Positions, "due", _without_a_start, "batches"),
+    "a rollback that is told before it is recorded": Wrong(Positions, "due", _without_a_rollback, "batches"),
+    "a rollback that is recorded as if it were carried out": Wrong(Positions, "due", _without_a_mark, "batches"),
+    "more counts as dealt with than was followed by a request": Wrong(
+        blocking_client, "positions_after", _one_too_many, "changes"
+    ),
 }
-"""Name → (object, attribute, what replaces it)."""

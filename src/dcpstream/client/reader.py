@@ -129,9 +129,10 @@ class StreamReader:
             self._vbuckets[part.vbid] = work
             # A start beyond the end, or at an end that was seen on another branch, is put to the node all the same:
             # that history may have been rolled back.
-            if part.start.seqno == part.end_seqno and (
-                part.planned_vbuuid == part.start.vbuuid
-                or (not part.end_seqno and work.branch in {0, part.planned_vbuuid})
+            if (
+                part.start.seqno == part.end_seqno
+                and work.branch in {0, part.planned_vbuuid}
+                and (not part.end_seqno or part.planned_vbuuid == part.start.vbuuid)
             ):
                 work.state = State.DONE
             else:
