@@ -47,6 +47,7 @@ class KvServer:
         engine.stopwatch = clock.monotonic
         self.limits = limits or Limits()
         engine.max_connections = self.limits.connections
+        engine.is_stepwise = True
         self.loop = asyncio.get_running_loop()
         self.protocols: dict[Session, KvProtocol] = {}
         self._streaming: dict[Session, None] = {}
@@ -251,7 +252,7 @@ class KvServer:
                 streaming[session] = None
             if self.loop.time() >= until:
                 break
-        if streaming:
+        if streaming or self.engine.is_behind:
             self.schedule_turn()
         self._schedule_timeout()
 

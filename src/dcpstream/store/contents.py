@@ -98,6 +98,11 @@ class VBucketContents:
         return self.rows.memory_bytes + self.rows.end - self.log.held_start
 
     @property
+    def key_count(self) -> int:
+        """Keys in the index: documents, tombstones, prepares and system events."""
+        return len(self.rows.keys)
+
+    @property
     def item_count(self) -> int:
         """Documents, without tombstones and system events."""
         return self.rows.item_count

@@ -8,6 +8,7 @@ expirations 20, system events 13.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import NamedTuple
 
 from dcpstream.wire.codes import Opcode, SystemEventId
@@ -22,7 +23,9 @@ COLLECTION_EVENT, SCOPE_EVENT = b"_collection", b"_scope"
 PREPARE_NAMESPACE = 2
 """Another reserved collection id: index keys of prepares and aborts are this byte and the document's key, so that a
 prepare does not hide the document that it may become, and an abort takes its prepare's place."""
-
+SHARED_KEYS = 8192
+"""Index keys of events that are remembered, so that all vbuckets refer to one: of all collections and scopes of a few
+buckets."""
 
 _HEADER = struct.Struct(">BBHBBHIIQ")
 _MUTATION = struct.Struct(">QQII")
@@ -147,4 +150,10 @@ def index_key(data: Buffer) -> bytes:
     _, event, _ = _SYSTEM_EVENT.unpack_from(data, HEADER_BYTES)
     value = bytes(data[key_start + key_length :])
     kind, identity = (SCOPE_EVENT, value[8:12]) if event in _SCOPE_EVENTS else (COLLECTION_EVENT, value[12:16])
+    return _event_key(kind, identity)
+
+
+@lru_cache(SHARED_KEYS)
+def _event_key(kind: bytes, identity: bytes) -> bytes:
+    """The index key of events, the same object for all vbuckets."""
     return bytes((SYSTEM_COLLECTION,)) + kind + identity

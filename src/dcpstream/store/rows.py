@@ -18,9 +18,17 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
-from dcpstream.store.items import PREPARE_NAMESPACE, SCOPE_EVENT, SYSTEM_COLLECTION, prepare_key, prepares_of
+from dcpstream.store.items import (
+    PREPARE_NAMESPACE,
+    SCOPE_EVENT,
+    SHARED_KEYS,
+    SYSTEM_COLLECTION,
+    prepare_key,
+    prepares_of,
+)
 from dcpstream.wire import arrays
 from dcpstream.wire.block import BlockKind
 from dcpstream.wire.keys import leb128_decode, leb128_encode
@@ -487,8 +495,14 @@ def collection_of(key: bytes) -> int:
     """
     first = key[0]
     if first == SYSTEM_COLLECTION:
-        number = int.from_bytes(key[-4:], "big")
-        return events_of_scope(number) if key[1:].startswith(SCOPE_EVENT) else number
+        return _collection_of_event(key)
     if first == PREPARE_NAMESPACE:
         return prepares_of(collection_of(key[1:]))
     return first if first < 0x80 else leb128_decode(key)[0]
+
+
+@lru_cache(SHARED_KEYS)
+def _collection_of_event(key: bytes) -> int:
+    """As `collection_of`; the same object for all vbuckets."""
+    number = int.from_bytes(key[-4:], "big")
+    return events_of_scope(number) if key[1:].startswith(SCOPE_EVENT) else number

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from enum import Enum
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from dcpstream.model import BucketSettings, Collection, Manifest, Persist, VbucketState
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 
 THIS_NODE = "this node"
 """How a node that leads its vbuckets alone is called in their topology; nobody compares the name."""
+
+CATCH_UP_VBUCKETS = 64
+"""Vbuckets whose history is told a new manifest in one step: below a millisecond."""
+CATCH_UP_KEYS = 20_000
+"""After so many keys a step ends with the vbucket that it is at: the end of a collection looks at each of them."""
 
 
 class Compression(Enum):
@@ -71,6 +77,7 @@ class Bucket:
             compacts.
         waiters: who waits for a seqno to be persisted, or for a pending vbucket.
         collections: those of the manifest, by id.
+        behind: active vbuckets whose history does not tell the newest manifest yet; see `catch_up`.
         takes_traffic: False between DISABLE_TRAFFIC and ENABLE_TRAFFIC: requests for documents are TMPFAIL.
         range_scans: the scans that are open.
         parameters: what SET_PARAM changes and is not kept.
@@ -103,6 +110,9 @@ class Bucket:
         self.compact: Callable[[CompactionOrder, Callable[[Exception | None], None]], bool] | None = None
         self.waiters = Waiters()
         self.collections: dict[int, Collection] = {}
+        self.behind: dict[int, None] = {}
+        self._event_seqnos: dict[int, int] = {}
+        self._steps: dict[int, tuple[Manifest, list[CollectionEvent]]] = {}
         self.allows_out_of_order: bool = True
         self.takes_traffic = True
         self.range_scans = RangeScans()
@@ -216,34 +226,63 @@ class Bucket:
                     vbucket.durability.topology_changed()
 
     def set_manifest(self, manifest: Manifest) -> None:
-        """Go over to another manifest: durably, and told in the history of every active vbucket."""
+        """Go over to another manifest, durably. It is to be told in the history of every active vbucket.
+
+        That is done by `catch_up`: of a vbucket before somebody looks at it, and of the others in steps.
+        """
+        self.catch_up_all()
         self.store.manifest = manifest
         self._manifest_changed()
 
     def _manifest_changed(self) -> None:
-        manifest = self.manifest
-        self.collections = {item.collection_id: item for _, item in manifest.collections()}
+        self.collections = {item.collection_id: item for _, item in self.manifest.collections()}
         self.update_sessions()
-        steps: dict[int, list[CollectionEvent]] = {}
-        for vbucket in self.vbuckets:
-            if vbucket is not None and vbucket.is_active:
-                known = vbucket.manifest
-                if known is not None and id(known) not in steps:
-                    steps[id(known)] = collections.events_between(known, manifest)
-                self._take_in(vbucket, None if known is None else steps[id(known)])
+        self._steps = {}
+        self._event_seqnos = {}
+        self.behind = {each.vbid: None for each in self.vbuckets if each is not None and each.is_active}
+
+    def catch_up_some(self) -> None:
+        """One step: so many vbuckets as others can wait for."""
+        looked = 0
+        for vbid in list(islice(self.behind, CATCH_UP_VBUCKETS)):
+            self.catch_up_at(vbid)
+            vbucket = self.vbuckets[vbid]
+            looked += vbucket.log.key_count if vbucket is not None else 0
+            if looked >= CATCH_UP_KEYS:
+                break
+
+    def catch_up_all(self) -> None:
+        """All that are behind, for somebody who looks at the whole bucket."""
+        for vbid in list(self.behind):
+            self.catch_up_at(vbid)
+
+    def catch_up_at(self, vbid: int) -> None:
+        """The vbucket of that number, if it is behind, for somebody who looks at it."""
+        if vbid in self.behind:
+            vbucket = self.vbuckets[vbid]
+            if vbucket is not None:
+                self.catch_up(vbucket)
+            self.behind.pop(vbid, None)
 
     def catch_up(self, vbucket: VBucket) -> None:
         """Tell an active vbucket's history what it does not know of the manifest yet."""
+        self.behind.pop(vbucket.vbid, None)
         if vbucket.is_active and self.manifest.uid and vbucket.manifest is not self.manifest:
-            self._take_in(vbucket, None)
+            self._take_in(vbucket)
 
-    def _take_in(self, vbucket: VBucket, events: list[CollectionEvent] | None) -> None:
-        manifest = self.manifest
-        if events is None:
+    def _take_in(self, vbucket: VBucket) -> None:
+        manifest, known = self.manifest, vbucket.manifest
+        if known is None:
             events = collections.events_between(collections.manifest_in(vbucket, manifest), manifest)
+        else:
+            # Nearly all vbuckets know the same one. It is kept, so that no other object gets its number.
+            step = self._steps.get(id(known))
+            if step is None:
+                step = self._steps[id(known)] = known, collections.events_between(known, manifest)
+            events = step[1]
         vbucket.manifest = manifest
         if events:
-            collections.take_in(vbucket, events)
+            collections.take_in(vbucket, events, self._event_seqnos)
             self.dirty.add(vbucket.vbid)
 
     def open(self, *, is_filled: bool = True) -> None:
@@ -270,6 +309,7 @@ class Bucket:
         self.collections = {item.collection_id: item for _, item in self.manifest.collections()}
         if self.manifest.uid:
             self._manifest_changed()
+            self.catch_up_all()
         self.is_warm = True
 
     def _create(self, vbid: int, state: VbucketState) -> VBucket:

@@ -74,6 +74,7 @@ class Engine:
         output_limit: bytes of answers that wait beyond which a session reads no further request; the shell lowers it
             when memory is short.
         max_connections: sessions at a time.
+        is_stepwise: whether `end_turn` is called again while `is_behind`, so that long work is done in steps.
         plain_needs_tls: whether a password in plain text is only taken over an encrypted connection.
     """
 
@@ -102,6 +103,7 @@ class Engine:
         self.buffers = BufferPool()
         self.bucket_host: BucketHost | None = None
         self.plain_needs_tls = False
+        self.is_stepwise = False
         self.logins = LoginGuard()
         self.log = LimitLog()
         self.output_limit = MAX_OUTPUT_BYTES
@@ -160,6 +162,8 @@ class Engine:
             StoreError: it could not be made durable; nothing has changed.
         """
         bucket.set_manifest(manifest)
+        if not self.is_stepwise:
+            bucket.catch_up_all()
         self.topology_changed(bucket)
 
     def change_settings(self, bucket: Bucket, settings: BucketSettings) -> None:
@@ -209,6 +213,8 @@ class Engine:
     def end_turn(self) -> list[Session]:
         """Tell DCP connections what changed; returns the sessions that may have something to send now."""
         for bucket in self.buckets.values():
+            if bucket.behind:
+                bucket.catch_up_some()
             if bucket.dirty:
                 bucket.end_turn(self.now)
         ready = self.ready
@@ -216,6 +222,11 @@ class Engine:
             return []
         self.ready = set()
         return list(ready)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is more to do in a next turn, without anything that has to come first."""
+        return any(bucket.behind for bucket in self.buckets.values())
 
     def next_timeout(self) -> float | None:
         """When `handle_timeout` wants to be called, monotonic seconds; DCP connections have time-outs of their own."""

@@ -72,6 +72,9 @@ FastHandler = Callable[["Session", bytes, int, int, int, int, int, int, int, int
 """Answers one whole request in `data[at:stop]`, or returns False to leave it to the command table. Arguments: session,
 data, at, stop, key length, extras length, datatype, vbid, opaque, CAS."""
 
+_OF_WHOLE_BUCKET = frozenset((Opcode.STAT, Opcode.GET_ALL_VB_SEQNOS, Opcode.GET_RANDOM_KEY))
+"""Requests that look at all vbuckets, whichever their header names."""
+
 
 class Session(Waiting):
     """A connection's state.
@@ -208,6 +211,8 @@ class Session(Waiting):
             self.bucket.sessions.discard(self)
         if bucket is not self.bucket:
             self.config_sent = (0, 0)
+        if bucket is not None:
+            bucket.catch_up_all()  # requests for it may be in the same read, which nobody looks through again
         self.bucket = bucket
         self.ops = self.engine.counters.ops if bucket is None else bucket.ops
         if bucket is not None:
@@ -252,7 +257,9 @@ class Session(Waiting):
             there are as many, what was handed over took its time, and others should have theirs.
         """
         at, end = 0, len(data)
-        user = self.user
+        user, bucket = self.user, self.bucket
+        if bucket is not None and bucket.behind:
+            _catch_up(bucket, data)
         if user is not None and (user is not self._rights_of or user.version != self._rights_version):
             self.update_rights()
         fast, ops = self.fast, self.ops
@@ -311,7 +318,7 @@ class Session(Waiting):
             at = stop
             if self.close_reason is not None or self._waiting is not None or self.out_bytes > output_limit:
                 break
-            if self.began - self.engine.now > SLICE_S:
+            if self.began - self.engine.now > SLICE_S or (self.bucket is not None and self.bucket.behind):
                 break
             fast, ops = self.fast, self.ops
         self.needed = HEADER_BYTES
@@ -472,3 +479,14 @@ class Session(Waiting):
         if closed is not None:
             closed(self.engine.now)
         self.dcp = None
+
+
+def _catch_up(bucket: Bucket, data: bytes) -> None:
+    """Have vbuckets tell the newest manifest before the requests in `data` look at them."""
+    at, end = 0, len(data)
+    while end - at >= HEADER_BYTES and bucket.behind:
+        _, opcode, _, _, _, vbid, body, _, _ = HEADER.unpack_from(data, at)
+        if opcode in _OF_WHOLE_BUCKET:
+            bucket.catch_up_all()
+        bucket.catch_up_at(vbid)
+        at += HEADER_BYTES + body

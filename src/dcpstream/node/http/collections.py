@@ -74,9 +74,11 @@ class CollectionPages:
         settings = bucket.settings
         return ManifestEditor(bucket.manifest, history=settings.keeps_history and settings.history_default)
 
-    def _adopt(self, request: web.Request, bucket: Bucket, manifest: Manifest) -> web.Response:
+    async def _adopt(self, request: web.Request, bucket: Bucket, manifest: Manifest) -> web.Response:
         self._engine.set_manifest(bucket, manifest)
         self._site.changed()
+        while bucket.behind and self._engine.buckets.get(bucket.name) is bucket:  # noqa: ASYNC110 - turns of the loop
+            await asyncio.sleep(0)
         note(request, "changed scopes and collections of bucket", bucket.name)
         return answer({"uid": f"{manifest.uid:x}"})
 
@@ -101,14 +103,14 @@ class CollectionPages:
         if wrong:
             return faults(wrong)
         try:
-            return self._adopt(request, bucket, self._editor(bucket).add_scope(form["name"]))
+            return await self._adopt(request, bucket, self._editor(bucket).add_scope(form["name"]))
         except ManifestError as error:
             return _refused(error)
 
     async def _drop_scope(self, request: web.Request) -> web.Response:
         bucket = self._site.bucket(request)
         try:
-            return self._adopt(request, bucket, self._editor(bucket).drop_scope(request.match_info["scope"]))
+            return await self._adopt(request, bucket, self._editor(bucket).drop_scope(request.match_info["scope"]))
         except ManifestError as error:
             return _refused(error)
 
@@ -121,7 +123,7 @@ class CollectionPages:
             return faults(wrong)
         try:
             made = self._editor(bucket).add_collection(request.match_info["scope"], form["name"], wanted)
-            return self._adopt(request, bucket, made)
+            return await self._adopt(request, bucket, made)
         except ManifestError as error:
             return _refused(error)
 
@@ -134,14 +136,14 @@ class CollectionPages:
             return faults(wrong)
         try:
             changed = self._editor(bucket).change_collection(place["scope"], place["collection"], wanted)
-            return self._adopt(request, bucket, changed)
+            return await self._adopt(request, bucket, changed)
         except ManifestError as error:
             return _refused(error)
 
     async def _drop(self, request: web.Request) -> web.Response:
         bucket, place = self._site.bucket(request), request.match_info
         try:
-            return self._adopt(
+            return await self._adopt(
                 request, bucket, self._editor(bucket).drop_collection(place["scope"], place["collection"])
             )
         except ManifestError as error:
@@ -158,7 +160,7 @@ class CollectionPages:
             if uid != bucket.manifest.uid:
                 return fault(400, "validOnUid doesn't match the current manifest Uid")
         try:
-            return self._adopt(request, bucket, self._editor(bucket).replace_all(_read_scopes(content)))
+            return await self._adopt(request, bucket, self._editor(bucket).replace_all(_read_scopes(content)))
         except ManifestError as error:
             return _refused(error)
 
