@@ -8,7 +8,7 @@ Needs numpy and pyarrow (the extra `arrow`). Knows no sockets and no streams: wh
 opaque, and what to do about control frames is the caller's.
 """
 
-from dcpstream.columnar.changes import ChangeContext, rollback_row, to_changes
+from dcpstream.columnar.changes import ChangeContext, ControlRow, control_rows, rollback_row, to_changes
 from dcpstream.columnar.chunk import WIRE_SCHEMA, DecodeOptions, WireChunk
 from dcpstream.columnar.frame_index import MAX_BUFFER_BYTES, FrameIndex, scan
 from dcpstream.columnar.messages import decode_messages
@@ -21,12 +21,14 @@ __all__ = [
     "MAX_BUFFER_BYTES",
     "WIRE_SCHEMA",
     "ChangeContext",
+    "ControlRow",
     "DecodeOptions",
     "FrameIndex",
     "Missing",
     "ValueFormat",
     "WireChunk",
     "change_schema",
+    "control_rows",
     "decode_messages",
     "decode_wire",
     "escape",

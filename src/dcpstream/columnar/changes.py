@@ -1,7 +1,7 @@
 """Wire rows as rows of a table of changes: the columns that Spark sees.
 
-`to_changes` gives names, types and meanings to a `WireChunk`; `rollback_row` makes the row that tells a table that a
-branch of a vbucket's history is void.
+`to_changes` gives names, types and meanings to a `WireChunk`; `control_rows` makes rows that are no changes of
+documents, and `rollback_row` the one that tells a table that a branch of a vbucket's history is void.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,10 @@ from dcpstream.columnar.text import chosen, repeated, strings_of
 from dcpstream.columnar.values import inflate, split_sections, with_nulls
 from dcpstream.columnar.xattrs import xattr_maps
 from dcpstream.errors import FieldError
+from dcpstream.model import Op
 from dcpstream.wire.codes import Opcode
 
-_OPS: list[str | None] = ["mutation", "deletion", "expiration"]
+_OPS: list[str | None] = [Op.MUTATION.value, Op.DELETION.value, Op.EXPIRATION.value]
 """By opcode - DCP_MUTATION."""
 _CHANGE_TYPES: list[str | None] = ["insert", "update_postimage", "delete"]
 _INSERT, _UPDATE, _DELETE = range(3)
@@ -294,25 +295,73 @@ def rollback_row(
         columns: as in `to_changes`.
         missing: as in `to_changes`.
     """
-    schema = change_schema(value_format, columns, missing)
-    wanted = set(COLUMNS) if columns is None else set(columns)
     numbers = {
         "from_seqno": from_seqno,
         "to_seqno": to_seqno,
         "old_vbuuid": old_vbuuid,
         "new_vbuuid": new_vbuuid,
     }
-    text = json.dumps({name: str(number) for name, number in numbers.items()}, separators=(",", ":"))
-    signed = int(np.uint64(to_seqno).astype(np.int64))
-    row: dict[str, Any] = {
-        "value": text.encode() if value_format == "binary" else text,
-        "_commit_version": signed,
-        "_commit_timestamp": int(time * _MICROS),
-        "op": "rollback",
-        "vbucket": vbid,
-        "vbuuid": str(new_vbuuid),
-        "seqno": signed,
-    }
+    details = {name: str(number) for name, number in numbers.items()}
+    row = ControlRow(Op.ROLLBACK, vbid, to_seqno, new_vbuuid, details)
+    return control_rows([row], time=time, value_format=value_format, columns=columns, missing=missing)
+
+
+class ControlRow(NamedTuple):
+    """A row that is no change of a document: neither key nor `_change_type`, and `value` is JSON.
+
+    Attributes:
+        op: what it says.
+        vbid, seqno, vbuuid: where in which branch; `_commit_version` is the seqno, too.
+        details: the JSON's fields.
+        scope, collection: names; None for null.
+    """
+
+    op: Op
+    vbid: int
+    seqno: int
+    vbuuid: int
+    details: Mapping[str, object]
+    scope: str | None = None
+    collection: str | None = None
+
+
+def control_rows(
+    rows: Iterable[ControlRow],
+    *,
+    time: float,
+    value_format: str = "binary",
+    columns: Iterable[str] | None = None,
+    missing: str = "null",
+) -> pa.RecordBatch:
+    """Control rows as a batch.
+
+    Args:
+        rows: in their order.
+        time: seconds since the epoch, for `_commit_timestamp`.
+        value_format, columns, missing: as in `to_changes`.
+    """
+    schema = change_schema(value_format, columns, missing)
+    wanted = set(COLUMNS) if columns is None else set(columns)
+    built = []
+    for row in rows:
+        text = json.dumps(row.details, separators=(",", ":"))
+        signed = int(np.uint64(row.seqno).astype(np.int64))
+        fields: dict[str, Any] = {
+            "value": text.encode() if value_format == "binary" else text,
+            "_commit_version": signed,
+            "_commit_timestamp": int(time * _MICROS),
+            "op": row.op.value,
+            "scope": row.scope,
+            "collection": row.collection,
+            "vbucket": row.vbid,
+            "vbuuid": str(row.vbuuid),
+            "seqno": signed,
+        }
+        built.append(fields)
     return pa.RecordBatch.from_arrays(
-        [pa.array([row.get(item.name) if item.name in wanted else None], item.type) for item in schema], schema=schema
+        [
+            pa.array([fields.get(item.name) if item.name in wanted else None for fields in built], item.type)
+            for item in schema
+        ],
+        schema=schema,
     )

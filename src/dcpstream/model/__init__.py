@@ -4,8 +4,9 @@ Frozen values without bytes, state, clock or I/O. Everything above imports them 
 """
 
 from dcpstream.model.cluster import NodeAddress, VbucketMap, VbucketState, vbucket_of_key
-from dcpstream.model.collections import Collection, Manifest, Scope
+from dcpstream.model.collections import Collection, CollectionName, Manifest, Scope
 from dcpstream.model.history import MAX_FAILOVER_ENTRIES, FailoverEntry, FailoverLog
+from dcpstream.model.operations import Op
 from dcpstream.model.position import MAX_SEQNO, SnapshotRange, StreamOffset
 from dcpstream.model.settings import BucketSettings, ConflictResolution, Persist
 
@@ -14,11 +15,13 @@ __all__ = [
     "MAX_SEQNO",
     "BucketSettings",
     "Collection",
+    "CollectionName",
     "ConflictResolution",
     "FailoverEntry",
     "FailoverLog",
     "Manifest",
     "NodeAddress",
+    "Op",
     "Persist",
     "Scope",
     "SnapshotRange",

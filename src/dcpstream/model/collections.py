@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from dcpstream.errors import ConfigError
 
@@ -16,6 +16,25 @@ MAX_UID = 0xFFFFFFFFFFFFFFFF
 NO_TTL = -1
 """A collection's `max_ttl` that sets no limit, also if the bucket has one; in manifests of KV, and in events, that is a
 limit of 0 that is written down."""
+
+
+class CollectionName(NamedTuple):
+    """A collection with its names: the id (u32) is never used again in the bucket, the names may be."""
+
+    collection_id: int
+    scope: str
+    collection: str
+
+    @property
+    def path(self) -> str:
+        """`scope.collection`; names have no dot in them."""
+        return f"{self.scope}.{self.collection}"
+
+    @classmethod
+    def of(cls, collection_id: int, path: str) -> CollectionName:
+        """The inverse of `path`."""
+        scope, _, collection = path.rpartition(".")
+        return cls(collection_id, scope, collection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +81,17 @@ class Manifest:
     def collection_names(self) -> dict[int, tuple[str, str]]:
         """Collection id → (scope name, collection name)."""
         return {collection.collection_id: (scope.name, collection.name) for scope, collection in self.collections()}
+
+    def named_collections(self) -> tuple[CollectionName, ...]:
+        """Every collection with its names."""
+        return tuple(
+            CollectionName(collection.collection_id, scope.name, collection.name)
+            for scope, collection in self.collections()
+        )
+
+    def find_scope(self, name: str) -> Scope | None:
+        """The scope of that name, or None."""
+        return next((scope for scope in self.scopes if scope.name == name), None)
 
     def find(self, scope_name: str, collection_name: str) -> Collection | None:
         """The collection of that name, or None. Empty names mean `_default`."""

@@ -6,9 +6,11 @@ supersedes. A bare seqno therefore is not a position; a seqno with its branch an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
+
+from dcpstream.model.collections import CollectionName
 
 MAX_SEQNO = 2**64 - 1
 """The largest seqno on the wire: as an end seqno it means "never ends", as a snapshot end "not known"."""
@@ -42,6 +44,9 @@ class StreamOffset:
         snapshot_end: u64 end of that snapshot, or None while it is not known: such an offset was planned before it
             was read, and its end must be completed (or taken as 2^64-1) before it is sent.
         manifest_uid: u64, uid of the collections manifest last seen.
+        collections: those whose rows up to `seqno` the reader has, by id rising; None if nobody knows. A reader that
+            resumes tells by them which were dropped meanwhile, and what it still has to read of a collection that is
+            new to it. Positions are equal if they are the same place, whatever this says.
     """
 
     vbuuid: int
@@ -49,6 +54,7 @@ class StreamOffset:
     snapshot_start: int
     snapshot_end: int | None
     manifest_uid: int = 0
+    collections: tuple[CollectionName, ...] | None = field(default=None, compare=False)
 
     ZERO: ClassVar[StreamOffset]
 
@@ -79,15 +85,22 @@ class StreamOffset:
         """
         return self.seqno, self.snapshot_start, MAX_SEQNO if self.snapshot_end is None else self.snapshot_end
 
-    def to_json(self) -> dict[str, str | None]:
+    def with_collections(self, collections: Iterable[CollectionName] | None) -> StreamOffset:
+        """The same position of a reader that has these collections."""
+        return replace(self, collections=None if collections is None else tuple(sorted(collections)))
+
+    def to_json(self) -> dict[str, Any]:
         """A dict with every u64 as decimal text: JSON numbers lose bits above 2^53."""
-        return {
+        data: dict[str, Any] = {
             "vbuuid": str(self.vbuuid),
             "seqno": str(self.seqno),
             "snapshot_start": str(self.snapshot_start),
             "snapshot_end": None if self.snapshot_end is None else str(self.snapshot_end),
             "manifest_uid": str(self.manifest_uid),
         }
+        if self.collections is not None:
+            data["collections"] = {f"{item.collection_id:x}": item.path for item in self.collections}
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StreamOffset:
@@ -98,14 +111,18 @@ class StreamOffset:
         """
         try:
             end = data["snapshot_end"]
+            named = data.get("collections")
             return cls(
                 vbuuid=int(data["vbuuid"]),
                 seqno=int(data["seqno"]),
                 snapshot_start=int(data["snapshot_start"]),
                 snapshot_end=None if end is None else int(end),
                 manifest_uid=int(data.get("manifest_uid") or 0),
+                collections=None
+                if named is None
+                else tuple(sorted(CollectionName.of(int(number, 16), path) for number, path in named.items())),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a stream offset: {data!r} ({error!r})") from error
 
 

@@ -262,7 +262,7 @@ class Pipeline:
         self.current.apply(app, batch_id, rows)
         return BatchReport(
             batch_id=batch_id,
-            rows=rows.changes.num_rows - len(rows.rollbacks),
+            rows=rows.changes.num_rows - len(rows.rollbacks) - rows.events,
             documents=rows.newest.num_rows,
             removed=rows.is_removed.true_count,
             rollbacks=rows.rollbacks,

@@ -1,20 +1,29 @@
 """What a batch of change rows means for the tables: pure functions over Arrow tables.
 
-A batch holds data rows and, before a vbucket's rows, at most a few control rows that take back what was read of the
-vbucket before. Within a batch and a vbucket, seqnos rise.
+A batch holds data rows and control rows: before a vbucket's rows at most a few that take back what was read of the
+vbucket before, and between them those of scopes and collections. Within a batch and a vbucket, seqnos rise.
+
+A collection that was created, dropped or flushed has no documents at that point of the vbucket's history: older rows of
+it in that vbucket do not count, and the table loses those that it has.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dcpstream.columnar import change_schema
+from dcpstream.model import Op
 from dcpstream.pipelines.progress import RollbackReport
+
+_DOCUMENT_OPS = pa.array([op.value for op in Op if not op.is_control])
+_EMPTYING_OPS = pa.array([op.value for op in Op if op.empties_collection])
 
 BATCH_ID = "_batch_id"
 """Column of `changes`: the micro-batch that delivered the row. With it the rows of a batch can be found again."""
@@ -44,7 +53,10 @@ class BatchRows:
 
     Attributes:
         changes: all rows, as they are stored in `changes`.
-        rollbacks: its control rows.
+        rollbacks: its control rows about history.
+        emptied: (scope, collection) → the vbuckets in which the collection has lost all documents that it had before
+            this batch.
+        events: how many control rows there are about scopes and collections.
         newest: of each document the newest data row.
         is_removed: bool[newest rows], whether that row removes the document.
     """
@@ -53,6 +65,8 @@ class BatchRows:
     rollbacks: tuple[RollbackReport, ...]
     newest: pa.Table
     is_removed: pa.Array
+    emptied: Mapping[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
+    events: int = 0
 
     @property
     def void_vbuckets(self) -> tuple[int, ...]:
@@ -84,18 +98,54 @@ def batch_rows(changes: pa.Table) -> BatchRows:
     Args:
         changes: rows with the columns of `changes_schema`, of one batch.
     """
-    is_control = pc.fill_null(pc.equal(changes.column("op"), "rollback"), False)
+    is_control = pc.invert(pc.is_in(changes.column("op"), _DOCUMENT_OPS))
     rollbacks: tuple[RollbackReport, ...] = ()
+    emptied: dict[tuple[str, str], tuple[int, ...]] = {}
+    events = 0
     data = changes
     if pc.any(is_control).as_py():
-        rollbacks = tuple(_rollback(row) for row in changes.filter(is_control).to_pylist())
+        controls = changes.filter(is_control)
         data = changes.filter(pc.invert(is_control))
-    # System events and the like have no key; they are history, not documents.
-    if data.column("key").null_count:
-        data = data.filter(pc.is_valid(data.column("key")))
+        is_rollback = pc.equal(controls.column("op"), Op.ROLLBACK.value)
+        rollbacks = tuple(_rollback(row) for row in controls.filter(is_rollback).to_pylist())
+        events = controls.num_rows - len(rollbacks)
+        emptying = controls.filter(pc.is_in(controls.column("op"), _EMPTYING_OPS)).select(
+            ["scope", "collection", "vbucket", "seqno"]
+        )
+        emptied = _places(emptying)
+        data = data.filter(pa.array(~_lies_before(data, emptying)))
     newest = data.take(pa.array(newest_rows(data)))
     is_removed = pc.fill_null(pc.equal(newest.column("_change_type"), "delete"), False)
-    return BatchRows(changes, rollbacks, newest.select(CURRENT_COLUMNS), is_removed.combine_chunks())
+    return BatchRows(changes, rollbacks, newest.select(CURRENT_COLUMNS), is_removed.combine_chunks(), emptied, events)
+
+
+def _places(emptying: pa.Table) -> dict[tuple[str, str], tuple[int, ...]]:
+    """(scope, collection) → vbuckets, rising."""
+    found: dict[tuple[str, str], set[int]] = {}
+    columns = (emptying.column(name).to_pylist() for name in ("scope", "collection", "vbucket"))
+    for scope, collection, vbucket in zip(*columns, strict=True):
+        found.setdefault((scope, collection), set()).add(vbucket)
+    return {place: tuple(sorted(vbuckets)) for place, vbuckets in sorted(found.items())}
+
+
+def _lies_before(data: pa.Table, emptying: pa.Table) -> npt.NDArray[np.bool_]:
+    """bool[rows]: whether a row's collection lost its documents in the row's vbucket at a later seqno."""
+    if not data.num_rows or not emptying.num_rows:
+        return np.zeros(data.num_rows, bool)
+    both = pa.concat_tables([part.select(emptying.column_names) for part in (data, emptying)])
+    codes = both.column("vbucket").to_numpy().astype(np.int64)
+    for name in ("scope", "collection"):
+        column = both.column(name).combine_chunks().dictionary_encode()
+        column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        codes = codes * max(1, len(column.dictionary)) + _indices(column)
+    seqnos = both.column("seqno").to_numpy()
+    rows = data.num_rows
+    places, place_of = np.unique(codes[rows:], return_inverse=True)
+    last = np.full(len(places), -1, np.int64)
+    np.maximum.at(last, place_of, seqnos[rows:])
+    at = np.minimum(np.searchsorted(places, codes[:rows]), len(places) - 1)
+    found: npt.NDArray[np.bool_] = (places[at] == codes[:rows]) & (seqnos[:rows] <= last[at])
+    return found
 
 
 def newest_rows(data: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

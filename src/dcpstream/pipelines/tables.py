@@ -119,6 +119,11 @@ class ChangesTable(_Table):
         self.open().optimize.compact(writer_properties=_WRITER)
 
 
+def _quoted(name: str) -> str:
+    """A text as SQL writes it."""
+    return "'" + name.replace("'", "''") + "'"
+
+
 class CurrentTable(_Table):
     """One row per document that exists.
 
@@ -135,7 +140,8 @@ class CurrentTable(_Table):
         """Merge a batch; one commit, also if it takes rows back.
 
         A document's row is replaced by one with a higher seqno, or by any of a vbucket that was rolled back; a deletion
-        removes it; rows of a vbucket that was rolled back which the batch does not bring again are removed.
+        removes it; rows of a vbucket that was rolled back, or of a collection that lost its documents, which the batch
+        does not bring again are removed.
         """
         source = rows.newest.append_column(_IS_REMOVED, rows.is_removed)
         is_void = f"t.vbucket in ({', '.join(map(str, rows.void_vbuckets))})" if rows.void_vbuckets else "false"
@@ -155,6 +161,12 @@ class CurrentTable(_Table):
             .when_matched_update(values, predicate=is_newer)
             .when_not_matched_insert(values, predicate=f"not s.{_IS_REMOVED}")
         )
-        if rows.void_vbuckets:
-            merge = merge.when_not_matched_by_source_delete(predicate=is_void)
+        gone = [
+            f"(t.scope = {_quoted(scope)} and t.collection = {_quoted(collection)} "
+            f"and t.vbucket in ({', '.join(map(str, vbuckets))}))"
+            for (scope, collection), vbuckets in rows.emptied.items()
+        ]
+        gone += [is_void] if rows.void_vbuckets else []
+        if gone:
+            merge = merge.when_not_matched_by_source_delete(predicate=" or ".join(gone))
         merge.execute()

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dcpstream.columnar import CHANGE_SCHEMA, change_schema, rollback_row
+from dcpstream.columnar import CHANGE_SCHEMA, ControlRow, change_schema, control_rows, rollback_row
+from dcpstream.model import Op
 from dcpstream.pipelines.rows import BATCH_ID, batch_rows, changes_schema, newest_rows, with_batch_id
 from dcpstream.pipelines.tables import ChangesTable, CurrentTable
 
@@ -32,7 +33,13 @@ def change(key: str, seqno: int, value: str | None, vbucket: int = 0, collection
     }
 
 
-def batch(number: int, *parts: dict[str, Any] | tuple[int, int, int]) -> pa.Table:
+def event(op: Op, collection: str, seqno: int, vbucket: int = 0, scope: str = "_default") -> pa.Table:
+    """A control row about a collection."""
+    row = ControlRow(op, vbucket, seqno, 7, {}, scope, collection)
+    return pa.Table.from_batches([control_rows([row], time=1.0, value_format="string")])
+
+
+def batch(number: int, *parts: dict[str, Any] | tuple[int, int, int] | pa.Table) -> pa.Table:
     """Rows of a batch; a tuple (vbucket, from, to) is a control row."""
     schema = change_schema("string")
     tables = []
@@ -40,6 +47,8 @@ def batch(number: int, *parts: dict[str, Any] | tuple[int, int, int]) -> pa.Tabl
         if isinstance(part, tuple):
             row = rollback_row(*part, 7, 8, time=1.0, value_format="string")
             tables.append(pa.Table.from_batches([row]))
+        elif isinstance(part, pa.Table):
+            tables.append(part)
         else:
             tables.append(pa.Table.from_pylist([part], schema=schema))
     table = pa.concat_tables(tables) if tables else schema.empty_table()
@@ -99,6 +108,33 @@ def test_a_rollback_takes_back_its_vbucket_only(tables: tuple[ChangesTable, Curr
     assert contents(current) == {("_default", "x"): (1, "1"), ("_default", "y"): (2, "1")}
     ops = [row["op"] for row in changes.open().to_pyarrow_table().to_pylist()]
     assert ops.count("rollback") == 2
+
+
+def test_a_dropped_collection_takes_its_documents_with_it(tables: tuple[ChangesTable, CurrentTable]) -> None:
+    changes, current = tables
+    apply(tables, 0, change("a", 1, "1", collection="old"), change("a", 2, "1"), change("a", 1, "1", 3, "old"))
+    apply(tables, 1, change("b", 3, "1", collection="old"), event(Op.COLLECTION_DROPPED, "old", 4), change("c", 5, "1"))
+    assert contents(current) == {("_default", "a"): (2, "1"), ("_default", "c"): (5, "1"), ("old", "a"): (1, "1")}
+    assert changes.open().count() == 6, "changes keep the history, with the row that tells of the end"
+    apply(tables, 2, event(Op.COLLECTION_DROPPED, "old", 2, vbucket=3))
+    assert contents(current) == {("_default", "a"): (2, "1"), ("_default", "c"): (5, "1")}
+
+
+def test_a_collection_of_the_same_name_begins_empty(tables: tuple[ChangesTable, CurrentTable]) -> None:
+    apply(tables, 0, change("a", 1, "1", collection="it's"), change("b", 2, "1", collection="it's"))
+    apply(tables, 1, event(Op.COLLECTION_CREATED, "it's", 4), change("b", 5, "2", collection="it's"))
+    assert contents(tables[1]) == {("it's", "b"): (5, "2")}
+
+
+def test_other_events_leave_documents_alone(tables: tuple[ChangesTable, CurrentTable]) -> None:
+    apply(tables, 0, change("a", 1, "1", collection="x"))
+    rows = batch_rows(
+        batch(1, event(Op.COLLECTION_MODIFIED, "x", 2), event(Op.SCOPE_CREATED, "", 3), event(Op.SCOPE_DROPPED, "", 4))
+    )
+    assert (rows.events, rows.emptied, rows.newest.num_rows) == (3, {}, 0)
+    for table in tables:
+        table.apply(APP, 1, rows)
+    assert contents(tables[1]) == {("x", "a"): (1, "1")}
 
 
 def test_the_rows_of_a_batch_can_be_read_again(tables: tuple[ChangesTable, CurrentTable]) -> None:
