@@ -10,7 +10,7 @@ from dcpstream.client.blocking_client import Batch, Client
 from dcpstream.client.changes import Change
 from dcpstream.client.kv import KvClient
 from dcpstream.client.offsets import FileOffsetStore, OffsetStore, SavedOffset, SqliteOffsetStore
-from dcpstream.client.ranges import Accepted, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
+from dcpstream.client.ranges import Accepted, ManifestEvent, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
 from dcpstream.client.resume import BranchState
 from dcpstream.client.tls import TlsOptions
 
@@ -25,6 +25,7 @@ __all__ = [
     "Cluster",
     "FileOffsetStore",
     "KvClient",
+    "ManifestEvent",
     "OffsetStore",
     "ReadBatch",
     "RollbackEvent",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 
 from dcpstream.client.connection import NodeConnection
 from dcpstream.client.events import Answer
@@ -13,6 +14,7 @@ from dcpstream.errors import DcpstreamError
 from dcpstream.model import Manifest
 from dcpstream.wire import Frame, Opcode, Status
 from dcpstream.wire.status import status_error
+from dcpstream.wire.values import decode_vbucket_seqnos
 
 ACTIVE_STATE = (1).to_bytes(4, "big")
 """Extras of GET_ALL_VB_SEQNOS: only vbuckets that are active there. A replica's high seqno says nothing."""
@@ -22,6 +24,8 @@ RETRY = frozenset(
 )
 """Statuses that say: later, or elsewhere."""
 
+MANIFEST_POLL_S = 2.0
+"""Seconds between two questions for the manifest, while a wanted collection may be made of which no stream tells."""
 
 _ELSEWHERE = frozenset((Status.NOT_MY_VBUCKET, Status.KEY_ENOENT))
 """Answers of OBSERVE_SEQNO for a vbucket that has moved, or has another branch by now."""
@@ -50,6 +54,9 @@ class Asides:
         self._labels = labels
         self._manifest_requests: dict[tuple[NodeConnection, int], None] = {}
         self._high_requests: dict[tuple[NodeConnection, int], tuple[Work, bool]] = {}
+        self._bound_requests: dict[tuple[NodeConnection, int], int] = {}
+        self._bounds: dict[NodeConnection, tuple[int, Mapping[int, int]]] = {}
+        self._next_poll_at = 0.0
 
     def knows_names(self, connection: NodeConnection, now: float) -> bool:
         """Whether collection names are known; asks for them if not."""
@@ -60,10 +67,50 @@ class Asides:
         if not session.has_collections:
             self._labels.take_manifest(Manifest.DEFAULT)
             return True
-        if not any(asked is connection for asked, _ in self._manifest_requests):
-            opaque = session.request(Opcode.GET_COLLECTIONS_MANIFEST, now)
-            self._manifest_requests[connection, opaque] = None
+        self._ask_for_names(connection, now)
         return False
+
+    def refresh_names(self, connection: NodeConnection | None, now: float) -> None:
+        """Ask for the names if they are out of date, or now and then if that is the only way to learn of new ones."""
+        if connection is None or connection.session is None or not connection.session.has_collections:
+            return
+        if not self._labels.is_known or (self._labels.needs_polling and now >= self._next_poll_at):
+            self._ask_for_names(connection, now)
+
+    def next_timeout(self) -> float:
+        """When `refresh_names` has something to do; infinity if never."""
+        return self._next_poll_at if self._labels.needs_polling else float("inf")
+
+    def _ask_for_names(self, connection: NodeConnection, now: float) -> None:
+        self._next_poll_at = now + MANIFEST_POLL_S
+        if not any(asked is connection for asked, _ in self._manifest_requests):
+            assert connection.session is not None
+            opaque = connection.session.request(Opcode.GET_COLLECTIONS_MANIFEST, now)
+            self._manifest_requests[connection, opaque] = None
+
+    def upper_bounds(self, connection: NodeConnection, now: float) -> Mapping[int, int] | None:
+        """High seqnos of a node's vbuckets, asked after the manifest that is known now; None while they are awaited.
+
+        Empty if the node does not tell them.
+        """
+        uid = self._labels.manifest_uid
+        known = self._bounds.get(connection)
+        if known is not None and known[0] == uid:
+            return known[1]
+        is_asked = any(asked is connection and of == uid for (asked, _), of in self._bound_requests.items())
+        if not is_asked and connection.session is not None:
+            opaque = connection.session.request(Opcode.GET_ALL_VB_SEQNOS, now, extras=ACTIVE_STATE)
+            self._bound_requests[connection, opaque] = uid
+        return None
+
+    def takes_bounds(self, connection: NodeConnection, event: Answer) -> bool:
+        """Whether this answers the question for upper bounds; takes them."""
+        uid = self._bound_requests.pop((connection, event.opaque), None)
+        if uid is None:
+            return False
+        is_told = event.frame.status == Status.SUCCESS
+        self._bounds[connection] = (uid, dict(decode_vbucket_seqnos(event.frame.value)) if is_told else {})
+        return True
 
     def want_high_seqno(self, connection: NodeConnection, work: Work, now: float, *, is_needed: bool) -> None:
         """Ask how far the branch goes that a vbucket is read on; without `is_needed`, a refusal is no error.
@@ -114,7 +161,8 @@ class Asides:
 
     def forget(self, connection: NodeConnection) -> None:
         """A connection is gone."""
-        for requests in (self._high_requests, self._manifest_requests):
+        self._bounds.pop(connection, None)
+        for requests in (self._high_requests, self._manifest_requests, self._bound_requests):
             for key in [key for key in requests if key[0] is connection]:
                 del requests[key]
 

@@ -16,6 +16,7 @@ from dcpstream.client.asyncio_hub import MAX_WAIT_S, AsyncHub
 from dcpstream.client.changes import Change, positions_after
 from dcpstream.client.connection_string import ConnectionString
 from dcpstream.client.convert import ValueFormat
+from dcpstream.client.events import EventGroup
 from dcpstream.client.handshake import BUFFER_BYTES
 from dcpstream.client.nodes import Nodes
 from dcpstream.client.offsets import OffsetStore
@@ -28,7 +29,7 @@ from dcpstream.client.options import (
     dcp_settings,
 )
 from dcpstream.client.questions import Question, Questions, high_seqnos_of, logs_of, states_of
-from dcpstream.client.ranges import RollbackEvent
+from dcpstream.client.ranges import ManifestEvent, RollbackEvent
 from dcpstream.client.reader import StreamReader
 from dcpstream.client.resume import BranchState
 from dcpstream.client.srv import resolve_seeds
@@ -40,6 +41,7 @@ from dcpstream.client.streaming import (
     RewindTo,
     Start,
     StreamOptions,
+    manifest_batch,
     rollback_batch,
     rollback_change,
 )
@@ -62,6 +64,7 @@ class AsyncBatch:
     rollback: RollbackEvent | None
     _positions: Positions
     _number: int
+    events: tuple[ManifestEvent, ...] = ()
 
     async def ack(self) -> None:
         """This batch and all before it are dealt with: save the positions after them (in a thread of its own)."""
@@ -158,7 +161,10 @@ class AsyncClient:
                 if records := positions.due(offsets, rollback):
                     await asyncio.to_thread(positions.write, records)
                 number = positions.give(offsets)
-                if rollback is None:
+                if isinstance(thing, EventGroup):
+                    rows = manifest_batch(thing.events, options, self._clock.time_ns())
+                    yield AsyncBatch(rows, offsets, None, positions, number, thing.events)
+                elif rollback is None:
                     yield AsyncBatch(thing, offsets, None, positions, number)
                 elif callable(options.on_rollback):
                     options.on_rollback(rollback)
@@ -268,6 +274,10 @@ class AsyncClient:
                 event = reader.next_event()
                 if isinstance(event, RollbackEvent):
                     yield None, {event.vbid: event.resumed_at}, event, positions
+                elif isinstance(event, EventGroup):
+                    yield options.told(event), event.offsets, None, positions
+                    reader.record(event.offsets)
+                    reader.resumed(self._clock.monotonic())
                 elif event is not None:
                     thing, offsets = event
                     yield thing, offsets, None, positions

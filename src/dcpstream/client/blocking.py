@@ -17,6 +17,7 @@ from dcpstream.client.asides import ACTIVE_STATE
 from dcpstream.client.connection import NodeConnection
 from dcpstream.client.connection_string import ConnectionString
 from dcpstream.client.convert import ArrowConverter, ValueFormat
+from dcpstream.client.events import EventGroup
 from dcpstream.client.handshake import BUFFER_BYTES, DcpSettings
 from dcpstream.client.heart import Heart
 from dcpstream.client.hub import SocketHub
@@ -24,7 +25,7 @@ from dcpstream.client.nodes import ConnectOptions, Nodes
 from dcpstream.client.options import CONNECT_TIMEOUT_S, MAX_BATCH_ROWS, access, check_buffer_bytes, dcp_settings
 from dcpstream.client.policies import PurgeGap, RollbackPolicy, purged_message
 from dcpstream.client.questions import Question, Questions, high_seqnos_of, logs_of, states_of
-from dcpstream.client.ranges import Accepted, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
+from dcpstream.client.ranges import Accepted, ManifestEvent, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
 from dcpstream.client.reader import StreamReader
 from dcpstream.client.resume import BranchState
 from dcpstream.client.srv import resolve_seeds
@@ -224,7 +225,7 @@ class Cluster:
         read_stable: bool = False,
         purge_gap: OnPurgeGap | None = None,
         rewind_to: RewindTo = "recorded",
-    ) -> Iterator[ReadBatch | RollbackEvent]:
+    ) -> Iterator[ReadBatch | RollbackEvent | ManifestEvent]:
         """Read ranges of several vbuckets and finish when each is done.
 
         A vbucket is done when its end was reached (a row, a system event or an advanced seqno at or above it, or the
@@ -271,7 +272,7 @@ class Cluster:
         purge_gap: PurgeGap,
         read_stable: bool,
         to_zero: bool,
-    ) -> Iterator[ReadBatch | RollbackEvent]:
+    ) -> Iterator[ReadBatch | RollbackEvent | ManifestEvent]:
         # Taken out while they are used, so that a second reader would make its own.
         if settings in self._data:
             nodes, hub = self._data.pop(settings)
@@ -301,7 +302,10 @@ class Cluster:
         try:
             with contextlib.closing(drive(reader, nodes, hub, self._clock)) as events:
                 for event in events:
-                    yield event if isinstance(event, RollbackEvent) else ReadBatch(*event)
+                    if isinstance(event, EventGroup):
+                        yield from event.events
+                    else:
+                        yield event if isinstance(event, RollbackEvent) else ReadBatch(*event)
             is_clean = True
         finally:
             # A reader that was left in the middle has streams open and bytes under way: its connections go.
@@ -378,7 +382,7 @@ class Cluster:
 
 def drive(
     reader: StreamReader, nodes: Nodes, hub: SocketHub, clock: Clock, *, keeps_records: bool = False
-) -> Generator[tuple[Any, Mapping[int, StreamOffset]] | RollbackEvent, None, None]:
+) -> Generator[tuple[Any, Mapping[int, StreamOffset]] | RollbackEvent | EventGroup, None, None]:
     """What a reader gives out, until it is done. While the user has it in hand, the nodes' probes are answered.
 
     Args:
@@ -403,7 +407,7 @@ def drive(
                 finally:
                     heart.enter()
                 if keeps_records and not isinstance(event, RollbackEvent):
-                    reader.record(event[1])
+                    reader.record(event.offsets if isinstance(event, EventGroup) else event[1])
                 reader.resumed(clock.monotonic())
             elif reader.is_done:
                 # What was acknowledged or closed last goes out before the connections are put aside.

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from dcpstream.client.blocking import Cluster, drive
 from dcpstream.client.changes import Change, positions_after
 from dcpstream.client.convert import ValueFormat
+from dcpstream.client.events import EventGroup
 from dcpstream.client.handshake import BUFFER_BYTES
 from dcpstream.client.hub import SocketHub
 from dcpstream.client.nodes import Nodes
 from dcpstream.client.offsets import OffsetStore
 from dcpstream.client.options import CONNECT_TIMEOUT_S, MAX_BATCH_ROWS, PATIENCE_S, check_buffer_bytes, dcp_settings
-from dcpstream.client.ranges import RollbackEvent
+from dcpstream.client.ranges import ManifestEvent, RollbackEvent
 from dcpstream.client.reader import StreamReader
 from dcpstream.client.streaming import (
     End,
@@ -26,6 +27,7 @@ from dcpstream.client.streaming import (
     RewindTo,
     Start,
     StreamOptions,
+    manifest_batch,
     rollback_batch,
     rollback_change,
 )
@@ -53,6 +55,7 @@ class Batch:
     rollback: RollbackEvent | None
     _positions: Positions
     _number: int
+    events: tuple[ManifestEvent, ...] = ()
 
     def ack(self) -> None:
         """This batch and all before it are dealt with: save the positions after them."""
@@ -241,7 +244,10 @@ class Client:
         for thing, offsets, rollback, positions in self._run(options, idle_timeout_s):
             positions.write(positions.due(offsets, rollback))
             number = positions.give(offsets)
-            if rollback is None:
+            if isinstance(thing, EventGroup):
+                rows = manifest_batch(thing.events, options, self._clock.time_ns())
+                yield Batch(rows, offsets, None, positions, number, thing.events)
+            elif rollback is None:
                 yield Batch(thing, offsets, None, positions, number)
             elif callable(options.on_rollback):
                 options.on_rollback(rollback)
@@ -308,6 +314,8 @@ class Client:
                     if isinstance(event, RollbackEvent):
                         offsets: Mapping[int, StreamOffset] = {event.vbid: event.resumed_at}
                         yield None, offsets, event, positions
+                    elif isinstance(event, EventGroup):
+                        yield options.told(event), event.offsets, None, positions
                     else:
                         thing, offsets = event
                         yield thing, offsets, None, positions

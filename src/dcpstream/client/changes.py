@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from dcpstream.client.resume import Run
 from dcpstream.errors import FieldError
-from dcpstream.model import StreamOffset
+from dcpstream.model import Op, StreamOffset
 from dcpstream.wire import Datatype, Frame, Opcode
 from dcpstream.wire.keys import split_collection_key
 from dcpstream.wire.values import decode_xattrs, snappy_uncompress
@@ -17,9 +17,9 @@ _SEQNOS = struct.Struct(">QQ")
 _TWO = struct.Struct(">II")
 _ONE = struct.Struct(">I")
 _OPS = {
-    Opcode.DCP_MUTATION: "mutation",
-    Opcode.DCP_DELETION: "deletion",
-    Opcode.DCP_EXPIRATION: "expiration",
+    Opcode.DCP_MUTATION: Op.MUTATION.value,
+    Opcode.DCP_DELETION: Op.DELETION.value,
+    Opcode.DCP_EXPIRATION: Op.EXPIRATION.value,
 }
 _DELETE_TIME_AT = 16
 
@@ -29,10 +29,10 @@ class Change:
     """One change of one document.
 
     Attributes:
-        op: "mutation", "deletion" or "expiration".
-        key: the document's key.
-        value: the body, inflated and without xattrs; None for a deletion without one.
-        scope, collection: names; the id in hexadecimal if the name is not known.
+        op: "mutation", "deletion" or "expiration"; for a control row another value of `dcpstream.model.Op`.
+        key: the document's key; empty for a control row.
+        value: the body, inflated and without xattrs; None for a deletion without one. JSON for a control row.
+        scope, collection: names; the id in hexadecimal if the name is not known. Empty where there is none.
         vbid, vbuuid, seqno: where in which branch of history.
         rev: how many times the document was changed, as the node counts.
         cas: its version; nanoseconds since 1970 of the node's hybrid clock.

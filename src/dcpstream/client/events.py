@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from dcpstream.client.ranges import ManifestEvent
 from dcpstream.client.resume import PositionTracker, Run
 from dcpstream.client.rows import Rows, Slice
-from dcpstream.model import FailoverLog, StreamOffset
-from dcpstream.wire import Frame
+from dcpstream.model import CollectionName, FailoverLog, StreamOffset
+from dcpstream.wire import CollectionEvent, Frame
+
+
+class EventNames(Protocol):
+    """Knows the names that events leave out."""
+
+    def take_event(self, event: CollectionEvent) -> None:
+        """A scope or collection was created, dropped, flushed or modified."""
+        ...
+
+    def scope_of(self, event: CollectionEvent) -> str:
+        """The name of the event's scope."""
+        ...
+
+    def collection_of(self, event: CollectionEvent) -> CollectionName:
+        """The event's collection."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -21,8 +39,10 @@ class Stream:
         end_seqno: where to stop; MAX_SEQNO = never.
         tracker: where its reader stands.
         log: the failover log of the node's answer, once it is open.
+        names: where its events are told; None if nobody wants to know.
         may_end_early: whether the node may end it with OK below the wanted end: it does so if the filter has left out
             everything up to there.
+        is_filtered: whether it was asked for some collections only.
     """
 
     opaque: int
@@ -30,7 +50,9 @@ class Stream:
     end_seqno: int
     tracker: PositionTracker
     log: FailoverLog | None = None
+    names: EventNames | None = None
     may_end_early: bool = False
+    is_filtered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +95,28 @@ class StreamStopped:
 
 
 @dataclass(frozen=True, slots=True)
+class EventGroup:
+    """Events of scopes and collections that are told together: in order for each vbucket, with no row between them.
+
+    Attributes:
+        events: in order.
+        moved: positions that are reached without anything to tell, after the events.
+    """
+
+    events: tuple[ManifestEvent, ...]
+    moved: Mapping[int, StreamOffset] = field(default_factory=dict)
+
+    @property
+    def offsets(self) -> dict[int, StreamOffset]:
+        """Vbucket → position after what is told of it."""
+        return {**{event.vbid: event.offset for event in self.events}, **self.moved}
+
+    def joined(self, other: EventGroup) -> EventGroup:
+        """This one, and then the other."""
+        return EventGroup((*self.events, *other.events), {**self.moved, **other.offsets})
+
+
+@dataclass(frozen=True, slots=True)
 class RowsReceived:
     """Rows for the user.
 
@@ -109,6 +153,40 @@ class RowsReceived:
         """The same, but for some vbuckets."""
         return RowsReceived(self.rows, [run for run in self.runs if run.vbid not in vbids], self.flow_bytes)
 
+    def parts(self) -> Iterator[RowsReceived | EventGroup]:
+        """The same as rows without events and events without rows, in an order that is right for each vbucket.
+
+        Vbuckets do not depend on each other, so what comes before the first event of any of them goes together, and so
+        on: most receives have no event, and one of many vbuckets' beginnings has few parts.
+        """
+        if not any(run.event is not None for run in self.runs):
+            yield self
+            return
+        rows: list[list[Run]] = [[]]
+        told: list[list[ManifestEvent]] = [[]]
+        level: dict[int, int] = {}
+        is_past_rows: dict[int, bool] = {}
+        for run in self.runs:
+            at = level.get(run.vbid, 0)
+            if run.event is None:
+                rows[at].append(run)
+                is_past_rows[run.vbid] = True
+                continue
+            # A further event with no row in between belongs to the same part.
+            if at == 0 or is_past_rows[run.vbid]:
+                at += 1
+            if at == len(rows):
+                rows.append([])
+                told.append([])
+            level[run.vbid] = at
+            is_past_rows[run.vbid] = False
+            told[at].append(run.event)
+        for events, runs in zip(told, rows, strict=True):
+            if events:
+                yield EventGroup(tuple(events))
+            if runs:
+                yield RowsReceived(self.rows, runs, 0)
+
     def pieces(self, size: int) -> Iterator[tuple[int, int, dict[int, StreamOffset]]]:
         """The rows that count in pieces of at most so many.
 
@@ -137,18 +215,6 @@ class RowsReceived:
 
 
 @dataclass(frozen=True, slots=True)
-class CollectionEvent:
-    """A system event: the manifest changed; for a new collection with what it says."""
-
-    vbid: int
-    event: int
-    manifest_uid: int
-    scope_id: int
-    collection_id: int | None
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
     """The answer to `request`."""
 
@@ -171,6 +237,4 @@ class ConfigPushed:
     config: bytes
 
 
-Event = (
-    ConfigPushed | StreamOpened | StreamRefused | StreamDone | StreamStopped | RowsReceived | CollectionEvent | Answer
-)
+Event = ConfigPushed | StreamOpened | StreamRefused | StreamDone | StreamStopped | RowsReceived | Answer

@@ -21,7 +21,8 @@ from dcpstream.errors import OffsetError
 from dcpstream.model import StreamOffset
 
 FORMAT = "dcpstream offsets"
-VERSION = 1
+VERSION = 2
+"""1 had no collections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,17 @@ class SavedOffset:
     is_rolling_back: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The record as JSON values."""
+        """The record as JSON values; an earlier position leaves out collections that are those of the newest."""
+        earlier = []
+        for old in self.earlier:
+            data = old.to_json()
+            if old.collections == self.offset.collections:
+                data.pop("collections", None)
+            else:
+                data.setdefault("collections", None)
+            earlier.append(data)
         mark = {"rolling_back": True} if self.is_rolling_back else {}
-        return {**self.offset.to_json(), "earlier": [old.to_json() for old in self.earlier], **mark}
+        return {**self.offset.to_json(), "earlier": earlier, **mark}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SavedOffset:
@@ -53,7 +62,9 @@ class SavedOffset:
         is_rolling_back = data.get("rolling_back", False)
         if not isinstance(is_rolling_back, bool):
             raise ValueError("rolling_back is neither true nor false")
-        return cls(StreamOffset.from_json(data), tuple(StreamOffset.from_json(old) for old in earlier), is_rolling_back)
+        same = {"collections": data.get("collections")}
+        positions = tuple(StreamOffset.from_json({**same, **old}) for old in earlier)
+        return cls(StreamOffset.from_json(data), positions, is_rolling_back)
 
 
 @runtime_checkable
@@ -72,8 +83,9 @@ class OffsetStore(Protocol):
 class FileOffsetStore:
     """Positions in one text file, replaced as a whole at each save.
 
-    The first line is a header with a checksum of the rest; each further line is one vbucket. A save writes a new file
-    beside the old one, makes it durable and renames it, so a crash leaves the old or the new one.
+    The first line is a header with a checksum of the rest; each further line is one vbucket. A vbucket refers to its
+    collections by their place in a line before the vbuckets, as most of them have the same ones. A save writes a new
+    file beside the old one, makes it durable and renames it, so a crash leaves the old or the new one.
 
     Args:
         path: the file; its directory must exist.
@@ -101,9 +113,17 @@ class FileOffsetStore:
             OSError: the file cannot be written; the old one is still there.
         """
         records = self.load() | dict(offsets)
-        body = "".join(
-            json.dumps({"vbucket": vbid, **records[vbid].to_json()}, sort_keys=True) + "\n" for vbid in sorted(records)
-        ).encode()
+        listed: dict[str, int] = {}
+        lines = []
+        for vbid in sorted(records):
+            data = {"vbucket": vbid, **records[vbid].to_json()}
+            if "collections" in data:
+                names = json.dumps(data["collections"], sort_keys=True)
+                data["collections"] = listed.setdefault(names, len(listed))
+            lines.append(json.dumps(data, sort_keys=True) + "\n")
+        if listed:
+            lines.insert(0, f'{{"collections": [{", ".join(listed)}]}}\n')
+        body = "".join(lines).encode()
         header = {"format": FORMAT, "version": VERSION, "vbuckets": len(records), "crc32": f"{crc32(body):08x}"}
         fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}.new")
         try:
@@ -133,15 +153,21 @@ class FileOffsetStore:
             header = json.loads(first)
             if not isinstance(header, dict) or header.get("format") != FORMAT:
                 raise ValueError("it is not a file of offsets")
-            if header.get("version") != VERSION:
+            if header.get("version") not in {1, VERSION}:
                 raise ValueError(f"its version is {header.get('version')}, this program knows {VERSION}")
             if header.get("crc32") != f"{crc32(body):08x}":
                 raise ValueError("its checksum is wrong: it was cut or changed")
-            records = {}
+            records: dict[int, SavedOffset] = {}
+            listed: list[Any] = []
             for line in body.splitlines():
                 data = json.loads(line)
+                if "vbucket" not in data:
+                    listed = data["collections"]
+                    continue
+                if "collections" in data:
+                    data["collections"] = listed[data["collections"]]
                 records[int(data["vbucket"])] = SavedOffset.from_json(data)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise _damaged(str(self.path), error) from error
         return records
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from dcpstream.client.asides import Asides
 from dcpstream.client.connection import NodeConnection
 from dcpstream.client.labels import Labels
 from dcpstream.client.nodes import Nodes, pause_s
-from dcpstream.client.work import State, Work
+from dcpstream.client.work import CatchUp, State, Work
+from dcpstream.model import CollectionName
 from dcpstream.runtime import Random
 
 __all__ = ["Openings"]
@@ -24,13 +25,26 @@ class Openings:
         labels: which collections are read.
         asides: which connections know their names.
 
+        tell_dropped: called for each collection that a vbucket's position covers and that is gone: with the vbucket,
+            the collection, and a seqno that lies above its rows.
+        nothing_left: called for a vbucket of which nothing is wanted any more.
+
     Attributes:
         vbids: who waits.
     """
 
     def __init__(
-        self, vbuckets: Mapping[int, Work], nodes: Nodes, random: Random, labels: Labels, asides: Asides
+        self,
+        vbuckets: Mapping[int, Work],
+        nodes: Nodes,
+        random: Random,
+        labels: Labels,
+        asides: Asides,
+        tell_dropped: Callable[[Work, CollectionName, int], None],
+        nothing_left: Callable[[Work, float], None],
     ) -> None:
+        self._tell_dropped = tell_dropped
+        self._nothing_left = nothing_left
         self._vbuckets = vbuckets
         self._nodes = nodes
         self._random = random
@@ -76,9 +90,11 @@ class Openings:
                     blocked[name] = max(now + 0.02, self._nodes.retry_at(address))
                 elif not self._asides.knows_names(connection, now):
                     blocked[name] = float("inf")
-                else:
+                elif self._follow_collections(work, connection, now):
                     self._open(work, connection, now)
                     continue
+                else:
+                    blocked[name] = float("inf")
             self.add(work, now, blocked[name] - now)
 
     def _postpone_all(self, now: float) -> None:
@@ -99,15 +115,50 @@ class Openings:
         for vbid in self.vbids:
             self._vbuckets[vbid].due = min(self._vbuckets[vbid].due, now)
 
+    def _follow_collections(self, work: Work, connection: NodeConnection, now: float) -> bool:
+        """Tell what was dropped, and see what is new; False while the node is asked for what that needs."""
+        coverage = self._labels.coverage(work.offset, is_purged=work.probes_purge)
+        if coverage.dropped:
+            bounds = self._asides.upper_bounds(connection, now)
+            if bounds is None:
+                return False
+            seqno = max(work.offset.seqno, bounds.get(work.range.vbid, 0))
+            untold = [*coverage.dropped]
+            while untold:
+                gone = untold.pop(0)
+                work.offset = work.offset.with_collections((*coverage.kept, *untold))
+                self._tell_dropped(work, gone, seqno)
+        work.offset = work.offset.with_collections(coverage.kept)
+        if not coverage.fresh:
+            work.catch_up = None
+        elif work.catch_up is None or work.catch_up.collections != coverage.fresh:
+            work.catch_up = CatchUp(coverage.fresh)
+        return True
+
     def _open(self, work: Work, connection: NodeConnection, now: float) -> None:
         assert connection.session is not None
+        wanted, catch_up, at, held = self._labels.wanted, work.catch_up, work.offset, None
+        is_empty = work.emptied is not None and wanted.lies_within(work.emptied)
+        if wanted.is_nothing or is_empty or (work.is_at_end and catch_up is None):
+            self._nothing_left(work, now)
+            return
+        ids = None if wanted.collections is None else sorted(wanted.collections)
+        scope_id, end_seqno = wanted.scope_id, work.range.end_seqno
+        if catch_up is not None:
+            end_seqno = at.seqno
+            if catch_up.is_allowed:
+                ids, scope_id = [item.collection_id for item in catch_up.collections], None
+                at, held = catch_up.offset, at
         self.vbids.discard(work.range.vbid)
         work.state, work.connection = State.OPENING, connection
         work.stream = connection.session.open_stream(
             work.range.vbid,
-            work.offset,
-            work.range.end_seqno,
+            at,
+            end_seqno,
             now,
-            collection_ids=self._labels.collection_ids,
+            collection_ids=ids,
+            scope_id=scope_id,
             ignore_purged=work.probes_purge,
+            held=held,
+            names=self._labels,
         )

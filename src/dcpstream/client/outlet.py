@@ -1,4 +1,4 @@
-"""What waits for the user of a reader, in order: rows, which are converted when they are asked for, and rollbacks."""
+"""What waits for the user of a reader, in order: rows, events and rollbacks. Rows are converted when asked for."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from dcpstream.client.connection import NodeConnection
 from dcpstream.client.convert import Converter
+from dcpstream.client.events import EventGroup
 from dcpstream.client.ranges import RollbackEvent
 from dcpstream.client.work import Received
 from dcpstream.model import StreamOffset
@@ -23,8 +24,8 @@ class Outlet:
 
     def __init__(self, converter: Converter) -> None:
         self._converter = converter
-        self._queue: deque[Received | RollbackEvent] = deque()
-        self._ready: Iterator[tuple[object, Mapping[int, StreamOffset]]] | None = None
+        self._queue: deque[Received | RollbackEvent | EventGroup] = deque()
+        self._ready: Iterator[tuple[object, Mapping[int, StreamOffset]] | EventGroup] | None = None
         self._owed: tuple[NodeConnection, int] | None = None
 
     @property
@@ -32,11 +33,14 @@ class Outlet:
         """Whether everything was given out."""
         return not self._queue and self._ready is None
 
-    def put(self, entry: Received | RollbackEvent) -> None:
+    def put(self, entry: Received | RollbackEvent | EventGroup) -> None:
         """This comes after what is there."""
-        self._queue.append(entry)
+        if isinstance(entry, EventGroup) and self._queue and isinstance(last := self._queue[-1], EventGroup):
+            self._queue[-1] = last.joined(entry)
+        else:
+            self._queue.append(entry)
 
-    def take(self) -> tuple[object, Mapping[int, StreamOffset]] | RollbackEvent | None:
+    def take(self) -> tuple[object, Mapping[int, StreamOffset]] | RollbackEvent | EventGroup | None:
         """The next thing, or None; the bytes of the one before are acknowledged."""
         while True:
             if self._ready is not None:
@@ -52,11 +56,16 @@ class Outlet:
             if not self._queue:
                 return None
             entry = self._queue.popleft()
-            if isinstance(entry, RollbackEvent):
+            if isinstance(entry, RollbackEvent | EventGroup):
                 return entry
-            session = entry.connection.session
-            assert session is not None
             self._owed = (entry.connection, entry.event.flow_bytes)
-            self._ready = iter(
-                self._converter.convert(entry.event, session.has_collections, entry.names, entry.vbuuids)
-            )
+            self._ready = self._things(entry)
+
+    def _things(self, entry: Received) -> Iterator[tuple[object, Mapping[int, StreamOffset]] | EventGroup]:
+        session = entry.connection.session
+        assert session is not None
+        for part in entry.event.parts():
+            if isinstance(part, EventGroup):
+                yield part
+            else:
+                yield from self._converter.convert(part, session.has_collections, entry.names, entry.vbuuids)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dcpstream.model import FailoverLog, StreamOffset
+from dcpstream.model import FailoverLog, Op, StreamOffset
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,6 +83,46 @@ class RollbackEvent:
     old_vbuuid: int
     new_vbuuid: int
     resumed_at: StreamOffset
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEvent:
+    """A scope or collection was created, dropped, flushed or modified, as one vbucket's history tells it.
+
+    Each vbucket tells it once for itself. Of a collection that was created, dropped or flushed, the rows of this
+    vbucket at or below `seqno` are gone: whoever keeps documents removes them. A collection of the same name that is
+    made later has other rows, all above it.
+
+    Attributes:
+        op: what happened.
+        vbid, vbuuid, seqno: where in which branch. Of a drop that the history no longer tells, `seqno` is one that lies
+            above all rows of the collection and below those of a later one of that name.
+        scope, collection: names; `collection` is empty for an event of a scope.
+        scope_id, collection_id: their ids; None where there is none, or it is not known.
+        manifest_uid: of the bucket's collections, as the event says; several events of one change say it only with the
+            last.
+        offset: the vbucket's position after it.
+        max_ttl: of a collection that was created or modified, the longest life of its documents in seconds; 0 if the
+            bucket's limit holds, -1 for none. Else None.
+    """
+
+    op: Op
+    vbid: int
+    vbuuid: int
+    seqno: int
+    scope: str
+    collection: str
+    scope_id: int | None
+    collection_id: int | None
+    manifest_uid: int
+    offset: StreamOffset
+    max_ttl: int | None = None
+
+    def details(self) -> dict[str, object]:
+        """What a control row says in JSON: ids as numbers, the uid as decimal text."""
+        found = {"scope_id": self.scope_id, "collection_id": self.collection_id, "max_ttl": self.max_ttl}
+        known: dict[str, object] = {name: value for name, value in found.items() if value is not None}
+        return {**known, "manifest_uid": str(self.manifest_uid)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from dcpstream.client.connection import NodeConnection
 from dcpstream.client.convert import Converter
 from dcpstream.client.events import (
     Answer,
-    CollectionEvent,
+    EventGroup,
     RowsReceived,
     Stream,
     StreamDone,
@@ -40,10 +40,11 @@ from dcpstream.client.nodes import STABLE_S, Nodes, pause_s
 from dcpstream.client.openings import Openings
 from dcpstream.client.outlet import Outlet
 from dcpstream.client.policies import PurgeGap, RollbackPolicy, branch_message, purged_message
-from dcpstream.client.ranges import UNKNOWN_BRANCH, RollbackEvent, VbucketRange
+from dcpstream.client.ranges import UNKNOWN_BRANCH, ManifestEvent, RollbackEvent, VbucketRange
 from dcpstream.client.resume import BranchState, reachable_end, spaced, step_back
+from dcpstream.client.selection import FixedSelection, Selection
 from dcpstream.client.stability import StableGate
-from dcpstream.client.work import Received, State, Work
+from dcpstream.client.work import CatchUp, Received, State, Work
 from dcpstream.errors import (
     ConnectTimeout,
     DcpstreamError,
@@ -52,11 +53,24 @@ from dcpstream.errors import (
     RollbackRequired,
     StreamEnded,
 )
-from dcpstream.model import MAX_SEQNO, StreamOffset
+from dcpstream.model import MAX_SEQNO, CollectionName, Op, StreamOffset
 from dcpstream.runtime import Random
 from dcpstream.wire import Opcode, Status, StreamEndReason
 from dcpstream.wire.codes import code_name
 from dcpstream.wire.status import status_error
+
+GONE = frozenset((Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE))
+"""Statuses of a stream request that names what the node does not have, or not yet."""
+
+UNKNOWN_COLLECTION_RETRIES = 12
+"""Times in a row that a vbucket's stream is asked for with a manifest that does not fit the node's, with pauses up to
+30 s in all: nodes learn of a new manifest one after the other."""
+
+RECREATION_WAIT_S = 10.0
+"""How long a stream without end waits, when all that it wants was dropped, for something to be made under that name."""
+
+RECREATION_CHECK_S = 0.5
+"""Seconds between two looks for it."""
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +91,7 @@ class StreamReader:
         purge_gap: what to do about purged deletions.
         is_stable: whether rows are held back until all copies have them on disk.
         to_zero: whether a rollback always begins the vbucket anew: for users who cannot restore older versions.
-        collections: names to read, None for all.
+        collections: names to read (see `selection`), None for all.
         idle_timeout_s: without progress for so long it raises; None = wait for ever (but for lost nodes).
         patience_s: how long a node that is needed may stay away, or refuse a vbucket, or end its stream at once, after
             a map was found; until then it is the limit for connecting.
@@ -92,7 +106,7 @@ class StreamReader:
         converter: Converter,
         *,
         policy: RollbackPolicy,
-        collections: Sequence[str] | None,
+        collections: Sequence[str] | Selection | FixedSelection | None,
         idle_timeout_s: float | None,
         patience_s: float,
         now: float,
@@ -108,13 +122,18 @@ class StreamReader:
         self._nodes = nodes
         self._random = random
         self._policy = policy
-        self._labels = Labels(collections)
+        ranges = list(ranges)
+        is_resumed = any(part.start.collections is not None for part in ranges)
+        self._labels = Labels(collections, is_resumed=is_resumed)
         self._asides = Asides(self._labels)
+        self._nothing_since: float | None = None
         self._idle_timeout_s = idle_timeout_s
         self._last_progress = now
         self._seen_at = now
         self._vbuckets: dict[int, Work] = {}
-        self._waiting = Openings(self._vbuckets, nodes, random, self._labels, self._asides)
+        self._waiting = Openings(
+            self._vbuckets, nodes, random, self._labels, self._asides, self._tell_dropped, self._nothing_left
+        )
         self._outlet = Outlet(converter)
         self._left = 0
         self._error: BaseException | None = None
@@ -134,8 +153,10 @@ class StreamReader:
                 and work.branch in {0, part.planned_vbuuid}
                 and (not part.end_seqno or part.planned_vbuuid == part.start.vbuuid)
             ):
-                work.state = State.DONE
-            else:
+                # Which collections there are decides whether there is something to tell.
+                work.is_at_end = part.start.collections is not None
+                work.state = State.WAITING if work.is_at_end else State.DONE
+            if work.state is State.WAITING:
                 self._left += 1
                 self._waiting.vbids.add(part.vbid)
 
@@ -155,8 +176,8 @@ class StreamReader:
                 if work.stuck_since is not None:
                     work.stuck_since += absence_s
 
-    def next_event(self) -> tuple[object, Mapping[int, StreamOffset]] | RollbackEvent | None:
-        """The next thing for the user: (what the converter made, offsets after it), a rollback, or None for now.
+    def next_event(self) -> tuple[object, Mapping[int, StreamOffset]] | RollbackEvent | EventGroup | None:
+        """The next thing for the user: (what the converter made, offsets after it), rollback, events; None for now.
 
         Asking for the next one says that the user is through with the one before: its bytes are acknowledged.
 
@@ -176,6 +197,7 @@ class StreamReader:
             return
         try:
             self._waiting.open_due(now)
+            self._asides.refresh_names(self._nodes.any_ready(), now)
         except DcpstreamError as error:
             self._error = error
 
@@ -206,7 +228,14 @@ class StreamReader:
         """When `handle_timeout` and `step` should be called at the latest."""
         idle = float("inf") if self._idle_timeout_s is None else self._last_progress + self._idle_timeout_s
         stable = self._gate.next_timeout() if self._gate is not None else float("inf")
-        return min(self._waiting.next_due, idle, self._moved.next_timeout(), stable, self._nodes.next_timeout())
+        return min(
+            self._waiting.next_due,
+            idle,
+            self._moved.next_timeout(),
+            stable,
+            self._asides.next_timeout(),
+            self._nodes.next_timeout(),
+        )
 
     def handle_timeout(self, now: float) -> None:
         """Check the clocks."""
@@ -275,8 +304,6 @@ class StreamReader:
                 self._finish(self._vbuckets[event.stream.vbid], event.stream, now)
             case StreamStopped():
                 self._stopped(event, now)
-            case CollectionEvent():
-                self._labels.take_event(event)
             case Answer():
                 self._answered(connection, event, now)
 
@@ -314,7 +341,7 @@ class StreamReader:
             self._vbuckets[vbid].released = offset
         for run in event.runs:
             work = self._vbuckets[run.vbid]
-            work.has_rows = work.has_rows or run.first < run.stop
+            work.has_rows = work.has_rows or run.first < run.stop or run.event is not None
             work.given_seqno = max(work.given_seqno, run.unordered_high)
         self._outlet.put(received)
 
@@ -334,6 +361,12 @@ class StreamReader:
     def _take_back(self, work: Work) -> None:
         """A stream was interrupted: go on after what was given out; rows that are held back will come again."""
         work.probes_purge = False
+        if work.catch_up is not None:
+            if work.catch_up.is_allowed and work.stream is not None and self._gate is None:
+                work.catch_up.offset = work.stream.tracker.reached_offset
+            else:
+                work.catch_up.offset = StreamOffset.ZERO
+            work.catch_up.is_allowed = False
         if self._gate is not None:
             self._gate.drop(work.range.vbid)
             work.offset = work.released
@@ -354,6 +387,8 @@ class StreamReader:
                 raise HistoryPurged(purged_message(vbid, event.offset.seqno))
             logger.warning("%s They are left out, as purge_gap is 'ignore'.", purged_message(vbid, event.offset.seqno))
         self._labels.take_branch(vbid, newest)
+        if work.catch_up is not None and work.catch_up.is_allowed:
+            return  # the position was accepted before, by the stream that asked only for that
         refused = work.rolled_back_from
         if refused is not None:
             work.rolled_back_from = None
@@ -378,7 +413,11 @@ class StreamReader:
     @staticmethod
     def _is_limited(work: Work) -> bool:
         """Whether the planned branch is no longer the newest: how far this one goes decides where to stop."""
-        return work.range.end_seqno != MAX_SEQNO and work.range.planned_vbuuid not in {0, work.branch}
+        return (
+            work.catch_up is None
+            and work.range.end_seqno != MAX_SEQNO
+            and work.range.planned_vbuuid not in {0, work.branch}
+        )
 
     def _tell_rollback(self, work: Work, before: StreamOffset, at: StreamOffset) -> None:
         """Rows above `at` are void from here on; `before` is where the reader stood."""
@@ -390,6 +429,9 @@ class StreamReader:
         work = self._vbuckets[event.stream.vbid]
         vbid = work.range.vbid
         work.offset = event.stream.tracker.offset
+        if event.rollback_seqno is not None and work.catch_up is not None and work.catch_up.is_allowed:
+            self._roll_back(work, 0, now)  # what was read of the new collections may be void, too
+            return
         if event.rollback_seqno is not None:
             # To 0, although there is a position: an unknown branch, or deletions after it were purged. A request that
             # leaves those out of account tells which.
@@ -402,7 +444,10 @@ class StreamReader:
             else:
                 self._roll_back(work, event.rollback_seqno, now)
             return
-        if event.status not in RETRY:
+        is_gone = event.status in GONE and self._labels.wanted.collections is not None
+        if is_gone and work.failures < UNKNOWN_COLLECTION_RETRIES:
+            self._labels.outdate()
+        elif event.status not in RETRY:
             raise status_error(
                 event.status,
                 opcode=Opcode.DCP_STREAM_REQ,
@@ -430,6 +475,7 @@ class StreamReader:
         work.rolled_back_from = work.rolled_back_from or refused
         work.offset = step_back(refused, rollback_seqno, () if self._to_zero else work.earlier)
         work.earlier = tuple(old for old in work.earlier if old.seqno < work.offset.seqno)
+        work.catch_up = None
         self._waiting.add(work, now, 0.0)
 
     def _stopped(self, event: StreamStopped, now: float) -> None:
@@ -438,8 +484,19 @@ class StreamReader:
         if work.stream is not stream:
             return
         is_endless = work.range.end_seqno == MAX_SEQNO
-        if reason == StreamEndReason.FILTER_EMPTY or (reason == StreamEndReason.OK and not is_endless):
+        is_filtered = self._labels.wanted.collections is not None
+        if reason == StreamEndReason.OK and (not is_endless or work.catch_up is not None):
             self._finish(work, stream, now)
+            return
+        if reason == StreamEndReason.FILTER_EMPTY:
+            if not is_filtered:
+                self._finish(work, stream, now)
+                return
+            # What it wanted is gone. There may be others of the same names by now.
+            work.emptied = self._labels.wanted
+            self._labels.outdate()
+            self._take_back(work)
+            self._waiting.add(work, now, 0.0)
             return
         self._take_back(work)
         if reason == StreamEndReason.LOST_PRIVILEGES:
@@ -459,11 +516,80 @@ class StreamReader:
         if work.stream is not stream:
             return  # done, or left, by an answer in the same piece of data
         work.offset = stream.tracker.offset
+        if work.catch_up is not None:
+            self._caught_up(work, work.catch_up, now)
+            return
         work.stream, work.connection = None, None
         if self._gate is not None and self._gate.holds(work.range.vbid):
             work.state = State.SETTLING
         else:
             self._set_done(work, now)
+
+    def _caught_up(self, work: Work, catch_up: CatchUp, now: float) -> None:
+        """The node accepted the position, or all was read up to it that the reader lacked of new collections."""
+        if catch_up.is_allowed:
+            work.offset = work.offset.with_collections((*(work.offset.collections or ()), *catch_up.collections))
+            work.catch_up = None
+            work.released = work.offset
+            self._outlet.put(EventGroup((), {work.range.vbid: work.offset}))
+        else:
+            catch_up.is_allowed = True
+        self._last_progress = now
+        self._waiting.add(work, now, 0.0)
+
+    def _tell_dropped(self, work: Work, gone: CollectionName, seqno: int) -> None:
+        """A collection that the reader had is gone, and the history may not tell it."""
+        offset = work.released = work.offset
+        self._outlet.put(
+            EventGroup(
+                (
+                    ManifestEvent(
+                        op=Op.COLLECTION_DROPPED,
+                        vbid=work.range.vbid,
+                        vbuuid=offset.vbuuid,
+                        seqno=seqno,
+                        scope=gone.scope,
+                        collection=gone.collection,
+                        scope_id=None,
+                        collection_id=gone.collection_id,
+                        manifest_uid=self._labels.manifest_uid,
+                        offset=offset,
+                    ),
+                )
+            )
+        )
+
+    def _nothing_left(self, work: Work, now: float) -> None:
+        """All that was wanted of a vbucket is gone: a bounded read is done, an endless one waits for a while."""
+        if work.range.end_seqno != MAX_SEQNO:
+            self._waiting.vbids.discard(work.range.vbid)
+            self._set_done(work, now)
+            return
+        if self._nothing_since is None:
+            self._nothing_since = now
+        if now >= self._nothing_since + RECREATION_WAIT_S:
+            raise StreamEnded(
+                "nothing is left to read: all collections that were asked for are gone "
+                f"({', '.join(self._labels.wanted.missing)}), and none was made again within {RECREATION_WAIT_S:g} s",
+                reason=StreamEndReason.FILTER_EMPTY,
+                offset=work.offset,
+            )
+        self._waiting.add(work, now, RECREATION_CHECK_S)
+
+    def _refilter(self, now: float) -> None:
+        """The manifest is known anew: leave the streams that lack a collection which is wanted now."""
+        wanted = self._labels.wanted
+        if wanted.collections is None:
+            return
+        if not wanted.is_nothing:
+            self._nothing_since = None
+        if wanted.scope_id is not None:
+            return  # the node adds what is made in the scope
+        for work in self._vbuckets.values():
+            if work.state is State.OPEN and work.stream is not None and work.catch_up is None:
+                had = work.stream.tracker.offset.collections or ()
+                if wanted.collections.keys() - {item.collection_id for item in had}:
+                    self._leave(work, now)
 
     def _set_done(self, work: Work, now: float) -> None:
         work.state = State.DONE
@@ -480,6 +606,10 @@ class StreamReader:
                 self._release_stable(now)
                 return
         if self._asides.takes_names(connection, event):
+            self._refilter(now)
+            self._waiting.wake_all(now)
+            return
+        if self._asides.takes_bounds(connection, event):
             self._waiting.wake_all(now)
             return
         found = self._asides.high_seqno(connection, event)

@@ -22,8 +22,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dcpstream.client.ranges import ManifestEvent
 from dcpstream.errors import RemoteProtocolError
-from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
+from dcpstream.model import MAX_SEQNO, CollectionName, FailoverLog, StreamOffset
 
 RECORDED_POSITIONS = 4
 """Recorded positions kept for each vbucket: a rollback below the oldest of them reads the vbucket again from 0."""
@@ -68,7 +69,7 @@ def plan_end(start: StreamOffset, end_seqno: int, vbuuid: int) -> StreamOffset:
     """
     if end_seqno == start.seqno:
         return start
-    return StreamOffset(vbuuid, end_seqno, start.seqno, None, start.manifest_uid)
+    return StreamOffset(vbuuid, end_seqno, start.seqno, None, start.manifest_uid, start.collections)
 
 
 def complete(offset: StreamOffset, state: BranchState | None) -> StreamOffset:
@@ -184,6 +185,9 @@ class Run(NamedTuple):
         first, stop: number of the first row, and of the row after the last.
         vbuuid, seqno, snapshot_start, snapshot_end, manifest_uid: the position after the last row.
         unordered_high: inside an out-of-order snapshot the highest seqno received in it so far, else 0.
+        collections: what the position covers.
+        held: the position that counts instead, whatever the rows' seqnos.
+        event: what a place without rows tells about a scope or collection.
     """
 
     vbid: int
@@ -195,17 +199,24 @@ class Run(NamedTuple):
     snapshot_end: int | None
     manifest_uid: int
     unordered_high: int = 0
+    collections: tuple[CollectionName, ...] | None = None
+    held: StreamOffset | None = None
+    event: ManifestEvent | None = None
 
     @classmethod
     def standing(cls, vbid: int, at: StreamOffset) -> Run:
         """A position without rows."""
-        return cls(vbid, 0, 0, at.vbuuid, at.seqno, at.snapshot_start, at.snapshot_end, at.manifest_uid)
+        return cls(vbid, 0, 0, at.vbuuid, at.seqno, at.snapshot_start, at.snapshot_end, at.manifest_uid, held=at)
 
     def offset(self, seqno: int | None = None) -> StreamOffset:
         """The position after the row with this seqno; after the last one for None."""
+        if self.held is not None:
+            return self.held
         if seqno is None or self.unordered_high:
             seqno = self.seqno
-        return StreamOffset(self.vbuuid, seqno, self.snapshot_start, self.snapshot_end, self.manifest_uid)
+        return StreamOffset(
+            self.vbuuid, seqno, self.snapshot_start, self.snapshot_end, self.manifest_uid, self.collections
+        )
 
 
 class PositionTracker:
@@ -217,7 +228,9 @@ class PositionTracker:
     snapshot the position stands still until the snapshot's end. Seqno-advanced counts as an item.
     """
 
-    def __init__(self, offset: StreamOffset) -> None:
+    def __init__(self, offset: StreamOffset, *, held: StreamOffset | None = None) -> None:
+        self._held = held
+        self._collections = offset.collections
         self._vbuuid = offset.vbuuid
         self._seqno = offset.seqno
         self._bounds = (offset.snapshot_start, offset.request_bounds()[2])
@@ -240,13 +253,30 @@ class PositionTracker:
     @property
     def offset(self) -> StreamOffset:
         """Where to resume, as it must be recorded and sent."""
+        return self._held or self.reached_offset
+
+    @property
+    def reached_offset(self) -> StreamOffset:
+        """Where this stream stands, also if another position is held meanwhile."""
         start, end = self._bounds
-        return StreamOffset(self._vbuuid, self._seqno, start, end, self._manifest_uid)
+        return StreamOffset(self._vbuuid, self._seqno, start, end, self._manifest_uid, self._collections)
 
     def run(self, vbid: int, first: int, stop: int) -> Run:
         """The rows from `first` up to `stop`, the last of which was the last `item`."""
         start, end = self._bounds
-        return Run(vbid, first, stop, self._vbuuid, self._seqno, start, end, self._manifest_uid, self._oso_high or 0)
+        return Run(
+            vbid,
+            first,
+            stop,
+            self._vbuuid,
+            self._seqno,
+            start,
+            end,
+            self._manifest_uid,
+            self._oso_high or 0,
+            self._collections,
+            self._held,
+        )
 
     @property
     def is_out_of_order(self) -> bool:
@@ -313,6 +343,15 @@ class PositionTracker:
             self._seqno, self._bounds, self._oso_high = high, (high, high), None
             self._carried = self._marker = None
             self._has_items = True
+
+    @property
+    def collections(self) -> tuple[CollectionName, ...] | None:
+        """What the position covers."""
+        return self._collections
+
+    def cover(self, collections: Iterable[CollectionName]) -> None:
+        """A collection has begun or ended: from now on the position covers these."""
+        self._collections = tuple(sorted(collections))
 
     def manifest(self, uid: int) -> None:
         """A system event named a newer collections manifest."""

@@ -28,11 +28,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from dcpstream.client.collection_events import event_in, follow
 from dcpstream.client.events import (
     Answer,
-    CollectionEvent,
     ConfigPushed,
     Event,
+    EventNames,
     RowsReceived,
     Stream,
     StreamDone,
@@ -49,6 +50,7 @@ from dcpstream.wire import (
     MAX_FRAME_BYTES,
     BufferAck,
     CloseStream,
+    CollectionEvent,
     Frame,
     Magic,
     MarkerFlag,
@@ -57,8 +59,6 @@ from dcpstream.wire import (
     StreamEndReason,
     StreamFlag,
     StreamRequest,
-    SystemEvent,
-    decode_message,
     encode_request,
     encode_response,
 )
@@ -93,10 +93,12 @@ _U64 = struct.Struct(">Q")
 _RANGE = struct.Struct(">QQ")
 _VERSION = struct.Struct(">qq")
 
-_WITH_SEQNO = frozenset((Opcode.DCP_SYSTEM_EVENT, Opcode.DCP_PREPARE, Opcode.DCP_SEQNO_ADVANCED))
+_WITH_SEQNO = frozenset((Opcode.DCP_PREPARE, Opcode.DCP_SEQNO_ADVANCED))
 _WITH_SECOND_SEQNO = frozenset((Opcode.DCP_COMMIT, Opcode.DCP_ABORT))
 _OF_STREAMS = (
-    _WITH_SEQNO | _WITH_SECOND_SEQNO | {Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_STREAM_END, Opcode.DCP_OSO_SNAPSHOT}
+    _WITH_SEQNO
+    | _WITH_SECOND_SEQNO
+    | {Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_STREAM_END, Opcode.DCP_OSO_SNAPSHOT, Opcode.DCP_SYSTEM_EVENT}
 )
 """What a producer sends on a stream besides rows."""
 
@@ -165,20 +167,39 @@ class DcpSession:
         now: float,
         *,
         collection_ids: Sequence[int] | None = None,
+        scope_id: int | None = None,
         ignore_purged: bool = False,
+        held: StreamOffset | None = None,
+        names: EventNames | None = None,
     ) -> Stream:
         """Ask for a vbucket's history after `offset`; answered by StreamOpened or StreamRefused.
 
-        With `ignore_purged` also if deletions above the offset have been purged.
+        Args:
+            vbid: the vbucket.
+            offset: where to begin.
+            end_seqno: where to stop; MAX_SEQNO = never.
+            now: as everywhere.
+            collection_ids: only these, None for all.
+            scope_id: instead of `collection_ids`: all of a scope, with what is made in it later.
+            ignore_purged: also if deletions above the offset have been purged.
+            held: the position to report all the while: the rows fill a gap below it.
+            names: where the stream's events of scopes and collections are told, and named.
 
         Only from the active copy: a replica that lags would ask for a rollback that is none.
         """
-        is_filtered = collection_ids is not None and self.has_collections
-        stream = Stream(self._new_opaque(), vbid, end_seqno, PositionTracker(offset), may_end_early=is_filtered)
+        tracker = PositionTracker(offset, held=held)
+        stream = Stream(self._new_opaque(), vbid, end_seqno, tracker, names=names)
+        stream.is_filtered = self.has_collections and (scope_id is not None or collection_ids is not None)
+        stream.may_end_early = stream.is_filtered
         start, snapshot_start, snapshot_end = offset.request_bounds()
-        value = b""
-        if collection_ids is not None and self.has_collections:
-            value = json.dumps({"collections": [f"{number:x}" for number in collection_ids]}).encode()
+        wanted: dict[str, object] = {}
+        if scope_id is not None:
+            wanted["scope"] = f"{scope_id:x}"
+        elif collection_ids is not None:
+            wanted["collections"] = [f"{number:x}" for number in collection_ids]
+        if offset.manifest_uid:
+            wanted["uid"] = f"{offset.manifest_uid:x}"
+        value = json.dumps(wanted).encode() if wanted and self.has_collections else b""
         request = StreamRequest(
             vbid=vbid,
             opaque=stream.opaque,
@@ -403,12 +424,10 @@ class DcpSession:
             self._marker(frame, stream)
         elif opcode == Opcode.DCP_STREAM_END:
             self._ended(stream, _U32.unpack(frame.extras)[0], turn)
+        elif opcode == Opcode.DCP_SYSTEM_EVENT:
+            self._system_event(frame, stream, turn)
         elif opcode in _WITH_SEQNO:
-            (seqno,) = _U64.unpack_from(frame.extras)
-            if opcode == Opcode.DCP_SYSTEM_EVENT:
-                stream.tracker.check(seqno, seqno)
-                self._system_event(frame, stream, turn)
-            self._advance(stream, seqno, turn)
+            self._advance(stream, _U64.unpack_from(frame.extras)[0], turn)
         elif opcode in _WITH_SECOND_SEQNO:
             self._advance(stream, _U64.unpack_from(frame.extras, 8)[0], turn)
         else:
@@ -439,13 +458,17 @@ class DcpSession:
         del self._streams[stream.opaque]
         turn.last.append(StreamStopped(stream, reason))
 
-    def _advance(self, stream: Stream, seqno: int, turn: _Turn) -> None:
+    def _advance(self, stream: Stream, seqno: int, turn: _Turn, event: CollectionEvent | None = None) -> None:
         """A seqno without a row: it moves the position like one."""
         is_unordered = stream.tracker.is_out_of_order
         stream.tracker.check(seqno, seqno)
         if seqno <= stream.end_seqno or is_unordered:
             stream.tracker.item(seqno)
-            turn.moved(stream)
+            told = [] if event is None else follow(stream, event, seqno)
+            for one in told:
+                turn.runs.append(stream.tracker.run(stream.vbid, turn.row, turn.row)._replace(event=one))
+            if not told:
+                turn.moved(stream)
         if seqno >= stream.end_seqno and not is_unordered:
             self._done(stream, turn)
 
@@ -462,22 +485,13 @@ class DcpSession:
             self._send(encode_response(Opcode.DCP_SNAPSHOT_MARKER, opaque=frame.opaque))
 
     def _system_event(self, frame: Frame, stream: Stream, turn: _Turn) -> None:
-        message = decode_message(frame)
-        if not isinstance(message, SystemEvent) or message.version > 1 or len(frame.value) < 12:
-            return  # a layout that says more than names; rows then show the collection's id
-        uid = _U64.unpack_from(frame.value)[0]
-        stream.tracker.manifest(uid)
-        has_collection = len(frame.value) >= 16
-        turn.first.append(
-            CollectionEvent(
-                vbid=stream.vbid,
-                event=message.event,
-                manifest_uid=uid,
-                scope_id=_U32.unpack_from(frame.value, 8)[0],
-                collection_id=_U32.unpack_from(frame.value, 12)[0] if has_collection else None,
-                name=frame.key.decode("utf-8", "backslashreplace"),
-            )
-        )
+        """A scope or collection was created, dropped, flushed or modified; told between the rows around it."""
+        seqno = _U64.unpack_from(frame.extras)[0]
+        stream.tracker.check(seqno, seqno)
+        event = event_in(frame)
+        if event is not None:
+            stream.tracker.manifest(event.manifest_uid)
+        self._advance(stream, seqno, turn, event)
 
     def _answer(self, frame: Frame, turn: _Turn) -> None:
         asked = self._requests.pop(frame.opaque, None)

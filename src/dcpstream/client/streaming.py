@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from dcpstream.client.changes import Change
 from dcpstream.client.convert import ArrowConverter, ChangeConverter, Converter, ValueFormat
+from dcpstream.client.events import EventGroup
 from dcpstream.client.offsets import OffsetStore, SavedOffset
 from dcpstream.client.policies import PurgeGap, RollbackPolicy
-from dcpstream.client.ranges import UNKNOWN_BRANCH, RollbackEvent, VbucketRange
+from dcpstream.client.ranges import UNKNOWN_BRANCH, ManifestEvent, RollbackEvent, VbucketRange
 from dcpstream.client.resume import BranchState, Run, spaced
 from dcpstream.client.rows import require_columnar
 from dcpstream.errors import ConfigError
-from dcpstream.model import MAX_SEQNO, StreamOffset
+from dcpstream.model import MAX_SEQNO, Op, StreamOffset
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,6 +100,10 @@ class StreamOptions:
         if self.arrow:
             return ArrowConverter(self.value_format, self.columns, self.max_batch_rows)
         return ChangeConverter()
+
+    def told(self, group: EventGroup) -> EventGroup | tuple[Change, ...]:
+        """Events of scopes and collections as the user gets them: for single changes, as changes."""
+        return group if self.arrow else tuple(manifest_change(event) for event in group.events)
 
     def ranges(
         self, vbucket_count: int, saved: Mapping[int, SavedOffset], observed: Mapping[int, BranchState]
@@ -301,6 +306,41 @@ def rollback_batch(event: RollbackEvent, form: BatchForm, time_ns: int) -> pa.Re
     return row
 
 
+def manifest_batch(events: Iterable[ManifestEvent], form: BatchForm, time_ns: int) -> pa.RecordBatch:
+    """The control rows that tell a table about scopes and collections."""
+    columnar = require_columnar()
+    rows = [
+        columnar.ControlRow(
+            event.op, event.vbid, event.seqno, event.vbuuid, event.details(), event.scope, event.collection or None
+        )
+        for event in events
+    ]
+    batch: pa.RecordBatch = columnar.control_rows(
+        rows, time=time_ns / 1e9, value_format=form.value_format, columns=form.columns
+    )
+    return batch
+
+
+def manifest_change(event: ManifestEvent) -> Change:
+    """The change that tells about a scope or collection: the op says what happened, the value is JSON."""
+    return Change(
+        op=event.op.value,
+        key=b"",
+        value=json.dumps(event.details()).encode(),
+        scope=event.scope,
+        collection=event.collection,
+        vbid=event.vbid,
+        vbuuid=event.vbuuid,
+        seqno=event.seqno,
+        rev=0,
+        cas=0,
+        flags=0,
+        datatype=0,
+        expiry=0,
+        _run=Run.standing(event.vbid, event.offset),
+    )
+
+
 def rollback_change(event: RollbackEvent) -> Change:
     """The change that tells about a rollback: the op is "rollback", the value JSON."""
     value: dict[str, Any] = {
@@ -310,7 +350,7 @@ def rollback_change(event: RollbackEvent) -> Change:
         "new_vbuuid": str(event.new_vbuuid),
     }
     return Change(
-        op="rollback",
+        op=Op.ROLLBACK.value,
         key=b"",
         value=json.dumps(value).encode(),
         scope="",

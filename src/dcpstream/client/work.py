@@ -9,7 +9,8 @@ from dcpstream.client.connection import NodeConnection
 from dcpstream.client.events import RowsReceived, Stream
 from dcpstream.client.labels import Branches, Names
 from dcpstream.client.ranges import VbucketRange
-from dcpstream.model import StreamOffset
+from dcpstream.client.selection import Wanted
+from dcpstream.model import CollectionName, StreamOffset
 
 
 class State(Enum):
@@ -21,6 +22,23 @@ class State(Enum):
     SETTLING = "settling"
     """Its end was reached, but rows are held back until all copies have them (see `stability`)."""
     DONE = "done"
+
+
+@dataclass(slots=True, eq=False)
+class CatchUp:
+    """The part of a vbucket that a reader lacks of collections that are new to it: from their beginning to where it is.
+
+    The position itself is put to the node first: if its history was rolled back, there is no point in reading up to it.
+
+    Attributes:
+        collections: which.
+        offset: where to ask next for them.
+        is_allowed: whether the node has accepted the vbucket's position on this connection.
+    """
+
+    collections: tuple[CollectionName, ...]
+    offset: StreamOffset = StreamOffset.ZERO
+    is_allowed: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +62,9 @@ class Work:
             is not.
         rolled_back_from: the position that was refused, until a stream is open.
         probes_purge: whether the next request leaves purged deletions out of account, to learn why one was refused.
+        catch_up: what must be read before the vbucket is read on.
+        emptied: a selection of which the node said that nothing of it is left in the vbucket.
+        is_at_end: whether its range is empty: only what the manifest says is to be told, and caught up with.
     """
 
     range: VbucketRange
@@ -62,6 +83,9 @@ class Work:
     given_seqno: int = 0
     rolled_back_from: StreamOffset | None = None
     probes_purge: bool = False
+    catch_up: CatchUp | None = None
+    emptied: Wanted | None = None
+    is_at_end: bool = False
     connection: NodeConnection | None = None
     stream: Stream | None = None
 

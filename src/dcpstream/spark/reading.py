@@ -18,8 +18,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from dcpstream.client.blocking import Cluster
-from dcpstream.client.ranges import ReadBatch, RollbackEvent, VbucketRange
-from dcpstream.client.streaming import rollback_batch
+from dcpstream.client.ranges import ManifestEvent, ReadBatch, RollbackEvent, VbucketRange
+from dcpstream.client.streaming import manifest_batch, rollback_batch
 from dcpstream.errors import RollbackRequired
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.spark import pool
@@ -101,6 +101,8 @@ def read_partition(
                 refused = next(one.start for one in ranges if one.vbid == item.vbid)
                 raise RollbackRequired(item.vbid, item.to_seqno, rollback_message(item.vbid, refused, item.to_seqno))
             yield conform(rollback_batch(item, options, clock.time_ns()), schema)
+        elif isinstance(item, ManifestEvent):
+            yield conform(manifest_batch([item], options, clock.time_ns()), schema)
         elif item.record_batch.num_rows:
             yield conform(item.record_batch, schema)
 
@@ -110,7 +112,7 @@ def _read(
     ranges: list[VbucketRange],
     window: int,
     connect: Callable[[SourceOptions], Cluster],
-) -> Generator[ReadBatch | RollbackEvent, None, None]:
+) -> Generator[ReadBatch | RollbackEvent | ManifestEvent, None, None]:
     with pool.borrowed(options, connect) as cluster:
         yield from cluster.read_ranges(
             ranges,

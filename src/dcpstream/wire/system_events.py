@@ -18,7 +18,14 @@ from dcpstream.model.collections import NO_TTL
 from dcpstream.wire.codes import Magic, Opcode, SystemEventId
 from dcpstream.wire.frames import HEADER
 
-__all__ = ["CollectionEvent", "encode_stored_event", "events_of_scope", "flatbuffer_of", "read_event"]
+__all__ = [
+    "CollectionEvent",
+    "encode_stored_event",
+    "events_of_scope",
+    "flatbuffer_of",
+    "read_event",
+    "read_flatbuffer",
+]
 
 _EXTRAS = struct.Struct(">QIB")
 _COLLECTION = struct.Struct(">QII")
@@ -37,6 +44,7 @@ class CollectionEvent(NamedTuple):
         scope_id, collection_id: u32; the latter 0 for events of scopes.
         name: of what begins or is modified; empty otherwise.
         max_ttl: seconds; 0 if the collection says nothing, `NO_TTL` (a limit of 0 on the wire) if it has none for sure.
+        flush_uid: u64, the manifest that emptied the collection; 0 if none did. Only flatbuffers say it.
     """
 
     event: int
@@ -45,6 +53,7 @@ class CollectionEvent(NamedTuple):
     collection_id: int = 0
     name: str = ""
     max_ttl: int = 0
+    flush_uid: int = 0
 
     @property
     def is_of_scope(self) -> bool:
@@ -121,7 +130,7 @@ def read_flatbuffer(event: int, value: bytes) -> CollectionEvent:
     if event == SystemEventId.DROP_COLLECTION:
         return found
     max_ttl = (table.number(4, 4) or NO_TTL) if table.number(3, 1) else 0
-    return found._replace(name=table.text(5), max_ttl=max_ttl)
+    return found._replace(name=table.text(5), max_ttl=max_ttl, flush_uid=table.number(9, 8))
 
 
 class _Table:

@@ -109,6 +109,7 @@ class FakeNode:
         self.statuses = statuses or {}
         self.answer = answer
         self.requests: list[Frame] = []
+        self.has_manifest = True
         self._reader = FrameReader()
         known, nobody = credentials(password, b"salt" * 4), credentials("?", b"none" * 4)
         self._login = ServerLogin(
@@ -140,7 +141,7 @@ class FakeNode:
             status, value = self._sasl(frame)
         elif opcode == Opcode.GET_CLUSTER_CONFIG:
             value = self.cluster_map
-        elif opcode == Opcode.GET_COLLECTIONS_MANIFEST:
+        elif opcode == Opcode.GET_COLLECTIONS_MANIFEST and self.has_manifest:
             value = json.dumps(
                 {
                     "uid": "0",

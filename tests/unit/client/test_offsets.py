@@ -11,7 +11,7 @@ import pytest
 
 from dcpstream.client.offsets import FileOffsetStore, OffsetStore, SavedOffset, SqliteOffsetStore
 from dcpstream.errors import OffsetError
-from dcpstream.model import MAX_SEQNO, StreamOffset
+from dcpstream.model import MAX_SEQNO, CollectionName, StreamOffset
 from tests.conformance.rules import rule
 
 Make = Callable[[Path], OffsetStore]
@@ -86,7 +86,7 @@ def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
         lambda content: b"{}\n" + content,
         lambda content: b"\xff\x00",
         lambda content: b"",
-        lambda content: content.replace(b'"version": 1', b'"version": 9'),
+        lambda content: content.replace(b'"version": 2', b'"version": 9'),
         lambda content: b"[1]\n",
     ],
 )
@@ -127,3 +127,28 @@ def test_several_readers_share_a_database(tmp_path: Path) -> None:
     SqliteOffsetStore(tmp_path / "offsets", "a").save({5: RECORD})
     assert SqliteOffsetStore(tmp_path / "offsets", "b").load() == {}
     assert SqliteOffsetStore(tmp_path / "offsets", "a").load() == {5: RECORD}
+
+
+@pytest.mark.parametrize("kind", [FileOffsetStore, SqliteOffsetStore])
+def test_collections_are_kept_with_their_positions(kind: type, tmp_path: Path) -> None:
+    one, other = CollectionName(8, "shop", "orders"), CollectionName(9, "shop", "returns")
+    positions = [StreamOffset(5, seqno, seqno, seqno) for seqno in (9, 6, 3)]
+    newest = positions[0].with_collections([other, one])
+    records = {
+        0: SavedOffset(newest, (positions[1].with_collections([one]), positions[2])),
+        1: SavedOffset(newest, (positions[1].with_collections([one, other]),)),
+        2: SavedOffset(positions[0], (positions[1],)),
+    }
+    kind(tmp_path / "positions").save(records)
+    loaded = kind(tmp_path / "positions").load()
+    assert loaded == records
+    found = {vbid: [at.collections for at in (record.offset, *record.earlier)] for vbid, record in loaded.items()}
+    assert found == {0: [(one, other), (one,), None], 1: [(one, other), (one, other)], 2: [None, None]}
+
+
+def test_a_file_without_collections_is_read(tmp_path: Path) -> None:
+    store = FileOffsetStore(tmp_path / "positions")
+    store.save({3: SavedOffset(StreamOffset(5, 9, 9, 9))})
+    header, _, body = (tmp_path / "positions").read_bytes().partition(b"\n")
+    (tmp_path / "positions").write_bytes(header.replace(b'"version": 2', b'"version": 1') + b"\n" + body)
+    assert FileOffsetStore(tmp_path / "positions").load()[3].offset.seqno == 9

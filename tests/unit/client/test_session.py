@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dcpstream.client.connection import RECEIVE_BYTES, NodeConnection
 from dcpstream.client.events import (
     Answer,
-    CollectionEvent,
+    EventGroup,
     RowsReceived,
     Stream,
     StreamDone,
@@ -21,10 +21,11 @@ from dcpstream.client.events import (
     StreamRefused,
     StreamStopped,
 )
+from dcpstream.client.labels import Labels
 from dcpstream.client.rows import FrameRows
 from dcpstream.client.session import ANSWER_TIMEOUT_S
 from dcpstream.errors import ConnectTimeout, DeadConnection, RemoteProtocolError, WireError
-from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
+from dcpstream.model import MAX_SEQNO, FailoverLog, Op, StreamOffset
 from dcpstream.wire import (
     Feature,
     Frame,
@@ -182,12 +183,23 @@ def test_rows_of_several_streams_keep_their_own_positions(connection: NodeConnec
     assert seqnos(list(rows)) == [1, 2, 3, 2, 3, 4]
 
 
-def test_a_new_collection_is_told(connection: NodeConnection) -> None:
+def test_a_new_collection_is_told_between_the_rows_around_it(connection: NodeConnection) -> None:
     stream = open_stream(connection)
     opaque = stream.opaque
-    connection.receive_data(accepted(opaque) + marker(opaque, 0, 4) + system_event(opaque, 4, "fleet", 9), 0.0)
-    assert CollectionEvent(0, 0, 5, 0, 9, "fleet") in list(connection.events())
-    assert stream.tracker.offset == StreamOffset(0xA, 4, 0, 4, 5)
+    stream.names = Labels(None)
+    data = accepted(opaque) + marker(opaque, 0, 5) + mutation(opaque, 3)
+    connection.receive_data(data + system_event(opaque, 4, "fleet", 9) + mutation(opaque, 5), 0.0)
+    rows = next(event for event in connection.events() if isinstance(event, RowsReceived))
+    before, told, after = rows.parts()
+    assert isinstance(before, RowsReceived)
+    assert isinstance(after, RowsReceived)
+    assert isinstance(told, EventGroup)
+    assert [part.offsets[0].seqno for part in (before, told, after)] == [3, 4, 5]
+    assert told.offsets[0] == StreamOffset(0xA, 4, 0, 5, 5)
+    (event,) = told.events
+    assert (event.op, event.seqno, event.vbuuid, event.manifest_uid) == (Op.COLLECTION_CREATED, 4, 0xA, 5)
+    assert (event.scope, event.collection, event.scope_id, event.collection_id) == ("0x0", "fleet", 0, 9)
+    assert stream.tracker.offset == StreamOffset(0xA, 5, 0, 5, 5)
 
 
 def test_noops_are_answered(connection: NodeConnection) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 from collections.abc import Callable
 
 from dcpstream.client.connection import NodeConnection
 from dcpstream.client.convert import ArrowConverter, ChangeConverter
+from dcpstream.client.events import EventGroup
 from dcpstream.client.handshake import DcpSettings
 from dcpstream.client.nodes import ConnectOptions, Nodes
 from dcpstream.client.policies import PurgeGap, RollbackPolicy
 from dcpstream.client.ranges import RollbackEvent, VbucketRange
 from dcpstream.client.reader import StreamReader
 from dcpstream.errors import ConnectionLost, ConnectTimeout
-from dcpstream.model import FailoverLog, NodeAddress, StreamOffset
+from dcpstream.model import FailoverLog, Manifest, NodeAddress, StreamOffset
 from dcpstream.wire import Frame, Opcode, Status, encode_response
+from dcpstream.wire.values import encode_vbucket_seqnos
 from tests.unit.client.kit import LOG, LOGIN, FakeNode, accepted, config, marker, mutation
 
 Answer = Callable[[Frame, int], bytes]
@@ -43,6 +46,7 @@ class World:
         observe: Answer | None = None,
         idle_timeout_s: float | None = 30.0,
         arrow: bool = False,
+        manifest: Callable[[], Manifest] | None = None,
         **node_options: object,
     ) -> None:
         self.now = 0.0
@@ -56,6 +60,7 @@ class World:
         self._observe = observe
         self.flags: list[int] = []
         self._high_seqnos = high_seqnos or {}
+        self._manifest = manifest
         self._node_options = {"cluster_map": config(4, ports=ports), **node_options}
         options = ConnectOptions(
             seeds=(NodeAddress("127.0.0.1", ports[0]),),
@@ -113,7 +118,9 @@ class World:
             if port in self.down:
                 self.reader.lost(connection, ConnectTimeout(f"nobody at {port}"), self.now)
             else:
-                self.links[connection] = FakeNode(answer=self._answers(connection), **self._node_options)
+                node = FakeNode(answer=self._answers(connection), **self._node_options)
+                node.has_manifest = self._manifest is None
+                self.links[connection] = node
             moved = True
         for connection, node in list(self.links.items()):
             data = connection.data_to_send()
@@ -143,6 +150,13 @@ class World:
                 if self._observe is not None:
                     return self._observe(frame, connection.address.kv_port)
                 return observed(frame, self._high_seqnos)
+            if frame.opcode == Opcode.GET_COLLECTIONS_MANIFEST:
+                assert self._manifest is not None
+                text = json.dumps(self._manifest().to_json()).encode()
+                return encode_response(frame.opcode, opaque=frame.opaque, value=text)
+            if frame.opcode == Opcode.GET_ALL_VB_SEQNOS:
+                value = encode_vbucket_seqnos(sorted(self._high_seqnos.items()))
+                return encode_response(frame.opcode, opaque=frame.opaque, value=value)
             return b""
 
         return answer
@@ -151,6 +165,9 @@ class World:
         while (event := self.reader.next_event()) is not None:
             if isinstance(event, RollbackEvent):
                 self.out.append(event)
+            elif isinstance(event, EventGroup):
+                self.out += event.events
+                self.offsets.update(event.offsets)
             else:
                 changes, offsets = event
                 rows = changes if isinstance(changes, tuple) else changes["seqno"].to_pylist()  # type: ignore[index]
