@@ -31,6 +31,15 @@ def test_nothing_saved_yet(make: Make, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_rollback_that_is_not_acknowledged_comes_back(make: Make, tmp_path: Path) -> None:
+    record = SavedOffset(RECORD.offset, RECORD.earlier, is_rolling_back=True)
+    make(tmp_path).save({5: record, 6: RECORD})
+    assert make(tmp_path).load() == {5: record, 6: RECORD}
+    assert "rolling_back" not in RECORD.to_json(), "as older versions wrote it"
+    with pytest.raises(ValueError, match="rolling_back"):
+        SavedOffset.from_json({**RECORD.to_json(), "rolling_back": 1})
+
+
 @rule("CLI-01")
 def test_all_values_of_a_record_come_back(make: Make, tmp_path: Path) -> None:
     make(tmp_path).save({5: RECORD})

@@ -44,6 +44,7 @@ class World:
         high_seqnos: dict[int, int] | None = None,
         purge_gap: PurgeGap = PurgeGap.RECONCILE,
         observe: Answer | None = None,
+        to_zero: bool = False,
         idle_timeout_s: float | None = 30.0,
         arrow: bool = False,
         manifest: Callable[[], Manifest] | None = None,
@@ -84,6 +85,7 @@ class World:
             now=self.now,
             purge_gap=purge_gap,
             is_stable=observe is not None,
+            to_zero=to_zero,
         )
 
     def run(self, until: Callable[[], bool] | None = None, limit_s: float = 100.0) -> None:

@@ -289,6 +289,67 @@ def test_a_failover_between_planning_and_reading(disk: Disk) -> None:
     assert sorted(row["key"] for row in held) == sorted(names("kept"))
 
 
+@pytest.mark.parametrize("rewind_to", ["zero", "recorded"])
+def test_a_sink_that_has_rows_of_an_attempt_that_failed(disk: Disk, rewind_to: str) -> None:
+    """The replay finds its start accepted, on another branch: the rows of the attempt are void all the same."""
+    stream = Stream(disk.node, onRollback="rewindAndMark", rewindTo=rewind_to)
+    failing = Stream(disk.node)
+    with kv_of(disk.node) as kv:
+        kv.set_many((f"kept{n}", b"1") for n in range(20))
+    held = stream.step()
+    assert stream.plan() == stream.at, "learns where the snapshots ended"
+    disk.stop_flushing()
+    with kv_of(disk.node) as kv:
+        kv.set_many((f"lost{n}", b"1") for n in range(20))
+    end = stream.plan()
+    failing.at = stream.at
+    held += stream.read(end)
+    assert len(held) == 40, "a sink that is not transactional keeps what the attempt gave it"
+    disk.crash()
+    with pytest.raises(RollbackRequired, match="after this batch was planned"):
+        failing.read(end)
+    rows = stream.read(end)
+    told = [row for row in rows if row["op"] == "rollback"]
+    assert {row["vbucket"] for row in told} == {row["vbucket"] for row in held if row["key"].startswith("lost")}
+    for row in told:
+        detail = json.loads(row["value"])
+        assert detail["new_vbuuid"] == row["vbuuid"] != detail["old_vbuuid"]
+        assert rewind_to == "zero" or detail["from_seqno"] == detail["to_seqno"]
+        assert rewind_to == "recorded" or detail["to_seqno"] == "0"
+        held = [one for one in held if one["vbucket"] != row["vbucket"] or one["seqno"] <= row["seqno"]]
+    held += [row for row in rows if row["op"] != "rollback"]
+    assert sorted(row["key"] for row in held) == sorted(names("kept"))
+
+
+def test_a_batch_read_from_a_position_on_another_branch(disk: Disk) -> None:
+    """Whoever read up to there may have read beyond it; a read from the beginning has nothing to take back."""
+    options = {"onRollback": "rewindAndMark"}
+    with kv_of(disk.node) as kv:
+        token = kv.set("kept", b"1")
+    stream = Stream(disk.node)
+    stream.step()
+    position = stream.plan()["vbuckets"][str(token.vbid)]["at"]
+    disk.stop_flushing()
+    with kv_of(disk.node) as kv:
+        kv.set("lost", b"1")
+    disk.crash()
+    bounds = json.dumps({str(token.vbid): [*position[:3], position[1], position[4]]})
+    source = DcpDataSource(access(disk.node, startingOffsets=bounds, **options))
+    reader = source.reader(source.schema())
+    with kv_of(disk.node) as kv:
+        kv.set("kept", b"2")
+    rows = [row for part in reader.partitions() for row in rows_of(reader.read(part))]
+    assert [(row["op"], row["vbucket"]) for row in rows if row["vbucket"] == token.vbid] == [
+        ("rollback", token.vbid),
+        ("mutation", token.vbid),
+    ]
+    source = DcpDataSource(access(disk.node, startingOffsets="earliest"))
+    reader = source.reader(source.schema())
+    parts = reader.partitions()
+    disk.crash()
+    assert "rollback" not in {row["op"] for part in parts for row in rows_of(reader.read(part))}
+
+
 def test_a_wrong_password_a_wrong_bucket_and_nobody(node: dcpstream.Node) -> None:
     with pytest.raises(AuthenticationFailed):
         DcpBatchReader(SourceOptions.parse(access(node, password="wrong"))).partitions()

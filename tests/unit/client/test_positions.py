@@ -1,0 +1,302 @@
+"""The position that goes with each piece of a receive and with each change, and what of it is recorded when."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+import pytest
+
+from dcpstream.client.changes import Change, changes_of, positions_after
+from dcpstream.client.connection import NodeConnection
+from dcpstream.client.events import RowsReceived, Stream
+from dcpstream.client.offsets import SavedOffset
+from dcpstream.client.policies import RollbackPolicy
+from dcpstream.client.ranges import UNKNOWN_BRANCH, RollbackEvent, VbucketRange
+from dcpstream.client.rows import FrameRows
+from dcpstream.client.streaming import Positions, StreamOptions, rollback_change
+from dcpstream.errors import RollbackRequired
+from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
+from dcpstream.wire import Opcode, Status, StreamEndReason, encode_request
+from tests.unit.client.kit import (
+    accepted,
+    marker,
+    mutation,
+    ready_connection,
+    rollback,
+    seqno_advanced,
+    stream_end,
+    system_event,
+)
+from tests.unit.client.world import World, at, history
+
+NEW = FailoverLog.of((0xB, 5), (0xA, 0))
+
+
+@pytest.fixture
+def connection() -> NodeConnection:
+    return ready_connection(buffer_bytes=1_000_000)[0]
+
+
+def opened(connection: NodeConnection, offset: StreamOffset = StreamOffset.ZERO, vbid: int = 0) -> Stream:
+    assert connection.session is not None
+    stream = connection.session.open_stream(vbid, offset, MAX_SEQNO, 0.0)
+    connection.receive_data(accepted(stream.opaque), 0.0)
+    list(connection.events())
+    return stream
+
+
+def received(connection: NodeConnection, data: bytes) -> RowsReceived:
+    connection.receive_data(data, 0.0)
+    (event,) = (event for event in connection.events() if isinstance(event, RowsReceived))
+    return event
+
+
+def changes(event: RowsReceived) -> tuple[Change, ...]:
+    assert isinstance(event.rows, FrameRows)
+    return changes_of(event.rows.frames, event.runs, True, {}, {0: 0xA, 1: 0xA})
+
+
+def oso(opaque: int, flags: int) -> bytes:
+    return encode_request(Opcode.DCP_OSO_SNAPSHOT, opaque=opaque, extras=struct.pack(">I", flags))
+
+
+def test_each_piece_ends_at_its_own_last_rows(connection: NodeConnection) -> None:
+    one, two = opened(connection), opened(connection, vbid=1)
+    event = received(
+        connection,
+        marker(one.opaque, 0, 9)
+        + b"".join(mutation(one.opaque, seqno) for seqno in (1, 3, 4))
+        + marker(two.opaque, 0, 5, vbid=1)
+        + mutation(two.opaque, 2, vbid=1)
+        + mutation(one.opaque, 9)
+        + marker(one.opaque, 10, 12)
+        + mutation(one.opaque, 11),
+    )
+    assert list(event.pieces(2)) == [
+        (0, 2, {0: at(3, 0, 9)}),
+        (2, 4, {0: at(4, 0, 9), 1: at(2, 0, 5)}),
+        (4, 6, {0: at(11, 10, 12)}),
+    ]
+    assert list(event.pieces(6)) == [(0, 6, event.offsets)]
+    assert event.offsets == {0: at(11, 10, 12), 1: at(2, 0, 5)}
+
+
+def test_what_moves_without_a_row_belongs_to_the_rows_before_it(connection: NodeConnection) -> None:
+    stream = opened(connection)
+    event = received(
+        connection,
+        marker(stream.opaque, 0, 4)
+        + mutation(stream.opaque, 1)
+        + seqno_advanced(stream.opaque, 4)
+        + marker(stream.opaque, 5, 8)
+        + system_event(stream.opaque, 6, "flights", 8, uid=3)
+        + mutation(stream.opaque, 7),
+    )
+    after_event = StreamOffset(0xA, 6, 5, 8, 3)
+    assert list(event.pieces(1)) == [(0, 1, {0: after_event}), (1, 2, {0: StreamOffset(0xA, 7, 5, 8, 3)})]
+
+
+def test_a_carried_end_stays_until_it_is_passed(connection: NodeConnection) -> None:
+    stream = opened(connection, at(5, 2, 8))
+    event = received(
+        connection,
+        marker(stream.opaque, 2, 10) + b"".join(mutation(stream.opaque, seqno) for seqno in (6, 8, 9)),
+    )
+    assert [offsets[0] for _, _, offsets in event.pieces(1)] == [at(6, 2, 10), at(8, 2, 10), at(9, 2, 10)]
+
+
+def test_inside_an_out_of_order_snapshot_the_position_stands_still(connection: NodeConnection) -> None:
+    stream = opened(connection)
+    assert connection.session is not None
+    connection.session._allows_oso = True
+    event = received(
+        connection, oso(stream.opaque, 1) + b"".join(mutation(stream.opaque, seqno) for seqno in (7, 9, 2))
+    )
+    assert [offsets[0] for _, _, offsets in event.pieces(1)] == [at(0)] * 3
+    assert [change.offset for change in changes(event)] == [at(0)] * 3
+    event = received(connection, mutation(stream.opaque, 4) + oso(stream.opaque, 2))
+    assert event.offsets == {0: at(9)}, "the highest of them, whatever came last"
+
+
+def test_each_change_has_its_position(connection: NodeConnection) -> None:
+    one, two = opened(connection), opened(connection, vbid=1)
+    event = received(
+        connection,
+        marker(one.opaque, 0, 5)
+        + mutation(one.opaque, 2)
+        + marker(two.opaque, 0, 3, vbid=1)
+        + mutation(two.opaque, 3, vbid=1)
+        + mutation(one.opaque, 5),
+    )
+    taken = changes(event)
+    assert [change.offset for change in taken] == [at(2, 0, 5), at(3, 0, 3), at(5, 0, 5)]
+    assert positions_after(taken[:2]) == {0: at(2, 0, 5), 1: at(3, 0, 3)}
+    assert taken[0] == changes(event)[0]
+
+
+def test_a_change_made_by_hand_has_bounds_that_always_hold() -> None:
+    change = Change("mutation", b"k", b"v", "", "", 0, 0xA, 7, 1, 1, 0, 0, 0)
+    assert change.offset == StreamOffset(0xA, 7, 0, None)
+
+
+def told(seqno: int, refused_at: int, vbid: int = 0) -> RollbackEvent:
+    return RollbackEvent(vbid, refused_at, seqno, 0xA, 0xB, at(seqno, vbuuid=0xB))
+
+
+def test_a_rollback_has_the_position_gone_back_to() -> None:
+    assert rollback_change(told(3, 9)).offset == at(3, vbuuid=0xB)
+
+
+class Store:
+    def __init__(self, records: Mapping[int, SavedOffset] | None = None) -> None:
+        self.records = dict(records or {})
+
+    def load(self) -> dict[int, SavedOffset]:
+        return dict(self.records)
+
+    def save(self, offsets: Mapping[int, SavedOffset]) -> None:
+        self.records.update(offsets)
+
+
+def ranges(*vbids: int) -> list[VbucketRange]:
+    return [VbucketRange(vbid, StreamOffset.ZERO, MAX_SEQNO) for vbid in vbids]
+
+
+def test_where_a_vbucket_begins_is_recorded_before_its_first_rows() -> None:
+    store = Store()
+    positions = Positions(ranges(0, 1), store, {})
+    positions.write(positions.due({0: at(4)}, None))
+    assert store.records == {0: SavedOffset(at(0))}
+    assert positions.due({0: at(5)}, None) == {}
+    positions.acknowledge(positions.give({0: at(5)}))
+    assert positions.due({0: at(6), 1: at(1)}, None) == {1: SavedOffset(at(0))}
+    assert Positions(ranges(0), None, {}).due({0: at(4)}, None) == {}
+
+
+def test_a_rollback_below_the_record_is_recorded_before_it_is_told() -> None:
+    saved = {0: SavedOffset(at(9), (at(6), at(2)))}
+    store = Store(saved)
+    positions = Positions([VbucketRange(0, at(9), MAX_SEQNO, (at(6), at(2)))], store, saved)
+    before = positions.give({0: at(12), 1: at(3)})
+    positions.write(positions.due({0: at(4, vbuuid=0xB)}, told(4, 12)))
+    assert store.records[0] == SavedOffset(at(4, vbuuid=0xB), (at(2),), is_rolling_back=True)
+    number = positions.give({0: at(4, vbuuid=0xB)})
+    positions.acknowledge(before)
+    assert store.records[0].is_rolling_back, "what was read before the rollback is void"
+    assert store.records[1] == SavedOffset(at(3))
+    positions.acknowledge(number)
+    assert store.records[0] == SavedOffset(at(4, vbuuid=0xB), (at(2),))
+
+
+@pytest.mark.parametrize("saved", [at(3), at(4)])
+def test_a_record_at_or_below_the_rollback_says_enough(saved: StreamOffset) -> None:
+    positions = Positions([VbucketRange(0, saved, MAX_SEQNO)], Store(), {0: SavedOffset(saved)})
+    assert positions.due({0: at(4, vbuuid=0xB)}, told(4, 12)) == {}
+
+
+def test_a_record_of_a_rollback_is_told_whatever_branch_is_read() -> None:
+    options = StreamOptions(
+        start="earliest",
+        end=None,
+        store=None,
+        collections=None,
+        value_format="binary",
+        columns=None,
+        on_rollback="rewind",
+        members=(0, 1),
+        max_batch_rows=1,
+        arrow=False,
+    )
+    (part,) = options.ranges(1, {0: SavedOffset(at(4), (), is_rolling_back=True)}, {})
+    assert part.given_vbuuid == UNKNOWN_BRANCH
+    world = World([part], lambda frame, _: history(frame, 6), policy=RollbackPolicy.REWIND)
+    world.run(until=lambda: len(world.out) == 3)
+    assert world.out == [RollbackEvent(0, 4, 4, 0xA, 0xA, at(4)), 5, 6]
+
+
+def test_a_position_that_is_accepted_on_another_branch_is_told_first() -> None:
+    world = World([VbucketRange(0, at(3), 6)], lambda frame, _: history(frame, 6, NEW), high_seqnos={0: 6})
+    world.run()
+    assert world.out == [RollbackEvent(0, 3, 3, 0xA, 0xB, at(3, vbuuid=0xB)), 4, 5, 6]
+
+
+def test_with_the_policy_to_fail_it_is_an_error_that_says_what_to_do() -> None:
+    part = VbucketRange(0, at(3), 6)
+    world = World([part], lambda frame, _: history(frame, 6, NEW), policy=RollbackPolicy.FAIL)
+    with pytest.raises(RollbackRequired, match="take back all rows of the vbucket above seqno 3") as raised:
+        world.run()
+    assert (raised.value.vbid, raised.value.seqno) == (0, 3)
+
+
+def test_who_begins_at_zero_is_told_only_if_rows_were_given_before() -> None:
+    fresh = World([VbucketRange(0, StreamOffset.ZERO, 2)], lambda frame, _: history(frame, 2, NEW))
+    fresh.run()
+    assert fresh.out == [1, 2]
+    begun = World([VbucketRange(0, at(0), 2, (), 0xB)], lambda frame, _: history(frame, 2, NEW))
+    begun.run()
+    assert begun.out == [RollbackEvent(0, 0, 0, 0xA, 0xB, at(0, vbuuid=0xB)), 1, 2]
+    empty = World(
+        [VbucketRange(0, at(0), 0, (), 0xB)],
+        lambda frame, _: accepted(frame.opaque, NEW) + stream_end(frame.opaque, StreamEndReason.OK),
+        policy=RollbackPolicy.REWIND,
+    )
+    empty.run()
+    assert empty.out == [RollbackEvent(0, 0, 0, 0xA, 0xB, at(0, vbuuid=0xB))], "also if there is nothing to read"
+
+
+@pytest.mark.parametrize(("high_seqno", "is_told"), [(4, False), (6, True), (None, True)])
+def test_a_reconnect_on_another_branch(high_seqno: int | None, is_told: bool) -> None:
+    """What an earlier run gave out lies at or below the branch's high seqno of now."""
+
+    def answer(frame: object, count: int) -> bytes:
+        opaque: int = frame.opaque  # type: ignore[attr-defined]
+        if count == 0:
+            return accepted(opaque) + marker(opaque, 3, 4) + mutation(opaque, 4)
+        return history(frame, 7, NEW)  # type: ignore[arg-type]
+
+    highs = {} if high_seqno is None else {0: high_seqno}
+    world = World([VbucketRange(0, at(3), MAX_SEQNO)], answer, policy=RollbackPolicy.REWIND, high_seqnos=highs)
+    world.run(until=lambda: 4 in world.out and world.reader._vbuckets[0].given_seqno == (high_seqno or MAX_SEQNO))
+    (connection,) = world.links
+    world.cut(connection)
+    world.run(until=lambda: 7 in world.out)
+    event = RollbackEvent(0, 4, 4, 0xA, 0xB, at(4, 3, 4, vbuuid=0xB))
+    assert world.out == [4, *([event] if is_told else []), 5, 6, 7]
+
+
+def test_to_zero_a_vbucket_begins_anew_although_its_position_is_accepted() -> None:
+    world = World(
+        [VbucketRange(0, at(3), 6)],
+        lambda frame, _: history(frame, 6, NEW),
+        policy=RollbackPolicy.REWIND,
+        to_zero=True,
+        high_seqnos={0: 6},
+    )
+    world.run()
+    assert world.out == [RollbackEvent(0, 3, 0, 0xA, 0xB, at(0, vbuuid=0xB)), 1, 2, 3, 4, 5, 6]
+    assert world.reader.is_done
+
+
+def test_to_zero_recorded_positions_are_not_used() -> None:
+    def answer(frame: object, count: int) -> bytes:
+        return rollback(frame.opaque, 5) if not count else history(frame, 6, NEW)  # type: ignore[attr-defined, arg-type]
+
+    part = VbucketRange(0, at(9), 6, (at(4),), 0xB)
+    world = World([part], answer, policy=RollbackPolicy.REWIND, to_zero=True)
+    world.run()
+    assert world.seqnos() == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_refused_question_about_a_branch_is_no_error() -> None:
+    world = World(
+        [VbucketRange(0, at(3), MAX_SEQNO)],
+        lambda frame, _: history(frame, 4),
+        policy=RollbackPolicy.FAIL,
+        statuses={Opcode.OBSERVE_SEQNO: Status.EACCESS},
+    )
+    world.run(until=lambda: world.out == [4])
+    (node,) = world.links.values()
+    world.run(until=lambda: bool(node.asked(Opcode.OBSERVE_SEQNO)))
+    world.turn()
+    assert not world.reader.is_done
