@@ -151,6 +151,9 @@ def test_a_bucket_with_damaged_metadata_is_told_everywhere(
     health = ask(node, "GET", "/health")
     assert health.status == 503
     assert "meta.sqlite" in json.loads(health.body)["buckets"]["shop"]["damage"][0]
+    page = ask(node, "GET", "/pools/default/buckets/shop")
+    assert page.status == 503
+    assert b"meta.sqlite: damaged" in page.body
     assert "not well: shop" in ask(node, "GET", "/ui").body.decode()
     with pytest.raises(ConfigError, match="damaged"):
         node.create_bucket("shop")
@@ -302,3 +305,18 @@ def test_a_creation_on_a_full_disk_is_refused_and_leaves_nothing(tmp_path: Path,
     fill(node, b"shop")
     node.stop()
     assert {entry.name for entry in tmp_path.iterdir()} == before | {"shop"}
+
+
+def test_a_bucket_that_cannot_be_made_at_the_start_keeps_no_other_from_being_served(data: Path, disks: Disks) -> None:
+    disks.disk.is_full = True
+    disks.disk.stop_after(0)
+    node = started(data, ("default", "shop"))
+    assert is_served(node)
+    health = ask(node, "GET", "/health")
+    assert health.status == 503
+    assert health.json["buckets"]["shop"]["status"] == "not served: files cannot be used"
+    disks.disk.go_on()
+    node.create_bucket("shop")
+    assert ask(node, "GET", "/health").status == 200
+    fill(node, b"shop")
+    node.stop()

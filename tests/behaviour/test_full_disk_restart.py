@@ -132,14 +132,18 @@ def test_a_node_serves_what_is_on_a_full_disk(
     assert check_store(data / "default").is_sound
 
 
-def test_a_full_disk_that_stays_full_loses_nothing(disk: Path) -> None:
+@pytest.mark.parametrize("was_clean", [True, False])
+def test_a_full_disk_that_stays_full_loses_nothing(disk: Path, was_clean: bool) -> None:
     data = disk / "data"
     node = started(data)
     with Peer(node) as peer:
         for number in range(DOCUMENTS):
             peer.set(f"key {number}", b"value %d" % number)
         peer.persisted(DOCUMENTS)
-    node.stop()
+    if was_clean:
+        node.stop()
+    else:
+        node.crash()
     fill_up(disk)
     for is_clean in (True, False, True):
         node = started(data)
@@ -149,12 +153,48 @@ def test_a_full_disk_that_stays_full_loses_nothing(disk: Path) -> None:
         else:
             node.crash()
         assert check_store(data / "default").is_sound
-        assert check_store(data / "default").was_closed
+        assert check_store(data / "default").was_closed == was_clean
     (disk / "filler").unlink()
     node = started(data)
     check_reads(node)
     assert ask(node, "GET", "/health").status == 200
     node.stop()
+
+
+@pytest.mark.parametrize("is_crash", [True, False])
+def test_a_disk_that_filled_up_under_writes(disk: Path, is_crash: bool) -> None:
+    data, reserve = disk / "data", disk / "reserve"
+    reserve.write_bytes(bytes(DISK_BYTES // 4))
+    node = started(data, "every")
+    answered: list[int] = []
+    with Peer(node) as peer:
+        while True:
+            number = len(answered)
+            request = encode_request(Opcode.SET, key=b"\0key %d" % number, value=os.urandom(9000), extras=bytes(8))
+            peer.socket.sendall(request)
+            answer = peer.read()
+            if answer is None or answer.status != Status.SUCCESS:
+                break
+            answered.append(number)
+    assert len(answered) > DISK_BYTES // 20_000
+    fill_up(disk)
+    if is_crash:
+        node.crash()
+    else:
+        with pytest.raises(StoreError, match="is closed without the last"):
+            node.stop()
+    for _ in range(2):
+        node = started(data, "every")
+        with Peer(node) as peer:
+            for number in answered:
+                assert peer.get(f"key {number}").status == Status.SUCCESS
+        node.crash()
+    reserve.unlink()
+    node = started(data, "every")
+    with Peer(node) as peer:
+        assert all(peer.get(f"key {number}").status == Status.SUCCESS for number in answered)
+    node.stop()
+    assert check_store(data / "default").is_sound
 
 
 # ------------------------------------------------------------------------------------------------ on any machine

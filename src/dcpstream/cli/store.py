@@ -22,6 +22,7 @@ from dcpstream.node.directory_check import (
     move_damaged,
     remove_unfinished,
 )
+from dcpstream.runtime.files import NO_ROOM
 from dcpstream.store.check import OnProgress, SegmentReport, StoreReport, check_store
 from dcpstream.store.finding import is_store
 from dcpstream.store.metadata import FILE_NAME as META_FILE
@@ -126,6 +127,8 @@ def _checked(path: Path, on_progress: OnProgress | None, *, is_acknowledged: boo
     try:
         return check_store(path, on_progress, is_acknowledged=is_acknowledged)
     except (StoreError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            raise  # there is no room for the copy that is looked at, in the directory for temporary files
         return StoreReport(directory=str(path), problems=[str(error)])
 
 

@@ -98,6 +98,7 @@ class RunningBuckets:
             if is_new:  # the caller is told that it was not made
                 self._directory.discard(name)
             raise
+        self._engine.damaged.pop(name, None)  # it could not be made when the node started
         self._engine.buckets[name].lead_alone()
         self._look_after(name)
 

@@ -354,7 +354,8 @@ class Node(NodeOrders):
                 except StoreError as error:
                     # Others are served all the same; if it was the only one, there is nothing to serve.
                     engine.damaged[name] = error
-                    directory.damaged.add(name)
+                    if directory.holds(name):  # else it can be made once the disk takes it
+                        directory.damaged.add(name)
                     logger.error("bucket %s is not served: %s", name, error)
                     continue
                 opened.callback(store.close, clean=False)

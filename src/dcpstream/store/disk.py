@@ -209,7 +209,7 @@ class DiskBucketStore(BucketStore):
                 "%s is opened for reading, because the disk takes no writes: %s. Writes are kept in memory; they "
                 "become durable when the disk takes them again",
                 self.path,
-                error,
+                str(error).rstrip("."),
             )
 
     def _pay(self) -> None:
@@ -521,7 +521,13 @@ class DiskBucketStore(BucketStore):
         self._segments.settle()
         if "closed_at" in self._owed_values:
             return  # nothing was written since the last clean close, which the file still tells
-        self._pay()
+        try:
+            self._pay()
+        except StoreError as error:
+            if not is_of_disk(error):
+                raise
+            logger.warning("%s was read only; the next opening is again one after a crash: %s", self.path, error)
+            return
         self._metadata.put({"closed_at": json.dumps(self._segments.end)})
 
     def _shut(self) -> None:

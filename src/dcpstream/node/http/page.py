@@ -81,9 +81,12 @@ class Site:
     def bucket(self, request: web.Request) -> Bucket:
         """The bucket that the path names.
 
-        Raises: HTTPNotFound: there is none.
+        Raises: HTTPNotFound: there is none. HTTPServiceUnavailable: its files are damaged or cannot be used.
         """
-        bucket = self.engine.buckets.get(request.match_info["bucket"])
+        name = request.match_info["bucket"]
+        bucket = self.engine.buckets.get(name)
+        if bucket is None and name in self.engine.damaged:
+            raise web.HTTPServiceUnavailable(text=f"The bucket is not served: {self.engine.damaged[name]}")
         if bucket is None:
             raise web.HTTPNotFound(text=NOT_FOUND)
         return bucket
