@@ -386,11 +386,15 @@ class PositionTracker:
         Raises:
             RemoteProtocolError: see `check`.
         """
-        bounds = self.check(first_seqno, last_seqno)
-        if bounds is None:
-            self._oso_high = max(self._oso_high or 0, last_seqno)
-            return
-        self._bounds = bounds
+        marker = self._marker
+        if marker is None or self._carried is not None or self._oso_high is not None:
+            marker = self.check(first_seqno, last_seqno)
+            if marker is None:
+                self._oso_high = max(self._oso_high or 0, last_seqno)
+                return
+        elif not (self._seqno < first_seqno and marker[0] <= first_seqno and last_seqno <= marker[1]):
+            self.check(first_seqno, last_seqno)
+        self._bounds = marker
         self._seqno = last_seqno
         self._has_items = True
         if self._carried is not None and last_seqno >= self._carried[1]:

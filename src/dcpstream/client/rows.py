@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, SupportsInt
 
@@ -39,6 +38,9 @@ class Opaques(Protocol):
         """One of them."""
         ...
 
+
+MANY_RUNS = 8
+"""From so many runs on their ends are looked up all at once."""
 
 Slice = tuple[int, int]
 """Rows from the first number up to, not including, the second."""
@@ -78,12 +80,15 @@ class Rows(Protocol):
         """The vbucket of a row."""
         ...
 
-    def unordered(self) -> Sequence[int]:
-        """The rows, ascending, whose seqno is not above that of the row before, if both are of one stream."""
+    def edges(self, runs: Sequence[tuple[int, int, int]]) -> Iterable[tuple[int, int, int]]:
+        """(vbucket and seqno of the first row, seqno of the last one) of each run."""
         ...
 
-    def strays(self) -> Sequence[int]:
-        """The rows, ascending, whose vbucket is not that of the row before, if both are of one stream."""
+    def disorder(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Rows, ascending, that do not go with the row before, though both are of one stream.
+
+        Returns: those whose seqno is not above that of the row before, and those of another vbucket.
+        """
         ...
 
     def first_above(self, first: int, stop: int, seqno: int) -> int:
@@ -136,19 +141,23 @@ class FrameRows:
         """The vbucket of a row."""
         return self.frames[row].vbid
 
-    def unordered(self) -> list[int]:
-        """Rows that do not follow the row before."""
-        seqnos = [int.from_bytes(frame.extras[:8], "big") for frame in self.frames]
-        suspects = [row for row in range(1, len(seqnos)) if seqnos[row] <= seqnos[row - 1]]
-        return [row for row in suspects if self.frames[row].opaque == self.frames[row - 1].opaque]
+    def edges(self, runs: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+        """What is at both ends of each run."""
+        return [(self.frames[first].vbid, self.seqno(first), self.seqno(stop - 1)) for first, stop, _ in runs]
 
-    def strays(self) -> list[int]:
-        """Rows of another vbucket than the row before."""
-        return [
-            row
-            for row, (before, frame) in enumerate(pairwise(self.frames), 1)
-            if frame.vbid != before.vbid and frame.opaque == before.opaque
-        ]
+    def disorder(self) -> tuple[list[int], list[int]]:
+        """Rows that do not go with the row before."""
+        unordered, strays = [], []
+        before, seqno_before = None, b""
+        for row, frame in enumerate(self.frames):
+            seqno = frame.extras[:8]  # big-endian, so that bytes compare as numbers do
+            if before is not None and frame.opaque == before.opaque:
+                if seqno <= seqno_before:
+                    unordered.append(row)
+                if frame.vbid != before.vbid:
+                    strays.append(row)
+            before, seqno_before = frame, seqno
+        return unordered, strays
 
     def first_above(self, first: int, stop: int, seqno: int) -> int:
         """The first row with a larger seqno."""
@@ -219,14 +228,27 @@ class ArrowRows:
         """The vbucket of a row."""
         return int(self.chunk.vbucket[row])
 
-    def unordered(self) -> list[int]:
-        """Rows that do not follow the row before."""
-        return self._within_streams(self._seqnos[1:] <= self._seqnos[:-1])
+    def edges(self, runs: Sequence[tuple[int, int, int]]) -> Iterable[tuple[int, int, int]]:
+        """What is at both ends of each run."""
+        if len(runs) < MANY_RUNS:
+            vbid, seqno = self.vbid, self.seqno
+            return [(vbid(first), seqno(first), seqno(stop - 1)) for first, stop, _ in runs]
+        firsts = [first for first, _, _ in runs]
+        lasts = [stop - 1 for _, stop, _ in runs]
+        return zip(
+            self.chunk.vbucket[firsts].tolist(),
+            self._seqnos[firsts].tolist(),
+            self._seqnos[lasts].tolist(),
+            strict=True,
+        )
 
-    def strays(self) -> list[int]:
-        """Rows of another vbucket than the row before."""
-        vbuckets = self.chunk.vbucket
-        return self._within_streams(vbuckets[1:] != vbuckets[:-1])
+    def disorder(self) -> tuple[list[int], list[int]]:
+        """Rows that do not go with the row before."""
+        seqnos, vbuckets = self._seqnos, self.chunk.vbucket
+        return (
+            self._within_streams(seqnos[1:] <= seqnos[:-1]),
+            self._within_streams(vbuckets[1:] != vbuckets[:-1]),
+        )
 
     def _within_streams(self, suspects: npt.NDArray[np.bool_]) -> list[int]:
         """The rows whose difference from the row before is true, and no change of the stream."""

@@ -303,22 +303,21 @@ class DcpSession:
     def _walk(self, rows: Rows, turn: _Turn) -> None:
         controls = rows.controls
         next_control = 0
-        unordered, strays = rows.unordered(), rows.strays()
-        for first, stop, opaque in rows.runs():
+        unordered, strays = rows.disorder()
+        runs = rows.runs()
+        for (first, stop, opaque), (vbid, first_seqno, last_seqno) in zip(runs, rows.edges(runs), strict=True):
             while next_control < len(controls) and controls[next_control][0] <= first:
                 turn.row = controls[next_control][0]
                 self._control(controls[next_control][1], turn)
                 next_control += 1
-            stream = self._stream_of(opaque, rows.vbid(first))
-            if stream is not None:
-                row = _first_within(strays, first, stop)
-                if row is not None:
-                    self._refuse(f"vbucket {stream.vbid}: a row of vbucket {rows.vbid(row)} in its stream")
-                row = _first_within(unordered, first, stop)
-                if row is not None and not stream.tracker.is_out_of_order:
-                    before, after = rows.seqno(row - 1), rows.seqno(row)
-                    self._refuse(f"vbucket {stream.vbid}: seqno {after} comes after {before}")
-                self._run(rows, first, stop, stream, turn)
+            stream = self._streams.get(opaque)
+            if stream is None or stream.vbid != vbid or stream.log is None:
+                stream = self._stream_of(opaque, vbid)
+                if stream is None:
+                    continue
+            if unordered or strays:
+                self._check_run(rows, first, stop, stream, _first_within(unordered, first, stop), strays)
+            self._run(rows, first, stop, first_seqno, last_seqno, stream, turn)
         for turn.row, frame in controls[next_control:]:
             self._control(frame, turn)
 
@@ -339,6 +338,17 @@ class DcpSession:
         if stream.log is None:
             self._refuse(f"vbucket {vbid}: a message before the answer to the stream request")
         return stream
+
+    def _check_run(
+        self, rows: Rows, first: int, stop: int, stream: Stream, unordered: int | None, strays: Sequence[int]
+    ) -> None:
+        """Refuse a run of rows with one of another vbucket, or with one that does not follow the one before."""
+        stray = _first_within(strays, first, stop)
+        if stray is not None:
+            self._refuse(f"vbucket {stream.vbid}: a row of vbucket {rows.vbid(stray)} in its stream")
+        if unordered is not None and not stream.tracker.is_out_of_order:
+            before, after = rows.seqno(unordered - 1), rows.seqno(unordered)
+            self._refuse(f"vbucket {stream.vbid}: seqno {after} comes after {before}")
 
     def _refuse(self, what: str) -> NoReturn:
         raise RemoteProtocolError(f"{self.address} broke the protocol: {what}")
@@ -364,15 +374,16 @@ class DcpSession:
     def _send(self, data: bytes) -> None:
         self._out.append(data)
 
-    def _run(self, rows: Rows, first: int, stop: int, stream: Stream, turn: _Turn) -> None:
-        """Rows first..stop of one stream, all under the same marker."""
+    def _run(
+        self, rows: Rows, first: int, stop: int, first_seqno: int, last_seqno: int, stream: Stream, turn: _Turn
+    ) -> None:
+        """Rows first..stop of one stream, all under the same marker, with the seqnos of the first and the last one."""
         tracker = stream.tracker
         if tracker.is_out_of_order:
             # All of them count: nothing is known to be read up to a seqno before the end of such a snapshot.
             tracker.item(rows.highest(first, stop))
             turn.runs.append(tracker.run(stream.vbid, first, stop))
             return
-        first_seqno, last_seqno = rows.seqno(first), rows.seqno(stop - 1)
         if last_seqno < stream.end_seqno:
             tracker.items(first_seqno, last_seqno)
             end = stop

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -47,6 +48,24 @@ def test_frames_and_columns_answer_the_same(messages: list[tuple[str, int, bytes
     for first, end, _ in frames.runs():
         for seqno in (0, frames.seqno(first), frames.seqno(end - 1), 10**18):
             assert frames.first_above(first, end, seqno) == columns.first_above(first, end, seqno)
+
+
+ROWS = st.lists(st.tuples(st.integers(1, 2), st.integers(0, 1), st.integers(0, 3)), max_size=90)
+
+
+@given(rows=ROWS)
+def test_what_does_not_go_with_the_row_before(rows: list[tuple[int, int, int]]) -> None:
+    pytest.importorskip("pyarrow", reason="Arrow columns need numpy and pyarrow")
+    data = bytearray(b"".join(mutation(opaque, seqno, vbid=vbid) for opaque, vbid, seqno in rows))
+    frames, _ = FrameDecoder().decode(data, 0, len(data))
+    columns, _ = ArrowDecoder(collections=True).decode(data, 0, len(data))
+    pairs = list(enumerate(pairwise(rows), 1))
+    unordered = [row for row, (old, new) in pairs if old[0] == new[0] and new[2] <= old[2]]
+    strays = [row for row, (old, new) in pairs if old[0] == new[0] and new[1] != old[1]]
+    assert frames.disorder() == columns.disorder() == (unordered, strays)
+    runs = frames.runs()
+    ends = [(rows[first][1], rows[first][2], rows[stop - 1][2]) for first, stop, _ in runs]
+    assert list(frames.edges(runs)) == list(columns.edges(runs)) == ends
 
 
 def test_runs_are_cut_at_controls_and_between_streams() -> None:
