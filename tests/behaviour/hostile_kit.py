@@ -44,12 +44,15 @@ class Script:
     """What a server says. Here it is sound; a kind of broken server overrides what it breaks."""
 
     granted: tuple[int, ...] = (*GRANTED, Feature.CLUSTERMAP_NOTIFICATION)
-    statuses: dict[int, int] = {}  # noqa: RUF012 - overridden as a whole, never changed
     mechanisms = "SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1 PLAIN"
 
     def map(self, port: int) -> bytes:
         """The cluster map."""
         return config(VBUCKETS, ports=(port,))
+
+    def statuses(self) -> dict[int, int]:
+        """Opcode → status, of the requests of the next connection's handshake that are refused."""
+        return {}
 
     def greeting(self) -> bytes:
         """What comes before anything is asked."""
@@ -182,6 +185,12 @@ class HostileServer:
         for thread in self._threads:
             thread.join(10)
 
+    def cut(self) -> None:
+        """Close every connection."""
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
     def _start(self, target: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, daemon=True)
         self._threads.append(thread)
@@ -225,7 +234,7 @@ class _ScriptedNode(FakeNode):
         super().__init__(
             mechanisms=script.mechanisms,
             granted=script.granted,
-            statuses=script.statuses,
+            statuses=script.statuses(),
             cluster_map=script.map(server.port),
         )
         self._script = script

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from types import TracebackType
 
 from tools.patience import patient
@@ -33,6 +34,8 @@ class Proxy:
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._threads: list[threading.Thread] = []
         self._budget: list[int] = []
+        self._carried = 0
+        self._alarm: tuple[int, Callable[[], None]] | None = None
         self._start(self._accept)
 
     @property
@@ -50,6 +53,11 @@ class Proxy:
         """Cut each of the next connections after so many bytes from the node."""
         with self._lock:
             self._budget = list(sizes)
+
+    def call_after(self, size: int, action: Callable[[], None]) -> None:
+        """Do something once when so many more bytes have come from the node; they are passed on before."""
+        with self._lock:
+            self._alarm = (self._carried + size, action)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -87,10 +95,19 @@ class Proxy:
                 self.connections += 1
                 budget = self._budget.pop(0) if self._budget else -1
                 self._pairs.append((client, node))
-            self._start(self._carry, client, node, -1)
-            self._start(self._carry, node, client, budget)
+            self._start(self._carry, client, node, -1, False)
+            self._start(self._carry, node, client, budget, True)
 
-    def _carry(self, source: socket.socket, target: socket.socket, budget: int) -> None:
+    def _count(self, size: int) -> None:
+        action = None
+        with self._lock:
+            self._carried += size
+            if self._alarm is not None and self._carried >= self._alarm[0]:
+                action, self._alarm = self._alarm[1], None
+        if action is not None:
+            action()
+
+    def _carry(self, source: socket.socket, target: socket.socket, budget: int, is_from_node: bool) -> None:
         try:
             while data := source.recv(CHUNK_BYTES):
                 if b"vBucketServerMap" in data:
@@ -98,6 +115,8 @@ class Proxy:
                 if budget >= 0:
                     data, budget = data[:budget], budget - len(data)
                 target.sendall(data)
+                if is_from_node:
+                    self._count(len(data))
                 if -1 < budget <= 0 or budget < -1:
                     break
         except OSError:

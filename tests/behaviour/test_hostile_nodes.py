@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dcpstream.cli import exits
-from dcpstream.client import Client, KvClient, nodes
+from dcpstream.client import Client, Cluster, KvClient, nodes
 from dcpstream.client.faults import PROTOCOL_ERRORS_MAX
 from dcpstream.errors import (
     AuthenticationFailed,
     ConfigError,
     ConnectionLost,
     DcpstreamError,
+    KeyNotFound,
     RemoteProtocolError,
     StatusError,
     WireError,
@@ -268,8 +269,8 @@ answers(
         else answer
     ),
 )
-answers("refuses DCP", StatusError, statuses={Opcode.DCP_OPEN: Status.NOT_SUPPORTED})
-answers("refuses flow control", StatusError, statuses={Opcode.DCP_CONTROL: Status.EINVAL})
+answers("refuses DCP", StatusError, statuses=lambda _: {Opcode.DCP_OPEN: Status.NOT_SUPPORTED})
+answers("refuses flow control", StatusError, statuses=lambda _: {Opcode.DCP_CONTROL: Status.EINVAL})
 
 
 # Maps, lists of collections, seqnos.
@@ -349,6 +350,36 @@ at_first("ends with OK too early at first", lambda q: accepted(q.opaque) + whole
 at_first("puts off at first", lambda q: encode_response(q.opcode, status=Status.TMPFAIL, opaque=q.opaque))
 
 
+class LateBucket(Script):
+    """A server that is restarted in the middle of a read, and listens for a while before it has its bucket."""
+
+    status = Status.KEY_ENOENT
+
+    def __init__(self) -> None:
+        self.refusals = 0
+
+    def statuses(self) -> dict[int, int]:
+        self.refusals -= 1
+        return {Opcode.SELECT_BUCKET: self.status} if self.refusals >= 0 else {}
+
+    def stream(self, request: Frame, attempt: int) -> bytes:
+        if attempt:
+            return accepted(request.opaque) + history(request)
+        self.refusals = 5
+        return accepted(request.opaque) + whole(request) + rows(request, 1, 40)
+
+    def sends(self, data: bytes) -> tuple[bytes, bool]:
+        return data, self.refusals == 5 and b"\x81\x53" in data
+
+
+class HiddenBucket(LateBucket):
+    status = Status.EACCESS
+
+
+KINDS["is restarted and has no bucket for a while"] = (LateBucket, None)
+KINDS["is restarted and hides its bucket for a while"] = (HiddenBucket, None)
+
+
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broken server is asked again soon: what is tried is what is made of its bytes."""
@@ -417,6 +448,58 @@ def test_an_endless_stream_ends_as_well(caplog: pytest.LogCaptureFixture) -> Non
         assert len(lines) == 1
         assert "attempt 1 failed, trying again in" in lines[0]
         assert "is not a magic" in lines[0]
+
+
+@pytest.mark.parametrize("status", [Status.KEY_ENOENT, Status.EACCESS])
+def test_a_cluster_waits_for_a_bucket_that_it_has_reached(status: int) -> None:
+    script = LateBucket()
+    script.status = status  # type: ignore[assignment]
+    with HostileServer(script) as server, cluster_of(server) as cluster:
+        assert cluster.high_seqnos() == dict.fromkeys(range(VBUCKETS), ROWS)
+        script.refusals = 5
+        server.cut()
+        assert cluster.high_seqnos() == dict.fromkeys(range(VBUCKETS), ROWS)
+        assert script.refusals < 0
+
+
+def test_a_cluster_that_never_finds_its_bucket_again_has_lost_its_connection() -> None:
+    """As for a node that is away, so that whoever repeats questions repeats this one."""
+    script = LateBucket()
+    with HostileServer(script) as server, cluster_of(server, SHORT_S) as cluster:
+        assert cluster.map.vbucket_count == VBUCKETS
+        cluster.close()
+        script.refusals = 1_000_000
+        with pytest.raises(ConnectionLost, match=r"bucket 'default' was refused .* there is no such bucket"):
+            cluster.manifest()
+
+
+def test_a_bucket_that_was_never_reached_is_refused_at_once() -> None:
+    script = LateBucket()
+    script.refusals = 1_000_000
+    with HostileServer(script) as server, cluster_of(server) as cluster:
+        with pytest.raises(KeyNotFound, match="there is no such bucket"):
+            cluster.high_seqnos()
+        assert server.connections == 1
+
+
+def test_a_key_value_client_is_told_that_its_connection_is_lost() -> None:
+    script = LateBucket()
+    with HostileServer(script) as server, KvClient(server.connection_string, "Administrator", "password") as kv:
+        assert kv.map.vbucket_count == VBUCKETS
+        kv.close()
+        script.refusals = 1_000_000
+        with pytest.raises(ConnectionLost, match="there is no such bucket"):
+            kv.stats()
+
+
+def cluster_of(server: HostileServer, timeout_s: float = LONG_S) -> Cluster:
+    return Cluster(
+        server.connection_string,
+        username="Administrator",
+        password="password",
+        bucket="default",
+        connect_timeout_s=timeout_s,
+    )
 
 
 def command(server: HostileServer) -> subprocess.CompletedProcess[str]:
