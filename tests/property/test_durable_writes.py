@@ -103,7 +103,8 @@ class World:
         opcode, fields = (Opcode.DELETE, {}) if value is None else (Opcode.SET, {"value": value, "extras": bytes(8)})
         status = self.plain.call(opcode, vbid=1, key=key, **fields).status
         is_blocked = any(writer.waiting is not None and writer.waiting[0] == key for writer in self.writers)
-        if is_blocked:
+        is_missing = value is None and self.documents.get(key) is None
+        if is_blocked and not is_missing:
             assert status == Status.SYNC_WRITE_IN_PROGRESS
         elif status == Status.SUCCESS:
             self.documents[key] = value
@@ -116,10 +117,10 @@ class World:
         framing = encode_frame_info(1, b"\1" + struct.pack(">H", self.chance.choice((2000, 20_000))))
         is_blocked = any(other.waiting is not None and other.waiting[0] == key for other in self.writers)
         frames = writer.peer.send(opcode, vbid=1, key=key, framing=framing, **fields)
-        if is_blocked:
-            assert [frame.status for frame in frames] == [Status.SYNC_WRITE_IN_PROGRESS]
-        elif value is None and self.documents.get(key) is None:
+        if value is None and self.documents.get(key) is None:
             assert [frame.status for frame in frames] == [Status.KEY_ENOENT]
+        elif is_blocked:
+            assert [frame.status for frame in frames] == [Status.SYNC_WRITE_IN_PROGRESS]
         else:
             assert frames == []
             writer.waiting = key, value

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from dcpstream.node.engine.locks import HIDDEN_CAS, Lock
 from dcpstream.node.engine.vbucket import MAX_TRUSTED_CAS, VBucket
+from dcpstream.store import ItemMeta
 from dcpstream.wire import (
     BlockKind,
     Datatype,
@@ -29,7 +30,7 @@ from dcpstream.wire import (
 )
 
 if TYPE_CHECKING:
-    from dcpstream.store import ItemMeta, StoredItem
+    from dcpstream.store import StoredItem
 
 RELATIVE_EXPIRY_MAX_S = 30 * 24 * 3600
 """Expirations up to 30 days are relative to now; larger numbers are seconds since 1970."""
@@ -160,6 +161,27 @@ def shown_cas(vbucket: VBucket, key: bytes, cas: int, unix_ns: int) -> int:
 def is_undecided(vbucket: VBucket, key: bytes) -> bool:
     """Whether a durable write of the document is under way, so that nobody else may write it, nor expire it."""
     return vbucket.durability is not None and key in vbucket.durability.undecided
+
+
+def prepared_meta(vbucket: VBucket, key: bytes) -> ItemMeta | None:
+    """The fields that a document has once its durable write is committed; None if none is under way."""
+    waiting = vbucket.durability.undecided.get(key) if vbucket.durability is not None else None
+    if waiting is None:
+        return None
+    prepare = waiting.prepare
+    times = (0, prepare.expiration) if prepare.is_deleted else (prepare.expiration, 0)
+    return ItemMeta(
+        prepare.cas, prepare.rev_seqno, prepare.seqno, prepare.flags, times[0], prepare.datatype, prepare.is_deleted,
+        times[1],
+    )  # fmt: skip
+
+
+def is_recommitted(vbucket: VBucket, key: bytes) -> bool:
+    """Whether a durable write of the document was taken over from another time or node, where it may have been seen."""
+    if vbucket.durability is None:
+        return False
+    waiting = vbucket.durability.undecided.get(key)
+    return waiting is not None and waiting.is_maybe_visible
 
 
 def next_rev(vbucket: VBucket, meta: ItemMeta | None) -> int:

@@ -80,6 +80,11 @@ class Undecided:
     deadline: float | None
     client: Client | None
 
+    @property
+    def is_maybe_visible(self) -> bool:
+        """Whether clients may have seen it committed: it was taken over from another time or node."""
+        return self.deadline is None
+
 
 class Durability:
     """The durable writes of a vbucket.

@@ -57,6 +57,8 @@ def fast_get(
     vbucket = bucket.vbuckets[vbid]
     if vbucket is None or not vbucket.is_active or vbucket.locks:
         return False
+    if vbucket.durability is not None and vbucket.durability.undecided:
+        return False  # what was taken over is not to be read
     if session.has_collections:
         if data[key_at] or not 1 < key_length <= _MAX_KEY + 1:
             return False

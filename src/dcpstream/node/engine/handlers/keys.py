@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dcpstream.model import VbucketState
+from dcpstream.node.engine import documents
 from dcpstream.node.engine.commands import MAX_KEY_BYTES, key_fault
 from dcpstream.node.engine.config_push import config_to_send
 from dcpstream.node.engine.documents import absolute_expiration, collection_of
@@ -106,6 +107,17 @@ def active_place(
     vbucket = active_vbucket(session, frame, states=states)
     key = stored_key(session, frame) if vbucket is not None else None
     return None if vbucket is None or key is None else (vbucket, key)
+
+
+def refuse_recommit(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> bool:
+    """Refuse to read a document that may have been seen in another version; False if there is no such doubt.
+
+    The prepare of a durable write that was taken over may have been committed, and shown, where it came from.
+    """
+    if not documents.is_recommitted(vbucket, key):
+        return False
+    session.refuse(frame, Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS)
+    return True
 
 
 def not_my_vbucket(session: Session, frame: Frame) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from dcpstream.model import VbucketState
 from dcpstream.node.engine import documents
 from dcpstream.node.engine.commands import Command, CommandTable, Part
 from dcpstream.node.engine.handlers.keys import (
@@ -16,6 +15,7 @@ from dcpstream.node.engine.handlers.keys import (
     key_of,
     may_in,
     not_my_vbucket,
+    refuse_recommit,
     refuse_unknown,
 )
 from dcpstream.node.engine.handlers.reads import body_of
@@ -144,26 +144,31 @@ def observe(session: Session, frame: Frame) -> None:
             return
         vbid, at = int.from_bytes(head[:2], "big"), end + int.from_bytes(head[2:], "big")
         vbucket = session.bucket.vbucket(vbid)
-        if vbucket is None or vbucket.state is VbucketState.DEAD:
+        if vbucket is None:
             not_my_vbucket(session, frame)
             return
         key = key_of(session, frame, value[end:at])
         if key is None or not may_in(session, frame, "Read", documents.collection_of(key)):
+            return
+        if refuse_recommit(session, frame, vbucket, key):
             return
         out.append(head + value[end:at] + _OBSERVED.pack(*_observed(session, vbucket, key)))
     session.respond(frame, value=b"".join(out))
 
 
 def _observed(session: Session, vbucket: VBucket, key: bytes) -> tuple[int, int]:
-    """State and CAS of a document."""
+    """State and CAS of a document; one that is past its time is expired by that, but on an active vbucket only."""
+    if vbucket.is_active:
+        before = vbucket.high_seqno
+        documents.live_meta(vbucket, key, session.engine.unix_ns)
+        if vbucket.high_seqno != before:
+            session.changed(vbucket)
     meta = vbucket.log.meta(key)
     if meta is None:
         return _NOT_FOUND, 0
     is_persisted = meta.seqno <= vbucket.persisted_seqno
     if meta.is_deleted:
         return (_NOT_FOUND, 0) if is_persisted else (_DELETED, meta.cas)
-    if 0 < meta.expiration <= session.engine.unix_s:
-        return _NOT_FOUND, 0
     return _PERSISTED if is_persisted else _FOUND, meta.cas
 
 

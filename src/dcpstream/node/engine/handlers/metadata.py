@@ -19,7 +19,7 @@ from dcpstream.node.engine import documents
 from dcpstream.node.engine.bucket import Compression
 from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
 from dcpstream.node.engine.handlers.keys import expiration_of, max_ttl_of
-from dcpstream.node.engine.handlers.writes import conflict, is_kept_out, refuse_locked, target, token_of
+from dcpstream.node.engine.handlers.writes import conflict, is_kept_out, is_under_way, refuse_locked, target, token_of
 from dcpstream.node.engine.subdocument import SYSTEM_BYTES_MAX, system_bytes
 from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_xattrs, snappy_uncompress, split_xattrs
 
@@ -113,6 +113,11 @@ def write(session: Session, frame: Frame) -> None:
         time = documents.limited_expiration(meta.time, session.engine.unix_s, max_ttl_of(session, key))
         meta = meta._replace(time=time)
     old = vbucket.log.meta(key)  # as it is, also if it has expired
+    prepared = documents.prepared_meta(vbucket, key)
+    if prepared is not None:
+        is_won = not meta.checks_conflicts or _wins(frame, meta, content, prepared, is_by_time=is_by_time)
+        session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS if is_won else Status.KEY_EEXISTS)
+        return
     kept = documents.remains(vbucket, key, old)[0] if is_deletion and old is not None and not content.value else b""
     status = _status(session, frame, meta, content, old, vbucket, key, is_by_time=is_by_time, is_pruned=bool(kept))
     if status == Status.LOCKED and is_deletion and not content.value:
@@ -293,6 +298,8 @@ def return_meta(session: Session, frame: Frame) -> None:
     if found is None:
         return
     vbucket, key = found
+    if is_under_way(session, frame, vbucket, key):
+        return
     engine = session.engine
     opcode = _RETURNING[kind]
     old = documents.live_meta(vbucket, key, engine.unix_ns)

@@ -13,6 +13,7 @@ from dcpstream.node.engine.handlers.keys import (
     active_place,
     expiration_of,
     not_my_vbucket,
+    refuse_recommit,
     stored_key,
     told_delete_time,
 )
@@ -82,6 +83,8 @@ def get(session: Session, frame: Frame) -> None:
     if place is None:
         return
     vbucket, key = place
+    if refuse_recommit(session, frame, vbucket, key):
+        return
     before = vbucket.high_seqno
     item = documents.live_item(vbucket, key, session.engine.unix_ns)
     if vbucket.high_seqno != before:
@@ -157,6 +160,8 @@ def get_meta(session: Session, frame: Frame) -> None:
     if place is None:
         return
     vbucket, key = place
+    if refuse_recommit(session, frame, vbucket, key):
+        return
     meta = vbucket.log.meta(key)
     if meta is None:
         _missing(session, frame)

@@ -125,6 +125,8 @@ def _document(session: Session, bucket: Bucket, argument: str, *, is_by_id: bool
     if collection_id not in bucket.collections:
         return Status.UNKNOWN_COLLECTION
     key = leb128_encode(collection_id) + name.encode()
+    if documents.is_recommitted(vbucket, key):
+        return Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS
     documents.live_meta(vbucket, key, session.engine.unix_ns)
     meta = vbucket.log.meta(key)  # as it is stored, also if it is locked
     if meta is None or meta.is_deleted:
@@ -186,7 +188,7 @@ def stat(session: Session, frame: Frame) -> None:
     elif items in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
         session.refuse_unknown(frame, items)
     else:
-        session.respond(frame, items)
+        session.refuse(frame, items)
 
 
 def _answers(session: Session, frame: Frame, items: Items) -> Iterator[None]:

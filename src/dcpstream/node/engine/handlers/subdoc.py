@@ -18,6 +18,7 @@ from dcpstream.node.engine.handlers.keys import (
     active_vbucket,
     expiration_of,
     not_my_vbucket,
+    refuse_recommit,
     stored_key,
     told_delete_time,
 )
@@ -173,6 +174,8 @@ def look_up(session: Session, frame: Frame) -> None:
     key = stored_key(session, frame) if vbucket is not None else None
     if vbucket is None or key is None:
         return
+    if vbucket.is_active and refuse_recommit(session, frame, vbucket, key):
+        return
     item = _fetch(session, vbucket, key, request.flags)
     if _refused_by_lock(session, frame, vbucket, key, item):
         return
@@ -239,6 +242,8 @@ def mutate(session: Session, frame: Frame) -> None:
     if found is None:
         return
     vbucket, key = found
+    if refuse_recommit(session, frame, vbucket, key):
+        return
     item = _fetch(session, vbucket, key, request.flags)
     if not request.flags & DocFlag.ADD and _refused_by_lock(session, frame, vbucket, key, item):
         return

@@ -11,7 +11,7 @@ from dcpstream.node.engine import documents
 from dcpstream.node.engine.bucket import Compression
 from dcpstream.node.engine.commands import Command, CommandTable, Part
 from dcpstream.node.engine.durability import DEFAULT_TIMEOUT_S, UNDECIDED_MAX
-from dcpstream.node.engine.handlers.keys import active_place, expiration_of
+from dcpstream.node.engine.handlers.keys import active_place, expiration_of, refuse_recommit
 from dcpstream.node.engine.handlers.reads import parts_of
 from dcpstream.node.engine.subdocument import SYSTEM_BYTES_MAX, system_bytes
 from dcpstream.node.engine.topology import is_possible, parse_topology
@@ -97,10 +97,19 @@ def target(
     if not (store.takes_deletions if is_deletion else store.has_room):
         session.refuse(frame, Status.TMPFAIL, store.why_full)
         return None
-    if documents.is_undecided(vbucket, key):
-        session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS)
-        return None
     return vbucket, key
+
+
+def is_under_way(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> bool:
+    """Whether a durable write of the document is under way, so that the request was refused.
+
+    Commands look at it where the server does: those that read the document first have refused by then what does not
+    fit the committed version, or that there is none.
+    """
+    if not documents.is_undecided(vbucket, key):
+        return False
+    session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS)
+    return True
 
 
 def is_kept_out(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> bool:
@@ -170,6 +179,8 @@ def put(
     """
     durable = _durable(session, frame, vbucket)
     engine = session.engine
+    if isinstance(durable, int) or is_under_way(session, frame, vbucket, key):
+        return
     if isinstance(durable, _Durable):
         assert session.bucket is not None, "the table asks for a bucket"
         is_quiet = is_silent(session, frame)
@@ -188,7 +199,7 @@ def put(
             client=session,
             is_deleted=is_deleted,
         )
-    elif durable is None and is_deleted:
+    elif is_deleted:
         result = documents.store_version(
             vbucket,
             key,
@@ -203,7 +214,7 @@ def put(
         )
         vbucket.fresh_deletions.add(key, result.seqno, fresh_time, engine.unix_ns)
         written(session, frame, vbucket, result, answer, status, answer_datatype)
-    elif durable is None:
+    else:
         result = documents.store(
             vbucket,
             key,
@@ -267,8 +278,13 @@ def store(session: Session, frame: Frame) -> None:
         return
     vbucket, key = found
     engine = session.engine
+    if isinstance(_durable(session, frame, vbucket), int):
+        return
     meta = documents.live_meta(vbucket, key, engine.unix_ns)
     status = conflict(opcode, frame.cas, meta)
+    is_missing = status == Status.KEY_ENOENT and opcode == Opcode.REPLACE and not frame.cas
+    if not is_missing and is_under_way(session, frame, vbucket, key):
+        return
     if meta is not None and not meta.is_deleted and opcode != Opcode.ADD and is_kept_out(session, frame, vbucket, key):
         status = Status.LOCKED
     if status:
@@ -304,6 +320,8 @@ def delete(session: Session, frame: Frame) -> None:
     if found is None:
         return
     vbucket, key = found
+    if refuse_recommit(session, frame, vbucket, key):
+        return
     engine = session.engine
     meta = documents.live_meta(vbucket, key, engine.unix_ns)
     status = conflict(Opcode.DELETE, frame.cas, meta)
@@ -333,7 +351,8 @@ def delete(session: Session, frame: Frame) -> None:
             is_deleted=True,
         )
         return
-    written(session, frame, vbucket, documents.delete(vbucket, key, meta, engine.unix_ns))
+    if not is_under_way(session, frame, vbucket, key):
+        written(session, frame, vbucket, documents.delete(vbucket, key, meta, engine.unix_ns))
 
 
 def concatenate(session: Session, frame: Frame) -> None:
@@ -342,6 +361,8 @@ def concatenate(session: Session, frame: Frame) -> None:
     if found is None:
         return
     vbucket, key = found
+    if refuse_recommit(session, frame, vbucket, key):
+        return
     engine = session.engine
     item = documents.live_item(vbucket, key, engine.unix_ns)
     status = _joining_status(session, frame, vbucket, key, item)
@@ -401,6 +422,8 @@ def count(session: Session, frame: Frame) -> None:
     if found is None:
         return
     vbucket, key = found
+    if refuse_recommit(session, frame, vbucket, key):
+        return
     engine = session.engine
     delta, initial, expiration = _COUNTER.unpack(frame.extras)
     meta = documents.live_meta(vbucket, key, engine.unix_ns)
