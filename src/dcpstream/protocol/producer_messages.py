@@ -104,10 +104,16 @@ class StreamMessages:
         """A change of the vbucket's role closes the checkpoint."""
         self._checkpoint_seqno = None
 
-    def marker(self, position: int, end: int, *, is_disk: bool) -> bytes:
+    def marker(self, position: int, end: int, *, is_disk: bool, first: int | None = None) -> bytes:
         """The marker of the snapshot (position, end].
 
         The first one from memory and the first one in a new checkpoint carry the checkpoint flag.
+
+        Args:
+            position: everything up to here was sent, or is not for this stream.
+            end: seqno of the last message.
+            is_disk: the snapshot is read from disk.
+            first: seqno of the first message, if others that are not for this stream may be before it.
         """
         view = self._view
         start, flags = position + 1, _FROM_DISK
@@ -117,8 +123,12 @@ class StreamMessages:
             if self._checkpoint_seqno is None or self._checkpoint_seqno < checkpoint:
                 flags = _NEW_CHECKPOINT
                 self._checkpoint_seqno = checkpoint
-                if checkpoint:  # what was passed over in it belongs to its first snapshot
+                if first is not None and checkpoint <= self.last_snapshot_end:
+                    start = first
+                elif checkpoint:  # what was passed over in it belongs to its first snapshot
                     start = max(checkpoint, self.last_snapshot_end + 1)
+            elif first is not None:
+                start = first
             if self._is_takeover:
                 flags |= _ACK
                 self.unanswered_markers += 1

@@ -49,6 +49,7 @@ from dcpstream.wire import (
     StreamForm,
     events_of,
     render,
+    seqnos_of,
 )
 
 __all__ = ["TRANSITIONS", "Buffer", "ProducerStream", "StreamState"]
@@ -59,6 +60,9 @@ OUT_OF_ORDER_WITH_END = "true_with_seqno_advanced"
 
 SMALL_REST_BYTES = 32 * 1024
 """Room of at most this size that is left of a much larger one is not filled."""
+
+LOOKAHEAD_BYTES = 256 * 1024
+"""How much a filtered stream reads to find where its snapshot from memory begins and ends."""
 
 SKIPPED_MESSAGES_MAX = 10_000
 """Messages a filter may drop in a row before the client is told how far the stream has come: the server's
@@ -389,9 +393,8 @@ class ProducerStream:
             self._go(StreamState.BACKFILLING)
         else:
             self._go_sending()
-            if self._filter.is_empty:
-                self.end(StreamEndReason.FILTER_EMPTY)
-                return b""
+            if self._is_plainly_filtered(limit):
+                return self._open_filtered(position, limit)
             if self._is_passed_over(position, limit):
                 self.last_read_seqno = limit
                 return b""
@@ -463,6 +466,48 @@ class ProducerStream:
         if durable is not None and durable.visible_seqno(limit) <= position:
             return True
         return numbers is not None and self.view.high_seqno_of(numbers) <= position
+
+    def _is_plainly_filtered(self, limit: int) -> bool:
+        """Whether only the filter leaves messages out of a snapshot from memory up to `limit`."""
+        if self._filter.is_empty:
+            return True
+        has_filter = self.wanted.collection_ids is not None and (self.form.collections or self._source.manifest.uid > 0)
+        return has_filter and self.view.durability is None and self._history is None and limit <= self.view.high_seqno
+
+    def _open_filtered(self, position: int, limit: int) -> Buffer | None:
+        """Announce what the filter takes of (position, limit]: from its first message to its last one."""
+        view, numbers = self.view, self._filter.numbers(self._source.manifest)
+        assert numbers is not None, "the stream is filtered"
+        if self._filter.is_empty:
+            self.end(StreamEndReason.FILTER_EMPTY)
+            return b""
+        last = view.high_seqno_of(numbers)
+        if last <= position:
+            return self._pass_over_all(position, limit)
+        found = view.read(position, limit, snapshot_end=limit, max_bytes=LOOKAHEAD_BYTES)
+        if found is None:
+            return None
+        seqnos = list(seqnos_of(found, numbers))
+        is_whole = not found.count or found.last_seqno >= limit
+        if not seqnos:
+            self.last_read_seqno = limit if is_whole else found.last_seqno
+            return b""
+        if last > limit:  # of another checkpoint; what is too long to be looked at is announced whole
+            last = seqnos[-1] if is_whole else limit
+        self._snapshot_end, self._snapshot_limit, self._snapshot_base = last, limit, position
+        self._held_view = view.hold(last)
+        return self._messages.marker(position, last, is_disk=False, first=seqnos[0])
+
+    def _pass_over_all(self, position: int, limit: int) -> Buffer:
+        """Nothing up to the end of the history is for this stream.
+
+        Only a client that resumed inside of a snapshot is told, for it waits for that snapshot's end.
+        """
+        self.last_read_seqno = limit
+        end = self.accepted.snapshot_end
+        if not self._messages.is_first_marker or position >= end:
+            return b""
+        return self._messages.marker(position, end, is_disk=False) + self._advanced(end)
 
     def _may_come_out_of_order(self) -> bool:
         """Whether the snapshot that begins may be one without order: the first, from 0, of a single collection."""

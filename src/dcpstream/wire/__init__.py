@@ -13,6 +13,7 @@ from dcpstream.wire.block import (
     encode_stored_mutation,
     events_of,
     frame_kinds,
+    seqnos_of,
 )
 from dcpstream.wire.block_form import StreamForm
 from dcpstream.wire.block_rendering import Rendered, render
@@ -308,6 +309,7 @@ __all__ = [
     "read_flatbuffer",
     "read_prepare",
     "render",
+    "seqnos_of",
     "snappy_available",
     "snappy_compress",
     "snappy_uncompress",

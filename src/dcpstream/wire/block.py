@@ -10,7 +10,7 @@ Source: kv_engine docs/dcp/documentation/commands/{mutation,deletion,expiration}
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from enum import IntFlag
 from itertools import accumulate
 from typing import Any
@@ -18,7 +18,8 @@ from typing import Any
 from dcpstream.wire.arrays import index_array, np, seqno_array
 from dcpstream.wire.codes import Datatype, Magic, Opcode
 from dcpstream.wire.frames import HEADER, HEADER_BYTES, frame_length
-from dcpstream.wire.system_events import CollectionEvent, read_event
+from dcpstream.wire.keys import leb128_decode
+from dcpstream.wire.system_events import CollectionEvent, events_of_scope, read_event
 
 Buffer = bytes | bytearray | memoryview
 
@@ -187,12 +188,37 @@ def events_of(block: FrameBlock, first: int, stop: int) -> Iterator[CollectionEv
     """The events of scopes and collections among the block's messages [first, stop)."""
     data = memoryview(block.data)
     for index in _event_rows(block, first, stop):
-        start = int(block.starts[index])
-        _, _, key_length, extras_length, _, _, body, _, _ = HEADER.unpack_from(data, start)
-        key_at = start + HEADER_BYTES + extras_length
-        value_at, stop_at = key_at + key_length, start + HEADER_BYTES + body
-        extras = bytes(data[start + HEADER_BYTES : key_at])
-        yield read_event(extras, bytes(data[key_at:value_at]), bytes(data[value_at:stop_at]))
+        yield _event_at(data, int(block.starts[index]))
+
+
+def _event_at(data: memoryview, start: int) -> CollectionEvent:
+    _, _, key_length, extras_length, _, _, body, _, _ = HEADER.unpack_from(data, start)
+    key_at = start + HEADER_BYTES + extras_length
+    value_at, stop_at = key_at + key_length, start + HEADER_BYTES + body
+    extras = bytes(data[start + HEADER_BYTES : key_at])
+    return read_event(extras, bytes(data[key_at:value_at]), bytes(data[value_at:stop_at]))
+
+
+def seqnos_of(block: FrameBlock, numbers: Collection[int]) -> Iterator[int]:
+    """The seqnos of the messages that belong to some collections, their events included, in order.
+
+    Args:
+        numbers: collection ids, and what `events_of_scope` gives for the scopes whose events are meant.
+    """
+    if not block.kinds & (BlockKind.NAMED_COLLECTION | BlockKind.SYSTEM_EVENT):
+        yield from map(int, block.seqnos if 0 in numbers else ())
+        return
+    data = memoryview(block.data)
+    for at, seqno in zip(block.starts, block.seqnos, strict=True):
+        start = int(at)
+        _, opcode, _, extras_length, *_ = HEADER.unpack_from(data, start)
+        if opcode == Opcode.DCP_SYSTEM_EVENT:
+            event = _event_at(data, start)
+            number = events_of_scope(event.scope_id) if event.is_of_scope else event.collection_id
+        else:
+            number = leb128_decode(data[start + HEADER_BYTES + extras_length :])[0]
+        if number in numbers:
+            yield int(seqno)
 
 
 def _event_rows(block: FrameBlock, first: int, stop: int) -> Sequence[int]:

@@ -6,6 +6,7 @@ import pytest
 
 from dcpstream.errors import CorruptLog, LocalProtocolError
 from dcpstream.model import MAX_SEQNO, Collection, Manifest, Scope, SnapshotRange, VbucketState
+from dcpstream.protocol import producer_stream
 from dcpstream.protocol.producer import ProducerConnection, ProducerLimits
 from dcpstream.protocol.producer_stream import TRANSITIONS, StreamState
 from dcpstream.wire import (
@@ -477,22 +478,77 @@ def filtered(vbucket, value, **fields):
 
 def test_a_filter_is_told_how_far_the_stream_has_come():
     vbucket = fruit_and_veg()
+    vbucket.memory_start_seqno = 7
     client = filtered(vbucket, b'{"collections":["8"]}')
-    assert summary(client.all()) == [("answer", 0), (0, 6, 5), 2, 5, ("advanced", 6)]
+    assert summary(client.all()) == [("answer", 0), (0, 6, 6), 2, 5, ("advanced", 6)]
     vbucket.set(b"x", collection_id=9)
     client.wrote()
     assert summary(client.all()) == []  # a snapshot from memory without anything for it is not announced
     vbucket.set(b"y", collection_id=8)
     vbucket.set(b"z", collection_id=9)
     client.wrote()
-    assert summary(client.all()) == [(8, 9, 1), 8, ("advanced", 9)]
+    # From memory a snapshot ends with what is for the stream; its beginning is the checkpoint's.
+    assert summary(client.all()) == [(7, 8, 5), 8]
+
+
+@pytest.mark.parametrize(
+    ("start", "snapshot", "expected"),
+    [
+        (0, (0, 0), [(0, 5, 5), 2, 5]),
+        (1, (1, 1), [(1, 5, 5), 2, 5]),
+        (2, (1, 4), [(1, 5, 5), 5]),
+        (5, (5, 5), []),
+        (5, (4, 6), [(4, 6, 5), ("advanced", 6)]),
+        (6, (6, 6), []),
+    ],
+)
+def test_a_snapshot_from_memory_reaches_from_the_first_to_the_last_message_for_the_stream(start, snapshot, expected):
+    vbucket = fruit_and_veg()
+    client = filtered(vbucket, b'{"collections":["8"]}', start=start, snapshot=snapshot)
+    assert summary(client.all()) == [("answer", 0), *expected]
+    for number in (9, 8, 9):
+        vbucket.set(b"later", collection_id=number)
+    client.wrote()
+    is_first = not expected
+    assert summary(client.all()) == [(snapshot[0] if is_first else 8, 8, 5 if is_first else 1), 8]
+
+
+def test_each_checkpoint_comes_in_a_snapshot_of_its_own_that_begins_where_the_checkpoint_does():
+    vbucket = ListVBucket()
+    for number in (8, 9, 0, 9, 8, 0, 9, 0):
+        if vbucket.high_seqno in (2, 6):
+            vbucket.new_checkpoint()
+        vbucket.set(b"k%d" % vbucket.high_seqno, collection_id=number)
+    vbucket.memory_start_seqno = 1
+    client = filtered(vbucket, b'{"collections":["8"]}')
+    assert summary(client.all()) == [("answer", 0), (0, 1, 5), 1, (3, 5, 5), 5]
+    vbucket.set(b"last", collection_id=8)
+    client.wrote()
+    assert summary(client.all()) == [(7, 9, 5), 9]
+
+
+def test_what_is_too_long_to_be_looked_at_is_announced_whole(monkeypatch):
+    monkeypatch.setattr(producer_stream, "LOOKAHEAD_BYTES", 1)
+    vbucket = ListVBucket()
+    for number in (9, 9, 8, 9, 8, 9):
+        vbucket.set(b"k%d" % vbucket.high_seqno, collection_id=number)
+    client = filtered(vbucket, b'{"collections":["8"]}')
+    assert summary(client.all()) == [("answer", 0), (0, 5, 5), 3, 5]
+
+
+def test_a_client_without_collections_gets_markers_that_fit_its_messages():
+    vbucket = fruit_and_veg()
+    client = Client(vbucket, features=PLAIN, manifest=MANIFEST)
+    client.request()
+    assert summary(client.all()) == [("answer", 0), (0, 4, 5), 1, 4]
+    for number in (8, 0, 9):
+        vbucket.set(b"later", collection_id=number)
+    client.wrote()
+    assert summary(client.all()) == [(8, 8, 1), 8]
 
 
 def test_a_filtered_stream_ends_at_its_end():
-    assert summary(filtered(fruit_and_veg(), b'{"collections":["8"]}', end=3).all())[-2:] == [
-        ("advanced", 6),
-        ("end", 0),
-    ]
+    assert summary(filtered(fruit_and_veg(), b'{"collections":["8"]}', end=3).all())[-2:] == [5, ("end", 0)]
     latest = filtered(fruit_and_veg(), b'{"collections":["8"]}', flags=StreamFlag.TO_LATEST)
     assert latest.machine.stream(0).accepted.end_seqno == 6
 
