@@ -79,6 +79,7 @@ def test_well_formed_requests_of_the_scenarios_have_layouts() -> None:
         "START_PERSISTENCE",
         "ENABLE_TRAFFIC",
         "GET_REPLICA",
+        "QUIT",
         "0x85",
         "0x86",
         "0x87",
