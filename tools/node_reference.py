@@ -14,6 +14,7 @@ from dcpstream.node import server
 from dcpstream.node.engine import COMMANDS, MAX_OUTPUT_BYTES, documents
 from dcpstream.node.engine.commands import Command, Part
 from dcpstream.node.engine.engine import MAX_BUCKETS, MAX_CONNECTIONS
+from dcpstream.node.engine.handlers import obsolete
 from dcpstream.node.engine.release import RELEASES
 from dcpstream.node.engine.roles import ALL_PRIVILEGES
 from dcpstream.protocol.sasl import MECHANISMS
@@ -27,8 +28,8 @@ INTRODUCTION = """# What the node answers
 <!-- Written by tools/node_reference.py (make reference); do not edit. -->
 
 Every command of the KV port but those of DCP, for which see [Messages](messages.md). An opcode that is not here is
-answered UNKNOWN_COMMAND. "Needs" is the privilege a user must have; commands marked with a star are answered before
-the login. Those marked 7.6 are known to a node with `compat_version` 7.6 only.
+answered UNKNOWN_COMMAND, or NOT_SUPPORTED if servers before 7.2 knew it. "Needs" is the privilege a user must have;
+commands marked with a star are answered before the login. Those marked 7.6 are known to a node with `compat_version` 7.6 only.
 
 | opcode | command | extras | key | value | needs | does |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -53,12 +54,13 @@ With the users' names and passwords (basic authentication). A trailing slash mak
 | `/pools/default/buckets/BUCKET/scopes/SCOPE/collections/COLLECTION` | DELETE drops it with its documents |
 | `/whoami`, `/nodes/self` | the user, the node |
 """
+OTHER_NAMES = {0x85: "CREATE_BUCKET", 0x86: "DELETE_BUCKET", 0x87: "LIST_BUCKETS"}
 PARTS = {Part.ABSENT: "", Part.REQUIRED: "yes", Part.OPTIONAL: "may be"}
 
 
 def name_of(opcode: int) -> str:
     """The command's name."""
-    return code_name(Opcode, opcode) if opcode in tuple(Opcode) else "LIST_BUCKETS"
+    return code_name(Opcode, opcode) if opcode in tuple(Opcode) else OTHER_NAMES[opcode]
 
 
 def row(opcode: int, command: Command) -> str:
@@ -72,7 +74,7 @@ def row(opcode: int, command: Command) -> str:
         extras,
         PARTS[command.key],
         PARTS[command.value],
-        command.privilege,
+        command.privilege.replace("|", " or "),
         (summary[2] or summary[0]).rstrip(".").replace("|", "\\|"),
     )
     return "| " + " | ".join(cells) + " |"
@@ -89,6 +91,8 @@ def page() -> str:
     for opcode in COMMANDS.opcodes():
         command = COMMANDS.get(opcode)
         assert command is not None
+        if command.handler is obsolete.refuse:
+            continue
         rows.append(row(opcode, command))
     old, new = (RELEASES[name].features for name in ("7.2", "7.6"))
     limits = (

@@ -340,3 +340,61 @@ def test_a_request_for_another_user_has_that_users_rights(node: Node, peer: Peer
         assert (answer.status, bool(context_of(answer))) == (status, True)
     other = node.connect(user="nodcp").call(Opcode.GET, vbid=1, key=KEY, framing=as_producer)
     assert (other.status, bool(context_of(other))) == (Status.EACCESS, True)
+
+
+# ------------------------------------------------------------------------------------------------- what a bucket does
+
+
+@rule("KV-REQ-12")
+@pytest.mark.parametrize(
+    ("ratio", "value", "is_kept"),
+    [(None, b"a" * 200, True), (None, b"0123456789abcdef", False), (b"50", b"a" * 200, False)],
+)
+def test_which_values_stay_compressed(node: Node, peer: Peer, ratio: bytes | None, value: bytes, is_kept: bool) -> None:
+    def set_parameter(name: bytes, text: bytes) -> None:
+        assert node.admin.call(Opcode.SET_PARAM, key=name, value=text, extras=b"\0\0\0\1").status == 0
+
+    packed = snappy_compress(value)
+    for mode, is_possible in ((b"off", False), (b"passive", True), (b"active", True)):
+        set_parameter(b"compression_mode", mode)
+        if ratio is not None:
+            set_parameter(b"min_compression_ratio", ratio)
+        assert peer.call(Opcode.SET, vbid=1, key=KEY, extras=STORE, value=packed, datatype=2).status == 0
+        item = node.vbucket(1).log.get(KEY)
+        assert item is not None
+        assert item.value == (packed if is_possible and is_kept else value)
+
+
+@rule("KV-REQ-13")
+def test_while_traffic_is_switched_off(node: Node, peer: Peer) -> None:
+    node.set_doc(1, "k", b"1")
+    node.set_doc(1, "gone", b"1")
+    for _ in range(2):
+        assert node.admin.call(Opcode.DISABLE_TRAFFIC).status == 0
+    assert peer.call(Opcode.GET, vbid=1, key=KEY).value == b"1"
+    assert peer.call(Opcode.GET_META, vbid=1, key=KEY).status == 0
+    assert peer.call(Opcode.SUBDOC_GET_COUNT, vbid=1, key=KEY, extras=bytes(3)).status == Status.SUBDOC_PATH_MISMATCH
+    assert peer.call(Opcode.DELETE, vbid=1, key=b"\0gone").status == 0
+    cas = peer.call(Opcode.GET_LOCKED, vbid=1, key=KEY).cas
+    assert peer.call(Opcode.UNLOCK, vbid=1, key=KEY, cas=cas).status == 0
+    assert peer.call(Opcode.GET_LOCKED, vbid=1, key=b"\0none").status == Status.KEY_ENOENT
+    path = {"extras": b"\0\1\0\1", "value": b"p1"}
+    for key, vbid in ((KEY, 1), (b"\0none", 1), (KEY, FOREIGN_VBUCKET)):
+        refused = [
+            *((opcode, {"extras": STORE}) for opcode in (Opcode.SET, Opcode.ADD, Opcode.REPLACE, Opcode.SETQ)),
+            *((opcode, {}) for opcode in (Opcode.APPEND, Opcode.PREPEND)),
+            *((opcode, {"extras": COUNT}) for opcode in (Opcode.INCREMENT, Opcode.DECREMENT)),
+            *((opcode, {"extras": META}) for opcode in (Opcode.SET_WITH_META, Opcode.DELETE_WITH_META)),
+        ]
+        if key != KEY or vbid != 1:
+            refused += [
+                (opcode, {}) for opcode in (Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GET_META, Opcode.DELETE)
+            ]
+            refused += [(opcode, {"extras": bytes(4)}) for opcode in (Opcode.TOUCH, Opcode.GAT)]
+            refused += [(Opcode.SUBDOC_GET, {"extras": b"\0\1\0", "value": b"p"}), (Opcode.SUBDOC_DICT_UPSERT, path)]
+        for opcode, fields in refused:
+            answer = peer.call(opcode, vbid=vbid, key=key, **fields)
+            assert (answer.status, answer.value) == (Status.TMPFAIL, b""), (Opcode(opcode), key, vbid)
+    for _ in range(2):
+        assert node.admin.call(Opcode.ENABLE_TRAFFIC).status == 0
+    assert peer.call(Opcode.SET, vbid=1, key=KEY, extras=STORE).status == 0

@@ -78,7 +78,8 @@ class Bucket:
         waiters: who waits for a seqno to be persisted, or for a pending vbucket.
         collections: those of the manifest, by id.
         behind: active vbuckets whose history does not tell the newest manifest yet; see `catch_up`.
-        takes_traffic: False between DISABLE_TRAFFIC and ENABLE_TRAFFIC: requests for documents are TMPFAIL.
+        takes_traffic: False between DISABLE_TRAFFIC and ENABLE_TRAFFIC: documents that are there are read and deleted,
+            all else that is asked of documents is TMPFAIL, as while a server warms up.
         range_scans: the scans that are open.
         parameters: what SET_PARAM changes and is not kept.
         allows_out_of_order: whether streams may get snapshots without order that asked for them.

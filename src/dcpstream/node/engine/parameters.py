@@ -33,6 +33,7 @@ class Parameters:
         lock_default_s, lock_max_s: how long GET_LOCKED locks if nobody says so, and at most.
         seqno_persistence_timeout_s: how long SEQNO_PERSISTENCE waits.
         scan_life_s: age at which a range scan is cancelled.
+        compression_ratio_min: how many times as long a value must be inflated to be stored compressed as it came.
         strips_deletions: whether DELETE_WITH_META with a body is taken without it; if not, it is refused.
         producer: bounds of DCP connections that are opened from now on.
     """
@@ -42,6 +43,7 @@ class Parameters:
     seqno_persistence_timeout_s: float = 30.0
     scan_life_s: float = 180.0
     strips_deletions: bool = True
+    compression_ratio_min: float = 1.2
     producer: ProducerLimits = field(default=DEFAULT_LIMITS)
 
 
@@ -61,6 +63,16 @@ def _number(low: int, high: int) -> Callable[[str], int]:
         return int(text)
 
     return read
+
+
+def _ratio(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ValueError("a number from 0")
+    return value
 
 
 def _truth(text: str) -> bool:
@@ -134,6 +146,7 @@ _SECONDS = _number(1, MAX_SECONDS)
 PARAMETERS: Mapping[str, _Parameter] = MappingProxyType(
     {
         "compression_mode": _setting("compression", _one_of("off", "passive", "active")),
+        "min_compression_ratio": _own("compression_ratio_min", (FLUSH, CONFIG), _ratio),
         "max_ttl": _setting("max_ttl", _number(0, MAX_SECONDS)),
         "max_size": _setting("ram_quota_bytes", _number(0, 1 << 50)),
         "exp_pager_stime": _setting("expiry_pager_s", _number(0, 30 * 24 * 3600)),
@@ -184,4 +197,5 @@ def all_parameters(bucket: Bucket) -> Iterator[tuple[str, object]]:
         value = parameter.tell(bucket)
         if isinstance(value, bool):
             value = str(value).lower()
-        yield name, int(value) if isinstance(value, float) else value
+        is_whole = isinstance(value, float) and value.is_integer()
+        yield name, int(value) if is_whole else value

@@ -145,6 +145,11 @@ class Session(Waiting):
         """Whether requests that were left unread can be answered now."""
         return self._waiting is None and self.close_reason is None and self.out_bytes <= self.engine.output_limit
 
+    @property
+    def is_degraded(self) -> bool:
+        """Whether requests for documents are switched off in the selected bucket: what is not there may come."""
+        return self.bucket is not None and not self.bucket.takes_traffic
+
     def may(self, privilege: str) -> bool:
         """Whether the user has a privilege in the whole selected bucket, or of the node if there is none."""
         return self.user is not None and has(self.rights, privilege)

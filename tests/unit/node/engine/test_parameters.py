@@ -13,6 +13,7 @@ from tests.unit.node.kit import Talker, engine_of
 
 GOOD = {
     "compression_mode": ("active", "active"),
+    "min_compression_ratio": ("2.5", "2.5"),
     "max_ttl": ("77", "77"),
     "max_size": (str(200 << 20), str(200 << 20)),
     "exp_pager_stime": ("60", "60"),
@@ -51,7 +52,7 @@ def test_a_parameter_is_set_and_shown(client, name):
         assert set_param(client, name, value, group).status == 0
         assert client.stats("config")[f"ep_{name}"] == shown
     assert set_param(client, name, value, VBUCKET).status == Status.EINVAL
-    for wrong in ("-1", "x", "1.5", str(1 << 60)):
+    for wrong in ("-1", "x", "inf") if name == "min_compression_ratio" else ("-1", "x", "1.5", str(1 << 60)):
         answer = set_param(client, name, wrong, PARAMETERS[name].groups[0])
         assert answer.status == Status.EINVAL
         assert name in json.loads(answer.value)["error"]["context"] or name == "max_size"

@@ -375,7 +375,8 @@ def test_who_leaves_does_not_wait_for_a_pending_vbucket_any_more(client):
 def test_traffic_is_switched_off_and_on(client):
     client.set("k", b"v")
     assert client.call(Opcode.DISABLE_TRAFFIC).status == 0
-    assert client.get("k").status == Status.TMPFAIL
+    assert client.get("k").value == b"v"
+    assert client.get("none").status == Status.TMPFAIL
     assert client.set("k", b"w").status == Status.TMPFAIL
     assert client.call(Opcode.NOOP).status == 0
     assert client.call(Opcode.ENABLE_TRAFFIC).status == 0

@@ -9,12 +9,16 @@ from dcpstream.node.engine import documents
 from dcpstream.node.engine.commands import MAX_KEY_BYTES, key_fault
 from dcpstream.node.engine.config_push import config_to_send
 from dcpstream.node.engine.documents import absolute_expiration, collection_of
-from dcpstream.wire import Datatype, Frame, Status, leb128_decode
+from dcpstream.wire import Datatype, Frame, Opcode, Status, leb128_decode
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.session import Session
     from dcpstream.node.engine.vbucket import VBucket
     from dcpstream.store import ItemMeta, StoredItem
+
+
+_PLAIN_ABOUT_VBUCKETS = frozenset((Opcode.GET_LOCKED, Opcode.UNLOCK, Opcode.GET_KEYS))
+"""Commands that say NOT_MY_VBUCKET also while requests for documents are switched off."""
 
 
 def stored_key(session: Session, frame: Frame) -> bytes | None:
@@ -85,14 +89,14 @@ def active_vbucket(session: Session, frame: Frame, *, states: frozenset[VbucketS
     """
     bucket = session.bucket
     assert bucket is not None, "the table asks for a bucket"
-    if not bucket.takes_traffic:
-        session.refuse(frame, Status.TMPFAIL, "Requests for documents are switched off")
-        return None
     vbucket = bucket.vbucket(frame.vbid)
     if vbucket is not None and (vbucket.is_active if states is None else vbucket.state in states):
         return vbucket
     if vbucket is None or vbucket.state is not VbucketState.PENDING:
-        not_my_vbucket(session, frame)
+        if session.is_degraded and frame.opcode not in _PLAIN_ABOUT_VBUCKETS:
+            session.refuse(frame, Status.TMPFAIL)
+        else:
+            not_my_vbucket(session, frame)
     elif bucket.wait_for_role(session, frame.vbid):
         session.wait(frame, lambda _: session.try_again(frame))
     else:

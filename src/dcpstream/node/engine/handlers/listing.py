@@ -52,9 +52,6 @@ def get_random_key(session: Session, frame: Frame) -> None:
     if not session.has_collections and frame.extras:
         session.refuse(frame, Status.EINVAL, "Extras should be empty for clients without collections support")
         return
-    if not bucket.takes_traffic:
-        session.refuse(frame, Status.TMPFAIL, "Requests for documents are switched off")
-        return
     collection_id = int.from_bytes(frame.extras[:4], "big")
     if collection_id not in bucket.collections:
         refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)

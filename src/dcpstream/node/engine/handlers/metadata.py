@@ -95,6 +95,9 @@ def _read(frame: Frame, *, is_by_time: bool) -> _Meta | None:
 def write(session: Session, frame: Frame) -> None:
     """A version of a document from elsewhere; it stays if it wins over what is there."""
     assert session.bucket is not None, "the table asks for a bucket"
+    if session.is_degraded:
+        session.refuse(frame, Status.TMPFAIL)
+        return
     is_by_time = session.bucket.settings.conflict_resolution is ConflictResolution.LWW
     meta = _read(frame, is_by_time=is_by_time)
     if meta is None:
@@ -293,6 +296,9 @@ def return_meta(session: Session, frame: Frame) -> None:
     Unlike the plain commands it replaces the document with its attributes, and takes a datatype from nobody: the
     server finds out itself whether the value is JSON only for a client that does not know that datatype.
     """
+    if session.is_degraded:
+        session.refuse(frame, Status.TMPFAIL)
+        return
     kind, flags, expiration = _RETURN.unpack(frame.extras)
     found = target(session, frame)
     if found is None:

@@ -31,6 +31,7 @@ _FLAGS = struct.Struct(">I")
 _META = struct.Struct(">IIIQ")
 _META_V2 = struct.Struct(">IIIQB")
 _QUIET = frozenset((Opcode.GETQ, Opcode.GETKQ, Opcode.GATQ, Opcode.GETQ_META))
+_NEVER_DEGRADED = frozenset((Opcode.GET_LOCKED, Opcode.UNLOCK, Opcode.GET_REPLICA))
 _WITH_KEY = frozenset((Opcode.GETK, Opcode.GETKQ))
 
 
@@ -51,8 +52,13 @@ def body_of(item: StoredItem, datatypes: int, *, keeps_xattrs: bool = False) -> 
 
 
 def _missing(session: Session, frame: Frame) -> None:
-    """KEY_ENOENT without the key, also in the K forms; the quiet forms say nothing."""
-    if frame.opcode not in _QUIET:
+    """KEY_ENOENT without the key, also in the K forms; the quiet forms say nothing.
+
+    While requests for documents are switched off it is TMPFAIL, which the quiet forms say, too.
+    """
+    if session.is_degraded and frame.opcode not in _NEVER_DEGRADED:
+        session.refuse(frame, Status.TMPFAIL)
+    elif frame.opcode not in _QUIET:
         session.respond(frame, Status.KEY_ENOENT)
 
 
@@ -123,7 +129,7 @@ def touch(session: Session, frame: Frame) -> None:
     vbucket, key = place
     engine = session.engine
     if documents.lock_of(vbucket, key, engine.unix_ns) is not None:
-        session.refuse(frame, Status.LOCKED)
+        session.refuse(frame, Status.TMPFAIL if session.is_degraded else Status.LOCKED)
         return
     item = documents.live_item(vbucket, key, engine.unix_ns)
     session.changed(vbucket)

@@ -182,7 +182,7 @@ def look_up(session: Session, frame: Frame) -> None:
     is_locked = item is not None and documents.lock_of(vbucket, key, session.engine.unix_ns) is not None
     status = Status.SUCCESS
     if item is None:
-        status = Status.KEY_ENOENT
+        status = Status.TMPFAIL if session.is_degraded else Status.KEY_ENOENT
     elif frame.cas and frame.cas != item.cas and not is_locked:
         status = Status.KEY_EEXISTS
     elif request.flags & DocFlag.REVIVE and not item.is_deleted:
@@ -250,6 +250,8 @@ def mutate(session: Session, frame: Frame) -> None:
     is_locked = item is not None and documents.lock_of(vbucket, key, session.engine.unix_ns) is not None
     is_tombstone = item.is_deleted if item is not None else bool(request.flags & DocFlag.CREATE_AS_DELETED)
     status = _conflict(request, 0 if is_locked else frame.cas, item, is_tombstone=is_tombstone)
+    if item is None and session.is_degraded:
+        status = Status.TMPFAIL
     if status:
         session.respond(frame, status)
         return
@@ -309,8 +311,8 @@ def _store(
     if system > SYSTEM_BYTES_MAX or len(value) - system > documents.MAX_VALUE_BYTES:
         session.respond(frame, Status.E2BIG)
         return
-    if is_kept_out(session, frame, vbucket, key):
-        session.refuse(frame, Status.LOCKED)
+    if session.is_degraded or is_kept_out(session, frame, vbucket, key):
+        session.refuse(frame, Status.TMPFAIL if session.is_degraded else Status.LOCKED)
         return
     if item is None and is_tombstone and vbucket.log.meta(key) is not None:
         # A tombstone is there, which the request may not see, and which cannot be created once more. With Mkdoc the

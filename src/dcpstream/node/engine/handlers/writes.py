@@ -240,10 +240,11 @@ def is_too_large(value: bytes, datatype: int) -> bool:
 
 
 def _keeps_compressed(session: Session, frame: Frame, value: bytes) -> bool:
-    """Whether the value is stored compressed as it came: the bucket allows it, and it saves something."""
+    """Whether the value is stored compressed as it came: the bucket allows it, and it saves enough."""
     assert session.bucket is not None, "the table asks for a bucket"
-    is_packed = bool(frame.datatype & Datatype.SNAPPY) and len(frame.value) < len(value)
-    return is_packed and session.bucket.compression is not Compression.OFF
+    if not frame.datatype & Datatype.SNAPPY or session.bucket.compression is Compression.OFF:
+        return False
+    return len(value) >= len(frame.value) * session.bucket.parameters.compression_ratio_min
 
 
 def with_kept_xattrs(vbucket: VBucket, key: bytes, old: ItemMeta | None, body: bytes) -> tuple[bytes, int]:
@@ -272,6 +273,9 @@ def store(session: Session, frame: Frame) -> None:
     body = session.payload
     if len(body) > documents.MAX_VALUE_BYTES:
         session.refuse(frame, Status.E2BIG)
+        return
+    if session.is_degraded:
+        session.refuse(frame, Status.TMPFAIL)
         return
     found = target(session, frame)
     if found is None:
@@ -326,7 +330,9 @@ def delete(session: Session, frame: Frame) -> None:
     meta = documents.live_meta(vbucket, key, engine.unix_ns)
     status = conflict(Opcode.DELETE, frame.cas, meta)
     is_there = meta is not None and not meta.is_deleted
-    if is_there and is_kept_out(session, frame, vbucket, key):
+    if session.is_degraded and (meta is None or not is_there or documents.remains(vbucket, key, meta)[0]):
+        status = Status.TMPFAIL
+    elif is_there and is_kept_out(session, frame, vbucket, key):
         status = Status.LOCKED
     if status or meta is None:
         session.changed(vbucket)
@@ -392,6 +398,8 @@ def concatenate(session: Session, frame: Frame) -> None:
 
 def _joining_status(session: Session, frame: Frame, vbucket: VBucket, key: bytes, item: StoredItem | None) -> int:
     """The status that forbids APPEND and PREPEND, or 0."""
+    if session.is_degraded:
+        return Status.TMPFAIL
     if item is None:
         return Status.NOT_STORED
     if is_kept_out(session, frame, vbucket, key):
@@ -430,6 +438,9 @@ def count(session: Session, frame: Frame) -> None:
     item = vbucket.log.get(key) if meta is not None and not meta.is_deleted else None
     section, flags = b"", 0
     if item is None:
+        if session.is_degraded:
+            session.refuse(frame, Status.TMPFAIL)
+            return
         if expiration == _NEVER_CREATE:
             session.changed(vbucket)
             session.refuse(frame, Status.KEY_ENOENT)
@@ -441,9 +452,10 @@ def count(session: Session, frame: Frame) -> None:
         flags, expiration = item.flags, item.expiration
         old = counter_of(body)
         # What is no number is told also of a locked document.
-        if old is None or is_kept_out(session, frame, vbucket, key):
+        if old is None or session.is_degraded or is_kept_out(session, frame, vbucket, key):
             session.changed(vbucket)
-            session.refuse(frame, Status.DELTA_BADVAL if old is None else Status.LOCKED)
+            status = Status.TMPFAIL if session.is_degraded else Status.LOCKED
+            session.refuse(frame, Status.DELTA_BADVAL if old is None else status)
             return
         is_increment = QUIET_OF.get(frame.opcode, frame.opcode) == Opcode.INCREMENT  # type: ignore[call-overload]
         number = (old + delta) % _U64 if is_increment else max(0, old - delta)
