@@ -168,6 +168,23 @@ def test_a_bucket_with_damaged_metadata_is_told_everywhere(
     assert json.loads((data / ".node.json").read_text())["buckets"]["shop"]["uuid"] == uuid
 
 
+@pytest.mark.parametrize("what", ["missing", "truncated", "no database"])
+def test_a_damaged_bucket_that_nothing_else_tells_of_is_told(data: Path, what: str) -> None:
+    node = started(data)
+    node.create_bucket("shop")
+    fill(node, b"shop")
+    node.stop()
+    (data / ".node.json").unlink()
+    damage(data / "shop", what)
+    assert run(["store", "check", str(data)]) == 1
+    for _ in range(2):
+        node = Node(path=data, flush_interval_s=0.001).start()  # with as many vbuckets as there are
+        assert is_served(node)
+        assert ask(node, "GET", "/health").status == 503
+        node.stop()
+    assert (data / "shop").exists()
+
+
 def test_a_node_with_nothing_but_a_damaged_bucket_does_not_start_and_makes_none_anew(data: Path) -> None:
     (data / "default" / "meta.sqlite").unlink()
     for _ in range(2):

@@ -14,8 +14,8 @@ import click
 from dcpstream.cli.exits import FAILED, OK
 from dcpstream.errors import ConfigError, StoreError, StoreInUse
 from dcpstream.node.directory import FILE_NAME as NODE_FILE
+from dcpstream.node.directory import LOST_AND_FOUND
 from dcpstream.node.directory_check import (
-    LOST_AND_FOUND,
     DirectoryReport,
     acknowledged_beside,
     check_directory,

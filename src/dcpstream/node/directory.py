@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from dcpstream.runtime import (
     make_private,
     write_whole,
 )
-from dcpstream.runtime.files import NEW_SUFFIX
+from dcpstream.runtime.files import DIRECTORY_MODE, NEW_SUFFIX
 from dcpstream.store import SEGMENT_BYTES, BucketStore, MemoryBucketStore
 from dcpstream.store.finding import is_store, is_unfinished, vbuckets_of
 from dcpstream.store.metadata import MISSING_HINT
@@ -54,6 +55,8 @@ GONE_PREFIX = ".deleted-"
 """Before the name of a bucket whose files are being removed."""
 MAKING_PREFIX: Final = ".making-"
 """Before the name of a bucket whose files are being made."""
+LOST_AND_FOUND: Final = "lost+found"
+"""Where damaged files are moved to; no bucket has this name."""
 _NAMES: Final = frozenset({"format", "cluster_uuid", "buckets"})
 UUID_BITS = 128
 _BUCKET_NAME = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9_%.-]{0,99}")
@@ -225,8 +228,9 @@ class DataDirectory:
                 if isinstance(error, StoreError):
                     raise
                 raise StoreError(f"the store in {path} cannot be made durable: {error}") from error
+        # Where the files do not tell how many, they are damaged, and opening says how.
         return DiskBucketStore(
-            path, vbuckets, settings, file_system=self._file_system, segment_bytes=self._segment_bytes
+            path, vbuckets or 1, settings, file_system=self._file_system, segment_bytes=self._segment_bytes
         )
 
     def holds(self, name: str) -> bool:
@@ -302,9 +306,12 @@ def keep_to_owner(path: Path) -> None:
         with suppress(OSError):
             make_private(path / name)
     with suppress(OSError):
-        others = [entry for entry in path.iterdir() if not (entry.name.startswith(".") or is_store(entry))]
-        if not others and path.stat().st_uid == os.geteuid() and path.stat().st_mode & 0o077:
-            path.chmod(0o700)
+        ours = {LOST_AND_FOUND, *(entry.name for entry in path.iterdir() if is_store(entry))}
+        others = [entry for entry in path.iterdir() if entry.name not in ours and not entry.name.startswith(".")]
+        found = path.stat()
+        is_shared = found.st_uid != os.geteuid() or found.st_mode & stat.S_ISVTX
+        if not others and not is_shared and found.st_mode & 0o077:
+            path.chmod(DIRECTORY_MODE)
 
 
 def missing_metadata(path: Path) -> CorruptLog:

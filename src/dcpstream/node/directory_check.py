@@ -14,15 +14,13 @@ from typing import Final
 
 from dcpstream.errors import ConfigError, StoreError, StoreInUse
 from dcpstream.node.certificates import KEPT_PAIRS, trouble_with_pair
-from dcpstream.node.directory import FILE_NAME, LOCK_FILE, buckets_in, read_node_file, unfinished_in
+from dcpstream.node.directory import FILE_NAME, LOCK_FILE, LOST_AND_FOUND, buckets_in, read_node_file, unfinished_in
 from dcpstream.node.engine import Users
 from dcpstream.node.kept_users import FILE_NAME as USERS_FILE
 from dcpstream.node.kept_users import read_users_file
 from dcpstream.node.secret_files import KEPT_IN
 from dcpstream.runtime import SystemFileSystem, SystemRandom
 
-LOST_AND_FOUND: Final = "lost+found"
-"""No bucket has this name."""
 MAX_REPAIRS: Final = 1000
 
 

@@ -14,6 +14,7 @@ from dcpstream.runtime.files import LOCK_NAME, NEW_SUFFIX
 from dcpstream.store.blocks import segment_number
 from dcpstream.store.metadata import FILE_NAME, JOURNAL_NAME, Metadata
 
+_MAGIC = b"SQLite format 3\0"
 _OF_CREATION = frozenset({LOCK_NAME, FILE_NAME, JOURNAL_NAME, FILE_NAME + NEW_SUFFIX})
 
 
@@ -43,6 +44,11 @@ def _is_blank(file: Path) -> bool:
         if not file.stat().st_size:
             return True
         with copy_of_metadata(file.parent) as copy, closing(sqlite3.connect(copy / FILE_NAME)) as connection:
+            # A transaction that was cut short is taken back by the first look. SQLite takes a few bytes of anything for
+            # an empty file.
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+            if (copy / FILE_NAME).read_bytes()[: len(_MAGIC)] not in (b"", _MAGIC):
+                return False
             tables = {str(row[0]) for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             return tables <= {"store", "vbuckets"} and not any(
                 connection.execute(f"SELECT 1 FROM {table}").fetchone()  # noqa: S608 - two names of ours
