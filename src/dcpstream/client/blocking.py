@@ -28,11 +28,12 @@ from dcpstream.client.questions import Question, Questions, high_seqnos_of, logs
 from dcpstream.client.ranges import Accepted, ManifestEvent, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
 from dcpstream.client.reader import StreamReader
 from dcpstream.client.resume import BranchState
+from dcpstream.client.selection import FixedSelection, Selection
 from dcpstream.client.srv import resolve_seeds
 from dcpstream.client.streaming import OnPurgeGap, RewindTo, check_purge_gap, check_rewind_to
 from dcpstream.client.tls import TlsOptions
 from dcpstream.client.topology import manifest_of
-from dcpstream.errors import ConfigError, ConnectTimeout, HistoryPurged
+from dcpstream.errors import ConfigError, ConnectTimeout, HistoryPurged, NotSupported, UnknownCommand
 from dcpstream.model import FailoverLog, Manifest, StreamOffset, VbucketMap
 from dcpstream.runtime import Clock, Random, SystemClock, SystemRandom
 from dcpstream.wire import Opcode
@@ -135,9 +136,12 @@ class Cluster:
         return self._control.map
 
     def manifest(self) -> Manifest:
-        """The bucket's scopes and collections, asked now."""
+        """The bucket's scopes and collections, asked now; the default ones if the node knows no others."""
         question = Question(Opcode.GET_COLLECTIONS_MANIFEST)
-        self._ask([question])
+        try:
+            self._ask([question])
+        except (UnknownCommand, NotSupported):
+            return Manifest.DEFAULT
         if question.answer is None:
             raise self._no_answer("the list of collections")
         return manifest_of(question.answer.value)
@@ -218,7 +222,7 @@ class Cluster:
         *,
         value_format: ValueFormat = "binary",
         columns: Sequence[str] | None = None,
-        collections: Sequence[str] | None = None,
+        collections: Sequence[str] | Selection | FixedSelection | None = None,
         buffer_bytes: int = BUFFER_BYTES,
         max_batch_rows: int = MAX_BATCH_ROWS,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
@@ -255,7 +259,7 @@ class Cluster:
         if max_batch_rows < 1:
             raise ConfigError("max_batch_rows", max_batch_rows, "1 or more")
         converter = ArrowConverter(value_format, columns, max_batch_rows)
-        names = self._collections if collections is None else tuple(collections)
+        names = Selection.of(self._collections if collections is None else collections)
         gap = check_purge_gap(purge_gap, can_rewind=True)
         settings = dcp_settings(self._name, buffer_bytes, columns)
         return self._read(
@@ -267,7 +271,7 @@ class Cluster:
         ranges: Sequence[VbucketRange],
         converter: ArrowConverter,
         settings: DcpSettings,
-        collections: tuple[str, ...] | None,
+        collections: Selection | FixedSelection,
         idle_timeout_s: float,
         purge_gap: PurgeGap,
         read_stable: bool,

@@ -130,8 +130,17 @@ class Labels:
         return Coverage(
             (*(item for item in had if item.collection_id in now), *waiting),
             tuple(item for item in gone if item not in waiting),
-            tuple(item for number, item in now.items() if number not in covered),
+            () if self._is_plan_of_all else tuple(item for number, item in now.items() if number not in covered),
         )
+
+    @property
+    def is_plan(self) -> bool:
+        """Whether the names were resolved before. Nothing was given out then above a position that was recorded."""
+        return isinstance(self._selection, FixedSelection)
+
+    @property
+    def _is_plan_of_all(self) -> bool:
+        return self.is_plan and self.wanted.collections is None
 
     def scope_of(self, event: CollectionEvent) -> str:
         """The name of an event's scope; its id in hexadecimal if that is not known."""

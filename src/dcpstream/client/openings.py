@@ -119,7 +119,7 @@ class Openings:
         """Tell what was dropped, and see what is new; False while the node is asked for what that needs."""
         coverage = self._labels.coverage(work.offset, is_purged=work.probes_purge)
         if coverage.dropped:
-            bounds = self._asides.upper_bounds(connection, now)
+            bounds = {} if self._labels.is_plan else self._asides.upper_bounds(connection, now)
             if bounds is None:
                 return False
             seqno = max(work.offset.seqno, bounds.get(work.range.vbid, 0))

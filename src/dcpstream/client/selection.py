@@ -134,13 +134,15 @@ class FixedSelection:
     """Collections that somebody has resolved before, by id: of a planned read, which must not see others.
 
     Args:
-        collections: what the plan names.
+        collections: what the plan names; None for everything.
     """
 
-    collections: tuple[CollectionName, ...]
+    collections: tuple[CollectionName, ...] | None
 
     def resolve(self, manifest: Manifest) -> Wanted:
         """Those of them that are still there."""
+        if self.collections is None:
+            return EVERYTHING
         living = {item.collection_id for _, item in manifest.collections()}
         found = {item.collection_id: item for item in self.collections if item.collection_id in living}
         return Wanted(found, None, tuple(item.path for item in self.collections if item.collection_id not in living))
@@ -148,7 +150,7 @@ class FixedSelection:
     @property
     def may_be_one_collection(self) -> bool:
         """Whether it is a single collection."""
-        return len(self.collections) == 1
+        return self.collections is not None and len(self.collections) == 1
 
 
 def unknown_names(missing: Iterable[str], manifest: Manifest) -> ConfigError:

@@ -18,9 +18,10 @@ from typing import Any, Protocol, TypeVar
 from dcpstream.client.blocking import Cluster
 from dcpstream.client.ranges import Accepted, RollbackTo
 from dcpstream.client.resume import BranchState
+from dcpstream.client.selection import Selection, unknown_names
 from dcpstream.client.streaming import OnPurgeGap
 from dcpstream.errors import AuthenticationFailed, ConnectionLost, OffsetError, RollbackRequired
-from dcpstream.model import StreamOffset, VbucketMap
+from dcpstream.model import CollectionName, Manifest, StreamOffset, VbucketMap
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.spark import planner
 from dcpstream.spark.offsets import (
@@ -39,6 +40,9 @@ RETRY_INTERVAL_S = 0.2
 FULL_OBSERVATION_INTERVAL_S = 5.0
 """At least so often the branches of all vbuckets are asked for, not only where the high seqno moved: a failover
 may leave a vbucket at the very seqno where it was."""
+
+MAX_NAMES = 2_000
+"""Names of collections in an offset at most: the newest ones. A bucket holds up to 1,200 collections."""
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -64,6 +68,10 @@ class BucketView(Protocol):
         self, positions: Mapping[int, StreamOffset], *, purge_gap: OnPurgeGap | None = None
     ) -> dict[int, Accepted | RollbackTo]:
         """What the nodes say to positions."""
+        ...
+
+    def manifest(self) -> Manifest:
+        """The bucket's scopes and collections."""
         ...
 
     def close(self) -> None:
@@ -106,6 +114,7 @@ class Coordinator:
         clock: Clock | None = None,
     ) -> None:
         self._options = options
+        self._selection = Selection(options.collections)
         self._start = options.starting_offsets or default_start
         self._connect = connect
         self._clock = clock or SystemClock()
@@ -283,8 +292,36 @@ class Coordinator:
         start = planner.completed(start, observed)
         self._learn(start)
         landings = self._landings(start, observed)
-        end = planner.plan_end_offset(start, observed, landings, limit=limit, target=self._target, tasks=self.tasks)
+        end = planner.plan_end_offset(
+            start,
+            observed,
+            landings,
+            limit=limit,
+            target=self._target,
+            tasks=self.tasks,
+            collections=self._collections_after(start),
+        )
         return logged if end is start else end
+
+    def _collections_after(self, start: SourceOffset) -> tuple[CollectionName, ...]:
+        """The collections that a batch from here reads, by the manifest of now.
+
+        Asked after the high seqnos, so that all that begins up to the planned end is among them. Of a batch that reads
+        everything, names of collections that are gone stay: the history tells their ends without names.
+
+        Raises:
+            ConfigError: a name of the option is not that of a scope or collection, and was not before.
+        """
+        manifest = self._cluster.manifest()
+        wanted = self._selection.resolve(manifest)
+        is_begun = any(entry.at.seqno for entry in start.vbuckets.values())
+        if wanted.missing and not is_begun:
+            raise unknown_names(wanted.missing, manifest)
+        if wanted.collections is not None:
+            return tuple(sorted(wanted.collections.values()))
+        found = {item for entry in start.vbuckets.values() for item in entry.at.collections or ()}
+        found.update(manifest.named_collections())
+        return tuple(sorted(found)[-MAX_NAMES:])
 
     def _observe_interesting(self, start: SourceOffset) -> dict[int, BranchState]:
         """Observations of the vbuckets that may have something to tell.

@@ -9,10 +9,11 @@ Spark keeps only END offsets, compares them as text, and never shows the source 
   positions), so it needs no network and is the same each time Spark asks. What it was resolved to stands as `base` in
   the first END offset, which Spark logs: a restart before the first commit starts at the same place.
 
-The layout, version 1 (a position is ``[vbuuid, seqno, snapshot start, snapshot end or null, manifest uid]``):
+The layout, version 1 (a position is ``[vbuuid, seqno, snapshot start, snapshot end or null, manifest uid]``, and after
+them the number of an entry of `names`, if it is known which collections the position covers):
 
 ```
-{"v": 1, "bucket": "b", "collections": null,
+{"v": 1, "bucket": "b", "collections": null, "names": [{"0": "_default._default", …}, …],
  "vbuckets": {"0": {"at": position, "earlier": [position, …], "rewound": [position, vbuuid]}, …},
  "base": {"0": position, …}}
 ```
@@ -23,12 +24,12 @@ than where the batch before had ended; `base` only in the first batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from dcpstream.errors import OffsetError
-from dcpstream.model import StreamOffset
+from dcpstream.model import CollectionName, StreamOffset
 
 VERSION = 1
 """Version of the layout."""
@@ -103,12 +104,16 @@ class SourceOffset:
 
     def to_json(self) -> dict[str, Any]:
         """The layout of the module's text, keys always in the same order."""
+        names = _Names()
+        vbuckets = {str(vbid): _entry_json(entry, names) for vbid, entry in sorted(self.vbuckets.items())}
         data: dict[str, Any] = {
             "v": VERSION,
             "bucket": self.bucket,
             "collections": None if self.collections is None else list(self.collections),
-            "vbuckets": {str(vbid): _entry_json(entry) for vbid, entry in sorted(self.vbuckets.items())},
         }
+        if names.listed:
+            data["names"] = [{f"{item.collection_id:x}": item.path for item in found} for found in names.listed]
+        data["vbuckets"] = vbuckets
         if self.base is not None:
             data["base"] = {str(vbid): position_json(at) for vbid, at in sorted(self.base.items())}
         return data
@@ -137,10 +142,14 @@ class SourceOffset:
         try:
             recorded = data.get("collections")
             recorded = None if recorded is None else tuple(recorded)
-            vbuckets = {int(vbid): _entry(entry) for vbid, entry in data["vbuckets"].items()}
+            names = [
+                tuple(sorted(CollectionName.of(int(number, 16), path) for number, path in found.items()))
+                for found in data.get("names", ())
+            ]
+            vbuckets = {int(vbid): _entry(entry, names) for vbid, entry in data["vbuckets"].items()}
             base = data.get("base")
             base = None if base is None else {int(vbid): position(at) for vbid, at in base.items()}
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
             raise OffsetError(f"The checkpoint's offset is damaged: {error}. {_ADVICE}") from error
         if recorded != collections:
             raise OffsetError(
@@ -181,14 +190,34 @@ def position_json(at: StreamOffset) -> list[str | None]:
     return [str(at.vbuuid), str(at.seqno), str(at.snapshot_start), end, str(at.manifest_uid)]
 
 
-def position(data: Any) -> StreamOffset:
+class _Names:
+    """The sets of collections that positions refer to, each once, in the order in which they occur."""
+
+    def __init__(self) -> None:
+        self.listed: dict[tuple[CollectionName, ...], int] = {}
+
+    def position(self, at: StreamOffset) -> list[Any]:
+        """A position, with the number of its set."""
+        if at.collections is None:
+            return [*position_json(at)]
+        return [*position_json(at), self.listed.setdefault(at.collections, len(self.listed))]
+
+
+def position(data: Any, names: Sequence[tuple[CollectionName, ...]] = ()) -> StreamOffset:
     """The inverse of `position_json`.
+
+    Args:
+        data: the list; a number of a set of names may follow.
+        names: the sets; without them that number is ignored.
 
     Raises:
         ValueError: it is not a position.
     """
-    if not isinstance(data, list) or len(data) != 5:
+    if not isinstance(data, list) or len(data) not in {5, 6}:
         raise ValueError(f"not a position: {_short(data)}")
+    if len(data) == 6:
+        at = position(data[:5])
+        return at.with_collections(names[data[5]]) if names else at
     vbuuid, seqno, start, end, uid = data
     numbers = [vbuuid, seqno, start, uid] if end is None else [vbuuid, seqno, start, end, uid]
     if not all(isinstance(number, str) and number.isdecimal() for number in numbers):
@@ -236,21 +265,21 @@ def user_seqno(data: Any) -> int:
     return int(data)
 
 
-def _entry_json(entry: VbucketOffset) -> dict[str, Any]:
-    data: dict[str, Any] = {"at": position_json(entry.at)}
+def _entry_json(entry: VbucketOffset, names: _Names) -> dict[str, Any]:
+    data: dict[str, Any] = {"at": names.position(entry.at)}
     if entry.earlier:
-        data["earlier"] = [position_json(at) for at in entry.earlier]
+        data["earlier"] = [names.position(at) for at in entry.earlier]
     if entry.rewound is not None:
-        data["rewound"] = [position_json(entry.rewound.to), str(entry.rewound.vbuuid)]
+        data["rewound"] = [names.position(entry.rewound.to), str(entry.rewound.vbuuid)]
     return data
 
 
-def _entry(data: Mapping[str, Any]) -> VbucketOffset:
+def _entry(data: Mapping[str, Any], names: Sequence[tuple[CollectionName, ...]]) -> VbucketOffset:
     rewound = data.get("rewound")
     return VbucketOffset(
-        position(data["at"]),
-        tuple(position(at) for at in data.get("earlier", ())),
-        None if rewound is None else Rewind(position(rewound[0]), int(rewound[1])),
+        position(data["at"], names),
+        tuple(position(at, names) for at in data.get("earlier", ())),
+        None if rewound is None else Rewind(position(rewound[0], names), int(rewound[1])),
     )
 
 

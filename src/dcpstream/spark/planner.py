@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 
 from dcpstream.client.ranges import VbucketRange
 from dcpstream.client.resume import BranchState, complete, plan_end, remember, step_back
-from dcpstream.model import StreamOffset
+from dcpstream.model import CollectionName, StreamOffset
 from dcpstream.spark.offsets import Rewind, SourceOffset, VbucketOffset
 
 ROWS_PER_TASK_MIN = 2_000
@@ -45,11 +45,13 @@ class PlannedRange:
         range: what to read; its start may be its end if there is only a rollback to tell of.
         rolled_back_from: where the batch before had ended, if this one begins with a rollback.
         new_vbuuid: the branch that is read then.
+        collections: what the batch was planned to read; None if nobody knows.
     """
 
     range: VbucketRange
     rolled_back_from: StreamOffset | None = None
     new_vbuuid: int = 0
+    collections: tuple[CollectionName, ...] | None = None
 
     @property
     def seqnos(self) -> int:
@@ -104,6 +106,7 @@ def plan_end_offset(
     limit: int | None = None,
     target: Mapping[int, int] | None = None,
     tasks: int = 1,
+    collections: Sequence[CollectionName] | None = None,
 ) -> SourceOffset:
     """The end of the next batch.
 
@@ -114,6 +117,7 @@ def plan_end_offset(
         limit: seqnos to cover at most; None = all.
         target: vbucket → seqno not to go beyond; None = none. A vbucket that is missing does not move.
         tasks: how many tasks will read the batch.
+        collections: what the batch reads: the vbuckets that move cover these then. None if nobody knows.
 
     Returns:
         `start` itself if no vbucket moves.
@@ -134,9 +138,9 @@ def plan_end_offset(
     for vbid, entry in start.vbuckets.items():
         take = takes.get(vbid, 0)
         if vbid in landings:
-            vbuckets[vbid] = _rewound(entry, begin[vbid], observed[vbid].vbuuid, take)
+            vbuckets[vbid] = _rewound(entry, begin[vbid], observed[vbid].vbuuid, take, collections)
         elif take:
-            at = plan_end(begin[vbid], begin[vbid].seqno + take, observed[vbid].vbuuid)
+            at = _planned(begin[vbid], take, observed[vbid].vbuuid, collections)
             vbuckets[vbid] = VbucketOffset(at, remember(entry.earlier, begin[vbid]))
         else:
             vbuckets[vbid] = replace(entry, rewound=None)
@@ -200,7 +204,7 @@ def planned_ranges(
         if is_first and rolled_back_from is None:
             given = begin.vbuuid or given
         planned = VbucketRange(vbid, begin, entry.at.seqno, earlier, entry.at.vbuuid, given)
-        ranges.append(PlannedRange(planned, rolled_back_from, new_vbuuid))
+        ranges.append(PlannedRange(planned, rolled_back_from, new_vbuuid, entry.at.collections))
     return ranges
 
 
@@ -243,12 +247,18 @@ def _is_readable(at: StreamOffset, state: BranchState) -> bool:
     return at.snapshot_end is not None or _continues(at, state)
 
 
-def _rewound(entry: VbucketOffset, begin: StreamOffset, vbuuid: int, take: int) -> VbucketOffset:
+def _planned(begin: StreamOffset, take: int, vbuuid: int, collections: Sequence[CollectionName] | None) -> StreamOffset:
+    return plan_end(begin, begin.seqno + take, vbuuid).with_collections(collections)
+
+
+def _rewound(
+    entry: VbucketOffset, begin: StreamOffset, vbuuid: int, take: int, collections: Sequence[CollectionName] | None
+) -> VbucketOffset:
     below = tuple(old for old in entry.earlier if old.seqno < begin.seqno)
     rewind = Rewind(begin, vbuuid)
     if not take:
         return VbucketOffset(begin, below, rewind)
-    return VbucketOffset(plan_end(begin, begin.seqno + take, vbuuid), remember(below, begin), rewind)
+    return VbucketOffset(_planned(begin, take, vbuuid, collections), remember(below, begin), rewind)
 
 
 def same_place(one: StreamOffset, other: StreamOffset) -> bool:

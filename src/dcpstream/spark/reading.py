@@ -11,7 +11,7 @@ read is not the branch of the plan. The end of a committed batch needs no such r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -19,8 +19,10 @@ from pyspark.sql.datasource import InputPartition
 
 from dcpstream.client.blocking import Cluster
 from dcpstream.client.ranges import ManifestEvent, ReadBatch, RollbackEvent, VbucketRange
+from dcpstream.client.selection import FixedSelection, Selection
 from dcpstream.client.streaming import manifest_batch, rollback_batch
 from dcpstream.errors import RollbackRequired
+from dcpstream.model import CollectionName
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.spark import pool
 from dcpstream.spark.coordinator import branch_message, open_cluster, rollback_message
@@ -92,7 +94,9 @@ def read_partition(
     if not ranges:
         return
     seqnos = sum(one.end_seqno - one.start.seqno for one in ranges)
-    items = _read(options, ranges, window_bytes(seqnos, options.flow_control_buffer_bytes), connect)
+    planned_names = [planned.collections for planned in partition.ranges if planned.seqnos > 0]
+    selection = fixed_selection(options, planned_names)
+    items = _read(options, selection, ranges, window_bytes(seqnos, options.flow_control_buffer_bytes), connect)
     for item in prefetched(items) if seqnos >= PREFETCH_SEQNOS_MIN else items:
         if isinstance(item, RollbackEvent):
             if options.on_rollback is OnRollback.FAIL:
@@ -107,8 +111,25 @@ def read_partition(
             yield conform(item.record_batch, schema)
 
 
+def fixed_selection(
+    options: SourceOptions, planned: Sequence[tuple[CollectionName, ...] | None]
+) -> Selection | FixedSelection:
+    """What a task reads: what its batch was planned to read, whatever has been made since.
+
+    Args:
+        options: of the query.
+        planned: collections of each range; None for those of a plan that did not know them.
+    """
+    if any(names is None for names in planned):
+        return Selection(options.collections)
+    if options.collections is None:
+        return FixedSelection(None)
+    return FixedSelection(tuple(sorted({name for names in planned for name in names or ()})))
+
+
 def _read(
     options: SourceOptions,
+    selection: Selection | FixedSelection,
     ranges: list[VbucketRange],
     window: int,
     connect: Callable[[SourceOptions], Cluster],
@@ -118,7 +139,7 @@ def _read(
             ranges,
             value_format=options.value_format,
             columns=options.columns,
-            collections=options.collections,
+            collections=selection,
             buffer_bytes=window,
             max_batch_rows=options.max_batch_rows,
             idle_timeout_s=options.idle_timeout_s,

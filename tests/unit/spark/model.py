@@ -12,7 +12,7 @@ from typing import Any
 from dcpstream.client.ranges import Accepted, RollbackTo, VbucketRange
 from dcpstream.client.resume import BranchState, reachable_end, step_back
 from dcpstream.errors import RollbackRequired
-from dcpstream.model import FailoverLog, StreamOffset
+from dcpstream.model import FailoverLog, Manifest, StreamOffset
 
 Row = tuple[int, str, int | None]
 """(seqno, key, value), value None for a deletion."""
@@ -126,6 +126,9 @@ class FakeCluster:
             accepted = Accepted(FailoverLog.of(*self.active[vbid].log))
             answers[vbid] = accepted if refused is None else RollbackTo(refused)
         return answers
+
+    def manifest(self) -> Manifest:
+        return Manifest.DEFAULT
 
     def close(self) -> None:
         self.questions.append("close")
