@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import sys
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ from typing import IO, Any, Literal
 import click
 
 from dcpstream.client import Change, Client, FileOffsetStore, OffsetStore, SqliteOffsetStore, TlsOptions
+from dcpstream.client.streaming import save_after
 from dcpstream.errors import ConfigError
 
 DEFAULT_CONNECTION = "couchbase://127.0.0.1:11210"
@@ -52,6 +54,13 @@ _SQLITE_SUFFIXES = frozenset((".db", ".sqlite", ".sqlite3"))
     show_default=True,
     help="When history went back: end with status 6, or print a rollback line and read the new history.",
 )
+@click.option(
+    "--rewind-to",
+    type=click.Choice(["recorded", "zero"]),
+    default="recorded",
+    show_default=True,
+    help="With --on-rollback rewind: go back to a saved position, or read the vbucket from its beginning.",
+)
 @click.option("--stable", is_flag=True, help="Only changes that all copies have on disk.")
 @click.option(
     "--purge-gap",
@@ -79,6 +88,7 @@ def stream_command(
     offsets: Path | None,
     collections: str | None,
     on_rollback: Literal["fail", "rewind"],
+    rewind_to: Literal["recorded", "zero"],
     limit: int | None,
     connect_timeout: float,
     stable: bool,
@@ -93,7 +103,10 @@ def stream_command(
     """Print the changes of a bucket, one JSON object a line.
 
     64-bit numbers (seqno, vbuuid, cas, rev) are texts. The document is in "value" if it is JSON, else in "text" or
-    "base64"; deletions have none of them. With --offsets, a line may come again after a restart, none is left out.
+    "base64"; deletions have none of them. With --offsets, a line may come again after a kill, none is left out.
+
+    A line with "op": "rollback" says that all lines of its vbucket with a higher seqno than its own, printed by this
+    run or by an earlier one, are void. The valid ones come again.
     """
     if start == "latest" and not follow and offsets is None:
         raise ConfigError("--from", "latest", "with --follow: without it there is nothing to wait for")
@@ -112,17 +125,22 @@ def stream_command(
         network=network,
         connect_timeout_s=connect_timeout,
     ) as client:
+        store = offset_store(offsets)
         changes = client.changes(
             start=start,
             end=None if follow else "latest",
-            store=offset_store(offsets),
+            store=store,
             collections=None if collections is None else [name.strip() for name in collections.split(",")],
             on_rollback=on_rollback,
+            rewind_to=rewind_to,
             read_stable=stable,
             purge_gap=purge_gap,
         )
-        # A position must not be saved before its line has left us, and a reader of the pipe does not want to wait.
-        print_changes(islice(changes, limit), sys.stdout, is_flushed=follow or offsets is not None)
+        with contextlib.closing(changes):
+            # A position must not be saved before its line has left us, and a reader of the pipe does not want to wait.
+            last = print_changes(islice(changes, limit), sys.stdout, is_flushed=follow or offsets is not None)
+        if store is not None and last is not None:
+            save_after(store, last)  # with a limit, nothing more was asked for
 
 
 def offset_store(path: Path | None) -> OffsetStore | None:
@@ -138,13 +156,15 @@ def offset_store(path: Path | None) -> OffsetStore | None:
     return SqliteOffsetStore(path) if path.suffix in _SQLITE_SUFFIXES else FileOffsetStore(path)
 
 
-def print_changes(changes: Iterable[Change], output: IO[str], *, is_flushed: bool) -> None:
-    """Each change as a line, handed over before the next one is asked for if `is_flushed`."""
+def print_changes(changes: Iterable[Change], output: IO[str], *, is_flushed: bool) -> Change | None:
+    """Each change as a line, handed over before the next one is asked for if `is_flushed`; returns the last one."""
+    change = None
     for change in changes:
         output.write(line_of(change) + "\n")
         if is_flushed:
             output.flush()
     output.flush()
+    return change
 
 
 def line_of(change: Change) -> str:

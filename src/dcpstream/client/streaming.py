@@ -276,6 +276,15 @@ class Positions:
             self._saved.update((vbid, record.offset) for vbid, record in records.items())
 
 
+def save_after(store: OffsetStore, change: Change) -> None:
+    """A change is dealt with, and no more are asked for: save the position after it. Its stream is closed."""
+    record, at = store.load().get(change.vbid, SavedOffset(StreamOffset.ZERO)), change.offset
+    saved = record.offset
+    if record.is_rolling_back or saved.seqno < at.seqno or (saved.seqno == at.seqno and saved.vbuuid != at.vbuuid):
+        part = VbucketRange(change.vbid, saved, MAX_SEQNO, (saved, *record.earlier))
+        Positions([part], store).save({change.vbid: at})
+
+
 class BatchForm(Protocol):
     """What says how batches look."""
 

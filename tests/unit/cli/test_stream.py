@@ -67,6 +67,18 @@ def test_a_line_has_left_before_the_next_change_is_asked_for() -> None:
     assert len(output.getvalue().splitlines()) == 2
 
 
+@pytest.mark.parametrize("limit", [1, 7])
+def test_with_a_limit_each_run_goes_on_after_the_last_line(
+    node: Node, limit: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offsets = str(tmp_path / "offsets")
+    rows: list[dict[str, object]] = []
+    while found := printed(capsys, node.connection_string, "--offsets", offsets, "--limit", str(limit))[1]:
+        assert len(found) <= limit
+        rows += found
+    assert len(rows) == len({row["key"] for row in rows}) == 22
+
+
 def test_prints_what_is_there_and_ends(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     status, rows, _ = printed(capsys, node.connection_string)
     assert status == exits.OK

@@ -14,7 +14,7 @@ from dcpstream.client.offsets import SavedOffset
 from dcpstream.client.policies import RollbackPolicy
 from dcpstream.client.ranges import UNKNOWN_BRANCH, RollbackEvent, VbucketRange
 from dcpstream.client.rows import FrameRows
-from dcpstream.client.streaming import Positions, StreamOptions, rollback_change
+from dcpstream.client.streaming import Positions, StreamOptions, rollback_change, save_after
 from dcpstream.errors import RollbackRequired
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
 from dcpstream.wire import Opcode, Status, StreamEndReason, encode_request
@@ -146,6 +146,24 @@ def told(seqno: int, refused_at: int, vbid: int = 0) -> RollbackEvent:
 
 def test_a_rollback_has_the_position_gone_back_to() -> None:
     assert rollback_change(told(3, 9)).offset == at(3, vbuuid=0xB)
+
+
+@pytest.mark.parametrize(
+    ("record", "change_at", "expected"),
+    [
+        (SavedOffset(at(3), (at(1),)), at(5), SavedOffset(at(5), (at(3), at(1)))),
+        (SavedOffset(at(7), (at(1),)), at(5), SavedOffset(at(7), (at(1),))),
+        (SavedOffset(at(5), (at(1),)), at(5, vbuuid=0xB), SavedOffset(at(5, vbuuid=0xB), (at(1),))),
+        (SavedOffset(at(5), (), is_rolling_back=True), at(5), SavedOffset(at(5))),
+    ],
+    ids=["ahead", "behind", "on another branch", "a rollback"],
+)
+def test_the_last_change_can_be_dealt_with_too(
+    record: SavedOffset, change_at: StreamOffset, expected: SavedOffset
+) -> None:
+    store = Store({0: record})
+    save_after(store, rollback_change(RollbackEvent(0, 9, change_at.seqno, 1, change_at.vbuuid, change_at)))
+    assert store.records == {0: expected}
 
 
 class Store:
