@@ -71,7 +71,16 @@ ROLLBACK = """
 With `onRollback` set to `rewindAndMark`, a row with `op` = `rollback` precedes the rows of a new branch. Its `vbucket`
 is the one concerned, `vbuuid` the new branch and `seqno` the one gone back to; `value` holds
 `{"from_seqno": "…", "to_seqno": "…", "old_vbuuid": "…", "new_vbuuid": "…"}`. All rows of that vbucket with a higher
-seqno that were delivered before are void.
+seqno that were delivered before are void, also those of an attempt of the same batch that failed. The valid ones
+follow.
+
+`from_seqno` equals `to_seqno` if the batch's start is still valid, but another branch is read than the batch was
+planned on: Spark may have run the batch before, and a sink that is not transactional may have rows of that attempt. How
+far those go is not known, so `from_seqno` is no bound of what is void. A sink that writes each batch in one transaction
+has none of them. With `onRollback` set to `fail` it is an error, like any rollback.
+
+With `rewindTo` set to `zero`, `to_seqno` is always 0: for tables with one version of each document. A sink that is not
+transactional and carried out a rollback in an attempt that failed must begin such a vbucket anew: use `zero`.
 """
 CLI_INTRODUCTION = """# Command line
 

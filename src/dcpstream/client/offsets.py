@@ -2,7 +2,8 @@
 
 A vbucket's record is written and read whole: position, branch, snapshot bounds, manifest uid, and the positions
 recorded before, to which a rollback can go back. All 64-bit numbers are text. Positions are saved when the user says
-that the changes before them are dealt with, never earlier.
+that the changes before them are dealt with, never earlier. Where a vbucket begins, and where a rollback goes back to,
+is saved before it is given out (see `streaming.Positions`).
 """
 
 from __future__ import annotations

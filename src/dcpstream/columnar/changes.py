@@ -286,8 +286,8 @@ def rollback_row(
 
     Args:
         vbid: the vbucket.
-        from_seqno: the last seqno that was delivered of the old branch.
-        to_seqno: the last seqno that both branches share, as far as the reader knows.
+        from_seqno: the position that the reader asked for; no bound of what is void.
+        to_seqno: where the reader goes on, at most `from_seqno`.
         old_vbuuid: the branch that was left.
         new_vbuuid: the branch that follows.
         time: seconds since the epoch, for `_commit_timestamp`.

@@ -18,7 +18,7 @@ class RollbackReport:
 
     Attributes:
         vbucket: which.
-        from_seqno: how far the old history had been read.
+        from_seqno: the position that was refused, or is on another branch now.
         to_seqno: where reading went on.
         old_vbuuid, new_vbuuid: the branches.
     """
