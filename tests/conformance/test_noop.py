@@ -219,6 +219,10 @@ def test_an_answer_that_nothing_waits_for_drops() -> None:
     assert twice.answer(noop) == []
     assert not twice.closed
     twice.answer(noop)
+    assert not twice.closed, "the opaque is that of the last NOOP still"
+    node.advance(20)
+    assert len(of(twice.take(), Opcode.DCP_NOOP)) == 1
+    twice.answer(noop)
     assert twice.closed
 
 

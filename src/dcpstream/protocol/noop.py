@@ -25,6 +25,10 @@ FIRST_OPAQUE = 10_000_001
 machines is little-endian; the opaques here are as they stand in the header, read as big-endian."""
 
 
+def _in_header(number: int) -> int:
+    return int.from_bytes(number.to_bytes(4, "little"), "big")
+
+
 class NoopTimer:
     """The NOOPs of one producer connection.
 
@@ -36,6 +40,7 @@ class NoopTimer:
 
     __slots__ = (
         "_counter",
+        "_last_opaque",
         "_last_received",
         "_last_sent",
         "idle_timeout_s",
@@ -50,6 +55,7 @@ class NoopTimer:
         self.idle_timeout_s = idle_timeout_s
         self.pending_opaque: int | None = None
         self._counter = FIRST_OPAQUE
+        self._last_opaque = _in_header(FIRST_OPAQUE - 1)
         self._last_sent = now
         self._last_received = now
 
@@ -73,15 +79,15 @@ class NoopTimer:
         """The opaque of a NOOP to send now, or None."""
         if not self.is_enabled or self.pending_opaque is not None or now < self._due:
             return None
-        opaque = int.from_bytes(self._counter.to_bytes(4, "little"), "big")
+        opaque = _in_header(self._counter)
         self._counter = self._counter + 1 & 0xFFFFFFFF
         self._last_sent = now
-        self.pending_opaque = opaque
+        self.pending_opaque = self._last_opaque = opaque
         return opaque
 
     def answered(self, opaque: int) -> bool:
-        """Take a NOOP's answer; False if it is not the one waited for, which ends the connection."""
-        if self.pending_opaque is None or opaque != self.pending_opaque:
+        """Take a NOOP's answer; False if it is not that of the last one. It may come twice."""
+        if opaque != self._last_opaque:
             return False
         self.pending_opaque = None
         return True

@@ -207,6 +207,8 @@ class ProducerConnection:
             return
         stream = streams.get(stream_id)
         if stream is None or stream.end_reason is not None:
+            if stream is not None and not self.settings.stream_end_on_client_close:
+                self._discard(stream)  # as the server does, although its STREAM_END is still to come
             is_other_id = stream is None and bool(streams) and stream_id is not None
             self._refuse(frame, Refusal(Status.DCP_STREAMID_INVALID if is_other_id else Status.KEY_ENOENT))
             return
@@ -219,7 +221,13 @@ class ProducerConnection:
 
     def _handle_stream_request(self, frame: Frame) -> None:
         streams = self._streams.get(frame.vbid, _NO_STREAMS)
-        made = self._maker.asked(frame, streams, stream_count=self._stream_count, is_internal=self.is_internal)
+        made = self._maker.asked(
+            frame,
+            streams,
+            stream_count=self._stream_count,
+            is_internal=self.is_internal,
+            discard=self._discard,
+        )
         if isinstance(made, Refusal):
             self._refuse(frame, made)
         elif isinstance(made, Rollback):
@@ -231,10 +239,9 @@ class ProducerConnection:
 
     def _handle_response(self, frame: Frame) -> None:
         """Answers of the client: mostly not asked for, some tolerated, the others end the connection."""
-        if frame.opcode == Opcode.DCP_NOOP:
-            if not self.noop.answered(frame.opaque):
-                self._drop(f"a NOOP answer with opaque {frame.opaque} that nothing waits for")
-        elif frame.opcode in (Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE):
+        if frame.opcode == Opcode.DCP_NOOP and self.noop.answered(frame.opaque):
+            return
+        if frame.opcode in (Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE):
             stream = self._takeovers.answered(frame)
             if stream is not None:
                 self._queue(stream)
@@ -392,10 +399,7 @@ class ProducerConnection:
             self._ready.append(stream)
 
     def _add(self, stream: ProducerStream) -> None:
-        """Take a new stream; one of the same name that has ended gives way, and its STREAM_END is never sent."""
-        existing = self.stream(stream.vbid, stream.stream_id)
-        if existing is not None:
-            self._discard(existing)
+        """Take a new stream, whose place is free."""
         self._streams.setdefault(stream.vbid, {})[stream.stream_id] = stream
         self._streamed.add(stream.vbid)
         self._unseen.append(stream)

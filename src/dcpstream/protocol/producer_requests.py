@@ -9,7 +9,7 @@ Source: kv_engine engines/ep/src/dcp/producer.cc (streamRequest); answers and dr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from dcpstream.protocol.access import StreamAccess, refusal_of
 from dcpstream.protocol.answers import Refusal, check_stream_flags
@@ -68,12 +68,20 @@ class StreamMaker:
         self._buffers = buffers
 
     def asked(
-        self, frame: Frame, streams: Mapping[int | None, ProducerStream], *, stream_count: int, is_internal: bool
+        self,
+        frame: Frame,
+        streams: Mapping[int | None, ProducerStream],
+        *,
+        stream_count: int,
+        is_internal: bool,
+        discard: Callable[[ProducerStream], None],
     ) -> ProducerStream | Rollback | Refusal:
         """What comes of a STREAM_REQ whose shape was checked.
 
         Args:
-            streams: those of its vbucket by stream id; one that has ended gives way to the new one.
+            streams: those of its vbucket by stream id.
+            discard: forgets one of them that has ended: it gives way as soon as nothing is wrong with the request but
+                what the vbucket's history says, whatever comes of it; its STREAM_END is never sent then.
             stream_count: those of all vbuckets.
             is_internal: a shortage of memory does not matter.
         """
@@ -99,6 +107,8 @@ class StreamMaker:
             is_receiving_initial_snapshot=view is not None and view.is_receiving_initial_snapshot,
             is_point_in_time=bool(self._open_flags & OpenFlag.INVALID_PITR),
         )
+        if existing is not None and (not isinstance(decision, Refuse) or decision.is_late):
+            discard(existing)
         if isinstance(decision, Refuse):
             is_filter_fault = refusal is not None and decision.status is refusal.status
             return refusal if refusal is not None and is_filter_fault else Refusal(decision.status)

@@ -9,7 +9,7 @@ Source: kv_engine engines/ep/src/dcp/producer.cc (streamRequest), engines/ep/src
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from dcpstream.model import MAX_SEQNO, FailoverLog, VbucketState
@@ -101,9 +101,15 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The request is refused; no stream is made."""
+    """The request is refused; no stream is made.
+
+    Attributes:
+        status: why.
+        is_late: all was right that is checked up to the place of the stream, which an ended one has lost to it.
+    """
 
     status: Status
+    is_late: bool = field(default=False, compare=False)
 
 
 Decision = Accept | Rollback | Refuse
@@ -156,12 +162,12 @@ def decide(
     if rollback_seqno is not None:
         return Rollback(rollback_seqno)
     if is_point_in_time:
-        return Refuse(Status.EINVAL)
+        return Refuse(Status.EINVAL, is_late=True)
     accepted = _adjusted(wanted, flags, vbucket, can_send_seqno_advanced=can_send_seqno_advanced)
     if accepted.start_seqno > accepted.end_seqno or accepted.start_seqno > vbucket.high_seqno:
-        return Refuse(Status.ERANGE)
+        return Refuse(Status.ERANGE, is_late=True)
     if is_short_of_memory or is_receiving_initial_snapshot:
-        return Refuse(Status.TMPFAIL)
+        return Refuse(Status.TMPFAIL, is_late=True)
     # A takeover goes on until the vbucket is handed over, whatever end was asked for and checked.
     return replace(accepted, end_seqno=MAX_SEQNO) if flags & StreamFlag.TAKEOVER else accepted
 

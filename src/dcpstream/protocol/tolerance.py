@@ -26,8 +26,21 @@ _DATA = frozenset(
         Opcode.DCP_STREAM_END,
     )
 )
-_WITH_ANY_STATUS = frozenset((Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE, Opcode.DCP_STREAM_REQ))
-"""A takeover looks at the first two; the third is recorded as having no effect."""
+_OF_CLIENTS = frozenset(
+    (
+        Opcode.DCP_OPEN,
+        Opcode.DCP_ADD_STREAM,
+        Opcode.DCP_CLOSE_STREAM,
+        Opcode.DCP_STREAM_REQ,
+        Opcode.DCP_GET_FAILOVER_LOG,
+        Opcode.DCP_BUFFER_ACK,
+        Opcode.DCP_CONTROL,
+        Opcode.DCP_NOOP,
+    )
+)
+"""Requests that a producer never makes, and NOOPs with another opaque: it goes by the status all the same."""
+_WITH_ANY_STATUS = frozenset((Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE))
+"""A takeover looks at them, and at nothing but their opaque."""
 
 _ALWAYS = frozenset((Status.SUCCESS, Status.NOT_MY_VBUCKET, Status.DCP_STREAM_NOT_FOUND, Status.OPAQUE_NO_MATCH))
 
@@ -36,12 +49,14 @@ def is_tolerated(opcode: int, status: int, *, has_v7_codes: bool) -> bool:
     """Whether the connection goes on after this answer.
 
     Args:
-        opcode: of the answer; NOOP is not judged here.
+        opcode: of the answer; a NOOP's only if it is not the one that was waited for.
         status: of the answer.
         has_v7_codes: the client said that it has codes of its own for "no such stream" and "another opaque".
     """
-    if opcode not in _DATA:
+    if opcode not in _DATA and opcode not in _OF_CLIENTS:
         return opcode in _WITH_ANY_STATUS
+    if opcode == Opcode.DCP_NOOP and status == Status.SUCCESS:
+        return False
     if status in _ALWAYS or (opcode, status) in (
         (Opcode.DCP_CACHE_TRANSFER, Status.ENOMEM),
         (Opcode.DCP_STREAM_END, Status.KEY_ENOENT),

@@ -45,7 +45,11 @@ def test_wrong_or_unasked_answers_are_not_taken():
     timer.poll(101.0)
     assert not timer.answered(SECOND)
     assert timer.answered(FIRST)
+    assert timer.answered(FIRST), "also twice"
+    assert timer.pending_opaque is None
+    assert timer.poll(102.0) == SECOND
     assert not timer.answered(FIRST)
+    assert timer.pending_opaque == SECOND
 
 
 def test_an_interval_of_zero_is_once_a_second():

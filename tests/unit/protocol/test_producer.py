@@ -394,6 +394,45 @@ def test_a_snapshot_from_memory_outlives_a_change_of_state_and_no_rollback(happe
     assert summary(client.all()) == [("answer", 0), *rest]
 
 
+@pytest.mark.parametrize("has_control", [False, True])
+def test_closing_a_stream_that_has_ended_forgets_it_unless_ends_are_told(has_control):
+    client = Client(filled())
+    client.control(b"connection_buffer_size", b"1")
+    if has_control:
+        client.control(b"send_stream_end_on_client_close_stream")
+    client.request()
+    client.all()
+    client.machine.vbucket_state_changed(0, 1.0)
+    client.send(Opcode.DCP_CLOSE_STREAM)
+    assert summary(client.all()) == [("answer", Status.KEY_ENOENT)]
+    client.send(Opcode.DCP_CONTROL, **NO_LIMIT)
+    rest = [1, 2, 3, 4, 5, ("end", StreamEndReason.STATE_CHANGED)] if has_control else []
+    assert summary(client.all()) == [("answer", 0), *rest]
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "is_replaced"),
+    [
+        ({"start": 9, "snapshot": (9, 9)}, Status.ROLLBACK, True),
+        ({"start": 5, "flags": StreamFlag.DISK_ONLY}, Status.ERANGE, True),
+        ({"start": 3, "end": 2}, Status.ERANGE, False),
+        ({"flags": 0x40}, Status.EINVAL, False),
+    ],
+)
+def test_an_ended_stream_gives_way_also_to_a_request_that_its_history_refuses(fields, status, is_replaced):
+    client = blocked(filled(persisted=4))
+    client.request()
+    client.all()
+    client.send(Opcode.DCP_CLOSE_STREAM)
+    client.request(**fields)
+    assert summary(client.all()) == [("answer", 0), ("answer", status)]
+    client.send(Opcode.DCP_CONTROL, **NO_LIMIT)
+    rest = [] if is_replaced else [1, 2, 3, 4, 5, ("end", StreamEndReason.CLOSED)]
+    assert summary(client.all()) == [("answer", 0), *rest]
+    client.send(Opcode.DCP_CLOSE_STREAM)
+    assert summary(client.all()) == [("answer", Status.KEY_ENOENT)]
+
+
 def test_a_new_request_replaces_a_stream_whose_end_was_not_sent():
     client = Client(filled())
     client.control(b"connection_buffer_size", b"1")
@@ -697,7 +736,9 @@ def test_what_belongs_to_a_consumer_drops_the_connection(opcode):
         (Opcode.DCP_CACHE_TRANSFER, Status.ENOMEM, False, True),
         (Opcode.DCP_MUTATION, Status.ENOMEM, False, False),
         (Opcode.DCP_STREAM_REQ, Status.SUCCESS, False, True),
-        (Opcode.DCP_CONTROL, Status.SUCCESS, False, False),
+        (Opcode.DCP_CONTROL, Status.SUCCESS, False, True),
+        (Opcode.DCP_CONTROL, Status.EINVAL, False, False),
+        (Opcode.DCP_SEQNO_ACKNOWLEDGED, Status.SUCCESS, False, False),
         (Opcode.DCP_NOOP, Status.SUCCESS, False, False),
     ],
 )

@@ -38,4 +38,18 @@ def test_exceptions():
     assert is_tolerated(Opcode.DCP_STREAM_END, Status.KEY_ENOENT, has_v7_codes=True)
     assert is_tolerated(Opcode.DCP_CACHE_TRANSFER, Status.ENOMEM, has_v7_codes=True)
     assert is_tolerated(Opcode.DCP_SNAPSHOT_MARKER, Status.EINVAL, has_v7_codes=True)
-    assert not is_tolerated(Opcode.DCP_CONTROL, Status.SUCCESS, has_v7_codes=False)
+    assert not is_tolerated(Opcode.DCP_SEQNO_ACKNOWLEDGED, Status.SUCCESS, has_v7_codes=False)
+
+
+@pytest.mark.parametrize("opcode", [Opcode.DCP_CONTROL, Opcode.DCP_STREAM_REQ, Opcode.DCP_OPEN, Opcode.DCP_BUFFER_ACK])
+def test_answers_to_what_a_producer_never_asks_go_by_their_status(opcode):
+    assert is_tolerated(opcode, Status.SUCCESS, has_v7_codes=True)
+    assert is_tolerated(opcode, Status.KEY_ENOENT, has_v7_codes=False)
+    assert not is_tolerated(opcode, Status.KEY_ENOENT, has_v7_codes=True)
+    assert not is_tolerated(opcode, Status.EINVAL, has_v7_codes=False)
+
+
+def test_a_noop_with_another_opaque_is_only_tolerated_with_a_status_that_is():
+    assert not is_tolerated(Opcode.DCP_NOOP, Status.SUCCESS, has_v7_codes=False)
+    assert is_tolerated(Opcode.DCP_NOOP, Status.NOT_MY_VBUCKET, has_v7_codes=True)
+    assert not is_tolerated(Opcode.DCP_NOOP, Status.EINVAL, has_v7_codes=False)
