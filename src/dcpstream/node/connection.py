@@ -315,7 +315,8 @@ class KvProtocol(asyncio.BufferedProtocol):
                 self._give_back(transport)
             # Also where the last packet of a long answer has gone: requests behind it were left unread.
             was_left = session.is_ready_to_read_on and not self._is_reading
-            if pieces and (session.dcp is not None or session.is_streaming or was_left):
+            more = session.dcp is not None or session.is_streaming or was_left
+            if session.has_more_steps or (pieces and more):
                 self.server.engine.ready.add(session)
                 self.server.schedule_turn()
         if session.close_reason is not None:

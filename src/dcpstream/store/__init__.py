@@ -11,6 +11,7 @@ from dcpstream.store.items import ItemMeta, StoredItem, index_key, read_item
 from dcpstream.store.memory import MemoryBucketStore
 from dcpstream.store.segments import SEGMENT_BYTES
 from dcpstream.store.vbucket import READ_BYTES, VBucketLog, View
+from dcpstream.store.walking import finish
 
 __all__ = [
     "MAX_PENDING_BYTES",
@@ -26,6 +27,7 @@ __all__ = [
     "StoredItem",
     "VBucketLog",
     "View",
+    "finish",
     "index_key",
     "read_item",
 ]

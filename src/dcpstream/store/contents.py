@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import NamedTuple
 from weakref import WeakSet
 
@@ -36,16 +34,14 @@ from dcpstream.store.rows import (
     POSITION_MASK,
     UNTOLD_REVISION,
     RowTable,
-    collection_of,
+    np,
 )
 from dcpstream.store.selection import covering, select
+from dcpstream.store.walking import Newest, finish, walk_collections, walk_range
 from dcpstream.wire.block import EMPTY_BLOCK, BlockKind, FrameBlock
 
 READ_BYTES = 1024 * 1024
 """What `read` returns at most unless told otherwise: enough that per-block costs vanish, small against a window."""
-
-MULTIBYTE = 0x80
-"""From here on the first byte of a key is not all of its collection's id."""
 
 
 class Brief(NamedTuple):
@@ -188,39 +184,47 @@ class VBucketContents:
 
     def items_by_collection(self) -> dict[int, int]:
         """How many documents (not deleted) each collection has. Looks at every key if there are several."""
+        return finish(self.walk_collections())
+
+    def walk_collections(self) -> Generator[None, None, dict[int, int]]:
+        """As `items_by_collection`, in steps; as of the first one."""
         if all(number <= SYSTEM_COLLECTION for number in self.rows.collection_high):
             return {0: self.item_count}
-        newest, hidden = self._newest_and_hidden()
-        return dict(
-            Counter(
-                key[0] if key[0] < MULTIBYTE else collection_of(key) for key, seqno in newest if seqno not in hidden
-            )
-        )
+        return (yield from walk_collections(*self._newest_and_hidden()))
 
     def keys_between(self, first: bytes, last: bytes, limit: int | None = None) -> list[bytes]:
         """Keys of documents (not deleted) from `first` to `last`, both included, ascending; at most `limit`.
 
         Looks at every key and every row of the vbucket, some hundred nanoseconds each.
         """
-        newest, hidden = self._newest_and_hidden()
-        found = [key for key, seqno in newest if first <= key <= last and seqno not in hidden]
-        return sorted(found) if limit is None else heapq.nsmallest(limit, found)
+        return finish(self.walk_keys(first, last, limit))[0]
+
+    def walk_keys(
+        self, first: bytes, last: bytes, limit: int | None = None
+    ) -> Generator[None, None, tuple[list[bytes], dict[bytes, int]]]:
+        """As `keys_between`, in steps; as of the first one. With the seqno of each key, and of others perhaps."""
+        return (yield from walk_range(*self._newest_and_hidden(), first, last, limit))
 
     def deletion_count(self) -> int:
         """How many tombstones are kept. Looks at every key."""
         newest = list(self.rows.keys.values())
         return len(self._seqnos_of(DELETED).intersection(newest)) if len(newest) > self.item_count else 0
 
-    def _newest_and_hidden(self) -> tuple[list[tuple[bytes, int]], frozenset[int]]:
-        """Each key with the seqno of its newest row, and which rows are no documents."""
-        newest = list(self.rows.keys.items())  # in one step, so that others may change the index meanwhile
-        return newest, self._seqnos_of(NOT_A_DOCUMENT) if len(newest) > self.item_count else frozenset()
+    def _newest_and_hidden(self) -> tuple[Newest, frozenset[int]]:
+        """Each key with the seqno of its newest row, and which rows are no documents: copies of one moment."""
+        with self._lock:
+            newest = list(self.rows.keys), list(self.rows.keys.values())
+            has_others = len(newest[0]) > self.item_count
+        return newest, self._seqnos_of(NOT_A_DOCUMENT) if has_others else frozenset()
 
     def _seqnos_of(self, kinds: int) -> frozenset[int]:
         """Seqnos of the rows that are of one of some kinds, superseded ones among them."""
         with self._lock:
             seqnos, positions = self.rows.seqnos[:], self.rows.positions[:]
         tag = kinds << KIND_SHIFT
+        if np is not None:
+            is_of_kinds = np.frombuffer(positions, dtype=np.uint64) & np.uint64(tag) != 0
+            return frozenset(np.frombuffer(seqnos, dtype=np.uint64)[is_of_kinds].tolist())
         return frozenset(seqno for seqno, position in zip(seqnos, positions, strict=True) if position & tag)
 
     # ------------------------------------------------------------------------------------------------ durable writes

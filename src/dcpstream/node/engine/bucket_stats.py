@@ -13,7 +13,7 @@ Source: kv_engine engines/ep/docs/stats.org, engines/ep/src/ep_engine.cc, collec
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 from dcpstream.model import VbucketState
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from dcpstream.node.engine.engine import Engine
     from dcpstream.node.engine.vbucket import VBucket
 
-Items = Iterable[tuple[str, object]]
+Items = Iterator[tuple[str, object] | None]
+"""Keys and values; None ends a step of a long search."""
 
 NO_HISTORY = 2**63 - 1
 """The largest time a server can name: no older versions are kept."""
@@ -76,7 +77,7 @@ def totals(engine: Engine, bucket: Bucket) -> Items:
     yield "ep_data_read_failed", bucket.store.read_failures
     yield from memory(bucket)
     yield from disk(bucket)
-    yield from ((name, value) for name, value in config(bucket) if name != "ep_max_size")
+    yield from (item for item in config(bucket) if item is None or item[0] != "ep_max_size")
 
 
 def memory(bucket: Bucket) -> Items:
@@ -146,16 +147,16 @@ def scopes(bucket: Bucket, argument: str, *, is_by_id: bool) -> Items | int:
     return _scopes(bucket, chosen, has_uid=not argument)
 
 
-def _counts(bucket: Bucket) -> Counter[int]:
+def _counts(bucket: Bucket) -> Generator[None, None, Counter[int]]:
     counts: Counter[int] = Counter()
     for vbucket in _held(bucket):
         if vbucket.is_active:
-            counts.update(vbucket.log.items_by_collection())
+            counts.update((yield from vbucket.log.walk_collections()))
     return counts
 
 
 def _collections(bucket: Bucket, chosen: list[tuple[Scope, Collection]], *, has_uid: bool) -> Items:
-    counts = _counts(bucket)
+    counts = yield from _counts(bucket)
     for scope, item in chosen:
         yield from _collection(scope, item, counts)
     if has_uid:
@@ -172,7 +173,7 @@ def _collection(scope: Scope, item: Collection, counts: Counter[int]) -> Items:
 
 
 def _scopes(bucket: Bucket, chosen: list[Scope], *, has_uid: bool) -> Items:
-    counts = _counts(bucket)
+    counts = yield from _counts(bucket)
     for scope in chosen:
         prefix = f"{scope.scope_id:#x}"
         yield f"{prefix}:items", sum(counts[item.collection_id] for item in scope.collections)

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dcpstream.store import read_item
+from dcpstream.store import finish, read_item
 from dcpstream.wire import leb128_encode
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ SCANS_MAX = 256
 """Scans of a bucket at a time, with some room above what a client library opens at once."""
 SCANNED_KEYS_MAX = 10_000_000
 """Keys that all scans of a bucket hold together: 16 bytes each, beside the keys of documents that are gone by then."""
+
+SAMPLED_A_STEP = 4_000
+"""Keys that one step gives their chance: about 2 ms."""
 
 _U64_MASK = (1 << 64) - 1
 _META = struct.Struct(">IIQQB")
@@ -131,11 +135,18 @@ class RangeScans:
 
 def sampled(keys: list[bytes], samples: int, seed: int) -> list[bytes]:
     """About `samples` of the keys, each with the same chance; all of them if there are no more than that."""
+    return finish(walk_sample(keys, samples, seed))
+
+
+def walk_sample(keys: list[bytes], samples: int, seed: int) -> Generator[None, None, list[bytes]]:
+    """As `sampled`, in steps."""
     if len(keys) <= samples:
         return keys
     limit = (samples << 64) // len(keys)
     chosen, state = [], seed
-    for key in keys:
+    for place, key in enumerate(keys, 1):
+        if not place % SAMPLED_A_STEP:
+            yield
         # splitmix64: one step of a counter, mixed.
         state = state + 0x9E3779B97F4A7C15 & _U64_MASK
         mixed = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _U64_MASK

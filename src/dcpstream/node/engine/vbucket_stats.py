@@ -5,7 +5,7 @@ Source: kv_engine engines/ep/src/vbucket.cc (addStats), ep_engine.cc; names and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -18,7 +18,8 @@ from dcpstream.wire.system_events import read_event
 if TYPE_CHECKING:
     from dcpstream.node.engine.vbucket import VBucket
 
-Items = Iterable[tuple[str, object]]
+Items = Iterator[tuple[str, object] | None]
+"""Keys and values; None ends a step of a long search."""
 
 NANOSECONDS = 1_000_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -122,7 +123,7 @@ def _durability(vbucket: VBucket) -> Items:
 
 def _collections(vbucket: VBucket) -> Items:
     manifest, starts = manifest_in(vbucket, Manifest.DEFAULT), dict(_starts(vbucket))
-    counts = vbucket.log.items_by_collection()
+    counts = yield from vbucket.log.walk_collections()
     found = list(manifest.collections())
     yield "collections", len(found)
     yield "manifest:uid", manifest.uid

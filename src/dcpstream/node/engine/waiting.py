@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 STREAM_OUTPUT_BYTES = 256 * 1024
 """Packets of one long answer that wait beyond which no more are made, so that other connections have their turn."""
 
+STEPS_S = 0.002
+"""A long answer goes on for so long, then others have their turn."""
+
 RESPONSES = frozenset((int(Magic.RESPONSE), int(Magic.FLEX_RESPONSE), int(Magic.SERVER_RESPONSE)))
 _TOKEN = struct.Struct(">QQ")
 
@@ -34,6 +37,7 @@ class Waiting(Answers):
     Attributes:
         has_tokens: whether mutation tokens were negotiated.
         has_written: whether the output that waits tells of a write.
+        has_more_steps: whether a long answer had its time and goes on in the next turn.
     """
 
     has_tokens: bool
@@ -48,6 +52,7 @@ class Waiting(Answers):
         self._is_quiet = False
         self._resume: Callable[[int], None] | None = None
         self._stream: Iterator[None] | None = None
+        self.has_more_steps = False
 
     def _handle(self, frame: Frame) -> None:
         """Answer one frame."""
@@ -103,8 +108,11 @@ class Waiting(Answers):
         self.go_on_streaming()
 
     def go_on_streaming(self) -> None:
-        """Send packets until enough waits."""
+        """Send packets until enough waits, or for as long as others can wait."""
         answers = self._stream
+        self.has_more_steps = False
+        stopwatch = self.engine.stopwatch
+        began = stopwatch() if answers is not None else 0.0
         limit = min(STREAM_OUTPUT_BYTES, self.engine.output_limit)
         while answers is not None and self.out_bytes <= limit and not self.is_closing:
             try:
@@ -117,6 +125,9 @@ class Waiting(Answers):
                 if frame is not None:
                     self._store_failed(frame, error)
             self._is_ready()
+            if answers is not None and stopwatch() - began > STEPS_S:
+                self.has_more_steps = True
+                break
 
     @property
     def is_streaming(self) -> bool:

@@ -22,10 +22,14 @@ from dcpstream.node.engine.handlers.reads import body_of
 from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_frame, leb128_encode
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
     from dcpstream.node.engine.bucket import Bucket
     from dcpstream.node.engine.session import Session
     from dcpstream.node.engine.vbucket import VBucket
     from dcpstream.store import StoredItem
+
+    KeyWalk = Generator[None, None, tuple[list[bytes], dict[bytes, int]]]
 
 DEFAULT_KEYS, MAX_KEYS = 1000, 100_000
 """Keys that GET_KEYS gives if nobody says how many, and at most: the server's numbers."""
@@ -123,7 +127,13 @@ def get_keys(session: Session, frame: Frame) -> None:
     vbucket, key = place
     count = int.from_bytes(frame.extras, "big") if frame.extras else DEFAULT_KEYS
     prefix = leb128_encode(documents.collection_of(key))
-    found = vbucket.log.keys_between(key, prefix + b"\xff" * 251, min(count, MAX_KEYS))
+    last = prefix + b"\xff" * 251
+    session.stream(frame, _keys(session, frame, vbucket.log.walk_keys(key, last, min(count, MAX_KEYS))))
+
+
+def _keys(session: Session, frame: Frame, walk: KeyWalk) -> Iterator[None]:
+    """Look for the keys in steps, then answer them."""
+    found, _ = yield from walk
     if not session.has_collections:
         found = [item[1:] for item in found]
     session.respond(frame, value=b"".join(_U16.pack(len(item)) + item for item in found))

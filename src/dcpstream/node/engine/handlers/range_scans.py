@@ -21,7 +21,7 @@ from dcpstream.node.engine.range_scans import (
     RangeScan,
     encode_scanned_document,
     encode_scanned_key,
-    sampled,
+    walk_sample,
 )
 from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_xattrs, encode_xattrs, leb128_encode
 
@@ -181,7 +181,7 @@ def create(session: Session, frame: Frame) -> None:
         return
     vbucket = active_vbucket(session, frame)
     if vbucket is not None and _meets(session, frame, bucket, vbucket, wish.requirements):
-        _make(session, frame, bucket, vbucket, wish)
+        session.stream(frame, _make(session, frame, bucket, vbucket, wish))
 
 
 def _meets(
@@ -216,10 +216,20 @@ def _persisted(session: Session, frame: Frame, status: int) -> None:
         session.try_again(frame)
 
 
-def _make(session: Session, frame: Frame, bucket: Bucket, vbucket: VBucket, wish: _Wish) -> None:
-    """Make the scan and answer its id."""
-    scans = bucket.range_scans
-    keys = vbucket.log.keys_between(wish.first, wish.last) if scans.has_room() else []
+def _make(session: Session, frame: Frame, bucket: Bucket, vbucket: VBucket, wish: _Wish) -> Iterator[None]:
+    """Make the scan, as of now, in steps; then answer its id."""
+    scans, vbuuid, view_end = bucket.range_scans, vbucket.vbuuid, vbucket.high_seqno
+    view = None if wish.is_keys_only else vbucket.log.hold(view_end)
+    keys: list[bytes] = []
+    seqno_of: dict[bytes, int] = {}
+    if scans.has_room():
+        keys, seqno_of = yield from vbucket.log.walk_keys(wish.first, wish.last)
+    if bucket.active(frame.vbid) is not vbucket or vbucket.vbuuid != vbuuid:  # another one since
+        not_my_vbucket(session, frame)
+        return
+    if wish.collection_id not in bucket.collections:
+        refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
+        return
     if not scans.has_room(len(keys)):
         session.refuse(frame, Status.BUSY, "Too many range scans")
         return
@@ -231,18 +241,17 @@ def _make(session: Session, frame: Frame, bucket: Bucket, vbucket: VBucket, wish
         session.respond(frame, Status.KEY_ENOENT)
         return
     if wish.samples is not None:
-        keys = sampled(keys, wish.samples, wish.seed)
-    newest = vbucket.log.rows.keys
+        keys = yield from walk_sample(keys, wish.samples, wish.seed)
     scan = RangeScan(
         vbucket,
         wish.collection_id,
         keys,
-        array("Q", map(newest.__getitem__, keys)),
-        vbucket.high_seqno,
+        array("Q", map(seqno_of.__getitem__, keys)),
+        view_end,
         wish.is_keys_only,
         wish.has_xattrs,
         session.engine.now + bucket.parameters.scan_life_s,
-        None if wish.is_keys_only else vbucket.log.hold(vbucket.high_seqno),
+        view,
     )
     scan_id = session.engine.random.getrandbits(SCAN_ID_BITS).to_bytes(SCAN_ID_BITS // 8, "big")
     scans.add(scan_id, scan)

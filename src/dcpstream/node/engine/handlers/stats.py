@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from dcpstream.node.engine.bucket import Bucket
     from dcpstream.node.engine.session import Session
 
-Items = Iterable[tuple[str, object]]
+Items = Iterable[tuple[str, object] | None]
+"""Keys and values; None ends a step of a long search."""
 
 _DCP_GROUPS = ("dcp", "dcpagg", "dcp-vbtakeover")
 """What is answered by those who know the DCP connections."""
@@ -101,9 +102,9 @@ def _of_vbuckets(bucket: Bucket, group: str, argument: str) -> Items | int:
         for vbucket in chosen:
             vbucket.fresh_deletions.clear()  # whoever asks is told that all is persisted
     return (
-        (f"vb_{vbucket.vbid}:{name}" if name else f"vb_{vbucket.vbid}", value)
+        None if item is None else (f"vb_{vbucket.vbid}:{item[0]}" if item[0] else f"vb_{vbucket.vbid}", item[1])
         for vbucket in chosen
-        for name, value in PER_VBUCKET[group](vbucket)
+        for item in PER_VBUCKET[group](vbucket)
     )
 
 
@@ -193,9 +194,10 @@ def stat(session: Session, frame: Frame) -> None:
 
 def _answers(session: Session, frame: Frame, items: Items) -> Iterator[None]:
     """Send the items, some at a time."""
-    for number, (key, value) in enumerate(items, 1):
-        session.respond(frame, key=key.encode(), value=str(value).encode())
-        if not number % ITEMS_A_STEP:
+    for number, item in enumerate(items, 1):
+        if item is not None:
+            session.respond(frame, key=item[0].encode(), value=str(item[1]).encode())
+        if item is None or not number % ITEMS_A_STEP:
             yield
     session.respond(frame)
 
