@@ -317,6 +317,27 @@ answers(
     ),
 )
 answers(
+    "puts the question for collections off for ever",
+    *AWAY,
+    manifest=lambda _, request: encode_response(request.opcode, status=Status.TMPFAIL, opaque=request.opaque),
+)
+answers("never tells its collections", *AWAY, manifest=lambda _, request: b"")
+answers(
+    "sends a failover log of a million entries",
+    *BROKEN,
+    stream=lambda _, request, attempt: encode_response(request.opcode, opaque=request.opaque, value=bytes(16_000_000)),
+)
+answers(
+    "grants a million features",
+    *BROKEN,
+    *AWAY,
+    handshake=lambda _, request, answer: (
+        encode_response(request.opcode, opaque=request.opaque, value=bytes(2_000_000))
+        if request.opcode == Opcode.HELLO
+        else answer
+    ),
+)
+answers(
     "sends seqnos of vbuckets that there are not",
     *BROKEN,
     high_seqnos=lambda _, request: encode_response(

@@ -27,6 +27,9 @@ RETRY = frozenset(
 MANIFEST_POLL_S = 2.0
 """Seconds between two questions for the manifest, while a wanted collection may be made of which no stream tells."""
 
+NAMES_PAUSE_S = 0.1
+"""Least seconds between two questions for the manifest: a node may put them off again and again."""
+
 _ELSEWHERE = frozenset((Status.NOT_MY_VBUCKET, Status.KEY_ENOENT))
 """Answers of OBSERVE_SEQNO for a vbucket that has moved, or has another branch by now."""
 
@@ -48,6 +51,9 @@ class Asides:
 
     Args:
         labels: where the names go.
+
+    Attributes:
+        names_at: before when the names are not asked for again.
     """
 
     def __init__(self, labels: Labels) -> None:
@@ -57,6 +63,7 @@ class Asides:
         self._bound_requests: dict[tuple[NodeConnection, int], int] = {}
         self._bounds: dict[NodeConnection, tuple[int, Mapping[int, int]]] = {}
         self._next_poll_at = 0.0
+        self.names_at = 0.0
 
     def knows_names(self, connection: NodeConnection, now: float) -> bool:
         """Whether collection names are known; asks for them if not."""
@@ -83,6 +90,9 @@ class Asides:
 
     def _ask_for_names(self, connection: NodeConnection, now: float) -> None:
         self._next_poll_at = now + MANIFEST_POLL_S
+        if now < self.names_at:
+            return
+        self.names_at = now + NAMES_PAUSE_S
         if not any(asked is connection for asked, _ in self._manifest_requests):
             assert connection.session is not None
             opaque = connection.session.request(Opcode.GET_COLLECTIONS_MANIFEST, now)

@@ -66,6 +66,9 @@ BUFFER_BYTES = 4 * 1024 * 1024
 """Default flow-control window in bytes: what the node may have sent before it was consumed, hence the bound of memory
 for a connection, and of what is read in vain when a read ends inside a snapshot."""
 
+MAX_FEATURES = 1024
+"""Features that a HELLO may grant; some forty are known."""
+
 MAX_REASON_BYTES = 4096
 """Of an answer's body that may tell why something was refused: a longer one is a document or a cluster map."""
 
@@ -195,6 +198,8 @@ class Handshake:
         if opcode is Opcode.HELLO:
             self._check(frame, "HELLO")
             codes = frame.value
+            if len(codes) > _U16.size * MAX_FEATURES:
+                raise RemoteProtocolError(f"{self._address} grants {len(codes) // 2} features to a client")
             self.granted = frozenset(_U16.unpack_from(codes, at)[0] for at in range(0, len(codes) & ~1, 2))
             return b""
         if opcode is Opcode.SASL_LIST_MECHS:

@@ -89,7 +89,8 @@ class Openings:
                         self._nodes.find_map(now, refresh=True)
                     blocked[name] = max(now + 0.02, self._nodes.retry_at(address))
                 elif not self._asides.knows_names(connection, now):
-                    blocked[name] = float("inf")
+                    work.trouble = "the node does not tell its collections"
+                    blocked[name] = max(now + 0.02, self._asides.names_at)
                 elif self._follow_collections(work, connection, now):
                     self._open(work, connection, now)
                     continue

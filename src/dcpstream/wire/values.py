@@ -23,6 +23,12 @@ _LENGTH = struct.Struct(">I")
 MAX_INFLATED_BYTES = 30 * 1024 * 1024
 """A snappy value that claims to be larger than the largest frame is refused before memory is taken for it."""
 
+MAX_FAILOVER_ENTRIES = 4096
+"""A failover log with more is refused; a server keeps 25 by default."""
+
+MAX_SEQNO_PAIRS = 1 << 16
+"""A seqno list with more is refused: there are no more vbucket numbers."""
+
 snappy_available = cramjam is not None
 
 
@@ -35,10 +41,12 @@ def decode_failover_log(value: bytes) -> FailoverLog:
     """The log in the value of a STREAM_REQ or GET_FAILOVER_LOG answer.
 
     Raises:
-        FieldError: empty, or not a multiple of 16 bytes.
+        FieldError: empty, not a multiple of 16 bytes, or more than `MAX_FAILOVER_ENTRIES`.
     """
-    if not value or len(value) % _PAIR.size:
-        raise FieldError(f"a failover log of {len(value)} bytes: not a positive multiple of 16")
+    if not value or len(value) % _PAIR.size or len(value) > _PAIR.size * MAX_FAILOVER_ENTRIES:
+        raise FieldError(
+            f"a failover log of {len(value)} bytes: no multiple of 16, or over {MAX_FAILOVER_ENTRIES} entries"
+        )
     return FailoverLog(tuple(FailoverEntry(*pair) for pair in _PAIR.iter_unpack(value)))
 
 
@@ -48,8 +56,12 @@ def encode_vbucket_seqnos(pairs: Iterable[tuple[int, int]]) -> bytes:
 
 
 def decode_vbucket_seqnos(value: bytes) -> list[tuple[int, int]]:
-    """(vbucket, high seqno) pairs of a GET_ALL_VB_SEQNOS answer."""
-    if len(value) % _VB_SEQNO.size:
+    """(vbucket, high seqno) pairs of a GET_ALL_VB_SEQNOS answer.
+
+    Raises:
+        FieldError: not a multiple of 10 bytes, or more than `MAX_SEQNO_PAIRS`.
+    """
+    if len(value) % _VB_SEQNO.size or len(value) > _VB_SEQNO.size * MAX_SEQNO_PAIRS:
         raise FieldError(f"a seqno list of {len(value)} bytes: not a multiple of 10")
     return list(_VB_SEQNO.iter_unpack(value))
 

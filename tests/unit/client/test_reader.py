@@ -423,6 +423,18 @@ def test_a_vbucket_that_cannot_be_read_is_given_up(name: str) -> None:
     assert len(world.requests) < 200, "with pauses between the attempts"
 
 
+def test_a_node_that_does_not_tell_its_collections_is_given_up() -> None:
+    world = World(
+        ENDLESS,
+        lambda frame, _: history(frame, 1),
+        idle_timeout_s=None,
+        statuses={Opcode.GET_COLLECTIONS_MANIFEST: Status.TMPFAIL},
+    )
+    with pytest.raises(ConnectTimeout, match="the node does not tell its collections"):
+        world.run()
+    assert sum(len(node.asked(Opcode.GET_COLLECTIONS_MANIFEST)) for node in world.links.values()) < 400
+
+
 def test_a_stream_that_lasts_is_not_given_up_although_it_brings_nothing() -> None:
     """Each of its streams lives for longer than a moment, so the vbucket is read."""
     world = World(ENDLESS, lambda frame, _: accepted(frame.opaque), idle_timeout_s=None)
