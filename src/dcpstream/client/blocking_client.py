@@ -75,8 +75,10 @@ class Client:
         tls: certificates, for `couchbases://`.
         sasl_mechanism: the only one to log in with ("PLAIN" over TLS, "SCRAM-SHA512", …); None for the strongest.
         network: "default", "external", …: which of the nodes' addresses to use; None as in the connection string.
-        connect_timeout_s: limit for connecting to a cluster that is not there.
-        patience_s: how long a node may stay away while a stream runs.
+        connect_timeout_s: limit for connecting to a cluster that is not there. A bucket that the cluster does not have
+            is told at once: a wrong name is the usual cause.
+        patience_s: how long a node may stay away while a stream runs, or listen without having its bucket, refuse a
+            vbucket, or end its stream at once.
         buffer_bytes: flow-control window of each connection: the bound of memory.
         name: what the connections are called in the node's statistics.
 
@@ -136,7 +138,8 @@ class Client:
 
         Taking the next batch tells the node that the one before was consumed, so a slow user slows the node down and
         memory stays bounded; meanwhile a thread answers the nodes' probes, for up to an hour. A lost connection, a
-        moved vbucket or a node that restarts is resumed without a word.
+        moved vbucket or a node that restarts is resumed; retries that fail are told in the log, one line in ten
+        seconds for each node.
 
         Args:
             start: "earliest", "latest", positions, or an OffsetStore: what it has, the rest from the beginning.
@@ -161,14 +164,16 @@ class Client:
             purge_gap: what to do if deletions after the position were purged before they were read: "fail" raises
                 HistoryPurged, "ignore" reads on with a warning, "reconcile" begins the vbucket anew, as a rollback to
                 0. None: "fail" if `on_rollback` is "fail", else "reconcile".
-            idle_timeout_s: raise after so long without any progress; None to wait for ever.
+            idle_timeout_s: raise after so long without any progress; None to wait for ever. A stream that is only
+                opened again is no progress.
 
         Raises:
             ConfigError: an option is not allowed, or pyarrow is missing.
+            RemoteProtocolError, WireError: a node sends what the protocol does not allow, on five connections.
             RollbackRequired: history was rolled back, and `on_rollback` is "fail".
             HistoryPurged: see `purge_gap`.
             OffsetError: the bucket was deleted and created again.
-            AuthenticationFailed, ConnectTimeout, StatusError: the cluster does not let us in.
+            AuthenticationFailed, ConnectTimeout, StatusError: the cluster does not let us in, or a node stays away.
         """
         options = StreamOptions(
             start=start,
