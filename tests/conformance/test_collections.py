@@ -11,6 +11,7 @@ import pytest
 from dcpstream.errors import FieldError
 from dcpstream.wire import (
     CollectionEvent,
+    Feature,
     Frame,
     Opcode,
     OpenFlag,
@@ -216,9 +217,10 @@ def test_without_collections_after_the_default_one_was_dropped() -> None:
     set_manifest(node, NO_DEFAULT)
     assert answer(peer.stream(2)) == (Status.EINVAL, b"")
     assert end(StreamEndReason.OK) in read(peer.received), "the open one ends without a reason that it knows not"
-    legacy = node.connect(features=WITHOUT_COLLECTIONS)
-    assert legacy.call(Opcode.SET, vbid=1, key=b"k", extras=bytes(8)).status == Status.EINVAL
-    assert legacy.call(Opcode.GET, vbid=1, key=b"plain").status == Status.EINVAL
+    for features, status in ((WITHOUT_COLLECTIONS, Status.UNKNOWN_COLLECTION), ((Feature.XATTR,), Status.EINVAL)):
+        legacy = node.connect(features=features)
+        assert legacy.call(Opcode.SET, vbid=1, key=b"k", extras=bytes(8)).status == status
+        assert legacy.call(Opcode.GET, vbid=1, key=b"plain").status == status
 
 
 @rule("COL-16")

@@ -116,6 +116,7 @@ class ConsumerConnection:
         self._changing: ConsumerStream | None = None
         self.negotiation = Negotiation(consumer_name, lambda: self._opaque_of(self._next_number()))
         self._has_collections = Feature.COLLECTIONS in features
+        self._knows_unknown = self._has_collections or Feature.XERROR in features
         self._requests = StreamRequests(replicas, self._out, has_collections=self._has_collections)
         datatypes = Datatype.JSON
         if Feature.XATTR in features:
@@ -320,7 +321,7 @@ class ConsumerConnection:
     def _complain(self, frame: Frame, stream: ConsumerStream, status: Status) -> None:
         if status is Status.UNKNOWN_COLLECTION:
             uid = self.replicas.collections_uid(stream.view)
-            code = status if self._has_collections else Status.EINVAL
+            code = status if self._knows_unknown else Status.EINVAL
             self._refuse(frame, Refusal(code, "Unknown scope or collection in operation", manifest_uid=uid))
         elif status is not Status.SUCCESS:
             self._answer(frame, status)

@@ -174,9 +174,8 @@ class Session(Waiting):
     def refuse_unknown(self, frame: Frame, status: int) -> None:
         """UNKNOWN_COLLECTION or UNKNOWN_SCOPE, with the version of the manifest that does not have it."""
         assert self.bucket is not None, "only a bucket has collections"
-        if not self.has_collections:
-            self.respond(frame, Status.EINVAL)  # such a client does not know what a collection is
-            return
+        if not (self.has_collections or Feature.XERROR in self.features):
+            status = Status.EINVAL  # such a client does not know what a collection is
         uid = f"{self.bucket.manifest.uid:x}"
         self.refuse(frame, status, "Unknown scope or collection in operation", manifest_uid=uid)
 

@@ -79,7 +79,7 @@ def test_one_manifest_follows_another() -> None:
     high = node.vbucket(0).high_seqno
     set_manifest(node, GARDEN)
     assert node.vbucket(0).high_seqno == high, "the same again changes nothing"
-    set_manifest(node, manifest(0), Status.ERANGE)
+    set_manifest(node, manifest(0), Status.CANNOT_APPLY_MANIFEST)
     set_manifest(node, manifest(1), Status.CANNOT_APPLY_MANIFEST)
     set_manifest(node, manifest(2, default=[collection("other", 8)]), Status.CANNOT_APPLY_MANIFEST)
     set_manifest(node, manifest(2, scope("other", 9)), Status.CANNOT_APPLY_MANIFEST)

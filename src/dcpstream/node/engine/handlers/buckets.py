@@ -16,6 +16,7 @@ CREATE_BUCKET, DELETE_BUCKET = 0x85, 0x86
 """Not in the published list of opcodes any more, but servers answer them."""
 
 ENGINE_MODULE = b"ep.so"
+NO_ENGINE_MODULE = b"nobucket.so"
 MAX_VBUCKETS = 1024
 
 
@@ -31,7 +32,9 @@ def create_bucket(session: Session, frame: Frame) -> None:
     count = known.get(b"max_vbuckets", b"%d" % MAX_VBUCKETS)
     if engine.bucket_host is None:
         session.respond(frame, Status.NOT_SUPPORTED)
-    elif name in engine.buckets:
+    elif module == NO_ENGINE_MODULE:
+        session.refuse(frame, Status.NOT_SUPPORTED, "The internal bucket type nobucket.so can't be created")
+    elif module == ENGINE_MODULE and name in engine.buckets:
         session.respond(frame, Status.KEY_EEXISTS)
     elif module != ENGINE_MODULE or not count.isdigit() or not 1 <= int(count) <= MAX_VBUCKETS:
         session.refuse(frame, Status.EINVAL, f"a bucket of {ENGINE_MODULE.decode()} has 1 to {MAX_VBUCKETS} vbuckets")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from functools import partial
 from typing import TYPE_CHECKING
 
 from dcpstream.model.collections import DEFAULT_NAME
-from dcpstream.node.engine.collections import CannotApplyError, ManifestError, check_step, read_manifest
+from dcpstream.node.engine.collections import MAX_NAME_BYTES, CannotApplyError, ManifestError, check_step, read_manifest
 from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
 from dcpstream.node.engine.handlers.keys import refuse_unknown
 from dcpstream.node.engine.permission import visible_manifest
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from dcpstream.node.engine.session import Session
 
 _ID = struct.Struct(">QI")
+_NAME = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9_%$-]*")
 
 
 def _manifest(session: Session) -> Manifest:
@@ -51,8 +53,7 @@ def set_manifest(session: Session, frame: Frame) -> None:
     try:
         manifest = read_manifest(frame.value)
         if manifest.uid < bucket.manifest.uid:
-            session.refuse(frame, Status.ERANGE, "The uid of the manifest is lower than that of the present one")
-            return
+            raise CannotApplyError("the uid is lower than that of the present one")
         if manifest.uid == bucket.manifest.uid and manifest != bucket.manifest:
             raise CannotApplyError("the same uid, and something else in it")
         check_step(bucket.manifest, manifest)
@@ -66,26 +67,37 @@ def set_manifest(session: Session, frame: Frame) -> None:
         session.respond(frame)
 
 
-def _path(session: Session, frame: Frame) -> str | None:
-    """The path, from key or value; None if the request was refused."""
-    if bool(frame.key) == bool(frame.value):
-        session.refuse(frame, Status.EINVAL, "Request must have the path as key or as value")
-        return None
-    return (frame.key or frame.value).decode(errors="replace")
+def _path(session: Session, frame: Frame, dots: tuple[int, ...]) -> str | None:
+    """The path, from key or value; None if the request was refused because of its dots."""
+    path = (frame.key or frame.value).decode(errors="replace")
+    if path.count(".") in dots:
+        return path
+    session.refuse(frame, Status.EINVAL)
+    return None
+
+
+def _is_name(session: Session, name: str) -> bool:
+    """Whether that can be the name of a scope or a collection; the server gives up the connection if not."""
+    is_sound = bool(_NAME.fullmatch(name)) and len(name) <= MAX_NAME_BYTES
+    if not is_sound:
+        session.close(f"{name!r} is no name of a scope or collection")
+    return is_sound
 
 
 def get_collection_id(session: Session, frame: Frame) -> None:
     """GET_COLLECTION_ID of `scope.collection`; empty parts mean `_default`."""
-    path = _path(session, frame)
+    path = _path(session, frame, (1,))
     if path is None:
         return
-    scope_name, dot, collection_name = path.partition(".")
-    if not dot or "." in collection_name:
-        session.refuse(frame, Status.EINVAL, "The path must be scope.collection")
-        return
+    scope_name, _, collection_name = path.partition(".")
+    scope_name, collection_name = scope_name or DEFAULT_NAME, collection_name or DEFAULT_NAME
     manifest = _manifest(session)
-    if all(scope.name != (scope_name or DEFAULT_NAME) for scope in manifest.scopes):
+    if not _is_name(session, scope_name):
+        return
+    if all(scope.name != scope_name for scope in manifest.scopes):
         refuse_unknown(session, frame, Status.UNKNOWN_SCOPE)
+        return
+    if not _is_name(session, collection_name):
         return
     found = manifest.find(scope_name, collection_name)
     if found is None:
@@ -96,10 +108,12 @@ def get_collection_id(session: Session, frame: Frame) -> None:
 
 def get_scope_id(session: Session, frame: Frame) -> None:
     """GET_SCOPE_ID of `scope`, what follows a dot is ignored."""
-    path = _path(session, frame)
+    path = _path(session, frame, (0, 1))
     if path is None:
         return
     name = path.partition(".")[0] or DEFAULT_NAME
+    if not _is_name(session, name):
+        return
     manifest = _manifest(session)
     for scope in manifest.scopes:
         if scope.name == name:
@@ -113,9 +127,7 @@ def register(table: CommandTable) -> None:
     table.add(Opcode.GET_COLLECTIONS_MANIFEST, Command(get_manifest, check=_check))
     table.add(
         Opcode.SET_COLLECTIONS,
-        Command(
-            set_manifest, value=Part.REQUIRED, datatypes=int(Datatype.JSON), privilege="NodeSupervisor", check=_check
-        ),
+        Command(set_manifest, value=Part.REQUIRED, privilege="NodeSupervisor", check=_check),
     )
     by_path = partial(Command, key=Part.OPTIONAL, value=Part.OPTIONAL, check=_check_path)
     table.add(Opcode.GET_COLLECTION_ID, by_path(get_collection_id))
