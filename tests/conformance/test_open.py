@@ -187,6 +187,14 @@ def test_an_empty_object_drops_a_consumer() -> None:
     assert peer.closed
 
 
+@rule("OPEN-11", "OPEN-12")
+def test_an_empty_object_says_nothing_of_a_producer() -> None:
+    peer = Node().connect()
+    assert peer.dcp_open(b"n", PRODUCER, value=b"{}", datatype=1).status == Status.SUCCESS
+    assert role(peer) == "producer"
+    assert not peer.closed
+
+
 @rule("OPEN-13")
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (0, 1), (1, 0), (1, 1)])
 @pytest.mark.parametrize("name", [b"n", b"other"])

@@ -83,7 +83,7 @@ def _read_value(frame: Frame, flags: int) -> OpenRequest | Refusal:
     except (ValueError, RecursionError):
         return Refusal(Status.EINVAL, "value is not valid JSON")
     if not isinstance(document, dict):
-        return Refusal(Status.EINVAL, "value is not a JSON object")
+        return Refusal(Status.EINVAL, "value must be JSON of type object")
     unknown = next((name for name in document if name != "consumer_name"), None)
     if unknown is not None:
         return Refusal(Status.EINVAL, f"Unsupported JSON property {unknown}")
@@ -91,5 +91,5 @@ def _read_value(frame: Frame, flags: int) -> OpenRequest | Refusal:
         return Refusal(Status.EINVAL, "consumer_name only valid for Consumer connections")
     name = document.get("consumer_name", "")
     if not isinstance(name, str):
-        return Refusal(Status.EINVAL, "consumer_name is not a string")
+        return Refusal(Status.EINVAL, "consumer_name must be a string")
     return OpenRequest(frame.key, flags, name, drops=not document and not flags & OpenFlag.PRODUCER)
