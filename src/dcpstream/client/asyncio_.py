@@ -251,7 +251,9 @@ class AsyncClient:
         observed = (await self._observe(own))[1] if options.needs_observation else {}
         ranges = options.ranges(found.vbucket_count, saved, observed)
         positions = Positions(ranges, store, saved)
-        settings = dcp_settings(self._name, self._buffer_bytes, options.columns)
+        settings = dcp_settings(
+            self._name, self._buffer_bytes, options.columns, out_of_order=options.may_come_out_of_order(ranges)
+        )
         nodes = Nodes(replace(self._options, arrow=options.arrow, settings=settings), self._random)
         nodes.map = found
         reader = StreamReader(

@@ -292,10 +292,10 @@ class Client:
         observed = cluster.observe(own) if options.needs_observation else {}
         ranges = options.ranges(cluster.map.vbucket_count, saved, observed)
         positions = Positions(ranges, store, saved)
-        nodes = Nodes(
-            cluster.connect_options(dcp_settings(self._name, self._buffer_bytes, options.columns), arrow=options.arrow),
-            random,
+        settings = dcp_settings(
+            self._name, self._buffer_bytes, options.columns, out_of_order=options.may_come_out_of_order(ranges)
         )
+        nodes = Nodes(cluster.connect_options(settings, arrow=options.arrow), random)
         nodes.map = cluster.map
         hub = SocketHub(nodes.options.tls)
         reader = StreamReader(

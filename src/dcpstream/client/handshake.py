@@ -104,6 +104,8 @@ class DcpSettings:
         xattrs: whether values come with their xattr section.
         no_value: leave out values (and xattrs, unless asked for).
         snappy: whether the node may send compressed values as they are stored.
+        out_of_order: whether the node may send the first snapshot of a single collection in any order, which it does
+            where it finds the collection faster that way.
     """
 
     name: str
@@ -112,6 +114,7 @@ class DcpSettings:
     xattrs: bool = True
     no_value: bool = False
     snappy: bool = False
+    out_of_order: bool = False
 
     @property
     def open_flags(self) -> int:
@@ -131,6 +134,8 @@ class DcpSettings:
             ("connection_buffer_size", str(self.buffer_bytes), True),
             ("enable_expiry_opcode", "true", False),
             ("send_stream_end_on_client_close_stream", "true", False),
+            ("flatbuffers_system_events", "true", False),
+            *([("enable_out_of_order_snapshots", "true_with_seqno_advanced", False)] if self.out_of_order else []),
         ]
 
 

@@ -41,7 +41,9 @@ def check_buffer_bytes(buffer_bytes: int) -> int:
     return buffer_bytes
 
 
-def dcp_settings(name: str, buffer_bytes: int, columns: Sequence[str] | None) -> DcpSettings:
+def dcp_settings(
+    name: str, buffer_bytes: int, columns: Sequence[str] | None, *, out_of_order: bool = False
+) -> DcpSettings:
     """What has to come over the wire for some columns."""
     wanted = None if columns is None else frozenset(columns)
     return DcpSettings(
@@ -49,6 +51,7 @@ def dcp_settings(name: str, buffer_bytes: int, columns: Sequence[str] | None) ->
         buffer_bytes=buffer_bytes,
         xattrs=wanted is None or "xattrs" in wanted,
         no_value=wanted is not None and not wanted & _VALUE_COLUMNS,
+        out_of_order=out_of_order,
     )
 
 

@@ -343,6 +343,7 @@ class StreamReader:
             work = self._vbuckets[run.vbid]
             work.has_rows = work.has_rows or run.first < run.stop or run.event is not None
             work.given_seqno = max(work.given_seqno, run.unordered_high)
+            work.unordered_seqno = run.unordered_high
         self._outlet.put(received)
 
     def _release_stable(self, now: float) -> None:
@@ -361,6 +362,11 @@ class StreamReader:
     def _take_back(self, work: Work) -> None:
         """A stream was interrupted: go on after what was given out; rows that are held back will come again."""
         work.probes_purge = False
+        if work.catch_up is not None and work.unordered_seqno:
+            # Rows of new collections were given out, in no order: where they end nobody can say.
+            work.catch_up, work.stream = None, None
+            work.rolled_back_from, work.offset, work.earlier = work.offset, StreamOffset.ZERO, ()
+            work.unordered_seqno = 0
         if work.catch_up is not None:
             if work.catch_up.is_allowed and work.stream is not None and self._gate is None:
                 work.catch_up.offset = work.stream.tracker.reached_offset
@@ -394,6 +400,10 @@ class StreamReader:
             work.rolled_back_from = None
             # Not the tracker's: rows that came in the same piece of data have moved it already.
             self._tell_rollback(work, refused, event.offset)
+        elif work.unordered_seqno and work.branch == newest:
+            # The snapshot that was cut has no position within it: its rows come again.
+            given = StreamOffset(newest, max(work.unordered_seqno, event.offset.seqno), event.offset.seqno, None)
+            self._tell_rollback(work, given, event.offset)
         elif work.branch != newest and work.given_seqno > event.offset.seqno:
             if self._policy is RollbackPolicy.FAIL:
                 raise RollbackRequired(vbid, event.offset.seqno, branch_message(vbid, event.offset.seqno))
@@ -422,7 +432,7 @@ class StreamReader:
     def _tell_rollback(self, work: Work, before: StreamOffset, at: StreamOffset) -> None:
         """Rows above `at` are void from here on; `before` is where the reader stood."""
         work.released = at
-        work.given_seqno = 0
+        work.given_seqno = work.unordered_seqno = 0
         self._outlet.put(RollbackEvent(work.range.vbid, before.seqno, at.seqno, before.vbuuid, at.vbuuid, at))
 
     def _refused(self, event: StreamRefused, now: float) -> None:

@@ -345,6 +345,11 @@ class PositionTracker:
             self._has_items = True
 
     @property
+    def is_held(self) -> bool:
+        """Whether another position counts meanwhile."""
+        return self._held is not None
+
+    @property
     def collections(self) -> tuple[CollectionName, ...] | None:
         """What the position covers."""
         return self._collections

@@ -380,9 +380,15 @@ class DcpSession:
         """Rows first..stop of one stream, all under the same marker, with the seqnos of the first and the last one."""
         tracker = stream.tracker
         if tracker.is_out_of_order:
-            # All of them count: nothing is known to be read up to a seqno before the end of such a snapshot.
+            # All of them count: nothing is known to be read up to a seqno before the end of such a snapshot. But what
+            # fills a gap ends where the gap does.
             tracker.item(rows.highest(first, stop))
-            turn.runs.append(tracker.run(stream.vbid, first, stop))
+            if not tracker.is_held:
+                turn.runs.append(tracker.run(stream.vbid, first, stop))
+                return
+            for row in range(first, stop):
+                if rows.seqno(row) <= stream.end_seqno:
+                    turn.runs.append(tracker.run(stream.vbid, row, row + 1))
             return
         if last_seqno < stream.end_seqno:
             tracker.items(first_seqno, last_seqno)
@@ -473,7 +479,7 @@ class DcpSession:
         """A seqno without a row: it moves the position like one."""
         is_unordered = stream.tracker.is_out_of_order
         stream.tracker.check(seqno, seqno)
-        if seqno <= stream.end_seqno or is_unordered:
+        if seqno <= stream.end_seqno or (is_unordered and not stream.tracker.is_held):
             stream.tracker.item(seqno)
             told = [] if event is None else follow(stream, event, seqno)
             for one in told:

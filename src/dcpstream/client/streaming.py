@@ -19,6 +19,7 @@ from dcpstream.client.policies import PurgeGap, RollbackPolicy
 from dcpstream.client.ranges import UNKNOWN_BRANCH, ManifestEvent, RollbackEvent, VbucketRange
 from dcpstream.client.resume import BranchState, Run, spaced
 from dcpstream.client.rows import require_columnar
+from dcpstream.client.selection import Selection
 from dcpstream.errors import ConfigError
 from dcpstream.model import MAX_SEQNO, Op, StreamOffset
 
@@ -100,6 +101,19 @@ class StreamOptions:
         if self.arrow:
             return ArrowConverter(self.value_format, self.columns, self.max_batch_rows)
         return ChangeConverter()
+
+    def may_come_out_of_order(self, ranges: Iterable[VbucketRange]) -> bool:
+        """Whether a node may send the first snapshot of a vbucket in any order.
+
+        It does so for a single collection that is read from its beginning. A position within such a snapshot does not
+        exist: after a cut its rows come again, which only a user can be told who takes back rows after a rollback.
+        """
+        return (
+            self.policy is RollbackPolicy.REWIND
+            and not self.read_stable
+            and Selection.of(self.collections).may_be_one_collection
+            and any(not part.start.seqno for part in ranges)
+        )
 
     def told(self, group: EventGroup) -> EventGroup | tuple[Change, ...]:
         """Events of scopes and collections as the user gets them: for single changes, as changes."""

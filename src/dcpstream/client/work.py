@@ -60,6 +60,7 @@ class Work:
         branch: the branch that rows were given out on, in this run or before.
         given_seqno: rows up to this seqno may have been given out, where that is more than the position says; 0 if it
             is not.
+        unordered_seqno: the highest seqno that was given out of an out-of-order snapshot that has not ended, else 0.
         rolled_back_from: the position that was refused, until a stream is open.
         probes_purge: whether the next request leaves purged deletions out of account, to learn why one was refused.
         catch_up: what must be read before the vbucket is read on.
@@ -81,6 +82,7 @@ class Work:
     has_rows: bool = False
     branch: int = 0
     given_seqno: int = 0
+    unordered_seqno: int = 0
     rolled_back_from: StreamOffset | None = None
     probes_purge: bool = False
     catch_up: CatchUp | None = None
