@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
 import ssl
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -182,12 +184,31 @@ def _load(context: ssl.SSLContext, certificate: Path, key: Path, password: Calla
 
 
 def _load_pair(context: ssl.SSLContext, pair: Pair) -> None:
-    """Certificates are only taken from files; these are gone when this returns."""
-    with tempfile.TemporaryDirectory(prefix="dcpstream-") as name:  # readable by its owner alone
-        certificate, key = Path(name) / "certificate.pem", Path(name) / "key.pem"
-        write_file(certificate, pair.certificate)
-        write_file(key, pair.key)
+    """Certificates are only taken from files. These lie in memory where the system can do that, and end here."""
+    with ExitStack() as cleanup:
+        try:
+            texts = (pair.certificate, pair.key)
+            certificate, key = (cleanup.enter_context(_file_in_memory(text)) for text in texts)
+        except (AttributeError, OSError):
+            place = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="dcpstream-")))  # for its owner alone
+            certificate, key = place / "certificate.pem", place / "key.pem"
+            write_file(certificate, pair.certificate)
+            write_file(key, pair.key)
         _load(context, certificate, key)
+
+
+@contextmanager
+def _file_in_memory(text: str) -> Iterator[Path]:
+    """A file that is on no disk. Raises: AttributeError, OSError: the system has none."""
+    descriptor = os.memfd_create("dcpstream")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", closefd=False) as file:
+            file.write(text)
+        path = Path(f"/proc/self/fd/{descriptor}")
+        path.stat()
+        yield path
+    finally:
+        os.close(descriptor)
 
 
 def _trust(context: ssl.SSLContext, client_ca: str | Path | None, ca_certificate: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import ssl
 import sys
+import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -128,3 +131,22 @@ def test_a_key_is_in_no_representation() -> None:
     assert "PRIVATE" in pair.key
     assert pair.key not in repr(pair)
     assert repr(Pair("a", "b")) == "Pair(…)"
+
+
+@pytest.mark.parametrize("lacks", ["room", "files in memory"])
+def test_a_certificate_is_loaded_without_room_for_temporary_files_or_without_files_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    if lacks == "room":
+        if not hasattr(os, "memfd_create"):
+            pytest.skip("this system has no files in memory")
+
+        def full(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        Tls.open(TlsSettings(), "127.0.0.1", tmp_path)  # keeps its certificates
+        monkeypatch.setattr(tempfile, "TemporaryDirectory", full)
+    else:
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+    tls = Tls.open(TlsSettings(), "127.0.0.1", tmp_path)
+    assert tls.ca_certificate
