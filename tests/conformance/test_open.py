@@ -191,8 +191,8 @@ def test_an_empty_object_drops_a_consumer() -> None:
 def test_an_empty_object_says_nothing_of_a_producer() -> None:
     peer = Node().connect()
     assert peer.dcp_open(b"n", PRODUCER, value=b"{}", datatype=1).status == Status.SUCCESS
-    assert role(peer) == "producer"
     assert not peer.closed
+    assert role(peer) == "producer"
 
 
 @rule("OPEN-13")
