@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from dcpstream.wire import Feature, Opcode, Status
-from tests.conformance.harness import ACTIVE, DEAD, PENDING, REPLICA, USUAL, Node
+from dcpstream.wire import Feature, Opcode, Status, snappy_compress
+from tests.conformance.harness import ACTIVE, DEAD, PENDING, REPLICA, USUAL, Node, of
 from tests.conformance.replication import Source
 from tests.conformance.rules import rule
 from tests.conformance.test_durability import copy, decide, prepare
@@ -221,3 +221,35 @@ def test_get_replica_of_a_document_past_its_time(node: Node, source: Source) -> 
     assert source.mutation(b"k", 1, extras=extras) == []
     assert node.admin.call(Opcode.GET_REPLICA, vbid=1, key=b"\0k").status == Status.KEY_ENOENT
     assert node.vbucket(1).high_seqno == 1, "a copy expires nothing by itself"
+
+
+@rule("KV-COPY-14")
+@pytest.mark.parametrize("datatype", [2, 3])
+def test_a_compressed_value_stays_compressed(node: Node, source: Source, datatype: int) -> None:
+    value = b'{"text":"' + b"x" * 200 + b'"}'
+    packed = snappy_compress(value)
+    source.marker(1, 1)
+    assert source.mutation(b"k", 1, value=packed, datatype=datatype) == []
+    answer = node.admin.call(Opcode.GET_REPLICA, vbid=1, key=b"\0k")
+    assert (answer.value, answer.datatype) == (packed, datatype)
+    plain = node.connect(features=[feature for feature in USUAL if feature != Feature.SNAPPY])
+    answer = plain.call(Opcode.GET_REPLICA, vbid=1, key=b"\0k")
+    assert (answer.value, answer.datatype) == (value, datatype & 1)
+    node.set_vbucket(1, ACTIVE)
+    for snappy, expected in ((True, packed), (False, value)):
+        features = [feature for feature in USUAL if snappy or feature != Feature.SNAPPY]
+        peer = node.producer(b"reader%d" % snappy, features=features)
+        (mutation,) = of(peer.stream(1), Opcode.DCP_MUTATION)
+        assert mutation.value == expected
+
+
+@rule("KV-COPY-14")
+def test_a_compressed_prepare_stays_compressed() -> None:
+    node, source = copy()
+    source.marker_v2(1, 2)
+    packed = snappy_compress(b"x" * 200)
+    extras = struct.pack(">QQIIIBBB", 1, 1, 0, 0, 0, 0, 0, 1)
+    assert source.send(Opcode.DCP_PREPARE, key=b"\0k", value=packed, extras=extras, cas=7, datatype=2) == []
+    decide(source, Opcode.DCP_COMMIT, 1, 2)
+    answer = node.admin.call(Opcode.GET_REPLICA, vbid=1, key=b"\0k")
+    assert (answer.value, answer.datatype) == (packed, 2)

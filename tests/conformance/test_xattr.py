@@ -103,8 +103,9 @@ def test_compression_covers_section_and_body() -> None:
     source.marker(1, 1)
     whole = encode_xattrs({"a": b'"%s"' % (b"x" * 300)}) + BODY
     assert source.mutation(b"k", 1, value=snappy_compress(whole), datatype=7) == []
-    plain = last(node)
-    assert (plain.datatype, plain.value) == (5, whole)
+    kept = last(node)
+    assert (kept.datatype, snappy_uncompress(kept.value)) == (7, whole), "as it came"
+    assert node.admin.call(Opcode.GET_REPLICA, vbid=1, key=b"\0k").value == BODY
     packed = last(node, controls=((b"force_value_compression", b"true"),))
     assert packed.datatype == 7
     assert len(packed.value) < len(whole)

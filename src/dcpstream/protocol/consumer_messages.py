@@ -1,7 +1,8 @@
 """What a producer sends to a consumer, read and checked: markers, and rows turned into their stored form.
 
-A stored row is richer than what most connections carry, so a key gets its collection prefix, a deletion its time, and a
-compressed value is inflated. What is refused here is refused whatever stream it is for.
+A stored row is richer than what most connections carry, so a key gets its collection prefix and a deletion its time.
+The value of a document stays compressed if it came so; that of a deletion is inflated. What is refused here is refused
+whatever stream it is for.
 
 Source: kv_engine daemon/mcbp_validators.cc, engines/ep/src/dcp/consumer.cc; texts and statuses as recorded.
 """
@@ -132,7 +133,7 @@ def read_change(frame: Frame, dialect: Dialect, unix_s: int) -> Change | Refusal
         kind = "mutation" if frame.opcode == Opcode.DCP_MUTATION else "deletion"
         return Refusal(Status.EINVAL, f"Invalid seqno(0) for DCP {kind}")
     if frame.opcode == Opcode.DCP_MUTATION:
-        return _mutation(frame, key, value, datatype)
+        return _mutation(frame, key, frame.value, frame.datatype)  # a compressed value stays as it came
     if datatype & _XATTR:
         value, datatype = split_xattrs(value)[0], _XATTR  # a body that is still there goes
     else:
@@ -177,7 +178,7 @@ def _mutation(frame: Frame, key: bytes, value: bytes, datatype: int) -> Change |
         expiration=expiration,
         nru=nru,
     )
-    kinds = int(frame_kinds(frame.opcode, datatype, key)) if key[0] or datatype & _XATTR else 0
+    kinds = int(frame_kinds(frame.opcode, datatype, key)) if key[0] or datatype & (_XATTR | _SNAPPY) else 0
     return Change(stored, key, seqno, frame.cas, rev_seqno, kinds)
 
 
@@ -287,6 +288,8 @@ def read_prepare(frame: Frame, dialect: Dialect) -> tuple[Change, int] | Refusal
     seqno, rev_seqno, flags, expiration, _, nru, deleted, level = _PREPARE.unpack(frame.extras)
     if not (seqno and frame.cas and level in _LEVELS and deleted <= 1):
         return Refusal(Status.EINVAL, "Request must have a seqno, a CAS, a durability level and a deleted flag")
+    if not deleted:
+        value, datatype = frame.value, frame.datatype
     stored = encode_stored_prepare(
         vbid=frame.vbid,
         key=key,
