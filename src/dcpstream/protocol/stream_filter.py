@@ -23,6 +23,9 @@ _KEYS = frozenset(("collections", "scope", "sid", "uid"))
 MAX_NUMBER = 0xFFFFFFFFFFFFFFFF
 """A larger number of a JSON value is no whole number to the server."""
 
+_RESERVED_SCOPES, _RESERVED_COLLECTIONS = range(1, 8), range(2, 8)
+"""Ids that no scope or collection can have; the server takes 1 for its system's collection, which nobody knows."""
+
 _UNKNOWN = "Unknown scope or collection in operation"
 
 
@@ -110,7 +113,7 @@ def _wanted_collections(
 ) -> tuple[frozenset[int] | Refusal | None, int | None]:
     if "scope" in document:
         scope_id = _hexadecimal(document["scope"])
-        if scope_id is None:
+        if scope_id is None or scope_id in _RESERVED_SCOPES:
             return Refusal(Status.EINVAL), None
         found = next((scope for scope in manifest.scopes if scope.scope_id == scope_id), None)
         if found is None:
@@ -125,7 +128,7 @@ def _wanted_collections(
     ids = set()
     for name in names:
         number = _hexadecimal(name)
-        if number is None:
+        if number is None or number in _RESERVED_COLLECTIONS:
             return Refusal(Status.EINVAL), None
         if number not in known:
             return Refusal(Status.UNKNOWN_COLLECTION, _UNKNOWN, manifest.uid), None
