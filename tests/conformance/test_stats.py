@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from pathlib import Path
 
 import pytest
 
 from dcpstream.model import SnapshotRange
-from dcpstream.wire import Feature, Opcode, SnapshotMarker, Status, encode_response
+from dcpstream.wire import Feature, Opcode, SnapshotMarker, Status, decode_frame, encode_response
 from tests.conformance.harness import (
     ACTIVE,
     DEAD,
@@ -21,6 +22,7 @@ from tests.conformance.harness import (
 )
 from tests.conformance.rules import rule
 from tests.conformance.streams_kit import garden
+from tests.fixtures import recorded
 
 
 def seqnos(peer: Peer, extras: bytes = b"") -> list[tuple[int, int]]:
@@ -394,3 +396,27 @@ def test_observe_seqno(tmp_path: Path) -> None:
     assert observe(old) == struct.pack(">BHQQQQQ", 1, 1, newest.vbuuid, 3, 4, old, newest.seqno)
     answer = node.admin.call(Opcode.OBSERVE_SEQNO, vbid=1, value=struct.pack(">Q", 0x1234))
     assert answer.status == Status.KEY_ENOENT
+
+
+def recorded_names(group: str) -> set[str]:
+    """The names that the recorded server answers for a group of STAT, vbuckets and checkpoints as N."""
+    found, is_asked = set(), False
+    for line in recorded.server_transcript("s22"):
+        frame = decode_frame(line.frame) if line.frame else None
+        if frame is not None and frame.opcode == Opcode.STAT:
+            if frame.is_request:
+                is_asked = frame.key.startswith(group.encode() + b" ")
+            elif is_asked:
+                found.add(re.sub(r"(vb_|id_)\d+", r"\1N", frame.key.decode()))
+    return found - {""}
+
+
+@pytest.mark.parametrize("group", ["vbucket-details", "checkpoint", "vbucket-seqno", "failovers", "dcp-vbtakeover"])
+def test_groups_about_vbuckets_have_the_names_that_a_server_gives_them(group: str) -> None:
+    node = Node()
+    node.fill(1, 5)
+    node.producer(b"stats-prod").stream(1)
+    argument = " 1 stats-prod" if group == "dcp-vbtakeover" else " 1"
+    names = {re.sub(r"(vb_|id_)\d+", r"\1N", name) for name in node.stats(group + argument)}
+    assert names == recorded_names(group)
+    assert names

@@ -454,6 +454,10 @@ class ConsumerConnection:
         """Whether an ADD_STREAM waits for its answer."""
         return not self._requests.is_idle
 
+    def cursors(self, vbid: int) -> Iterator[tuple[str, int]]:
+        """A consumer reads nothing."""
+        return iter(())
+
     def stats(self) -> Iterator[tuple[str, str]]:
         """Names and values of the `dcp` group for this connection."""
         return connection_stats(self)

@@ -43,6 +43,7 @@ from dcpstream.wire import (
     Opcode,
     Status,
     StreamEndReason,
+    StreamFlag,
     encode_failover_log,
     encode_request,
 )
@@ -475,6 +476,13 @@ class ProducerConnection:
         """The streams that are open or whose end was not sent yet."""
         for streams in self._streams.values():
             yield from streams.values()
+
+    def cursors(self, vbid: int) -> Iterator[tuple[str, int]]:
+        """Name and position of each stream of a vbucket that reads its newest items from memory, or will."""
+        for stream in self._streams.get(vbid, _NO_STREAMS).values():
+            if stream.end_reason is None and not stream.flags & StreamFlag.DISK_ONLY:
+                number = "" if stream.stream_id is None else f"sid:{stream.stream_id}"
+                yield f"eq_dcpq:{self.name}{number}", stream.last_read_seqno
 
     def stats(self) -> Iterator[tuple[str, str]]:
         """Names and values of the `dcp` group for this connection."""

@@ -399,6 +399,9 @@ class ProducerStream:
                 self.last_read_seqno = limit
                 return b""
         self._form_durable_writes(is_disk=is_disk)
+        packs_deletions = is_disk and self.form.snappy != "none" and self.form.user_xattrs_on_delete
+        if packs_deletions is not self.form.packs_deletions:
+            self.form = replace(self.form, packs_deletions=packs_deletions)
         self._snapshot_end, self._snapshot_limit, self._snapshot_base = end, limit, position
         self._held_view = view.hold(end)
         if is_disk and self._may_come_out_of_order():

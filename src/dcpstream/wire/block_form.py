@@ -57,6 +57,8 @@ class StreamForm:
         scope_id: the events of this scope and its collections go with them; None: the events of `collection_ids`.
         flatbuffer_events: events of scopes and collections go out in version 2, those of modified collections at all.
         user_xattrs_on_delete: deletions keep user xattrs too.
+        packs_deletions: xattrs of deletions that go out whole are compressed, whether or not that makes them shorter: a
+            server's files hold every value so, and deletions are read from there.
         hifi_counter: a fresh document's use counter is the exact one instead of the coarse one.
         durable: what is sent of durable writes; None: nothing but the documents they make.
     """
@@ -73,6 +75,7 @@ class StreamForm:
     scope_id: int | None = None
     flatbuffer_events: bool = False
     user_xattrs_on_delete: bool = True
+    packs_deletions: bool = False
     hifi_counter: bool = False
     durable: DurableForm | None = None
 
@@ -95,7 +98,7 @@ class StreamForm:
             rewritten |= BlockKind.EXPIRATION
         if self.snappy == "none":
             rewritten |= BlockKind.SNAPPY
-        if not self.user_xattrs_on_delete and kinds & BlockKind.XATTR:
+        if (self.packs_deletions or not self.user_xattrs_on_delete) and kinds & BlockKind.XATTR:
             rewritten |= BlockKind.DELETION | BlockKind.EXPIRATION
         return not kinds & rewritten
 
@@ -202,6 +205,8 @@ def _form_value(value: bytes, datatype: int, form: StreamForm, *, is_deletion: b
         value = section + body
         if form.no_value and form.keep_datatype:
             return value, stored_datatype
+    if form.packs_deletions and is_deletion and has_xattrs and not wants_parts and not datatype & Datatype.SNAPPY:
+        return snappy_compress(value), datatype | Datatype.SNAPPY
     is_packed = form.snappy == "force" or (form.snappy == "active" and not wants_parts)
     if is_packed and value and not datatype & Datatype.SNAPPY:
         packed = snappy_compress(value)

@@ -199,6 +199,21 @@ def test_user_xattrs_of_deletions_are_dropped_unless_asked_for() -> None:
     assert wire.decode_xattrs(frame.value) == (XATTRS, b"")
 
 
+def test_deletions_from_disk_keep_their_xattrs_compressed() -> None:
+    section = wire.encode_xattrs({"_sync": XATTRS["_sync"]})
+    stored = wire.encode_stored_deletion(
+        vbid=3, key=b"\0k", by_seqno=1, rev_seqno=2, cas=3, delete_time=4, value=section, datatype=Datatype.XATTR
+    )
+    whole, parts = StreamForm(packs_deletions=True), StreamForm(packs_deletions=True, user_xattrs_on_delete=False)
+    (frame,) = frames(wire.render(wire.block_of(stored), 1, whole).data)
+    assert frame.datatype == Datatype.XATTR | Datatype.SNAPPY
+    assert wire.snappy_uncompress(frame.value) == section
+    (frame,) = frames(wire.render(wire.block_of(stored), 1, parts).data)
+    assert (frame.datatype, frame.value) == (Datatype.XATTR, section)
+    (frame,) = frames(wire.render(wire.block_of(mutation(1)), 1, whole).data)
+    assert frame.value == b'{"a":1}'
+
+
 def test_a_stream_id_goes_into_the_framing() -> None:
     (frame,) = frames(wire.render(wire.block_of(mutation(1)), 1, StreamForm(stream_id=513)).data)
     message = wire.decode_message(frame, strict=True)

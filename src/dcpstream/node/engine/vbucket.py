@@ -287,6 +287,11 @@ class VBucket:
             self._begin_checkpoint(told + 1)
             self._aging_start, self._aging_since = told + 1, now
 
+    @property
+    def checkpoint_number(self) -> int:
+        """The number of the newest checkpoint, counted from 1 as far as they are remembered."""
+        return len(self._checkpoints) + 1
+
     def checkpoint_at(self, seqno: int) -> int:
         """Where the checkpoint begins that `seqno` is in, as far as that is remembered."""
         if self.memory_start_seqno <= seqno:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from dcpstream.model import VbucketState
@@ -17,12 +18,13 @@ from dcpstream.node.engine import bucket_stats, documents
 from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
 from dcpstream.node.engine.dcp_stat_options import apply_options, read_options
 from dcpstream.node.engine.permission import Refusal
-from dcpstream.node.engine.vbucket_stats import PER_VBUCKET, state_name
+from dcpstream.node.engine.vbucket_stats import PER_VBUCKET, cursor, state_name
 from dcpstream.wire import Datatype, Frame, Opcode, Status, leb128_encode
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.bucket import Bucket
     from dcpstream.node.engine.session import Session
+    from dcpstream.node.engine.vbucket import VBucket
 
 Items = Iterable[tuple[str, object] | None]
 """Keys and values; None ends a step of a long search."""
@@ -104,8 +106,16 @@ def _of_vbuckets(bucket: Bucket, group: str, argument: str) -> Items | int:
     return (
         None if item is None else (f"vb_{vbucket.vbid}:{item[0]}" if item[0] else f"vb_{vbucket.vbid}", item[1])
         for vbucket in chosen
-        for item in PER_VBUCKET[group](vbucket)
+        for item in chain(PER_VBUCKET[group](vbucket), _cursors(bucket, vbucket) if group == "checkpoint" else ())
     )
+
+
+def _cursors(bucket: Bucket, vbucket: VBucket) -> Items:
+    """The DCP streams that read a vbucket's newest checkpoint."""
+    for session in bucket.dcp_sessions.values():
+        for name, seqno in session.dcp.cursors(vbucket.vbid) if session.dcp is not None else ():
+            yield from cursor(name, vbucket.checkpoint_number, seqno, vbucket.memory_start_seqno)
+            yield f"{name}:num_items_for_cursor", max(0, vbucket.high_seqno - seqno)
 
 
 def _document(session: Session, bucket: Bucket, argument: str, *, is_by_id: bool) -> Items | int:
