@@ -221,7 +221,8 @@ class World:
             active = self.producers[frame.vbid].active
             (vbuuid,) = struct.unpack(">Q", frame.value)
             is_same, high = vbuuid == active.failover_log.newest.vbuuid, active.high_seqno
-            value = struct.pack(">BHQQQ", not is_same, frame.vbid, active.failover_log.newest.vbuuid, high, high)
+            persisted = high if self.is_calm else min(high, active.persisted_seqno)
+            value = struct.pack(">BHQQQ", not is_same, frame.vbid, active.failover_log.newest.vbuuid, persisted, high)
             if not is_same:
                 value += struct.pack(">QQ", vbuuid, active.failover_log.upper(vbuuid, high) or 0)
             link.answers.append(encode_response(frame.opcode, opaque=frame.opaque, value=value))
@@ -293,10 +294,11 @@ Kind = Literal["batches", "changes"]
 class Consumer:
     """One reader of the bucket over its generations."""
 
-    def __init__(self, world: World, kind: Kind, *, keeps_newest: bool) -> None:
+    def __init__(self, world: World, kind: Kind, *, keeps_newest: bool, reads_stable: bool) -> None:
         self.world = world
         self.kind = kind
         self.rewind_to = "zero" if keeps_newest else "recorded"
+        self.reads_stable = reads_stable
         self.tables = [Newest() if keeps_newest else Table() for _ in range(VBUCKETS)]
         self.store = Store()
         self.is_calm = False
@@ -314,6 +316,7 @@ class Consumer:
             "end": "latest" if to_the_end or rng.random() < 0.3 else None,
             "on_rollback": "rewind" if to_the_end or rng.random() < 0.9 else "fail",
             "rewind_to": self.rewind_to,
+            "read_stable": self.reads_stable,
         }
         rows = None if to_the_end else rng.choice((0, 1, 2, 3, 5, 8, 13, 21, 40))
         read = self._batches if self.kind == "batches" else self._changes
@@ -432,13 +435,20 @@ def rows_of(batch: Batch) -> list[tuple[int, tuple[int, int, int]]]:
     ]
 
 
-def run(seed: int, kind: Kind, *, keeps_newest: bool = False) -> str | None:
-    """One life of a bucket and its consumer; what was lost, or None."""
+def run(seed: int, kind: Kind, *, keeps_newest: bool = False, reads_stable: bool = False) -> str | None:
+    """One life of a bucket and its consumer; what was lost, or None.
+
+    Args:
+        seed: of all that happens.
+        kind: what the consumer takes.
+        keeps_newest: whether it keeps one version of each document only, and reads with `rewind_to="zero"`.
+        reads_stable: whether rows are held back until they are on disk.
+    """
     world = World(seed)
     rng = world.rng
     for producer in world.producers:
         producer.write(rng.randint(1, 10))
-    consumer = Consumer(world, kind, keeps_newest=keeps_newest)
+    consumer = Consumer(world, kind, keeps_newest=keeps_newest, reads_stable=reads_stable)
     try:
         for _ in range(rng.randint(1, 6)):
             consumer.run()

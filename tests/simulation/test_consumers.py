@@ -15,33 +15,37 @@ pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
 from tests.simulation.consumer_world import WRONG, Kind, run
 from tests.simulation.test_resume_model import first_seed
 
-FAST_RUNS = 100
-SLOW_RUNS = 5_000
+FAST_RUNS = 60
+SLOW_RUNS = 4_000
 TEETH_RUNS = 150
 
 KINDS = pytest.mark.parametrize("kind", ["batches", "changes"])
-KEEPS = pytest.mark.parametrize("keeps_newest", [False, True], ids=["all versions", "one version of each document"])
+MODES = pytest.mark.parametrize(
+    "options",
+    [{}, {"keeps_newest": True}, {"reads_stable": True}],
+    ids=["all versions", "one version of each document", "stable rows only"],
+)
 
 
-def check(kind: Kind, runs: int, *, keeps_newest: bool) -> None:
+def check(kind: Kind, runs: int, options: dict[str, bool]) -> None:
     first = first_seed()
     print(f"{runs} runs from seed {first} (repeat with DCPSTREAM_SEED={first})")
     for seed in range(first, first + runs):
-        assert run(seed, kind, keeps_newest=keeps_newest) is None
+        assert run(seed, kind, **options) is None
 
 
 @KINDS
-@KEEPS
-def test_what_a_consumer_holds_is_what_the_bucket_holds(kind: Kind, keeps_newest: bool) -> None:
-    check(kind, FAST_RUNS, keeps_newest=keeps_newest)
+@MODES
+def test_what_a_consumer_holds_is_what_the_bucket_holds(kind: Kind, options: dict[str, bool]) -> None:
+    check(kind, FAST_RUNS, options)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @KINDS
-@KEEPS
-def test_what_a_consumer_holds_is_what_the_bucket_holds_in_many_runs(kind: Kind, keeps_newest: bool) -> None:
-    check(kind, SLOW_RUNS, keeps_newest=keeps_newest)
+@MODES
+def test_what_a_consumer_holds_is_what_the_bucket_holds_in_many_runs(kind: Kind, options: dict[str, bool]) -> None:
+    check(kind, SLOW_RUNS, options)
 
 
 @pytest.mark.parametrize("name", WRONG)

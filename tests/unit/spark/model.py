@@ -134,13 +134,17 @@ class FakeCluster:
         self.questions.append("close")
 
 
-def read_range(cluster: FakeCluster, planned: VbucketRange) -> tuple[int | None, list[Row]]:
-    """What a task reads: (where it was rolled back to or None, rows)."""
+def read_range(cluster: FakeCluster, planned: VbucketRange, *, to_zero: bool) -> tuple[int | None, list[Row]]:
+    """What a task reads: (the seqno of its control row or None, rows)."""
     copy = cluster.active[planned.vbid]
     at = planned.start
     to_seqno = None
     while (refused := copy.answer(at)) is not None:
         at = step_back(at, refused, planned.earlier)
+        to_seqno = at.seqno
+    if to_seqno is None and planned.given_vbuuid not in {0, copy.log[0][0]}:
+        # Accepted, but on another branch than that of an attempt before.
+        at = StreamOffset.ZERO if to_zero else at
         to_seqno = at.seqno
     end = reachable_end(planned.end_seqno, planned.planned_vbuuid, copy.state())
     if end > copy.high:
@@ -162,12 +166,19 @@ class FakeClock:
 
 
 class Sink:
-    """What a user of the rows keeps: per vbucket all rows, void ones taken back at control rows."""
+    """What a user of the rows keeps: per vbucket all rows, void ones taken back at control rows.
 
-    def __init__(self, vbuckets: int = 1) -> None:
+    Args:
+        is_transactional: whether nothing of an attempt that fails is kept.
+    """
+
+    def __init__(self, vbuckets: int = 1, *, is_transactional: bool = True) -> None:
+        self.is_transactional = is_transactional
         self.rows: dict[int, list[Row]] = {vbid: [] for vbid in range(vbuckets)}
 
     def apply(self, vbid: int, to_seqno: int | None, rows: list[Row]) -> None:
         if to_seqno is not None:
             self.rows[vbid] = [row for row in self.rows[vbid] if row[0] <= to_seqno]
+        if not self.is_transactional:
+            self.rows[vbid] = [row for row in self.rows[vbid] if row not in rows]
         self.rows[vbid] += rows

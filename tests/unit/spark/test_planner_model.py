@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dcpstream.spark import planner
 from dcpstream.spark.coordinator import FULL_OBSERVATION_INTERVAL_S, Coordinator
 from dcpstream.spark.options import OffsetSpec, SourceOptions
 from tests.unit.spark.model import FakeClock, FakeCluster, Sink, collapsed, read_range
@@ -21,7 +22,7 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("replica"), st.integers(0, 40), st.integers(0, 40)),
     st.tuples(st.just("fail_over"), st.none(), st.none()),
     st.tuples(st.just("plan"), st.one_of(st.none(), st.integers(1, 6)), st.none()),
-    st.tuples(st.just("read"), st.booleans(), st.none()),
+    st.tuples(st.just("read"), st.booleans(), st.integers(0, 6)),
     st.tuples(st.just("poll"), st.none(), st.none()),
     st.tuples(st.just("restart"), st.none(), st.none()),
 )
@@ -30,8 +31,9 @@ OPERATIONS = st.one_of(
 class Query:
     """A streaming query as Spark runs it: plan, log the end, read, commit; a failed batch is read again."""
 
-    def __init__(self, cluster: FakeCluster, rewind_to: str) -> None:
+    def __init__(self, cluster: FakeCluster, rewind_to: str, *, is_transactional: bool = True) -> None:
         self.cluster = cluster
+        self.to_zero = rewind_to == "zero"
         self.options = SourceOptions.parse(
             {
                 "connectionString": "couchbase://localhost",
@@ -44,7 +46,7 @@ class Query:
                 "numPartitions": "2",
             }
         )
-        self.sink = Sink()
+        self.sink = Sink(is_transactional=is_transactional)
         self.clock = FakeClock()
         self.restart()
         self.start: dict[str, Any] = self.coordinator.start_marker().to_json()
@@ -70,7 +72,8 @@ class Query:
         if self.end is None and "start" not in self.start:
             self.coordinator.next_offset(self.start, 0)
 
-    def read(self, is_committed: bool) -> None:
+    def read(self, is_committed: bool, delivered: int | None = None) -> None:
+        """An attempt; one that fails may have given the sink the first few rows."""
         if self.end is None:
             return
         before = copy.deepcopy(self.sink.rows)
@@ -79,10 +82,11 @@ class Query:
             if planned.rolled_back_from is not None:
                 self.sink.apply(vbid, planned.range.start.seqno, [])
             if planned.seqnos:
-                self.sink.apply(vbid, *read_range(self.cluster, planned.range))
+                to_seqno, rows = read_range(self.cluster, planned.range, to_zero=self.to_zero)
+                self.sink.apply(vbid, to_seqno, rows if is_committed else rows[:delivered])
         if is_committed:
             self.start, self.end = self.end, None
-        else:
+        elif self.sink.is_transactional:
             self.sink.rows = before
 
     def drain(self) -> None:
@@ -95,10 +99,10 @@ class Query:
         raise AssertionError("the query does not come to an end")
 
 
-def play(rewind_to: str, operations: list[tuple[str, Any, Any]]) -> None:
+def play(rewind_to: str, operations: list[tuple[str, Any, Any]], *, is_transactional: bool = True) -> None:
     """Run a history, drain, and compare the rows that a user holds with the bucket."""
     cluster = FakeCluster()
-    query = Query(cluster, rewind_to)
+    query = Query(cluster, rewind_to, is_transactional=is_transactional)
     for name, first, second in operations:
         if name == "write":
             cluster.write(0, first, second)
@@ -109,7 +113,7 @@ def play(rewind_to: str, operations: list[tuple[str, Any, Any]]) -> None:
         elif name == "plan":
             query.plan(first)
         elif name == "read":
-            query.read(first)
+            query.read(first, second)
         elif name == "poll":
             query.poll()
         else:
@@ -125,6 +129,36 @@ def play(rewind_to: str, operations: list[tuple[str, Any, Any]]) -> None:
 @given(operations=st.lists(OPERATIONS, max_size=60))
 def test_the_rows_are_the_bucket_after_any_history(rewind_to: str, operations: list[tuple[str, Any, Any]]) -> None:
     play(rewind_to, operations)
+
+
+@given(operations=st.lists(OPERATIONS, max_size=60))
+def test_a_sink_that_keeps_rows_of_attempts_that_failed(operations: list[tuple[str, Any, Any]]) -> None:
+    play("zero", operations, is_transactional=False)
+
+
+@pytest.mark.parametrize("rewind_to", ["recorded", "zero"])
+@pytest.mark.parametrize("is_told", [True, False])
+def test_the_replay_of_a_batch_takes_back_what_its_attempt_gave(
+    rewind_to: str, is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the control row the void rows stay at least until the next batch."""
+    make = planner.VbucketRange
+    if not is_told:
+        monkeypatch.setattr(planner, "VbucketRange", lambda *values: make(*values[:5], 0))
+    cluster = FakeCluster()
+    query = Query(cluster, rewind_to, is_transactional=False)
+    cluster.write(0, "a", 1)
+    query.plan(None)
+    query.read(True)
+    query.poll()
+    cluster.add_replica(0, 1, 1)
+    cluster.write(0, "b", 2)
+    query.plan(None)
+    query.read(False)
+    assert collapsed(query.sink.rows[0]) == {"a": 1, "b": 2}
+    cluster.fail_over(0)
+    query.read(True)
+    assert collapsed(query.sink.rows[0]) == ({"a": 1} if is_told else {"a": 1, "b": 2})
 
 
 @pytest.mark.parametrize("rewind_to", ["recorded", "zero"])
