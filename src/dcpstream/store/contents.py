@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Generator, Iterable
 from typing import NamedTuple
 from weakref import WeakSet
@@ -201,8 +202,8 @@ class VBucketContents:
 
     def walk_keys(
         self, first: bytes, last: bytes, limit: int | None = None
-    ) -> Generator[None, None, tuple[list[bytes], dict[bytes, int]]]:
-        """As `keys_between`, in steps; as of the first one. With the seqno of each key, and of others perhaps."""
+    ) -> Generator[None, None, tuple[list[bytes], array[int]]]:
+        """As `keys_between`, in steps; as of the first one. With the seqno of each key."""
         return (yield from walk_range(*self._newest_and_hidden(), first, last, limit))
 
     def deletion_count(self) -> int:

@@ -7,6 +7,7 @@ one moment, whatever is written meanwhile. Each `yield` ends a step; the result 
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections import Counter
 from collections.abc import Generator, Set
 from itertools import islice
@@ -29,35 +30,36 @@ Newest = tuple[list[bytes], list[int]]
 
 def walk_range(
     newest: Newest, hidden: Set[int], first: bytes, last: bytes, limit: int | None
-) -> Generator[None, None, tuple[list[bytes], dict[bytes, int]]]:
+) -> Generator[None, None, tuple[list[bytes], array[int]]]:
     """The keys from `first` to `last`, ascending, `limit` at most; and the seqno of each.
 
     Args:
         hidden: seqnos of rows that are no documents.
     """
     keys, seqnos = newest
-    found: dict[bytes, int] = {}
-    runs: list[list[bytes]] = []
+    runs: list[tuple[list[bytes], list[int]]] = []
     for at in range(0, len(keys), KEYS_A_STEP):
         pairs = zip(keys[at : at + KEYS_A_STEP], seqnos[at : at + KEYS_A_STEP], strict=True)
         part = {key: seqno for key, seqno in pairs if first <= key <= last and seqno not in hidden}
         run = sorted(part)[:limit]
         if run:
-            runs.append(run)
-            found.update(part)
+            runs.append((run, [part[key] for key in run]))
         yield
     if len(runs) == 1:
-        return runs[0], found
-    merged = heapq.merge(*runs)
-    result: list[bytes] = []
-    while limit is None or len(result) < limit:
-        wanted = SORTED_A_STEP if limit is None else min(SORTED_A_STEP, limit - len(result))
-        following = list(islice(merged, wanted))
-        if not following:
+        return runs[0][0], array("Q", runs[0][1])
+    merged = heapq.merge(*(zip(*run, strict=True) for run in runs))
+    found: list[bytes] = []
+    found_seqnos = array("Q")
+    while limit is None or len(found) < limit:
+        wanted = SORTED_A_STEP if limit is None else min(SORTED_A_STEP, limit - len(found))
+        before = len(found)
+        for key, seqno in islice(merged, wanted):
+            found.append(key)
+            found_seqnos.append(seqno)
+        if len(found) == before:
             break
-        result += following
         yield
-    return result, found
+    return found, found_seqnos
 
 
 def walk_collections(newest: Newest, hidden: Set[int]) -> Generator[None, None, dict[int, int]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -135,24 +135,24 @@ class RangeScans:
 
 def sampled(keys: list[bytes], samples: int, seed: int) -> list[bytes]:
     """About `samples` of the keys, each with the same chance; all of them if there are no more than that."""
-    return finish(walk_sample(keys, samples, seed))
+    return [keys[place] for place in finish(walk_sample(len(keys), samples, seed))]
 
 
-def walk_sample(keys: list[bytes], samples: int, seed: int) -> Generator[None, None, list[bytes]]:
-    """As `sampled`, in steps."""
-    if len(keys) <= samples:
-        return keys
-    limit = (samples << 64) // len(keys)
+def walk_sample(count: int, samples: int, seed: int) -> Generator[None, None, Sequence[int]]:
+    """The places of `sampled` keys among `count`, found in steps."""
+    if count <= samples:
+        return range(count)
+    limit = (samples << 64) // count
     chosen, state = [], seed
-    for place, key in enumerate(keys, 1):
-        if not place % SAMPLED_A_STEP:
+    for place in range(count):
+        if place and not place % SAMPLED_A_STEP:
             yield
         # splitmix64: one step of a counter, mixed.
         state = state + 0x9E3779B97F4A7C15 & _U64_MASK
         mixed = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _U64_MASK
         mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _U64_MASK
         if mixed ^ mixed >> 31 < limit:
-            chosen.append(key)
+            chosen.append(place)
     return chosen
 
 

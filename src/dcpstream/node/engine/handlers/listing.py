@@ -22,6 +22,7 @@ from dcpstream.node.engine.handlers.reads import body_of
 from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_frame, leb128_encode
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Generator, Iterator
 
     from dcpstream.node.engine.bucket import Bucket
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from dcpstream.node.engine.vbucket import VBucket
     from dcpstream.store import StoredItem
 
-    KeyWalk = Generator[None, None, tuple[list[bytes], dict[bytes, int]]]
+    KeyWalk = Generator[None, None, tuple[list[bytes], array[int]]]
 
 DEFAULT_KEYS, MAX_KEYS = 1000, 100_000
 """Keys that GET_KEYS gives if nobody says how many, and at most: the server's numbers."""

@@ -221,9 +221,9 @@ def _make(session: Session, frame: Frame, bucket: Bucket, vbucket: VBucket, wish
     scans, vbuuid, view_end = bucket.range_scans, vbucket.vbuuid, vbucket.high_seqno
     view = None if wish.is_keys_only else vbucket.log.hold(view_end)
     keys: list[bytes] = []
-    seqno_of: dict[bytes, int] = {}
+    seqnos = array("Q")
     if scans.has_room():
-        keys, seqno_of = yield from vbucket.log.walk_keys(wish.first, wish.last)
+        keys, seqnos = yield from vbucket.log.walk_keys(wish.first, wish.last)
     if bucket.active(frame.vbid) is not vbucket or vbucket.vbuuid != vbuuid:  # another one since
         not_my_vbucket(session, frame)
         return
@@ -234,19 +234,20 @@ def _make(session: Session, frame: Frame, bucket: Bucket, vbucket: VBucket, wish
         session.refuse(frame, Status.BUSY, "Too many range scans")
         return
     if wish.excludes_first and keys and keys[0] == wish.first:
-        del keys[0]
+        del keys[0], seqnos[0]
     if wish.excludes_last and keys and keys[-1] == wish.last:
-        del keys[-1]
+        del keys[-1], seqnos[-1]
     if not keys:
         session.respond(frame, Status.KEY_ENOENT)
         return
     if wish.samples is not None:
-        keys = yield from walk_sample(keys, wish.samples, wish.seed)
+        places = yield from walk_sample(len(keys), wish.samples, wish.seed)
+        keys, seqnos = [keys[place] for place in places], array("Q", [seqnos[place] for place in places])
     scan = RangeScan(
         vbucket,
         wish.collection_id,
         keys,
-        array("Q", map(seqno_of.__getitem__, keys)),
+        seqnos,
         view_end,
         wish.is_keys_only,
         wish.has_xattrs,
