@@ -9,6 +9,7 @@ import click
 
 from dcpstream.cli.app import cli
 from dcpstream.columnar import CHANGE_SCHEMA
+from dcpstream.model import Op
 from dcpstream.spark.options import option_table
 
 DOCS = Path(__file__).parent.parent / "docs" / "reference"
@@ -52,7 +53,7 @@ COLUMNS = {
     "_change_type": "`insert`, `update_postimage` or `delete`; null for a control row",
     "_commit_version": "the seqno",
     "_commit_timestamp": "when it was changed, from the CAS",
-    "op": "`mutation`, `deletion`, `expiration`, or `rollback` for a control row",
+    "op": "`mutation`, `deletion`, `expiration`, or what a control row says",
     "scope": "name of the scope",
     "collection": "name of the collection",
     "vbucket": "the shard",
@@ -65,8 +66,53 @@ COLUMNS = {
     "expiry": "when it will expire; of a deletion, when it was deleted; null for never",
     "xattrs": "extended attributes, name to JSON text",
 }
-ROLLBACK = """
+CONTROL_ROWS = """
 ## Control rows
+
+A row that is no change of a document has neither `key` nor `_change_type`; `value` is JSON. It stands between the rows
+of its vbucket where the history has it.
+
+| `op` | says | what a table of documents does |
+| --- | --- | --- |
+"""
+OPS = {
+    Op.ROLLBACK: ("the vbucket's history went back: see below", "removes the vbucket's rows above `to_seqno`"),
+    Op.COLLECTION_CREATED: (
+        "the collection begins; earlier rows of that name are of another one",
+        "removes the collection's rows of that vbucket at or below `seqno`",
+    ),
+    Op.COLLECTION_DROPPED: (
+        "the collection is gone with its documents",
+        "removes the collection's rows of that vbucket at or below `seqno`",
+    ),
+    Op.COLLECTION_FLUSHED: (
+        "the collection was emptied",
+        "removes the collection's rows of that vbucket at or below `seqno`",
+    ),
+    Op.COLLECTION_MODIFIED: ("a setting of the collection changed", "nothing"),
+    Op.SCOPE_CREATED: ("the scope begins", "nothing"),
+    Op.SCOPE_DROPPED: ("the scope is gone; each of its collections is told, too", "nothing"),
+}
+COLLECTIONS = """
+### Scopes and collections
+
+`scope` and `collection` name what the row is about (`collection` is null for a scope). `value` holds
+`{"scope_id": 8, "collection_id": 9, "max_ttl": 0, "manifest_uid": "5"}`, as far as that applies. A change of the
+bucket's collections is an event in each vbucket, so **each vbucket tells it once, for itself**.
+
+The node cannot be asked for the events of a collection that is gone. If one of the option `collections` was dropped
+since the last batch, the source tells that by the bucket's manifest: then `seqno` lies above all rows of the collection
+and below those of a later one of that name. A query goes on with the collections that are left, and follows one that is
+made again under the same name, from its beginning.
+
+A collection whose name is not known, because it was dropped before the query began, is named by its id (`0x9`).
+
+The option `collections` takes `scope.collection`; `scope.*` or the bare name of a scope for all collections of a scope,
+with those that are made later; and a bare name for a collection of the scope `_default`. A bare name that is both is
+refused, but `_default` alone is the default collection.
+"""
+ROLLBACK = """
+### Rollbacks
 
 With `onRollback` set to `rewindAndMark`, a row with `op` = `rollback` precedes the rows of a new branch. Its `vbucket`
 is the one concerned, `vbuuid` the new branch and `seqno` the one gone back to; `value` holds
@@ -96,7 +142,12 @@ def spark_page() -> str:
     ]
     columns = [f"| `{field.name}` | {field.type} | {COLUMNS[field.name]} |" for field in CHANGE_SCHEMA]
     text = SPARK_INTRODUCTION + "\n".join(options) + "\n" + COLUMNS_INTRODUCTION + "\n".join(columns) + "\n"
-    return text + "\nWith `valueFormat` = `string`, `value` is a string.\n" + ROLLBACK
+    return text + "\nWith `valueFormat` = `string`, `value` is a string.\n" + _control_rows() + COLLECTIONS + ROLLBACK
+
+
+def _control_rows() -> str:
+    rows = [f"| `{op}` | {' | '.join(OPS[op])} |" for op in Op if op.is_control]
+    return CONTROL_ROWS + "\n".join(rows) + "\n"
 
 
 def cli_page() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,10 @@ from dcpstream.client import (
 )
 from dcpstream.errors import ConfigError
 from dcpstream.model import Op, StreamOffset
+from dcpstream.wire import Opcode, encode_request
 from tests.behaviour.proxy import Proxy
+from tests.behaviour.test_node_compaction import Client as Peer
+from tests.behaviour.test_node_compaction import store_of
 
 LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
 VBUCKETS = 4
@@ -381,3 +385,45 @@ def test_planned_ranges_tell_events_up_to_their_end(node: dcpstream.Node) -> Non
         ]
     assert [event.op for event in events][-1] is Op.COLLECTION_DROPPED
     assert all(event.offset.seqno == event.seqno for event in events)
+
+
+@pytest.mark.parametrize("names", [None, ["shop.orders", "shop.returns"], ["shop"]])
+@pytest.mark.parametrize("purge_gap", ["ignore", "reconcile"])
+def test_an_end_that_was_purged_is_told_all_the_same(
+    node: dcpstream.Node, store: Callable[[], OffsetStore], names: list[str] | None, purge_gap: str
+) -> None:
+    reader = Reader("blocking", node.connection_string)
+    follower = Follower()
+    fill(node, "shop.returns")
+    orders = fill(node, "shop.orders")
+    options = {"end": "latest", "store": store(), "collections": names}
+    reader.follow(follower, **options)
+    node.set_collections("default", {"shop": ["orders"]})
+    # The last row of a vbucket, and the newest event of its collections, are never purged.
+    node.set_collections("default", {"shop": ["orders", "late"]})
+    others = fill(node, "_default._default", "other")
+    peer = Peer(node)
+    with peer.socket:
+        for vbid in ALL:
+            drop_deletes = struct.pack(">QQBBHL", 0, 0, 1, 0, 0, 0)
+            peer.call(encode_request(Opcode.COMPACT_DB, vbid=vbid, extras=drop_deletes))
+    assert all(store_of(node).vbuckets[vbid].purge_seqno for vbid in ALL)
+    follower.take = taking_back(follower)  # type: ignore[method-assign]
+    reader.follow(follower, on_rollback="rewind", purge_gap=purge_gap, **options)
+    wanted = {"shop.orders": orders} | ({} if names else {"_default._default": others})
+    assert follower.keys == wanted
+
+
+def taking_back(follower: Follower) -> Callable[[Change], None]:
+    """A consumer that carries out rollbacks, too."""
+    take = follower.take
+
+    def taken(change: Change) -> None:
+        if change.op == Op.ROLLBACK:
+            gone = [key for key, seqno in follower.documents.items() if key[0] == change.vbid and seqno > change.seqno]
+            for key in gone:
+                del follower.documents[key]
+        else:
+            take(change)
+
+    return taken

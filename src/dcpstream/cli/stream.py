@@ -16,6 +16,7 @@ import click
 from dcpstream.client import Change, Client, FileOffsetStore, OffsetStore, SqliteOffsetStore, TlsOptions
 from dcpstream.client.streaming import save_after
 from dcpstream.errors import ConfigError
+from dcpstream.model import Op
 
 DEFAULT_CONNECTION = "couchbase://127.0.0.1:11210"
 
@@ -46,7 +47,10 @@ _SQLITE_SUFFIXES = frozenset((".db", ".sqlite", ".sqlite3"))
     type=click.Path(path_type=Path, dir_okay=False),
     help="Save positions here and go on from them (.db, .sqlite: SQLite, else a text file).",
 )
-@click.option("--collections", help="Only these, separated by commas: scope.collection or collection.")
+@click.option(
+    "--collections",
+    help="Only these, separated by commas: scope.collection, scope.* (or scope), or a collection of _default.",
+)
 @click.option(
     "--on-rollback",
     type=click.Choice(["fail", "rewind"]),
@@ -103,7 +107,8 @@ def stream_command(
     """Print the changes of a bucket, one JSON object a line.
 
     64-bit numbers (seqno, vbuuid, cas, rev) are texts. The document is in "value" if it is JSON, else in "text" or
-    "base64"; deletions have none of them. With --offsets, a line may come again after a kill, none is left out.
+    "base64"; deletions have none of them. Lines about scopes and collections have an op as collection_dropped, and no
+    key; each vbucket tells them once. With --offsets, a line may come again after a kill, none is left out.
 
     A line with "op": "rollback" says that all lines of its vbucket with a higher seqno than its own, printed by this
     run or by an earlier one, are void. The valid ones come again.
@@ -183,10 +188,11 @@ def line_of(change: Change) -> str:
 def as_object(change: Change) -> dict[str, Any]:
     """A change as JSON values."""
     row: dict[str, Any] = {"op": change.op}
-    try:
-        row["key"] = change.key.decode()
-    except UnicodeDecodeError:
-        row["key_base64"] = base64.b64encode(change.key).decode()
+    if not Op(change.op).is_control:
+        try:
+            row["key"] = change.key.decode()
+        except UnicodeDecodeError:
+            row["key_base64"] = base64.b64encode(change.key).decode()
     if change.value is not None:
         row |= _value(change.value)
     row |= {

@@ -48,6 +48,7 @@ class Batch:
         offsets: vbucket → exact position after the last row of this batch, for those that moved.
         rollback: set on a batch of one control row: what this vbucket's earlier rows above `rollback.to_seqno` said
             is void, also rows that an earlier run gave out and that were not acknowledged. The valid ones come again.
+        events: set on a batch of control rows about scopes and collections: what they say, row by row.
     """
 
     record_batch: pa.RecordBatch
@@ -141,13 +142,24 @@ class Client:
         moved vbucket or a node that restarts is resumed; retries that fail are told in the log, one line in ten
         seconds for each node.
 
+        Scopes and collections that are created, dropped, flushed or modified come as batches of control rows with
+        `Batch.events`, in their place among the rows of each vbucket. After such an event (but one of a modification)
+        the collection's rows of that vbucket at or below the event's seqno are gone.
+
+        The first rows of a single collection may come in any order if `on_rollback` is not "fail". `Batch.offsets`
+        stand still until all of them are there; if the stream is cut before, a rollback is told and they come again.
+
         Args:
             start: "earliest", "latest", positions, or an OffsetStore: what it has, the rest from the beginning.
             end: None for ever, "latest" for the high seqnos of now, or {vbucket: seqno}; a vbucket that is not named
                 is not read then.
             store: where `ack` saves positions, and where saved ones are taken from before `start` is looked at. Before
                 the first rows of a vbucket are given out, the position where they begin is saved.
-            collections: "scope.collection" or "collection"; None for all.
+            collections: "scope.collection"; "scope.*", or a scope's bare name, for the scope with what is made in it
+                later; a bare name for a collection of the scope _default (a name that is both is refused, but
+                "_default" is the default collection). None for all. A saved position knows which collections it
+                covers: one that was dropped meanwhile is told, one that is new to the filter is read from its
+                beginning.
             value_format: "binary" or "string".
             columns: names of CHANGE_SCHEMA to fill, None for all.
             on_rollback: "fail" raises RollbackRequired; "rewind" goes back and yields a control row; a function is

@@ -366,7 +366,13 @@ _OPTIONS = (
         "if deletions were purged before they were read: fail, ignore, or reconcile: begin the vbucket anew",
         "fail; with rewindAndMark reconcile",
     ),
-    Option("collections", "collections", _collections, "collections to read, separated by commas", "all"),
+    Option(
+        "collections",
+        "collections",
+        _collections,
+        "collections and scopes (`scope.*`) to read, separated by commas",
+        "all",
+    ),
     Option(
         "startingOffsets",
         "starting_offsets",

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcpstream.client.collection_events import follow
 from dcpstream.client.connection import RECEIVE_BYTES, NodeConnection
 from dcpstream.client.events import (
     Answer,
@@ -22,11 +23,13 @@ from dcpstream.client.events import (
     StreamStopped,
 )
 from dcpstream.client.labels import Labels
+from dcpstream.client.ranges import ManifestEvent
 from dcpstream.client.rows import FrameRows
 from dcpstream.client.session import ANSWER_TIMEOUT_S
 from dcpstream.errors import ConnectTimeout, DeadConnection, RemoteProtocolError, WireError
 from dcpstream.model import MAX_SEQNO, FailoverLog, Op, StreamOffset
 from dcpstream.wire import (
+    CollectionEvent,
     Feature,
     Frame,
     FrameReader,
@@ -36,6 +39,8 @@ from dcpstream.wire import (
     StreamFlag,
     encode_request,
     encode_response,
+    encode_stored_event,
+    flatbuffer_of,
 )
 from tests.conformance.rules import rule
 from tests.fixtures.recorded import split_frames
@@ -542,3 +547,53 @@ def test_messages_of_a_stream_that_was_closed_are_dropped_until_its_end(connecti
     assert row_seqnos(connection.events()) == []
     with pytest.raises(RemoteProtocolError, match="that of no stream"):
         connection.receive_data(mutation(1, 4), 0.0)
+
+
+def told(connection: NodeConnection, event: CollectionEvent, *, flatbuffers: bool) -> ManifestEvent:
+    """What an event of a node becomes, in either form."""
+    stream = open_stream(connection)
+    stream.names = Labels(None)
+    frame = encode_stored_event(event, vbid=0, by_seqno=4)
+    extras = struct.pack(">QIB", 4, event.event, 2 if flatbuffers else frame[36])
+    key, value = frame[37 : 37 + len(event.name.encode())], frame[37 + len(event.name.encode()) :]
+    if flatbuffers:
+        key, value = b"", flatbuffer_of(event)
+    message = encode_request(Opcode.DCP_SYSTEM_EVENT, opaque=stream.opaque, extras=extras, key=key, value=value)
+    connection.receive_data(accepted(stream.opaque) + marker(stream.opaque, 0, 5) + message, 0.0)
+    rows = next(item for item in connection.events() if isinstance(item, RowsReceived))
+    (group,) = rows.parts()
+    assert isinstance(group, EventGroup)
+    return group.events[0]
+
+
+@pytest.mark.parametrize("flatbuffers", [False, True])
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        (CollectionEvent(0, 7, 9, 10, "fleet"), (Op.COLLECTION_CREATED, "0x9", "fleet", 9, 10, 0)),
+        (CollectionEvent(0, 7, 9, 10, "fleet", 60), (Op.COLLECTION_CREATED, "0x9", "fleet", 9, 10, 60)),
+        (CollectionEvent(1, 7, 9, 10), (Op.COLLECTION_DROPPED, "0x9", "0xa", 9, 10, None)),
+        (CollectionEvent(3, 7, 9, 0, "shop"), (Op.SCOPE_CREATED, "shop", "", 9, None, None)),
+        (CollectionEvent(4, 7, 9), (Op.SCOPE_DROPPED, "0x9", "", 9, None, None)),
+    ],
+)
+def test_events_in_both_forms_say_the_same(
+    connection: NodeConnection, event: CollectionEvent, expected: tuple[object, ...], flatbuffers: bool
+) -> None:
+    found = told(connection, event, flatbuffers=flatbuffers)
+    assert (found.op, found.scope, found.collection, found.scope_id, found.collection_id, found.max_ttl) == expected
+    assert (found.seqno, found.manifest_uid, found.offset.seqno) == (4, 7, 4)
+
+
+def test_a_modified_collection_is_told_by_its_name(connection: NodeConnection) -> None:
+    found = told(connection, CollectionEvent(5, 7, 9, 10, "fleet", 60), flatbuffers=True)
+    assert (found.op, found.collection, found.max_ttl) == (Op.COLLECTION_MODIFIED, "fleet", 60)
+    assert not found.op.empties_collection
+
+
+def test_a_flushed_collection_is_told_apart_from_a_new_one(connection: NodeConnection) -> None:
+    stream = open_stream(connection)
+    stream.names = Labels(None)
+    event = CollectionEvent(0, 7, 9, 10, "fleet", 0, 8)
+    stream.tracker.opened(FailoverLog.of((0xA, 0)))
+    assert follow(stream, event, 4)[0].op is Op.COLLECTION_FLUSHED
