@@ -213,7 +213,7 @@ def trouble_with_pair(directory: Path, name: str) -> str:
     """What is wrong with a kept certificate and its key, and what to do; empty if nothing, or nobody can look at it."""
     try:
         from cryptography import x509
-        from cryptography.exceptions import InvalidSignature
+        from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
         from cryptography.hazmat.primitives import serialization
     except ImportError:
         return ""
@@ -231,7 +231,7 @@ def trouble_with_pair(directory: Path, name: str) -> str:
             certificate.verify_directly_issued_by(chain[-1])
     except InvalidSignature:
         return f"its signature does not fit, so its content is not what was written. {todo}"
-    except (ConfigError, ValueError, TypeError) as error:
+    except (ConfigError, ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         return f"it cannot be read ({type(error).__name__}). {todo}"
     return ""
 

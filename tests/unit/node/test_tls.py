@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import os
 import ssl
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dcpstream.errors import ConfigError
-from dcpstream.node.certificates import Authority, Pair, kept_or_made
+from dcpstream.node.certificates import Authority, Pair, kept_or_made, trouble_with_pair
 from dcpstream.node.tls import Tls, TlsSettings
 
 CERTIFICATE = {
@@ -150,3 +151,15 @@ def test_a_certificate_is_loaded_without_room_for_temporary_files_or_without_fil
         monkeypatch.delattr(os, "memfd_create", raising=False)
     tls = Tls.open(TlsSettings(), "127.0.0.1", tmp_path)
     assert tls.ca_certificate
+
+
+def test_a_key_of_an_unknown_kind_is_told(tmp_path: Path) -> None:
+    """As a flipped bit makes one: 1.2.840.10045.2.1 names elliptic curves, and 1.3.840.10045.2.1 nothing."""
+    kept_or_made(("localhost",), tmp_path)
+    file = tmp_path / ".security" / "ca.key"
+    head, *body, foot = file.read_text().splitlines()
+    content = base64.b64decode("".join(body)).replace(bytes.fromhex("2a8648ce3d0201"), bytes.fromhex("2b8648ce3d0201"))
+    file.write_text("\n".join([head, base64.b64encode(content).decode(), foot, ""]))
+    assert "cannot be read (UnsupportedAlgorithm)" in trouble_with_pair(tmp_path / ".security", "ca")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        kept_or_made(("localhost",), tmp_path)
