@@ -254,6 +254,7 @@ class Cluster:
         Raises:
             RollbackRequired: rows of a vbucket were yielded, and then its history was rolled back. Plan anew.
             ConnectTimeout, ConnectionLost: a node stays away for `idle_timeout_s`.
+            RemoteProtocolError, WireError: a node sends what the protocol does not allow, on five connections.
         """
         check_buffer_bytes(buffer_bytes)
         if max_batch_rows < 1:
