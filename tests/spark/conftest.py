@@ -25,7 +25,7 @@ def spark() -> Iterator[SparkSession]:
 
     # py4j leaves its sockets to the garbage collector.
     warnings.filterwarnings("ignore", category=ResourceWarning)
-    session = build_session("dcpstream tests", master="local[2]", driver_memory="1g")
+    session = build_session("dcpstream tests", master="local[2,4]", driver_memory="1g")
     yield session
     session.stop()
 

@@ -97,7 +97,8 @@ def read_partition(
     planned_names = [planned.collections for planned in partition.ranges if planned.seqnos > 0]
     selection = fixed_selection(options, planned_names)
     items = _read(options, selection, ranges, window_bytes(seqnos, options.flow_control_buffer_bytes), connect)
-    for item in prefetched(items) if seqnos >= PREFETCH_SEQNOS_MIN else items:
+    ahead = prefetched(items) if seqnos >= PREFETCH_SEQNOS_MIN else items
+    for item in _explained(ahead, options, ranges):
         if isinstance(item, RollbackEvent):
             if options.on_rollback is OnRollback.FAIL:
                 if item.from_seqno == item.to_seqno:
@@ -125,6 +126,31 @@ def fixed_selection(
     if options.collections is None:
         return FixedSelection(None)
     return FixedSelection(tuple(sorted({name for names in planned for name in names or ()})))
+
+
+def _explained(
+    items: Iterator[ReadBatch | RollbackEvent | ManifestEvent], options: SourceOptions, ranges: list[VbucketRange]
+) -> Iterator[ReadBatch | RollbackEvent | ManifestEvent]:
+    """The items; a rollback in the middle of a vbucket with a message for users of Spark."""
+    try:
+        yield from items
+    except RollbackRequired as error:
+        if options.on_rollback is OnRollback.FAIL:
+            refused = next(one.start for one in ranges if one.vbid == error.vbid)
+            text = rollback_message(error.vbid, refused, error.seqno)
+        else:
+            text = repeat_message(error.vbid, error.seqno)
+        raise RollbackRequired(error.vbid, error.seqno, text) from error
+
+
+def repeat_message(vbid: int, seqno: int) -> str:
+    """What a user sees when a task has to be run again because rows that it gave out are void."""
+    return (
+        f"vbucket {vbid}: a node lost changes above seqno {seqno} while this task was reading them, and some of them "
+        "were given to Spark already. Nothing is wrong with the options: when the task is run again, it goes back by "
+        "itself. Spark runs a failed task again up to spark.task.maxFailures times, but never with the master "
+        "local[N]: there, use local[N,4], as dcpstream.spark.build_session does."
+    )
 
 
 def _read(

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 DRIVER_MEMORY = "2g"
 """Memory of the JVM. In local mode it also runs the tasks; a micro-batch of 1 M rows of 256 B takes a few 100 MB."""
 
+TASK_FAILURES = 4
+"""How often a task may fail before its query does; what Spark allows on a cluster. With the plain master `local[N]` it
+is once, and a task that has to go back because a node lost changes could not be run again."""
+
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
 
@@ -44,6 +48,11 @@ def recommended_settings(cores: int, *, is_local: bool = True) -> dict[str, str]
     return settings
 
 
+def local_master(cores: int) -> str:
+    """The master of a session on one machine that runs failed tasks again."""
+    return f"local[{cores},{TASK_FAILURES}]"
+
+
 def build_session(
     name: str = "dcpstream",
     *,
@@ -56,7 +65,7 @@ def build_session(
 
     Args:
         name: of the application.
-        master: Spark's master, default `local[<cores>]`.
+        master: Spark's master, default `local_master` of this machine.
         settings: further settings, which win over ours.
         driver_memory: of the JVM; only for a new one.
         log_level: of the JVM's log.
@@ -70,7 +79,7 @@ def build_session(
     from pyspark.sql import SparkSession
 
     cores = os.cpu_count() or 1
-    builder = SparkSession.builder.appName(name).master(master or f"local[{cores}]")
+    builder = SparkSession.builder.appName(name).master(master or local_master(cores))
     wanted = {
         **recommended_settings(cores, is_local=master is None or master.startswith("local")),
         "spark.driver.memory": driver_memory,

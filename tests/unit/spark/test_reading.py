@@ -14,10 +14,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 import dcpstream
 from dcpstream.client.kv import KvClient
+from dcpstream.client.ranges import ReadBatch, VbucketRange
 from dcpstream.errors import AuthenticationFailed, ConfigError, ConnectionLost, RollbackRequired, StatusError
 from dcpstream.model import StreamOffset
 from dcpstream.spark import pool
 from dcpstream.spark.options import SourceOptions
+from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.reading import DcpPartition, read_partition, window_bytes
 from dcpstream.spark.schema import arrow_schema, conform, spark_schema
 from dcpstream.spark.source import DcpBatchReader, DcpDataSource, DcpStreamReader, PlainStreamReader
@@ -429,3 +431,39 @@ def test_conform_names_a_wrong_column() -> None:
     with pytest.raises(TypeError, match="seqno is uint64"):
         conform(batch, schema)
     assert StreamOffset.ZERO.seqno == 0
+
+
+class LosesRows:
+    """A cluster whose node loses rows of vbucket 3 that were given out."""
+
+    def read_ranges(self, ranges: list[VbucketRange], **_: object) -> Iterator[ReadBatch]:
+        raise RollbackRequired(3, 7)
+        yield
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("on_rollback", "message"),
+    [
+        ("fail", r"vbucket 3: .* up to seqno 5 .* roll back to 7.*onRollback=rewindAndMark"),
+        (
+            "rewindAndMark",
+            r"vbucket 3: a node lost changes above seqno 7 .* Nothing is wrong with the options.*local\[N,4\]",
+        ),
+    ],
+)
+def test_a_rollback_of_rows_that_were_given_out_says_what_to_do(on_rollback: str, message: str) -> None:
+    options = SourceOptions.parse(
+        {
+            "connectionString": "nowhere",
+            "username": "u",
+            "password": "p",
+            "bucket": "b",
+            "onRollback": on_rollback,
+        }
+    )
+    planned = PlannedRange(VbucketRange(3, StreamOffset(1, 5, 5, 5), 9))
+    with pytest.raises(RollbackRequired, match=message):
+        list(read_partition(options, DcpPartition("n", (planned,)), connect=lambda _: LosesRows()))  # type: ignore[arg-type, return-value]

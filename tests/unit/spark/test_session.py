@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from dcpstream.spark.session import recommended_settings
+from dcpstream.spark.session import local_master, recommended_settings
 from tools.patience import patient
 
 
@@ -14,6 +14,10 @@ def test_settings_for_one_machine() -> None:
     assert settings["spark.sql.streaming.checkpointFileManagerClass"].endswith(
         ".checkpointing.FileSystemBasedCheckpointFileManager"
     )
+
+
+def test_a_failed_task_is_run_again_on_one_machine_too() -> None:
+    assert local_master(3) == "local[3,4]"
 
 
 def test_the_local_checkpoint_manager_is_not_for_a_cluster() -> None:
