@@ -14,7 +14,7 @@ from dcpstream.node import server
 from dcpstream.node.engine import COMMANDS, MAX_OUTPUT_BYTES, documents
 from dcpstream.node.engine.commands import Command, Part
 from dcpstream.node.engine.engine import MAX_BUCKETS, MAX_CONNECTIONS
-from dcpstream.node.engine.handlers import obsolete
+from dcpstream.node.engine.handlers import obsolete, operator
 from dcpstream.node.engine.release import RELEASES
 from dcpstream.node.engine.roles import ALL_PRIVILEGES
 from dcpstream.protocol.sasl import MECHANISMS
@@ -54,7 +54,7 @@ With the users' names and passwords (basic authentication). A trailing slash mak
 | `/pools/default/buckets/BUCKET/scopes/SCOPE/collections/COLLECTION` | DELETE drops it with its documents |
 | `/whoami`, `/nodes/self` | the user, the node |
 """
-OTHER_NAMES = {0x85: "CREATE_BUCKET", 0x86: "DELETE_BUCKET", 0x87: "LIST_BUCKETS"}
+OTHER_NAMES = operator.NAMES | {0x85: "CREATE_BUCKET", 0x86: "DELETE_BUCKET", 0x87: "LIST_BUCKETS"}
 PARTS = {Part.ABSENT: "", Part.REQUIRED: "yes", Part.OPTIONAL: "may be"}
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import struct
+from pathlib import Path
 
 import pytest
 
 from dcpstream.node.engine import COMMANDS
 from dcpstream.wire import Frame, Opcode, Status, encode_xattrs, snappy_compress
-from tests.conformance.harness import WITHOUT_COLLECTIONS, Node, Peer
+from tests.conformance.harness import WITHOUT_COLLECTIONS, Node, Peer, known_users
 from tests.conformance.rules import rule
 
 KEY = b"\0k"
@@ -159,6 +160,26 @@ def test_which_commands_take_a_cas(node: Node, peer: Peer) -> None:
     assert peer.call(0x87, cas=5).status == 0
     vbuuid = node.vbucket(1).vbuuid.to_bytes(8, "big")
     assert peer.call(Opcode.OBSERVE_SEQNO, vbid=1, value=vbuuid, cas=5).status == 0
+    assert peer.call(Opcode.GET_FAILOVER_LOG, vbid=1, cas=5).status == 0
+    parameter = {"key": b"max_ttl", "value": b"5", "extras": struct.pack(">I", 1)}
+    assert node.admin.call(Opcode.SET_PARAM, cas=5, **parameter).status == 0
+    for opcode in (0x85, 0x86):
+        assert peer.call(opcode, key=b"b", value=b"v", cas=5).status != Status.EINVAL
+
+
+@rule("KV-REQ-17")
+def test_what_changes_a_bucket_takes_no_datatype(node: Node) -> None:
+    reader = node.connect(user="producer")
+    for opcode, fields, reason in (
+        (Opcode.SET_COLLECTIONS, {"value": b"{}", "datatype": 1}, "Request datatype invalid"),
+        (Opcode.COMPACT_DB, {"extras": bytes(24), "datatype": 1}, "Request datatype invalid"),
+        (Opcode.COMPACT_DB, {"extras": bytes(24), "value": b"v"}, "Request must not include value"),
+        (Opcode.COMPACT_DB, {"extras": bytes(17) + b"\1" + bytes(6)}, "Padding bytes should be set to 0"),
+        (Opcode.COMPACT_DB, {"extras": bytes(23) + b"\1"}, "Padding bytes should be set to 0"),
+    ):
+        for peer in (reader, node.admin):
+            answer = peer.call(opcode, **fields)
+            assert (answer.status, context_of(answer)) == (Status.EINVAL, reason)
 
 
 @rule("KV-REQ-07")
@@ -398,3 +419,118 @@ def test_while_traffic_is_switched_off(node: Node, peer: Peer) -> None:
     for _ in range(2):
         assert node.admin.call(Opcode.ENABLE_TRAFFIC).status == 0
     assert peer.call(Opcode.SET, vbid=1, key=KEY, extras=STORE).status == 0
+
+
+# ------------------------------------------------------------------------------------ commands for who runs a server
+
+AUDIT, TIMER, CONFIG = bytes(4), b"\0", struct.pack(">qq", -1, 1)
+OPERATOR: dict[int, dict[str, bytes | int]] = {
+    0x23: {"key": b"nonsense"},
+    0x24: {"key": b"nonsense", "value": b"1"},
+    0x25: {"value": b"{}"},
+    0x26: {},
+    0x27: {"extras": AUDIT, "value": b"{}"},
+    0x28: {},
+    0x29: {"cas": 7},
+    0x93: {"key": KEY},
+    0x97: {},
+    0xAF: {"key": b"list"},
+    0xB4: {"extras": CONFIG, "value": b"{}"},
+    0xF0: {},
+    0xF1: {},
+    0xF2: {},
+    0xF3: {"extras": TIMER},
+    0xF4: {"extras": b"\0" * 7 + b"\1"},
+    0xF5: {},
+    0xF6: {"value": b"{}"},
+    0xF7: {},
+    0xF8: {},
+    0xFB: {"key": b"Read"},
+}
+FOR_ALL = (0xF3, 0xFB)
+
+
+@rule("KV-REQ-14")
+@pytest.mark.parametrize("opcode", sorted(OPERATOR))
+def test_commands_for_who_runs_a_server_are_checked_first(opcode: int) -> None:
+    users = known_users()
+    users.add("writer", "secret", frozenset(("Upsert",)))
+    node = Node(users=users)
+    fields = OPERATOR[opcode]
+    stranger = node.connect(user="writer")
+    broken = [{**fields, "extras": bytes(3)}, {**fields, "datatype": 2}]
+    broken += [{**fields, "cas": 1}] if opcode not in (0x29, 0xB4, 0xF4) else []
+    broken += [{**fields, "key": b""}] if "key" in fields else [{**fields, "key": b"k" * 252}]
+    broken += [{**fields, "value": b""}] if "value" in fields and opcode != 0x24 else []
+    for asked in broken:
+        answer = stranger.call(opcode, vbid=1, **asked)
+        assert (answer.status, bool(context_of(answer))) == (Status.EINVAL, True), asked
+    allowed = stranger.call(opcode, vbid=1, **fields).status
+    assert allowed == (Status.NOT_SUPPORTED if opcode in FOR_ALL else Status.EACCESS)
+    assert node.admin.call(opcode, vbid=1, **fields).status != Status.UNKNOWN_COMMAND
+
+
+@rule("KV-REQ-14")
+def test_what_single_commands_for_who_runs_a_server_ask(node: Node) -> None:
+    admin = node.admin
+    assert admin.call(0x23, key=b"nonsense").status == Status.EINVAL
+    assert admin.call(0x24, key=b"nonsense", value=b"1").status == Status.EINVAL
+    for fields, reason in (
+        ({"key": b"other", "value": b"{}"}, 'Key must be "define", "delete", "list", "tls"'),
+        ({"key": b"other"}, "Request must include value"),
+        ({"key": b"define"}, "Request must include value"),
+        ({"key": b"list", "value": b"{}"}, "Request must not include value"),
+    ):
+        assert context_of(admin.call(0xAF, **fields)) == reason
+    for epoch, revision, reason in (
+        (1, 0, "Revision number must not be less than 1"),
+        (0, 1, "Epoch must not be less than 1 (or -1)"),
+        (-2, 1, "Epoch must not be less than 1 (or -1)"),
+    ):
+        answer = admin.call(0xB4, extras=struct.pack(">qq", epoch, revision), value=b"{}")
+        assert (answer.status, context_of(answer)) == (Status.EINVAL, reason)
+    for opcode, extras in ((0xFC, bytes(9)), (0xFD, bytes(12))):
+        answer = node.connect().call(opcode, extras=extras)
+        assert (answer.status, context_of(answer)) == (Status.NOT_SUPPORTED, "Only available for unit tests")
+        assert node.connect().call(opcode, extras=extras + b"x").status == Status.EINVAL
+
+
+@rule("KV-REQ-15")
+def test_the_control_token(node: Node) -> None:
+    admin = node.admin
+    role = {"vbid": 1, "extras": b"\1"}
+
+    def asked(opcode: int, **fields: bytes | int) -> tuple[int, int]:
+        answer = admin.call(opcode, **fields)
+        return answer.status, answer.cas
+
+    assert asked(0xF5) == (0, 0xDEADBEEF)
+    assert asked(0xF4, extras=bytes(8)) == (Status.EINVAL, 0)
+    assert asked(0xF4, extras=struct.pack(">Q", 5), cas=4) == (Status.KEY_EEXISTS, 0xDEADBEEF)
+    assert admin.call(Opcode.SET_VBUCKET, cas=0xDEADBEEF, **role).status == 0
+    assert asked(0xF4, extras=struct.pack(">Q", 5), cas=0xDEADBEEF) == (0, 5)
+    assert asked(0xF4, extras=struct.pack(">Q", 6)) == (0, 6)
+    assert asked(0xF5) == (0, 6)
+    for cas, status in ((0xDEADBEEF, Status.KEY_EEXISTS), (6, 0), (0, 0)):
+        assert admin.call(Opcode.SET_VBUCKET, cas=cas, **role).status == status
+    assert admin.call(Opcode.DEL_VBUCKET, vbid=1, cas=5).status == Status.KEY_EEXISTS
+    assert admin.call(Opcode.DEL_VBUCKET, vbid=1, cas=6).status == 0
+
+
+@rule("KV-REQ-16")
+def test_a_key_is_evicted(tmp_path: Path) -> None:
+    node = Node(path=tmp_path)
+    admin = node.admin
+
+    def evict(key: bytes = KEY, vbid: int = 1) -> tuple[int, bytes]:
+        answer = admin.call(Opcode.EVICT_KEY, vbid=vbid, key=key)
+        return answer.status, answer.value
+
+    assert evict() == (Status.KEY_ENOENT, b"Not found.")
+    node.set_doc(1, "k", b"2")
+    assert evict() == (Status.KEY_EEXISTS, b"Can't eject: Dirty object.")
+    node.flush()
+    assert evict() == (0, b"Ejected.")
+    assert evict(vbid=FOREIGN_VBUCKET)[0] == Status.NOT_MY_VBUCKET
+    assert evict(key=LEB_9 + b"k")[0] == Status.UNKNOWN_COLLECTION
+    assert admin.call(Opcode.GET, vbid=1, key=KEY).value == b"2"

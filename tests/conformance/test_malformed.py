@@ -59,6 +59,12 @@ def acceptable(opcode: int, command: Command) -> dict[str, Any]:
     match opcode:
         case Opcode.OBSERVE_SEQNO:
             fields["value"] = bytes(8)
+        case 0xAF:  # IFCONFIG
+            fields["key"] = b"list"
+        case 0xB4:  # SET_CLUSTER_CONFIG
+            fields["extras"] = struct.pack(">qq", 1, 1)
+        case 0xF4:  # SET_CTRL_TOKEN
+            fields["extras"] = struct.pack(">Q", 1)
         case Opcode.RETURN_META:
             fields["extras"] = b"\0\0\0\1" + bytes(8)
         case Opcode.SUBDOC_MULTI_LOOKUP:

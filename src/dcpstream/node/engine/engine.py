@@ -29,6 +29,8 @@ from dcpstream.wire import BufferPool, Frame
 
 logger = logging.getLogger(__name__)
 
+CONTROL_TOKEN = 0xDEADBEEF
+"""The control token of a node to which no other was given."""
 MAX_CONNECTIONS = 5_000
 """Sessions at a time, each with a receive buffer; the server's default is 65,000, a test node has fewer descriptors."""
 MAX_BUCKETS = 30
@@ -74,6 +76,7 @@ class Engine:
         output_limit: bytes of answers that wait beyond which a session reads no further request; the shell lowers it
             when memory is short.
         max_connections: sessions at a time.
+        control_token: the CAS that requests which change vbuckets may bring; SET_CTRL_TOKEN sets another one.
         is_stepwise: whether `end_turn` is called again while `is_behind`, so that long work is done in steps.
         plain_needs_tls: whether a password in plain text is only taken over an encrypted connection.
     """
@@ -104,6 +107,7 @@ class Engine:
         self.bucket_host: BucketHost | None = None
         self.plain_needs_tls = False
         self.is_stepwise = False
+        self.control_token = CONTROL_TOKEN
         self.logins = LoginGuard()
         self.log = LimitLog()
         self.output_limit = MAX_OUTPUT_BYTES

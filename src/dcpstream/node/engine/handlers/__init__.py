@@ -8,6 +8,7 @@ from dcpstream.node.engine.handlers import (
     login,
     metadata,
     obsolete,
+    operator,
     parameters,
     range_scans,
     reads,
@@ -34,6 +35,7 @@ for _module in (
     collections,
     stats,
     obsolete,
+    operator,
 ):
     _module.register(COMMANDS)
 

@@ -62,6 +62,6 @@ def delete_bucket(session: Session, frame: Frame) -> None:
 
 def register(table: CommandTable) -> None:
     """Add the commands of this module."""
-    command = partial(Command, key=Part.REQUIRED, needs_bucket=False, privilege="NodeSupervisor")
+    command = partial(Command, has_cas=True, key=Part.REQUIRED, needs_bucket=False, privilege="NodeSupervisor")
     table.add(CREATE_BUCKET, command(create_bucket, value=Part.REQUIRED))
     table.add(DELETE_BUCKET, command(delete_bucket, value=Part.OPTIONAL))

@@ -39,5 +39,7 @@ def register(table: CommandTable) -> None:
     """Add the commands of this module."""
     table.add(
         Opcode.SET_PARAM,
-        Command(set_param, extras=(4,), key=Part.REQUIRED, value=Part.REQUIRED, privilege="NodeSupervisor"),
+        Command(
+            set_param, extras=(4,), key=Part.REQUIRED, value=Part.REQUIRED, has_cas=True, privilege="NodeSupervisor"
+        ),
     )

@@ -26,8 +26,6 @@ _COMPACT = struct.Struct(">QQBBHI")
 _END_OF_TIME = 2**32
 _ALIVE = frozenset((VbucketState.ACTIVE, VbucketState.REPLICA, VbucketState.PENDING))
 _OLD_STATE_BYTES = 4
-CONTROL_TOKEN = 0xDEADBEEF
-"""The CAS that administrators may bring. A cluster manager may set another one at a server, but nobody can here."""
 
 
 def _bucket(session: Session) -> Bucket:
@@ -174,7 +172,7 @@ def set_vbucket(session: Session, frame: Frame) -> None:
 
 def _holds_token(session: Session, frame: Frame) -> bool:
     """Whether the CAS of an administrator's request is none, or the node's control token; else it is refused."""
-    if frame.cas in (0, CONTROL_TOKEN):
+    if frame.cas in (0, session.engine.control_token):
         return True
     session.refuse(frame, Status.KEY_EEXISTS)
     return False
@@ -234,12 +232,14 @@ def create_checkpoint(session: Session, frame: Frame) -> None:
         session.respond(frame)
 
 
+def _check_padding(_session: Session, frame: Frame) -> Fault | None:
+    _, _, _, pad, _, more_pad = _COMPACT.unpack(frame.extras)
+    return Fault(Status.EINVAL, "Padding bytes should be set to 0") if pad or more_pad else None
+
+
 def compact(session: Session, frame: Frame) -> None:
     """COMPACT_DB: deletions that are old enough, or all if asked for, go for good; answered when the files shrank."""
-    before_time, before_seqno, drop_deletes, pad, _, more_pad = _COMPACT.unpack(frame.extras)
-    if pad or more_pad:
-        session.refuse(frame, Status.EINVAL, "Padding bytes must be 0")
-        return
+    before_time, before_seqno, drop_deletes, *_ = _COMPACT.unpack(frame.extras)
     vbucket, bucket = _vbucket(session, frame), _bucket(session)
     if vbucket is None:
         return
@@ -294,7 +294,7 @@ def register(table: CommandTable) -> None:
             check=_check_observe_seqno,
         ),
     )
-    table.add(Opcode.GET_FAILOVER_LOG, Command(get_failover_log, privilege="Read"))
+    table.add(Opcode.GET_FAILOVER_LOG, Command(get_failover_log, has_cas=True, privilege="Read"))
     table.add(
         Opcode.SET_VBUCKET,
         Command(
@@ -309,6 +309,6 @@ def register(table: CommandTable) -> None:
     table.add(Opcode.CREATE_CHECKPOINT, Command(create_checkpoint, privilege=admin))
     table.add(
         Opcode.COMPACT_DB,
-        Command(compact, extras=(24,), value=Part.OPTIONAL, datatypes=int(Datatype.JSON), privilege=admin),
+        Command(compact, extras=(24,), privilege=admin, check=_check_padding),
     )
     table.add((Opcode.ENABLE_TRAFFIC, Opcode.DISABLE_TRAFFIC), Command(control_traffic, privilege=admin))
