@@ -520,3 +520,23 @@ def test_what_is_told_of_a_node_is_of_one_release(compat_version: str) -> None:
         assert terse["clusterCompatVersion"] == compat_version
         assert this["clusterCompatibility"] == (7 << 16) + int(compat_version[2:])
         assert ask(node, "GET", "/ui").body.decode().count(f"Couchbase Server {compat_version}") == 1
+
+
+def test_the_clusters_settings_are_there_after_a_restart(tmp_path: Path) -> None:
+    settings = BucketSettings(ram_quota_bytes=200 * 1024 * 1024)
+    with Node(vbuckets=2, path=tmp_path, settings=settings) as node:
+        assert ask(node, "POST", "/pools/default", {"clusterName": "kept", "memoryQuota": "300"}).status == 200
+    with Node(vbuckets=2, path=tmp_path, settings=settings) as node:
+        found = ask(node, "GET", "/pools/default").json
+        assert (found["clusterName"], found["memoryQuota"]) == ("kept", 300)
+        assert ask(node, "POST", BUCKETS, {"name": "more", "ramQuotaMB": "101"}).status == 400
+
+
+@pytest.mark.parametrize(
+    "cluster", [{"name": 5}, {"quotas_mib": {"memoryQuota": "300"}}, {"quotas_mib": {"memoryQuota": -1}}, []]
+)
+def test_settings_of_the_cluster_that_nobody_wrote_are_told(tmp_path: Path, cluster: object) -> None:
+    content = {"format": 1, "cluster_uuid": "c", "buckets": {}, "cluster": cluster}
+    (tmp_path / ".node.json").write_text(json.dumps(content))
+    with pytest.raises(StoreError, match="cannot be understood"):
+        Node(vbuckets=2, path=tmp_path).start()

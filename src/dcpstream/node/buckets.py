@@ -62,6 +62,7 @@ class RunningBuckets:
         self._remember()
 
     def _remember(self) -> None:
+        self._directory.cluster = self._engine.config.settings_to_json()
         self._directory.remember(self._engine.buckets.values())
 
     def _look_after(self, name: str) -> None:

@@ -24,6 +24,7 @@ from dcpstream.errors import ConfigError, CorruptLog, StoreError, StoreInUse
 from dcpstream.model import BucketSettings, Manifest
 from dcpstream.model.cluster import MAX_VBUCKETS
 from dcpstream.node.checked_json import from_text, to_text
+from dcpstream.node.engine import ClusterConfig
 from dcpstream.node.secret_files import KEPT_IN
 from dcpstream.runtime import (
     DirectoryLock,
@@ -58,6 +59,8 @@ MAKING_PREFIX: Final = ".making-"
 LOST_AND_FOUND: Final = "lost+found"
 """Where damaged files are moved to; no bucket has this name."""
 _NAMES: Final = frozenset({"format", "cluster_uuid", "buckets"})
+_LATER_NAMES: Final = frozenset({"cluster"})
+"""What older versions did not write."""
 UUID_BITS = 128
 _BUCKET_NAME = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9_%.-]{0,99}")
 
@@ -89,6 +92,7 @@ class DataDirectory:
 
     Attributes:
         cluster_uuid: identity of the cluster that this node is.
+        cluster: what somebody has set of the cluster, see `ClusterConfig.settings_to_json`.
         known: name → what was there before.
         damaged: of these, buckets that are not served because of their files; they are not forgotten.
 
@@ -108,6 +112,7 @@ class DataDirectory:
         self._lock: DirectoryLock | None = None
         self._segment_bytes = segment_bytes
         self.cluster_uuid = f"{random.getrandbits(UUID_BITS):0{UUID_BITS // 4}x}"
+        self.cluster: dict[str, Any] = {}
         self.known: dict[str, KnownBucket] = {}
         self.damaged: set[str] = set()
         self._written = ""
@@ -161,7 +166,7 @@ class DataDirectory:
             self._remove(unfinished)
 
     def _take(self, file: Path) -> None:
-        text, self.cluster_uuid, self.known = read_node_file(file)
+        text, self.cluster_uuid, self.known, self.cluster = read_node_file(file)
         self._written = text
 
     def remember(self, buckets: Iterable[Bucket]) -> None:
@@ -171,9 +176,10 @@ class DataDirectory:
         """
         if self._path is None:
             return
-        content = {
+        content: dict[str, Any] = {
             "format": FORMAT,
             "cluster_uuid": self.cluster_uuid,
+            **({"cluster": self.cluster} if self.cluster else {}),
             "buckets": {
                 name: _known_entry(self.known[name])
                 for name in sorted(self.damaged & self.known.keys())
@@ -319,8 +325,8 @@ def missing_metadata(path: Path) -> CorruptLog:
     return CorruptLog(str(path / STORE_FILE), 0, "a file", "no file", MISSING_HINT)
 
 
-def read_node_file(file: Path) -> tuple[str, str, dict[str, KnownBucket]]:
-    """The file's text, the identity of the cluster, and the buckets.
+def read_node_file(file: Path) -> tuple[str, str, dict[str, KnownBucket], dict[str, Any]]:
+    """The file's text, the identity of the cluster, the buckets, and what was set of the cluster.
 
     Raises: StoreError: it is not what a node wrote. OSError: it cannot be read.
     """
@@ -328,7 +334,9 @@ def read_node_file(file: Path) -> tuple[str, str, dict[str, KnownBucket]]:
         if file.stat().st_size > MAX_FILE_BYTES:
             raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
         text = file.read_text(encoding="utf-8")
-        content = from_text(text, _NAMES)
+        content = from_text(text, _NAMES, _LATER_NAMES)
+        cluster = content.get("cluster", {})
+        ClusterConfig([]).take_settings(cluster)
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']}, not {FORMAT}")
         for name in content["buckets"]:
@@ -337,6 +345,7 @@ def read_node_file(file: Path) -> tuple[str, str, dict[str, KnownBucket]]:
             text,
             str(content["cluster_uuid"]),
             {name: _known(entry) for name, entry in content["buckets"].items()},
+            cluster,
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         why = str(error) if isinstance(error, ValueError) else repr(error)

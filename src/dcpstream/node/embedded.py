@@ -334,6 +334,7 @@ class Node(NodeOrders):
             alternates=self._alternates,
             compat_version=self._compat_version,
         )
+        config.take_settings(directory.cluster)
         # Each start is an epoch of its own, so that clients take this configuration for newer than the last run's.
         config.epoch = clock.time_ns() // 1_000_000
         engine = new_engine(self._users, config, random, handle_dcp, dcp_stats)

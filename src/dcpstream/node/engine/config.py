@@ -23,6 +23,8 @@ from dcpstream.node.engine.release import DEFAULT_VERSION, release_of
 
 SERVER_GROUP = "Group 1"
 """The one server group that there is."""
+DEFAULT_CLUSTER_NAME = "dcpstream"
+
 HOST_PLACEHOLDER = b"$HOST"
 """Stands in the cached text for the address at which the asking connection reached the node."""
 ADDRESS_PLACEHOLDER = b"$ADDRESS"
@@ -114,7 +116,7 @@ class ClusterConfig:
         this_node: int = 0,
         *,
         cluster_uuid: str = "",
-        cluster_name: str = "dcpstream",
+        cluster_name: str = DEFAULT_CLUSTER_NAME,
         alternates: Mapping[str, AlternateAddress] | None = None,
         compat_version: str = DEFAULT_VERSION,
     ) -> None:
@@ -128,6 +130,22 @@ class ClusterConfig:
         self.alternates = dict(alternates or {})
         self.release = release_of(compat_version)
         self.quotas_mib: dict[str, int] = {}
+
+    def settings_to_json(self) -> dict[str, Any]:
+        """What somebody has set of the cluster, for `take_settings`; empty if nobody has set anything."""
+        found: dict[str, Any] = {"quotas_mib": dict(self.quotas_mib)} if self.quotas_mib else {}
+        return found | ({"name": self.cluster_name} if self.cluster_name != DEFAULT_CLUSTER_NAME else {})
+
+    def take_settings(self, data: Mapping[str, Any]) -> None:
+        """Take what `settings_to_json` gave.
+
+        Raises:
+            ValueError, TypeError, AttributeError: it is something else.
+        """
+        name, quotas = data.get("name", DEFAULT_CLUSTER_NAME), data.get("quotas_mib", {})
+        if not isinstance(name, str) or not all(type(quota) is int and quota >= 0 for quota in quotas.values()):
+            raise ValueError("settings of the cluster that cannot be")
+        self.cluster_name, self.quotas_mib = name, dict(quotas)
 
     @property
     def version(self) -> tuple[int, int]:

@@ -268,6 +268,7 @@ class Engine:
         for session in self.sessions:
             if session.bucket is None:
                 push_config(session)
+        self._tell_listeners()
 
     def _tell_listeners(self) -> None:
         for listener in list(self.config_listeners):
