@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from dcpstream.client import AsyncClient, Client, Cluster, RollbackEvent, VbucketRange
+from dcpstream.client.handshake import DcpSettings
 from dcpstream.model import StreamOffset
 from dcpstream.wire import Feature, Frame, Opcode, encode_response
 from dcpstream.wire.values import encode_failover_log, encode_vbucket_seqnos
@@ -34,6 +35,8 @@ VBUCKETS = 2
 ROWS = 100
 WHOLE = [(vbid, seqno) for vbid in range(VBUCKETS) for seqno in range(1, ROWS + 1)]
 CHUNK_BYTES = 256 * 1024
+CONTROLS = len(DcpSettings(name="any").controls())
+"""Requests at the end of a handshake."""
 SHORT_S = 0.7
 """Connect and idle time-out where a server is as good as not there: nothing right can be late then."""
 LONG_S = 15.0
@@ -239,6 +242,7 @@ class _ScriptedNode(FakeNode):
         )
         self._script = script
         self._server = server
+        self._controls = 0
 
     def _answer(self, frame: Frame) -> bytes:
         if frame.is_response:
@@ -260,7 +264,8 @@ class _ScriptedNode(FakeNode):
         if opcode == Opcode.DCP_BUFFER_ACK:
             return b""
         answer = script.handshake(frame, super()._answer(frame))
-        is_last = opcode == Opcode.DCP_CONTROL and frame.key == b"send_stream_end_on_client_close_stream"
+        self._controls += opcode == Opcode.DCP_CONTROL
+        is_last = opcode == Opcode.DCP_CONTROL and self._controls == CONTROLS
         return answer + (script.opened() if is_last else b"")
 
 
