@@ -270,6 +270,7 @@ class AsyncClient:
             is_stable=options.read_stable,
             to_zero=options.rewind_to == "zero",
         )
+        positions.branches = reader.branches
         hub = AsyncHub(reader, nodes, self._clock)
         try:
             while True:

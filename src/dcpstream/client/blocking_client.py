@@ -324,6 +324,7 @@ class Client:
             is_stable=options.read_stable,
             to_zero=options.rewind_to == "zero",
         )
+        positions.branches = reader.branches
         try:
             # Closed before the sockets are: while it has something out, another thread works on them.
             with contextlib.closing(drive(reader, nodes, hub, self._clock, keeps_records=True)) as events:

@@ -166,6 +166,12 @@ class StreamReader:
         is_all_given = self._outlet.is_empty and (self._gate is None or self._gate.is_empty)
         return not self._left and is_all_given and self._error is None
 
+    def branches(self) -> dict[int, int]:
+        """Vbucket → branch of those that were opened."""
+        return {
+            vbid: work.branch for vbid, work in self._vbuckets.items() if work.stream is not None and work.branch > 0
+        }
+
     def resumed(self, now: float) -> None:
         """The user comes back after a time that must not count as waiting."""
         self._last_progress = now

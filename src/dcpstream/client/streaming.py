@@ -217,12 +217,16 @@ class Positions:
         ranges: what is read.
         store: where records are saved, or None.
         saved: the records that there are.
+
+    Attributes:
+        branches: gives vbucket → branch for the vbuckets that are being read.
     """
 
     def __init__(
         self, ranges: Sequence[VbucketRange], store: OffsetStore | None, saved: Mapping[int, SavedOffset] | None = None
     ) -> None:
         self._earlier = {part.vbid: part.earlier for part in ranges}
+        self.branches: Callable[[], Mapping[int, int]] = dict
         self._saved = {vbid: record.offset for vbid, record in (saved or {}).items()}
         self._starts: dict[int, StreamOffset] = {}
         if store is not None and saved is not None:
@@ -235,9 +239,12 @@ class Positions:
         """What must be saved (`write`) before rows with these positions, or a rollback, are given out."""
         records = {}
         if self._starts and not self._starts.keys().isdisjoint(offsets):
-            for vbid in self._starts.keys() & offsets.keys():
-                start = self._starts.pop(vbid)
-                records[vbid] = SavedOffset(start if start.vbuuid else replace(start, vbuuid=offsets[vbid].vbuuid))
+            # All that are known by now, at once: a save costs as much as a save of one of them.
+            known = {**self.branches(), **{vbid: offset.vbuuid for vbid, offset in offsets.items()}}
+            for vbid, start in list(self._starts.items()):
+                if vbid in known:
+                    del self._starts[vbid]
+                    records[vbid] = SavedOffset(start if start.vbuuid else replace(start, vbuuid=known[vbid]))
         if rollback is not None:
             vbid, at = rollback.vbid, rollback.resumed_at
             # What was given out before and is acknowledged only now must not bring back a position above this one.

@@ -192,6 +192,14 @@ def test_where_a_vbucket_begins_is_recorded_before_its_first_rows() -> None:
     assert Positions(ranges(0), None, {}).due({0: at(4)}, None) == {}
 
 
+def test_what_is_known_of_other_vbuckets_is_recorded_with_it() -> None:
+    positions = Positions(ranges(0, 1, 2), Store(), {})
+    positions.branches = lambda: {0: 0xA, 1: 0xB}
+    assert positions.due({0: at(4)}, None) == {0: SavedOffset(at(0)), 1: SavedOffset(at(0, vbuuid=0xB))}
+    assert positions.due({1: at(1)}, None) == {}
+    assert positions.due({2: at(1)}, None) == {2: SavedOffset(at(0))}
+
+
 def test_a_rollback_below_the_record_is_recorded_before_it_is_told() -> None:
     saved = {0: SavedOffset(at(9), (at(6), at(2)))}
     store = Store(saved)
