@@ -30,6 +30,7 @@ from tests.unit.node.kit import engine_of
 TIMEOUT_S = 30.0
 CANARY = "canary-c0ffee-swordfish"
 TOKEN = base64.b64encode(b"Administrator:password").decode()
+EVE = base64.b64encode(b"eve:password").decode()
 CANARY_TOKEN = base64.b64encode(f"Administrator:{CANARY}".encode()).decode()
 SECRETS = (CANARY, CANARY_TOKEN, CANARY_TOKEN[4:-4], CANARY.encode().hex())
 LONGEST_LINE = 400
@@ -377,7 +378,8 @@ class Hostile:
         if body and "Transfer-Encoding: chunked" in headers:
             body = self.random.choice((b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body), body))
         method = route.method if self.random.random() < 0.95 else self.random.choice(("HEAD", "OPTIONS", "TRACE", "X"))
-        return request(method, target, *headers, body=body)
+        # A password that is changed by chance must not be the one that all others log in with.
+        return request(method, target, *headers, body=body, token=EVE if "changePassword" in route.path else TOKEN)
 
 
 @pytest.mark.parametrize("route", routes(), ids=lambda route: f"{route.method} {route.path}")
@@ -399,5 +401,6 @@ def test_no_request_is_a_fault_of_the_node(
 
 @pytest.fixture(scope="module")
 def shared_node() -> Iterator[Node]:
-    with Node(vbuckets=4, limits=Limits(http_header_s=0.5, http_body_s=0.1)) as running:
+    users = {"eve": {"password": "password", "roles": ["admin"]}}
+    with Node(vbuckets=4, limits=Limits(http_header_s=0.5, http_body_s=0.1), users=users) as running:
         yield running
