@@ -137,6 +137,7 @@ def test_reasons_of_older_servers_reach_the_user_of_a_client(reason: StreamEndRe
     assert connection.session is not None
     stream = connection.session.open_stream(0, StreamOffset.ZERO, MAX_SEQNO, 0.0)
     pump(connection, fake)
+    connection.receive_data(accepted(stream.opaque), 0.0)
     list(connection.events())
     connection.receive_data(stream_end(stream.opaque, reason), 0.0)
     assert list(connection.events()) == [StreamStopped(stream, reason)]
@@ -248,9 +249,9 @@ def test_a_client_does_not_answer() -> None:
     pump(connection, fake)
     connection.receive_data(accepted(stream.opaque), 0.0)
     assert any(isinstance(event, StreamOpened) for event in connection.events())
-    connection.receive_data(stream_end(stream.opaque, 0), 0.0)
+    connection.receive_data(stream_end(stream.opaque, StreamEndReason.CLOSED), 0.0)
     assert b"\x81\x55" not in bytes(connection.data_to_send())
-    assert list(connection.events()) == [StreamStopped(stream, 0)]
+    assert list(connection.events()) == [StreamStopped(stream, StreamEndReason.CLOSED)]
 
 
 @rule("END-27")
@@ -259,6 +260,7 @@ def test_an_unknown_reason_ends_that_stream_only() -> None:
     assert connection.session is not None
     first, second = (connection.session.open_stream(vbid, StreamOffset.ZERO, MAX_SEQNO, 0.0) for vbid in (0, 1))
     pump(connection, fake)
+    connection.receive_data(accepted(first.opaque), 0.0)
     list(connection.events())
     connection.receive_data(stream_end(first.opaque, 99), 0.0)
     assert list(connection.events()) == [StreamStopped(first, 99)]
