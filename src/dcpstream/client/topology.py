@@ -9,9 +9,9 @@ from typing import Any
 from dcpstream.errors import ConfigError, RemoteProtocolError, TlsError
 from dcpstream.model import Manifest, NodeAddress, VbucketMap
 
-MAX_JSON_BYTES = 4 * 1024 * 1024
-"""Largest cluster map or list of collections that is read: some thirty times as large as one of 1,024 vbuckets with
-three replicas on a hundred nodes, or of 1,200 collections."""
+MAX_JSON_BYTES = 2 * 1024 * 1024
+"""Largest cluster map or list of collections that is read: several times as large as one of 1,024 vbuckets with
+three replicas on two hundred nodes, or of 1,200 collections."""
 
 
 def parse_config(
