@@ -69,7 +69,8 @@ def test_who_knows_no_collections_asks_without_one(client):
     assert random_key(client, None).status == Status.EINVAL
 
 
-def test_xattrs_of_a_random_document_only_if_asked_for(client):
+def test_xattrs_of_a_random_document_only_if_asked_for():
+    client = Talker(engine_of(compat_version="7.6"))
     value = encode_xattrs({"u": b"1"}, b'{"a":1}')
     extras = struct.pack(">IIQQ", 0, 0, 1, 5)
     packed = snappy_compress(value)

@@ -9,7 +9,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from dcpstream.node.engine import documents
-from dcpstream.node.engine.commands import Command, CommandTable, Part
+from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
 from dcpstream.node.engine.handlers.keys import (
     active_place,
     key_of,
@@ -43,6 +43,7 @@ _U16 = struct.Struct(">H")
 _FLAGS = struct.Struct(">I")
 _OBSERVED = struct.Struct(">BQ")
 _FOUND, _PERSISTED, _NOT_FOUND, _DELETED = 0x00, 0x01, 0x80, 0x81
+_ID_BYTES = 4
 _WHOLE_DOCUMENT = 1
 """The flag of GET_RANDOM_KEY that asks for xattrs too."""
 
@@ -51,12 +52,6 @@ def get_random_key(session: Session, frame: Frame) -> None:
     """GET_RANDOM_KEY: some document of a collection, with its key."""
     bucket = session.bucket
     assert bucket is not None, "the table asks for a bucket"
-    if session.has_collections and not frame.extras:
-        session.refuse(frame, Status.EINVAL, "Extras should contain collection id")
-        return
-    if not session.has_collections and frame.extras:
-        session.refuse(frame, Status.EINVAL, "Extras should be empty for clients without collections support")
-        return
     collection_id = int.from_bytes(frame.extras[:4], "big")
     if collection_id not in bucket.collections:
         refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
@@ -78,6 +73,16 @@ def get_random_key(session: Session, frame: Frame) -> None:
         key=item.key if session.has_collections else item.key[1:],
         value=value,
     )
+
+
+def _check_random_key(session: Session, frame: Frame) -> Fault | None:
+    if session.has_collections and not frame.extras:
+        return Fault(Status.EINVAL, "Extras should contain collection id")
+    if not session.has_collections and frame.extras:
+        return Fault(Status.EINVAL, "Extras should be empty for clients without collections support")
+    if len(frame.extras) > _ID_BYTES and not session.engine.release.is_76:
+        return Fault(Status.EINVAL, f"Request must include extras of length {_ID_BYTES}")
+    return None
 
 
 def _random_document(session: Session, bucket: Bucket, collection_id: int) -> StoredItem | None:
@@ -182,6 +187,9 @@ def _observed(session: Session, vbucket: VBucket, key: bytes) -> tuple[int, int]
 
 def register(table: CommandTable) -> None:
     """Add the commands of this module."""
-    table.add(Opcode.GET_RANDOM_KEY, Command(get_random_key, extras=(0, 4, 5), privilege="Read", is_anywhere=True))
+    table.add(
+        Opcode.GET_RANDOM_KEY,
+        Command(get_random_key, extras=(0, 4, 5), privilege="Read", is_anywhere=True, check=_check_random_key),
+    )
     table.add(Opcode.GET_KEYS, Command(get_keys, extras=(0, 4), key=Part.REQUIRED, is_document=True, privilege="Read"))
     table.add(Opcode.OBSERVE, Command(observe, value=Part.REQUIRED))

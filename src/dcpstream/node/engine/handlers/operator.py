@@ -69,9 +69,9 @@ def evict(session: Session, frame: Frame) -> None:
     vbucket, key = place
     meta = documents.live_meta(vbucket, key, session.engine.unix_ns)
     if meta is None or meta.is_deleted:
-        session.respond(frame, Status.TMPFAIL if session.is_degraded else Status.KEY_ENOENT, value=b"Not found.")
+        session.refuse(frame, Status.TMPFAIL if session.is_degraded else Status.KEY_ENOENT)
     elif meta.seqno > vbucket.persisted_seqno:
-        session.respond(frame, Status.KEY_EEXISTS, value=b"Can't eject: Dirty object.")
+        session.refuse(frame, Status.KEY_EEXISTS)
     else:
         session.respond(frame, value=b"Ejected.")
 
