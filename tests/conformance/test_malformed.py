@@ -59,6 +59,8 @@ def acceptable(opcode: int, command: Command) -> dict[str, Any]:
     match opcode:
         case Opcode.OBSERVE_SEQNO:
             fields["value"] = bytes(8)
+        case Opcode.GET_RANDOM_KEY:
+            fields["extras"] = bytes(4)
         case 0xAF:  # IFCONFIG
             fields["key"] = b"list"
         case 0xB4:  # SET_CLUSTER_CONFIG
