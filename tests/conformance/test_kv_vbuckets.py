@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from dcpstream.wire import Opcode, Status
-from tests.conformance.harness import ACTIVE, DEAD, PENDING, REPLICA, Node
+from dcpstream.wire import Feature, Opcode, Status
+from tests.conformance.harness import ACTIVE, DEAD, PENDING, REPLICA, Node, Peer
 from tests.conformance.rules import rule
 from tests.conformance.test_durability import durable_set, sync_replica
 
@@ -252,3 +252,22 @@ def test_get_vbucket_needs_no_privilege_and_ignores_a_key(state: int) -> None:
         assert (answer.status, answer.value) == (0, struct.pack(">I", state))
     assert peer.call(Opcode.GET_VBUCKET, vbid=1, value=b"v").status == Status.EINVAL
     assert peer.call(Opcode.GET_VBUCKET, vbid=1, cas=1).status == Status.EINVAL
+
+
+@rule("KV-VB-16")
+@pytest.mark.parametrize("opcode", [Opcode.GET, Opcode.GET_META, Opcode.GET_VBUCKET, Opcode.GET_FAILOVER_LOG])
+def test_not_my_vbucket_has_the_map_for_clients_that_use_maps(opcode: int) -> None:
+    node = Node()
+    node.delete_vbucket(1)
+    key = b"\0k" if opcode in (Opcode.GET, Opcode.GET_META) else b""
+
+    def answer(peer: Peer) -> tuple[int, int, bool]:
+        found = peer.call(opcode, vbid=1, key=key)
+        return found.status, found.datatype, b"vBucketServerMap" in found.value
+
+    peer = node.connect()
+    assert answer(peer) == (Status.NOT_MY_VBUCKET, 0, False)
+    assert peer.call(Opcode.GET_CLUSTER_CONFIG).status == 0
+    assert [answer(peer) for _ in range(2)] == [(Status.NOT_MY_VBUCKET, 1, True)] * 2
+    asking = node.connect(features=(Feature.XERROR, Feature.COLLECTIONS, Feature.DEDUPE_NOT_MY_VBUCKET))
+    assert answer(asking) == (Status.NOT_MY_VBUCKET, 1, True), "also without JSON"

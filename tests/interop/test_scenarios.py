@@ -24,7 +24,7 @@ USERS = {
 SLOW = ["s02", "s09", "s11", "s13", "s18", "s19", "s20", "s23", "s25", "s31"]
 QUICK = [name[:3] for name in recorded.scenario_names() if name[:3] not in SLOW]
 # Steps in which our node answers otherwise; docs/reference/differences.md names each of these scenarios and says why.
-KNOWN_DIFFERENCES = {"s19": 4, "s21": 1, "s34": 1}
+KNOWN_DIFFERENCES = {"s34": 1}
 DIFFERENCES_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "differences.md"
 TIMEOUT_S = patient(120)
 

@@ -19,7 +19,12 @@ _VERSION_PAIR = struct.Struct(">qq")
 
 
 def config_to_send(session: Session) -> bytes:
-    """The cluster configuration for a NOT_MY_VBUCKET answer; empty if the client has it and said so."""
+    """The cluster configuration for a NOT_MY_VBUCKET answer; empty if the client has it and said so.
+
+    A client that never showed that it knows configurations gets none, as from a server that was told of no cluster.
+    """
+    if not session.uses_maps:
+        return b""
     version = session.engine.config_version(session.bucket)
     if Feature.DEDUPE_NOT_MY_VBUCKET in session.features and session.config_sent == version:
         return b""

@@ -97,6 +97,7 @@ class Session(Waiting):
         frame_infos, payload, parsed: of the request that is being answered: what its framing extras ask for, its value
             without compression, and what its command's check made of it.
         config_sent: version of the cluster configuration that the client was sent last, of its present bucket.
+        uses_maps: whether the client asked for a cluster configuration, or in HELLO for something about them.
     """
 
     def __init__(self, engine: Engine, peer: str, local_host: str = "127.0.0.1", *, is_secure: bool = False) -> None:
@@ -130,6 +131,7 @@ class Session(Waiting):
         self.payload = b""
         self.parsed: object = None
         self.config_sent = (0, 0)
+        self.uses_maps = False
         self._max_frame_bytes = MAX_FRAME_BYTES_BEFORE_AUTH
         self.fast: dict[int, FastHandler] = {}
 

@@ -178,6 +178,8 @@ def test_what_was_sent_is_not_pushed_again():
 def test_not_my_vbucket_brings_the_map():
     engine = engine_of(compat_version="7.6")
     plain, dedupe = Talker(engine), Talker(engine, features=(*USUAL, Feature.DEDUPE_NOT_MY_VBUCKET))
+    assert plain.call(Opcode.GET, vbid=9, key=plain.key("k")).value == b"", "who never spoke of maps gets none"
+    plain.call(Opcode.GET_CLUSTER_CONFIG)
     for _ in range(2):
         assert json.loads(plain.call(Opcode.GET, vbid=9, key=plain.key("k")).value)["name"] == "default"
     assert json.loads(dedupe.call(Opcode.GET, vbid=9, key=dedupe.key("k")).value)["name"] == "default"

@@ -272,6 +272,7 @@ def test_keys_without_collections_are_the_same_documents():
 
 
 def test_vbuckets_that_are_not_here(client):
+    client.call(Opcode.GET_CLUSTER_CONFIG)
     for vbid in (4, 65535):
         assert client.set("k", b"v", vbid=vbid).status == Status.NOT_MY_VBUCKET
         assert client.get("k", vbid=vbid).status == Status.NOT_MY_VBUCKET

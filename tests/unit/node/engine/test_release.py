@@ -124,6 +124,7 @@ def test_a_72_says_json_of_a_map_also_to_clients_without_json():
     plain = (Feature.XERROR, Feature.COLLECTIONS)
     for name, datatype in (("7.2", 1), ("7.6", 0)):
         client = Talker(engine_of(compat_version=name), features=plain)
+        client.call(Opcode.GET_CLUSTER_CONFIG)
         answer = client.call(Opcode.GET, key=b"\0k", vbid=9)
         assert (answer.status, answer.datatype) == (Status.NOT_MY_VBUCKET, datatype)
 

@@ -27,6 +27,7 @@ MAX_AGENT_CHARACTERS = 200
 """Of what a client calls itself, kept for logs and stats."""
 
 _PUSHES = frozenset((Feature.CLUSTERMAP_NOTIFICATION, Feature.CLUSTERMAP_NOTIFICATION_BRIEF))
+_ABOUT_MAPS = _PUSHES | {Feature.CLUSTER_CONFIG_KNOWN_VERSION, Feature.DEDUPE_NOT_MY_VBUCKET}
 _NEED_XATTR = frozenset((Feature.VATTR, Feature.SUBDOC_DOCUMENT_MACROS))
 
 _VERSION_PAIR = struct.Struct(">qq")
@@ -41,6 +42,7 @@ def hello(session: Session, frame: Frame) -> None:
     if Feature.TCP_NODELAY in asked and Feature.TCP_DELAY in asked:
         session.refuse(frame, Status.EINVAL, "TCPNODELAY cannot co-exist with TCPDELAY")
         return
+    session.uses_maps = session.uses_maps or bool(asked & _ABOUT_MAPS)
     asked &= session.engine.release.features
     if asked & _PUSHES and Feature.DUPLEX not in asked:
         session.refuse(frame, Status.EINVAL, "Clustermap change notification needs Duplex")
@@ -180,7 +182,7 @@ def get_cluster_config(session: Session, frame: Frame) -> None:
         session.refuse(frame, Status.EINVAL, "Request must not include extras")
         return
     version = session.engine.config_version(session.bucket)
-    session.config_sent = version
+    session.config_sent, session.uses_maps = version, True
     if frame.extras and _VERSION_PAIR.unpack(frame.extras) >= version:
         session.respond(frame)
         return

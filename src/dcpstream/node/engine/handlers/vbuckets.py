@@ -37,7 +37,7 @@ def _vbucket(session: Session, frame: Frame) -> VBucket | None:
     """The copy on this node, whatever its role; None if the request was refused."""
     vbucket = _bucket(session).vbucket(frame.vbid)
     if vbucket is None:
-        session.respond(frame, Status.NOT_MY_VBUCKET)
+        not_my_vbucket(session, frame)
     return vbucket
 
 
