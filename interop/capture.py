@@ -11,10 +11,10 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dcpstream.node import Node
 from dcpstream.wire import Opcode, Status
@@ -124,14 +124,14 @@ def read(text: str) -> Decoded:
     return Decoded(opcodes, malformed)
 
 
-def judge(command: list[str], drive: Callable[[Node], Outcome]) -> Outcome:
+def judge(command: list[str], drive: Callable[[Node], Outcome], options: Mapping[str, Any]) -> Outcome:
     """Capture a client's session with a fresh node, and judge it.
 
     Raises:
         Missing: this user may not capture.
     """
     started = time.monotonic()
-    with TemporaryDirectory() as directory, served() as node:
+    with TemporaryDirectory() as directory, served(options=options) as node:
         path = Path(directory) / "session.pcapng"
         with Capture(command, node.port, path):
             session = drive(node)

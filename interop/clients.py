@@ -78,29 +78,31 @@ CLIENTS = {
 
 HISTORY = {"settings": BucketSettings(history_retention_s=3600)}
 TLS = {"tls": True}
+NEWER = {"compat_version": "7.6"}
+"""For programs with every key-value call: range scans and reading replicas by sub-document calls came with 7.6."""
 
 CHECKS = [
-    Check("python", "python-kv", "every public key-value call, SCRAM-SHA512", ("kv.py",)),
+    Check("python", "python-kv", "every public key-value call, SCRAM-SHA512", ("kv.py",), options=NEWER),
     Check(
         "python",
         "python-kv-tls",
         "the same on disk with 1,024 vbuckets, TLS, PLAIN",
         ("kv.py", "-plain"),
         on_disk=True,
-        options={"vbuckets": 1024, **TLS},
+        options={"vbuckets": 1024, **TLS, **NEWER},
     ),
     Check("python", "python-manage", "log-ins, buckets, scopes and collections", ("manage.py",)),
     Check(
         "python", "python-manage-tls", "the same on disk, TLS", ("manage.py", "-kept", "yes"), on_disk=True, options=TLS
     ),
-    Check("gocbcore", "gocbcore-kv", "key-value agent, PLAIN: all groups of calls", ("kv",)),
+    Check("gocbcore", "gocbcore-kv", "key-value agent, PLAIN: all groups of calls", ("kv",), options=NEWER),
     Check(
         "gocbcore",
         "gocbcore-kv-tls",
         "the same on disk, TLS, SCRAM-SHA512",
         ("kv", "-auth", "SCRAM-SHA512"),
         on_disk=True,
-        options=TLS,
+        options={**TLS, **NEWER},
     ),
     Check("gocbcore", "gocbcore-dcp", "DCP agent: every key and value by hash", ("dcp",)),
     Check(
@@ -129,8 +131,10 @@ CHECKS = [
         options=TLS,
         is_slow=True,
     ),
-    Check("java", "java-kv", "key-value calls, managers of collections and buckets", ("Kv",)),
-    Check("java", "java-kv-tls", "the same on disk, TLS", ("Kv",), on_disk=True, options=TLS, is_slow=True),
+    Check("java", "java-kv", "key-value calls, managers of collections and buckets", ("Kv",), options=NEWER),
+    Check(
+        "java", "java-kv-tls", "the same on disk, TLS", ("Kv",), on_disk=True, options={**TLS, **NEWER}, is_slow=True
+    ),
     Check("tshark", "tshark-python", "decodes a session of the Python SDK", (), watches="python-kv"),
     Check("tshark", "tshark-gocbcore", "decodes a session of gocbcore's DCP agent", (), watches="gocbcore-dcp"),
     Check("tshark", "tshark-java", "decodes a session of java-dcp-client", (), watches="java-dcp", is_slow=True),
@@ -167,7 +171,7 @@ def judge(check: Check, begin: list[str]) -> Outcome:
     if check.watches:
         watched = next(item for item in CHECKS if item.name == check.watches)
         its_begin = prepare(watched.client, lambda _: None)
-        return capture.judge(begin, lambda node: _run(watched, its_begin, node))
+        return capture.judge(begin, lambda node: _run(watched, its_begin, node), watched.options)
     with running.served(on_disk=check.on_disk, options=check.options) as node:
         return _run(check, begin, node)
 
