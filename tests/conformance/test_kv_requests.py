@@ -114,6 +114,18 @@ def test_a_key_has_a_sound_prefix(peer: Peer, key: bytes) -> None:
         assert context_of(answer)
 
 
+@rule("KV-REQ-03")
+def test_what_is_missing_of_a_key_is_told(node: Node, peer: Peer) -> None:
+    short, bare = (peer.call(Opcode.GET, vbid=1, key=key) for key in (b"\0", b"\x88\x01"))
+    assert (context_of(short), context_of(bare)) == ("Key length must be >= 2", "No logical key found")
+    for key in (b"", b"\0", b"\x88\x01", b"\x01k"):
+        answer = peer.call(Opcode.OBSERVE, value=struct.pack(">HH", 1, len(key)) + key)
+        assert (answer.status, bool(context_of(answer))) == (Status.EINVAL, True)
+    old = node.connect(features=WITHOUT_COLLECTIONS)
+    for size, status in ((250, 0), (251, Status.EINVAL)):
+        assert old.call(Opcode.OBSERVE, value=struct.pack(">HH", 1, size) + b"k" * size).status == status
+
+
 # ------------------------------------------------------------------------------------------------------------- values
 
 
@@ -336,6 +348,13 @@ def test_which_commands_keep_the_expiration_on_request(peer: Peer) -> None:
     assert peer.call(Opcode.SET, vbid=1, key=KEY, extras=STORE, framing=b"\x51x").status == Status.EINVAL
 
 
+@rule("KV-FRAME-06", "KV-FRAME-07")
+def test_an_empty_user_and_an_empty_privilege_are_refused(peer: Peer) -> None:
+    for framing, context in ((b"\x40", "Impersonated user must be set"), (b"\x60", "Privilege name must be set")):
+        answer = peer.call(Opcode.GET, vbid=1, key=KEY, framing=framing)
+        assert (answer.status, context_of(answer)) == (Status.EINVAL, context)
+
+
 @rule("KV-FRAME-05")
 @pytest.mark.parametrize("framing", [b"", b"\x50"])
 def test_counting_and_joining_keep_the_expiration(node: Node, peer: Peer, framing: bytes) -> None:
@@ -403,6 +422,7 @@ def test_which_values_stay_compressed(node: Node, peer: Peer, ratio: bytes | Non
 def test_while_traffic_is_switched_off(node: Node, peer: Peer) -> None:
     node.set_doc(1, "k", b"1")
     node.set_doc(1, "gone", b"1")
+    node.set_doc(1, "object", b"{}")
     for _ in range(2):
         assert node.admin.call(Opcode.DISABLE_TRAFFIC).status == 0
     assert peer.call(Opcode.GET, vbid=1, key=KEY).value == b"1"
@@ -412,6 +432,12 @@ def test_while_traffic_is_switched_off(node: Node, peer: Peer) -> None:
     cas = peer.call(Opcode.GET_LOCKED, vbid=1, key=KEY).cas
     assert peer.call(Opcode.UNLOCK, vbid=1, key=KEY, cas=cas).status == 0
     assert peer.call(Opcode.GET_LOCKED, vbid=1, key=b"\0none").status == Status.KEY_ENOENT
+    for opcode, more in ((Opcode.GET_LOCKED, {}), (Opcode.UNLOCK, {"cas": 1}), (Opcode.GET_KEYS, {})):
+        assert peer.call(opcode, vbid=FOREIGN_VBUCKET, key=KEY, **more).status == Status.NOT_MY_VBUCKET
+    returning = {"extras": struct.pack(">III", 1, 0, 0), "value": b"1"}
+    assert peer.call(Opcode.RETURN_META, vbid=1, key=KEY, **returning).status == Status.TMPFAIL
+    count = {"extras": b"\0\1\0", "value": b"p1"}
+    assert peer.call(Opcode.SUBDOC_DICT_UPSERT, vbid=1, key=b"\0object", **count).status == Status.TMPFAIL
     path = {"extras": b"\0\1\0\1", "value": b"p1"}
     for key, vbid in ((KEY, 1), (b"\0none", 1), (KEY, FOREIGN_VBUCKET)):
         refused = [

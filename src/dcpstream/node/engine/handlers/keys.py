@@ -22,26 +22,27 @@ _PLAIN_ABOUT_VBUCKETS = frozenset((Opcode.GET_LOCKED, Opcode.UNLOCK, Opcode.GET_
 
 
 def stored_key(session: Session, frame: Frame) -> bytes | None:
-    """The request's key with its collection prefix; None if the request was refused."""
-    return key_of(session, frame, frame.key)
+    """The request's key, which is well-formed, with its collection prefix; None if the request was refused."""
+    assert session.bucket is not None, "the table asks for a bucket"
+    key = frame.key if session.has_collections else b"\0" + frame.key
+    if leb128_decode(key)[0] in session.bucket.collections:
+        return key
+    refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
+    return None
 
 
 def key_of(session: Session, frame: Frame, key: bytes) -> bytes | None:
-    """A key that a request names, with its collection prefix; None if the request was refused."""
+    """A key that a request names in its value, with its collection prefix; None if the request was refused."""
     assert session.bucket is not None, "the table asks for a bucket"
-    known = session.bucket.collections
-    if not session.has_collections:
-        if len(key) > MAX_KEY_BYTES:
-            session.refuse(frame, Status.EINVAL, f"Key length exceeds {MAX_KEY_BYTES}")
-            return None
-        if 0 not in known:
-            refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
-            return None
-        return b"\0" + key
-    if key is not frame.key and (context := key_fault(key)) is not None:
+    if session.has_collections:
+        context = key_fault(key)
+    else:
+        context = f"Key length exceeds {MAX_KEY_BYTES}" if len(key) > MAX_KEY_BYTES else None
+        key = b"\0" + key
+    if context is not None:
         session.refuse(frame, Status.EINVAL, context)
         return None
-    if leb128_decode(key)[0] not in known:
+    if leb128_decode(key)[0] not in session.bucket.collections:
         refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
         return None
     return key

@@ -152,7 +152,7 @@ def observe(session: Session, frame: Frame) -> None:
     value, at = frame.value, 0
     while at < len(value):
         head, end = value[at : at + 4], at + 4
-        if len(head) < 4 or end + int.from_bytes(head[2:], "big") > len(value):
+        if end + int.from_bytes(head[2:], "big") > len(value):
             session.refuse(frame, Status.EINVAL, "A key runs past the request")
             return
         vbid, at = int.from_bytes(head[:2], "big"), end + int.from_bytes(head[2:], "big")
