@@ -142,7 +142,7 @@ def scopes(bucket: Bucket, argument: str, *, is_by_id: bool) -> Items | int:
         for scope in bucket.manifest.scopes
         if not argument or argument == (f"{scope.scope_id:#x}" if is_by_id else scope.name)
     ]
-    if argument and not chosen:
+    if not chosen:  # without a name there is the default scope at least
         return Status.UNKNOWN_SCOPE
     return _scopes(bucket, chosen, has_uid=not argument)
 

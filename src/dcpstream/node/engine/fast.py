@@ -188,7 +188,7 @@ def fast_handlers(session: Session) -> dict[int, FastHandler]:
     handlers: dict[int, FastHandler] = {}
     bucket = session.bucket
     default = None if bucket is None else bucket.collections.get(0)
-    if bucket is not None and default is not None and bucket.takes_traffic:
+    if session.user is not None and bucket is not None and default is not None and bucket.takes_traffic:
         if not session.refusal_in("Read", 0):
             handlers[_GET] = _traced_get if session.is_tracing else fast_get
         is_plain = not (default.max_ttl or bucket.settings.max_ttl or bucket.settings.durability_min_level)

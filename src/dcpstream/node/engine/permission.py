@@ -60,6 +60,7 @@ def refusal_of(session: Session, command: Command, frame: Frame) -> Refusal | No
     if not command.privilege:
         return None
     user, bucket = session.user, session.bucket
+    assert user is not None, "before the login only commands without a privilege are answered"
     if bucket is None:
         # Without a bucket nobody lacks a privilege that is given for buckets: the answer is that there is no bucket.
         missing = lacking(session.rights | BUCKET_PRIVILEGES, command.privilege)
@@ -67,8 +68,6 @@ def refusal_of(session: Session, command: Command, frame: Frame) -> Refusal | No
     if has(session.rights, command.privilege):
         return None
     missing = lacking(session.rights, command.privilege)
-    if user is None:
-        return _no_access(missing)
     if command.is_anywhere:
         return None if all(user.may_within(name, bucket.name) for name in missing) else Refusal(Status.EACCESS)
     if not command.is_document:
@@ -87,8 +86,8 @@ def refusal_in(session: Session, privileges: str, collection_id: int) -> Refusal
         return None
     missing = lacking(session.rights, privileges)
     user, bucket = session.user, session.bucket
-    if user is None or bucket is None:
-        return _no_access(missing)
+    assert user is not None, "nothing is asked for before the login"
+    assert bucket is not None, "only a bucket has collections"
     if session.places_of is not bucket.manifest:
         session.places_of = bucket.manifest
         session.places = bucket.manifest.collection_names()

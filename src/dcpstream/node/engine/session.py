@@ -404,9 +404,7 @@ class Session(Waiting):
 
     def _handle_response(self, frame: Frame, is_dcp: bool) -> None:
         """Take an answer to something that the node asked: only DCP asks, and the push of cluster maps."""
-        if self.user is None:
-            self.close("an answer before the login")
-        elif frame.magic == Magic.SERVER_RESPONSE:
+        if frame.magic == Magic.SERVER_RESPONSE:
             return  # to a cluster map that was pushed; nothing follows from it
         elif self.dcp is not None and (is_dcp or frame.opcode == Opcode.GET_ERROR_MAP):
             self._to_dcp(frame)

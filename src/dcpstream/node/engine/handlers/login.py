@@ -144,9 +144,11 @@ def select_bucket(session: Session, frame: Frame) -> None:
         session.select(None)
         session.respond(frame)
         return
+    user = session.user
+    assert user is not None, "this is no command for before the login"
     name = frame.key.decode(errors="replace")
     bucket = session.engine.buckets.get(name)
-    if name in session.engine.damaged and session.user is not None and session.user.may_use(name):
+    if name in session.engine.damaged and user.may_use(name):
         session.refuse(
             frame, Status.TMPFAIL, "The bucket's files are damaged or cannot be used; the node's log tells more"
         )
@@ -155,14 +157,12 @@ def select_bucket(session: Session, frame: Frame) -> None:
         # The server looks at rights first. An internal user has them on every bucket that could be, so it is told the
         # truth; others have them on buckets that are, so to them it is one they may not use. Client libraries give up
         # at once on EACCESS, while they take KEY_ENOENT for a bucket about to come and try again until they time out.
-        user = session.user
-        is_internal = user is not None and user.name.startswith("@")
-        if is_internal:
+        if user.name.startswith("@"):
             session.respond(frame, Status.KEY_ENOENT)
         else:
             session.refuse(frame, Status.EACCESS)
         return
-    if session.user is None or not session.user.may_use(bucket.name):
+    if not user.may_use(bucket.name):
         session.refuse(frame, Status.EACCESS)
         return
     session.select(bucket)

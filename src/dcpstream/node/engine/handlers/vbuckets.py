@@ -67,9 +67,11 @@ def get_all_vb_seqnos(session: Session, frame: Frame) -> None:
         collection_id = 0
         if not may_in(session, frame, "Read", 0):
             return
-    elif session.user is None or not session.user.may_within("Read", bucket.name):
-        session.refuse(frame, Status.EACCESS)
-        return
+    else:
+        assert session.user is not None, "this is no command for before the login"
+        if not session.user.may_within("Read", bucket.name):
+            session.refuse(frame, Status.EACCESS)
+            return
     chosen = [vbucket for vbucket in bucket.vbuckets if vbucket is not None and vbucket.state in wanted]
     if collection_id is None:
         pairs = [(vbucket.vbid, _reported_seqno(vbucket)) for vbucket in chosen]

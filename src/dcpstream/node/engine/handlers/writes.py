@@ -300,7 +300,7 @@ def store(session: Session, frame: Frame) -> None:
     if meta is not None and not meta.is_deleted and FrameInfoId.PRESERVE_TTL in session.frame_infos:
         expiration = meta.expiration
     value, datatype = with_kept_xattrs(vbucket, key, meta, body)
-    if datatype & Datatype.XATTR and is_too_large(value, datatype):
+    if is_too_large(value, datatype):
         session.refuse(frame, Status.E2BIG)
         return
     if not datatype & Datatype.XATTR and _keeps_compressed(session, frame, value):
@@ -372,10 +372,11 @@ def concatenate(session: Session, frame: Frame) -> None:
     engine = session.engine
     item = documents.live_item(vbucket, key, engine.unix_ns)
     status = _joining_status(session, frame, vbucket, key, item)
-    if item is None or status:
+    if status:
         session.changed(vbucket)
         session.refuse(frame, status)
         return
+    assert item is not None, "there is nothing to join to, which was refused"
     section, body = parts_of(item)
     is_append = QUIET_OF.get(frame.opcode, frame.opcode) == Opcode.APPEND  # type: ignore[call-overload]
     body = body + session.payload if is_append else session.payload + body

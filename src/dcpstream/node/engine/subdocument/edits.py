@@ -189,8 +189,7 @@ def _append(text: str, path: Path, value: str, creates_parents: bool) -> Change:
 
 def _push_first(text: str, path: Path, value: str, creates_parents: bool) -> Change:
     _check_elements(value, LEVELS_MAX - 1 - len(path))
-    if len(path) == PATH_PARTS_MAX:
-        raise PathError(Status.SUBDOC_PATH_E2BIG)
+    assert len(path) < PATH_PARTS_MAX, "a value there would be too deep"
     found = locate(text, (*path, 0))
     if isinstance(found, Found):
         return Change(f"{text[: found.start]}{value},{text[found.start :]}")

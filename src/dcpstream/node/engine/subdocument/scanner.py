@@ -234,10 +234,7 @@ def unescape(name: str) -> str:
 
 def _step(text: str, at: int, part: Part) -> tuple[int, int, int] | int:
     """(member, value, position) of the member that a path's part names, or how many others there are."""
-    opener = text[at : at + 1]
-    if not opener:
-        raise PathError(Status.SUBDOC_DOC_NOTJSON)
-    if opener != ("{" if isinstance(part, str) else "["):
+    if text[at : at + 1] != ("{" if isinstance(part, str) else "["):
         skip(text, at)
         raise PathError(Status.SUBDOC_PATH_MISMATCH)
     if isinstance(part, str):
