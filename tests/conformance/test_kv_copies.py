@@ -198,7 +198,8 @@ def test_a_system_event_outside_of_its_snapshot(node: Node, source: Source) -> N
 @pytest.mark.parametrize("state", [ACTIVE, PENDING, DEAD])
 def test_only_a_replica_answers_get_replica(node: Node, state: int) -> None:
     node.set_vbucket(1, state)
-    assert node.admin.call(Opcode.GET_REPLICA, vbid=1, key=b"\0k").status == Status.NOT_MY_VBUCKET
+    for vbid in (1, 99):
+        assert node.admin.call(Opcode.GET_REPLICA, vbid=vbid, key=b"\0k").status == Status.NOT_MY_VBUCKET
 
 
 @rule("KV-COPY-12")

@@ -13,6 +13,7 @@ from dcpstream.model.collections import NO_TTL
 from dcpstream.node.engine.collections import events_between, manifest_in, read_manifest
 from dcpstream.wire import CollectionEvent, Opcode, Status, SystemEventId
 from tests.conformance.harness import Node
+from tests.conformance.rules import rule
 from tests.conformance.streams_kit import FRUIT_KEY, GARDEN, VEG_KEY, collection, manifest, scope, set_manifest
 
 BEGIN, END, MODIFY = (
@@ -20,9 +21,12 @@ BEGIN, END, MODIFY = (
     SystemEventId.DROP_COLLECTION,
     SystemEventId.MODIFY_COLLECTION,
 )
+ELSEWHERE = {"name": "s", "uid": "8", "collections": [{"name": "_default", "uid": "0"}]}
+"""A scope that has the default collection."""
 NEW_SCOPE, OLD_SCOPE = SystemEventId.CREATE_SCOPE, SystemEventId.DROP_SCOPE
 
 
+@rule("KV-COL-07")
 @pytest.mark.parametrize(
     ("value", "why"),
     [
@@ -48,6 +52,16 @@ NEW_SCOPE, OLD_SCOPE = SystemEventId.CREATE_SCOPE, SystemEventId.DROP_SCOPE
         (manifest(1, default=[collection("c", 8, maxTTL=-1)]), "maxTTL"),
         (manifest(1, default=[collection("c", 8, maxTTL="5")]), "maxTTL"),
         (manifest(1, default=[collection("c", 8, history=1)]), "history"),
+        (manifest(1, default=[collection("c", 8, maxTTL=1 << 31)]), "maxTTL"),
+        (manifest(1, default=[collection("c", 8, maxTTL=True)]), "maxTTL"),
+        (manifest(1, default=[collection("c", 1 << 32)]), "uid"),
+        (manifest(1, scope("s", 1)), "reserved"),
+        (b'{"uid":"1","scopes":[{"uid":"0"}]}', "name must be text"),
+        (b'{"uid":"1","scopes":[{"name":"other","uid":"0"}]}', "no other"),
+        (
+            json.dumps({"uid": "1", "scopes": [{"name": "_default", "uid": "0"}, ELSEWHERE]}).encode(),
+            "is in the default scope",
+        ),
         (manifest(1, scope("s", 9, collection("_default", 8))), "no other"),
         (manifest(1, scope("_default", 8)), "scope names"),
         (manifest(1, scope("s", 8, collection("_default", 0))), "collection ids"),
@@ -64,15 +78,18 @@ def test_manifests_that_cannot_be(value: bytes, why: str) -> None:
     assert node.bucket.manifest.uid == 0
 
 
+@rule("KV-COL-07")
 def test_manifests_that_may_be() -> None:
     value = manifest(
         2**64 - 1, scope("_system", 8), scope("A-z_0%", 9, collection("-", 8)), default=[collection("_x", 0xFFFFFFFF)]
     )
+    assert read_manifest(manifest(1, default=[collection("n" * 251, 8, maxTTL=(1 << 31) - 1)])).uid == 1
     found = read_manifest(value)
     assert found.uid == 2**64 - 1
     assert {item.collection_id for _, item in found.collections()} == {0, 8, 0xFFFFFFFF}
 
 
+@rule("KV-COL-05")
 def test_one_manifest_follows_another() -> None:
     node = Node()
     set_manifest(node, GARDEN)
@@ -94,6 +111,7 @@ def test_it_needs_an_administrator() -> None:
     assert peer.call(Opcode.SET_COLLECTIONS, value=GARDEN).status == Status.EACCESS
 
 
+@rule("KV-COL-02")
 def test_the_manifest_can_be_asked_for() -> None:
     node = Node()
     set_manifest(node, GARDEN)

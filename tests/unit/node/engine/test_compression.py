@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dcpstream.wire import Feature, Opcode, Status, encode_xattrs, snappy_compress, snappy_uncompress
+from tests.conformance.rules import rule
 from tests.unit.node.kit import USUAL, Talker, engine_of
 
 LONG = b"a" * 100
@@ -67,6 +68,7 @@ def test_xattrs_and_compression_do_not_meet_in_the_store(engine):
     assert (stored(engine).datatype, stored(engine).value) == (4, encode_xattrs({"_s": b"1"}) + LONG)
 
 
+@rule("KV-PARAM-01")
 @pytest.mark.parametrize(
     ("group", "name", "mode", "status"),
     [

@@ -16,6 +16,7 @@ from dcpstream.wire import (
     encode_xattrs,
     snappy_compress,
 )
+from tests.conformance.rules import rule
 from tests.unit.node.kit import START_UNIX_S, USUAL, Talker, engine_of, pass_time
 
 WITHOUT_COLLECTIONS = tuple(code for code in USUAL if code != Feature.COLLECTIONS)
@@ -294,6 +295,7 @@ def test_values_have_a_limit(client):
     assert client.set("k", b"\x80" * (20 * 1024 * 1024 + 1)).status == Status.E2BIG
 
 
+@rule("KV-WRITE-01")
 def test_writes_wait_while_the_disk_is_behind(client):
     store = client.engine.buckets["default"].store
     store.pending_bytes = 1 << 40

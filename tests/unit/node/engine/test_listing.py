@@ -8,6 +8,7 @@ import pytest
 
 from dcpstream.store import DiskBucketStore
 from dcpstream.wire import Datatype, Feature, Opcode, Status, encode_xattrs, snappy_compress
+from tests.conformance.rules import rule
 from tests.unit.node.kit import USUAL, Talker, engine_of, pass_time, with_collection
 
 NO_COLLECTIONS = tuple(code for code in USUAL if code != Feature.COLLECTIONS)
@@ -27,6 +28,7 @@ def random_key(client: Talker, collection_id: int | None = 0, flag: bytes = b"")
     return client.call(Opcode.GET_RANDOM_KEY, extras=extras)
 
 
+@rule("KV-KEYS-01")
 def test_random_documents_of_all_vbuckets(client):
     assert random_key(client).status == Status.KEY_ENOENT
     for vbid in range(4):
@@ -43,6 +45,7 @@ def test_random_documents_of_all_vbuckets(client):
         assert answer.cas
 
 
+@rule("KV-KEYS-01")
 def test_a_random_document_of_a_collection_among_many_others(client):
     for number in range(2000):
         client.set(f"k{number}", b"v" * 100)
@@ -55,18 +58,26 @@ def test_a_random_document_of_a_collection_among_many_others(client):
     assert b"manifest_uid" in unknown.value
 
 
+@rule("KV-KEYS-01")
 def test_a_random_document_that_is_over_is_none(client):
     client.set("k", b"v", expiration=5)
     pass_time(client.engine, 6)
     assert random_key(client).status == Status.KEY_ENOENT
 
 
+@rule("KV-KEYS-01")
 def test_who_knows_no_collections_asks_without_one(client):
     old = Talker(client.engine, features=NO_COLLECTIONS)
     client.set("k", b"v")
     assert random_key(old, None).key == b"k"
     assert random_key(old, 0).status == Status.EINVAL
     assert random_key(client, None).status == Status.EINVAL
+
+
+@rule("KV-KEYS-01")
+def test_a_76_also_takes_a_flag_for_a_random_document():
+    for version, status in (("7.2", Status.EINVAL), ("7.6", Status.KEY_ENOENT)):
+        assert random_key(Talker(engine_of(compat_version=version)), 0, b"\0").status == status
 
 
 def test_xattrs_of_a_random_document_only_if_asked_for():
@@ -125,6 +136,7 @@ def observe(client: Talker, *wanted: tuple[int, bytes]):
     return found
 
 
+@rule("KV-KEYS-02")
 def test_observe(tmp_path):
     with DiskBucketStore(tmp_path / "bucket", 4) as store:
         client = Talker(engine_of(store))
@@ -141,6 +153,7 @@ def test_observe(tmp_path):
         assert observe(Talker(client.engine, features=NO_COLLECTIONS), (3, b"b")) == [(1, second)]
 
 
+@rule("KV-KEYS-02", "KV-REQ-03")
 def test_observe_refuses(client):
     assert observe(client, (9, b"\0k")) == Status.NOT_MY_VBUCKET
     assert observe(client, (0, b"\x63k")) == Status.UNKNOWN_COLLECTION

@@ -9,6 +9,7 @@ import pytest
 
 from dcpstream.node.engine.parameters import CONFIG, DCP, FLUSH, PARAMETERS, VBUCKET
 from dcpstream.wire import Opcode, Status
+from tests.conformance.rules import rule
 from tests.unit.node.kit import Talker, engine_of
 
 GOOD = {
@@ -43,6 +44,7 @@ def test_every_parameter_has_a_value_here():
     assert sorted(GOOD) == sorted(PARAMETERS)
 
 
+@rule("KV-PARAM-01")
 @pytest.mark.parametrize("name", sorted(PARAMETERS))
 def test_a_parameter_is_set_and_shown(client, name):
     value, shown = GOOD[name]
@@ -77,12 +79,14 @@ def test_effects(client):
     assert bucket.dcp_sessions["reader"].dcp.limits.idle_timeout_s == 100
 
 
+@rule("KV-PARAM-01")
 @pytest.mark.parametrize("name", ["dcp_enable_noop", "connection_manager_interval", "nonsense", "max_failover_entries"])
 def test_what_has_no_effect_is_refused(client, name):
     for group in (FLUSH, DCP, CONFIG):
         assert set_param(client, name, "1", group).status == Status.EINVAL
 
 
+@rule("KV-PARAM-01")
 def test_groups(client):
     assert set_param(client, "max_ttl", "1", 2).status == Status.KEY_ENOENT
     assert set_param(client, "max_ttl", "1", 0).status == Status.EINVAL

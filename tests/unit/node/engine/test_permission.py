@@ -12,6 +12,7 @@ from dcpstream.node.dcp import dcp_stats, handle_dcp
 from dcpstream.node.engine import ClusterConfig, Engine, Group, Role, Users, new_engine, parse_roles
 from dcpstream.store import MemoryBucketStore
 from dcpstream.wire import Frame, Opcode, Status
+from tests.conformance.rules import rule
 from tests.unit.node.kit import START_UNIX_S, SeededRandom, Talker
 
 AIRLINE, HOTEL, LANDMARK = 8, 9, 10
@@ -51,6 +52,7 @@ def put(peer: Talker, collection: int, key: bytes = b"k") -> Frame:
     return peer.call(Opcode.SET, key=bytes((collection,)) + key, value=b"1", extras=STORE)
 
 
+@rule("KV-ACCESS-09", "KV-ACCESS-10")
 def test_a_reader_of_a_collection_reads_there_and_nowhere_else(engine: Engine) -> None:
     admin = Talker(engine)
     for collection in (0, AIRLINE, HOTEL, LANDMARK):
@@ -67,6 +69,7 @@ def test_a_reader_of_a_collection_reads_there_and_nowhere_else(engine: Engine) -
         )
 
 
+@rule("KV-ACCESS-10")
 def test_no_access_is_told_where_the_user_may_do_something_else(engine: Engine) -> None:
     ann = connect(engine, "data_writer[default:inventory]", "data_monitoring[default:places]")
     assert put(ann, HOTEL).status == Status.SUCCESS
@@ -90,6 +93,7 @@ def test_who_may_only_write_learns_no_value_on_the_way(engine: Engine, opcode: i
     assert ann.call(opcode, key=b"\0k", extras=extras).status == Status.SUCCESS
 
 
+@rule("KV-ACCESS-10")
 def test_the_direct_ways_ask_for_the_default_collection(engine: Engine) -> None:
     ann = connect(engine, "data_reader[default:_default:_default]", "data_writer[default:_default]")
     assert put(ann, 0).status == Status.SUCCESS
@@ -125,6 +129,7 @@ def test_a_change_of_a_group_holds_at_once_on_an_open_connection(engine: Engine)
     assert get(ann, 0).status == Status.SUCCESS, "this one is ann's own"
 
 
+@rule("KV-ACCESS-09", "KV-LOGIN-03")
 def test_a_removed_user_may_do_nothing_and_a_new_one_of_that_name_does_not_help(engine: Engine) -> None:
     ann = connect(engine, "bucket_full_access[default]")
     assert put(ann, 0).status == Status.SUCCESS
@@ -144,6 +149,7 @@ def test_another_password_leaves_connections_open(engine: Engine) -> None:
     assert late.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0ann\0new").status == Status.SUCCESS
 
 
+@rule("KV-LOGIN-03")
 def test_buckets_that_one_may_not_use_are_neither_selected_nor_listed(engine: Engine) -> None:
     ann = connect(engine, "data_reader[default:inventory:airline]")
     assert ann.call(0x87).value == b"default"
@@ -173,6 +179,7 @@ def test_the_manifest_shows_what_one_may_know(engine: Engine) -> None:
     assert everything == MANIFEST.to_json()
 
 
+@rule("KV-ACCESS-09", "KV-COL-02")
 def test_ids_are_told_of_what_one_may_know(engine: Engine) -> None:
     ann = connect(engine, "data_reader[default:inventory:airline]")
     assert ann.call(Opcode.GET_COLLECTION_ID, value=b"inventory.airline").status == Status.SUCCESS
@@ -182,6 +189,7 @@ def test_ids_are_told_of_what_one_may_know(engine: Engine) -> None:
     assert ann.call(Opcode.GET_SCOPE_ID, value=b"places").status == Status.UNKNOWN_SCOPE
 
 
+@rule("KV-ACCESS-10")
 def test_seqnos_are_told_to_who_may_read_somewhere(engine: Engine) -> None:
     ann = connect(engine, "data_reader[default:inventory:airline]")
     assert ann.call(Opcode.GET_ALL_VB_SEQNOS).status == Status.SUCCESS
@@ -195,6 +203,7 @@ def test_a_key_without_a_proper_prefix_is_refused_whoever_sends_it(engine: Engin
     assert ann.call(Opcode.GET, key=b"\xff\xff\xff\xff\xff\xffk").status == Status.EINVAL
 
 
+@rule("KV-ACCESS-10")
 def test_a_connection_without_collections_is_in_the_default_collection(engine: Engine) -> None:
     engine.users.put("ann", "secret", ["data_reader[default:inventory:airline]"])
     ann = Talker(engine, user="ann", features=())
@@ -202,6 +211,7 @@ def test_a_connection_without_collections_is_in_the_default_collection(engine: E
     assert ann.session.is_closing, "EACCESS, which cannot be told without XERROR"
 
 
+@rule("SEC-05")
 def test_streams_are_of_what_one_may_stream(engine: Engine) -> None:
     ann = connect(engine, "data_dcp_reader[default:inventory:airline]")
     opened = ann.call(Opcode.DCP_OPEN, key=b"stream", extras=struct.pack(">II", 0, 1))

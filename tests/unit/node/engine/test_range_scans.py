@@ -12,6 +12,7 @@ from dcpstream.node.engine import MAX_OUTPUT_BYTES
 from dcpstream.node.engine.range_scans import SCANNED_KEYS_MAX, SCANS_MAX, sampled
 from dcpstream.store import DiskBucketStore
 from dcpstream.wire import Feature, Opcode, Status, encode_request, encode_xattrs, leb128_decode, snappy_uncompress
+from tests.conformance.rules import rule
 from tests.unit.node.kit import USUAL, Talker, engine_of, pass_time, with_collection
 
 CREATE, CONTINUE, CANCEL = Opcode.RANGE_SCAN_CREATE, Opcode.RANGE_SCAN_CONTINUE, Opcode.RANGE_SCAN_CANCEL
@@ -86,6 +87,7 @@ def scanned_keys(client: Talker, bounds: dict[str, bytes] | None = None, **more)
     return keys_of(frames)
 
 
+@rule("KV-SCAN-01", "KV-SCAN-02")
 @pytest.mark.parametrize(
     ("bounds", "found"),
     [
@@ -101,12 +103,14 @@ def test_keys_in_a_range(client, bounds, found):
     assert scanned_keys(client, bounds) == [bytes((byte,)) for byte in found]
 
 
+@rule("KV-SCAN-02")
 @pytest.mark.parametrize("bounds", [{"start": b"x", "end": b"z"}, {"start": b"d", "end": b"b"},
                                     {"excl_start": b"c", "end": b"c"}])  # fmt: skip
 def test_an_empty_range(client, bounds):
     assert create(client, bounds).status == Status.KEY_ENOENT
 
 
+@rule("KV-SCAN-02", "KV-SCAN-04")
 def test_documents_as_they_were_when_the_scan_was_made(client):
     vbucket = client.engine.buckets["default"].vbuckets[0]
     before = {name: client.get(name).cas for name in "abcde"}
@@ -155,6 +159,7 @@ def test_many_documents_go_in_packets_and_no_faster_than_they_are_read():
     assert [frame.opaque for frame in client.send(request[used:])] == [5]
 
 
+@rule("KV-SCAN-04")
 def test_one_continue_at_a_time(client):
     other = Talker(client.engine)
     for number in range(600):
@@ -169,6 +174,7 @@ def test_one_continue_at_a_time(client):
     assert last.status == Status.RANGE_SCAN_CANCELLED
 
 
+@rule("KV-SCAN-04")
 def test_a_scan_ends_with_the_connection_that_continues_it(client):
     other = Talker(client.engine)
     for number in range(600):
@@ -180,6 +186,7 @@ def test_a_scan_ends_with_the_connection_that_continues_it(client):
     assert len(client.engine.buckets["default"].range_scans) == 0
 
 
+@rule("KV-SCAN-04")
 def test_cancel(client):
     scan_id = create(client).value
     assert client.call(CANCEL, extras=bytes(16)).status == Status.KEY_ENOENT
@@ -189,6 +196,7 @@ def test_cancel(client):
     assert proceed(client, scan_id)[0].status == Status.KEY_ENOENT
 
 
+@rule("KV-SCAN-04")
 @pytest.mark.parametrize("opcode", [CONTINUE, CANCEL])
 def test_a_vbucket_that_is_not_active(client, opcode):
     scan_id = create(client).value
@@ -200,17 +208,21 @@ def test_a_vbucket_that_is_not_active(client, opcode):
     assert create(client, vbid=9).status == Status.NOT_MY_VBUCKET
 
 
+@rule("KV-SCAN-04")
 def test_a_vbucket_that_goes_in_the_middle(client):
     for number in range(600):
         client.set(f"k{number}", b"\x80" * 1000)
     scan_id = create(client).value
     client.session.receive(encode_request(CONTINUE, extras=scan_id + bytes(12)))
     Talker(client.engine).call(Opcode.SET_VBUCKET, extras=b"\4")
+    client.session.uses_maps = True
     while client.session.is_waiting:
         last = client.collect()[-1]
     assert last.status == Status.NOT_MY_VBUCKET
+    assert b"vBucketServerMap" in last.value
 
 
+@rule("KV-SCAN-05")
 def test_a_named_collection(client):
     with_collection(client.engine, 9)
     assert create(client, collection="9").status == Status.KEY_ENOENT
@@ -220,16 +232,22 @@ def test_a_named_collection(client):
     unknown = create(client, collection="aa")
     assert unknown.status == Status.UNKNOWN_COLLECTION
     assert b"manifest_uid" in unknown.value
+    assert create(client, collection="ffffffff").status == Status.UNKNOWN_COLLECTION
+    assert create(client, collection="aa", vbid=9).status == Status.UNKNOWN_COLLECTION, "before the vbucket"
 
 
+@rule("KV-SCAN-04")
 def test_a_collection_that_is_dropped_in_the_middle(client):
     with_collection(client.engine, 9)
     client.call(Opcode.SET, key=b"\x09apple", value=b"1", extras=bytes(8))
     scan_id = create(client, collection="9").value
     with_collection(client.engine, 10, name="other")
-    assert proceed(client, scan_id)[0].status == Status.UNKNOWN_COLLECTION
+    (answer,) = proceed(client, scan_id)
+    assert answer.status == Status.UNKNOWN_COLLECTION
+    assert b"manifest_uid" in answer.value
 
 
+@rule("KV-SCAN-01")
 def test_samples(client):
     assert len(scanned_keys(client, sampling={"samples": 5})) == 5
     assert len(scanned_keys(client, sampling={"samples": 99, "seed": 3})) == 5
@@ -263,16 +281,19 @@ def flush(client: Talker) -> None:
     client.engine.persisted("default", [vbid for vbid, _ in store.commit()])
 
 
+@rule("KV-SCAN-03")
 def test_what_a_snapshot_must_hold(on_disk):
     assert required(on_disk, seqno=2).status == Status.TMPFAIL
     flush(on_disk)
     assert required(on_disk, seqno=2).status == 0
     assert required(on_disk, seqno=2, vb_uuid="1").status == Status.VBUUID_NOT_EQUAL
+    assert required(on_disk, seqno=1).status == 0
     assert required(on_disk, seqno=2, seqno_exists=True).status == 0
     assert required(on_disk, seqno=1, seqno_exists=True).status == Status.NOT_STORED
     assert required(on_disk, seqno=0, seqno_exists=True).status == Status.NOT_STORED
 
 
+@rule("KV-SCAN-03")
 def test_a_scan_waits_for_the_disk(on_disk):
     uuid = str(on_disk.engine.buckets["default"].vbuckets[0].vbuuid)
     value = description(snapshot_requirements={"vb_uuid": uuid, "seqno": 2, "timeout_ms": 500})
@@ -287,6 +308,7 @@ def test_a_scan_waits_for_the_disk(on_disk):
     assert [(frame.status, len(frame.value)) for frame in on_disk.collect()] == [(0, 16)]
 
 
+@rule("KV-SCAN-01", "KV-SCAN-05")
 def test_xattrs_only_where_asked_for(client):
     value = encode_xattrs({"_s": b"1", "u": b"2"}, b"{}")
     extras = struct.pack(">IIQQ", 0, 0, 1, 5)
@@ -305,6 +327,7 @@ def test_xattrs_only_where_asked_for(client):
     assert create(old, include_xattrs=True).status == Status.NOT_SUPPORTED
 
 
+@rule("KV-SCAN-05")
 def test_values_are_compressed_only_for_those_who_understand_it(client):
     client.engine.buckets["default"].compression = type(client.engine.buckets["default"].compression).PASSIVE
     from dcpstream.wire import snappy_compress
@@ -319,6 +342,7 @@ def test_values_are_compressed_only_for_those_who_understand_it(client):
     assert (value, datatype) == (text, 0)
 
 
+@rule("KV-SCAN-01")
 @pytest.mark.parametrize(
     "value",
     [
@@ -327,6 +351,10 @@ def test_values_are_compressed_only_for_those_who_understand_it(client):
         b"{}x",
         b'{"collection":"zz"}',
         b'{"collection":7}',
+        b'{"collection":"-1"}',
+        b'{"collection":"100000000"}',
+        b'{"snapshot_requirements":{"vb_uuid":"18446744073709551616","seqno":1}}',
+        '{"snapshot_requirements":{"vb_uuid":"\u0661","seqno":1}}'.encode(),
         b'{"range":{}}',
         b'{"range":{"start":"YQ=="}}',
         b'{"range":{"start":"YQ==","excl_start":"YQ==","end":"YQ=="}}',
@@ -350,10 +378,17 @@ def test_what_is_not_a_description(client, value):
     assert json.loads(answer.value)["error"]["context"]
 
 
+@rule("KV-SCAN-01")
+def test_the_longest_names_and_keys(client):
+    assert scanned_keys(client, {"start": b"", "end": b"k" * 250}, name="n" * 50) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+@rule("KV-SCAN-01")
 def test_the_datatype_has_to_say_json(client):
     assert client.call(CREATE, value=description()).status == Status.EINVAL
 
 
+@rule("KV-SCAN-05")
 def test_who_may_scan(client):
     client.engine.users.put("ann", "secret", ["data_writer[default]"])
     writer = Talker(client.engine, user="ann")
@@ -372,6 +407,7 @@ def test_a_scan_is_over_after_three_minutes(client):
     assert engine.next_timeout() is None
 
 
+@rule("KV-SCAN-04")
 def test_scans_are_bounded(client, monkeypatch):
     scans = client.engine.buckets["default"].range_scans
     made = [create(client).value for _ in range(SCANS_MAX)]

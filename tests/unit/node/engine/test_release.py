@@ -13,6 +13,7 @@ from dcpstream.node import Node
 from dcpstream.node.engine.release import RELEASES, release_of
 from dcpstream.store import MemoryBucketStore
 from dcpstream.wire import Feature, Opcode, Status
+from tests.conformance.rules import rule
 from tests.unit.node.kit import USUAL, Talker, engine_of
 
 BOTH = pytest.mark.parametrize("name", RELEASES)
@@ -66,12 +67,14 @@ def test_hello_grants_what_the_release_knows():
     assert Feature.POINT_IN_TIME_RECOVERY in old
 
 
+@rule("KV-LOGIN-01")
 def test_a_feature_that_is_not_known_needs_nothing():
     asked = (Feature.XERROR, Feature.CLUSTERMAP_NOTIFICATION_BRIEF)
     assert granted(Talker(engine_of(), features=()), asked) == {Feature.XERROR}
     assert Talker(engine_of(compat_version="7.6"), features=()).hello(asked).status == Status.EINVAL
 
 
+@rule("KV-LOGIN-01")
 @BOTH
 @pytest.mark.parametrize("feature", [Feature.VATTR, Feature.SUBDOC_DOCUMENT_MACROS])
 def test_virtual_attributes_and_macros_need_xattrs(name: str, feature: int):
@@ -114,6 +117,7 @@ def test_a_bucket_with_magma_keeps_history(name: str):
     assert "nonDedupedHistory" not in cluster_map(Talker(engine_of(compat_version=name)))["bucketCapabilities"]
 
 
+@rule("KV-LOGIN-05")
 def test_a_known_version_of_the_map_is_told_to_a_76_only():
     known = bytes(16)
     assert Talker(engine_of()).call(Opcode.GET_CLUSTER_CONFIG, extras=known).status == Status.EINVAL

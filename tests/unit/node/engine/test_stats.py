@@ -12,6 +12,7 @@ from dcpstream.node.engine import bucket_stats
 from dcpstream.node.engine.pager import expire_some
 from dcpstream.store import DiskBucketStore, MemoryBucketStore
 from dcpstream.wire import Feature, Opcode, Status, encode_frame_info, encode_request
+from tests.conformance.rules import rule
 from tests.unit.node.kit import START_UNIX_S, USUAL, Talker, engine_of, pass_time, with_collection
 
 
@@ -151,6 +152,7 @@ def test_durable_writes_are_counted():
     assert int(state["vb_0:high_prepared_seqno"]) == vbucket.high_seqno
 
 
+@rule("KV-STAT-03")
 def test_collections_and_scopes(client):
     with_collection(client.engine, 9, max_ttl=100)
     client.set("a", b"1")
@@ -182,6 +184,7 @@ def test_collections_and_scopes(client):
     assert client.stats("scopes-details 1")["vb_1:0x0:collections"] == "2"
 
 
+@rule("KV-STAT-01")
 def test_a_document(client):
     cas = client.set("a b", b"{}", flags=7, expiration=10).cas
     assert client.stats("key a b 0") == {
@@ -209,6 +212,7 @@ def test_groups_that_are_not_there(client, group):
     assert refused(client, group) == Status.KEY_ENOENT
 
 
+@rule("KV-STAT-02")
 def test_arguments(client):
     assert refused(client, "vbucket-details x") == Status.EINVAL
     assert refused(client, "vbucket-details 9") == Status.NOT_MY_VBUCKET

@@ -11,6 +11,7 @@ from dcpstream.model import VbucketState
 from dcpstream.node.engine import documents
 from dcpstream.node.engine.subdocument import SYSTEM_BYTES_MAX
 from dcpstream.wire import Datatype, Opcode, Status, encode_xattrs, snappy_compress
+from tests.conformance.rules import rule
 from tests.unit.node.kit import START_UNIX_S, USUAL, Talker, engine_of
 
 GET, EXISTS, COUNT = Opcode.SUBDOC_GET, Opcode.SUBDOC_EXISTS, Opcode.SUBDOC_GET_COUNT
@@ -154,6 +155,7 @@ def test_single_paths(client):
     assert stored(client).flags == 9
 
 
+@rule("KV-SUBDOC-16", "KV-SUBDOC-17", "KV-SUBDOC-18")
 def test_single_paths_that_fail(client):
     assert one(client, GET, "a").status == Status.KEY_ENOENT
     client.set("k", b"{}")
@@ -178,6 +180,7 @@ def test_a_body_from_an_attribute(client):
     assert (stored(client).value, stored(client).datatype) == (b'{"new":1}', Datatype.JSON)
 
 
+@rule("KV-SUBDOC-06")
 def test_bytes_in_attributes(client):
     client.set("k", b"{}")
     assert one(client, UPSERT, "bin", b"\0\xff", XATTR | BINARY).status == 0
@@ -193,6 +196,7 @@ def test_bytes_in_attributes(client):
 # ------------------------------------------------------------------------------------------------- when, how long
 
 
+@rule("KV-SUBDOC-15")
 @pytest.mark.parametrize(
     ("is_there", "extras", "cas", "status"),
     [
@@ -256,13 +260,45 @@ def test_the_user_s_flags(client):
     assert stored(client).flags == 7
 
 
+@rule("KV-SUBDOC-12")
 def test_sizes(client, monkeypatch):
     client.set("k", b"{}")
     large = b'"' + b"x" * SYSTEM_BYTES_MAX + b'"'
     assert one(client, UPSERT, "_s", large, XATTR).status == Status.E2BIG
     assert one(client, UPSERT, "s", large, XATTR).status == 0
+    most = b'"' + b"x" * (SYSTEM_BYTES_MAX - 14) + b'"'  # with name and lengths 1 MiB
+    assert one(client, UPSERT, "_s", most, XATTR).status == 0
+    assert one(client, UPSERT, "_s", most[:-1] + b'x"', XATTR).status == Status.E2BIG
     monkeypatch.setattr(documents, "MAX_VALUE_BYTES", SYSTEM_BYTES_MAX)
     assert one(client, UPSERT, "a", b"1").status == Status.E2BIG
+    client.delete("k")
+    client.set("k", b"{}")
+    monkeypatch.setattr(documents, "MAX_VALUE_BYTES", len(b'{"a":123}'))
+    assert one(client, UPSERT, "a", b"123").status == 0
+    assert one(client, UPSERT, "a", b"1234").status == Status.E2BIG
+
+
+@rule("KV-SUBDOC-02", "KV-SUBDOC-16", "KV-SUBDOC-18")
+def test_what_cannot_be_looked_up(client):
+    client.set("k", b'{"a":1}')
+    assert one(client, GET, "a" * 1024).status == Status.SUBDOC_PATH_ENOENT
+    assert one(client, GET, "a" * 1025).status == Status.EINVAL
+    for cut in (struct.pack(">BBH", GET, 0, 5) + b"ab", struct.pack(">BB", GET, 0)):
+        answer = client.call(Opcode.SUBDOC_MULTI_LOOKUP, key=b"\0k", value=cut)
+        assert (answer.status, b"truncated" in answer.value) == (Status.EINVAL, True)
+    client.set("k", b'{"a":1} and more')
+    assert one(client, GET, "a").status == Status.SUBDOC_DOC_NOTJSON
+
+
+@rule("KV-SUBDOC-09")
+def test_deletions_of_what_has_or_had_attributes(client):
+    mutate(client, spec(UPSERT, "u", b"1", XATTR), spec(Opcode.SET, "", b"{}"))
+    assert mutate(client, spec(Opcode.DELETE, ""), extras=b"").status == 0, "a live one, with its last attribute"
+    client.set("k", b"{}")
+    client.delete("k")
+    assert mutate(client, spec(UPSERT, "_u", b"1", XATTR), extras=DELETED).status == Status.SUBDOC_SUCCESS_DELETED
+    last = mutate(client, spec(DELETE, "_u", flags=XATTR), extras=DELETED)
+    assert last.status == Status.SUBDOC_SUCCESS_DELETED, "the attribute alone"
 
 
 def test_a_locked_document(client):
@@ -279,6 +315,7 @@ def test_a_locked_document(client):
 # ------------------------------------------------------------------------------------------------- deleted documents
 
 
+@rule("KV-SUBDOC-17")
 def test_a_deleted_document_is_read_on_request(client):
     mutate(client, spec(UPSERT, "_s", b"1", XATTR), spec(Opcode.SET, "", b"{}"))
     client.delete("k")
@@ -306,6 +343,7 @@ def test_attributes_of_a_tombstone_are_changed(client):
     assert client.get("k").status == Status.KEY_ENOENT
 
 
+@rule("KV-SUBDOC-15")
 def test_a_tombstone_has_no_body(client):
     refused = mutate(client, spec(UPSERT, "a", b"1", XATTR), spec(Opcode.SET, "", b"{}"), extras=bytes([1 | 8]))
     assert refused.status == Status.EINVAL
@@ -350,9 +388,11 @@ def test_the_whole_document_is_deleted(client):
     assert bare.status == Status.KEY_ENOENT
 
 
+@rule("KV-SUBDOC-19")
 def test_a_replica_is_read_on_request(client):
     client.set("k", b'{"a":1}')
-    assert one(client, GET, "a", extras=REPLICA).status == Status.NOT_MY_VBUCKET
+    for vbid in (0, 99):
+        assert one(client, GET, "a", extras=REPLICA, vbid=vbid).status == Status.NOT_MY_VBUCKET
     assert client.call(Opcode.SET_VBUCKET, extras=bytes([VbucketState.REPLICA])).status == 0
     assert one(client, GET, "a").status == Status.NOT_MY_VBUCKET
     assert one(client, GET, "a", extras=REPLICA).value == b"1"

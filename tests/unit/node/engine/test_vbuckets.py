@@ -12,6 +12,7 @@ from dcpstream.model import VbucketState
 from dcpstream.node.engine.vbucket import MEMORY_ITEMS
 from dcpstream.store import DiskBucketStore
 from dcpstream.wire import Opcode, Status, decode_failover_log, decode_vbucket_seqnos, encode_request
+from tests.conformance.rules import rule
 from tests.unit.node.kit import USUAL, SeededRandom, Talker, engine_of, pass_time
 
 
@@ -264,6 +265,7 @@ def test_stat_groups(client):
     assert len(client.stats("failovers")) == 16
 
 
+@rule("KV-STAT-02")
 def test_stat_refuses_unknown_groups_and_vbuckets(client):
     assert client.call(Opcode.STAT, key=b"nosuch").status == Status.KEY_ENOENT
     assert client.call(Opcode.STAT, key=b"vbucket-seqno x").status == Status.EINVAL

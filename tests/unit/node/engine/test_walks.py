@@ -13,6 +13,7 @@ import pytest
 from dcpstream.node.engine import Engine
 from dcpstream.store.walking import KEYS_A_STEP
 from dcpstream.wire import Datatype, Frame, Opcode, Status, encode_request
+from tests.conformance.rules import rule
 from tests.unit.node.kit import Talker, engine_of, with_collection
 
 KEYS = 3 * KEYS_A_STEP + 10
@@ -108,6 +109,7 @@ def test_a_range_scan_is_as_of_its_creation(engine: Engine) -> None:
     assert [content.count(b"k00000%d" % number) for number in range(1, 10)] == [1] * 9
 
 
+@rule("KV-SCAN-04")
 def test_a_scan_of_a_vbucket_that_is_given_up_meanwhile_is_refused(engine: Engine) -> None:
     client, other = Talker(engine), Talker(engine)
     value = json.dumps({"collection": "0", "sampling": {"samples": 10}, "key_only": True}).encode()
@@ -115,6 +117,30 @@ def test_a_scan_of_a_vbucket_that_is_given_up_meanwhile_is_refused(engine: Engin
     give_up = lambda: other.call(Opcode.SET_VBUCKET, extras=b"\x02")  # noqa: E731 - a replica
     (made,) = finish(client, frames, [give_up])
     assert made.status == Status.NOT_MY_VBUCKET
+
+
+@rule("KV-SCAN-04")
+def test_a_scan_of_a_vbucket_that_is_another_branch_meanwhile_is_refused(engine: Engine) -> None:
+    client, other = Talker(engine), Talker(engine)
+    frames = ask(client, Opcode.RANGE_SCAN_CREATE, value=b'{"key_only":true}', datatype=Datatype.JSON)
+
+    def leave_and_return() -> None:
+        for state in (b"\x02", b"\x01"):
+            assert other.call(Opcode.SET_VBUCKET, extras=state).status == Status.SUCCESS
+
+    (made,) = finish(client, frames, [leave_and_return])
+    assert made.status == Status.NOT_MY_VBUCKET
+
+
+@rule("KV-SCAN-04")
+def test_a_scan_of_a_collection_that_is_dropped_meanwhile_is_refused(engine: Engine) -> None:
+    client = Talker(engine)
+    value = b'{"collection":"8","key_only":true}'
+    for number in range(2 * KEYS_A_STEP):
+        client.call(Opcode.SET, key=b"\x08k%d" % number, value=b"v", extras=bytes(8))
+    frames = ask(client, Opcode.RANGE_SCAN_CREATE, value=value, datatype=Datatype.JSON)
+    (made,) = finish(client, frames, [lambda: with_collection(engine, 9, name="other")])
+    assert made.status == Status.UNKNOWN_COLLECTION
 
 
 def test_a_sample_is_chosen_in_steps(engine: Engine) -> None:

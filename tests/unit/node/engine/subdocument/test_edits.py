@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dcpstream.node.engine.subdocument import edits, scanner
 from dcpstream.node.engine.subdocument.paths import Path, PathError, parse_path
 from dcpstream.wire import Opcode, Status
+from tests.conformance.rules import rule
 
 ADD, UPSERT, REPLACE = Opcode.SUBDOC_DICT_ADD, Opcode.SUBDOC_DICT_UPSERT, Opcode.SUBDOC_REPLACE
 DELETE, COUNTER, INSERT = Opcode.SUBDOC_DELETE, Opcode.SUBDOC_COUNTER, Opcode.SUBDOC_ARRAY_INSERT
@@ -24,6 +25,7 @@ def change(opcode: int, text: str, path: str, value: str = "", *, parents: bool 
     return edits.change(opcode, text, parse_path(path.encode()), value, creates_parents=parents).text
 
 
+@rule("KV-SUBDOC-17")
 @pytest.mark.parametrize(
     ("opcode", "text", "path", "value", "result"),
     [
@@ -60,6 +62,7 @@ def test_what_is_not_touched_keeps_its_bytes(opcode, text, path, value, result):
     assert change(opcode, text, path, value) == result
 
 
+@rule("KV-SUBDOC-17")
 @pytest.mark.parametrize(
     ("opcode", "path", "value", "result"),
     [
@@ -87,6 +90,7 @@ CANTINSERT, EEXISTS, ETOODEEP = (
 )
 
 
+@rule("KV-SUBDOC-13", "KV-SUBDOC-17", "KV-SUBDOC-18")
 @pytest.mark.parametrize(
     ("opcode", "text", "path", "value", "status"),
     [
@@ -119,6 +123,11 @@ CANTINSERT, EEXISTS, ETOODEEP = (
         (INSERT, "[1]", "[-1]", "1", EINVAL),
         (INSERT, "{}", "a", "1", EINVAL),
         (INSERT, '{"b":[]}', "a[0]", "1", ENOENT),
+        (INSERT, '{"a":[]}', "a[0][0]", "1", ENOENT),
+        (INSERT, "[]", "", "1", EINVAL),
+        (UNIQUE, '{"a":{"b":2}}', "a", "2", MISMATCH),
+        (UNIQUE, '{"a":7}', "a", "2", MISMATCH),
+        (COUNTER, "{}", "a[0]", "1", ENOENT),
         (UNIQUE, "[1]", "", "1", EEXISTS),
         (UNIQUE, "[1,[]]", "", "2", MISMATCH),
         (UNIQUE, '{"a":{}}', "a", "2", MISMATCH),
@@ -130,6 +139,9 @@ CANTINSERT, EEXISTS, ETOODEEP = (
         (COUNTER, "{}", "a", "1.5", Status.SUBDOC_DELTA_EINVAL),
         (COUNTER, "{}", "a", "+1", Status.SUBDOC_DELTA_EINVAL),
         (COUNTER, "{}", "a", "9223372036854775808", Status.SUBDOC_DELTA_EINVAL),
+        (COUNTER, "{}", "a", "-9223372036854775809", Status.SUBDOC_DELTA_EINVAL),
+        (COUNTER, "{}", "a", "9" * 5000, Status.SUBDOC_DELTA_EINVAL),
+        (COUNTER, '{"a":' + "9" * 5000 + "}", "a", "1", Status.SUBDOC_NUM_ERANGE),
         (COUNTER, '{"a":"1"}', "a", "1", MISMATCH),
         (COUNTER, '{"a":1.5}', "a", "1", MISMATCH),
         (COUNTER, '{"a":true}', "a", "1", MISMATCH),
@@ -146,12 +158,16 @@ def test_what_cannot_be_done(opcode, text, path, value, status):
     assert error.value.status == status
 
 
+@rule("KV-SUBDOC-13")
 def test_the_whole_range_of_a_counter():
     assert change(COUNTER, '{"n":0}', "n", str(edits.INT64_MIN)) == f'{{"n":{edits.INT64_MIN}}}'
     assert change(COUNTER, '{"n":0}', "n", str(edits.INT64_MAX)) == f'{{"n":{edits.INT64_MAX}}}'
     assert edits.change(COUNTER, '{"n":1}', ("n",), "2", creates_parents=False).result == "3"
+    assert change(COUNTER, f'{{"n":{edits.INT64_MIN + 1}}}', "n", "-1") == f'{{"n":{edits.INT64_MIN}}}'
+    assert change(COUNTER, f'{{"n":{edits.INT64_MAX - 1}}}', "n", "1") == f'{{"n":{edits.INT64_MAX}}}'
 
 
+@rule("KV-SUBDOC-13")
 def test_counting():
     text = '{"a":[1,[2,3]],"b":{"x":1,"x":2},"c":"{"}'
     assert [edits.count(text, parse_path(path)) for path in (b"", b"a", b"a[1]", b"b")] == ["3", "2", "2", "2"]
@@ -161,6 +177,15 @@ def test_counting():
         assert error.value.status == status
 
 
+@rule("KV-SUBDOC-17")
+@pytest.mark.parametrize("opcode", [UPSERT, LAST, FIRST, UNIQUE, COUNTER])
+def test_arrays_are_not_made_on_the_way(opcode):
+    with pytest.raises(PathError) as error:
+        change(opcode, "{}", "a[0].b", "1", parents=True)
+    assert error.value.status == ENOENT
+
+
+@rule("KV-SUBDOC-18")
 def test_the_deepest_value():
     path = ".".join("a" * 30)
     assert change(UPSERT, "{}", path, "[1]", parents=True)

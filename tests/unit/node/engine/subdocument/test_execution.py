@@ -8,6 +8,7 @@ import pytest
 
 from dcpstream.node.engine.subdocument import Document, Origin, execute, read_request, template
 from dcpstream.wire import Opcode, Status, encode_xattrs
+from tests.conformance.rules import rule
 
 GET, UPSERT, SET, DELETE = Opcode.SUBDOC_GET, Opcode.SUBDOC_DICT_UPSERT, Opcode.SET, Opcode.DELETE
 XATTR, MACRO = 4, 0x10
@@ -60,6 +61,7 @@ def test_what_a_new_document_begins_with(request_, body):
     assert template(request_).body == body
 
 
+@rule("KV-SUBDOC-17")
 def test_the_first_failure_ends_a_mutation_but_not_a_lookup():
     document = Document({}, b'{"a":1}', is_json=True)
     failed = run(mutation((UPSERT, b"x.y", b"1", 0), (UPSERT, b"a", b"2", 0)), document)

@@ -6,8 +6,10 @@ import pytest
 
 from dcpstream.node.engine.subdocument.paths import PATH_PARTS_MAX, PathError, parse_path
 from dcpstream.wire import Status
+from tests.conformance.rules import rule
 
 
+@rule("KV-SUBDOC-16")
 @pytest.mark.parametrize(
     ("text", "path"),
     [
@@ -32,6 +34,7 @@ def test_paths(text, path):
     assert parse_path(text.encode()) == path
 
 
+@rule("KV-SUBDOC-16")
 @pytest.mark.parametrize(
     "text",
     [
@@ -45,6 +48,7 @@ def test_what_is_no_path(text):
     assert error.value.status == Status.SUBDOC_PATH_EINVAL
 
 
+@rule("KV-SUBDOC-16")
 def test_a_path_too_deep():
     assert len(parse_path(b".".join([b"a"] * PATH_PARTS_MAX))) == PATH_PARTS_MAX
     with pytest.raises(PathError) as error:

@@ -10,6 +10,7 @@ from dcpstream.node.engine.subdocument import scanner
 from dcpstream.node.engine.subdocument.paths import LEVELS_MAX, PathError, parse_path
 from dcpstream.node.engine.subdocument.scanner import Found, Missing, Text, is_deeper, locate, members
 from dcpstream.wire import Status
+from tests.conformance.rules import rule
 
 TEXT = ' { "a" : {"b":[1 , {"c":"x]}"} ]} ,\n"é":null, "a":2, "q\\"":[ ], "\\u0062":7}'
 
@@ -96,6 +97,7 @@ def test_levels(text, levels):
     assert levels == 1 or is_deeper(text, levels - 1)
 
 
+@rule("KV-SUBDOC-18")
 def test_a_document_as_deep_as_allowed():
     deep = '{"a":' + nested(LEVELS_MAX - 1) + ',"b":1}'
     assert isinstance(locate(deep, ("b",)), Found)
@@ -155,6 +157,7 @@ def test_a_text_that_remembers_finds_the_same():
             assert found == expected, path
 
 
+@rule("KV-SUBDOC-18")
 def test_a_text_that_remembers_sees_what_is_broken_each_time():
     text = Text('{"a":1,"a":2,"b":oops', is_for_reading=True)
     assert outcome(text, "a") == Found(5, 6, 1, 0)

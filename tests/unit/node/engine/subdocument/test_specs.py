@@ -8,6 +8,7 @@ import pytest
 
 from dcpstream.node.engine.subdocument.specs import KINDS, SPECS_MAX, DocFlag, PathFlag, RefusedError, read_request
 from dcpstream.wire import Opcode, Status
+from tests.conformance.rules import rule
 
 GET, UPSERT, EXISTS = Opcode.SUBDOC_GET, Opcode.SUBDOC_DICT_UPSERT, Opcode.SUBDOC_EXISTS
 MULTI_LOOKUP, MULTI_MUTATION = Opcode.SUBDOC_MULTI_LOOKUP, Opcode.SUBDOC_MULTI_MUTATION
@@ -66,6 +67,7 @@ EINVAL, COMBO = Status.EINVAL, Status.SUBDOC_INVALID_COMBO
 FLAG_COMBO, NAME = Status.SUBDOC_XATTR_INVALID_FLAG_COMBO, Status.XATTR_EINVAL
 
 
+@rule("KV-SUBDOC-02", "KV-SUBDOC-06")
 @pytest.mark.parametrize(
     ("opcode", "path", "value", "path_flags", "doc_flags", "status"),
     [
@@ -121,6 +123,7 @@ def test_attributes_have_to_be_negotiated():
     assert error.value.status == Status.NOT_SUPPORTED
 
 
+@rule("KV-SUBDOC-02", "KV-SUBDOC-05", "KV-SUBDOC-06")
 @pytest.mark.parametrize(
     ("opcode", "specs", "doc_flags", "status"),
     [
