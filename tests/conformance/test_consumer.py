@@ -440,7 +440,7 @@ FRUIT = CollectionEvent(0, 1, 0, 8, "fruit")
         (0, 0, 0, SOUND, False),
         (1, 0, 2, {"key": b"fruit", "value": flatbuffer_of(FRUIT)}, True),
         (1, 0, 2, {"value": flatbuffer_of(FRUIT._replace(name=""))}, False),
-        (1, 5, 2, {"key": b"fruit", "value": flatbuffer_of(FRUIT._replace(event=5))}, True),
+        (1, 5, 2, {"key": b"fruit", "value": flatbuffer_of(FRUIT._replace(event=5))}, False),
         (1, 2, 2, {"key": b"fruit", "value": flatbuffer_of(FRUIT)}, False),
         (1, 9, 2, {"key": b"fruit", "value": flatbuffer_of(FRUIT)}, False),
         (1, 0, 3, SOUND, False),

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from dcpstream.wire import Feature, Opcode, Status, snappy_compress
+from dcpstream.wire import CollectionEvent, Feature, Opcode, Status, flatbuffer_of, snappy_compress
 from tests.conformance.harness import ACTIVE, DEAD, PENDING, REPLICA, USUAL, Node, of
 from tests.conformance.replication import Source
 from tests.conformance.rules import rule
@@ -188,6 +188,42 @@ def test_a_system_event_outside_of_its_snapshot(node: Node, source: Source) -> N
     assert event(2) == [Status.EINVAL]
     source.marker(2, 2)
     assert event(2) == []
+    assert node.vbucket(1).high_seqno == 2
+
+
+@rule("KV-COPY-15")
+def test_events_must_fit_the_scopes_and_collections_that_are_there(node: Node, source: Source) -> None:
+    source.marker(1, 9)
+
+    def event(seqno: int, kind: int, *ids: int, name: bytes = b"fruit") -> list[int]:
+        extras = struct.pack(">QIB", seqno, kind, 0)
+        value = struct.pack(f">Q{len(ids)}I", seqno, *ids)
+        return statuses(source.send(Opcode.DCP_SYSTEM_EVENT, extras=extras, key=name, value=value))
+
+    assert event(1, 0, 9, 8) == [Status.EINVAL], "a collection of a scope that is not there"
+    assert node.vbucket(1).high_seqno == 0
+    assert event(1, 3, 9) == []
+    assert event(2, 3, 9) == [Status.EINVAL], "a scope that is there"
+    assert event(2, 0, 9, 8) == []
+    assert event(3, 1, 9, 77, name=b"") == [], "what is not there can be dropped"
+    assert event(4, 4, 33, name=b"") == []
+    assert event(5, 4, 9, name=b"") == []
+    assert event(6, 0, 9, 10) == [Status.EINVAL], "the scope is gone"
+    assert node.vbucket(1).high_seqno == 5
+
+
+@rule("KV-COPY-15")
+def test_only_a_collection_that_is_there_is_modified(node: Node, source: Source) -> None:
+    source.marker(1, 9)
+
+    def event(seqno: int, kind: int) -> list[int]:
+        fields = {"key": b"fruit", "value": flatbuffer_of(CollectionEvent(kind, seqno, 0, 8, "fruit"))}
+        extras = struct.pack(">QIB", seqno, kind, 2)
+        return statuses(source.send(Opcode.DCP_SYSTEM_EVENT, extras=extras, **fields))
+
+    assert event(1, 5) == [Status.EINVAL]
+    assert event(1, 0) == []
+    assert event(2, 5) == []
     assert node.vbucket(1).high_seqno == 2
 
 

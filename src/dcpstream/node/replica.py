@@ -10,17 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
-from dcpstream.node.engine.collections import manifest_in
+from dcpstream.node.engine.collections import KnownIds, manifest_in
 from dcpstream.node.engine.documents import collection_of
 from dcpstream.node.engine.vbucket import MAX_TRUSTED_CAS, VBucket, new_failover_log
 from dcpstream.runtime import new_vbuuid
-from dcpstream.wire import HEADER_BYTES, BlockKind, read_prepare
+from dcpstream.wire import HEADER_BYTES, BlockKind, decode_frame, read_event, read_prepare
 
 if TYPE_CHECKING:
     from dcpstream.node.engine import Bucket, Engine
     from dcpstream.protocol.replica import Change
     from dcpstream.protocol.source import VBucketView
-    from dcpstream.wire import StoredPrepare
+    from dcpstream.wire import CollectionEvent, StoredPrepare
 
 __all__ = ["Replicas", "Takeovers"]
 
@@ -137,8 +137,8 @@ class Replicas:
         if durability is not None and not kinds & _WITHOUT_CAS:
             kinds |= durability.kinds_of(change.key)
         vbucket.log.append(frame, change.key, change.seqno, is_deleted=change.is_deleted, kinds=kinds)
-        if kinds & BlockKind.SYSTEM_EVENT:
-            vbucket.collection_ids = None
+        if kinds & BlockKind.SYSTEM_EVENT and vbucket.known_ids is not None:
+            vbucket.known_ids.take(_event_of(change))
         if durability is not None:
             durability.stored(frame, change.key, change.seqno)
         if vbucket.max_cas < change.cas <= MAX_TRUSTED_CAS:
@@ -160,11 +160,17 @@ class Replicas:
 
     def has_collection_of(self, view: VBucketView, key: bytes) -> bool:
         """Whether the history of the copy has the key's collection."""
+        return collection_of(key) in self._known_ids(view).collections
+
+    def has_place_for(self, view: VBucketView, change: Change) -> bool:
+        """Whether the event of a scope or collection may follow in the history of the copy."""
+        return self._known_ids(view).fits(_event_of(change))
+
+    def _known_ids(self, view: VBucketView) -> KnownIds:
         vbucket = _own(view)
-        if vbucket.collection_ids is None:
-            found = manifest_in(vbucket, self.manifest)
-            vbucket.collection_ids = frozenset(item.collection_id for _, item in found.collections())
-        return collection_of(key) in vbucket.collection_ids
+        if vbucket.known_ids is None:
+            vbucket.known_ids = KnownIds(manifest_in(vbucket, self.manifest))
+        return vbucket.known_ids
 
     def collections_uid(self, view: VBucketView) -> int:
         """The version of the manifest that the history of the copy has reached."""
@@ -194,7 +200,7 @@ class Replicas:
         else:
             log = new_failover_log(random)
         vbucket.received = None
-        vbucket.collection_ids = None
+        vbucket.known_ids = None
         vbucket.is_receiving_initial_snapshot = False
         vbucket.close_checkpoint()
         if vbucket.durability is not None:
@@ -244,6 +250,11 @@ class Takeovers:
         vbucket = self._bucket.vbucket(vbid)
         if vbucket is not None:
             vbucket.is_backed_up = is_on
+
+
+def _event_of(change: Change) -> CollectionEvent:
+    frame = decode_frame(change.frame)
+    return read_event(frame.extras, frame.key, frame.value)
 
 
 def _own(view: VBucketView) -> VBucket:

@@ -318,6 +318,8 @@ class ConsumerStream:
         if status is Status.SUCCESS and self.is_living:
             if self.announced is None or change.seqno not in self.announced:
                 return Status.EINVAL
+            if not self._replicas.has_place_for(self.view, change):
+                return Status.EINVAL
             self._store(change)
         return status
 

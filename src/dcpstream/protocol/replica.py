@@ -91,6 +91,10 @@ class ReplicaBucket(HistorySource, Protocol):
         """Whether the history of the copy has the collection of that key."""
         ...
 
+    def has_place_for(self, view: VBucketView, change: Change) -> bool:
+        """Whether a system event may follow: its scope, or what it changes, is there, and a new scope is not."""
+        ...
+
     def collections_uid(self, view: VBucketView) -> int:
         """The version of the manifest that the history of the copy has reached."""
         ...

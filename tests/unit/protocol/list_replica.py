@@ -60,6 +60,9 @@ class ListReplicas(ListSource):
     def has_collection_of(self, view, key):
         return key[0] == 0
 
+    def has_place_for(self, view, change):
+        return True
+
     def collections_uid(self, view):
         return 0
 

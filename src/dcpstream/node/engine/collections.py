@@ -234,6 +234,39 @@ def manifest_in(vbucket: VBucket, present: Manifest) -> Manifest:
     )
 
 
+class KnownIds:
+    """The ids of scopes and collections that the history of a copy has.
+
+    Args:
+        manifest: as the history tells it so far.
+    """
+
+    __slots__ = ("collections", "scopes")
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.scopes = {scope.scope_id for scope in manifest.scopes}
+        self.collections = {item.collection_id for _, item in manifest.collections()}
+
+    def fits(self, event: CollectionEvent) -> bool:
+        """Whether an event may follow; what is not there may be dropped, a collection that is there may begin anew."""
+        if event.event == SystemEventId.CREATE_SCOPE:
+            return event.scope_id not in self.scopes
+        if event.event == SystemEventId.CREATE_COLLECTION:
+            return event.scope_id in self.scopes
+        return event.event != SystemEventId.MODIFY_COLLECTION or event.collection_id in self.collections
+
+    def take(self, event: CollectionEvent) -> None:
+        """The event is in the history now."""
+        if event.event == SystemEventId.CREATE_SCOPE:
+            self.scopes.add(event.scope_id)
+        elif event.event == SystemEventId.DROP_SCOPE:
+            self.scopes.discard(event.scope_id)
+        elif event.event == SystemEventId.DROP_COLLECTION:
+            self.collections.discard(event.collection_id)
+        else:
+            self.collections.add(event.collection_id)
+
+
 def take_in(vbucket: VBucket, events: Iterable[CollectionEvent], seqnos: dict[int, int]) -> None:
     """Write events into an active vbucket's history.
 

@@ -22,6 +22,7 @@ from dcpstream.wire import HEADER
 from dcpstream.wire.block import FrameBlock
 
 if TYPE_CHECKING:
+    from dcpstream.node.engine.collections import KnownIds
     from dcpstream.node.engine.durability import Durability
     from dcpstream.store import VBucketLog
     from dcpstream.store.bytelog import Piece
@@ -66,7 +67,7 @@ class VBucket:
         fetcher: who fetches from the disk what a stream wants to read; None: the stream waits.
         evicted_seqno: what lies up to here has left memory although somebody may not have read it yet.
         manifest: the collections as the history tells them; None if it was not looked at yet.
-        collection_ids: the collections of a copy as its history tells them; None if it was not looked at yet.
+        known_ids: scopes and collections of a copy as its history tells them; None if it was not looked at yet.
         max_cas: the highest CAS given so far.
         max_deleted_rev: the highest revision of a tombstone made here; a new key begins above it, so that a document
             that was deleted, forgotten and written again never repeats a revision.
@@ -85,7 +86,6 @@ class VBucket:
         "_aging_start",
         "_checkpoints",
         "_told_seqno",
-        "collection_ids",
         "durability",
         "evicted_seqno",
         "expired_count",
@@ -94,6 +94,7 @@ class VBucket:
         "is_active",
         "is_backed_up",
         "is_receiving_initial_snapshot",
+        "known_ids",
         "locks",
         "log",
         "manifest",
@@ -116,7 +117,7 @@ class VBucket:
         self.expired_count = 0
         self.fetcher: Fetcher | None = None
         self.manifest: Manifest | None = None
-        self.collection_ids: frozenset[int] | None = None
+        self.known_ids: KnownIds | None = None
         self._checkpoints: deque[int] = deque(maxlen=CHECKPOINTS_REMEMBERED)
         self._told_seqno = log.high_seqno
         self._aging_start, self._aging_since = 0, 0.0
@@ -241,7 +242,7 @@ class VBucket:
         if self.durability is not None and not self.is_active:
             self.durability.leave_active()
         self.manifest = None
-        self.collection_ids = None
+        self.known_ids = None
         self.locks.clear()
         self.fresh_deletions.clear()
         if self.is_active:
