@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -162,7 +163,9 @@ def test_a_durable_deletion() -> None:
     replica = node.producer(b"replica", flags=4, controls=(SYNC, NAME))
     replica.stream(1)
     client = node.connect()
-    assert client.send(Opcode.DELETE, vbid=1, key=b"\0k", framing=requirement()) == []
+    # With system xattrs only what the bucket demands makes a deletion durable.
+    node.bucket.set_settings(replace(node.bucket.settings, durability_min_level=1))
+    assert client.send(Opcode.DELETE, vbid=1, key=b"\0k", framing=requirement(3)) == []
     (prepare,) = of(replica.take(), Opcode.DCP_PREPARE)
     seqno, rev_seqno, _, _, _, _, deleted, level = PREPARE.unpack(prepare.extras)
     assert (seqno, rev_seqno, deleted, level) == (2, 6, 1, 1)

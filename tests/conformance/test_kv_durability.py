@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.wire import Feature, Frame, Opcode, Status, encode_frame_info
+from dcpstream.wire import Feature, Frame, Opcode, Status, encode_frame_info, encode_xattrs
 from tests.conformance.harness import ACTIVE, REPLICA, USUAL, WITHOUT_XERROR, Node, Peer
 from tests.conformance.rules import rule
 from tests.conformance.test_durability import copy, durable_set, prepare
@@ -142,6 +142,24 @@ def test_a_durable_write_that_is_impossible(name: str, exists: bool) -> None:
     elif name == "delete with CAS":
         expected = EXISTS
     assert send(node.connect(), name, framing=MAJORITY).status == expected
+
+
+@rule("KV-DUR-11")
+@pytest.mark.parametrize("topology", [TWO_NODES, IMPOSSIBLE])
+def test_a_deletion_that_keeps_system_xattrs_is_not_durable(topology: bytes) -> None:
+    node = Node()
+    for key, name in ((b"\0k", "_sync"), (b"\0mine", "mine")):
+        value = encode_xattrs({name: b"1"}) + b"{}"
+        extras = struct.pack(">IIQQ", 0, 0, 5, 0x1234)
+        assert node.admin.call(Opcode.SET_WITH_META, vbid=1, key=key, value=value, datatype=5, extras=extras).status == 0
+    node.set_vbucket(1, ACTIVE, topology)
+    client = node.connect()
+    answer = client.call(Opcode.DELETE, vbid=1, key=b"\0k", framing=MAJORITY)
+    assert answer.status == 0
+    assert struct.unpack(">QQ", answer.extras)[1] == 3
+    assert node.admin.call(Opcode.GET, vbid=1, key=b"\0k").status == Status.KEY_ENOENT
+    waits_or_not = client.send(Opcode.DELETE, vbid=1, key=b"\0mine", framing=MAJORITY)
+    assert [frame.status for frame in waits_or_not] == ([] if topology is TWO_NODES else [Status.DURABILITY_IMPOSSIBLE])
 
 
 @rule("KV-DUR-05")

@@ -134,10 +134,16 @@ class _Durable(NamedTuple):
     timeout_s: float
 
 
-def _durable(session: Session, frame: Frame, vbucket: VBucket) -> _Durable | int | None:
-    """The durability that a write asks for; None for none, or the status that it was refused with."""
+def _durable(
+    session: Session, frame: Frame, vbucket: VBucket, *, heeds_request: bool = True
+) -> _Durable | int | None:
+    """The durability that a write asks for; None for none, or the status that it was refused with.
+
+    Args:
+        heeds_request: False: only what the bucket demands of every write counts.
+    """
     assert session.bucket is not None, "the table asks for a bucket"
-    requirement = session.frame_infos.get(FrameInfoId.DURABILITY, b"\0")
+    requirement = session.frame_infos.get(FrameInfoId.DURABILITY, b"\0") if heeds_request else b"\0"
     level = max(requirement[0], session.bucket.settings.durability_min_level)
     if not level:
         return None
@@ -169,15 +175,17 @@ def put(
     status: int = Status.SUCCESS,
     is_deleted: bool = False,
     fresh_time: int = 0,
+    heeds_durability: bool = True,
 ) -> None:
-    """Write a document, durably if the request says so, and answer.
+    """Write a document, durably if the request or the bucket says so, and answer.
 
     Args:
         answer, answer_datatype, status: of the answer, if the write succeeds.
         is_deleted: it is a deletion; `value` is what stays with the tombstone, `expiration` its time.
         fresh_time: what is told of its time until it is persisted.
+        heeds_durability: False: the request does not decide on the durability, the bucket does.
     """
-    durable = _durable(session, frame, vbucket)
+    durable = _durable(session, frame, vbucket, heeds_request=heeds_durability)
     engine = session.engine
     if isinstance(durable, int) or is_under_way(session, frame, vbucket, key):
         return
@@ -319,7 +327,10 @@ def store(session: Session, frame: Frame) -> None:
 
 
 def delete(session: Session, frame: Frame) -> None:
-    """DELETE, DELETEQ: leave a tombstone, with the system xattrs."""
+    """DELETE, DELETEQ: leave a tombstone, with the system xattrs.
+
+    As the server has it, the deletion of a document with system xattrs ignores the durability that is asked for.
+    """
     found = target(session, frame)
     if found is None:
         return
@@ -342,8 +353,10 @@ def delete(session: Session, frame: Frame) -> None:
             session.refuse(frame, status)
         return
     assert session.bucket is not None, "the table asks for a bucket"
-    if FrameInfoId.DURABILITY in session.frame_infos or session.bucket.settings.durability_min_level:
-        value, datatype = documents.remains(vbucket, key, meta)
+    value, datatype = documents.remains(vbucket, key, meta)
+    heeds_durability = not value
+    is_asked = heeds_durability and FrameInfoId.DURABILITY in session.frame_infos
+    if is_asked or session.bucket.settings.durability_min_level:
         put(
             session,
             frame,
@@ -355,6 +368,7 @@ def delete(session: Session, frame: Frame) -> None:
             expiration=engine.unix_s,
             rev_seqno=meta.rev_seqno + 1,
             is_deleted=True,
+            heeds_durability=heeds_durability,
         )
         return
     if not is_under_way(session, frame, vbucket, key):
