@@ -151,7 +151,8 @@ def test_a_deletion_that_keeps_system_xattrs_is_not_durable(topology: bytes) -> 
     for key, name in ((b"\0k", "_sync"), (b"\0mine", "mine")):
         value = encode_xattrs({name: b"1"}) + b"{}"
         extras = struct.pack(">IIQQ", 0, 0, 5, 0x1234)
-        assert node.admin.call(Opcode.SET_WITH_META, vbid=1, key=key, value=value, datatype=5, extras=extras).status == 0
+        fields = {"key": key, "value": value, "datatype": 5, "extras": extras}
+        assert node.admin.call(Opcode.SET_WITH_META, vbid=1, **fields).status == 0
     node.set_vbucket(1, ACTIVE, topology)
     client = node.connect()
     answer = client.call(Opcode.DELETE, vbid=1, key=b"\0k", framing=MAJORITY)

@@ -173,10 +173,39 @@ def test_which_commands_take_a_cas(node: Node, peer: Peer) -> None:
     vbuuid = node.vbucket(1).vbuuid.to_bytes(8, "big")
     assert peer.call(Opcode.OBSERVE_SEQNO, vbid=1, value=vbuuid, cas=5).status == 0
     assert peer.call(Opcode.GET_FAILOVER_LOG, vbid=1, cas=5).status == 0
-    parameter = {"key": b"max_ttl", "value": b"5", "extras": struct.pack(">I", 1)}
-    assert node.admin.call(Opcode.SET_PARAM, cas=5, **parameter).status == 0
     for opcode in (0x85, 0x86):
         assert peer.call(opcode, key=b"b", value=b"v", cas=5).status != Status.EINVAL
+
+
+@rule("KV-REQ-19")
+def test_set_param_needs_no_cas_or_the_control_token(node: Node) -> None:
+    parameter = {"key": b"max_ttl", "value": b"5", "extras": struct.pack(">I", 1)}
+    assert node.admin.call(Opcode.SET_PARAM, cas=5, **parameter).status == Status.KEY_EEXISTS
+    for cas in (0, 0xDEADBEEF):
+        answer = node.admin.call(Opcode.SET_PARAM, cas=cas, **parameter)
+        assert (answer.status, answer.cas) == (0, cas)
+
+
+@rule("KV-REQ-19")
+@pytest.mark.parametrize("group", [2, 3, 4, 5])
+def test_parameters_that_a_group_does_not_have(node: Node, group: int) -> None:
+    answer = node.admin.call(Opcode.SET_PARAM, key=b"max_ttl", value=b"5", extras=struct.pack(">I", group))
+    assert (answer.status, context_of(answer)) == (Status.KEY_ENOENT, "Unknown config param")
+
+
+@rule("KV-REQ-19")
+def test_the_highest_cas_of_a_vbucket_is_set(node: Node) -> None:
+    def set_max_cas(text: bytes, vbid: int = 1) -> int:
+        extras = struct.pack(">I", 5)
+        return node.admin.call(Opcode.SET_PARAM, vbid=vbid, key=b"max_cas", value=text, extras=extras).status
+
+    assert set_max_cas(b"12x") == Status.EINVAL
+    assert set_max_cas(b"1", FOREIGN_VBUCKET) == Status.NOT_MY_VBUCKET
+    ahead = 1 << 62
+    assert set_max_cas(str(ahead).encode()) == 0
+    assert node.connect().call(Opcode.SET, vbid=1, key=KEY, extras=STORE, value=b"v").cas > ahead
+    assert set_max_cas(b"0") == 0
+    assert node.connect().call(Opcode.SET, vbid=1, key=KEY, extras=STORE, value=b"v").cas < ahead
 
 
 @rule("KV-REQ-18")

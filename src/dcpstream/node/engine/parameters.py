@@ -24,6 +24,29 @@ FLUSH, REPLICATION, CHECKPOINT, DCP, VBUCKET, CONFIG = range(1, 7)
 
 MAX_SECONDS = (1 << 31) - 1
 
+_CHECKPOINT_NAMES = """
+    chk_max_items chk_period max_checkpoints item_num_based_new_chk checkpoint_memory_ratio
+    checkpoint_memory_recovery_upper_mark checkpoint_memory_recovery_lower_mark checkpoint_max_size
+"""
+_DCP_NAMES = """
+    dcp_backfill_in_progress_per_connection_limit dcp_conn_buffer_size dcp_conn_buffer_size_max
+    dcp_conn_buffer_size_aggr_mem_threshold dcp_conn_buffer_size_aggressive_perc dcp_conn_buffer_size_perc
+    connection_manager_interval dcp_consumer_process_buffered_messages_yield_limit
+    dcp_consumer_process_buffered_messages_batch_size dcp_enable_noop dcp_idle_timeout dcp_noop_tx_interval
+    dcp_oso_backfill dcp_oso_backfill_large_value_ratio dcp_oso_backfill_small_value_ratio
+    dcp_oso_backfill_small_item_size_threshold dcp_producer_processor_run_duration_us dcp_producer_catch_exceptions
+    dcp_takeover_max_time allow_sanitize_value_in_deletion
+"""
+_NAMES: Mapping[int, frozenset[str]] = MappingProxyType(
+    {
+        REPLICATION: frozenset(("replication_throttle_threshold",)),
+        CHECKPOINT: frozenset(_CHECKPOINT_NAMES.split()),
+        DCP: frozenset(_DCP_NAMES.split()),
+        VBUCKET: frozenset(("hlc_drift_ahead_threshold_us", "hlc_drift_behind_threshold_us", "max_cas")),
+    }
+)
+"""The names that a server has in the groups where it answers KEY_ENOENT for any other."""
+
 
 @dataclass(slots=True)
 class Parameters:
@@ -172,6 +195,11 @@ PARAMETERS: Mapping[str, _Parameter] = MappingProxyType(
         ),
     }
 )
+
+
+def is_name_of(group: int, name: str) -> bool:
+    """Whether a server has the parameter in that group; True for all names of groups where any other is EINVAL."""
+    return group not in _NAMES or name in _NAMES[group]
 
 
 def set_parameter(bucket: Bucket, group: int, name: str, value: str) -> str | None:

@@ -131,3 +131,11 @@ def not_my_vbucket(session: Session, frame: Frame) -> None:
     # A 7.2 says that it is JSON also to clients that did not negotiate that.
     is_json = session.is_json or not session.engine.release.is_76
     session.respond(frame, Status.NOT_MY_VBUCKET, datatype=Datatype.JSON if config and is_json else 0, value=config)
+
+
+def holds_token(session: Session, frame: Frame) -> bool:
+    """Whether the CAS of an administrator's request is none, or the node's control token; else it is refused."""
+    if frame.cas in (0, session.engine.control_token):
+        return True
+    session.refuse(frame, Status.KEY_EEXISTS)
+    return False

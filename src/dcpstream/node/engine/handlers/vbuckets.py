@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
-from dcpstream.node.engine.handlers.keys import may_in, not_my_vbucket, refuse_unknown
+from dcpstream.node.engine.handlers.keys import holds_token, may_in, not_my_vbucket, refuse_unknown
 from dcpstream.node.engine.topology import NOTHING, read_meta
 from dcpstream.store import CompactionOrder
 from dcpstream.wire import Datatype, Frame, Opcode, Status, encode_failover_log, encode_vbucket_seqnos
@@ -149,7 +149,7 @@ def set_vbucket(session: Session, frame: Frame) -> None:
     if number not in tuple(VbucketState):
         session.refuse(frame, Status.EINVAL, "The provided vbucket state is invalid")
         return
-    if not _holds_token(session, frame):
+    if not holds_token(session, frame):
         return
     state, meta = VbucketState(number), NOTHING
     if is_short and frame.value:
@@ -172,14 +172,6 @@ def set_vbucket(session: Session, frame: Frame) -> None:
         session.close("SET_VBUCKET with a topology that is none")
 
 
-def _holds_token(session: Session, frame: Frame) -> bool:
-    """Whether the CAS of an administrator's request is none, or the node's control token; else it is refused."""
-    if frame.cas in (0, session.engine.control_token):
-        return True
-    session.refuse(frame, Status.KEY_EEXISTS)
-    return False
-
-
 def get_vbucket(session: Session, frame: Frame) -> None:
     """GET_VBUCKET: the role."""
     vbucket = _vbucket(session, frame)
@@ -190,7 +182,7 @@ def get_vbucket(session: Session, frame: Frame) -> None:
 def del_vbucket(session: Session, frame: Frame) -> None:
     """DEL_VBUCKET: answered when it is gone, asked for asynchronously or not."""
     # The server answers at once unless the value says async=0; here it is gone at once, whatever the value says.
-    if _holds_token(session, frame) and _vbucket(session, frame) is not None:
+    if holds_token(session, frame) and _vbucket(session, frame) is not None:
         _bucket(session).delete_vbucket(frame.vbid, session.engine.now)
         session.engine.topology_changed(_bucket(session))
         session.respond(frame, cas=frame.cas)

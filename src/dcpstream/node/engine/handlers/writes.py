@@ -134,9 +134,7 @@ class _Durable(NamedTuple):
     timeout_s: float
 
 
-def _durable(
-    session: Session, frame: Frame, vbucket: VBucket, *, heeds_request: bool = True
-) -> _Durable | int | None:
+def _durable(session: Session, frame: Frame, vbucket: VBucket, *, heeds_request: bool = True) -> _Durable | int | None:
     """The durability that a write asks for; None for none, or the status that it was refused with.
 
     Args:
