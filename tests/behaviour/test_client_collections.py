@@ -131,7 +131,7 @@ def test_beginnings_and_ends_are_told_once_for_each_vbucket(node: dcpstream.Node
     assert follower.keys == {"shop.orders": orders, "_default._default": others}
     assert follower.told(Op.SCOPE_CREATED, "shop") == ALL
     assert follower.told(Op.COLLECTION_CREATED, "shop.orders") == ALL
-    # Who never had it does not know the name of what is gone: the event of an end has only the id.
+    # A reader that never had the collection does not know its name: the event of an end has only the id.
     assert follower.told(Op.COLLECTION_DROPPED, "shop.0x9") == ALL
 
 

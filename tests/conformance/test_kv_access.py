@@ -1,4 +1,4 @@
-"""Who may do what with key-value commands, and how a refusal is told."""
+"""Privileges that key-value commands need, and how a refusal is told."""
 
 from __future__ import annotations
 

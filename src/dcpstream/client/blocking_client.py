@@ -167,8 +167,8 @@ class Client:
                 saved when a later batch is acknowledged. A rollback is also told if the node accepts a saved position
                 on another branch of history: rows above it that were not acknowledged may be void.
             rewind_to: how far a rollback goes back: "recorded" to a saved position at or below what is still valid,
-                "zero" to the beginning of the vbucket. Who keeps one version of each document needs "zero", as the
-                older versions that void ones have replaced do not come again.
+                "zero" to the beginning of the vbucket. A consumer that keeps one version of each document needs
+                "zero": the older versions that void ones have replaced do not come again.
             members: (i, n): read only the vbuckets of member i (from 0) of n.
             max_batch_rows: rows of a batch at most.
             read_stable: hold changes back until the active node and all replicas have them on disk: what a failover

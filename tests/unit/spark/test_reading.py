@@ -324,7 +324,7 @@ def test_a_sink_that_has_rows_of_an_attempt_that_failed(disk: Disk, rewind_to: s
 
 
 def test_a_batch_read_from_a_position_on_another_branch(disk: Disk) -> None:
-    """Whoever read up to there may have read beyond it; a read from the beginning has nothing to take back."""
+    """A reader that was at a position may have read beyond it; a read from the beginning has nothing to take back."""
     options = {"onRollback": "rewindAndMark"}
     with kv_of(disk.node) as kv:
         token = kv.set("kept", b"1")
