@@ -208,6 +208,22 @@ def test_the_highest_cas_of_a_vbucket_is_set(node: Node) -> None:
     assert node.connect().call(Opcode.SET, vbid=1, key=KEY, extras=STORE, value=b"v").cas < ahead
 
 
+@rule("KV-REQ-20")
+@pytest.mark.parametrize(
+    ("key", "context"),
+    [
+        (b"\x80\x00k", "Key contains non-canonical leb128"),
+        (b"\xff\xff\xff\xff\xff\x01k", "Key contains non-canonical leb128"),
+        (b"\x80\x80", "No stop-byte found"),
+        (b"\xff" * 9, "No stop-byte found"),
+        (b"\x01k", "Invalid collection-id:1"),
+    ],
+)
+def test_what_is_said_of_prefixes_that_are_none(peer: Peer, key: bytes, context: str) -> None:
+    answer = peer.call(Opcode.GET, vbid=1, key=key)
+    assert (answer.status, context_of(answer)) == (Status.EINVAL, context)
+
+
 @rule("KV-REQ-18")
 def test_the_extras_of_get_random_key(node: Node) -> None:
     node.set_doc(1, "k", b"1")

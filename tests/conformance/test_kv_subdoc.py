@@ -140,6 +140,31 @@ def test_what_is_wrong_with_a_request_is_told_first(node: Node, opcode: int, fie
     assert reason(answer) == (Status.EINVAL, True)
 
 
+@rule("KV-SUBDOC-20")
+@pytest.mark.parametrize(
+    ("opcode", "extras", "value", "context"),
+    [
+        (GET, b"", b"p", "Invalid extras section"),
+        (GET, b"\0\1", b"p", "Invalid extras section"),
+        (GET, b"\0\1\0\x40", b"p", "Invalid extras section"),
+        (GET, b"\0\1\0\0\0\0\0", b"p", "Request extras invalid"),
+        (GET, b"\0\1\0\0\0\0\0\0", b"", "Path length can't exceed value"),
+        (GET, b"\4\1\0", b"p", "Request path length exceeds maximum"),
+        (UPSERT, b"\0\1\0" + bytes(6), b"p1", "Invalid extras section"),
+        (UPSERT, b"\4\1\2\x1f", b"p" * 1025, "Request path length exceeds maximum"),
+        (Opcode.SUBDOC_MULTI_LOOKUP, bytes(2), b"p", "Request extras invalid"),
+        (Opcode.SUBDOC_MULTI_LOOKUP, bytes(4), b"p", "Request extras invalid"),
+        (Opcode.SUBDOC_MULTI_LOOKUP, b"\x40", b"p", "Request extras invalid"),
+        (Opcode.SUBDOC_MULTI_MUTATION, bytes(2), b"p", "Request extras invalid"),
+    ],
+)
+def test_what_is_said_of_extras_and_long_paths(
+    peer: Peer, opcode: int, extras: bytes, value: bytes, context: str
+) -> None:
+    answer = peer.call(opcode, vbid=1, key=KEY, extras=extras, value=value)
+    assert (answer.status, json.loads(answer.value)["error"]["context"]) == (Status.EINVAL, context)
+
+
 @rule("KV-SUBDOC-02")
 def test_a_value_is_missed_before_a_name_is_judged(peer: Peer) -> None:
     assert one(peer, UPSERT, b"!bad", flags=XATTR).status == Status.EINVAL

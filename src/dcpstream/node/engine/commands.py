@@ -206,8 +206,9 @@ def key_fault(key: bytes) -> str | None:
         return "Key length must be >= 2"
     try:
         collection_id, prefix = leb128_decode(key[:PREFIX_BYTES_MAX])
-    except FieldError as error:
-        return f"Invalid collection prefix: {error}"
+    except FieldError:
+        has_stop = any(byte < 0x80 for byte in key)
+        return "Key contains non-canonical leb128" if has_stop else "No stop-byte found"
     if len(key) == prefix:
         return "No logical key found"
     if FIRST_RESERVED <= collection_id <= LAST_RESERVED:

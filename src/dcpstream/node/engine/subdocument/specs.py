@@ -29,8 +29,11 @@ _PATH_EXTRAS: Final = struct.Struct(">HB")
 _LOOKUP: Final = struct.Struct(">BBH")
 _MUTATION: Final = struct.Struct(">BBHI")
 _FIELD_BYTES: Final = 4
+_BAD_EXTRAS: Final = "Request extras invalid"
 _DOC_FLAGS_KNOWN: Final = 0x1F
 _DOC_FLAGS_KNOWN_76: Final = 0x3F
+_EXTRAS_LOOKUP: Final = frozenset((3, 4))
+_EXTRAS_MULTI_LOOKUP: Final = frozenset((0, 1))
 _EXTRAS_SINGLE: Final = frozenset((3, 4, 7, 8))
 _EXTRAS_SINGLE_76: Final = _EXTRAS_SINGLE | {11, 12}
 _EXTRAS_MULTI: Final = frozenset((0, 1, 4, 5))
@@ -215,7 +218,9 @@ def read_request(
     if len(extras) not in (_EXTRAS_SINGLE_76 if is_76 else _EXTRAS_SINGLE):
         raise RefusedError(Status.EINVAL, "Invalid extras section")
     path_bytes, path_flags = _PATH_EXTRAS.unpack_from(extras)
-    expiration, user_flags, flags = _read_extras(extras[_PATH_EXTRAS.size :], is_76=is_76)
+    expiration, user_flags, flags = _read_extras(extras[_PATH_EXTRAS.size :], "Invalid extras section", is_76=is_76)
+    if path_bytes > PATH_BYTES_MAX:
+        raise RefusedError(Status.EINVAL, "Request path length exceeds maximum")
     if path_bytes > len(value):
         raise RefusedError(Status.EINVAL, "Path length can't exceed value")
     spec = Spec(opcode, KINDS[opcode], PathFlag(path_flags), value[:path_bytes], value[path_bytes:])
@@ -229,15 +234,21 @@ def read_request(
     _check_document(flags, cas)
     _check_xattr(spec, has_xattrs=has_xattrs)
     _check_path(spec)
+    if not spec.kind.is_mutation and len(extras) not in _EXTRAS_LOOKUP:
+        raise RefusedError(Status.EINVAL, _BAD_EXTRAS)
     return Request((spec,), flags, expiration, user_flags, spec.kind.is_mutation, is_multi=False)
 
 
-def _read_extras(extras: bytes, *, is_76: bool) -> tuple[int, int | None, DocFlag]:
-    """(expiration, the user's flags, flags) of what follows in the extras; their length was checked."""
+def _read_extras(extras: bytes, context: str, *, is_76: bool) -> tuple[int, int | None, DocFlag]:
+    """(expiration, the user's flags, flags) of what follows in the extras; their length was checked.
+
+    Args:
+        context: what is said of flags that nobody knows.
+    """
     fields = [int.from_bytes(extras[at : at + _FIELD_BYTES], "big") for at in range(0, len(extras) - 3, _FIELD_BYTES)]
     flags = extras[-1] if len(extras) % _FIELD_BYTES else 0
     if flags & ~(_DOC_FLAGS_KNOWN_76 if is_76 else _DOC_FLAGS_KNOWN):
-        raise RefusedError(Status.EINVAL, "Request extras invalid")
+        raise RefusedError(Status.EINVAL, context)
     expiration, user_flags, *_ = (*fields, None, None)
     return expiration or 0, user_flags, DocFlag(flags)
 
@@ -302,9 +313,10 @@ def _check_value(spec: Spec) -> None:
 
 
 def _read_multi(is_mutation: bool, extras: bytes, value: bytes, *, cas: int, has_xattrs: bool, is_76: bool) -> Request:
-    if len(extras) not in (_EXTRAS_MULTI_76 if is_76 else _EXTRAS_MULTI):
-        raise RefusedError(Status.EINVAL, "Request extras invalid")
-    expiration, user_flags, flags = _read_extras(extras, is_76=is_76)
+    lengths = _EXTRAS_MULTI_76 if is_76 else _EXTRAS_MULTI
+    if len(extras) not in (lengths if is_mutation else _EXTRAS_MULTI_LOOKUP):
+        raise RefusedError(Status.EINVAL, _BAD_EXTRAS)
+    expiration, user_flags, flags = _read_extras(extras, _BAD_EXTRAS, is_76=is_76)
     _check_document(flags, cas)
     if flags & DocFlag.REVIVE:
         if not flags & DocFlag.ACCESS_DELETED:
