@@ -224,6 +224,24 @@ def test_what_is_said_of_prefixes_that_are_none(peer: Peer, key: bytes, context:
     assert (answer.status, context_of(answer)) == (Status.EINVAL, context)
 
 
+@rule("KV-REQ-21")
+@pytest.mark.parametrize(
+    ("opcode", "length", "context"),
+    [
+        (Opcode.GET_KEYS, 3, "Expected 4 bytes of extras containing the number of keys to get"),
+        *(
+            (opcode, length, "Request extras invalid")
+            for opcode in (Opcode.SET_WITH_META, Opcode.ADD_WITH_META, Opcode.DELETE_WITH_META)
+            for length in (0, 23, 25, 29, 31)
+        ),
+    ],
+)
+def test_what_is_said_of_extras_after_the_key(peer: Peer, opcode: int, length: int, context: str) -> None:
+    answer = peer.call(opcode, vbid=FOREIGN_VBUCKET, key=KEY, extras=bytes(length))
+    assert (answer.status, context_of(answer)) == (Status.EINVAL, context)
+    assert context_of(peer.call(opcode, key=b"\x01k", extras=bytes(length))) == "Invalid collection-id:1"
+
+
 @rule("KV-REQ-18")
 def test_the_extras_of_get_random_key(node: Node) -> None:
     node.set_doc(1, "k", b"1")

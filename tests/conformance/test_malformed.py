@@ -92,7 +92,7 @@ def faults(command: Command) -> list[tuple[dict[str, object], str]]:
     """Requests that are wrong in one way, and what the answer says of them."""
     base = well_formed(command)
     found: list[tuple[dict[str, object], str]] = []
-    if command.extras:
+    if command.extras and not command.checks_extras:
         lengths = {length + step for length in command.extras for step in (-1, 1)} - set(command.extras) - {-1}
         found += [({**base, "extras": bytes(length)}, wrong_extras(command)) for length in sorted(lengths)]
     if command.key is Part.ABSENT:

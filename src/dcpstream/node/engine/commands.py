@@ -70,6 +70,7 @@ class Command:
     Attributes:
         handler: answers a well-formed request.
         extras: allowed lengths of the extras, ascending; empty: any, the handler looks itself.
+        checks_extras: whether `check` looks at the length of the extras, after the key, as it alone says what is wrong.
         key, value: which parts there are.
         datatypes: bits of the datatype that may be set (and must have been negotiated).
         has_cas: whether the header's CAS may be non-zero.
@@ -87,6 +88,7 @@ class Command:
 
     handler: Handler
     extras: tuple[int, ...] = (0,)
+    checks_extras: bool = False
     key: Part = Part.ABSENT
     value: Part = Part.ABSENT
     datatypes: int = 0
@@ -172,7 +174,7 @@ def _shape_fault(  # noqa: PLR0911 - one line per rule
     if frame.datatype & ~_DATATYPES_KNOWN:
         return "Request datatype invalid"
     extras = len(frame.extras)
-    if command.extras and extras not in command.extras:
+    if command.extras and not command.checks_extras and extras not in command.extras:
         if command.extras == (0,):
             return "Request must not include extras"
         if len(command.extras) == 1:

@@ -75,6 +75,14 @@ def get_random_key(session: Session, frame: Frame) -> None:
     )
 
 
+_LENGTHS_OF_KEYS = (0, 4)
+
+
+def _check_keys(_session: Session, frame: Frame) -> Fault | None:
+    is_sound = len(frame.extras) in _LENGTHS_OF_KEYS
+    return None if is_sound else Fault(Status.EINVAL, "Expected 4 bytes of extras containing the number of keys to get")
+
+
 def _check_random_key(session: Session, frame: Frame) -> Fault | None:
     if session.has_collections and not frame.extras:
         return Fault(Status.EINVAL, "Extras should contain collection id")
@@ -191,5 +199,14 @@ def register(table: CommandTable) -> None:
         Opcode.GET_RANDOM_KEY,
         Command(get_random_key, extras=(0, 4, 5), privilege="Read", is_anywhere=True, check=_check_random_key),
     )
-    table.add(Opcode.GET_KEYS, Command(get_keys, extras=(0, 4), key=Part.REQUIRED, is_document=True, privilege="Read"))
+    keys = Command(
+        get_keys,
+        extras=_LENGTHS_OF_KEYS,
+        checks_extras=True,
+        check=_check_keys,
+        key=Part.REQUIRED,
+        is_document=True,
+        privilege="Read",
+    )
+    table.add(Opcode.GET_KEYS, keys)
     table.add(Opcode.OBSERVE, Command(observe, value=Part.REQUIRED))

@@ -285,6 +285,10 @@ def _swapped(flags: int) -> int:
     return int.from_bytes(flags.to_bytes(4, "big"), "little")
 
 
+def _check_extras(_session: Session, frame: Frame) -> Fault | None:
+    return None if len(frame.extras) in _LENGTHS else Fault(Status.EINVAL, "Request extras invalid")
+
+
 def _check_return_meta(_session: Session, frame: Frame) -> Fault | None:
     is_known = _RETURN.unpack(frame.extras)[0] in _RETURNING
     return None if is_known else Fault(Status.EINVAL, "Invalid mode")
@@ -354,6 +358,8 @@ def register(table: CommandTable) -> None:
         Command,
         write,
         extras=_LENGTHS,
+        checks_extras=True,
+        check=_check_extras,
         key=Part.REQUIRED,
         value=Part.OPTIONAL,
         datatypes=datatypes,
@@ -364,5 +370,13 @@ def register(table: CommandTable) -> None:
     opcodes = (Opcode.SET_WITH_META, Opcode.SETQ_WITH_META, Opcode.ADD_WITH_META, Opcode.ADDQ_WITH_META)
     table.add((*opcodes, Opcode.DELETE_WITH_META, Opcode.DELETEQ_WITH_META), command())
     table.add(
-        Opcode.RETURN_META, replace(command(), handler=return_meta, extras=(12,), datatypes=0, check=_check_return_meta)
+        Opcode.RETURN_META,
+        replace(
+            command(),
+            handler=return_meta,
+            extras=(12,),
+            checks_extras=False,
+            datatypes=0,
+            check=_check_return_meta,
+        ),
     )

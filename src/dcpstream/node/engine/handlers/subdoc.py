@@ -357,13 +357,20 @@ def _expiration(session: Session, request: Request, key: bytes, item: StoredItem
 def register(table: CommandTable) -> None:
     """Add the commands of this module."""
     command = partial(
-        Command, extras=(), key=Part.REQUIRED, value=Part.OPTIONAL, is_document=True, has_cas=True, check=_check
+        Command,
+        checks_extras=True,
+        key=Part.REQUIRED,
+        value=Part.OPTIONAL,
+        is_document=True,
+        has_cas=True,
+        check=_check,
     )
     reading = partial(command, look_up, privilege="Read")
     writing = partial(command, mutate, privilege="Upsert", is_durable=True, keeps_ttl=True)
-    table.add((opcode for opcode in COMMANDS if not KINDS[opcode].is_mutation), reading())
+    table.add((opcode for opcode in COMMANDS if not KINDS[opcode].is_mutation), reading(extras=(3, 4)))
+    extras = (3, 4, 7, 8, 11, 12)
     changing = {opcode for opcode in COMMANDS if KINDS[opcode].is_mutation} - {Opcode.SUBDOC_COUNTER}
-    table.add(sorted(changing), writing())
-    table.add(Opcode.SUBDOC_COUNTER, writing(privilege="Read Upsert"))
-    table.add(Opcode.SUBDOC_MULTI_LOOKUP, reading())
-    table.add(Opcode.SUBDOC_MULTI_MUTATION, writing())
+    table.add(sorted(changing), writing(extras=extras))
+    table.add(Opcode.SUBDOC_COUNTER, writing(extras=extras, privilege="Read Upsert"))
+    table.add(Opcode.SUBDOC_MULTI_LOOKUP, reading(extras=(0, 1)))
+    table.add(Opcode.SUBDOC_MULTI_MUTATION, writing(extras=(0, 1, 4, 5, 8, 9)))
