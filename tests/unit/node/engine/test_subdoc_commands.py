@@ -191,6 +191,9 @@ def test_bytes_in_attributes(client):
     assert one(client, GET, "no", flags=XATTR | BINARY).status == Status.SUBDOC_FIELD_NOT_BINARY_VALUE
     assert one(client, Opcode.SUBDOC_REPLACE_BODY_WITH_XATTR, "bin", flags=XATTR | BINARY).status == 0
     assert client.get("k").value == b"\0\xff"
+    looks_encoded = b'"cb-content-base64-encoded:%"'
+    assert one(client, UPSERT, "text", looks_encoded, XATTR).status == Status.XATTR_EINVAL
+    assert one(client, UPSERT, "text", looks_encoded, XATTR | BINARY).status == 0, "bytes may be anything"
 
 
 # ------------------------------------------------------------------------------------------------- when, how long
