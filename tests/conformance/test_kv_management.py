@@ -71,7 +71,7 @@ def set_parameter(node: Node, name: bytes, value: bytes, group: int = 1) -> int:
 def test_values_that_parameters_take_and_those_that_they_do_not(node: Node) -> None:
     for name, taken, refused in (
         (b"getl_max_timeout", (b"1", b"2147483647"), (b"0", b"2147483648", b"", "\u0663".encode(), b"x")),
-        (b"max_ttl", (b"0", b"2147483647"), (b"2147483648", b"-1")),
+        (b"max_ttl", (b"0", b"2147483647"), (b"2147483648", b"-1", b"+5", b"1_0", b" 5")),
         (b"min_compression_ratio", (b"0", b"0.5", b"7"), (b"-0.1", b"inf", b"nan", b"x")),
         (b"allow_sanitize_value_in_deletion", (b"true", b"false"), (b"1", b"yes")),
         (b"compression_mode", (b"off", b"passive", b"active"), (b"on",)),
