@@ -37,7 +37,7 @@ from dcpstream.client.resume import BranchState, Run
 from dcpstream.client.session import DcpSession
 from dcpstream.client.streaming import Positions, StreamOptions
 from dcpstream.client.topology import parse_config
-from dcpstream.errors import ConnectionLost, HistoryPurged, RollbackRequired
+from dcpstream.errors import ConnectionLost, RollbackRequired
 from dcpstream.model import FailoverEntry, NodeAddress, StreamOffset
 from dcpstream.protocol.rollback import Accept, Rollback, decide
 from dcpstream.wire import (
@@ -320,7 +320,7 @@ class Consumer:
         }
         rows = None if to_the_end else rng.choice((0, 1, 2, 3, 5, 8, 13, 21, 40))
         read = self._batches if self.kind == "batches" else self._changes
-        with self._client() as client, contextlib.suppress(StoppedError, RollbackRequired, HistoryPurged):
+        with self._client() as client, contextlib.suppress(StoppedError, RollbackRequired):
             read(client, options, rows)
 
     def _batches(self, client: Client, options: dict[str, Any], limit: int | None) -> None:

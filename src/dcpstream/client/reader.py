@@ -395,6 +395,12 @@ class StreamReader:
         newest = event.log.newest.vbuuid
         if work.probes_purge:
             work.probes_purge = False
+            if newest != work.offset.vbuuid:
+                # On another branch than the one asked for: the refusal may have come from before a failover. Now that
+                # the position is known to be valid there, ask once more with nothing left out of account.
+                self._leave(work, now)
+                work.offset = event.offset
+                return
             if self._purge_gap is PurgeGap.FAIL:
                 raise HistoryPurged(purged_message(vbid, event.offset.seqno))
             logger.warning("%s They are left out, as purge_gap is 'ignore'.", purged_message(vbid, event.offset.seqno))

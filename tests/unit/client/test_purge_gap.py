@@ -9,6 +9,7 @@ import pytest
 from dcpstream.client.policies import PurgeGap, RollbackPolicy
 from dcpstream.client.ranges import RollbackEvent, VbucketRange
 from dcpstream.errors import HistoryPurged, RollbackRequired
+from dcpstream.model import MAX_SEQNO, FailoverLog
 from dcpstream.wire import Frame, StreamFlag
 from tests.unit.client.kit import rollback
 from tests.unit.client.world import World, at, history
@@ -65,6 +66,33 @@ def test_an_unknown_branch_is_no_purge_gap(purge_gap: PurgeGap) -> None:
     world.run()
     assert isinstance(world.out[0], RollbackEvent)
     assert world.seqnos() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+NEWER = FailoverLog.of((0xB, 5), (0xA, 0))
+
+
+def test_a_failover_between_the_two_requests_is_no_purge_gap() -> None:
+    def answers(frame: Frame, attempt: int) -> bytes:
+        return rollback(frame.opaque, 0) if attempt == 0 else history(frame, 9, NEWER)
+
+    gone_on = VbucketRange(0, at(5), MAX_SEQNO)  # rows above 5 may have been given out before
+    world = World([gone_on], answers, policy=RollbackPolicy.FAIL, purge_gap=PurgeGap.FAIL)
+    with pytest.raises(RollbackRequired, match="another branch"):
+        world.run()
+    assert [bool(flags & IGNORE) for flags in world.flags] == [False, True, False]
+    assert world.out == []
+
+
+def test_deletions_that_another_branch_has_purged() -> None:
+    def answers(frame: Frame, _: int) -> bytes:
+        start = int.from_bytes(frame.extras[8:16], "big")
+        is_refused = start and not frame.extras[3] & IGNORE
+        return rollback(frame.opaque, 0) if is_refused else history(frame, 9, NEWER)
+
+    world = World([RANGE], answers, policy=RollbackPolicy.REWIND, purge_gap=PurgeGap.FAIL)
+    with pytest.raises(HistoryPurged, match="vbucket 0: deletions after seqno 5 were purged"):
+        world.run()
+    assert [bool(flags & IGNORE) for flags in world.flags] == [False, True, False, True]
 
 
 def test_a_reader_from_the_beginning_has_no_gap() -> None:
