@@ -372,7 +372,11 @@ class PositionTracker:
             return False
         if self._marker is None or not self._marker[0] <= end_seqno <= self._marker[1]:
             return False
+        before = self._seqno
         self.item(end_seqno)
+        # A snapshot may begin at the end itself, whose item it has left out for a newer one. A position at the start of
+        # its snapshot would claim that nothing up to there is lacking.
+        self._bounds = (min(before, self._bounds[0]), self._bounds[1])
         return True
 
     def item(self, seqno: int) -> None:

@@ -180,6 +180,15 @@ def test_reached_puts_the_position_at_the_end_inside_its_snapshot() -> None:
     assert not tracker.reached(6)
 
 
+def test_reached_at_the_start_of_a_snapshot_does_not_claim_what_that_left_out() -> None:
+    """Seqno 5 was superseded within 5..11. If a failover takes 6..11 back, only a position below 5 brings it."""
+    tracker = PositionTracker(StreamOffset(0xA, 4, 0, 4))
+    tracker.opened(FailoverLog.of((0xA, 0)))
+    tracker.marker(5, 11)
+    assert tracker.reached(5)
+    assert tracker.offset == StreamOffset(0xA, 5, 4, 11)
+
+
 def test_reached_keeps_the_position_if_the_next_snapshot_begins_above() -> None:
     tracker = opened()
     tracker.marker(0, 4)
