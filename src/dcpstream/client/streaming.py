@@ -353,21 +353,15 @@ def manifest_batch(events: Iterable[ManifestEvent], form: BatchForm, time_ns: in
 
 def manifest_change(event: ManifestEvent) -> Change:
     """The change that tells about a scope or collection: the op says what happened, the value is JSON."""
-    return Change(
-        op=event.op.value,
-        key=b"",
-        value=json.dumps(event.details()).encode(),
-        scope=event.scope,
-        collection=event.collection,
+    return _control_change(
+        event.op,
+        event.details(),
+        event.offset,
         vbid=event.vbid,
         vbuuid=event.vbuuid,
         seqno=event.seqno,
-        rev=0,
-        cas=0,
-        flags=0,
-        datatype=0,
-        expiry=0,
-        _run=Run.standing(event.vbid, event.offset),
+        scope=event.scope,
+        collection=event.collection,
     )
 
 
@@ -379,19 +373,36 @@ def rollback_change(event: RollbackEvent) -> Change:
         "old_vbuuid": str(event.old_vbuuid),
         "new_vbuuid": str(event.new_vbuuid),
     }
+    return _control_change(
+        Op.ROLLBACK, value, event.resumed_at, vbid=event.vbid, vbuuid=event.new_vbuuid, seqno=event.to_seqno
+    )
+
+
+def _control_change(
+    op: Op,
+    value: Mapping[str, Any],
+    offset: StreamOffset,
+    *,
+    vbid: int,
+    vbuuid: int,
+    seqno: int,
+    scope: str = "",
+    collection: str = "",
+) -> Change:
+    """A change that is no document's: its value tells as JSON what happened, and `offset` is the position after it."""
     return Change(
-        op=Op.ROLLBACK.value,
+        op=op.value,
         key=b"",
         value=json.dumps(value).encode(),
-        scope="",
-        collection="",
-        vbid=event.vbid,
-        vbuuid=event.new_vbuuid,
-        seqno=event.to_seqno,
+        scope=scope,
+        collection=collection,
+        vbid=vbid,
+        vbuuid=vbuuid,
+        seqno=seqno,
         rev=0,
         cas=0,
         flags=0,
         datatype=0,
         expiry=0,
-        _run=Run.standing(event.vbid, event.resumed_at),
+        _run=Run.standing(vbid, offset),
     )
