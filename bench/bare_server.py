@@ -9,7 +9,7 @@ import asyncio
 import sys
 from typing import cast
 
-from dcpstream.node.connection import READ_BYTES
+from dcpstream.node.shell.connection import READ_BYTES
 from dcpstream.wire import HEADER, HEADER_BYTES
 
 ANSWER_BYTES = 40

@@ -22,7 +22,7 @@ from bench.common import Figure, report, resident_bytes
 from bench.store import release_free_memory
 from dcpstream.model import BucketSettings, FailoverLog, VbucketState
 from dcpstream.store import DiskBucketStore
-from dcpstream.store.compaction import CompactionOrder
+from dcpstream.store.compact.compaction import CompactionOrder
 from dcpstream.wire import encode_stored_mutation
 
 SIZES = (100_000, 1_000_000, 10_000_000)

@@ -26,7 +26,7 @@ from typing import Any
 
 from bench.common import Figure, report
 from bench.send import ask
-from dcpstream.client.kv import KvClient
+from dcpstream.client.kv.client import KvClient
 from dcpstream.wire import Opcode, encode_request
 
 VBUCKETS = 64

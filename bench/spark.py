@@ -194,7 +194,7 @@ def _access(connection_string: str) -> dict[str, str]:
 
 
 def _load(connection_string: str, rows: int, size: int) -> None:
-    from dcpstream.client.kv import KvClient
+    from dcpstream.client.kv.client import KvClient
 
     value = os.urandom(size // 2).hex().encode()
     with KvClient(connection_string, username="Administrator", password="password", bucket="default") as kv:

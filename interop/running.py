@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from dcpstream.node import Node
-from dcpstream.node.tls import TlsSettings
+from dcpstream.node.shell.tls import TlsSettings
 from dcpstream.testing.nodes import add_collections
 from tools.patience import patient
 

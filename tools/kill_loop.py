@@ -37,7 +37,7 @@ sys.path.insert(0, str(ROOT))
 
 from dcpstream import Node  # noqa: E402
 from dcpstream.model import BucketSettings, Persist  # noqa: E402
-from dcpstream.node import compactor  # noqa: E402
+from dcpstream.node.tasks import compactor  # noqa: E402
 from dcpstream.wire import (  # noqa: E402
     Frame,
     FrameReader,

@@ -10,13 +10,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from dcpstream.node import server
-from dcpstream.node.engine import COMMANDS, MAX_OUTPUT_BYTES, documents
+from dcpstream.node.engine import COMMANDS, MAX_OUTPUT_BYTES
+from dcpstream.node.engine.access.roles import ALL_PRIVILEGES
+from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.commands import Command, Part
 from dcpstream.node.engine.engine import MAX_BUCKETS, MAX_CONNECTIONS
 from dcpstream.node.engine.handlers import obsolete, operator
 from dcpstream.node.engine.release import RELEASES
-from dcpstream.node.engine.roles import ALL_PRIVILEGES
+from dcpstream.node.shell import server
 from dcpstream.protocol.sasl import MECHANISMS
 from dcpstream.wire import MAX_FRAME_BYTES, MAX_FRAME_BYTES_BEFORE_AUTH, Feature, Opcode, code_name
 

@@ -18,7 +18,8 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from dcpstream.node.engine import COMMANDS  # noqa: E402
-from dcpstream.protocol import consumer, producer  # noqa: E402
+from dcpstream.protocol.consumer import connection as consumer  # noqa: E402
+from dcpstream.protocol.producer import connection as producer  # noqa: E402
 from dcpstream.wire import LAYOUTS, Kind, Opcode  # noqa: E402
 from dcpstream.wire.codes import code_name  # noqa: E402
 from tests.fixtures import recorded  # noqa: E402
@@ -75,7 +76,7 @@ def sent_in(*patterns: str) -> set[int]:
 def rendered() -> frozenset[int]:
     """The messages that a producer sends out of the store: what blocks are made of."""
     found: set[int] = set()
-    for tree in trees("wire/block*.py"):
+    for tree in trees("wire/stored/*.py"):
         found |= opcodes_in(tree) & set(DCP)
     return frozenset(found)
 
@@ -84,7 +85,7 @@ def rendered() -> frozenset[int]:
 def used_by_client() -> frozenset[int]:
     """What the client's source speaks of."""
     found: set[int] = set()
-    for tree in trees("client/*.py"):
+    for tree in trees("client/**/*.py"):
         found |= opcodes_in(tree) | messages_in(tree)
     return frozenset(found)
 
@@ -120,8 +121,8 @@ def judged(opcode: int) -> str:
 
 def rows() -> Iterable[str]:
     """One row of the table for each opcode."""
-    producer_sends = sent_in("protocol/producer*.py") | rendered()
-    consumer_sends = sent_in("protocol/consumer.py", "protocol/consumer_controls.py", "protocol/passive_stream.py")
+    producer_sends = sent_in("protocol/producer/*.py") | rendered()
+    consumer_sends = sent_in("protocol/consumer/*.py")
     node = set(COMMANDS.opcodes())
     for opcode in sorted({*Opcode, *node}):
         name = code_name(Opcode, opcode)

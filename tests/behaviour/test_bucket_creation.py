@@ -12,7 +12,7 @@ import pytest
 from dcpstream import Node
 from dcpstream.cli.app import run
 from dcpstream.errors import ConfigError, CorruptLog, DcpstreamError
-from dcpstream.node import directory as directory_module
+from dcpstream.node.directory import directory as directory_module
 from dcpstream.store import DiskBucketStore
 from dcpstream.wire import Opcode, Status
 from tests.behaviour.http_kit import ask

@@ -29,8 +29,8 @@ from dcpstream.client import (
     SqliteOffsetStore,
     VbucketRange,
 )
-from dcpstream.client.documents import BulkInterrupted
-from dcpstream.client.resume import complete, plan_end
+from dcpstream.client.kv.documents import BulkInterrupted
+from dcpstream.client.machine.resume import complete, plan_end
 from dcpstream.errors import (
     AccessDenied,
     AuthenticationFailed,

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import dcpstream
-from dcpstream.client import AsyncClient, Change, Client, Cluster, KvClient, RollbackTo, VbucketRange, heart
+from dcpstream.client import AsyncClient, Change, Client, Cluster, KvClient, RollbackTo, VbucketRange
+from dcpstream.client.blocking import heart
 from dcpstream.errors import ConfigError, ConnectionLost, ConnectTimeout, HistoryPurged, KeyNotFound, OffsetError
 from dcpstream.model import StreamOffset
 from dcpstream.wire import Frame, Opcode, encode_request

@@ -23,7 +23,7 @@ from dcpstream.errors import (
     StatusError,
     TlsError,
 )
-from dcpstream.node.tls import TlsSettings
+from dcpstream.node.shell.tls import TlsSettings
 from dcpstream.wire import Opcode
 from tests.behaviour.tls_kit import Authority, Identity, TlsServer
 from tests.unit.client.kit import FakeNode, config

@@ -15,8 +15,8 @@ from dcpstream import Node
 from dcpstream.errors import StoreError
 from dcpstream.model import BucketSettings, FailoverEntry, Persist
 from dcpstream.store import DiskBucketStore
-from dcpstream.store.check import check_store
 from dcpstream.store.metadata import Metadata
+from dcpstream.store.repair.check import check_store
 from dcpstream.wire import Opcode, Status, decode_failover_log, encode_request
 from tests.behaviour.http_kit import ask
 from tests.behaviour.peer import Peer

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dcpstream.cli import exits
-from dcpstream.client import Client, Cluster, KvClient, nodes
-from dcpstream.client.faults import PROTOCOL_ERRORS_MAX
+from dcpstream.client import Client, Cluster, KvClient
+from dcpstream.client.machine import nodes
+from dcpstream.client.machine.faults import PROTOCOL_ERRORS_MAX
 from dcpstream.errors import (
     AuthenticationFailed,
     ConfigError,

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.node.directory import DataDirectory
+from dcpstream.node.directory.directory import DataDirectory
 from dcpstream.store import DiskBucketStore
-from dcpstream.store.check import check_store
+from dcpstream.store.repair.check import check_store
 from tools.patience import patient
 
 CALLS = ("mkdir", "pwrite64", "write", "writev", "fsync", "fdatasync", "rename", "unlink", "ftruncate", "chmod")
@@ -23,7 +23,7 @@ VBUCKETS = 4
 MAKE = """
 import os, random, sys
 from pathlib import Path
-from dcpstream.node.directory import DataDirectory
+from dcpstream.node.directory.directory import DataDirectory
 from tests.unit.node.kit import engine_of
 import dcpstream.store.disk
 os.write(2, b"the mark")

@@ -13,9 +13,9 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from dcpstream.node import Node
-from dcpstream.node.connection import OWN_BYTES
-from dcpstream.node.limits import Limits
-from dcpstream.node.server import KvServer
+from dcpstream.node.shell.connection import OWN_BYTES
+from dcpstream.node.shell.limits import Limits
+from dcpstream.node.shell.server import KvServer
 from dcpstream.wire import Opcode, Status, encode_request
 from tests.behaviour.security_kit import Wire, wait_until
 

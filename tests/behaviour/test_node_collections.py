@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import pytest
 
 from dcpstream.node import Node
-from dcpstream.node.engine import manifests
+from dcpstream.node.engine.bucket import manifests
 from tools.patience import patient
 
 TIMEOUT_S = patient(20.0)

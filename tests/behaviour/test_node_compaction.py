@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from dcpstream.errors import StoreError
-from dcpstream.node import Node, compactor
+from dcpstream.node import Node
+from dcpstream.node.tasks import compactor
 from dcpstream.store import BucketStore, CompactionOrder, CompactionReport, base
 from dcpstream.wire import Frame, FrameReader, Opcode, Status, encode_request, encode_stored_mutation
 from tools.patience import patient

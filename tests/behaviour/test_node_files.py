@@ -20,8 +20,8 @@ from dcpstream import Node
 from dcpstream.cli.app import run
 from dcpstream.errors import ConfigError, DcpstreamError, StoreError, StoreInUse
 from dcpstream.model import BucketSettings
-from dcpstream.node.directory import read_node_file
-from dcpstream.node.kept_users import read_users_file
+from dcpstream.node.directory.directory import read_node_file
+from dcpstream.node.directory.kept_users import read_users_file
 from dcpstream.runtime import SystemFileSystem
 from dcpstream.store import DiskBucketStore
 from dcpstream.wire import Opcode

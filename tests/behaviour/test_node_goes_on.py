@@ -13,11 +13,12 @@ import pytest
 from dcpstream.errors import StoreError
 from dcpstream.model import BucketSettings, Persist
 from dcpstream.model.settings import MIN_RAM_QUOTA_BYTES
-from dcpstream.node import Node, upkeep
+from dcpstream.node import Node
 from dcpstream.node.buckets import RunningBuckets
+from dcpstream.node.tasks import upkeep
 from dcpstream.store import BucketStore, CompactionOrder, DiskBucketStore, MemoryBucketStore, VBucketLog
+from dcpstream.store.index.rows import LIVE
 from dcpstream.store.metadata import Metadata
-from dcpstream.store.rows import LIVE
 from dcpstream.wire import Feature, Opcode, Status, StreamEndReason, encode_request
 from tests.behaviour.peer import TIMEOUT_S, Peer
 from tests.unit.node.kit import Talker, engine_of

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.client.kv import KvClient
+from dcpstream.client.kv.client import KvClient
 from dcpstream.errors import ConfigError, StoreError
 from dcpstream.model import BucketSettings
 from dcpstream.node import Node

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dcpstream.client.kv import KvClient
+from dcpstream.client.kv.client import KvClient
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.node import Node
 from tests.behaviour.http_kit import Answer, ask

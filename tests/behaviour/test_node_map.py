@@ -10,7 +10,7 @@ import struct
 import pytest
 
 from dcpstream.client import Client
-from dcpstream.client.kv import KvClient
+from dcpstream.client.kv.client import KvClient
 from dcpstream.node import Node
 from dcpstream.node.http import cluster_map
 from dcpstream.wire import Feature, Frame, FrameReader, Opcode, encode_request

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from dcpstream.client.kv import KvClient
+from dcpstream.client.kv.client import KvClient
 from dcpstream.node import Node
 from dcpstream.wire import FrameReader, Opcode, encode_request
 from tests.behaviour.http_kit import TIMEOUT_S, ask

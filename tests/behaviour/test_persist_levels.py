@@ -182,7 +182,7 @@ def test_none_makes_everything_durable_at_a_clean_stop(tmp_path):
 
 
 def test_none_commits_by_itself_when_much_waits(tmp_path, monkeypatch):
-    monkeypatch.setattr("dcpstream.node.flusher.LAZY_BYTES", 1000)
+    monkeypatch.setattr("dcpstream.node.tasks.flusher.LAZY_BYTES", 1000)
     node = open_on(tmp_path, Persist.NONE, flush_interval_s=0.001)
     gate = Gate(node)
     gate.opened.set()

@@ -17,7 +17,7 @@ from tools.patience import patient
 ROOT = Path(__file__).parents[2]
 RUN_TIMEOUT_S = patient(90)
 KV = """
-from dcpstream.client.kv import KvClient
+from dcpstream.client.kv.client import KvClient
 def kv(at, bucket="default"):
     return KvClient(at.connection_string, at.username, at.password, bucket)
 """

@@ -9,7 +9,7 @@ import json
 import pytest
 
 from dcpstream.node import Node
-from dcpstream.node.engine.login_guard import FREE_FAILURES
+from dcpstream.node.engine.access.login_guard import FREE_FAILURES
 from tests.behaviour.security_kit import TIMEOUT_S, Wire, rest
 
 USERS = {"ann": {"password": "hunter22", "roles": ["data_reader[default:_default:_default]"]}}

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from dcpstream.node import Node
-from dcpstream.node.limits import Limits
-from dcpstream.node.server import KvServer
+from dcpstream.node.shell.limits import Limits
+from dcpstream.node.shell.server import KvServer
 from dcpstream.wire import HEADER_BYTES, MAX_FRAME_BYTES_BEFORE_AUTH, Magic, Opcode, Status, encode_request
 from tests.behaviour.security_kit import TIMEOUT_S, Wire, rest, trusting, wait_until
 

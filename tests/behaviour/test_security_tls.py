@@ -13,8 +13,8 @@ import pytest
 
 from dcpstream.errors import ConfigError
 from dcpstream.node import Node
-from dcpstream.node.certificates import Authority
-from dcpstream.node.tls import TlsSettings
+from dcpstream.node.shell.certificates import Authority
+from dcpstream.node.shell.tls import TlsSettings
 from dcpstream.wire import Opcode, Status
 from tests.behaviour.security_kit import TIMEOUT_S, Wire, rest, trusting, wait_until, with_certificate
 

@@ -12,7 +12,7 @@ import pytest
 from dcpstream.errors import ConfigError
 from dcpstream.model import Collection, FailoverLog, Manifest, Scope, SnapshotRange, VbucketState
 from dcpstream.store import MAX_PENDING_BYTES, BucketStore, DiskBucketStore, MemoryBucketStore
-from dcpstream.store import snapshots as snapshots_module
+from dcpstream.store.index import snapshots as snapshots_module
 from dcpstream.wire import BlockKind, SystemEvent, SystemEventId
 from tests.behaviour.store_kit import LOG, fill, frame_of, key_of, put, read_all
 from tools.patience import patient

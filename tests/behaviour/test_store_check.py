@@ -10,9 +10,9 @@ import pytest
 
 from dcpstream.errors import CorruptLog
 from dcpstream.store import DiskBucketStore
-from dcpstream.store.check import check_store
-from dcpstream.store.compaction import CompactionOrder
-from dcpstream.store.repair import repair_store
+from dcpstream.store.compact.compaction import CompactionOrder
+from dcpstream.store.repair.check import check_store
+from dcpstream.store.repair.repair import repair_store
 from tests.behaviour.store_kit import LOG, fill, key_of, put, read_all
 from tools.patience import patient
 

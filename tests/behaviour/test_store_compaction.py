@@ -16,9 +16,9 @@ from dcpstream.errors import StoreError
 from dcpstream.model import SnapshotRange, VbucketState
 from dcpstream.runtime import File, SystemFileSystem
 from dcpstream.store import BucketStore, CompactionOrder, DiskBucketStore, MemoryBucketStore, base
-from dcpstream.store.cleaning import Cleaning
+from dcpstream.store.compact.segment_rewriting import Cleaning
+from dcpstream.store.index.removal import Rewrite
 from dcpstream.store.metadata import Metadata
-from dcpstream.store.rewriting import Rewrite
 from dcpstream.wire import SystemEventId
 from tests.behaviour.store_kit import fill, key_of, put, read_all
 from tools.patience import patient
@@ -30,7 +30,7 @@ PURGE_ALL = CompactionOrder(is_full=True, before_time=1 << 32)
 @pytest.fixture(autouse=True)
 def short_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rollbacks reach a few rows back, so that little has to be written for a compaction to have work."""
-    monkeypatch.setattr("dcpstream.store.horizon.MIN_ROLLBACK_BYTES", 200)
+    monkeypatch.setattr("dcpstream.store.index.horizon.MIN_ROLLBACK_BYTES", 200)
 
 
 def opened(path: Path, vbuckets: int = 2, segment_bytes: int = 2000, **options: Any) -> DiskBucketStore:
@@ -82,7 +82,7 @@ def test_files_shrink_and_nothing_that_lives_is_lost(tmp_path: Path) -> None:
 
 
 def test_the_check_tool_finds_a_compacted_store_sound(tmp_path: Path) -> None:
-    from dcpstream.store.check import check_store
+    from dcpstream.store.repair.check import check_store
 
     with opened(tmp_path) as store:
         fill(store)

@@ -20,9 +20,9 @@ from dcpstream.model import Collection, FailoverLog, Manifest, Scope, SnapshotRa
 from dcpstream.runtime import File, SystemFileSystem
 from dcpstream.store import DiskBucketStore
 from dcpstream.store import disk as disk_module
-from dcpstream.store import recovery as recovery_module
-from dcpstream.store import snapshots as snapshots_module
-from dcpstream.store.blocks import BLOCK_HEADER, SEGMENT_HEADER
+from dcpstream.store.index import snapshots as snapshots_module
+from dcpstream.store.log import recovery as recovery_module
+from dcpstream.store.log.blocks import BLOCK_HEADER, SEGMENT_HEADER
 from dcpstream.store.metadata import Metadata
 from dcpstream.wire import BlockKind, SystemEvent, SystemEventId
 from tests.behaviour.store_kit import LOG, fill, frame_of, key_of, put, read_all

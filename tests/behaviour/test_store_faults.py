@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from dcpstream.errors import StoreError
 from dcpstream.model import VbucketState
 from dcpstream.store import DiskBucketStore
-from dcpstream.store.check import check_store
 from dcpstream.store.metadata import Metadata
+from dcpstream.store.repair.check import check_store
 from tests.behaviour.store_faults import FaultyFileSystem
 from tests.behaviour.store_kit import LOG, fill, key_of, put, read_all
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.model import Collection, FailoverLog, Manifest, Scope, SnapshotRange, VbucketState
-from dcpstream.store import DiskBucketStore, blocks
+from dcpstream.store import DiskBucketStore
+from dcpstream.store.log import blocks
 from tests.behaviour.store_kit import fill, key_of, put, read_all
 
 VBUCKETS = 2

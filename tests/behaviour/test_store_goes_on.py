@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from dcpstream.errors import CorruptLog, StoreError
-from dcpstream.store import CompactionOrder, DiskBucketStore, VBucketLog, blocks, pending, purging
-from dcpstream.store.check import check_store
+from dcpstream.store import CompactionOrder, DiskBucketStore, VBucketLog
+from dcpstream.store.compact import purging
+from dcpstream.store.log import blocks, pending
 from dcpstream.store.metadata import InDoubtError, Metadata
+from dcpstream.store.repair.check import check_store
 from tests.behaviour.store_kit import fill, key_of, put, read_all
 
 FULL = CompactionOrder(is_full=True)
@@ -20,7 +22,7 @@ PURGE_ONLY = CompactionOrder(rewrites=False, before_time=1 << 32)
 
 @pytest.fixture(autouse=True)
 def short_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dcpstream.store.horizon.MIN_ROLLBACK_BYTES", 200)
+    monkeypatch.setattr("dcpstream.store.index.horizon.MIN_ROLLBACK_BYTES", 200)
 
 
 def opened(path: Path) -> DiskBucketStore:
@@ -129,7 +131,7 @@ def test_copies_that_cannot_count_do_not_stay_on_a_full_disk(tmp_path: Path, mon
     assert files_in(tmp_path) == before
     monkeypatch.undo()
     store._segments._save = store._metadata.put  # type: ignore[union-attr]
-    monkeypatch.setattr("dcpstream.store.horizon.MIN_ROLLBACK_BYTES", 200)
+    monkeypatch.setattr("dcpstream.store.index.horizon.MIN_ROLLBACK_BYTES", 200)
     store.compact(FULL)
     assert files_in(tmp_path) != before
     store.close()
@@ -201,7 +203,7 @@ def test_a_vbucket_that_could_not_be_deleted_keeps_its_horizon(tmp_path: Path, m
     with pytest.raises(StoreError, match="full"):
         store.delete_vbucket(0)
     monkeypatch.undo()
-    monkeypatch.setattr("dcpstream.store.horizon.MIN_ROLLBACK_BYTES", 200)
+    monkeypatch.setattr("dcpstream.store.index.horizon.MIN_ROLLBACK_BYTES", 200)
     store.compact(FULL)
     horizon = store.vbuckets[0].horizon_seqno
     assert horizon

@@ -259,7 +259,7 @@ def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(choosing, "SLICE_ROWS", 7)
     monkeypatch.setattr(rewriting, "READ_SPAN_BYTES", 300)
     monkeypatch.setattr(memory, "REWRITE_BYTES", 900)
-    monkeypatch.setattr("dcpstream.store.horizon.MIN_ROLLBACK_BYTES", 200)
+    monkeypatch.setattr("dcpstream.store.index.horizon.MIN_ROLLBACK_BYTES", 200)
     monkeypatch.setattr(purging, "PURGE_ROWS", 3)
     return str(request.param)
 

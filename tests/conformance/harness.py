@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
-from dcpstream.client.events import Event, Stream
-from dcpstream.client.handshake import DcpSettings
-from dcpstream.client.rows import FrameDecoder
-from dcpstream.client.session import DcpSession
+from dcpstream.client.machine.events import Event, Stream
+from dcpstream.client.machine.handshake import DcpSettings
+from dcpstream.client.machine.rows import FrameDecoder
+from dcpstream.client.machine.session import DcpSession
 from dcpstream.model import MAX_SEQNO, BucketSettings, FailoverLog, NodeAddress, StreamOffset, VbucketState
-from dcpstream.node.dcp import dcp_stats, handle_dcp
+from dcpstream.node.dcp.endpoint import dcp_stats, handle_dcp
 from dcpstream.node.engine import Bucket, ClusterConfig, Engine, Users, VBucket, new_engine
 from dcpstream.store import BucketStore, DiskBucketStore, MemoryBucketStore
 from dcpstream.wire import (

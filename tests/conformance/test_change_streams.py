@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dcpstream.model import BucketSettings
-from dcpstream.node.engine.retention import Retention
-from dcpstream.store.compaction import CompactionOrder
+from dcpstream.node.engine.bucket.retention import Retention
+from dcpstream.store.compact.compaction import CompactionOrder
 from dcpstream.wire import MarkerFlag, Status
 from tests.conformance.harness import Node, Peer
 from tests.conformance.rules import rule

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from dcpstream.client.events import ConfigPushed
-from dcpstream.client.handshake import DcpSettings
+from dcpstream.client.machine.events import ConfigPushed
+from dcpstream.client.machine.handshake import DcpSettings
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
 from dcpstream.wire import (
     Frame,

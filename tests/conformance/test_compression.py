@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dcpstream.model import MAX_SEQNO
-from dcpstream.protocol.producer import ProducerConnection
+from dcpstream.protocol.producer.connection import ProducerConnection
 from dcpstream.wire import (
     Datatype,
     Feature,

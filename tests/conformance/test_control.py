@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dcpstream.protocol.controls import ProducerSettings, apply_control
+from dcpstream.protocol.producer.controls import ProducerSettings, apply_control
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, OpenFlag, Status, encode_request, encode_response
 from tests.conformance.harness import USUAL, Node, Peer, client_of_streams, of, opcodes
 from tests.conformance.rules import rule

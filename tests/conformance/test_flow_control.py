@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dcpstream.client.events import RowsReceived
+from dcpstream.client.machine.events import RowsReceived
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.wire import (
     LAYOUTS,

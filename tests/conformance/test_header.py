@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from dcpstream.client.events import RowsReceived, StreamOpened, StreamRefused
+from dcpstream.client.machine.events import RowsReceived, StreamOpened, StreamRefused
 from dcpstream.errors import FieldError, FrameError
 from dcpstream.wire import (
     Datatype,

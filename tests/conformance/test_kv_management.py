@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from dcpstream.node.engine import Engine
-from dcpstream.node.engine.collections import MAX_COLLECTIONS, read_manifest
+from dcpstream.node.engine.bucket.collections import MAX_COLLECTIONS, read_manifest
 from dcpstream.wire import Opcode, Status, encode_request
 from tests.conformance.harness import Node, Peer
 from tests.conformance.rules import rule

@@ -156,7 +156,7 @@ def test_a_purge_that_overtakes_a_stream_ends_it(start: int, is_ended: bool) -> 
 
 @rule("PRG-07")
 def test_a_slow_stream_that_lost_its_place_in_memory_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dcpstream.node.engine.vbucket.MEMORY_ITEMS", 4)
+    monkeypatch.setattr("dcpstream.node.engine.bucket.vbucket.MEMORY_ITEMS", 4)
     node = Node()
     node.set_doc(1, "first")
     peer = node.producer()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dcpstream.model import MAX_SEQNO, FailoverLog, VbucketState
-from dcpstream.protocol.rollback import Accept, Refuse, Rollback, decide
+from dcpstream.protocol.producer.rollback import Accept, Refuse, Rollback, decide
 from dcpstream.wire import Opcode, Status, StreamEndReason, StreamFlag, StreamRequest, decode_message
 from tests.conformance.harness import DEAD, PENDING, REPLICA, Node
 from tests.conformance.replication import Source

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dcpstream.client.resume import PositionTracker
+from dcpstream.client.machine.resume import PositionTracker
 from dcpstream.model import FailoverLog, StreamOffset
-from dcpstream.protocol import producer_stream
+from dcpstream.protocol.producer import stream as producer_stream
 from dcpstream.wire import CollectionEvent, Opcode, StreamFlag, SystemEventId
 from tests.conformance.harness import WITHOUT_COLLECTIONS
 from tests.conformance.rules import rule

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from dcpstream.model import MAX_SEQNO
-from dcpstream.protocol.producer import ProducerConnection
+from dcpstream.protocol.producer.connection import ProducerConnection
 from dcpstream.wire import (
     Feature,
     Magic,

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from dcpstream.node import Node
-from dcpstream.node.certificates import Authority
-from dcpstream.node.tls import TlsSettings
+from dcpstream.node.shell.certificates import Authority
+from dcpstream.node.shell.tls import TlsSettings
 from tools.patience import patient
 
 CHILD = Path(__file__).with_name("sdk_tls_child.py")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcpstream.node.engine.locks import HIDDEN_CAS
+from dcpstream.node.engine.bucket.locks import HIDDEN_CAS
 from dcpstream.wire import Opcode, Status
 from tests.unit.node.kit import Talker, engine_of, pass_time
 

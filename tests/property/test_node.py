@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dcpstream.errors import FieldError
 from dcpstream.node.engine import COMMANDS
-from dcpstream.node.engine.bulk import bulk_set
+from dcpstream.node.engine.session.bulk import bulk_set
 from dcpstream.wire import Feature, Opcode, encode_request
 from tests.unit.node.kit import USUAL, Talker, engine_of, pass_time
 
@@ -172,7 +172,7 @@ def test_many_sets_at_once_do_what_the_command_table_does(seed, has_collections,
         took.append(used)
         return used
 
-    monkeypatch.setattr("dcpstream.node.engine.session.bulk_set", counted)
+    monkeypatch.setattr("dcpstream.node.engine.session.session.bulk_set", counted)
     for round_number in range(6):
         chance = random.Random(seed * 100 + round_number)
         data = any_sets(chance, bulk, 600) + b"\x80"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcpstream.model import MAX_SEQNO
-from dcpstream.protocol.producer import ProducerConnection, ProducerLimits
+from dcpstream.protocol.producer.connection import ProducerConnection, ProducerLimits
 from dcpstream.wire import Feature, Opcode, OpenFlag, StreamRequest, decode_frame, decode_message
 from tests.unit.protocol.list_history import UUID, ListSource, ListVBucket, frame_of, frames_in
 

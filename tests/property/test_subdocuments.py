@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from dcpstream.node.engine import documents
+from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.subdocument.attributes import name_of
 from dcpstream.wire import Datatype, Opcode, Status, decode_xattrs
 from tests.unit.node.kit import Talker, engine_of

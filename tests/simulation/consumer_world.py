@@ -23,23 +23,24 @@ from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 from unittest import mock
 
-from dcpstream.client import asides, blocking_client
-from dcpstream.client.blocking_client import Batch, Client
-from dcpstream.client.changes import Change, positions_after
-from dcpstream.client.connection import NodeConnection
-from dcpstream.client.events import RowsReceived
-from dcpstream.client.handshake import DcpSettings, Login
-from dcpstream.client.nodes import ConnectOptions, Nodes
+from dcpstream.client.blocking import client as blocking_client
+from dcpstream.client.blocking.client import Batch, Client
+from dcpstream.client.machine import asides
+from dcpstream.client.machine.changes import Change, positions_after
+from dcpstream.client.machine.connection import NodeConnection
+from dcpstream.client.machine.events import RowsReceived
+from dcpstream.client.machine.handshake import DcpSettings, Login
+from dcpstream.client.machine.nodes import ConnectOptions, Nodes
+from dcpstream.client.machine.ranges import RollbackEvent, VbucketRange
+from dcpstream.client.machine.reader import StreamReader
+from dcpstream.client.machine.resume import BranchState, Run
+from dcpstream.client.machine.session import DcpSession
+from dcpstream.client.machine.topology import parse_config
 from dcpstream.client.offsets import SavedOffset
-from dcpstream.client.ranges import RollbackEvent, VbucketRange
-from dcpstream.client.reader import StreamReader
-from dcpstream.client.resume import BranchState, Run
-from dcpstream.client.session import DcpSession
 from dcpstream.client.streaming import Positions, StreamOptions
-from dcpstream.client.topology import parse_config
 from dcpstream.errors import ConnectionLost, RollbackRequired
 from dcpstream.model import FailoverEntry, NodeAddress, StreamOffset
-from dcpstream.protocol.rollback import Accept, Rollback, decide
+from dcpstream.protocol.producer.rollback import Accept, Rollback, decide
 from dcpstream.wire import (
     Frame,
     FrameReader,

@@ -2,7 +2,7 @@
 
 The producer side is a model: an active copy, replicas that lag and may be in the middle of a snapshot, failovers to any
 of them, unclean restarts. Snapshots are deduplicated as of their end. What it answers to a stream request is decided by
-the producer's own function. The readers are `dcpstream.client.resume`, with the network, the planner and the table
+the producer's own function. The readers are `client.machine.resume`, with the network, the planner and the table
 around it reduced to what matters: which rows arrive, and when things change in between.
 """
 
@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from dcpstream.client import resume
-from dcpstream.client.resume import BranchState, PositionTracker
+from dcpstream.client.machine import resume
+from dcpstream.client.machine.resume import BranchState, PositionTracker
 from dcpstream.model import MAX_SEQNO, FailoverEntry, FailoverLog, StreamOffset, VbucketState
-from dcpstream.protocol.rollback import Accept, Refuse, Rollback, decide
+from dcpstream.protocol.producer.rollback import Accept, Refuse, Rollback, decide
 from dcpstream.wire import StreamFlag
 
 KEYS = 4

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import dcpstream
-from dcpstream.client.kv import KvClient
+from dcpstream.client.kv.client import KvClient
 from dcpstream.pipelines import Pipeline
 
 if TYPE_CHECKING:

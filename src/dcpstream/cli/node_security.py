@@ -14,8 +14,8 @@ import click
 
 from dcpstream.errors import ConfigError
 from dcpstream.node.embedded import PLAIN_POLICIES
-from dcpstream.node.limits import Limits
-from dcpstream.node.tls import CLIENT_AUTH, USER_FROM, TlsSettings
+from dcpstream.node.shell.limits import Limits
+from dcpstream.node.shell.tls import CLIENT_AUTH, USER_FROM, TlsSettings
 from dcpstream.protocol.sasl import DEFAULT_ITERATIONS, MAX_ITERATIONS
 
 logger = logging.getLogger(__name__)

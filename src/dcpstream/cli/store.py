@@ -13,21 +13,21 @@ import click
 
 from dcpstream.cli.exits import FAILED, OK
 from dcpstream.errors import ConfigError, StoreError, StoreInUse
-from dcpstream.node.directory import FILE_NAME as NODE_FILE
-from dcpstream.node.directory import LOST_AND_FOUND
-from dcpstream.node.directory_check import (
+from dcpstream.node.directory.check import (
     DirectoryReport,
     acknowledged_beside,
     check_directory,
     move_damaged,
     remove_unfinished,
 )
+from dcpstream.node.directory.directory import FILE_NAME as NODE_FILE
+from dcpstream.node.directory.directory import LOST_AND_FOUND
 from dcpstream.runtime.files import NO_ROOM
-from dcpstream.store.check import OnProgress, SegmentReport, StoreReport, check_store
-from dcpstream.store.finding import is_store
 from dcpstream.store.metadata import FILE_NAME as META_FILE
-from dcpstream.store.repair import Repair, repair_store
-from dcpstream.store.scanning import Damage
+from dcpstream.store.repair.check import OnProgress, SegmentReport, StoreReport, check_store
+from dcpstream.store.repair.finding import is_store
+from dcpstream.store.repair.repair import Repair, repair_store
+from dcpstream.store.repair.scanning import Damage
 
 SHOWN_DAMAGE = 50
 """Lines of damage per store; `--json` has all."""

@@ -4,15 +4,15 @@ The machines (`handshake`, `session`, `reader`, `questions`, `resume`) know byte
 `blocking`, `blocking_client`, `asyncio_` and `kv` hold the sockets.
 """
 
-from dcpstream.client.asyncio_ import AsyncBatch, AsyncClient
-from dcpstream.client.blocking import Cluster
-from dcpstream.client.blocking_client import Batch, Client
-from dcpstream.client.changes import Change
-from dcpstream.client.kv import KvClient
+from dcpstream.client.aio.client import AsyncBatch, AsyncClient
+from dcpstream.client.blocking.client import Batch, Client
+from dcpstream.client.blocking.cluster import Cluster
+from dcpstream.client.kv.client import KvClient
+from dcpstream.client.machine.changes import Change
+from dcpstream.client.machine.ranges import Accepted, ManifestEvent, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
+from dcpstream.client.machine.resume import BranchState
 from dcpstream.client.offsets import FileOffsetStore, OffsetStore, SavedOffset, SqliteOffsetStore
-from dcpstream.client.ranges import Accepted, ManifestEvent, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
-from dcpstream.client.resume import BranchState
-from dcpstream.client.tls import TlsOptions
+from dcpstream.client.settings.tls import TlsOptions
 
 __all__ = [
     "Accepted",

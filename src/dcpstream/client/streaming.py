@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from dcpstream.client.changes import Change
-from dcpstream.client.convert import ArrowConverter, ChangeConverter, Converter, ValueFormat
-from dcpstream.client.events import EventGroup
+from dcpstream.client.machine.changes import Change
+from dcpstream.client.machine.convert import ArrowConverter, ChangeConverter, Converter, ValueFormat
+from dcpstream.client.machine.events import EventGroup
+from dcpstream.client.machine.policies import PurgeGap, RollbackPolicy
+from dcpstream.client.machine.ranges import UNKNOWN_BRANCH, ManifestEvent, RollbackEvent, VbucketRange
+from dcpstream.client.machine.resume import BranchState, Run, spaced
+from dcpstream.client.machine.rows import require_columnar
+from dcpstream.client.machine.selection import Selection
 from dcpstream.client.offsets import OffsetStore, SavedOffset
-from dcpstream.client.policies import PurgeGap, RollbackPolicy
-from dcpstream.client.ranges import UNKNOWN_BRANCH, ManifestEvent, RollbackEvent, VbucketRange
-from dcpstream.client.resume import BranchState, Run, spaced
-from dcpstream.client.rows import require_columnar
-from dcpstream.client.selection import Selection
 from dcpstream.errors import ConfigError
 from dcpstream.model import MAX_SEQNO, Op, StreamOffset
 

@@ -16,9 +16,9 @@ from dcpstream.columnar.boundaries import BytesLike
 from dcpstream.columnar.chunk import DecodeOptions, WireChunk
 from dcpstream.errors import FieldError
 from dcpstream.wire.codes import FrameInfoId, Magic, Opcode
-from dcpstream.wire.dcp_data import DATA_EXTRAS_BYTES
 from dcpstream.wire.frames import HEADER_BYTES, Frame, decode_frame, frame_length
 from dcpstream.wire.keys import decode_frame_infos, split_collection_key
+from dcpstream.wire.messages.dcp_data import DATA_EXTRAS_BYTES
 
 _DEFAULT = DecodeOptions()
 _SEQNOS = Struct(">QQ").unpack_from

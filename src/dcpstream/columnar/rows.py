@@ -22,9 +22,9 @@ from dcpstream.columnar.headers import Headers, gather, swap_words
 from dcpstream.columnar.messages import decode_messages, stream_id_of
 from dcpstream.errors import FieldError
 from dcpstream.wire.codes import FrameInfoId, Magic, Opcode
-from dcpstream.wire.dcp_data import DATA_EXTRAS_BYTES
 from dcpstream.wire.frames import HEADER_BYTES, decode_frame
 from dcpstream.wire.keys import MAX_LEB128_BYTES
+from dcpstream.wire.messages.dcp_data import DATA_EXTRAS_BYTES
 
 _DEFAULT = DecodeOptions()
 _MUTATION = int(Opcode.DCP_MUTATION)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dcpstream.errors import ConfigError
 from dcpstream.model import BucketSettings
 from dcpstream.model.cluster import MAX_VBUCKETS
-from dcpstream.node.limits import Limits
-from dcpstream.node.tls import TlsSettings
+from dcpstream.node.shell.limits import Limits
+from dcpstream.node.shell.tls import TlsSettings
 
 
 def check_kinds(settings: object, tls: object = None, limits: object = None) -> None:

@@ -8,13 +8,13 @@ import logging
 from dcpstream.errors import ConfigError, DcpstreamError, StoreError
 from dcpstream.model import BucketSettings
 from dcpstream.model.cluster import MAX_VBUCKETS
-from dcpstream.node.compactor import CompactionStatus, Compactor
-from dcpstream.node.directory import DataDirectory
+from dcpstream.node.directory.directory import DataDirectory
 from dcpstream.node.engine import Engine
-from dcpstream.node.flusher import Flusher
-from dcpstream.node.prefetch import Prefetcher
-from dcpstream.node.server import KvServer
-from dcpstream.node.upkeep import Upkeep
+from dcpstream.node.shell.server import KvServer
+from dcpstream.node.tasks.compactor import CompactionStatus, Compactor
+from dcpstream.node.tasks.flusher import Flusher
+from dcpstream.node.tasks.prefetch import Prefetcher
+from dcpstream.node.tasks.upkeep import Upkeep
 from dcpstream.store import BucketStore, CompactionOrder
 
 logger = logging.getLogger(__name__)

@@ -18,18 +18,18 @@ from dcpstream.model import BucketSettings, NodeAddress
 from dcpstream.model.cluster import MAX_VBUCKETS
 from dcpstream.node.arguments import check_kinds, check_port, check_vbuckets
 from dcpstream.node.buckets import RunningBuckets
-from dcpstream.node.dcp import dcp_stats, handle_dcp
-from dcpstream.node.directory import DataDirectory, check_bucket_name
+from dcpstream.node.dcp.endpoint import dcp_stats, handle_dcp
+from dcpstream.node.directory.directory import DataDirectory, check_bucket_name
+from dcpstream.node.directory.kept_users import KeptUsers
 from dcpstream.node.engine import DEFAULT_VERSION, ClusterConfig, Engine, Users, new_engine
 from dcpstream.node.engine.config import read_alternates
 from dcpstream.node.engine.release import release_of
-from dcpstream.node.kept_users import KeptUsers
-from dcpstream.node.limit_log import handler_of
-from dcpstream.node.limits import Limits
-from dcpstream.node.listening import is_loopback, is_unspecified, listen
 from dcpstream.node.orders import NodeOrders
-from dcpstream.node.server import KvServer
-from dcpstream.node.tls import Tls, TlsSettings
+from dcpstream.node.shell.limit_log import handler_of
+from dcpstream.node.shell.limits import Limits
+from dcpstream.node.shell.listening import is_loopback, is_unspecified, listen
+from dcpstream.node.shell.server import KvServer
+from dcpstream.node.shell.tls import Tls, TlsSettings
 from dcpstream.protocol.sasl import DEFAULT_ITERATIONS, MAX_ITERATIONS
 from dcpstream.runtime import SystemClock, SystemRandom
 from dcpstream.store import SEGMENT_BYTES

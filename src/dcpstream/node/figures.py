@@ -10,11 +10,11 @@ from collections import Counter
 from dataclasses import dataclass
 
 from dcpstream.model import VbucketState
-from dcpstream.node.dcp_stats import remaining_of
+from dcpstream.node.dcp.stats import remaining_of
 from dcpstream.node.engine import Bucket
-from dcpstream.protocol.consumer import ConsumerConnection
-from dcpstream.protocol.producer import ProducerConnection
-from dcpstream.protocol.producer_stream import StreamState
+from dcpstream.protocol.consumer.connection import ConsumerConnection
+from dcpstream.protocol.producer.connection import ProducerConnection
+from dcpstream.protocol.producer.stream import StreamState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dcpstream.node.compactor import CompactionStatus
 from dcpstream.node.engine import Engine
 from dcpstream.node.figures import BucketFigures, bucket_figures
 from dcpstream.node.process import resident_bytes
+from dcpstream.node.tasks.compactor import CompactionStatus
 from dcpstream.wire import Opcode
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

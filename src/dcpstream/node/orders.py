@@ -15,9 +15,9 @@ from dcpstream.model import BucketSettings
 from dcpstream.node.arguments import check_kinds, check_vbuckets
 from dcpstream.node.buckets import RunningBuckets
 from dcpstream.node.engine import Bucket, Engine, Users
-from dcpstream.node.engine.collections import ManifestError
-from dcpstream.node.engine.manifests import ManifestEditor, Wanted
-from dcpstream.node.server import KvServer
+from dcpstream.node.engine.bucket.collections import ManifestError
+from dcpstream.node.engine.bucket.manifests import ManifestEditor, Wanted
+from dcpstream.node.shell.server import KvServer
 
 ORDER_TIMEOUT_S = 60.0
 """Longest wait for an order to be carried out: deleting the files of a large bucket takes some seconds."""

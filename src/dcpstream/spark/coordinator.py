@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from dcpstream.client.blocking import Cluster
-from dcpstream.client.ranges import Accepted, RollbackTo
-from dcpstream.client.resume import BranchState
-from dcpstream.client.selection import Selection, unknown_names
+from dcpstream.client.blocking.cluster import Cluster
+from dcpstream.client.machine.ranges import Accepted, RollbackTo
+from dcpstream.client.machine.resume import BranchState
+from dcpstream.client.machine.selection import Selection, unknown_names
 from dcpstream.client.streaming import OnPurgeGap
 from dcpstream.errors import AuthenticationFailed, ConnectionLost, OffsetError, RollbackRequired
 from dcpstream.model import CollectionName, Manifest, StreamOffset, VbucketMap
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class BucketView(Protocol):
-    """What the coordinator asks of a cluster; see `dcpstream.client.blocking.Cluster`."""
+    """What the coordinator asks of a cluster; see `dcpstream.client.blocking.cluster.Cluster`."""
 
     @property
     def map(self) -> VbucketMap:

@@ -56,7 +56,7 @@ class VbucketOffset:
 
     Attributes:
         at: the position.
-        earlier: recorded positions before it, newest first, at most `dcpstream.client.resume.RECORDED_POSITIONS`.
+        earlier: recorded positions before it, newest first, at most `RECORDED_POSITIONS`.
         rewound: set if the batch that ends here began with a rollback.
     """
 

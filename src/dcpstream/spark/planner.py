@@ -25,8 +25,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dcpstream.client.ranges import VbucketRange
-from dcpstream.client.resume import BranchState, complete, plan_end, remember, step_back
+from dcpstream.client.machine.ranges import VbucketRange
+from dcpstream.client.machine.resume import BranchState, complete, plan_end, remember, step_back
 from dcpstream.model import CollectionName, StreamOffset
 from dcpstream.spark.offsets import Rewind, SourceOffset, VbucketOffset
 

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from dcpstream.client.blocking import Cluster
+from dcpstream.client.blocking.cluster import Cluster
 from dcpstream.spark.options import SourceOptions
 
 MAX_IDLE_CLUSTERS = 4

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from dcpstream.client.resume import BranchState
+from dcpstream.client.machine.resume import BranchState
 from dcpstream.errors import ConfigError, ConnectionLost
 from dcpstream.model import StreamOffset
 from dcpstream.spark.offsets import user_position, user_seqno

@@ -5,13 +5,13 @@ in wire format, so that sending history is copying it.
 """
 
 from dcpstream.store.base import MAX_PENDING_BYTES, MAX_VBUCKETS, BucketStore
-from dcpstream.store.compaction import CompactionOrder, CompactionReport
+from dcpstream.store.compact.compaction import CompactionOrder, CompactionReport
 from dcpstream.store.disk import DiskBucketStore
+from dcpstream.store.index.walking import finish
 from dcpstream.store.items import ItemMeta, StoredItem, index_key, read_item
+from dcpstream.store.log.segments import SEGMENT_BYTES
 from dcpstream.store.memory import MemoryBucketStore
-from dcpstream.store.segments import SEGMENT_BYTES
 from dcpstream.store.vbucket import READ_BYTES, VBucketLog, View
-from dcpstream.store.walking import finish
 
 __all__ = [
     "MAX_PENDING_BYTES",

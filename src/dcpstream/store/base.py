@@ -12,10 +12,10 @@ from typing import Self
 
 from dcpstream.errors import ConfigError, CorruptLog
 from dcpstream.model import BucketSettings, FailoverLog, Manifest, Persist, VbucketState
-from dcpstream.store.bytelog import Buffer, Piece
-from dcpstream.store.cache import CacheStats
-from dcpstream.store.compaction import CompactionOrder, CompactionReport
-from dcpstream.store.segmentfile import Segment
+from dcpstream.store.compact.compaction import CompactionOrder, CompactionReport
+from dcpstream.store.log.bytelog import Buffer, Piece
+from dcpstream.store.log.page_cache import CacheStats
+from dcpstream.store.log.segmentfile import Segment
 from dcpstream.store.vbucket import VBucketLog
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,20 @@ from typing import NamedTuple
 from weakref import WeakSet
 
 from dcpstream.errors import CorruptLog
-from dcpstream.store.bytelog import ByteLog, Piece
-from dcpstream.store.history import HistoryStart, first_repeated
-from dcpstream.store.history import is_void as void_row
+from dcpstream.store.index.history import HistoryStart, first_repeated
+from dcpstream.store.index.history import is_void as void_row
+from dcpstream.store.index.rows import (
+    DELETED,
+    KIND_SHIFT,
+    LIVE,
+    NOT_A_DOCUMENT,
+    POSITION_MASK,
+    UNTOLD_REVISION,
+    RowTable,
+    np,
+)
+from dcpstream.store.index.selection import covering, select
+from dcpstream.store.index.walking import Newest, finish, walk_collections, walk_range
 from dcpstream.store.items import (
     META_BYTES,
     PREPARE_NAMESPACE,
@@ -26,20 +37,9 @@ from dcpstream.store.items import (
     read_item,
     read_meta,
 )
+from dcpstream.store.log.bytelog import ByteLog, Piece
 from dcpstream.store.owner import NotAtHand, Owner
-from dcpstream.store.rows import (
-    DELETED,
-    KIND_SHIFT,
-    LIVE,
-    NOT_A_DOCUMENT,
-    POSITION_MASK,
-    UNTOLD_REVISION,
-    RowTable,
-    np,
-)
-from dcpstream.store.selection import covering, select
-from dcpstream.store.walking import Newest, finish, walk_collections, walk_range
-from dcpstream.wire.block import EMPTY_BLOCK, BlockKind, FrameBlock
+from dcpstream.wire.stored.block import EMPTY_BLOCK, BlockKind, FrameBlock
 
 READ_BYTES = 1024 * 1024
 """What `read` returns at most unless told otherwise: enough that per-block costs vanish, small against a window."""

@@ -24,12 +24,16 @@ from dcpstream.errors import CorruptLog, StoreError, StoreInUse, StoreMismatch
 from dcpstream.model import BucketSettings, Manifest
 from dcpstream.runtime import FileSystem, SystemFileSystem, make_durable_directory, make_private
 from dcpstream.store.base import BucketStore
-from dcpstream.store.blocks import Buffer, Page, encode_rollback, segment_number
-from dcpstream.store.bytelog import Piece
-from dcpstream.store.cache import CacheStats
-from dcpstream.store.choosing import RolledBackError
-from dcpstream.store.cleaning import Cleaning, size_in_files
-from dcpstream.store.compaction import CompactionOrder, CompactionReport
+from dcpstream.store.compact.choosing import RolledBackError
+from dcpstream.store.compact.compaction import CompactionOrder, CompactionReport
+from dcpstream.store.compact.segment_rewriting import Cleaning, size_in_files
+from dcpstream.store.log.blocks import Buffer, Page, encode_rollback, segment_number
+from dcpstream.store.log.bytelog import Piece
+from dcpstream.store.log.page_cache import CacheStats
+from dcpstream.store.log.pending import Pending, add_blocks
+from dcpstream.store.log.recovery import Recovery
+from dcpstream.store.log.segmentfile import Segment
+from dcpstream.store.log.segments import SEGMENT_BYTES, Segments
 from dcpstream.store.metadata import (
     FILE_NAME,
     FORMAT,
@@ -39,10 +43,6 @@ from dcpstream.store.metadata import (
     is_of_disk,
     make_metadata,
 )
-from dcpstream.store.pending import Pending, add_blocks
-from dcpstream.store.recovery import Recovery
-from dcpstream.store.segmentfile import Segment
-from dcpstream.store.segments import SEGMENT_BYTES, Segments
 from dcpstream.store.vbucket import VBucketLog
 
 logger = logging.getLogger(__name__)

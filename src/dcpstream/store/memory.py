@@ -7,11 +7,11 @@ from threading import Lock
 
 from dcpstream.model import BucketSettings
 from dcpstream.store.base import BucketStore
-from dcpstream.store.bytelog import CHUNK_BYTES, Buffer, Piece
-from dcpstream.store.choosing import RolledBackError, choose
-from dcpstream.store.compaction import CompactionOrder, CompactionReport
-from dcpstream.store.rewriting import Rewrite, kept_frames
-from dcpstream.store.rows import LIVE
+from dcpstream.store.compact.choosing import RolledBackError, choose
+from dcpstream.store.compact.compaction import CompactionOrder, CompactionReport
+from dcpstream.store.index.removal import Rewrite, kept_frames
+from dcpstream.store.index.rows import LIVE
+from dcpstream.store.log.bytelog import CHUNK_BYTES, Buffer, Piece
 from dcpstream.store.vbucket import VBucketLog
 
 REWRITE_BYTES = 32 * 1024 * 1024

@@ -21,7 +21,7 @@ from threading import Lock
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.model import BucketSettings, FailoverLog, Manifest, VbucketState
 from dcpstream.runtime import FileSystem, write_whole
-from dcpstream.store.blocks import FORMAT_VERSION, checksum, other_format
+from dcpstream.store.log.blocks import FORMAT_VERSION, checksum, other_format
 
 FILE_NAME = "meta.sqlite"
 JOURNAL_NAME = f"{FILE_NAME}-journal"

@@ -7,7 +7,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 from dcpstream.errors import CorruptLog
-from dcpstream.store.bytelog import Buffer, PageFile, Piece
+from dcpstream.store.log.bytelog import Buffer, PageFile, Piece
 
 if TYPE_CHECKING:
     from dcpstream.store.vbucket import VBucketLog

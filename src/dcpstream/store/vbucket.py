@@ -21,17 +21,17 @@ from operator import itemgetter
 
 from dcpstream.errors import StoreError
 from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
-from dcpstream.store import purging
-from dcpstream.store.blocks import Mark, Page
-from dcpstream.store.choosing import Rules
+from dcpstream.store.compact import purging
+from dcpstream.store.compact.choosing import Rules
 from dcpstream.store.contents import READ_BYTES, Brief, VBucketContents, View
-from dcpstream.store.fields import FIELDS_AT, columns_of, document_halves, fields_of
-from dcpstream.store.horizon import next_horizon, rollback_bytes
+from dcpstream.store.index.fields import FIELDS_AT, columns_of, document_halves, fields_of
+from dcpstream.store.index.horizon import next_horizon, rollback_bytes
+from dcpstream.store.index.rows import DELETED, NOT_A_DOCUMENT, PREPARE, SYSTEM, UNTOLD_REVISION, collection_of
+from dcpstream.store.index.snapshots import ReceivedSnapshots
 from dcpstream.store.items import index_key, is_collection_end, tombstone_revision
+from dcpstream.store.log.blocks import Mark, Page
 from dcpstream.store.owner import NotAtHand, Owner
-from dcpstream.store.rows import DELETED, NOT_A_DOCUMENT, PREPARE, SYSTEM, UNTOLD_REVISION, collection_of
-from dcpstream.store.snapshots import ReceivedSnapshots
-from dcpstream.wire.block import BlockKind
+from dcpstream.wire.stored.block import BlockKind
 
 __all__ = ["READ_BYTES", "Brief", "NotAtHand", "Owner", "VBucketLog", "View"]
 

@@ -3,20 +3,6 @@
 Sans-IO: nothing here touches sockets, clocks, files or chance.
 """
 
-from dcpstream.wire.block import (
-    EMPTY_BLOCK,
-    BlockKind,
-    FrameBlock,
-    block_of,
-    encode_stored_deletion,
-    encode_stored_expiration,
-    encode_stored_mutation,
-    events_of,
-    frame_kinds,
-    seqnos_of,
-)
-from dcpstream.wire.block_form import StreamForm
-from dcpstream.wire.block_rendering import Rendered, render
 from dcpstream.wire.buffers import BufferPool
 from dcpstream.wire.codes import (
     Datatype,
@@ -32,7 +18,39 @@ from dcpstream.wire.codes import (
     as_code,
     code_name,
 )
-from dcpstream.wire.dcp_data import (
+from dcpstream.wire.frames import (
+    HEADER,
+    HEADER_BYTES,
+    MAX_FRAME_BYTES,
+    MAX_FRAME_BYTES_BEFORE_AUTH,
+    Frame,
+    FrameReader,
+    decode_frame,
+    encode_request,
+    encode_response,
+    frame_length,
+)
+from dcpstream.wire.keys import (
+    decode_frame_infos,
+    encode_frame_info,
+    leb128_decode,
+    leb128_encode,
+    split_collection_key,
+)
+from dcpstream.wire.layout import (
+    LAYOUTS,
+    Field,
+    Kind,
+    Layout,
+    Message,
+    Part,
+    RawRequest,
+    RawResponse,
+    Request,
+    Response,
+    decode_message,
+)
+from dcpstream.wire.messages.dcp_data import (
     Abort,
     Commit,
     Deletion,
@@ -43,7 +61,7 @@ from dcpstream.wire.dcp_data import (
     SeqnoAcknowledged,
     SystemEvent,
 )
-from dcpstream.wire.dcp_stream import (
+from dcpstream.wire.messages.dcp_stream import (
     AddStream,
     AddStreamResponse,
     BufferAck,
@@ -68,33 +86,7 @@ from dcpstream.wire.dcp_stream import (
     StreamRequest,
     StreamResponse,
 )
-from dcpstream.wire.durable import (
-    DurableForm,
-    StoredPrepare,
-    encode_stored_abort,
-    encode_stored_prepare,
-    read_prepare,
-)
-from dcpstream.wire.frames import (
-    HEADER,
-    HEADER_BYTES,
-    MAX_FRAME_BYTES,
-    MAX_FRAME_BYTES_BEFORE_AUTH,
-    Frame,
-    FrameReader,
-    decode_frame,
-    encode_request,
-    encode_response,
-    frame_length,
-)
-from dcpstream.wire.keys import (
-    decode_frame_infos,
-    encode_frame_info,
-    leb128_decode,
-    leb128_encode,
-    split_collection_key,
-)
-from dcpstream.wire.kv import (
+from dcpstream.wire.messages.kv import (
     Add,
     Delete,
     DeleteResponse,
@@ -134,20 +126,28 @@ from dcpstream.wire.kv import (
     Stat,
     Version,
 )
-from dcpstream.wire.layout import (
-    LAYOUTS,
-    Field,
-    Kind,
-    Layout,
-    Message,
-    Part,
-    RawRequest,
-    RawResponse,
-    Request,
-    Response,
-    decode_message,
-)
 from dcpstream.wire.status import STATUS_ERRORS, Status, status_error
+from dcpstream.wire.stored.block import (
+    EMPTY_BLOCK,
+    BlockKind,
+    FrameBlock,
+    block_of,
+    encode_stored_deletion,
+    encode_stored_expiration,
+    encode_stored_mutation,
+    events_of,
+    frame_kinds,
+    seqnos_of,
+)
+from dcpstream.wire.stored.durable import (
+    DurableForm,
+    StoredPrepare,
+    encode_stored_abort,
+    encode_stored_prepare,
+    read_prepare,
+)
+from dcpstream.wire.stored.form import StreamForm
+from dcpstream.wire.stored.rendering import Rendered, render
 from dcpstream.wire.system_events import (
     CollectionEvent,
     encode_stored_event,

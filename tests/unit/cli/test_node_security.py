@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from dcpstream.cli.node_security import allow_descriptors, security_arguments, security_options
 from dcpstream.errors import ConfigError
-from dcpstream.node.limits import Limits
-from dcpstream.node.tls import TlsSettings
+from dcpstream.node.shell.limits import Limits
+from dcpstream.node.shell.tls import TlsSettings
 
 
 def arguments(*options: str) -> dict[str, Any]:

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from dcpstream.client.changes import Change, changes_of, positions_after
-from dcpstream.client.connection import NodeConnection
-from dcpstream.client.events import RowsReceived, Stream
+from dcpstream.client.machine.changes import Change, changes_of, positions_after
+from dcpstream.client.machine.connection import NodeConnection
+from dcpstream.client.machine.events import RowsReceived, Stream
+from dcpstream.client.machine.policies import RollbackPolicy
+from dcpstream.client.machine.ranges import UNKNOWN_BRANCH, RollbackEvent, VbucketRange
+from dcpstream.client.machine.rows import FrameRows
 from dcpstream.client.offsets import SavedOffset
-from dcpstream.client.policies import RollbackPolicy
-from dcpstream.client.ranges import UNKNOWN_BRANCH, RollbackEvent, VbucketRange
-from dcpstream.client.rows import FrameRows
 from dcpstream.client.streaming import Positions, StreamOptions, rollback_change, save_after
 from dcpstream.errors import RollbackRequired
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from dcpstream.client.machine.policies import RollbackPolicy
+from dcpstream.client.machine.ranges import RollbackEvent, VbucketRange
+from dcpstream.client.machine.resume import BranchState
 from dcpstream.client.offsets import SavedOffset
-from dcpstream.client.policies import RollbackPolicy
-from dcpstream.client.ranges import RollbackEvent, VbucketRange
-from dcpstream.client.resume import BranchState
 from dcpstream.client.streaming import Positions, StreamOptions, rollback_change
 from dcpstream.errors import ConfigError
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset

@@ -7,14 +7,14 @@ import random
 import struct
 from collections.abc import Callable
 
-from dcpstream.client.connection import NodeConnection
-from dcpstream.client.convert import ArrowConverter, ChangeConverter
-from dcpstream.client.events import EventGroup
-from dcpstream.client.handshake import DcpSettings
-from dcpstream.client.nodes import ConnectOptions, Nodes
-from dcpstream.client.policies import PurgeGap, RollbackPolicy
-from dcpstream.client.ranges import RollbackEvent, VbucketRange
-from dcpstream.client.reader import StreamReader
+from dcpstream.client.machine.connection import NodeConnection
+from dcpstream.client.machine.convert import ArrowConverter, ChangeConverter
+from dcpstream.client.machine.events import EventGroup
+from dcpstream.client.machine.handshake import DcpSettings
+from dcpstream.client.machine.nodes import ConnectOptions, Nodes
+from dcpstream.client.machine.policies import PurgeGap, RollbackPolicy
+from dcpstream.client.machine.ranges import RollbackEvent, VbucketRange
+from dcpstream.client.machine.reader import StreamReader
 from dcpstream.errors import ConnectionLost, ConnectTimeout
 from dcpstream.model import FailoverLog, Manifest, NodeAddress, StreamOffset
 from dcpstream.wire import Frame, Opcode, Status, encode_response

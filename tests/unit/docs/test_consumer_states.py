@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dcpstream.protocol.passive_stream import TABLE, ConsumerState, StreamEvent
+from dcpstream.protocol.consumer.stream import TABLE, ConsumerState, StreamEvent
 
 PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "replication.md"
 

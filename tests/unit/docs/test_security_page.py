@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.node.engine.roles import KINDS
-from dcpstream.node.limits import Limits
+from dcpstream.node.engine.access.roles import KINDS
+from dcpstream.node.shell.limits import Limits
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/explanation/security.md").read_text(encoding="utf-8")

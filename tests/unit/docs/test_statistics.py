@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.node.engine.parameters import CONFIG, DCP, FLUSH, PARAMETERS
-from dcpstream.node.engine.vbucket_stats import PER_VBUCKET
+from dcpstream.node.engine.bucket.parameters import CONFIG, DCP, FLUSH, PARAMETERS
+from dcpstream.node.engine.stats.vbucket import PER_VBUCKET
 from tests.unit.node.kit import Talker, engine_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "statistics.md").read_text(encoding="utf-8")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dcpstream.protocol.producer_stream import TRANSITIONS, StreamState
+from dcpstream.protocol.producer.stream import TRANSITIONS, StreamState
 
 PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "streams-and-snapshots.md"
 

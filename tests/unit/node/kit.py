@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from functools import cache
 
 from dcpstream.model import NodeAddress
-from dcpstream.node.dcp import dcp_stats, handle_dcp
+from dcpstream.node.dcp.endpoint import dcp_stats, handle_dcp
 from dcpstream.node.engine import ClusterConfig, Engine, Session, Users, new_engine
-from dcpstream.node.engine.collections import read_manifest
+from dcpstream.node.engine.bucket.collections import read_manifest
 from dcpstream.store import BucketStore, MemoryBucketStore
 from dcpstream.wire import Feature, Frame, FrameReader, Opcode, encode_request
 

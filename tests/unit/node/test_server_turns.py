@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from dcpstream.node.limits import Limits
-from dcpstream.node.server import KvServer
+from dcpstream.node.shell.limits import Limits
+from dcpstream.node.shell.server import KvServer
 from dcpstream.runtime import SystemClock
 from tests.unit.node.kit import engine_of
 

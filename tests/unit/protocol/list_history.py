@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from dcpstream.model import FailoverLog, Manifest, SnapshotRange, VbucketState
 from dcpstream.store import index_key
-from dcpstream.store.rows import collection_of
+from dcpstream.store.index.rows import collection_of
 from dcpstream.wire import (
     EMPTY_BLOCK,
     Frame,

@@ -1,7 +1,7 @@
 """A bucket of lists that a consumer can write to, and a peer that plays its producer."""
 
 from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
-from dcpstream.protocol.consumer import ConsumerConnection
+from dcpstream.protocol.consumer.connection import ConsumerConnection
 from dcpstream.wire import (
     Feature,
     Opcode,

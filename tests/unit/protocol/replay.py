@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.protocol.answers import Refusal, answer, refuse
 from dcpstream.protocol.opening import read_open
-from dcpstream.protocol.producer import ProducerConnection
+from dcpstream.protocol.producer.connection import ProducerConnection
 from dcpstream.wire import (
     MarkerFlag,
     Opcode,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import dcpstream
-from dcpstream.client.kv import KvClient
+from dcpstream.client.kv.client import KvClient
 from dcpstream.errors import ConfigError
 from dcpstream.model import Op
 from dcpstream.spark import pool

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dcpstream.client.tls import TlsOptions
+from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.columnar import CHANGE_SCHEMA
 from dcpstream.errors import ConfigError
 from dcpstream.spark.options import OnRollback, RewindTo, SourceOptions, option_table

@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcpstream.client.ranges import VbucketRange
-from dcpstream.client.resume import BranchState
+from dcpstream.client.machine.ranges import VbucketRange
+from dcpstream.client.machine.resume import BranchState
 from dcpstream.model import FailoverLog, StreamOffset
 from dcpstream.spark import planner
 from dcpstream.spark.offsets import Rewind, SourceOffset, VbucketOffset

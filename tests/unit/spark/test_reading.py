@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 import dcpstream
-from dcpstream.client.kv import KvClient
-from dcpstream.client.ranges import ReadBatch, VbucketRange
+from dcpstream.client.kv.client import KvClient
+from dcpstream.client.machine.ranges import ReadBatch, VbucketRange
 from dcpstream.errors import AuthenticationFailed, ConfigError, ConnectionLost, RollbackRequired, StatusError
 from dcpstream.model import StreamOffset
 from dcpstream.spark import pool

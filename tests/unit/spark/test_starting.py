@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dcpstream.client.resume import BranchState
+from dcpstream.client.machine.resume import BranchState
 from dcpstream.errors import ConfigError, ConnectionLost
 from dcpstream.model import FailoverLog, StreamOffset
 from dcpstream.spark.options import OffsetSpec

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dcpstream.store import index_key
+from dcpstream.store.index.rows import collection_of
 from dcpstream.store.items import read_item, read_meta
-from dcpstream.store.rows import collection_of
 from dcpstream.wire import (
     SystemEvent,
     SystemEventId,

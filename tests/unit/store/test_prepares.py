@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from dcpstream.model import FailoverLog, VbucketState
-from dcpstream.store import DiskBucketStore, MemoryBucketStore, entering, rows
+from dcpstream.store import DiskBucketStore, MemoryBucketStore
+from dcpstream.store.index import rows
+from dcpstream.store.log import entering
 from dcpstream.wire import BlockKind, encode_stored_abort, encode_stored_mutation, encode_stored_prepare, read_prepare
 
 LOG = FailoverLog.of((0xA, 0))

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from dcpstream.model import FailoverLog, VbucketState
-from dcpstream.store import DiskBucketStore, MemoryBucketStore, VBucketLog, entering, fields, purging, rows, selection
+from dcpstream.store import DiskBucketStore, MemoryBucketStore, VBucketLog
+from dcpstream.store.compact import purging
+from dcpstream.store.index import fields, rows, selection
+from dcpstream.store.log import entering
 from dcpstream.store.vbucket import Brief
 from dcpstream.wire import BlockKind, encode_stored_deletion, encode_stored_mutation
 

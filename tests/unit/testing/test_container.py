@@ -6,7 +6,7 @@ import enum
 
 import pytest
 
-from dcpstream.client.kv import KvClient
+from dcpstream.client.kv.client import KvClient
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.testing import BucketDefinition, CouchbaseContainer
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.client.kv import KvClient
+from dcpstream.client.kv.client import KvClient
 from dcpstream.errors import ConfigError
 from dcpstream.model import BucketSettings
 from dcpstream.node import Node

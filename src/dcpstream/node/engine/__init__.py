@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from dcpstream.node.engine.bucket import Bucket
+from dcpstream.node.engine.access.groups import Group
+from dcpstream.node.engine.access.roles import ALL_PRIVILEGES, KINDS, PERMISSIONS, Role, RoleKind, parse_roles
+from dcpstream.node.engine.access.users import User, Users
+from dcpstream.node.engine.bucket.bucket import Bucket
+from dcpstream.node.engine.bucket.vbucket import VBucket
 from dcpstream.node.engine.config import ClusterConfig
 from dcpstream.node.engine.engine import Engine
-from dcpstream.node.engine.fast import fast_handlers
-from dcpstream.node.engine.groups import Group
 from dcpstream.node.engine.handlers import COMMANDS
 from dcpstream.node.engine.release import DEFAULT_VERSION, RELEASES, Release
-from dcpstream.node.engine.roles import ALL_PRIVILEGES, KINDS, PERMISSIONS, Role, RoleKind, parse_roles
-from dcpstream.node.engine.session import MAX_OUTPUT_BYTES, Session
-from dcpstream.node.engine.users import User, Users
-from dcpstream.node.engine.vbucket import VBucket
+from dcpstream.node.engine.session.fast import fast_handlers
+from dcpstream.node.engine.session.session import MAX_OUTPUT_BYTES, Session
 from dcpstream.runtime import Random
 from dcpstream.wire import Frame
 

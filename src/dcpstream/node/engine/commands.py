@@ -15,7 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from dcpstream.errors import FieldError
-from dcpstream.node.engine.roles import ALL_PRIVILEGES
+from dcpstream.node.engine.access.roles import ALL_PRIVILEGES
 from dcpstream.node.engine.subdocument import has_valid_xattrs
 from dcpstream.wire import (
     Datatype,
@@ -28,7 +28,7 @@ from dcpstream.wire import (
 )
 
 if TYPE_CHECKING:
-    from dcpstream.node.engine.session import Session
+    from dcpstream.node.engine.session.session import Session
 
 Handler = Callable[["Session", Frame], None]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dcpstream.wire import Datatype, Feature, Frame, Magic
 
 if TYPE_CHECKING:
-    from dcpstream.node.engine.session import Session
+    from dcpstream.node.engine.session.session import Session
 
 CLUSTERMAP_CHANGE = 0x01
 """Opcode of the server's own request that tells of a newer cluster configuration; needs no answer."""

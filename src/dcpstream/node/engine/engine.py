@@ -13,16 +13,16 @@ from typing import Protocol
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.model import BucketSettings, Manifest
 from dcpstream.node.engine import config as cluster_config
-from dcpstream.node.engine.bucket import Bucket
+from dcpstream.node.engine.access.login_guard import LoginGuard
+from dcpstream.node.engine.access.users import Users
+from dcpstream.node.engine.bucket.bucket import Bucket
+from dcpstream.node.engine.bucket.counters import Counters
 from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.config import ClusterConfig
 from dcpstream.node.engine.config_push import push_config
-from dcpstream.node.engine.counters import Counters
-from dcpstream.node.engine.login_guard import LoginGuard
 from dcpstream.node.engine.release import Release
-from dcpstream.node.engine.session import MAX_OUTPUT_BYTES, FastHandler, Session
-from dcpstream.node.engine.users import Users
-from dcpstream.node.limit_log import LimitLog
+from dcpstream.node.engine.session.session import MAX_OUTPUT_BYTES, FastHandler, Session
+from dcpstream.node.shell.limit_log import LimitLog
 from dcpstream.runtime import Random
 from dcpstream.store import BucketStore
 from dcpstream.wire import BufferPool, Frame

@@ -28,11 +28,11 @@ from dcpstream.node.http.page import (
     check_head,
     fault,
 )
-from dcpstream.node.limits import Limits
+from dcpstream.node.shell.limits import Limits
 
 if TYPE_CHECKING:
     from dcpstream.node.buckets import RunningBuckets
-    from dcpstream.node.tls import Tls
+    from dcpstream.node.shell.tls import Tls
 
 logger = logging.getLogger(__name__)
 

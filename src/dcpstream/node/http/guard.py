@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from dcpstream.node.accept import TlsListener
 from dcpstream.node.http.connection import HttpConnection
 from dcpstream.node.http.page import fault
-from dcpstream.node.limit_log import LimitLog
-from dcpstream.node.limits import Limits
+from dcpstream.node.shell.accept import TlsListener
+from dcpstream.node.shell.limit_log import LimitLog
+from dcpstream.node.shell.limits import Limits
 
 if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from dcpstream.node.compactor import CompactionStatus
 from dcpstream.node.http.page import Route, Site
 from dcpstream.node.metrics import CONTENT_TYPE, Metrics
+from dcpstream.node.tasks.compactor import CompactionStatus
 
 
 class MetricsPages:

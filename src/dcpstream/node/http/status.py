@@ -13,13 +13,13 @@ from importlib.resources import files
 from aiohttp import web
 
 from dcpstream.model import VbucketState
-from dcpstream.node.compactor import CompactionStatus
 from dcpstream.node.engine import Bucket
 from dcpstream.node.figures import BucketFigures, DcpFigures, bucket_figures
 from dcpstream.node.http.access import allows
 from dcpstream.node.http.health import UNSERVED, state_of
 from dcpstream.node.http.page import LOGIN, USER, Route, Site
 from dcpstream.node.process import resident_bytes
+from dcpstream.node.tasks.compactor import CompactionStatus
 
 MAX_CONNECTIONS_SHOWN = 200
 """DCP connections in the table; a page with more is no page to look at."""

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from dcpstream.node.http.health import state_of
-from dcpstream.store import DiskBucketStore, blocks
-from dcpstream.store.repair import repair_store
+from dcpstream.store import DiskBucketStore
+from dcpstream.store.log import blocks
+from dcpstream.store.repair.repair import repair_store
 from dcpstream.wire import Feature, Opcode, Status, StreamEndReason, encode_request
 from tests.unit.node.kit import Talker, engine_of
 

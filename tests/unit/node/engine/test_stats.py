@@ -8,8 +8,8 @@ import struct
 import pytest
 
 from dcpstream.model import BucketSettings
-from dcpstream.node.engine import bucket_stats
-from dcpstream.node.engine.pager import expire_some
+from dcpstream.node.engine.bucket.pager import expire_some
+from dcpstream.node.engine.stats import bucket as bucket_stats
 from dcpstream.store import DiskBucketStore, MemoryBucketStore
 from dcpstream.wire import Feature, Opcode, Status, encode_frame_info, encode_request
 from tests.conformance.rules import rule

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from dcpstream.model import VbucketState
-from dcpstream.node.engine import documents
+from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.subdocument import SYSTEM_BYTES_MAX
 from dcpstream.wire import Datatype, Opcode, Status, encode_xattrs, snappy_compress
 from tests.conformance.rules import rule

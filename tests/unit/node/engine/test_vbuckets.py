@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from dcpstream.model import VbucketState
-from dcpstream.node.engine.vbucket import MEMORY_ITEMS
+from dcpstream.node.engine.bucket.vbucket import MEMORY_ITEMS
 from dcpstream.store import DiskBucketStore
 from dcpstream.wire import Opcode, Status, decode_failover_log, decode_vbucket_seqnos, encode_request
 from tests.conformance.rules import rule

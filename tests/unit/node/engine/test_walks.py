@@ -11,7 +11,7 @@ from itertools import count
 import pytest
 
 from dcpstream.node.engine import Engine
-from dcpstream.store.walking import KEYS_A_STEP
+from dcpstream.store.index.walking import KEYS_A_STEP
 from dcpstream.wire import Datatype, Frame, Opcode, Status, encode_request
 from tests.conformance.rules import rule
 from tests.unit.node.kit import Talker, engine_of, with_collection

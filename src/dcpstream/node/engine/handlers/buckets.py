@@ -10,7 +10,7 @@ from dcpstream.node.engine.commands import Command, CommandTable, Part
 from dcpstream.wire import Frame, Status
 
 if TYPE_CHECKING:
-    from dcpstream.node.engine.session import Session
+    from dcpstream.node.engine.session.session import Session
 
 CREATE_BUCKET, DELETE_BUCKET = 0x85, 0x86
 """Not in the published list of opcodes any more, but servers answer them."""

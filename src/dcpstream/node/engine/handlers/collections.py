@@ -9,15 +9,21 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dcpstream.model.collections import DEFAULT_NAME
-from dcpstream.node.engine.collections import MAX_NAME_BYTES, CannotApplyError, ManifestError, check_step, read_manifest
+from dcpstream.node.engine.access.permission import visible_manifest
+from dcpstream.node.engine.bucket.collections import (
+    MAX_NAME_BYTES,
+    CannotApplyError,
+    ManifestError,
+    check_step,
+    read_manifest,
+)
 from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
 from dcpstream.node.engine.handlers.keys import refuse_unknown
-from dcpstream.node.engine.permission import visible_manifest
 from dcpstream.wire import Datatype, Frame, Opcode, Status
 
 if TYPE_CHECKING:
     from dcpstream.model import Manifest
-    from dcpstream.node.engine.session import Session
+    from dcpstream.node.engine.session.session import Session
 
 _ID = struct.Struct(">QI")
 _NAME = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9_%$-]*")

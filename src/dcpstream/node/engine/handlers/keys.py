@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dcpstream.model import VbucketState
-from dcpstream.node.engine import documents
+from dcpstream.node.engine.bucket import documents
+from dcpstream.node.engine.bucket.documents import absolute_expiration, collection_of
 from dcpstream.node.engine.commands import MAX_KEY_BYTES, key_fault
 from dcpstream.node.engine.config_push import config_to_send
-from dcpstream.node.engine.documents import absolute_expiration, collection_of
 from dcpstream.wire import Datatype, Frame, Opcode, Status, leb128_decode
 
 if TYPE_CHECKING:
-    from dcpstream.node.engine.session import Session
-    from dcpstream.node.engine.vbucket import VBucket
+    from dcpstream.node.engine.bucket.vbucket import VBucket
+    from dcpstream.node.engine.session.session import Session
     from dcpstream.store import ItemMeta, StoredItem
 
 

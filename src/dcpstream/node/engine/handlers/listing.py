@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from dcpstream.node.engine import documents
+from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
 from dcpstream.node.engine.handlers.keys import (
     active_place,
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Generator, Iterator
 
-    from dcpstream.node.engine.bucket import Bucket
-    from dcpstream.node.engine.session import Session
-    from dcpstream.node.engine.vbucket import VBucket
+    from dcpstream.node.engine.bucket.bucket import Bucket
+    from dcpstream.node.engine.bucket.vbucket import VBucket
+    from dcpstream.node.engine.session.session import Session
     from dcpstream.store import StoredItem
 
     KeyWalk = Generator[None, None, tuple[list[bytes], array[int]]]

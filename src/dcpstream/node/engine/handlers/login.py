@@ -15,7 +15,7 @@ from dcpstream.protocol.sasl import Outcome, ServerStep
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, Status
 
 if TYPE_CHECKING:
-    from dcpstream.node.engine.session import Session
+    from dcpstream.node.engine.session.session import Session
 
 NO_BUCKET_NAME = b"@no bucket@"
 """SELECT_BUCKET with this name leaves the bucket."""

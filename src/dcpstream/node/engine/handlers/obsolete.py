@@ -11,7 +11,7 @@ from dcpstream.node.engine.commands import Command, CommandTable, Part
 from dcpstream.wire import Frame, Status
 
 if TYPE_CHECKING:
-    from dcpstream.node.engine.session import Session
+    from dcpstream.node.engine.session.session import Session
 
 RANGE_FIRST, RANGE_LAST = 0x30, 0x3C
 TAP_FIRST, TAP_LAST = 0x40, 0x47

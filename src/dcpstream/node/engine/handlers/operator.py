@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dcpstream.node.engine import documents
+from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
 from dcpstream.node.engine.handlers.keys import active_place
 from dcpstream.wire import Datatype, Frame, Opcode, Status
 
 if TYPE_CHECKING:
-    from dcpstream.node.engine.session import Session
+    from dcpstream.node.engine.session.session import Session
 
 NAMES = {
     0x23: "IOCTL_GET",

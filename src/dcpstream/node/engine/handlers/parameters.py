@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dcpstream.errors import DcpstreamError
+from dcpstream.node.engine.bucket.parameters import CONFIG, FLUSH, VBUCKET, is_name_of, set_parameter
+from dcpstream.node.engine.bucket.vbucket import MAX_TRUSTED_CAS
 from dcpstream.node.engine.commands import Command, CommandTable, Part
 from dcpstream.node.engine.handlers.keys import holds_token
-from dcpstream.node.engine.parameters import CONFIG, FLUSH, VBUCKET, is_name_of, set_parameter
-from dcpstream.node.engine.vbucket import MAX_TRUSTED_CAS
 from dcpstream.wire import Frame, Opcode, Status
 
 if TYPE_CHECKING:
-    from dcpstream.node.engine.session import Session
+    from dcpstream.node.engine.session.session import Session
 
 MAX_CAS_DIGITS = 20
 

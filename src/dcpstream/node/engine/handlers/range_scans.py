@@ -13,22 +13,22 @@ from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dcpstream.node.engine import documents
-from dcpstream.node.engine.commands import MAX_KEY_BYTES, Command, CommandTable, Part
-from dcpstream.node.engine.handlers.keys import active_vbucket, may_in, not_my_vbucket, refuse_unknown
-from dcpstream.node.engine.handlers.reads import body_of
-from dcpstream.node.engine.range_scans import (
+from dcpstream.node.engine.bucket import documents
+from dcpstream.node.engine.bucket.range_scans import (
     RangeScan,
     encode_scanned_document,
     encode_scanned_key,
     walk_sample,
 )
+from dcpstream.node.engine.commands import MAX_KEY_BYTES, Command, CommandTable, Part
+from dcpstream.node.engine.handlers.keys import active_vbucket, may_in, not_my_vbucket, refuse_unknown
+from dcpstream.node.engine.handlers.reads import body_of
 from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_xattrs, encode_xattrs, leb128_encode
 
 if TYPE_CHECKING:
-    from dcpstream.node.engine.bucket import Bucket
-    from dcpstream.node.engine.session import Session
-    from dcpstream.node.engine.vbucket import VBucket
+    from dcpstream.node.engine.bucket.bucket import Bucket
+    from dcpstream.node.engine.bucket.vbucket import VBucket
+    from dcpstream.node.engine.session.session import Session
     from dcpstream.store import StoredItem
 
 BATCH_BYTES = 8192

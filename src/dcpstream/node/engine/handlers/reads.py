@@ -7,7 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dcpstream.model import VbucketState
-from dcpstream.node.engine import documents
+from dcpstream.node.engine.bucket import documents
+from dcpstream.node.engine.bucket.locks import Lock
 from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
 from dcpstream.node.engine.handlers.keys import (
     active_place,
@@ -17,12 +18,11 @@ from dcpstream.node.engine.handlers.keys import (
     stored_key,
     told_delete_time,
 )
-from dcpstream.node.engine.locks import Lock
 from dcpstream.wire import Datatype, Feature, Frame, FrameInfoId, Opcode, Status, split_xattrs
 
 if TYPE_CHECKING:
-    from dcpstream.node.engine.session import Session
-    from dcpstream.node.engine.vbucket import VBucket
+    from dcpstream.node.engine.bucket.vbucket import VBucket
+    from dcpstream.node.engine.session.session import Session
     from dcpstream.store import StoredItem
 
 # Plain integers: arithmetic with enum members costs more than all the rest of a GET.

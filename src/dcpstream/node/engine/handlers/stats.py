@@ -14,17 +14,18 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from dcpstream.model import VbucketState
-from dcpstream.node.engine import bucket_stats, documents
+from dcpstream.node.engine.access.permission import Refusal
+from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
-from dcpstream.node.engine.dcp_stat_options import apply_options, read_options
-from dcpstream.node.engine.permission import Refusal
-from dcpstream.node.engine.vbucket_stats import PER_VBUCKET, cursor, state_name
+from dcpstream.node.engine.stats import bucket as bucket_stats
+from dcpstream.node.engine.stats.dcp_options import apply_options, read_options
+from dcpstream.node.engine.stats.vbucket import PER_VBUCKET, cursor, state_name
 from dcpstream.wire import Datatype, Frame, Opcode, Status, leb128_encode
 
 if TYPE_CHECKING:
-    from dcpstream.node.engine.bucket import Bucket
-    from dcpstream.node.engine.session import Session
-    from dcpstream.node.engine.vbucket import VBucket
+    from dcpstream.node.engine.bucket.bucket import Bucket
+    from dcpstream.node.engine.bucket.vbucket import VBucket
+    from dcpstream.node.engine.session.session import Session
 
 Items = Iterable[tuple[str, object] | None]
 """Keys and values; None ends a step of a long search."""

@@ -12,7 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dcpstream.model import VbucketState
-from dcpstream.node.engine import documents
+from dcpstream.node.engine.access.permission import Refusal
+from dcpstream.node.engine.bucket import documents
+from dcpstream.node.engine.bucket.locks import HIDDEN_CAS
 from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
 from dcpstream.node.engine.handlers.keys import (
     active_vbucket,
@@ -23,8 +25,6 @@ from dcpstream.node.engine.handlers.keys import (
     told_delete_time,
 )
 from dcpstream.node.engine.handlers.writes import is_kept_out, put, refuse_locked, target
-from dcpstream.node.engine.locks import HIDDEN_CAS
-from dcpstream.node.engine.permission import Refusal
 from dcpstream.node.engine.subdocument import (
     COMMANDS,
     KINDS,
@@ -44,8 +44,8 @@ from dcpstream.node.engine.subdocument import (
 from dcpstream.wire import Datatype, Feature, Frame, FrameInfoId, Opcode, Status
 
 if TYPE_CHECKING:
-    from dcpstream.node.engine.session import Session
-    from dcpstream.node.engine.vbucket import VBucket
+    from dcpstream.node.engine.bucket.vbucket import VBucket
+    from dcpstream.node.engine.session.session import Session
     from dcpstream.store import StoredItem
 
 _RESULT = struct.Struct(">HI")

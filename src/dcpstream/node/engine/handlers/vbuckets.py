@@ -9,16 +9,16 @@ import struct
 from typing import TYPE_CHECKING
 
 from dcpstream.model import MAX_SEQNO, VbucketState
+from dcpstream.node.engine.bucket.topology import NOTHING, read_meta
 from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
 from dcpstream.node.engine.handlers.keys import holds_token, may_in, not_my_vbucket, refuse_unknown
-from dcpstream.node.engine.topology import NOTHING, read_meta
 from dcpstream.store import CompactionOrder
 from dcpstream.wire import Datatype, Frame, Opcode, Status, encode_failover_log, encode_vbucket_seqnos
 
 if TYPE_CHECKING:
-    from dcpstream.node.engine.bucket import Bucket
-    from dcpstream.node.engine.session import Session
-    from dcpstream.node.engine.vbucket import VBucket
+    from dcpstream.node.engine.bucket.bucket import Bucket
+    from dcpstream.node.engine.bucket.vbucket import VBucket
+    from dcpstream.node.engine.session.session import Session
 
 _OBSERVED = struct.Struct(">BHQQQ")
 _OBSERVED_OLD = struct.Struct(">BHQQQQQ")

@@ -7,20 +7,20 @@ import struct
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from dcpstream.node.engine import documents
-from dcpstream.node.engine.bucket import Compression
+from dcpstream.node.engine.bucket import documents
+from dcpstream.node.engine.bucket.bucket import Compression
+from dcpstream.node.engine.bucket.durability import DEFAULT_TIMEOUT_S, UNDECIDED_MAX
+from dcpstream.node.engine.bucket.topology import is_possible, parse_topology
 from dcpstream.node.engine.commands import Command, CommandTable, Part
-from dcpstream.node.engine.durability import DEFAULT_TIMEOUT_S, UNDECIDED_MAX
 from dcpstream.node.engine.handlers.keys import active_place, expiration_of, refuse_recommit
 from dcpstream.node.engine.handlers.reads import parts_of
 from dcpstream.node.engine.subdocument import SYSTEM_BYTES_MAX, system_bytes
-from dcpstream.node.engine.topology import is_possible, parse_topology
 from dcpstream.wire import Datatype, Feature, Frame, FrameInfoId, Opcode, Status, decode_xattrs
 
 if TYPE_CHECKING:
     from dcpstream.model import VbucketState
-    from dcpstream.node.engine.session import Session
-    from dcpstream.node.engine.vbucket import VBucket
+    from dcpstream.node.engine.bucket.vbucket import VBucket
+    from dcpstream.node.engine.session.session import Session
     from dcpstream.store import ItemMeta, StoredItem
 
 _STORE = struct.Struct(">II")

@@ -1,5 +1,0 @@
-"""`dcpstream demo`: real data, real processes, real kills, and a verdict."""
-
-from dcpstream.cli.demo.command import demo_command
-
-__all__ = ["demo_command"]

@@ -1,0 +1,1 @@
+"""The asyncio client: the same streams as asynchronous iterators."""

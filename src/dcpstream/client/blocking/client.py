@@ -1,0 +1,347 @@
+"""The blocking client: streams of changes as Arrow batches or as single changes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from dcpstream.client.blocking.cluster import Cluster, drive
+from dcpstream.client.blocking.hub import SocketHub
+from dcpstream.client.machine.changes import Change, positions_after
+from dcpstream.client.machine.convert import ValueFormat
+from dcpstream.client.machine.events import EventGroup
+from dcpstream.client.machine.handshake import BUFFER_BYTES
+from dcpstream.client.machine.nodes import Nodes
+from dcpstream.client.machine.ranges import ManifestEvent, RollbackEvent
+from dcpstream.client.machine.reader import StreamReader
+from dcpstream.client.offsets import OffsetStore
+from dcpstream.client.settings.options import (
+    CONNECT_TIMEOUT_S,
+    MAX_BATCH_ROWS,
+    PATIENCE_S,
+    check_buffer_bytes,
+    dcp_settings,
+)
+from dcpstream.client.settings.tls import TlsOptions
+from dcpstream.client.streaming import (
+    End,
+    OnPurgeGap,
+    OnRollback,
+    Positions,
+    RewindTo,
+    Start,
+    StreamOptions,
+    manifest_batch,
+    rollback_batch,
+    rollback_change,
+)
+from dcpstream.model import StreamOffset
+from dcpstream.runtime import SystemClock, SystemRandom
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Rows of a stream.
+
+    Attributes:
+        record_batch: rows with the columns of CHANGE_SCHEMA.
+        offsets: vbucket → exact position after the last row of this batch, for those that moved.
+        rollback: set on a batch of one control row: what this vbucket's earlier rows above `rollback.to_seqno` said
+            is void, also rows that an earlier run gave out and that were not acknowledged. The valid ones come again.
+        events: set on a batch of control rows about scopes and collections: what they say, row by row.
+    """
+
+    record_batch: pa.RecordBatch
+    offsets: Mapping[int, StreamOffset]
+    rollback: RollbackEvent | None
+    _positions: Positions
+    _number: int
+    events: tuple[ManifestEvent, ...] = ()
+
+    def ack(self) -> None:
+        """This batch and all before it are dealt with: save the positions after them."""
+        self._positions.acknowledge(self._number)
+
+
+class Client:
+    """A bucket's changes, blocking.
+
+    Nothing is asked of the cluster before the first use. One client may have several streams; each has its own
+    connections. Not safe for use by several threads at once.
+
+    Args:
+        connection_string: `couchbase[s]://host[:port][,host…][?network=…]` or `host[:port]`.
+        username, password: of a user with the right to read the bucket by DCP; empty with a client certificate.
+        bucket: its name.
+        tls: certificates, for `couchbases://`.
+        sasl_mechanism: the only one to log in with ("PLAIN" over TLS, "SCRAM-SHA512", …); None for the strongest.
+        network: "default", "external", …: which of the nodes' addresses to use; None as in the connection string.
+        connect_timeout_s: limit for connecting to a cluster that is not there. A bucket that the cluster does not have
+            is told at once: a wrong name is the usual cause.
+        patience_s: how long a node may stay away while a stream runs, or listen without having its bucket, refuse a
+            vbucket, or end its stream at once.
+        buffer_bytes: flow-control window of each connection: the bound of memory.
+        name: what the connections are called in the node's statistics.
+
+    Raises:
+        ConfigError: an option is not allowed.
+    """
+
+    def __init__(
+        self,
+        connection_string: str,
+        *,
+        username: str = "",
+        password: str = "",
+        bucket: str,
+        tls: TlsOptions | None = None,
+        sasl_mechanism: str | None = None,
+        network: str | None = None,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        patience_s: float = PATIENCE_S,
+        buffer_bytes: int = BUFFER_BYTES,
+        name: str = "dcpstream",
+    ) -> None:
+        self.cluster = Cluster(
+            connection_string,
+            username=username,
+            password=password,
+            bucket=bucket,
+            tls=tls,
+            sasl_mechanism=sasl_mechanism,
+            network=network,
+            connect_timeout_s=connect_timeout_s,
+            name=name,
+        )
+        self._patience_s = patience_s
+        self._buffer_bytes = check_buffer_bytes(buffer_bytes)
+        self._name = name
+        self._clock = SystemClock()
+
+    def stream(
+        self,
+        *,
+        start: Start = "earliest",
+        end: End = None,
+        store: OffsetStore | None = None,
+        collections: Sequence[str] | None = None,
+        value_format: ValueFormat = "binary",
+        columns: Sequence[str] | None = None,
+        on_rollback: OnRollback = "fail",
+        rewind_to: RewindTo = "recorded",
+        members: tuple[int, int] = (0, 1),
+        max_batch_rows: int = MAX_BATCH_ROWS,
+        read_stable: bool = False,
+        purge_gap: OnPurgeGap | None = None,
+        idle_timeout_s: float | None = None,
+    ) -> Generator[Batch, None, None]:
+        """The changes as Arrow batches.
+
+        Taking the next batch tells the node that the one before was consumed, so a slow user slows the node down and
+        memory stays bounded; meanwhile a thread answers the nodes' probes, for up to an hour. A lost connection, a
+        moved vbucket or a node that restarts is resumed; retries that fail are told in the log, one line in ten
+        seconds for each node.
+
+        Scopes and collections that are created, dropped, flushed or modified come as batches of control rows with
+        `Batch.events`, in their place among the rows of each vbucket. After such an event (but one of a modification)
+        the collection's rows of that vbucket at or below the event's seqno are gone.
+
+        The first rows of a single collection may come in any order if `on_rollback` is not "fail". `Batch.offsets`
+        stand still until all of them are there; if the stream is cut before, a rollback is told and they come again.
+
+        Args:
+            start: "earliest", "latest", positions, or an OffsetStore: what it has, the rest from the beginning.
+            end: None for ever, "latest" for the high seqnos of now, or {vbucket: seqno}; a vbucket that is not named
+                is not read then.
+            store: where `ack` saves positions, and where saved ones are taken from before `start` is looked at. Before
+                the first rows of a vbucket are given out, the position where they begin is saved.
+            collections: "scope.collection"; "scope.*", or a scope's bare name, for the scope with what is made in it
+                later; a bare name for a collection of the scope _default (a name that is both is refused, but
+                "_default" is the default collection). None for all. A saved position knows which collections it
+                covers: one that was dropped meanwhile is told, one that is new to the filter is read from its
+                beginning.
+            value_format: "binary" or "string".
+            columns: names of CHANGE_SCHEMA to fill, None for all.
+            on_rollback: "fail" raises RollbackRequired; "rewind" goes back and yields a control row; a function is
+                called with the RollbackEvent and then the stream goes back without one; the position gone back to is
+                saved when a later batch is acknowledged. A rollback is also told if the node accepts a saved position
+                on another branch of history: rows above it that were not acknowledged may be void.
+            rewind_to: how far a rollback goes back: "recorded" to a saved position at or below what is still valid,
+                "zero" to the beginning of the vbucket. A consumer that keeps one version of each document needs
+                "zero": the older versions that void ones have replaced do not come again.
+            members: (i, n): read only the vbuckets of member i (from 0) of n.
+            max_batch_rows: rows of a batch at most.
+            read_stable: hold changes back until the active node and all replicas have them on disk: what a failover
+                can lose is never seen. Costs their latency, and waits while a replica of the map is away.
+            purge_gap: what to do if deletions after the position were purged before they were read: "fail" raises
+                HistoryPurged, "ignore" reads on with a warning, "reconcile" begins the vbucket anew, as a rollback to
+                0. None: "fail" if `on_rollback` is "fail", else "reconcile".
+            idle_timeout_s: raise after so long without any progress; None to wait for ever. A stream that is only
+                opened again is no progress.
+
+        Raises:
+            ConfigError: an option is not allowed, or pyarrow is missing.
+            RemoteProtocolError, WireError: a node sends what the protocol does not allow, on five connections.
+            RollbackRequired: history was rolled back, and `on_rollback` is "fail".
+            HistoryPurged: see `purge_gap`.
+            OffsetError: the bucket was deleted and created again.
+            AuthenticationFailed, ConnectTimeout, StatusError: the cluster does not let us in, or a node stays away.
+        """
+        options = StreamOptions(
+            start=start,
+            end=end,
+            store=store,
+            collections=None if collections is None else tuple(collections),
+            value_format=value_format,
+            columns=None if columns is None else tuple(columns),
+            on_rollback=on_rollback,
+            rewind_to=rewind_to,
+            members=members,
+            max_batch_rows=max_batch_rows,
+            arrow=True,
+            read_stable=read_stable,
+            purge_gap=purge_gap,
+        )
+        options.converter()  # complains now rather than at the first batch
+        return self._batches(options, idle_timeout_s)
+
+    def changes(
+        self,
+        *,
+        start: Start = "earliest",
+        end: End = None,
+        store: OffsetStore | None = None,
+        collections: Sequence[str] | None = None,
+        on_rollback: OnRollback = "fail",
+        rewind_to: RewindTo = "recorded",
+        members: tuple[int, int] = (0, 1),
+        read_stable: bool = False,
+        purge_gap: OnPurgeGap | None = None,
+        idle_timeout_s: float | None = None,
+    ) -> Generator[Change, None, None]:
+        """The changes one by one; needs neither numpy nor pyarrow.
+
+        Options are those of `stream`. A change counts as dealt with when the next one is asked for. Positions are saved
+        to the store after each portion that was received together, and when the stream ends, is closed or fails: then
+        exactly up to the last change that was dealt with. `change.offset` is the position after a change, for those who
+        keep positions themselves: `start={change.vbid: change.offset}`.
+        """
+        options = StreamOptions(
+            start=start,
+            end=end,
+            store=store,
+            collections=None if collections is None else tuple(collections),
+            value_format="binary",
+            columns=None,
+            on_rollback=on_rollback,
+            rewind_to=rewind_to,
+            members=members,
+            max_batch_rows=MAX_BATCH_ROWS,
+            arrow=False,
+            read_stable=read_stable,
+            purge_gap=purge_gap,
+        )
+        return self._single(options, idle_timeout_s)
+
+    def close(self) -> None:
+        """Close the connections for questions; streams close theirs when they end."""
+        self.cluster.close()
+
+    def __enter__(self) -> Client:
+        """The client itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _batches(self, options: StreamOptions, idle_timeout_s: float | None) -> Generator[Batch, None, None]:
+        for thing, offsets, rollback, positions in self._run(options, idle_timeout_s):
+            positions.write(positions.due(offsets, rollback))
+            number = positions.give(offsets)
+            if isinstance(thing, EventGroup):
+                rows = manifest_batch(thing.events, options, self._clock.time_ns())
+                yield Batch(rows, offsets, None, positions, number, thing.events)
+            elif rollback is None:
+                yield Batch(thing, offsets, None, positions, number)
+            elif callable(options.on_rollback):
+                options.on_rollback(rollback)
+            else:
+                row = rollback_batch(rollback, options, self._clock.time_ns())
+                yield Batch(row, offsets, rollback, positions, number)
+
+    def _single(self, options: StreamOptions, idle_timeout_s: float | None) -> Generator[Change, None, None]:
+        for thing, offsets, rollback, positions in self._run(options, idle_timeout_s):
+            positions.write(positions.due(offsets, rollback))
+            done = 0
+            try:
+                if rollback is None:
+                    for change in thing:
+                        yield change
+                        done += 1
+                elif callable(options.on_rollback):
+                    options.on_rollback(rollback)
+                else:
+                    yield rollback_change(rollback)
+            except BaseException:
+                # Left in the middle: what was followed by a request for more is dealt with, the last one is not.
+                if done:
+                    positions.save(positions_after(thing[:done]))
+                raise
+            positions.save(offsets)
+
+    def _run(
+        self, options: StreamOptions, idle_timeout_s: float | None
+    ) -> Iterator[tuple[Any, Mapping[int, StreamOffset], RollbackEvent | None, Positions]]:
+        """(what the converter made, offsets, rollback, records) of each event."""
+        cluster = self.cluster
+        random = SystemRandom()
+        store = options.offset_store
+        saved = store.load() if store is not None else {}
+        own = options.own_vbuckets(cluster.map.vbucket_count)
+        observed = cluster.observe(own) if options.needs_observation else {}
+        ranges = options.ranges(cluster.map.vbucket_count, saved, observed)
+        positions = Positions(ranges, store, saved)
+        settings = dcp_settings(
+            self._name, self._buffer_bytes, options.columns, out_of_order=options.may_come_out_of_order(ranges)
+        )
+        nodes = Nodes(cluster.connect_options(settings, arrow=options.arrow), random)
+        nodes.map = cluster.map
+        hub = SocketHub(nodes.options.tls)
+        reader = StreamReader(
+            ranges,
+            nodes,
+            random,
+            options.converter(),
+            policy=options.policy,
+            collections=options.collections,
+            idle_timeout_s=idle_timeout_s,
+            patience_s=self._patience_s,
+            now=self._clock.monotonic(),
+            purge_gap=options.on_purge_gap,
+            is_stable=options.read_stable,
+            to_zero=options.rewind_to == "zero",
+        )
+        positions.branches = reader.branches
+        try:
+            # Closed before the sockets are: while it has something out, another thread works on them.
+            with contextlib.closing(drive(reader, nodes, hub, self._clock, keeps_records=True)) as events:
+                for event in events:
+                    if isinstance(event, RollbackEvent):
+                        offsets: Mapping[int, StreamOffset] = {event.vbid: event.resumed_at}
+                        yield None, offsets, event, positions
+                    elif isinstance(event, EventGroup):
+                        yield options.told(event), event.offsets, None, positions
+                    else:
+                        thing, offsets = event
+                        yield thing, offsets, None, positions
+        finally:
+            hub.close()

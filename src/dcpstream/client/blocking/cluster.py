@@ -1,0 +1,431 @@
+"""Blocking shell: a cluster's positions and bounded reads, over plain sockets.
+
+`Cluster` is what a planner and its workers need: observations of branches, checks of positions, and reads of planned
+ranges. It is not safe for use by several threads at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Protocol
+
+from dcpstream.client.blocking.heart import Heart
+from dcpstream.client.blocking.hub import SocketHub
+from dcpstream.client.machine.asides import ACTIVE_STATE
+from dcpstream.client.machine.connection import NodeConnection
+from dcpstream.client.machine.convert import ArrowConverter, ValueFormat
+from dcpstream.client.machine.events import EventGroup
+from dcpstream.client.machine.handshake import BUFFER_BYTES, DcpSettings
+from dcpstream.client.machine.nodes import ConnectOptions, Nodes
+from dcpstream.client.machine.policies import PurgeGap, RollbackPolicy, purged_message
+from dcpstream.client.machine.questions import Question, Questions, high_seqnos_of, logs_of, states_of
+from dcpstream.client.machine.ranges import Accepted, ManifestEvent, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
+from dcpstream.client.machine.reader import StreamReader
+from dcpstream.client.machine.resume import BranchState
+from dcpstream.client.machine.selection import FixedSelection, Selection
+from dcpstream.client.machine.topology import manifest_of
+from dcpstream.client.settings.connection_string import ConnectionString
+from dcpstream.client.settings.options import (
+    CONNECT_TIMEOUT_S,
+    MAX_BATCH_ROWS,
+    access,
+    check_buffer_bytes,
+    dcp_settings,
+)
+from dcpstream.client.settings.srv import resolve_seeds
+from dcpstream.client.settings.tls import TlsOptions
+from dcpstream.client.streaming import OnPurgeGap, RewindTo, check_purge_gap, check_rewind_to
+from dcpstream.errors import ConfigError, ConnectTimeout, HistoryPurged, NotSupported, UnknownCommand
+from dcpstream.model import FailoverLog, Manifest, StreamOffset, VbucketMap
+from dcpstream.runtime import Clock, Random, SystemClock, SystemRandom
+from dcpstream.wire import Opcode
+
+logger = logging.getLogger(__name__)
+
+IDLE_TIMEOUT_S = 60.0
+"""How long a bounded read may wait without any progress before it raises."""
+
+MAX_WAIT_S = 1.0
+"""Longest single wait for sockets, so that clocks are looked at in between."""
+
+
+class _Machine(Protocol):
+    """What `turn` drives: a reader, or questions."""
+
+    def received(self, connection: NodeConnection, now: float) -> None: ...
+    def lost(self, connection: NodeConnection, error: BaseException, now: float) -> None: ...
+    def next_timeout(self) -> float: ...
+    def handle_timeout(self, now: float) -> None: ...
+
+
+def turn(machine: _Machine, nodes: Nodes, hub: SocketHub, clock: Clock, limit_s: float = MAX_WAIT_S) -> None:
+    """Let sockets and clocks have their say once; waits until something happens, but at most `limit_s`."""
+    now = clock.monotonic()
+    for connection, error in hub.sync(nodes):
+        machine.lost(connection, error, now)
+    wait_s = min(machine.next_timeout() - now, limit_s)
+    for connection, lost in hub.poll(max(0.0, wait_s)):
+        if lost is None:
+            machine.received(connection, clock.monotonic())
+        else:
+            machine.lost(connection, lost, clock.monotonic())
+    machine.handle_timeout(clock.monotonic())
+
+
+class Cluster:
+    """A bucket of a cluster, for bounded reads and for questions about positions.
+
+    Connects when first used, to the nodes that are needed, and keeps the connections until `close()`; a broken one
+    is made again.
+
+    Args:
+        connection_string: `couchbase[s]://host[:port][,host…][?network=…]` or `host[:port]`.
+        username, password: of a user with the right to read the bucket by DCP; empty with a client certificate.
+        bucket: its name.
+        tls: certificates, for `couchbases://`.
+        sasl_mechanism: the only one to log in with ("PLAIN" over TLS, "SCRAM-SHA512", …); None for the strongest.
+        network: "default", "external", …: which of the nodes' addresses to use; None as in the connection string.
+        connect_timeout_s: limit for connecting; also for each question.
+        collections: names to read ("scope.collection" or "collection"), None for all.
+        name: what the connections are called in the node's statistics; a unique part is appended.
+
+    Raises:
+        ConfigError: an option is not allowed.
+        AuthenticationFailed: the node refuses user or password (when first used).
+        ConnectTimeout: no seed answers in time; the message lists what was tried (when first used).
+    """
+
+    def __init__(
+        self,
+        connection_string: str,
+        *,
+        username: str = "",
+        password: str = "",
+        bucket: str,
+        tls: TlsOptions | None = None,
+        sasl_mechanism: str | None = None,
+        network: str | None = None,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        collections: Sequence[str] | None = None,
+        name: str = "dcpstream",
+    ) -> None:
+        given = access(
+            connection_string,
+            username=username,
+            password=password,
+            bucket=bucket,
+            tls=tls,
+            sasl_mechanism=sasl_mechanism,
+            network=network,
+        )
+        self._unresolved: ConnectionString | None = given.parsed
+        self._clock: Clock = SystemClock()
+        self._random: Random = SystemRandom()
+        self._collections = None if collections is None else tuple(collections)
+        self._options = given.connect_options(connect_timeout_s, name)
+        self._name = name
+        self._was_reached = False
+        self._control = self._new_control()
+        self._control_hub: SocketHub | None = None
+        self._data: dict[DcpSettings, tuple[Nodes, SocketHub]] = {}
+
+    @property
+    def map(self) -> VbucketMap:
+        """The newest cluster map that is known."""
+        if self._control.map is None:
+            self._ask([Question(Opcode.NOOP)])
+        assert self._control.map is not None
+        return self._control.map
+
+    def manifest(self) -> Manifest:
+        """The bucket's scopes and collections, asked now; the default ones if the node knows no others."""
+        question = Question(Opcode.GET_COLLECTIONS_MANIFEST)
+        try:
+            self._ask([question])
+        except (UnknownCommand, NotSupported):
+            return Manifest.DEFAULT
+        if question.answer is None:
+            raise self._no_answer("the list of collections")
+        return manifest_of(question.answer.value)
+
+    def high_seqnos(self) -> dict[int, int]:
+        """Vbucket → high seqno on its active node. A vbucket that no reachable node has active is missing."""
+        questions = [
+            Question(Opcode.GET_ALL_VB_SEQNOS, node=node, extras=ACTIVE_STATE) for node in self.map.vbuckets_by_node()
+        ]
+        self._ask(questions)
+        return high_seqnos_of(questions, self.map.vbucket_count)
+
+    def failover_logs(self, vbids: Iterable[int] | None = None) -> dict[int, FailoverLog]:
+        """Vbucket → failover log of its active node; all vbuckets if None. Unknown ones are missing."""
+        wanted = range(self.map.vbucket_count) if vbids is None else vbids
+        questions = [Question(Opcode.DCP_GET_FAILOVER_LOG, vbid) for vbid in wanted]
+        self._ask(questions)
+        return logs_of(questions)
+
+    def observe(self, vbids: Iterable[int] | None = None) -> dict[int, BranchState]:
+        """Branch and high seqno of vbuckets, each as one observation: log, high seqno, log again.
+
+        A vbucket whose node is not known, or whose branch changed meanwhile, is missing.
+        """
+        wanted = list(range(self.map.vbucket_count)) if vbids is None else list(vbids)
+        before = self.failover_logs(wanted)
+        if not before:
+            return {}
+        high_seqnos = self.high_seqnos()
+        return states_of(before, high_seqnos, self.failover_logs(before))
+
+    def check_positions(
+        self, positions: Mapping[int, StreamOffset], *, purge_gap: OnPurgeGap | None = None
+    ) -> dict[int, Accepted | RollbackTo]:
+        """What the nodes say to positions, by streams of length zero, which send nothing.
+
+        A vbucket that no reachable node has active is missing.
+
+        Args:
+            positions: vbucket → position.
+            purge_gap: "ignore" accepts a position after which deletions were purged, with a warning in the log; "fail"
+                raises HistoryPurged for one. Else such a position is refused like one of another branch.
+        """
+        answers = self._check(positions, ignore_purged=False)
+        if purge_gap in {None, "reconcile"}:
+            return answers
+        # Refused to 0: an unknown branch, or purged deletions. Asked without regard to those, the answer tells which.
+        doubtful = {
+            vbid: positions[vbid]
+            for vbid, answer in answers.items()
+            if isinstance(answer, RollbackTo) and not answer.seqno and positions[vbid].seqno
+        }
+        for vbid, answer in self._check(doubtful, ignore_purged=True).items():
+            if isinstance(answer, Accepted):
+                message = purged_message(vbid, positions[vbid].seqno)
+                if purge_gap == "fail":
+                    raise HistoryPurged(message)
+                logger.warning("%s", message)
+                answers[vbid] = answer
+        return answers
+
+    def _check(self, positions: Mapping[int, StreamOffset], *, ignore_purged: bool) -> dict[int, Accepted | RollbackTo]:
+        questions = [
+            Question(Opcode.DCP_STREAM_REQ, vbid, position=position, ignore_purged=ignore_purged)
+            for vbid, position in positions.items()
+        ]
+        if questions:
+            self._ask(questions)
+        return {
+            question.vbid: question.result
+            for question in questions
+            if question.result is not None and question.vbid is not None
+        }
+
+    def read_ranges(
+        self,
+        ranges: Sequence[VbucketRange],
+        *,
+        value_format: ValueFormat = "binary",
+        columns: Sequence[str] | None = None,
+        collections: Sequence[str] | Selection | FixedSelection | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
+        max_batch_rows: int = MAX_BATCH_ROWS,
+        idle_timeout_s: float = IDLE_TIMEOUT_S,
+        read_stable: bool = False,
+        purge_gap: OnPurgeGap | None = None,
+        rewind_to: RewindTo = "recorded",
+    ) -> Iterator[ReadBatch | RollbackEvent | ManifestEvent]:
+        """Read ranges of several vbuckets and finish when each is done.
+
+        A vbucket is done when its end was reached (a row, a system event or an advanced seqno at or above it, or the
+        node's "end of stream"); a cut connection, a moved vbucket or any other end of the stream is resumed. If its
+        start is refused, the reader goes back along the recorded positions and yields a RollbackEvent before the
+        first row. If a position is accepted on another branch than that of `VbucketRange.given_vbuuid`, it yields a
+        RollbackEvent to that position before the rows of the new branch. The control row of a table is
+        `dcpstream.columnar.rollback_row`. If the branch on which the end was planned has ended below that end, the
+        vbucket is done at the high seqno of the new branch.
+
+        Args:
+            ranges: at most one per vbucket; a range whose start is at its end is done at once.
+            columns: names of CHANGE_SCHEMA to build, None for all; the others are filled with null.
+            collections: as in the constructor; None = those of the constructor.
+            buffer_bytes: flow-control window of each connection; memory is bounded by it.
+            max_batch_rows: rows of a RecordBatch at most.
+            idle_timeout_s: give up after so long without any progress.
+            read_stable: yield only rows that the active node and all replicas have on disk.
+            purge_gap: what to do about purged deletions, as in `Client.stream`; None = "reconcile".
+            rewind_to: "recorded" goes back to a recorded position, "zero" begins the vbucket anew.
+
+        Raises:
+            RollbackRequired: rows of a vbucket were yielded, and then its history was rolled back. Plan anew.
+            ConnectTimeout, ConnectionLost: a node stays away for `idle_timeout_s`.
+            RemoteProtocolError, WireError: a node sends what the protocol does not allow, on five connections.
+        """
+        check_buffer_bytes(buffer_bytes)
+        if max_batch_rows < 1:
+            raise ConfigError("max_batch_rows", max_batch_rows, "1 or more")
+        converter = ArrowConverter(value_format, columns, max_batch_rows)
+        names = Selection.of(self._collections if collections is None else collections)
+        gap = check_purge_gap(purge_gap, can_rewind=True)
+        settings = dcp_settings(self._name, buffer_bytes, columns)
+        return self._read(
+            ranges, converter, settings, names, idle_timeout_s, gap, read_stable, check_rewind_to(rewind_to)
+        )
+
+    def _read(
+        self,
+        ranges: Sequence[VbucketRange],
+        converter: ArrowConverter,
+        settings: DcpSettings,
+        collections: Selection | FixedSelection,
+        idle_timeout_s: float,
+        purge_gap: PurgeGap,
+        read_stable: bool,
+        to_zero: bool,
+    ) -> Iterator[ReadBatch | RollbackEvent | ManifestEvent]:
+        # Taken out while they are used, so that a second reader would make its own.
+        if settings in self._data:
+            nodes, hub = self._data.pop(settings)
+        else:
+            # A position on a branch, or an end that was planned on one, is from a bucket that was there.
+            is_known = any(one.planned_vbuuid for one in ranges)
+            options = self.connect_options(settings, arrow=True)
+            nodes = Nodes(options, self._random, was_reached=self._was_reached or is_known)
+            hub = SocketHub(self._options.tls)
+        if nodes.map is None or (self._control.map is not None and self._control.map.version > nodes.map.version):
+            nodes.map = self._control.map
+        reader = StreamReader(
+            ranges,
+            nodes,
+            self._random,
+            converter,
+            policy=RollbackPolicy.REWIND_UNREAD,
+            collections=collections,
+            idle_timeout_s=idle_timeout_s,
+            patience_s=idle_timeout_s,
+            now=self._clock.monotonic(),
+            purge_gap=purge_gap,
+            is_stable=read_stable,
+            to_zero=to_zero,
+        )
+        is_clean = False
+        try:
+            with contextlib.closing(drive(reader, nodes, hub, self._clock)) as events:
+                for event in events:
+                    if isinstance(event, EventGroup):
+                        yield from event.events
+                    else:
+                        yield event if isinstance(event, RollbackEvent) else ReadBatch(*event)
+            is_clean = True
+        finally:
+            # A reader that was left in the middle has streams open and bytes under way: its connections go.
+            if is_clean and settings not in self._data:
+                self._data[settings] = (nodes, hub)
+            else:
+                hub.close()
+
+    def connect_options(self, settings: DcpSettings, *, arrow: bool) -> ConnectOptions:
+        """How this cluster's nodes are connected to, for connections of another kind."""
+        return replace(self._options, arrow=arrow, settings=settings)
+
+    def close(self) -> None:
+        """Close all connections; a second time does nothing."""
+        if self._control_hub is not None:
+            self._control_hub.close()
+            self._control_hub = None
+            self._control = self._new_control()
+        for _, hub in self._data.values():
+            hub.close()
+        self._data.clear()
+
+    def _ask(self, questions: list[Question]) -> None:
+        """Ask and wait; what is not answered within the connect time-out stays unanswered.
+
+        Raises:
+            ConnectTimeout: no node could be reached at all.
+        """
+        if self._unresolved is not None:
+            self._options = replace(self._options, seeds=resolve_seeds(self._unresolved))
+            self._control = self._new_control()
+            self._unresolved = None
+        if self._control_hub is None:
+            self._control_hub = SocketHub(self._options.tls)
+        try:
+            self._wait_for_answers(Questions(questions, self._control, self._random), self._control_hub)
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait_for_answers(self, machine: Questions, hub: SocketHub) -> None:
+        deadline = self._clock.monotonic() + self._options.connect_timeout_s
+        while not machine.is_done:
+            now = self._clock.monotonic()
+            machine.step(now)
+            machine.check()
+            if now >= deadline:
+                break
+            turn(machine, self._control, hub, self._clock, min(MAX_WAIT_S, deadline - now))
+            machine.check()
+        if self._control.map is None:
+            raise self._no_answer("the cluster map")
+        self._was_reached = True
+
+    def _new_control(self) -> Nodes:
+        return Nodes(self._options, self._random, was_reached=self._was_reached)
+
+    def _no_answer(self, what: str) -> ConnectTimeout:
+        return ConnectTimeout(
+            f"no node gave {what} within {self._options.connect_timeout_s:g} s. Tried {self._control.tried()}. "
+            "Is the node running, and is this its data port?"
+        )
+
+    def __enter__(self) -> Cluster:
+        """The cluster itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+
+def drive(
+    reader: StreamReader, nodes: Nodes, hub: SocketHub, clock: Clock, *, keeps_records: bool = False
+) -> Generator[tuple[Any, Mapping[int, StreamOffset]] | RollbackEvent | EventGroup, None, None]:
+    """What a reader gives out, until it is done. While the user has it in hand, the nodes' probes are answered.
+
+    Args:
+        reader, nodes, hub, clock: what belongs together.
+        keeps_records: whether positions that were given out count as recorded when the next thing is asked for.
+    """
+
+    def beat() -> None:
+        for _ in range(2):  # the second one sends the answers to what the first one read
+            reader.resumed(clock.monotonic())
+            turn(reader, nodes, hub, clock, 0.0)
+
+    heart = Heart(beat)
+    reader.resumed(clock.monotonic())
+    try:
+        while True:
+            event = reader.next_event()
+            if event is not None:
+                heart.leave()
+                try:
+                    yield event
+                finally:
+                    heart.enter()
+                if keeps_records and not isinstance(event, RollbackEvent):
+                    reader.record(event.offsets if isinstance(event, EventGroup) else event[1])
+                reader.resumed(clock.monotonic())
+            elif reader.is_done:
+                # What was acknowledged or closed last goes out before the connections are put aside.
+                list(hub.poll(0.0))
+                return
+            else:
+                reader.step(clock.monotonic())
+                turn(reader, nodes, hub, clock)
+    finally:
+        heart.stop()

@@ -1,0 +1,1 @@
+"""A small key-value client: pipelined writes and reads."""

@@ -1,0 +1,316 @@
+"""Data rows as they come out of a receive buffer, in two shapes: Arrow columns, or single frames.
+
+Both answer the same questions of the session: which rows belong to which stream, where control messages stand between
+them, and which row is the first above a seqno. `FrameRows` needs nothing but Python; `ArrowRows` needs numpy and
+pyarrow (the `arrow` extra).
+"""
+
+from __future__ import annotations
+
+import importlib
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol, SupportsInt
+
+from dcpstream.errors import ConfigError, FieldError
+from dcpstream.wire import MAX_FRAME_BYTES, Frame
+from dcpstream.wire.frames import HEADER_BYTES, decode_frame, frame_length
+from dcpstream.wire.messages.dcp_data import DATA_EXTRAS_BYTES
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from dcpstream.columnar import WireChunk
+
+DATA_OPCODES = frozenset(DATA_EXTRAS_BYTES)
+
+
+class Opaques(Protocol):
+    """A list or a numpy array of numbers."""
+
+    def __len__(self) -> int:
+        """How many."""
+        ...
+
+    def __getitem__(self, row: int, /) -> SupportsInt:
+        """One of them."""
+        ...
+
+
+MANY_RUNS = 8
+"""From so many runs on their ends are looked up all at once."""
+
+Slice = tuple[int, int]
+"""Rows from the first number up to, not including, the second."""
+
+
+class Rows(Protocol):
+    """Rows of one receive, in order of arrival, and the control messages between them."""
+
+    @property
+    def count(self) -> int:
+        """How many rows."""
+        ...
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes of all frames, rows and controls."""
+        ...
+
+    @property
+    def controls(self) -> Sequence[tuple[int, Frame]]:
+        """(number of rows before it, frame) of every frame that is no row."""
+        ...
+
+    def runs(self) -> list[tuple[int, int, int]]:
+        """(first row, row after the last, opaque): rows in a row of one stream, cut also where a control stands."""
+        ...
+
+    def seqno(self, row: int) -> int:
+        """The seqno of a row."""
+        ...
+
+    def highest(self, first: int, stop: int) -> int:
+        """The highest seqno in first..stop, which is not empty; the seqnos there need not rise."""
+        ...
+
+    def vbid(self, row: int) -> int:
+        """The vbucket of a row."""
+        ...
+
+    def edges(self, runs: Sequence[tuple[int, int, int]]) -> Iterable[tuple[int, int, int]]:
+        """(vbucket and seqno of the first row, seqno of the last one) of each run."""
+        ...
+
+    def disorder(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Rows, ascending, that do not go with the row before, though both are of one stream.
+
+        Returns: those whose seqno is not above that of the row before, and those of another vbucket.
+        """
+        ...
+
+    def first_above(self, first: int, stop: int, seqno: int) -> int:
+        """The first row in first..stop with a larger seqno, or `stop`; the seqnos there rise."""
+        ...
+
+
+class Decoder(Protocol):
+    """Cuts a receive buffer into rows and controls."""
+
+    def decode(self, buffer: bytearray, start: int, stop: int) -> tuple[Rows, int]:
+        """The whole frames between `start` and `stop`, and where the first incomplete one begins.
+
+        Raises:
+            WireError: the bytes are no frames.
+        """
+        ...
+
+
+class FrameRows:
+    """Rows as single frames."""
+
+    __slots__ = ("controls", "frames", "wire_bytes")
+
+    def __init__(self, frames: list[Frame], controls: list[tuple[int, Frame]], wire_bytes: int) -> None:
+        self.frames = frames
+        self.controls = controls
+        self.wire_bytes = wire_bytes
+
+    @property
+    def count(self) -> int:
+        """How many rows."""
+        return len(self.frames)
+
+    def runs(self) -> list[tuple[int, int, int]]:
+        """Rows in a row of one stream."""
+        opaques = [frame.opaque for frame in self.frames]
+        cuts = [row for row in range(1, len(opaques)) if opaques[row] != opaques[row - 1]]
+        return cut_runs(cuts, self.controls, opaques)
+
+    def seqno(self, row: int) -> int:
+        """The seqno of a row."""
+        return int.from_bytes(self.frames[row].extras[:8], "big")
+
+    def highest(self, first: int, stop: int) -> int:
+        """The highest seqno."""
+        return max(self.seqno(row) for row in range(first, stop))
+
+    def vbid(self, row: int) -> int:
+        """The vbucket of a row."""
+        return self.frames[row].vbid
+
+    def edges(self, runs: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+        """What is at both ends of each run."""
+        return [(self.frames[first].vbid, self.seqno(first), self.seqno(stop - 1)) for first, stop, _ in runs]
+
+    def disorder(self) -> tuple[list[int], list[int]]:
+        """Rows that do not go with the row before."""
+        unordered, strays = [], []
+        before, seqno_before = None, b""
+        for row, frame in enumerate(self.frames):
+            seqno = frame.extras[:8]  # big-endian, so that bytes compare as numbers do
+            if before is not None and frame.opaque == before.opaque:
+                if seqno <= seqno_before:
+                    unordered.append(row)
+                if frame.vbid != before.vbid:
+                    strays.append(row)
+            before, seqno_before = frame, seqno
+        return unordered, strays
+
+    def first_above(self, first: int, stop: int, seqno: int) -> int:
+        """The first row with a larger seqno."""
+        return bisect_right(range(stop), seqno, first, stop, key=self.seqno)
+
+
+class FrameDecoder:
+    """Frame by frame, in pure Python."""
+
+    def decode(self, buffer: bytearray, start: int, stop: int) -> tuple[FrameRows, int]:
+        """The whole frames between `start` and `stop`."""
+        frames: list[Frame] = []
+        controls: list[tuple[int, Frame]] = []
+        at = start
+        while stop - at >= HEADER_BYTES:
+            end = at + frame_length(buffer, at, MAX_FRAME_BYTES)
+            if end > stop:
+                break
+            frame = decode_frame(buffer, at)
+            if frame.opcode in DATA_OPCODES and frame.is_request:
+                if len(frame.extras) not in DATA_EXTRAS_BYTES[frame.opcode]:
+                    raise FieldError(
+                        f"extras of {len(frame.extras)} bytes in a message with opcode 0x{frame.opcode:02x}", offset=at
+                    )
+                frames.append(frame)
+            else:
+                controls.append((len(frames), frame))
+            at = end
+        return FrameRows(frames, controls, at - start), at
+
+
+class ArrowRows:
+    """Rows as Arrow columns."""
+
+    __slots__ = ("_opaques", "_seqnos", "chunk", "wire_bytes")
+
+    def __init__(self, chunk: WireChunk, wire_bytes: int) -> None:
+        self.chunk = chunk
+        self.wire_bytes = wire_bytes
+        self._opaques = chunk.opaques
+        self._seqnos = chunk.seqno
+
+    @property
+    def count(self) -> int:
+        """How many rows."""
+        return len(self.chunk)
+
+    @property
+    def controls(self) -> Sequence[tuple[int, Frame]]:
+        """The frames between the rows."""
+        return self.chunk.controls
+
+    def runs(self) -> list[tuple[int, int, int]]:
+        """Rows in a row of one stream."""
+        opaques = self._opaques
+        cuts = ((opaques[1:] != opaques[:-1]).nonzero()[0] + 1).tolist() if len(opaques) else []
+        return cut_runs(cuts, self.chunk.controls, opaques)
+
+    def seqno(self, row: int) -> int:
+        """The seqno of a row."""
+        return int(self._seqnos[row])
+
+    def highest(self, first: int, stop: int) -> int:
+        """The highest seqno."""
+        return int(self._seqnos[first:stop].max())
+
+    def vbid(self, row: int) -> int:
+        """The vbucket of a row."""
+        return int(self.chunk.vbucket[row])
+
+    def edges(self, runs: Sequence[tuple[int, int, int]]) -> Iterable[tuple[int, int, int]]:
+        """What is at both ends of each run."""
+        if len(runs) < MANY_RUNS:
+            vbid, seqno = self.vbid, self.seqno
+            return [(vbid(first), seqno(first), seqno(stop - 1)) for first, stop, _ in runs]
+        firsts = [first for first, _, _ in runs]
+        lasts = [stop - 1 for _, stop, _ in runs]
+        return zip(
+            self.chunk.vbucket[firsts].tolist(),
+            self._seqnos[firsts].tolist(),
+            self._seqnos[lasts].tolist(),
+            strict=True,
+        )
+
+    def disorder(self) -> tuple[list[int], list[int]]:
+        """Rows that do not go with the row before."""
+        seqnos, vbuckets = self._seqnos, self.chunk.vbucket
+        return (
+            self._within_streams(seqnos[1:] <= seqnos[:-1]),
+            self._within_streams(vbuckets[1:] != vbuckets[:-1]),
+        )
+
+    def _within_streams(self, suspects: npt.NDArray[np.bool_]) -> list[int]:
+        """The rows whose difference from the row before is true, and no change of the stream."""
+        if not suspects.any():
+            return []
+        rows: list[int] = (suspects & (self._opaques[1:] == self._opaques[:-1])).nonzero()[0].tolist()
+        return [row + 1 for row in rows]
+
+    def first_above(self, first: int, stop: int, seqno: int) -> int:
+        """The first row with a larger seqno."""
+        return first + int(self._seqnos[first:stop].searchsorted(self._seqnos.dtype.type(seqno), side="right"))
+
+
+class ArrowDecoder:
+    """Many frames at once.
+
+    Args:
+        collections: whether keys carry a collection id.
+
+    Raises:
+        ConfigError: numpy or pyarrow is missing.
+    """
+
+    def __init__(self, collections: bool) -> None:
+        columnar = require_columnar()
+        self._scan = columnar.scan
+        self._decode = columnar.decode_wire
+        self._options = columnar.DecodeOptions(collections=collections)
+
+    def decode(self, buffer: bytearray, start: int, stop: int) -> tuple[ArrowRows, int]:
+        """The whole frames between `start` and `stop`."""
+        index = self._scan(buffer, start, stop)
+        return ArrowRows(self._decode(buffer, index, self._options), index.consumed), start + index.consumed
+
+
+def require_columnar() -> ModuleType:
+    """The columnar package.
+
+    Raises:
+        ConfigError: numpy or pyarrow is missing; says what to install and what works without.
+    """
+    try:
+        return importlib.import_module("dcpstream.columnar")
+    except ImportError as error:
+        raise ConfigError(
+            "stream",
+            "Arrow batches",
+            "they need numpy and pyarrow: pip install 'dcpstream[arrow]', or read single "
+            f"changes with changes() ({error})",
+        ) from error
+
+
+def cut_runs(
+    cuts: Iterable[int], controls: Sequence[tuple[int, Frame]], opaques: Opaques
+) -> list[tuple[int, int, int]]:
+    """Runs of rows between the given cuts, cut once more at every control message."""
+    count = len(opaques)
+    if not count:
+        return []
+    at_controls = {row for row, _ in controls}
+    if at_controls:
+        at_controls.update(cuts)
+        cuts = sorted(at_controls)
+    bounds = [0, *(row for row in cuts if 0 < row < count), count]
+    return [(bounds[index], bounds[index + 1], int(opaques[bounds[index]])) for index in range(len(bounds) - 1)]

@@ -1,0 +1,1 @@
+"""What a user says about a connection, checked: addresses, login, TLS, options."""

@@ -1,0 +1,173 @@
+"""Between the sessions of a node and the DCP machines: opening, dispatch, names, stats.
+
+A session gives every frame with a DCP opcode to `handle_dcp`. Once DCP_OPEN succeeded, the session's `dcp` is the
+producer or consumer machine, which gets everything else; this module keeps no state of its own.
+
+Source: kv_engine daemon/protocol/mcbp/dcp_open_executor.cc, engines/ep/src/dcp/dcpconnmap.cc (names).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from dcpstream.node.dcp.replica import Replicas, Takeovers
+from dcpstream.node.dcp.stats import dcp_stats
+from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse
+from dcpstream.protocol.consumer.connection import ConsumerConnection, check_add_stream
+from dcpstream.protocol.opening import OpenRequest, read_open
+from dcpstream.protocol.producer.access import Access
+from dcpstream.protocol.producer.connection import ProducerConnection
+from dcpstream.wire import Feature, Frame, Opcode, Status
+
+if TYPE_CHECKING:
+    from dcpstream.node.engine.bucket.bucket import Bucket
+    from dcpstream.node.engine.session.session import Session
+
+__all__ = ["dcp_stats", "handle_dcp"]
+
+CLUSTER_MANAGER = "@ns_server"
+"""The user whose streams begin also when memory is short."""
+
+_NOT_OPEN = Refusal(Status.EINVAL, "The command can only be sent on a DCP connection")
+_BAD_DATATYPE = Refusal(Status.EINVAL, "Request datatype invalid")
+_WARMING_UP = Refusal(Status.TMPFAIL, "The bucket is still being loaded")
+_UNORDERED = Refusal(Status.NOT_SUPPORTED, "DCP on connections with unordered execution is not supported")
+_OF_PRODUCERS = (
+    Opcode.DCP_ADD_STREAM,
+    Opcode.DCP_CLOSE_STREAM,
+    Opcode.DCP_STREAM_REQ,
+    Opcode.DCP_GET_FAILOVER_LOG,
+    Opcode.DCP_SEQNO_ACKNOWLEDGED,
+)
+_OF_CONSUMERS = (
+    Opcode.DCP_STREAM_END,
+    Opcode.DCP_SNAPSHOT_MARKER,
+    Opcode.DCP_MUTATION,
+    Opcode.DCP_DELETION,
+    Opcode.DCP_EXPIRATION,
+    Opcode.DCP_SET_VBUCKET_STATE,
+    Opcode.DCP_SYSTEM_EVENT,
+    Opcode.DCP_PREPARE,
+    Opcode.DCP_COMMIT,
+    Opcode.DCP_ABORT,
+)
+_PRIVILEGES: Mapping[int, str] = MappingProxyType(
+    dict.fromkeys(map(int, _OF_PRODUCERS), "DcpProducer") | dict.fromkeys(map(int, _OF_CONSUMERS), "DcpConsumer")
+)
+"""What the user needs, whichever end of a connection it is: ADD_STREAM to a consumer needs a producer's privilege."""
+
+
+def handle_dcp(session: Session, frame: Frame, now: float) -> None:
+    """Answer a frame with a DCP opcode; the session is logged in and has a bucket."""
+    dcp = session.dcp
+    if frame.is_request and frame.datatype & ~session.datatypes:
+        session.send(refuse(frame, check_shape(frame) or _BAD_DATATYPE))
+        return
+    if isinstance(dcp, ProducerConnection | ConsumerConnection):
+        if not (frame.is_request and _is_kept_from(session, frame)):
+            dcp.handle(frame, now)
+    elif frame.opcode == Opcode.DCP_OPEN:
+        _open(session, frame, now)
+    else:
+        session.send(refuse(frame, check_shape(frame, has_collections=session.has_collections) or _NOT_OPEN))
+
+
+def _is_kept_from(session: Session, frame: Frame) -> bool:
+    """Whether a request on an open connection is refused before its machine sees it."""
+    privilege = _PRIVILEGES.get(frame.opcode, "")
+    if not session.may(privilege) and check_shape(frame) is None:
+        session.refuse(frame, Status.EACCESS, f"Authorization failure: this needs the {privilege} privilege")
+        return True
+    # The server looks for a stream into the vbucket before it looks which end this is; a consumer does so itself.
+    is_streamed = (
+        frame.opcode == Opcode.DCP_ADD_STREAM
+        and isinstance(session.dcp, ProducerConnection)
+        and check_add_stream(frame) is None
+        and session.bucket is not None
+        and session.bucket.is_streamed_into(frame.vbid)
+    )
+    if is_streamed:
+        session.respond(frame, Status.KEY_EEXISTS)
+    return is_streamed
+
+
+def _open(session: Session, frame: Frame, now: float) -> None:
+    """Carry out DCP_OPEN: check, take the name over from an older connection, make the machine."""
+    request = read_open(frame)
+    if isinstance(request, Refusal):
+        session.send(refuse(frame, request))
+        return
+    if Feature.UNORDERED_EXECUTION in session.features:
+        session.send(refuse(frame, _UNORDERED))
+        return
+    privilege = "DcpProducer" if request.is_producer else "DcpConsumer"
+    if not session.may(privilege):
+        context = f"Authorization failure: can't execute DCP_OPEN operation without the {privilege} privilege"
+        session.refuse_with_reference(frame, Status.EACCESS, context, context)
+        return
+    if request.drops:
+        session.close("DCP_OPEN of a consumer with an empty JSON object")
+        return
+    bucket = session.bucket
+    assert bucket is not None, "a session without a bucket does not come here"
+    if not request.is_producer and not bucket.is_warm:
+        session.send(refuse(frame, _WARMING_UP))
+        return
+    name = request.name.decode("utf-8", "backslashreplace")
+    older = bucket.dcp_sessions.get(name)
+    if older is not None and older is not session:
+        older.close(f"a newer connection took over its name {name!r}")
+    session.dcp = _machine(request, name, session, bucket, now)
+    session.enable_json()
+    bucket.dcp_sessions[name] = session
+    session.send(answer(frame))
+
+
+def _machine(
+    request: OpenRequest, name: str, session: Session, bucket: Bucket, now: float
+) -> ProducerConnection | ConsumerConnection:
+    if request.is_producer:
+        takeovers = Takeovers(bucket, session.engine)
+        producer = ProducerConnection(
+            name,
+            request.flags,
+            session.features,
+            bucket,
+            now,
+            takeovers=takeovers,
+            access=partial(_may_stream, session, bucket),
+            buffers=session.engine.buffers,
+            limits=bucket.parameters.producer,
+        )
+        producer.is_internal = session.user is not None and session.user.name == CLUSTER_MANAGER
+        return producer
+    return ConsumerConnection(
+        name,
+        Replicas(bucket, session.engine),
+        now,
+        open_flags=request.flags,
+        features=session.features,
+        consumer_name=request.consumer_name,
+        idle_timeout_s=bucket.parameters.producer.idle_timeout_s,
+    )
+
+
+def _may_stream(session: Session, bucket: Bucket, scope_id: int | None, collection_id: int | None) -> Access:
+    """The access of a session's user to a bucket's history, or to that of a scope or a collection."""
+    user = session.user
+    assert user is not None, "DCP_OPEN comes after the login"
+    if scope_id is None and collection_id is None:
+        return Access.GRANTED if user.may("DcpStream", bucket.name) else Access.DENIED
+    scope, name = "", ""
+    for found in bucket.manifest.scopes:
+        if collection_id is None:
+            scope = found.name if found.scope_id == scope_id else scope
+        for item in found.collections if collection_id is not None else ():
+            if item.collection_id == collection_id:
+                scope, name = found.name, item.name
+    if user.may("DcpStream", bucket.name, scope, name):
+        return Access.GRANTED
+    return Access.DENIED if user.knows(bucket.name, scope, name) else Access.INVISIBLE

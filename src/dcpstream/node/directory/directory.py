@@ -1,0 +1,392 @@
+"""A node's data directory: a directory per bucket, and a file that tells what the buckets' stores do not.
+
+That file (`.node.json`; no bucket's name begins with a dot) keeps the identities of the cluster and of each bucket, so
+that clients take them for the same after a restart, and the ephemeral buckets, which have no directory. Stores are
+found without it: a directory with a store in it is a bucket.
+
+A bucket is made under another name (`.making-…`) and gets its own in one step, so that a node that is killed on the way
+finds all of it or nothing. One node at a time uses a data directory; what others left is removed when it is locked.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from dcpstream.errors import ConfigError, CorruptLog, StoreError, StoreInUse
+from dcpstream.model import BucketSettings, Manifest
+from dcpstream.model.cluster import MAX_VBUCKETS
+from dcpstream.node.directory.checked_json import from_text, to_text
+from dcpstream.node.directory.secret_files import KEPT_IN
+from dcpstream.node.engine import ClusterConfig
+from dcpstream.runtime import (
+    DirectoryLock,
+    FileSystem,
+    Random,
+    SystemFileSystem,
+    make_durable_directory,
+    make_private,
+    write_whole,
+)
+from dcpstream.runtime.files import DIRECTORY_MODE, NEW_SUFFIX
+from dcpstream.store import SEGMENT_BYTES, BucketStore, MemoryBucketStore
+from dcpstream.store.metadata import MISSING_HINT
+from dcpstream.store.repair.finding import is_store, is_unfinished, vbuckets_of
+
+if TYPE_CHECKING:
+    from dcpstream.node.engine import Bucket
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME = ".node.json"
+FORMAT = 1
+MAX_FILE_BYTES = 64 * 1024 * 1024
+"""Of the file: 30 buckets with the largest manifests there can be take a tenth of it."""
+STORE_FILE = "meta.sqlite"
+LOCK_FILE: Final = ".lock"
+"""Made only where a directory itself cannot be locked."""
+GONE_PREFIX = ".deleted-"
+"""Before the name of a bucket whose files are being removed."""
+MAKING_PREFIX: Final = ".making-"
+"""Before the name of a bucket whose files are being made."""
+LOST_AND_FOUND: Final = "lost+found"
+"""Where damaged files are moved to; no bucket has this name."""
+_NAMES: Final = frozenset({"format", "cluster_uuid", "buckets"})
+_LATER_NAMES: Final = frozenset({"cluster"})
+"""What older versions did not write."""
+UUID_BITS = 128
+_BUCKET_NAME = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9_%.-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownBucket:
+    """A bucket that was there before this start.
+
+    Attributes:
+        uuid: its identity; empty if it was not kept.
+        vbuckets: how many; 0 if nobody can tell, because its files are damaged.
+        settings, manifest: of an ephemeral one; None: its store has them.
+    """
+
+    uuid: str = ""
+    vbuckets: int
+    settings: BucketSettings | None = None
+    manifest: Manifest | None = None
+
+
+class DataDirectory:
+    """Where a node keeps its buckets; without a path in memory, and then nothing is known of an earlier start.
+
+    Args:
+        path: the directory; made if need be.
+        random: for new identities.
+        segment_bytes: size at which a store begins its next file.
+        file_system: where everything is.
+
+    Attributes:
+        cluster_uuid: identity of the cluster that this node is.
+        cluster: what somebody has set of the cluster, see `ClusterConfig.settings_to_json`.
+        known: name → what was there before.
+        damaged: of these, buckets that are not served because of their files; they are not forgotten.
+
+    Raises:
+        StoreInUse: another node uses it. StoreError: it cannot be read.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        random: Random,
+        segment_bytes: int = SEGMENT_BYTES,
+        file_system: FileSystem | None = None,
+    ) -> None:
+        self._path = path
+        self._file_system = file_system or SystemFileSystem()
+        self._lock: DirectoryLock | None = None
+        self._segment_bytes = segment_bytes
+        self.cluster_uuid = f"{random.getrandbits(UUID_BITS):0{UUID_BITS // 4}x}"
+        self.cluster: dict[str, Any] = {}
+        self.known: dict[str, KnownBucket] = {}
+        self.damaged: set[str] = set()
+        self._written = ""
+        if path is not None:
+            self._read(path)
+
+    def _read(self, path: Path) -> None:
+        try:
+            self._look(path)
+        except BlockingIOError as error:
+            raise StoreInUse(f"the data directory {path} is in use by another node; give each its own") from error
+        except OSError as error:
+            self.close()
+            raise StoreError(f"the data directory {path} cannot be used: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let another node use the directory; a second time does nothing."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _look(self, path: Path) -> None:
+        if (path / STORE_FILE).is_file():
+            parent = path.absolute().parent
+            raise StoreError(f"{path} is the directory of one bucket; give a node the one that it lies in, {parent}")
+        make_durable_directory(self._file_system, path)
+        self._lock = self._file_system.lock_directory(path, LOCK_FILE, always_makes_file=False)
+        file = path / FILE_NAME
+        if file.exists():
+            self._take(file)
+        self._clean(path)
+        for name in buckets_in(path, self.known):
+            known = self.known.get(name)
+            self.known[name] = known or KnownBucket(vbuckets=vbuckets_of(path / name) or 0)
+        for name, bucket in list(self.known.items()):
+            if bucket.settings is None and not (path / name).is_dir():
+                logger.warning("bucket %s was in %s and is not there any more", name, path)
+                del self.known[name]
+        keep_to_owner(path)
+
+    def _clean(self, path: Path) -> None:
+        """Remove what steps left that were cut short. Nobody was told that any of it is there."""
+        with suppress(OSError):
+            self._file_system.remove(path / (FILE_NAME + NEW_SUFFIX))
+        for unfinished in unfinished_in(path, self.known):
+            if not unfinished.name.startswith(GONE_PREFIX):
+                logger.warning("%s is what an unfinished creation of a bucket left, and was removed", unfinished)
+            self._remove(unfinished)
+
+    def _take(self, file: Path) -> None:
+        text, self.cluster_uuid, self.known, self.cluster = read_node_file(file)
+        self._written = text
+
+    def remember(self, buckets: Iterable[Bucket]) -> None:
+        """Keep what is to be found at the next start; nothing is written if that has not changed.
+
+        A file that cannot be written is logged: no document is lost by that.
+        """
+        if self._path is None:
+            return
+        content: dict[str, Any] = {
+            "format": FORMAT,
+            "cluster_uuid": self.cluster_uuid,
+            **({"cluster": self.cluster} if self.cluster else {}),
+            "buckets": {
+                name: _known_entry(self.known[name])
+                for name in sorted(self.damaged & self.known.keys())
+                if self.known[name].vbuckets
+            }
+            | {bucket.name: _entry(bucket) for bucket in buckets},
+        }
+        text = to_text(content)
+        if text == self._written:
+            return
+        try:
+            write_whole(self._file_system, self._path / FILE_NAME, text.encode())
+            self._written = text
+        except OSError as error:
+            logger.error("%s could not be written: %s; the next change tries again", self._path / FILE_NAME, error)
+
+    def open(self, name: str, vbuckets: int, settings: BucketSettings | None = None) -> BucketStore:
+        """The store of a bucket, which is made if it is not there.
+
+        Raises:
+            ConfigError: the name cannot be one.
+            StoreError: it cannot be made or opened, or was made for other vbuckets.
+            CorruptLog: its files are damaged, or not all there.
+        """
+        check_bucket_name(name)
+        known = self.known.get(name)
+        is_ephemeral = settings is not None and settings.is_ephemeral
+        if known is not None:
+            # What is there stays what it is, whatever the settings say that new buckets get.
+            settings, is_ephemeral = known.settings or settings, known.settings is not None
+        if self._path is None or is_ephemeral:
+            store: BucketStore = MemoryBucketStore(vbuckets, settings)
+            if known is not None and known.manifest is not None:
+                store.manifest = known.manifest
+            return store
+        from dcpstream.store import DiskBucketStore
+        from dcpstream.store.disk import make_store
+
+        path = self._path / name
+        if known is not None and not (path / STORE_FILE).exists():
+            raise missing_metadata(path)
+        if not path.exists():
+            making = self._path / f"{MAKING_PREFIX}{name}"
+            try:
+                make_store(making, vbuckets, settings, self._file_system)
+                self._file_system.rename(making, path)
+                self._file_system.sync_directory(self._path)
+            except (OSError, StoreError) as error:
+                self._remove(making)
+                # Where the last step failed, nobody was told that the bucket is there.
+                self._remove(path)
+                if isinstance(error, StoreError):
+                    raise
+                raise StoreError(f"the store in {path} cannot be made durable: {error}") from error
+        # Where the files do not tell how many, they are damaged, and opening says how.
+        return DiskBucketStore(
+            path, vbuckets or 1, settings, file_system=self._file_system, segment_bytes=self._segment_bytes
+        )
+
+    def holds(self, name: str) -> bool:
+        """Whether there are files of a bucket of that name, used or not."""
+        return self._path is not None and (self._path / name).exists()
+
+    def uuid_of(self, name: str) -> str:
+        """The identity that a bucket had; empty if there was none."""
+        known = self.known.get(name)
+        return known.uuid if known is not None else ""
+
+    def forget(self, name: str) -> None:
+        """A bucket is deleted: one of that name is another one."""
+        self.known.pop(name, None)
+
+    def discard(self, name: str) -> None:
+        """Take away a bucket's files. May be called from any thread.
+
+        First it gets a name that no bucket has: killed on the way, a node must not find half of a store.
+        """
+        check_bucket_name(name)
+        if self._path is not None:
+            gone = self._path / f"{GONE_PREFIX}{name}"
+            self._remove(gone)
+            try:
+                self._file_system.rename(self._path / name, gone)
+                self._file_system.sync_directory(self._path)
+            except FileNotFoundError:
+                return  # one in memory
+            except OSError as error:
+                logger.warning("%s could not be set aside: %s; it is removed as it is", self._path / name, error)
+                gone = self._path / name
+            self._remove(gone)
+
+    def _remove(self, path: Path) -> None:
+        """Remove a directory; what cannot be removed now goes at the next start."""
+        with suppress(OSError):
+            self._file_system.remove_tree(path)
+
+
+def buckets_in(path: Path, known: Iterable[str]) -> list[str]:
+    """The buckets that have files in a data directory, damaged ones among them.
+
+    Args:
+        known: names of buckets that were acknowledged once. Of others, what their creation left is no bucket.
+    """
+    names = {*known}
+    return [
+        entry.name
+        for entry in sorted(path.iterdir())
+        if _BUCKET_NAME.fullmatch(entry.name) and is_store(entry) and (entry.name in names or not is_unfinished(entry))
+    ]
+
+
+def unfinished_in(path: Path, known: Iterable[str]) -> list[Path]:
+    """Directories of buckets whose creation or deletion was cut short: nobody was told that they are there."""
+    names = {*known}
+    return [
+        entry
+        for entry in sorted(path.iterdir())
+        if entry.name.startswith((GONE_PREFIX, MAKING_PREFIX))
+        or (_BUCKET_NAME.fullmatch(entry.name) and entry.name not in names and is_unfinished(entry))
+    ]
+
+
+def keep_to_owner(path: Path) -> None:
+    """Take from others what permissions they have to a data directory's own files, and to the directory.
+
+    A directory is only touched if it is nobody else's and not used for other things too: a node may be given /tmp.
+    Stores do it for themselves.
+    """
+    for name in (FILE_NAME, LOCK_FILE, KEPT_IN):
+        with suppress(OSError):
+            make_private(path / name)
+    with suppress(OSError):
+        ours = {LOST_AND_FOUND, *(entry.name for entry in path.iterdir() if is_store(entry))}
+        others = [entry for entry in path.iterdir() if entry.name not in ours and not entry.name.startswith(".")]
+        found = path.stat()
+        is_shared = found.st_uid != os.geteuid() or found.st_mode & stat.S_ISVTX
+        if not others and not is_shared and found.st_mode & 0o077:
+            path.chmod(DIRECTORY_MODE)
+
+
+def missing_metadata(path: Path) -> CorruptLog:
+    """The files of a bucket are there but for the one without which none of them can be read."""
+    return CorruptLog(str(path / STORE_FILE), 0, "a file", "no file", MISSING_HINT)
+
+
+def read_node_file(file: Path) -> tuple[str, str, dict[str, KnownBucket], dict[str, Any]]:
+    """The file's text, the identity of the cluster, the buckets, and what was set of the cluster.
+
+    Raises: StoreError: it is not what a node wrote. OSError: it cannot be read.
+    """
+    try:
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
+        text = file.read_text(encoding="utf-8")
+        content = from_text(text, _NAMES, _LATER_NAMES)
+        cluster = content.get("cluster", {})
+        ClusterConfig([]).take_settings(cluster)
+        if content["format"] != FORMAT:
+            raise ValueError(f"format {content['format']}, not {FORMAT}")
+        for name in content["buckets"]:
+            check_bucket_name(name)
+        return (
+            text,
+            str(content["cluster_uuid"]),
+            {name: _known(entry) for name, entry in content["buckets"].items()},
+            cluster,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        why = str(error) if isinstance(error, ValueError) else repr(error)
+        raise StoreError(
+            f"{file} cannot be understood: {why}. Restore it from a copy; or let `dcpstream store repair "
+            f"{file.parent}` move it away. Without it the stores are found all the same, but buckets get new "
+            "identities, which makes clients take them for other buckets; ephemeral ones are gone."
+        ) from error
+
+
+def check_bucket_name(name: str) -> None:
+    """Refuse what cannot be a bucket's name.
+
+    The name becomes a directory's, so this is also what keeps a bucket within the data directory.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if not _BUCKET_NAME.fullmatch(name):
+        raise ConfigError("bucket", name, "1 to 100 of A-Z a-z 0-9 _ - % . and not a dot at the start")
+
+
+def _known(entry: dict[str, Any]) -> KnownBucket:
+    vbuckets = int(entry["vbuckets"])
+    if not 1 <= vbuckets <= MAX_VBUCKETS:
+        raise ValueError(f"{vbuckets} vbuckets")
+    settings, manifest = entry.get("settings"), entry.get("manifest")
+    return KnownBucket(
+        uuid=str(entry["uuid"]),
+        vbuckets=vbuckets,
+        settings=None if settings is None else BucketSettings.from_json(settings),
+        manifest=None if manifest is None else Manifest.from_json(manifest),
+    )
+
+
+def _known_entry(known: KnownBucket) -> dict[str, Any]:
+    return {"uuid": known.uuid, "vbuckets": known.vbuckets}
+
+
+def _entry(bucket: Bucket) -> dict[str, Any]:
+    entry: dict[str, Any] = {"uuid": bucket.uuid, "vbuckets": bucket.vbucket_count}
+    if bucket.settings.is_ephemeral:
+        entry |= {"settings": bucket.settings.to_json(), "manifest": bucket.manifest.to_json()}
+    return entry

@@ -1,0 +1,80 @@
+"""Users that were made while the node ran, kept in its data directory: salted hashes, readable by their owner alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from dcpstream.errors import ConfigError
+from dcpstream.node.directory.checked_json import from_text, to_text
+from dcpstream.node.directory.secret_files import KEPT_IN, make_secret_directory, write_file
+from dcpstream.node.engine import Users
+
+FILE_NAME = "users.json"
+MAX_FILE_BYTES = 16 * 1024 * 1024
+"""A thousand users and a thousand groups with 200 roles each take less."""
+_NAMES: Final = frozenset({"version", "secret", "users"})
+_LATER_NAMES: Final = frozenset({"groups"})
+"""Older files have none."""
+
+
+class KeptUsers:
+    """Keeps the users of a node in step with a file.
+
+    Args:
+        users: of the node; their version tells that something is to be kept.
+        path: the data directory; None: nothing is kept.
+
+    Raises:
+        ConfigError: there is a file, and it cannot be read.
+    """
+
+    def __init__(self, users: Users, path: Path | None) -> None:
+        self._users = users
+        self._file = path / KEPT_IN / FILE_NAME if path is not None else None
+        self._load()
+        self._kept = users.version
+
+    def _load(self) -> None:
+        if self._file is not None and (content := read_users_file(self._file)) is not None:
+            self._users.load(content)
+
+    def keep(self) -> None:
+        """Write what has changed since the last time, durably, before it is told that it was done.
+
+        Raises:
+            ConfigError: the file cannot be written.
+        """
+        if self._file is None or self._kept == self._users.version:
+            return
+        version = self._users.version
+        make_secret_directory(self._file.parent)
+        write_file(self._file, to_text(self._users.to_json()))
+        self._kept = version
+
+
+def read_users_file(file: Path) -> dict[str, Any] | None:
+    """What `Users.load` takes; None: there is no such file.
+
+    Raises:
+        ConfigError: it is not what a node wrote. Nothing of it is quoted: it holds hashes of passwords.
+    """
+    try:
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
+        return from_text(file.read_text(encoding="utf-8"), _NAMES, _LATER_NAMES)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else _told(error)
+        raise ConfigError(
+            "users",
+            str(file),
+            f"the file that the node wrote ({why}); restore it from a copy, or let `dcpstream store repair "
+            f"{file.parent.parent}` move it away and make its users again",
+        ) from None
+
+
+def _told(error: ValueError) -> str:
+    return type(error).__name__ if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else str(error)

@@ -1,0 +1,1 @@
+"""Users, groups, roles, and what they allow."""

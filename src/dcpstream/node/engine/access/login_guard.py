@@ -1,0 +1,98 @@
+"""Failed logins per address: after a few of them each further refusal takes its time, and a right password none.
+
+No user is locked: nobody is kept out by who guesses at their password from elsewhere. Refusals that wait hold their
+connection. While an address has as many of them waiting as it may, no further password of it is looked at: so it can
+try about ten a second, whatever the number of its connections.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from itertools import count
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dcpstream.node.engine.session.session import Session
+
+FREE_FAILURES = 10
+"""Refused at once: people mistype, and clients try again before they are told better."""
+FIRST_DELAY_S = 0.1
+MAX_DELAY_S = 3.0
+"""Longest wait: client libraries give up on a login after about ten seconds."""
+FORGIVEN_AFTER_S = 60.0
+"""An address without a failure for so long begins anew."""
+MAX_WAITING = 32
+"""Refusals that wait, of one address."""
+MAX_ADDRESSES = 10_000
+"""Remembered; the one whose last failure is the longest ago is forgotten first."""
+
+
+class _Address:
+    """What is known of an address."""
+
+    __slots__ = ("failures", "last", "waiting")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.last = 0.0
+        self.waiting = 0
+
+
+class LoginGuard:
+    """Slows down who guesses passwords."""
+
+    def __init__(self) -> None:
+        self._addresses: OrderedDict[str, _Address] = OrderedDict()
+        self._queue: list[tuple[float, int, Session, str]] = []
+        self._numbers = count()
+
+    def is_full(self, address: str) -> bool:
+        """Whether so many refusals of an address wait that no further password of it is to be looked at."""
+        known = self._addresses.get(address)
+        return known is not None and known.waiting >= MAX_WAITING
+
+    def failed(self, address: str, now: float) -> float:
+        """A login from an address failed: how many seconds the refusal is to take."""
+        known = self._addresses.get(address)
+        if known is None or now > known.last + FORGIVEN_AFTER_S:
+            waiting = known.waiting if known is not None else 0
+            known = self._addresses[address] = _Address()
+            known.waiting = waiting
+        self._addresses.move_to_end(address)
+        if len(self._addresses) > MAX_ADDRESSES:
+            self._addresses.popitem(last=False)
+        known.failures += 1
+        known.last = now
+        over = known.failures - FREE_FAILURES
+        if over <= 0:
+            return 0.0
+        return min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(over - 1, 10))
+
+    def wait(self, session: Session, address: str, until: float) -> None:
+        """Have a session refuse its login later."""
+        heapq.heappush(self._queue, (until, next(self._numbers), session, address))
+        self.begin_wait(address)
+
+    def begin_wait(self, address: str) -> None:
+        """A refusal waits that somebody else keeps the time of."""
+        known = self._addresses.get(address)
+        if known is not None:
+            known.waiting += 1
+
+    def end_wait(self, address: str) -> None:
+        """It is over."""
+        known = self._addresses.get(address)
+        if known is not None:
+            known.waiting = max(0, known.waiting - 1)
+
+    def next_timeout(self) -> float | None:
+        """When `handle_timeout` wants to be called, monotonic seconds."""
+        return self._queue[0][0] if self._queue else None
+
+    def handle_timeout(self, now: float) -> None:
+        """Refuse those whose time has come."""
+        while self._queue and self._queue[0][0] <= now:
+            _, _, session, address = heapq.heappop(self._queue)
+            self.end_wait(address)
+            session.resume()

@@ -1,0 +1,518 @@
+"""A bucket on this node: its vbuckets, its manifest, and who listens to it.
+
+Collects what changed during one turn of the event loop (`dirty`), so that DCP connections are told once per vbucket
+and turn, not once per write.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from enum import Enum
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from dcpstream.model import BucketSettings, Collection, Manifest, Persist, VbucketState
+from dcpstream.node.engine.bucket import collections
+from dcpstream.node.engine.bucket.counters import new_ops
+from dcpstream.node.engine.bucket.durability import Durability
+from dcpstream.node.engine.bucket.parameters import Parameters
+from dcpstream.node.engine.bucket.range_scans import RangeScans
+from dcpstream.node.engine.bucket.retention import keep_history
+from dcpstream.node.engine.bucket.topology import Meta
+from dcpstream.node.engine.bucket.vbucket import Fetcher, VBucket, new_failover_log
+from dcpstream.node.engine.bucket.waiters import Waiters
+from dcpstream.runtime import Random
+
+if TYPE_CHECKING:
+    from dcpstream.node.engine.session.session import Session
+    from dcpstream.store import BucketStore, CompactionOrder
+    from dcpstream.wire import CollectionEvent
+
+THIS_NODE = "this node"
+"""How a node that leads its vbuckets alone is called in their topology; nobody compares the name."""
+
+CATCH_UP_VBUCKETS = 64
+"""Vbuckets whose history is told a new manifest in one step: below a millisecond."""
+CATCH_UP_KEYS = 20_000
+"""After so many keys a step ends with the vbucket that it is at: the end of a collection looks at each of them."""
+
+
+class Compression(Enum):
+    """What a bucket does with compression: `compression_mode`."""
+
+    OFF = "off"
+    PASSIVE = "passive"
+    ACTIVE = "active"
+
+
+def _alone(replicas: int) -> str:
+    """The topology of a vbucket whose replicas are nowhere."""
+    return json.dumps([[THIS_NODE, *[None] * replicas]], separators=(",", ":"))
+
+
+def _no_hurry() -> None:
+    """Nobody commits."""
+
+
+class Bucket:
+    """A bucket: vbuckets on a store, and the sessions that use them.
+
+    Attributes:
+        vbuckets: by vbid; None where this node holds no copy.
+        dirty: vbuckets that changed since the last turn.
+        dcp_sessions: DCP connection name → the session that has it.
+        sessions: every session that selected the bucket.
+        is_warm: whether `open` is through; a consumer can be opened only then.
+        is_persisting: False between STOP_PERSISTENCE and START_PERSISTENCE.
+        compression: OFF inflates what comes, PASSIVE keeps it as it came, ACTIVE also sends the rest compressed.
+        durable: vbuckets with durable writes.
+        fetcher: who fetches from the disk what streams want to read, for all vbuckets; see `set_fetcher`.
+        commits_begun, commits_done: numbers of the last commit that began, and of the last that is through.
+        turns_kept: turns of the loop whose writes count as persisted at once, because the store has no files.
+        expired_by_pager: documents that expired without anybody looking at them.
+        holding: sessions with answers that wait for a commit.
+        hurry: asks for a commit at once; whoever commits sets it.
+        compact: asks for a compaction and says later how it ended (None: well); False if too many wait. None if nobody
+            compacts.
+        waiters: who waits for a seqno to be persisted, or for a pending vbucket.
+        collections: those of the manifest, by id.
+        behind: active vbuckets whose history does not tell the newest manifest yet; see `catch_up`.
+        takes_traffic: False between DISABLE_TRAFFIC and ENABLE_TRAFFIC: documents that are there are read and deleted,
+            all else that is asked of documents is TMPFAIL, as while a server warms up.
+        range_scans: the scans that are open.
+        parameters: what SET_PARAM changes and is not kept.
+        allows_out_of_order: whether streams may get snapshots without order that asked for them.
+        ops: requests of its sessions, by opcode.
+        config_rev: revision of the cluster configuration when something of this bucket changed last.
+    """
+
+    def __init__(self, name: str, uuid: str, store: BucketStore, *, storage: str, random: Random) -> None:
+        self.name = name
+        self.uuid = uuid
+        self.store = store
+        self.storage = storage
+        self._random = random
+        self.vbuckets: list[VBucket | None] = [None] * store.vbucket_count
+        self.dirty: set[int] = set()
+        self.dcp_sessions: dict[str, Session] = {}
+        self.sessions: set[Session] = set()
+        self.is_warm = False
+        self.is_persisting = True
+        self.compression = Compression(store.settings.compression)
+        self.durable: set[int] = set()
+        self.fetcher: Fetcher | None = None
+        self.commits_begun = 0
+        self.commits_done = 0
+        self.turns_kept = 0
+        self.expired_by_pager = 0
+        self.holding: set[Session] = set()
+        self.hurry: Callable[[], None] = _no_hurry
+        self.compact: Callable[[CompactionOrder, Callable[[Exception | None], None]], bool] | None = None
+        self.waiters = Waiters()
+        self.collections: dict[int, Collection] = {}
+        self.behind: dict[int, None] = {}
+        self._event_seqnos: dict[int, int] = {}
+        self._steps: dict[int, tuple[Manifest, list[CollectionEvent]]] = {}
+        self.allows_out_of_order: bool = True
+        self.takes_traffic = True
+        self.range_scans = RangeScans()
+        self.parameters = Parameters()
+        self.config_rev = 0
+        self.ops = new_ops()
+
+    @property
+    def vbucket_count(self) -> int:
+        """How many vbuckets the bucket has, here or elsewhere."""
+        return len(self.vbuckets)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The collections."""
+        return self.store.manifest
+
+    @property
+    def settings(self) -> BucketSettings:
+        """What was set on the bucket when it was made, or since."""
+        return self.store.settings
+
+    def set_settings(self, settings: BucketSettings) -> None:
+        """Go over to other settings, durably.
+
+        Raises:
+            StoreError: it could not be made durable; nothing has changed.
+        """
+        self.store.settings = settings
+        self.compression = Compression(settings.compression)
+        self.update_sessions()
+
+    def update_sessions(self) -> None:
+        """Have every session look anew which direct ways it may take."""
+        for session in self.sessions:
+            session.update_fast()
+
+    @property
+    def compresses_values(self) -> bool:
+        """Whether values go out compressed to those who understand it, also if they came without."""
+        return self.compression is Compression.ACTIVE
+
+    @property
+    def answers_when_durable(self) -> bool:
+        """Whether writes are answered only once they are durable."""
+        return self.store.is_durable and self.store.settings.persist is Persist.EVERY
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether superseded versions are kept for streams of changes."""
+        return self.settings.keeps_history
+
+    @property
+    def collections_without_history(self) -> frozenset[int]:
+        """Collections that keep none; the default collection does as new ones do that do not say."""
+        kept = {number for number, item in self.collections.items() if item.history}
+        if self.settings.history_default:
+            kept.add(0)
+        return frozenset(self.collections.keys() - kept)
+
+    @property
+    def is_short_of_memory(self) -> bool:
+        """Whether nothing more should be read for streams: writes wait for the disk."""
+        return not self.store.has_room
+
+    def change_settings(self, settings: BucketSettings) -> None:
+        """Go over to other settings, durably; they hold from now on.
+
+        Raises:
+            StoreError: they could not be made durable; nothing has changed.
+        """
+        before = self.settings
+        self.store.settings = settings
+        if settings.replicas != before.replicas:
+            self._lead_alone(_alone(before.replicas))
+        if settings.compression != before.compression:
+            self.compression = Compression(settings.compression)
+
+    def flush(self, now: float) -> None:
+        """Throw away every document: each vbucket is made anew with a history of its own, in the role that it had.
+
+        All of them or none: a crash in between leaves what was there. Streams out of it end. Collections stay. What the
+        vbucket was told of its topology stays too.
+        """
+        with self.store.metadata_batch():
+            for vbid, vbucket in enumerate(self.vbuckets):
+                if vbucket is None:
+                    continue
+                state, topology = vbucket.state, vbucket.topology
+                self.durable.discard(vbid)
+                self.delete_vbucket(vbid, now, is_made_anew=True)
+                self.tell_state_changed(vbid, now)  # it is gone now: whoever fills it from elsewhere stops
+                self._create(vbid, state).topology = topology
+        for vbucket in self.vbuckets:
+            if vbucket is not None:
+                self.catch_up(vbucket)
+
+    def lead_alone(self) -> None:
+        """Tell active vbuckets of which nothing else was said that this node leads them, as a cluster manager would.
+
+        Of the replicas that the settings ask for there is none, so that durable writes are possible without replicas.
+        """
+        self._lead_alone("")
+
+    def _lead_alone(self, instead_of: str) -> None:
+        topology = _alone(self.settings.replicas)
+        for vbucket in self.vbuckets:
+            if vbucket is not None and vbucket.is_active and vbucket.topology == instead_of:
+                vbucket.topology = topology
+                if vbucket.durability is not None:
+                    vbucket.durability.topology_changed()
+
+    def set_manifest(self, manifest: Manifest) -> None:
+        """Go over to another manifest, durably. It is to be told in the history of every active vbucket.
+
+        That is done by `catch_up`: of a vbucket before somebody looks at it, and of the others in steps.
+        """
+        self.catch_up_all()
+        self.store.manifest = manifest
+        self._manifest_changed()
+
+    def _manifest_changed(self) -> None:
+        self.collections = {item.collection_id: item for _, item in self.manifest.collections()}
+        self.update_sessions()
+        self._steps = {}
+        self._event_seqnos = {}
+        self.behind = {each.vbid: None for each in self.vbuckets if each is not None and each.is_active}
+
+    def catch_up_some(self) -> None:
+        """One step: so many vbuckets as others can wait for."""
+        looked = 0
+        for vbid in list(islice(self.behind, CATCH_UP_VBUCKETS)):
+            self.catch_up_at(vbid)
+            vbucket = self.vbuckets[vbid]
+            looked += vbucket.log.key_count if vbucket is not None else 0
+            if looked >= CATCH_UP_KEYS:
+                break
+
+    def catch_up_all(self) -> None:
+        """All that are behind, for somebody who looks at the whole bucket."""
+        for vbid in list(self.behind):
+            self.catch_up_at(vbid)
+
+    def catch_up_at(self, vbid: int) -> None:
+        """The vbucket of that number, if it is behind, for somebody who looks at it."""
+        if vbid in self.behind:
+            vbucket = self.vbuckets[vbid]
+            if vbucket is not None:
+                self.catch_up(vbucket)
+            self.behind.pop(vbid, None)
+
+    def catch_up(self, vbucket: VBucket) -> None:
+        """Tell an active vbucket's history what it does not know of the manifest yet."""
+        self.behind.pop(vbucket.vbid, None)
+        if vbucket.is_active and self.manifest.uid and vbucket.manifest is not self.manifest:
+            self._take_in(vbucket)
+
+    def _take_in(self, vbucket: VBucket) -> None:
+        manifest, known = self.manifest, vbucket.manifest
+        if known is None:
+            events = collections.events_between(collections.manifest_in(vbucket, manifest), manifest)
+        else:
+            # Nearly all vbuckets know the same one. It is kept, so that no other object gets its number.
+            step = self._steps.get(id(known))
+            if step is None:
+                step = self._steps[id(known)] = known, collections.events_between(known, manifest)
+            events = step[1]
+        vbucket.manifest = manifest
+        if events:
+            collections.take_in(vbucket, events, self._event_seqnos)
+            self.dirty.add(vbucket.vbid)
+
+    def open(self, *, is_filled: bool = True) -> None:
+        """Take over what the store holds; in an empty store every vbucket is created, active.
+
+        A store that was not closed cleanly may have lost its last writes, which somebody may have seen: every active
+        vbucket then begins a new branch where that loss may have begun.
+        """
+        held = dict(self.store.vbuckets)
+        with self.store.metadata_batch():
+            for vbid in range(self.vbucket_count) if is_filled and not held else ():
+                self._create(vbid, VbucketState.ACTIVE)
+        # On a full disk what is held is served all the same. A branch that is not on disk is safe: after a crash nobody
+        # knows it, and clients that do are rolled back to 0.
+        with self.store.metadata_batch(may_wait=True):
+            for vbid, log in held.items():
+                keep_history(log, self.settings)
+                vbucket = VBucket(log)
+                self.vbuckets[vbid] = vbucket
+                if log.has_prepares:
+                    self.durability_of(vbucket)
+                if vbucket.is_active and not self.store.was_clean:
+                    vbucket.begin_branch(self._random)
+        self.collections = {item.collection_id: item for _, item in self.manifest.collections()}
+        if self.manifest.uid:
+            self._manifest_changed()
+            self.catch_up_all()
+        self.is_warm = True
+
+    def _create(self, vbid: int, state: VbucketState) -> VBucket:
+        log = self.store.create_vbucket(vbid, state, new_failover_log(self._random))
+        keep_history(log, self.settings)
+        vbucket = VBucket(log)
+        vbucket.fetcher = self.fetcher
+        self.vbuckets[vbid] = vbucket
+        return vbucket
+
+    def vbucket(self, vbid: int) -> VBucket | None:
+        """The copy on this node, or None."""
+        return self.vbuckets[vbid] if vbid < len(self.vbuckets) else None
+
+    def active(self, vbid: int) -> VBucket | None:
+        """The active copy, or None if it is not here."""
+        vbucket = self.vbucket(vbid)
+        return vbucket if vbucket is not None and vbucket.is_active else None
+
+    def set_vbucket(self, vbid: int, state: VbucketState, meta: Meta, now: float) -> bool:
+        """SET_VBUCKET: create the vbucket or change its role; every change of role ends the DCP streams out of it.
+
+        Returns: False if the server would give up the connection, because the topology is none.
+        """
+        vbucket = self.vbucket(vbid)
+        if vbucket is None:
+            vbucket = self._create(vbid, state)
+            vbucket.topology = "" if meta.is_unusable else meta.topology
+            self.catch_up(vbucket)
+            return not (meta.is_refused or meta.is_unusable)
+        if meta.is_refused:
+            return False
+        if vbucket.state != state:
+            vbucket.set_state(state, self._random, is_takeover=meta.is_unusable)
+            self.tell_state_changed(vbid, now)
+            vbucket.topology = ""
+        self.catch_up(vbucket)
+        if meta.topology and not meta.is_unusable:
+            vbucket.topology = meta.topology
+            if vbucket.durability is not None:
+                vbucket.durability.topology_changed()
+        return not meta.is_unusable
+
+    def delete_vbucket(self, vbid: int, now: float, *, is_made_anew: bool = False) -> None:
+        """DEL_VBUCKET: made dead first, which ends its streams, then forgotten.
+
+        Args:
+            is_made_anew: the store keeps it until the caller puts another one in its place, which is one step.
+        """
+        vbucket = self.vbuckets[vbid]
+        assert vbucket is not None, "the caller looks first"
+        if vbucket.state != VbucketState.DEAD:
+            vbucket.set_state(VbucketState.DEAD, self._random)
+            self.tell_state_changed(vbid, now)
+        self.vbuckets[vbid] = None
+        if not is_made_anew:
+            self.store.delete_vbucket(vbid)
+        self.persisted([])
+
+    def tell_state_changed(self, vbid: int, now: float) -> None:
+        """Tell every DCP connection, and whoever waits for it, that a vbucket's role changed."""
+        for session in list(self.dcp_sessions.values()):
+            if session.dcp is not None:
+                session.dcp.vbucket_state_changed(vbid, now)
+                session.engine.ready.add(session)
+        self.range_scans.drop_vbucket(vbid)
+        self.waiters.role_changed(vbid)
+
+    def tell_rolled_back(self, vbid: int, now: float) -> None:
+        """Tell every DCP connection that a vbucket's history was cut."""
+        for session in list(self.dcp_sessions.values()):
+            if session.dcp is not None:
+                session.dcp.vbucket_rolled_back(vbid, now)
+                session.engine.ready.add(session)
+
+    # ------------------------------------------------------------------------------------------------ durable writes
+
+    def durability_of(self, vbucket: VBucket) -> Durability:
+        """What keeps a vbucket's durable writes; made when there is the first one."""
+        if vbucket.durability is None:
+            vbucket.durability = Durability(vbucket, self._note_changed)
+            self.durable.add(vbucket.vbid)
+        return vbucket.durability
+
+    def _note_changed(self, vbid: int) -> None:
+        self.dirty.add(vbid)
+
+    def _durabilities(self) -> list[Durability]:
+        found = [self.vbuckets[vbid] for vbid in self.durable]
+        return [item.durability for item in found if item is not None and item.durability is not None]
+
+    def next_timeout(self) -> float | None:
+        """When something is to be given up, monotonic seconds: a durable write, waiting for the disk."""
+        times = [item.next_timeout() for item in self._durabilities()]
+        times += [self.waiters.next_timeout(), self.range_scans.next_timeout()]
+        return min((at for at in times if at is not None), default=None)
+
+    def handle_timeout(self, now: float) -> None:
+        """Give up what has waited for too long."""
+        for item in self._durabilities():
+            item.handle_timeout(now)
+        self.range_scans.handle_timeout(now)
+        self.waiters.handle_timeout(now)
+
+    # ----------------------------------------------------------------------------------------------- DCP connections
+
+    def is_streamed_into(self, vbid: int) -> bool:
+        """Whether some DCP connection has a living stream into the vbucket."""
+        return any(
+            session.dcp is not None and session.dcp.is_streaming_into(vbid) for session in self.dcp_sessions.values()
+        )
+
+    def end_turn(self, now: float) -> None:
+        """Tell every DCP connection which vbuckets changed since the last turn."""
+        dirty, self.dirty = self.dirty, set()
+        self.turns_kept += bool(dirty) and not self.store.is_durable
+        for vbid in dirty:
+            changed = self.vbuckets[vbid]
+            if changed is not None:
+                changed.age_checkpoint(now)
+        for session in list(self.dcp_sessions.values()):
+            dcp = session.dcp
+            if dcp is not None:
+                for vbid in dirty:
+                    dcp.vbucket_changed(vbid, now)
+                session.engine.ready.add(session)
+
+    def set_fetcher(self, fetcher: Fetcher) -> None:
+        """Let somebody fetch from the disk what streams want to read."""
+        self.fetcher = fetcher
+        for vbucket in self.vbuckets:
+            if vbucket is not None:
+                vbucket.fetcher = fetcher
+
+    def hold(self, session: Session) -> None:
+        """A session has answers that wait for a commit."""
+        self.holding.add(session)
+        self.hurry()
+
+    def begin_commit(self) -> int:
+        """A commit begins, of everything written so far; returns its number."""
+        self.commits_begun += 1
+        return self.commits_begun
+
+    def end_commit(self, number: int) -> None:
+        """A commit is through: answers that waited for it go out."""
+        self.commits_done = number
+        holding, self.holding = self.holding, set()
+        for session in holding:
+            session.engine.ready.add(session)
+
+    def fail_commit(self, reason: str) -> None:
+        """A commit failed: who waits for it cannot be told that it succeeded, nor that nothing was written."""
+        holding, self.holding = self.holding, set()
+        for session in holding:
+            session.drop_held(reason)
+
+    def wait_for_persistence(self, session: Session, vbid: int, seqno: int, deadline: float) -> bool:
+        """Resume the session when the seqno is persisted; False if too many wait already.
+
+        Args:
+            deadline: monotonic seconds; then it is resumed with TMPFAIL.
+        """
+        is_waiting = self.waiters.add_for_seqno(session, vbid, seqno, deadline)
+        if is_waiting:
+            self.hurry()
+        return is_waiting
+
+    def wait_for_role(self, session: Session, vbid: int) -> bool:
+        """Resume the session when the vbucket's role changed; False if too many wait already."""
+        return self.waiters.add_for_role(session, vbid)
+
+    def persisted(self, vbids: list[int]) -> None:
+        """Note that these vbuckets were persisted further."""
+        self.dirty.update(vbids)
+        for vbid in vbids:
+            vbucket = self.vbuckets[vbid]
+            if vbucket is not None:
+                vbucket.age_memory()
+                if vbucket.durability is not None:
+                    vbucket.durability.decide()
+        self.waiters.persisted(self._persisted_seqno_of)
+
+    def _persisted_seqno_of(self, vbid: int) -> int | None:
+        vbucket = self.vbuckets[vbid]
+        return None if vbucket is None else vbucket.persisted_seqno
+
+    def chains(self) -> list[list[int]]:
+        """The vbucket map of this one node, as long as the bucket is to have copies.
+
+        0 stands first where this node has the active copy, and second where it has a replica of a bucket with
+        replicas; who has the others is not known here.
+        """
+        replicas = self.settings.replicas
+        missing = [-1] * replicas
+        return [
+            [-1, 0, *missing[1:]]
+            if replicas and vbucket is not None and vbucket.state == VbucketState.REPLICA
+            else [0 if vbucket is not None and vbucket.is_active else -1, *missing]
+            for vbucket in self.vbuckets
+        ]
+
+    def item_count(self) -> int:
+        """Documents in active vbuckets."""
+        return sum(vbucket.log.item_count for vbucket in self.vbuckets if vbucket is not None and vbucket.is_active)

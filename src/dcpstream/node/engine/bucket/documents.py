@@ -1,0 +1,323 @@
+"""What happens to a document: the rules behind the KV commands, on one vbucket.
+
+Every write gets the next seqno, a new CAS and the next revision; deleting leaves a tombstone; a document past its
+expiration is turned into an expiration when somebody looks at it. Knows nothing of connections and frames of requests.
+
+Source: kv_engine engines/ep/src/vbucket.cc, daemon/protocol/mcbp/mutation_context.cc (JSON detection, xattrs kept).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from dcpstream.node.engine.bucket.locks import HIDDEN_CAS, Lock
+from dcpstream.node.engine.bucket.vbucket import MAX_TRUSTED_CAS, VBucket
+from dcpstream.store import ItemMeta
+from dcpstream.wire import (
+    BlockKind,
+    Datatype,
+    Magic,
+    Opcode,
+    decode_xattrs,
+    encode_stored_deletion,
+    encode_stored_expiration,
+    encode_stored_mutation,
+    encode_xattrs,
+    leb128_decode,
+    snappy_uncompress,
+)
+
+if TYPE_CHECKING:
+    from dcpstream.store import StoredItem
+
+RELATIVE_EXPIRY_MAX_S = 30 * 24 * 3600
+"""Expirations up to 30 days are relative to now; larger numbers are seconds since 1970."""
+
+MAX_VALUE_BYTES = 20 * 1024 * 1024
+"""Largest document, the server's default; larger ones are E2BIG."""
+
+MAX_XATTR_BYTES = 1024 * 1024
+"""Largest xattr section of a document, beside its body: the server's limit."""
+
+FREQUENCY_OF_NEW = 2
+"""The use counter of a fresh document, sent in the last byte of a mutation's extras, as recorded from a server."""
+
+STORED_MUTATION = struct.Struct(">BBHBBHIIQQQIIIHB")
+"""Header and extras of a stored mutation in one piece."""
+SET_ANSWER = struct.Struct(">BBHBBHIIQQQ")
+"""Header and mutation token of the answer to a write."""
+
+# What a JSON text can begin with.
+JSON_STARTS = frozenset(b'{["-0123456789tfn \t\r\n')
+_MAGIC, _MUTATION = int(Magic.REQUEST), int(Opcode.DCP_MUTATION)
+
+
+class Written(NamedTuple):
+    """What a write gave: CAS and seqno."""
+
+    cas: int
+    seqno: int
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(text)
+
+
+# Numbers are only checked, not made: `len` is the cheapest function that takes their text.
+_scan_json = json.JSONDecoder(parse_float=len, parse_int=len, parse_constant=_refuse_constant).decode
+
+
+def is_json(value: bytes) -> bool:
+    """Whether the bytes are one JSON text in UTF-8."""
+    if not value or value[0] not in JSON_STARTS:
+        return False
+    try:
+        _scan_json(value.decode())
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def absolute_expiration(expiration: int, unix_s: int, max_ttl: int = 0) -> int:
+    """When a document expires, in seconds since 1970; 0 for never.
+
+    Args:
+        max_ttl: the longest life in its collection, seconds; 0 without a limit.
+    """
+    if 0 < expiration <= RELATIVE_EXPIRY_MAX_S:
+        expiration += unix_s
+    return limited_expiration(expiration, unix_s, max_ttl)
+
+
+def collection_of(key: bytes) -> int:
+    """The id of the collection that a key with collection prefix is in."""
+    return leb128_decode(key)[0] if key[0] else 0
+
+
+def limited_expiration(expiration: int, unix_s: int, max_ttl: int) -> int:
+    """An expiration in seconds since 1970, no later than the longest life allows; 0 of that is no limit."""
+    return unix_s + max_ttl if max_ttl and not 0 < expiration <= unix_s + max_ttl else expiration
+
+
+def kinds_of(key: bytes, datatype: int) -> int:
+    """The kinds of a document's stored frame."""
+    kinds = 0
+    if datatype & Datatype.XATTR:
+        kinds |= BlockKind.XATTR
+    if datatype & Datatype.SNAPPY:
+        kinds |= BlockKind.SNAPPY
+    if key[0]:
+        kinds |= BlockKind.NAMED_COLLECTION
+    return int(kinds)
+
+
+def live_meta(vbucket: VBucket, key: bytes, unix_ns: int) -> ItemMeta | None:
+    """The document's fields without its value, tombstones included; what is past its time is expired first."""
+    meta = vbucket.log.meta(key)
+    if vbucket.locks and meta is not None:
+        lock = vbucket.locks.find(key, meta.seqno, unix_ns)
+        meta = meta if lock is None else meta._replace(cas=lock.cas)
+    is_over = meta is not None and meta.expiration and not meta.is_deleted and meta.expiration <= unix_ns // 10**9
+    if meta is not None and is_over and not is_undecided(vbucket, key):
+        expire(vbucket, key, meta, unix_ns)
+        return vbucket.log.meta(key)
+    return meta  # of a locked document with the CAS that a writer must bring
+
+
+def live_item(vbucket: VBucket, key: bytes, unix_ns: int) -> StoredItem | None:
+    """The document, or None if there is none (any more); of a locked one with the CAS that a writer must bring."""
+    item = vbucket.log.get(key)
+    if item is None or item.is_deleted:
+        return None
+    if item.expiration and item.expiration <= unix_ns // 1_000_000_000:
+        meta = vbucket.log.meta(key)
+        assert meta is not None, "it was there a line ago"
+        if not is_undecided(vbucket, key):
+            expire(vbucket, key, meta, unix_ns)
+        return None
+    if vbucket.locks:
+        lock = vbucket.locks.find(key, item.seqno, unix_ns)
+        return item if lock is None else item._replace(cas=lock.cas)
+    return item
+
+
+def lock_of(vbucket: VBucket, key: bytes, unix_ns: int) -> Lock | None:
+    """The lock that somebody has on the document; None if it is not locked."""
+    if not vbucket.locks:
+        return None
+    meta = vbucket.log.meta(key)
+    if meta is None or (0 < meta.expiration <= unix_ns // 10**9 and not meta.is_deleted):
+        return None  # nobody needs the lock of a document that has expired
+    return vbucket.locks.find(key, meta.seqno, unix_ns)
+
+
+def shown_cas(vbucket: VBucket, key: bytes, cas: int, unix_ns: int) -> int:
+    """The CAS as it is told to who reads: not that of a document that is locked."""
+    return cas if lock_of(vbucket, key, unix_ns) is None else HIDDEN_CAS
+
+
+def is_undecided(vbucket: VBucket, key: bytes) -> bool:
+    """Whether a durable write of the document is under way, so that nobody else may write it, nor expire it."""
+    return vbucket.durability is not None and key in vbucket.durability.undecided
+
+
+def prepared_meta(vbucket: VBucket, key: bytes) -> ItemMeta | None:
+    """The fields that a document has once its durable write is committed; None if none is under way."""
+    waiting = vbucket.durability.undecided.get(key) if vbucket.durability is not None else None
+    if waiting is None:
+        return None
+    prepare = waiting.prepare
+    times = (0, prepare.expiration) if prepare.is_deleted else (prepare.expiration, 0)
+    return ItemMeta(
+        prepare.cas, prepare.rev_seqno, prepare.seqno, prepare.flags, times[0], prepare.datatype, prepare.is_deleted,
+        times[1],
+    )  # fmt: skip
+
+
+def is_recommitted(vbucket: VBucket, key: bytes) -> bool:
+    """Whether a durable write of the document was taken over from another time or node, where it may have been seen."""
+    if vbucket.durability is None:
+        return False
+    waiting = vbucket.durability.undecided.get(key)
+    return waiting is not None and waiting.is_maybe_visible
+
+
+def next_rev(vbucket: VBucket, meta: ItemMeta | None) -> int:
+    """The revision of the next version of a document; `meta` is of what there is now, a tombstone included."""
+    return (vbucket.max_deleted_rev if meta is None else meta.rev_seqno) + 1
+
+
+def store(
+    vbucket: VBucket,
+    key: bytes,
+    value: bytes,
+    unix_ns: int,
+    *,
+    datatype: int,
+    flags: int,
+    expiration: int,
+    rev_seqno: int,
+) -> Written:
+    """Write a document.
+
+    Args:
+        key: with collection prefix.
+        expiration: seconds since 1970, 0 never.
+        rev_seqno: the revision it gets: one more than that of what it replaces, tombstones included.
+    """
+    log = vbucket.log
+    seqno = log.high_seqno + 1
+    cas = vbucket.next_cas(unix_ns)
+    body = 31 + len(key) + len(value)
+    head = STORED_MUTATION.pack(
+        _MAGIC, _MUTATION, len(key), 31, datatype, vbucket.vbid, body, 0, cas,
+        seqno, rev_seqno, flags, expiration, 0, 0, FREQUENCY_OF_NEW,
+    )  # fmt: skip
+    log.append(head + key + value, key, seqno, kinds=kinds_of(key, datatype))
+    return Written(cas, seqno)
+
+
+def store_version(
+    vbucket: VBucket,
+    key: bytes,
+    value: bytes,
+    *,
+    cas: int,
+    rev_seqno: int,
+    datatype: int,
+    flags: int,
+    time: int,
+    is_deleted: bool,
+    is_expiration: bool,
+) -> Written:
+    """Write a version of a document, or a tombstone, with the CAS and the revision that it has elsewhere.
+
+    Args:
+        time: the expiration; of a tombstone when it was made.
+    """
+    seqno = vbucket.log.high_seqno + 1
+    fields: dict[str, Any] = {"vbid": vbucket.vbid, "key": key, "value": value, "by_seqno": seqno, "cas": cas}
+    fields |= {"rev_seqno": rev_seqno, "datatype": datatype}
+    kinds = kinds_of(key, datatype)
+    if is_deleted:
+        vbucket.max_deleted_rev = max(vbucket.max_deleted_rev, rev_seqno)
+        encode = encode_stored_expiration if is_expiration else encode_stored_deletion
+        frame = encode(delete_time=time, flags=flags, **fields)
+        kinds |= BlockKind.EXPIRATION if is_expiration else BlockKind.DELETION
+    else:
+        frame = encode_stored_mutation(flags=flags, expiration=time, nru=FREQUENCY_OF_NEW, **fields)
+    vbucket.log.append(frame, key, seqno, is_deleted=is_deleted, kinds=int(kinds))
+    if vbucket.max_cas < cas <= MAX_TRUSTED_CAS:
+        vbucket.max_cas = cas
+    return Written(cas, seqno)
+
+
+def delete(vbucket: VBucket, key: bytes, meta: ItemMeta, unix_ns: int, *, keeps_system: bool = True) -> Written:
+    """Delete a document: its body goes, its flags and its system xattrs stay with the tombstone.
+
+    As the server has it, the tombstone of a document with system xattrs has no flags.
+
+    Args:
+        keeps_system: False: the system xattrs go, too.
+    """
+    value, datatype = remains(vbucket, key, meta) if keeps_system else (b"", 0)
+    return _bury(vbucket, key, meta, value, datatype, unix_ns, flags=0 if value else meta.flags, is_expiration=False)
+
+
+def expire(vbucket: VBucket, key: bytes, meta: ItemMeta, unix_ns: int) -> Written:
+    """Turn a document past its time into an expiration."""
+    vbucket.expired_count += 1
+    value, datatype = remains(vbucket, key, meta)
+    return _bury(vbucket, key, meta, value, datatype, unix_ns, flags=meta.flags, is_expiration=True)
+
+
+def remains(vbucket: VBucket, key: bytes, meta: ItemMeta) -> tuple[bytes, int]:
+    """(value, datatype) that a document's tombstone keeps: its system xattrs."""
+    if not meta.datatype & Datatype.XATTR:
+        return b"", 0
+    item = vbucket.log.get(key)
+    assert item is not None, "its meta data was there"
+    xattrs, _ = decode_xattrs(plain_value(item.value, item.datatype))
+    kept = {name: text for name, text in xattrs.items() if name.startswith("_")}
+    return (encode_xattrs(kept), int(Datatype.XATTR)) if kept else (b"", 0)
+
+
+def plain_value(value: bytes, datatype: int) -> bytes:
+    """A stored value without compression: the xattr section, if the datatype says so, and the body."""
+    return snappy_uncompress(value, MAX_VALUE_BYTES) if datatype & Datatype.SNAPPY else value
+
+
+def _bury(
+    vbucket: VBucket,
+    key: bytes,
+    meta: ItemMeta,
+    value: bytes,
+    datatype: int,
+    unix_ns: int,
+    *,
+    flags: int,
+    is_expiration: bool,
+) -> Written:
+    log = vbucket.log
+    seqno = log.high_seqno + 1
+    cas = vbucket.next_cas(unix_ns)
+    rev_seqno = meta.rev_seqno + 1
+    vbucket.max_deleted_rev = max(vbucket.max_deleted_rev, rev_seqno)
+    encode = encode_stored_expiration if is_expiration else encode_stored_deletion
+    frame = encode(
+        vbid=vbucket.vbid,
+        key=key,
+        by_seqno=seqno,
+        rev_seqno=rev_seqno,
+        cas=cas,
+        delete_time=unix_ns // 1_000_000_000,
+        value=value,
+        datatype=datatype,
+        flags=flags,
+    )
+    kind = BlockKind.EXPIRATION if is_expiration else BlockKind.DELETION
+    log.append(frame, key, seqno, is_deleted=True, kinds=kinds_of(key, datatype) | kind)
+    vbucket.fresh_deletions.add(key, seqno, 0 if value else meta.expiration, unix_ns)
+    return Written(cas, seqno)

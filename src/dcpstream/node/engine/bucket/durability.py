@@ -1,0 +1,357 @@
+"""Durable writes of one vbucket: prepared, decided by the nodes of its topology, committed or aborted.
+
+Theory of operation. A durable write becomes a prepare in the vbucket's history. The topology, which SET_VBUCKET gave,
+is one chain of node names, two during a rebalance; the first name of a chain is the active copy, this node. A prepare
+is decided when in every chain a majority has it, in the order of seqnos: the active copy has it at once, or once it is
+persisted where the level asks for that; a replica has it when its DCP connection, known by its consumer name,
+acknowledges a seqno at or above it. Deciding appends the commit, a mutation or deletion with the prepare's CAS and
+revision, and answers the client. What is not decided in time is aborted, and the client told that the outcome is
+ambiguous. When the vbucket leaves the active role its prepares stay, and their clients are told the same.
+
+While a document has an undecided prepare nobody else may write it; who reads it sees what was there before.
+
+A checkpoint holds one prepare of a document: another one, or an abort, begins the next.
+
+Knows no frames of requests and no sockets: a client is whoever takes the outcome.
+
+Source: kv_engine engines/ep/src/durability/active_durability_monitor.cc, checkpoint_manager.cc; checked against a
+recording of durable writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from dcpstream.node.engine.bucket.topology import is_possible, parse_topology
+from dcpstream.wire import (
+    BlockKind,
+    Status,
+    StoredPrepare,
+    encode_stored_abort,
+    encode_stored_deletion,
+    encode_stored_mutation,
+    encode_stored_prepare,
+    frame_kinds,
+    read_prepare,
+)
+from dcpstream.wire.codes import Opcode
+
+if TYPE_CHECKING:
+    from dcpstream.node.engine.bucket.vbucket import VBucket
+
+LEVEL_MAJORITY = 1
+LEVELS = frozenset((1, 2, 3))
+"""1 a majority has it; 2 also persisted on the active; 3 persisted by a majority."""
+
+DEFAULT_TIMEOUT_S = 30.0
+"""For a write that brings a level and no time-out: the server's default."""
+
+COMMITS_REMEMBERED = 10_000
+"""Commits of which the prepare is remembered, about what counts as being in memory; older ones are streamed as the
+mutations they are."""
+
+UNDECIDED_MAX = 100_000
+"""Prepares that may wait in a vbucket; then durable writes are TMPFAIL. A session waits for one at most, so only
+sessions that are gone could bring so many."""
+
+FREQUENCY_OF_NEW = 2
+
+
+class Client(Protocol):
+    """Who waits for the outcome of a durable write."""
+
+    def durable_write_done(self, status: int, cas: int, seqno: int, vbuuid: int) -> None:
+        """It is committed, or was given up."""
+        ...
+
+
+@dataclass(slots=True)
+class Undecided:
+    """A prepare that waits.
+
+    Attributes:
+        deadline: monotonic seconds; None: it waits for ever, as one does that was taken over.
+        client: who is told; None if nobody waits any more.
+    """
+
+    prepare: StoredPrepare
+    deadline: float | None
+    client: Client | None
+
+    @property
+    def is_maybe_visible(self) -> bool:
+        """Whether clients may have seen it committed: it was taken over from another time or node."""
+        return self.deadline is None
+
+
+class Durability:
+    """The durable writes of a vbucket.
+
+    Args:
+        vbucket: whose.
+        changed: told the vbucket's number when something was appended.
+
+    Attributes:
+        undecided: key → its prepare that waits, in order of seqno.
+        accepted_count, committed_count, aborted_count: durable writes since the node was started.
+    """
+
+    def __init__(self, vbucket: VBucket, changed: Callable[[int], None]) -> None:
+        self.vbucket = vbucket
+        self.undecided: dict[bytes, Undecided] = {}
+        self.accepted_count = self.committed_count = self.aborted_count = 0
+        self._last_completed = 0
+        self._changed = changed
+        self._commits: dict[int, int] = {}
+        self._acknowledged: dict[str, int] = {}
+        self._in_checkpoint: set[bytes] = set()
+        self._checkpoint_seqno = vbucket.memory_start_seqno
+        self.reload()
+
+    def reload(self) -> None:
+        """Find out from the history what is undecided: when the store was opened, and after a rollback.
+
+        A prepare is decided if its document was written since: nobody else could have. Up to the purge seqno all are,
+        because deletions are not purged beyond the first that is not (`purge_limit`).
+        """
+        log = self.vbucket.log
+        known, self.undecided = self.undecided, {}
+        self._last_completed = 0
+        self._commits = {seqno: prepared for seqno, prepared in self._commits.items() if seqno <= log.high_seqno}
+        self._in_checkpoint.clear()
+        for frame in log.prepares():
+            prepare = read_prepare(frame)
+            meta = log.meta(prepare.key)
+            is_decided = prepare.is_abort or (meta is not None and meta.seqno > prepare.seqno)
+            if is_decided or prepare.seqno <= log.purge_seqno:
+                self._last_completed = max(self._last_completed, prepare.prepared_seqno)
+            else:
+                before = known.get(prepare.key)
+                client = before.client if before is not None and before.prepare.seqno == prepare.seqno else None
+                self.undecided[prepare.key] = Undecided(prepare, None, client)
+
+    @property
+    def purge_limit(self) -> int | None:
+        """Deletions may be purged up to here; None: without limit."""
+        return next(iter(self.undecided.values())).prepare.seqno - 1 if self.undecided else None
+
+    @property
+    def last_undecided_seqno(self) -> int:
+        """The seqno of the last prepare that waits; 0 if none does."""
+        return next(reversed(self.undecided.values())).prepare.seqno if self.undecided else 0
+
+    # -------------------------------------------------------------------------------------- what a producer asks for
+
+    @property
+    def high_completed_seqno(self) -> int:
+        """All prepares up to here are committed or aborted; one may be aborted before an older one is decided."""
+        limit = self.purge_limit
+        return self._last_completed if limit is None else min(self._last_completed, limit)
+
+    @property
+    def high_prepared_seqno(self) -> int:
+        """The last prepare that is as durable here as its level asks for; in order, so one that is not stops it."""
+        high = self.high_completed_seqno
+        for waiting in self.undecided.values():
+            if not self._is_durable_here(waiting.prepare):
+                break
+            high = waiting.prepare.seqno
+        return high
+
+    @property
+    def commits(self) -> Mapping[int, int]:
+        """Seqno of a commit in memory → seqno of its prepare."""
+        return self._commits
+
+    def visible_seqno(self, seqno: int) -> int:
+        """The last seqno at or below this one that is no prepare or abort."""
+        return self.vbucket.log.visible_seqno(seqno)
+
+    def first_visible_after(self, seqno: int) -> int | None:
+        """The first seqno above this one that is no prepare or abort."""
+        return self.vbucket.log.first_seqno_after(seqno, is_prepare=False)
+
+    def first_hidden_after(self, seqno: int) -> int | None:
+        """The first seqno above this one that is a prepare or abort."""
+        return self.vbucket.log.first_seqno_after(seqno, is_prepare=True)
+
+    def acknowledged(self, name: str, seqno: int) -> None:
+        """A replica has prepared everything up to `seqno`."""
+        if seqno > self._acknowledged.get(name, 0):
+            self._acknowledged[name] = seqno
+            self.decide()
+
+    # --------------------------------------------------------------------------------------------------- the active
+
+    def prepare(
+        self,
+        key: bytes,
+        value: bytes,
+        *,
+        datatype: int,
+        flags: int,
+        expiration: int,
+        rev_seqno: int,
+        level: int,
+        timeout_s: float,
+        unix_ns: int,
+        now: float,
+        client: Client,
+        is_deleted: bool = False,
+    ) -> None:
+        """Begin a durable write; the client is told the outcome, perhaps before this returns."""
+        if key in self._prepared_in_checkpoint():
+            self._close_checkpoint()
+        vbucket = self.vbucket
+        seqno = vbucket.log.high_seqno + 1
+        frame = encode_stored_prepare(
+            vbid=vbucket.vbid, key=key, value=value, by_seqno=seqno, rev_seqno=rev_seqno,
+            cas=vbucket.next_cas(unix_ns), level=level, datatype=datatype, flags=flags, expiration=expiration,
+            nru=FREQUENCY_OF_NEW, is_deleted=is_deleted,
+        )  # fmt: skip
+        self._append_hidden(frame, key, seqno, datatype)
+        self.accepted_count += 1
+        self._in_checkpoint.add(key)
+        self.undecided[key] = Undecided(read_prepare(frame), now + timeout_s, client)
+        self.decide()
+
+    def decide(self) -> None:
+        """Commit, in order, what a majority has by now."""
+        if not self.vbucket.is_active or not self.undecided:
+            return
+        chains = parse_topology(self.vbucket.topology)
+        if not chains:
+            return
+        for key, waiting in list(self.undecided.items()):
+            if not all(self._has_majority(chain, waiting.prepare) for chain in chains):
+                return
+            del self.undecided[key]
+            seqno = self.vbucket.log.high_seqno + 1
+            self._commit(waiting.prepare, seqno)
+            if waiting.client is not None:
+                prepare = waiting.prepare
+                waiting.client.durable_write_done(Status.SUCCESS, prepare.cas, prepare.seqno, self.vbucket.vbuuid)
+
+    def topology_changed(self) -> None:
+        """Other nodes are asked now: abort what they can never decide, commit what they have decided.
+
+        What was taken over from another node is not aborted, because it may have been committed there.
+        """
+        if self.vbucket.is_active and self.vbucket.topology and not is_possible(parse_topology(self.vbucket.topology)):
+            self._abort_all(lambda waiting: waiting.deadline is not None)
+        self.decide()
+
+    def _has_majority(self, chain: tuple[str | None, ...], prepare: StoredPrepare) -> bool:
+        count = int(self._is_durable_here(prepare))
+        count += sum(name is not None and self._acknowledged.get(name, 0) >= prepare.seqno for name in chain[1:])
+        return count > len(chain) // 2
+
+    def _is_durable_here(self, prepare: StoredPrepare) -> bool:
+        return prepare.level == LEVEL_MAJORITY or self.vbucket.persisted_seqno >= prepare.seqno
+
+    def next_timeout(self) -> float | None:
+        """When `handle_timeout` is to be called, monotonic seconds."""
+        return min(
+            (waiting.deadline for waiting in self.undecided.values() if waiting.deadline is not None), default=None
+        )
+
+    def handle_timeout(self, now: float) -> None:
+        """Give up what was not decided in time."""
+        if self.vbucket.is_active:
+            self._abort_all(lambda waiting: waiting.deadline is not None and waiting.deadline <= now)
+
+    def _abort_all(self, is_chosen: Callable[[Undecided], bool]) -> None:
+        for key, waiting in list(self.undecided.items()):
+            if is_chosen(waiting):
+                del self.undecided[key]
+                self._close_checkpoint()
+                self._abort(key, waiting.prepare.seqno, self.vbucket.log.high_seqno + 1)
+                self._tell_ambiguous(waiting)
+
+    def leave_active(self) -> None:
+        """The vbucket is not active any more: whoever waits learns that nobody knows the outcome."""
+        for waiting in self.undecided.values():
+            waiting.deadline = None
+            self._tell_ambiguous(waiting)
+        self._acknowledged.clear()
+
+    def _tell_ambiguous(self, waiting: Undecided) -> None:
+        client, waiting.client = waiting.client, None
+        if client is not None:
+            client.durable_write_done(Status.SYNC_WRITE_AMBIGUOUS, 0, 0, 0)
+
+    # ---------------------------------------------------------------------------------------------- active, replica
+
+    def kinds_of(self, key: bytes) -> int:
+        """A replica: what a document's new row is besides: a commit if there is an undecided prepare."""
+        return int(BlockKind.COMMIT) if key in self.undecided else 0
+
+    def stored(self, frame: bytes, key: bytes, seqno: int) -> None:
+        """A replica: a row of its source was stored, a prepare, or what decides one."""
+        if frame[1] == Opcode.DCP_PREPARE:
+            self.undecided.pop(key, None)  # a disk snapshot may bring one in the place of another
+            self.undecided[key] = Undecided(read_prepare(frame), None, None)
+        elif frame[1] == Opcode.DCP_ABORT:
+            self._completed(key, read_prepare(frame).prepared_seqno)
+        elif key in self.undecided:
+            self._committed(key, self.undecided[key].prepare.seqno, seqno)
+
+    def _commit(self, prepare: StoredPrepare, seqno: int) -> None:
+        """Append what a prepare makes of its document."""
+        vbucket, key, datatype = self.vbucket, prepare.key, prepare.datatype
+        if prepare.is_deleted:
+            vbucket.max_deleted_rev = max(vbucket.max_deleted_rev, prepare.rev_seqno)
+            frame = encode_stored_deletion(
+                vbid=vbucket.vbid, key=key, by_seqno=seqno, rev_seqno=prepare.rev_seqno, cas=prepare.cas,
+                delete_time=prepare.expiration, value=prepare.value, datatype=datatype,
+            )  # fmt: skip
+            kinds = frame_kinds(Opcode.DCP_DELETION, datatype, key)
+        else:
+            frame = encode_stored_mutation(
+                vbid=vbucket.vbid, key=key, value=prepare.value, by_seqno=seqno, rev_seqno=prepare.rev_seqno,
+                cas=prepare.cas, datatype=datatype, flags=prepare.flags, expiration=prepare.expiration,
+                nru=FREQUENCY_OF_NEW,
+            )  # fmt: skip
+            kinds = frame_kinds(Opcode.DCP_MUTATION, datatype, key)
+        vbucket.log.append(frame, key, seqno, is_deleted=prepare.is_deleted, kinds=int(kinds | BlockKind.COMMIT))
+        self._committed(key, prepare.seqno, seqno)
+
+    def _committed(self, key: bytes, prepared_seqno: int, seqno: int) -> None:
+        self.committed_count += 1
+        self._commits[seqno] = prepared_seqno
+        if len(self._commits) > COMMITS_REMEMBERED:
+            del self._commits[next(iter(self._commits))]
+        self._completed(key, prepared_seqno)
+
+    def _abort(self, key: bytes, prepared_seqno: int, seqno: int) -> None:
+        """Append that a prepare is void."""
+        self.aborted_count += 1
+        frame = encode_stored_abort(vbid=self.vbucket.vbid, key=key, by_seqno=seqno, prepared_seqno=prepared_seqno)
+        self._append_hidden(frame, key, seqno, 0)
+        self._in_checkpoint.add(key)
+        self._completed(key, prepared_seqno)
+
+    def _completed(self, key: bytes, prepared_seqno: int) -> None:
+        self.undecided.pop(key, None)
+        self._last_completed = max(self._last_completed, prepared_seqno)
+        self._changed(self.vbucket.vbid)
+
+    def _append_hidden(self, frame: bytes, key: bytes, seqno: int, datatype: int) -> None:
+        kinds = frame_kinds(frame[1], datatype, key)
+        self.vbucket.log.append(frame, key, seqno, kinds=int(kinds))
+        self._changed(self.vbucket.vbid)
+
+    # --------------------------------------------------------------------------------------------------- checkpoints
+
+    def _prepared_in_checkpoint(self) -> set[bytes]:
+        """Whose prepares the present checkpoint holds; others may have begun it."""
+        if self._checkpoint_seqno != self.vbucket.memory_start_seqno:
+            self._checkpoint_seqno = self.vbucket.memory_start_seqno
+            self._in_checkpoint.clear()
+        return self._in_checkpoint
+
+    def _close_checkpoint(self) -> None:
+        self.vbucket.close_checkpoint()
+        self._prepared_in_checkpoint()

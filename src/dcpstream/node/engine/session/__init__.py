@@ -1,0 +1,1 @@
+"""One client connection without its socket: frames in, answers out."""

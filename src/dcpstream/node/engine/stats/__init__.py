@@ -1,0 +1,1 @@
+"""What STAT tells of a bucket and of its vbuckets."""

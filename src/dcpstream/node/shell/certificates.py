@@ -1,0 +1,319 @@
+"""A small authority that signs certificates of a node and of its users, and how both are kept.
+
+Elliptic curve keys (P-256), which are made within a millisecond. Needs the extra `tls`.
+Source: RFC 5280 (what has to be in a certificate), CA/Browser Forum baseline requirements (how long it may last).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from dcpstream.errors import ConfigError
+from dcpstream.node.directory.secret_files import KEPT_IN, make_secret_directory, write_file
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+logger = logging.getLogger(__name__)
+
+KEPT_PAIRS: Final = ("ca", "server")
+"""Names of the certificates that are kept: of the authority, and of the node."""
+AUTHORITY_DAYS: Final = 3650
+SERVER_DAYS: Final = 397
+"""Longer ones are refused by some platforms; a node that keeps its certificate makes a new one in time, at a start."""
+RENEW_DAYS: Final = 30
+"""A kept certificate that ends sooner is made anew at a start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate and its key, PEM."""
+
+    certificate: str
+    key: str
+
+    def __repr__(self) -> str:
+        """Nothing of the key."""
+        return "Pair(…)"
+
+
+class Authority:
+    """Signs certificates of servers and of users.
+
+    Args:
+        pair: its own certificate and key; None makes a new authority.
+        now: the time, in UTC.
+
+    Raises:
+        ConfigError: the extra `tls` is not installed, or the pair is none.
+    """
+
+    def __init__(self, pair: Pair | None = None, now: datetime | None = None) -> None:
+        _need_cryptography()
+        from cryptography import x509
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        self._now = now or datetime.now(UTC)
+        if pair is not None:
+            try:
+                key = serialization.load_pem_private_key(pair.key.encode(), None)
+                self._certificate = x509.load_pem_x509_certificate(pair.certificate.encode())
+            except (ValueError, TypeError) as error:
+                raise ConfigError(
+                    "tls", "a kept authority that cannot be read", "remove it to have one made"
+                ) from error
+            if not isinstance(key, ec.EllipticCurvePrivateKey):
+                raise ConfigError("tls", "a kept authority with another kind of key", "remove it to have one made")
+            self._key: EllipticCurvePrivateKey = key
+            return
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "dcpstream node authority")])
+        usage = _usage(digital_signature=True, key_cert_sign=True, crl_sign=True)
+        self._certificate = self._sign(
+            name,
+            name,
+            self._key,
+            AUTHORITY_DAYS,
+            [(x509.BasicConstraints(ca=True, path_length=0), True), (usage, True)],
+        )
+
+    @property
+    def certificate(self) -> str:
+        """The certificate that clients trust, PEM."""
+        return _pem(self._certificate)
+
+    @property
+    def pair(self) -> Pair:
+        """Certificate and key, to be kept."""
+        return Pair(self.certificate, _pem_key(self._key))
+
+    @property
+    def ends(self) -> datetime:
+        """Until when it can be used."""
+        return self._certificate.not_valid_after_utc
+
+    def server(self, names: Sequence[str]) -> Pair:
+        """A certificate for a server, with the authority's behind it.
+
+        Args:
+            names: host names and addresses, the first of which is its common name.
+        """
+        from cryptography import x509
+        from cryptography.x509.oid import ExtendedKeyUsageOID
+
+        extensions = [
+            (x509.SubjectAlternativeName([_general_name(name) for name in names]), False),
+            (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
+        ]
+        pair = self._issue(names[0], SERVER_DAYS, extensions)
+        return Pair(pair.certificate + self.certificate, pair.key)
+
+    def client(self, user: str, *, email: str = "", days: int = SERVER_DAYS) -> Pair:
+        """A certificate with which a user logs in.
+
+        Args:
+            user: its common name.
+            email: also named in it, if given.
+            days: how long it can be used; negative: it has ended.
+        """
+        from cryptography import x509
+        from cryptography.x509.oid import ExtendedKeyUsageOID
+
+        extensions: list[tuple[x509.ExtensionType, bool]] = [
+            (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), False)
+        ]
+        if email:
+            extensions.append((x509.SubjectAlternativeName([x509.RFC822Name(email)]), False))
+        return self._issue(user, days, extensions)
+
+    def _issue(self, name: str, days: int, extensions: list[tuple[x509.ExtensionType, bool]]) -> Pair:
+        from cryptography import x509
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        basics: list[tuple[x509.ExtensionType, bool]] = [
+            (x509.BasicConstraints(ca=False, path_length=None), True),
+            (_usage(digital_signature=True), True),
+        ]
+        certificate = self._sign(subject, self._certificate.subject, key, days, basics + extensions)
+        return Pair(_pem(certificate), _pem_key(key))
+
+    def _sign(
+        self,
+        subject: x509.Name,
+        issuer: x509.Name,
+        key: EllipticCurvePrivateKey,
+        days: int,
+        extensions: list[tuple[x509.ExtensionType, bool]],
+    ) -> x509.Certificate:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes
+
+        begins = self._now - timedelta(days=1 + max(0, -days))
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(issuer)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(begins)
+            .not_valid_after(max(begins + timedelta(seconds=1), self._now + timedelta(days=days)))
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+        )
+        for extension, is_critical in extensions:
+            builder = builder.add_extension(extension, critical=is_critical)
+        return builder.sign(self._key, hashes.SHA256())
+
+
+def kept_or_made(names: tuple[str, ...], directory: Path | None) -> tuple[Authority, Pair]:
+    """The kept authority and certificate, or new ones where there are none that still fit."""
+    now = datetime.now(UTC)
+    if directory is None:
+        authority = Authority(now=now)
+        return authority, authority.server(names)
+    _need_cryptography()
+    from cryptography import x509
+
+    kept = directory / KEPT_IN
+    if why := trouble_with_pair(kept, "ca"):
+        raise ConfigError("tls", str(kept / "ca.pem"), f"the authority that the node wrote ({why})")
+    kept_authority = read_pair(kept, "ca")
+    authority = Authority(kept_authority, now)
+    if kept_authority is None or authority.ends < now + timedelta(days=RENEW_DAYS):
+        authority = Authority(now=now)
+        write_pair(kept, "ca", authority.pair)
+    pair = None
+    if kept_authority is not None:
+        if why := trouble_with_pair(kept, "server"):
+            logger.warning("%s is made anew: %s", kept / "server.pem", why)
+        else:
+            pair = read_pair(kept, "server")
+    if pair is not None:
+        found = x509.load_pem_x509_certificate(pair.certificate.encode())
+        told = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        fits = set(told) >= {_general_name(name) for name in names} and authority.certificate in pair.certificate
+        if fits and found.not_valid_after_utc > now + timedelta(days=RENEW_DAYS):
+            return authority, pair
+    pair = authority.server(names)
+    write_pair(kept, "server", pair)
+    return authority, pair
+
+
+def trouble_with_pair(directory: Path, name: str) -> str:
+    """What is wrong with a kept certificate and its key, and what to do; empty if nothing, or nobody can look at it."""
+    try:
+        from cryptography import x509
+        from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+        from cryptography.hazmat.primitives import serialization
+    except ImportError:
+        return ""
+    todo = f"remove it, or let `dcpstream store repair {directory.parent}` move it away: the next start makes another"
+    todo += ", which clients have to be given to trust" if name == "ca" else ""
+    try:
+        pair = read_pair(directory, name)
+        if pair is None:
+            return ""
+        chain = x509.load_pem_x509_certificates(pair.certificate.encode())
+        key = serialization.load_pem_private_key(pair.key.encode(), None)
+        if key.public_key() != chain[0].public_key():
+            raise ValueError("the key is another certificate's")
+        for certificate in chain:
+            certificate.verify_directly_issued_by(chain[-1])
+    except InvalidSignature:
+        return f"its signature does not fit, so its content is not what was written. {todo}"
+    except (ConfigError, ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
+        return f"it cannot be read ({type(error).__name__}). {todo}"
+    return ""
+
+
+def trouble_with(certificate: str) -> str:
+    """Why clients will refuse a certificate (PEM) today; empty if its time is right, or nothing can look at it."""
+    try:
+        from cryptography import x509
+
+        found = x509.load_pem_x509_certificate(certificate.encode())
+    except (ImportError, ValueError):  # what is no certificate is refused by the one who loads it
+        return ""
+    now = datetime.now(UTC)
+    if found.not_valid_after_utc < now:
+        return f"has expired ({found.not_valid_after_utc:%Y-%m-%d})"
+    if found.not_valid_before_utc > now:
+        return f"is not valid before {found.not_valid_before_utc:%Y-%m-%d}"
+    return ""
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=key_cert_sign,
+        crl_sign=crl_sign,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(certificate: x509.Certificate) -> str:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return certificate.public_bytes(Encoding.PEM).decode()
+
+
+def _pem_key(key: EllipticCurvePrivateKey) -> str:
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+def _need_cryptography() -> None:
+    try:
+        import cryptography.x509  # noqa: F401 - asked for, used elsewhere
+    except ImportError:
+        allowed = "a certificate of your own, or to have one made: pip install dcpstream[tls]"
+        raise ConfigError("tls", "no certificate", allowed) from None
+
+
+def write_pair(directory: Path, name: str, pair: Pair) -> None:
+    """Keep a certificate and its key; the key first, so that a certificate that is there has its key."""
+    make_secret_directory(directory)
+    write_file(directory / f"{name}.key", pair.key)
+    write_file(directory / f"{name}.pem", pair.certificate)
+
+
+def read_pair(directory: Path, name: str) -> Pair | None:
+    """A kept certificate and its key, or None."""
+    try:
+        certificate = (directory / f"{name}.pem").read_text(encoding="utf-8")
+        return Pair(certificate, (directory / f"{name}.key").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError("tls", f"{directory} ({error.strerror})", "a directory that can be read") from error
+    except ValueError as error:
+        raise ConfigError(
+            "tls", f"{directory / name}.pem", "a certificate and its key, as the node wrote them"
+        ) from error

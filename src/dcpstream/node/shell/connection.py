@@ -1,0 +1,386 @@
+"""One connection to the KV port: moves bytes between a socket and a session, decides nothing.
+
+A read of up to 512 KiB is handed to the session in one piece and answered with one write. All connections of a node
+read into the same buffer, since the loop (of selectors, not of completions) reads one of them at a time and its bytes
+are dealt with before the next; what is left of an unfinished frame is kept with the connection. A client that does not
+take its answers is not read from any more; DCP data is pulled from the session only while the socket takes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, cast
+
+from dcpstream.node.engine import Session
+from dcpstream.node.engine.session.session import SLICE_S
+from dcpstream.node.shell.limit_log import described
+
+if TYPE_CHECKING:
+    from dcpstream.node.engine.access.users import User
+    from dcpstream.node.shell.server import KvServer
+
+logger = logging.getLogger(__name__)
+
+READ_BYTES = 512 * 1024
+"""Size of the buffer that all connections read into. The more requests one read brings, the cheaper is each of them."""
+SHORT_READ_BYTES = 16 * 1024
+"""The most that is read at a time while memory is short."""
+OWN_BYTES = 64 * 1024
+"""An unfinished frame of which so much is there gets a buffer of its own, which grows with what comes: copying it for
+each read would cost more."""
+BULKY_BYTES = 16 * 1024
+"""A read that brought more waits for its turn while other connections wait for theirs; single requests do not."""
+PULL_BYTES = 1024 * 1024
+"""DCP data asked from a session at a time: what is done once a block is felt below, since a send leaves little of the
+code and the index in the CPU's cache."""
+SHORT_PULL_BYTES = 64 * 1024
+"""The same while memory is short."""
+JOIN_BYTES = 64 * 1024
+"""Pieces that are smaller in all are joined to one write; larger ones are not worth a copy."""
+WRITE_LIMIT_BYTES = 4 * 1024 * 1024
+"""Answers that may wait in the transport before a client is not read from any more. Large, because a client that
+pipelines without reading would otherwise lock up against a server that does not read."""
+SHORT_WRITE_LIMIT_BYTES = 64 * 1024
+"""The same while memory is short."""
+CLOSE_TIMEOUT_S = 1.0
+"""How long a connection that is to be closed may take to accept what it was sent before."""
+
+
+class KvProtocol(asyncio.BufferedProtocol):
+    """One connection.
+
+    Attributes:
+        session: what answers; None before the connection is made, and if it was refused.
+        received: bytes that came.
+        sent: bytes that were given to the transport.
+        held_bytes: bytes of unfinished requests.
+        user: the one who is logged in, as last counted.
+    """
+
+    def __init__(self, server: KvServer) -> None:
+        self.server = server
+        self.session: Session | None = None
+        self.received = 0
+        self.sent = 0
+        self.held_bytes = 0
+        self.user: User | None = None
+        self._transport: asyncio.Transport | None = None
+        self._below: asyncio.Transport | None = None
+        self._pending = b""
+        self._own: bytearray | None = None
+        self._filled = 0
+        self._is_writable = True
+        self._is_reading = True
+        self._has_dcp = False
+        self._is_sliced = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._lent: list[memoryview] = []
+
+    # ---------------------------------------------------------------------------------------------------- transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client came."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_LIMIT_BYTES)
+        peer = transport.get_extra_info("peername")
+        name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "client"
+        local = transport.get_extra_info("sockname")
+        host = local[0] if isinstance(local, tuple) else "127.0.0.1"
+        encryption = transport.get_extra_info("ssl_object")
+        # What an encrypted transport was given is partly in the one below it.
+        self._below = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
+        if not self.server.admit(self, name, host, encryption):
+            self._transport.abort()
+            return
+        logger.debug("%s: connected", name)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transport = None
+        self._pending, self._own = b"", None
+        self._count()
+        session = self.session
+        if session is not None:
+            self.server.forget(self)
+            session.connection_lost()
+            logger.debug("%s: gone (%s)", session.peer, exc or session.close_reason)
+
+    def eof_received(self) -> bool:
+        """The client sends no more: close."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The socket does not take more for now."""
+        self._is_writable = False
+
+    def resume_writing(self) -> None:
+        """The socket takes more again."""
+        self._is_writable = True
+        if not self._is_sliced:
+            self._process(self._take())
+        if self.session is not None and self._has_dcp:
+            self.server.engine.ready.add(self.session)  # with all others that have something to stream
+            self.server.schedule_turn()
+        else:
+            self.send()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Answers that the client has not taken."""
+        if self._transport is None:
+            return 0
+        below = self._below.get_write_buffer_size() if self._below is not None else 0
+        return self._transport.get_write_buffer_size() + below
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a frame is on its way, and read on."""
+        return self.held_bytes > 0 and self._is_reading
+
+    def limit_writing(self, is_short: bool) -> None:
+        """Let less, or again more, wait in the transport; DCP connections have nothing wait there anyway."""
+        if self._transport is not None and not self._has_dcp and not self._transport.is_closing():
+            self._transport.set_write_buffer_limits(high=SHORT_WRITE_LIMIT_BYTES if is_short else WRITE_LIMIT_BYTES)
+
+    # ------------------------------------------------------------------------------------------------------- input
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        if self._own is not None:
+            return memoryview(self._own)[self._filled :]
+        shared, pending = self.server.read_view, self._pending
+        self._filled = len(pending)
+        if pending:
+            shared[: self._filled] = pending
+        if self.server.is_short:
+            return shared[self._filled : max(self._filled + 1, SHORT_READ_BYTES)]
+        return shared[self._filled :] if pending else shared
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes came."""
+        self.received += nbytes
+        self.server.engine.counters.bytes_received += nbytes
+        self._filled += nbytes
+        session = self.session
+        if session is None:
+            return
+        own = self._own
+        if own is None:
+            data = bytes(self.server.read_view[: self._filled])
+            if self._filled > BULKY_BYTES and self.server.is_busy and not self._is_sliced:
+                self._pending = data
+                self._count()
+                self._postpone()
+            elif self._filled >= session.needed:
+                self._process(data)
+            else:
+                self._keep(data)
+        elif self._filled >= session.needed:
+            self._process(self._take())
+        elif self._filled == len(own):
+            self._resize(own, session.needed)
+            self._count()
+
+    def _take(self) -> bytes:
+        """What is kept of the input, which is now in the caller's hands."""
+        if self._own is not None:
+            data, self._own = bytes(memoryview(self._own)[: self._filled]), None
+            return data
+        data, self._pending = self._pending, b""
+        return data
+
+    def _keep(self, data: bytes) -> None:
+        """Keep what is left of the input for the next read; in a buffer of its own if a large frame begins with it."""
+        session = self.session
+        if session is not None and len(data) >= OWN_BYTES and session.needed > len(data) and session.takes_requests:
+            self._pending, self._filled = b"", len(data)
+            self._resize(data, session.needed)
+        else:
+            self._pending = data
+        self._count()
+
+    def _resize(self, data: bytes | bytearray, needed: int) -> None:
+        """A larger buffer: twice what is there, but no more than the frame needs, whose size was checked."""
+        own = bytearray(min(needed, 2 * len(data)))
+        own[: len(data)] = data
+        self._own = own
+
+    def _count(self) -> None:
+        """Tell the server how much is held for this connection."""
+        held = len(self._own) if self._own is not None else len(self._pending)
+        if held != self.held_bytes:
+            grown, self.held_bytes = held - self.held_bytes, held
+            self.server.memory.hold(grown)
+
+    def _process(self, data: bytes) -> None:
+        """Hand what is there to the session, as long as it goes on and its answers go out."""
+        session, transport = self.session, self._transport
+        if session is None or transport is None or transport.is_closing():
+            return
+        self.server.set_time()
+        is_sliced = False
+        while len(data) >= session.needed and session.takes_requests:
+            if not self._takes_answers(transport):
+                break
+            used = session.receive(data)
+            data = data[used:]
+            if session.out:
+                self._write(session.take_output())
+            if not used and session.out_bytes <= self.server.engine.output_limit:
+                break
+            if len(data) >= session.needed and self.server.loop.time() - self.server.engine.now > SLICE_S:
+                is_sliced = True
+                break
+        self._set_reading(session.takes_requests and self._takes_answers(transport) and not is_sliced)
+        if is_sliced and not self._is_sliced:
+            self._postpone()
+        if session.user is not self.user:
+            self.server.count_user(self)
+        if session.dcp is not None and not self._has_dcp:
+            self._has_dcp = True
+            # From now on data is pulled when the transport is empty, so nothing is copied into its buffer for long. Not
+            # 0, at which encrypted transports say in turns that they are full and that they are not.
+            transport.set_write_buffer_limits(high=1)
+        self._keep(data)
+        self.server.schedule_turn()
+
+    def _postpone(self) -> None:
+        """Wait for a turn with what is there, and take no more until then."""
+        self._is_sliced = True
+        self._set_reading(False)
+        self.server.postpone(self)
+
+    def go_on(self) -> None:
+        """Others had their turn."""
+        self._is_sliced = False
+        try:
+            self._process(self._take())
+        except Exception as error:  # noqa: BLE001 - told, and it costs this connection alone
+            self._drop("a request failed", error)
+
+    def _takes_answers(self, transport: asyncio.Transport) -> bool:
+        """Whether the client reads: a DCP client must be heard (BUFFER_ACK) also while data waits for it."""
+        return self._is_writable or (self._has_dcp and transport.get_write_buffer_size() < WRITE_LIMIT_BYTES)
+
+    def _set_reading(self, is_reading: bool) -> None:
+        if is_reading != self._is_reading and self._transport is not None and not self._transport.is_closing():
+            self._is_reading = is_reading
+            if is_reading:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    # ------------------------------------------------------------------------------------------------------ output
+
+    def _write(self, pieces: list[bytes]) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        size = sum(map(len, pieces))
+        self.sent += size
+        self.server.engine.counters.bytes_sent += size
+        if len(pieces) == 1:
+            transport.write(pieces[0])
+        elif size < JOIN_BYTES:
+            transport.write(b"".join(pieces))
+        else:
+            for piece in pieces:
+                if transport.is_closing():  # the peer went meanwhile; asyncio warns of each further write
+                    break
+                transport.write(piece)
+        if self.waiting_bytes:
+            self.server.memory.wait(self, size)
+
+    def send(self) -> None:
+        """Send what the session has, while the socket takes it."""
+        session, transport = self.session, self._transport
+        if session is None or transport is None or transport.is_closing():
+            return
+        if self._lent:
+            self._give_back(transport)
+        if session.held:
+            self._write(session.take_output())
+        if session.is_ready_to_read_on and not self._is_reading and not self._is_sliced:
+            self._process(self._take())
+        pull_bytes = SHORT_PULL_BYTES if self.server.is_short else PULL_BYTES
+        if self._is_writable or (session.out and self._takes_answers(transport)):
+            pieces = session.data_to_send(pull_bytes if self._is_writable else 0)
+            if pieces:
+                self._write(pieces)
+            if pieces and session.dcp is not None:
+                self._lent += [piece for piece in cast("list[object]", pieces) if isinstance(piece, memoryview)]
+                self._give_back(transport)
+            # Also where the last packet of a long answer has gone: requests behind it were left unread.
+            was_left = session.is_ready_to_read_on and not self._is_reading
+            more = session.dcp is not None or session.is_streaming or was_left
+            if session.has_more_steps or (pieces and more):
+                self.server.engine.ready.add(session)
+                self.server.schedule_turn()
+        if session.close_reason is not None:
+            if not session.held:
+                self._close()
+        elif session.dcp is not None:
+            self._schedule_timeout()
+
+    def _give_back(self, transport: asyncio.Transport) -> None:
+        """What was sent needs its memory no more; a transport that still has something to send may refer to it."""
+        if not transport.get_write_buffer_size():
+            self.server.engine.buffers.give_back(self._lent)
+            self._lent.clear()
+
+    def send_or_drop(self) -> None:
+        """As `send`; what goes wrong costs this connection and no other."""
+        try:
+            self.send()
+        except Exception as error:  # noqa: BLE001 - told, and it costs this connection alone
+            self._drop("sending to it failed", error)
+
+    def _drop(self, why: str, error: Exception) -> None:
+        """Close the connection after a fault of the node; the log tells where the fault is, and nothing of the data."""
+        peer = self.session.peer if self.session is not None else "client"
+        text = f"{peer}: dropped, because {why}: {described(error)}"
+        self.server.log.say("faults of the node", text, self.server.loop.time(), level=logging.ERROR)
+        self.abort()
+
+    def _close(self) -> None:
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.close()
+            self.server.loop.call_later(CLOSE_TIMEOUT_S, self.abort)
+
+    def abort(self) -> None:
+        """Drop the connection, and what waits for its client."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self, reason: str = "the node stops") -> None:
+        """Close the connection once what waits was sent."""
+        if self.session is not None:
+            self.session.close(reason)
+        self._close()
+
+    # -------------------------------------------------------------------------------------------------------- time
+
+    def _schedule_timeout(self) -> None:
+        assert self.session is not None, "connected"
+        dcp = self.session.dcp
+        at = dcp.next_timeout() if dcp is not None else None
+        if at is None:
+            return
+        if self._timer is not None:
+            if self._timer.when() <= at and not self._timer.cancelled():
+                return
+            self._timer.cancel()
+        self._timer = self.server.loop.call_at(at, self._timed_out)
+
+    def _timed_out(self) -> None:
+        self._timer = None
+        session = self.session
+        if session is None or session.dcp is None or self._transport is None:
+            return
+        self.server.set_time()
+        session.dcp.handle_timeout(self.server.engine.now)
+        self.send_or_drop()

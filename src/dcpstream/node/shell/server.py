@@ -1,0 +1,279 @@
+"""The KV port: listening sockets and their connections around an engine, on one asyncio loop.
+
+After each turn of the loop the engine tells DCP connections what the turn changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import Counter, deque
+
+from dcpstream.node.engine import Engine, Session
+from dcpstream.node.shell.accept import TlsListener
+from dcpstream.node.shell.connection import CLOSE_TIMEOUT_S, READ_BYTES, KvProtocol
+from dcpstream.node.shell.limits import Limits
+from dcpstream.node.shell.tls import Tls
+from dcpstream.node.shell.watch import Memory, Watch
+from dcpstream.runtime import Clock
+
+BACKLOG = 1024
+ACCEPTS = 32
+"""Connections that are accepted at a time, before those that are there have their turn."""
+TURN_S = 0.002
+"""DCP connections send for so long, and a pull more, before the loop looks for requests again: with more of them it
+takes more turns until each had its own. What a commit or a write waits for at most, several times over."""
+
+
+class KvServer:
+    """The listening sockets and their connections.
+
+    Args:
+        engine: what answers.
+        clock: what time it is; its monotonic clock must be the loop's.
+        limits: what clients may take.
+        tls: how the encrypted port encrypts, and whom certificates log in.
+
+    Attributes:
+        protocols: the connections, by session.
+        read_view: where all connections read into.
+        is_short: whether memory is short, see `Memory`.
+    """
+
+    def __init__(self, engine: Engine, clock: Clock, limits: Limits | None = None, tls: Tls | None = None) -> None:
+        self.engine = engine
+        self.clock = clock
+        engine.stopwatch = clock.monotonic
+        self.limits = limits or Limits()
+        engine.max_connections = self.limits.connections
+        engine.is_stepwise = True
+        self.loop = asyncio.get_running_loop()
+        self.protocols: dict[Session, KvProtocol] = {}
+        self._streaming: dict[Session, None] = {}
+        self.read_view = memoryview(bytearray(READ_BYTES))
+        self.is_short = False
+        self.log = engine.log
+        self.memory = Memory(self, self.limits, self.log)
+        self._tls = tls
+        self._watch = Watch(self, self.limits, self.log)
+        self._by_user: Counter[str] = Counter()
+        self._encrypted: set[KvProtocol] = set()
+        self._strangers: dict[KvProtocol, None] = {}
+        self._postponed: deque[KvProtocol] = deque()
+        self._server: asyncio.Server | None = None
+        self._tls_listener: TlsListener | None = None
+        self._has_turn = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def start(self, listener: socket.socket, tls_listener: socket.socket | None = None) -> None:
+        """Accept connections on bound sockets."""
+        self._server = await self.loop.create_server(lambda: KvProtocol(self), sock=listener, backlog=ACCEPTS)
+        listener.listen(BACKLOG)
+        if tls_listener is not None and self._tls is not None:
+            context = self._tls.context
+            self._tls_listener = TlsListener(
+                tls_listener, context, lambda: KvProtocol(self), self.limits, self.log, lambda: len(self._encrypted)
+            )
+            self._tls_listener.start(BACKLOG)
+        self._sweeper = self.loop.call_later(self.limits.sweep_s, self._sweep)
+
+    async def stop(self) -> None:
+        """Close the listening sockets and every connection."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._server is not None:
+            self._server.close()
+        if self._tls_listener is not None:
+            await self._tls_listener.stop()
+        for protocol in list(self.protocols.values()):
+            protocol.close()
+        for _ in range(int(CLOSE_TIMEOUT_S / 0.01) + 1):
+            if not self.protocols:
+                break
+            await asyncio.sleep(0.01)
+        self.log.close()
+
+    # -------------------------------------------------------------------------------------------------- connections
+
+    def admit(self, protocol: KvProtocol, peer: str, local_host: str, encryption: ssl.SSLObject | None) -> bool:
+        """Give a connection that was made its session; whether it may stay.
+
+        Args:
+            local_host: the address at which it reached the node.
+            encryption: of the connection; None if it is not encrypted.
+        """
+        now = self.loop.time()
+        if len(self._strangers) >= self.limits.connections_before_login:
+            self._drop_oldest_stranger(now)
+        session = self.engine.new_session(peer, local_host, is_secure=encryption is not None)
+        if session is None:
+            self.log.reached("connections", peer, "refused", now)
+            return False
+        protocol.session = session
+        self.protocols[session] = protocol
+        self._strangers[protocol] = None
+        if encryption is not None:
+            self._encrypted.add(protocol)
+        self._watch.add(protocol)
+        if encryption is not None and self._tls is not None and not self._identify(session, encryption, self._tls):
+            return False
+        if session.user is not None:
+            self.count_user(protocol)
+        return True
+
+    def _identify(self, session: Session, encryption: ssl.SSLObject, tls: Tls) -> bool:
+        """Log in the user of a client's certificate; whether the connection may stay."""
+        if tls.settings.client_auth == "none":
+            return True
+        name = tls.user_name(encryption.getpeercert())
+        user = self.engine.users.find(name) if name is not None else None
+        if user is not None:
+            session.is_certified = True
+            session.logged_in(user)
+        elif tls.settings.client_auth == "mandatory":
+            text = f"{session.peer}: refused, its certificate names no user of this node ({name!r})"
+            self.log.say("certificates of nobody", text, self.loop.time())
+            return False
+        return True
+
+    def count_user(self, protocol: KvProtocol) -> None:
+        """A connection's user is another one than before."""
+        session = protocol.session
+        assert session is not None, "connected"
+        if protocol.user is not None:
+            self._uncount(protocol.user.name)
+        protocol.user = user = session.user
+        if user is None:
+            self._strangers[protocol] = None
+            return
+        self._strangers.pop(protocol, None)
+        self._by_user[user.name] += 1
+        if self._by_user[user.name] > self.limits.connections_per_user:
+            what = f"closed, user {user.name} has too many connections"
+            self.log.reached("connections_per_user", session.peer, what, self.loop.time())
+            session.close(what)
+
+    def _drop_oldest_stranger(self, now: float) -> None:
+        """Make room for a connection that may log in: who does so within a moment is not kept out by who never does."""
+        oldest = next(iter(self._strangers))
+        del self._strangers[oldest]
+        self.engine.counters.connections_refused += 1
+        if oldest.session is not None:
+            what = "closed for a newer one, it has not logged in"
+            self.log.reached("connections_before_login", oldest.session.peer, what, now)
+            oldest.session.close(what)
+        oldest.abort()
+
+    def _uncount(self, name: str) -> None:
+        self._by_user[name] -= 1
+        if not self._by_user[name]:
+            del self._by_user[name]
+
+    def forget(self, protocol: KvProtocol) -> None:
+        """A connection is gone."""
+        if protocol.session is not None:
+            self.protocols.pop(protocol.session, None)
+        if protocol.user is not None:
+            self._uncount(protocol.user.name)
+            protocol.user = None
+        self._strangers.pop(protocol, None)
+        self._encrypted.discard(protocol)
+        self._watch.forget(protocol)
+        self.memory.forget(protocol)
+
+    # --------------------------------------------------------------------------------------------------------- time
+
+    def set_time(self) -> None:
+        """Tell the engine what time it is."""
+        self.engine.set_time(self.clock.monotonic(), self.clock.time_ns())
+
+    def schedule_turn(self) -> None:
+        """Let the engine tell its DCP connections what changed, once in this turn of the loop."""
+        if not self._has_turn:
+            self._has_turn = True
+            self.loop.call_soon(self._scheduled_turn)
+
+    def _scheduled_turn(self) -> None:
+        self._has_turn = False
+        self.turn()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether connections wait for their turn."""
+        return bool(self._postponed)
+
+    def postpone(self, protocol: KvProtocol) -> None:
+        """A connection had its time, and has more requests: it goes on when others had theirs.
+
+        All connections of this kind together get one turn's time, then the loop looks for what others ask.
+        """
+        if not self._postponed:
+            self.loop.call_soon(self._go_on)
+        self._postponed.append(protocol)
+
+    def _go_on(self) -> None:
+        until = self.loop.time() + TURN_S
+        for _ in range(len(self._postponed)):
+            protocol = self._postponed[0]
+            protocol.go_on()
+            self._postponed.popleft()
+            if self.loop.time() >= until:
+                break
+        if self._postponed:
+            self.loop.call_soon(self._go_on)
+
+    def turn(self) -> None:
+        """Tell DCP connections what changed, and send: answers, then streams for as long as a turn may take.
+
+        Called out of turn it leaves the scheduled one where it is: with a second one the loop would come around half
+        as often, and so on with each.
+        """
+        streaming = self._streaming
+        for session in self.engine.end_turn():
+            protocol = self.protocols.get(session)
+            if protocol is None:
+                continue
+            if session.out or not (session.dcp is not None or session.is_streaming):
+                protocol.send_or_drop()
+            else:
+                streaming[session] = None
+        until = self.loop.time() + TURN_S
+        while streaming:
+            session = next(iter(streaming))  # who waits longest
+            del streaming[session]
+            protocol = self.protocols.get(session)
+            if protocol is not None:
+                protocol.send_or_drop()
+            if session in self.engine.ready and session.dcp is not None:
+                # It has more: again in this turn, behind the others, which is cheaper than another turn of the loop.
+                self.engine.ready.discard(session)
+                streaming[session] = None
+            if self.loop.time() >= until:
+                break
+        if streaming or self.engine.is_behind:
+            self.schedule_turn()
+        self._schedule_timeout()
+
+    def _sweep(self) -> None:
+        self._sweeper = self.loop.call_later(self.limits.sweep_s, self._sweep)
+        self.log.sweep(self.loop.time())
+        self.memory.recount()
+        self._watch.sweep()
+
+    def _schedule_timeout(self) -> None:
+        at = self.engine.next_timeout()
+        if self._timer is not None:
+            if at == self._timer.when() and not self._timer.cancelled():
+                return
+            self._timer.cancel()
+            self._timer = None
+        if at is not None:
+            self._timer = self.loop.call_at(at, self._timed_out)
+
+    def _timed_out(self) -> None:
+        self._timer = None
+        self.set_time()
+        self.engine.handle_timeout()
+        self.schedule_turn()

@@ -1,0 +1,167 @@
+"""Makes writes durable: commits for all vbuckets of a bucket together, in a thread of its own.
+
+How often follows from the bucket's `persist` setting: `group` every few milliseconds, `every` as soon as an answer
+waits for it, `none` only when much waits or some time has passed. Whoever waits for durability (SEQNO_PERSISTENCE, a
+durable write, a held answer) calls for a commit at once at any level.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from dcpstream.errors import StoreError
+from dcpstream.model import Persist
+from dcpstream.node.engine import Bucket, Engine
+from dcpstream.node.shell.server import KvServer
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+"""Pause after a commit that failed: a full disk does not empty within milliseconds."""
+
+REPEAT_LOG_S = 60.0
+"""As long as commits fail, the log says so again after so long: the first line told why, and how it is mended."""
+
+LAZY_INTERVAL_S = 10.0
+"""With `persist=none`, the longest that a write waits in memory: what a kill may lose."""
+LAZY_BYTES = 32 * 1024 * 1024
+"""With `persist=none`, so many bytes are committed sooner: half of what one step of a commit takes."""
+
+
+class Flusher:
+    """Commits one bucket's store until stopped.
+
+    Theory of operation: at most one commit is under way, in the flusher's thread. A timer begins the next one, or
+    whoever waits for durability (`Bucket.hurry`), at once; what is called for meanwhile begins when it is through. All
+    of that are plain callbacks on the loop, because each task that is woken costs a turn of the loop, and a turn is
+    long while backfills run.
+
+    A commit that fails (disk full, disk broken) is logged and tried again; nothing of it is reported as persisted, and
+    once too much waits, writes are answered TMPFAIL. With `persist=every` connections whose answers waited for it are
+    closed, since they cannot be told an outcome, and writes are refused until a commit succeeds. The node goes on.
+
+    Args:
+        interval_s: pause between commits with `persist=group`; longer means fewer syncs, and a larger window that a
+            crash loses.
+    """
+
+    def __init__(self, server: KvServer, engine: Engine, bucket: Bucket, interval_s: float) -> None:
+        self._server = server
+        self._engine = engine
+        self._bucket = bucket
+        self._interval_s = interval_s
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"dcpstream-flush-{bucket.name}")
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._is_stopping = False
+        self._is_hurried = False
+        self._committed_at = self._loop.time()
+        self._logged_at = -REPEAT_LOG_S
+
+    def start(self) -> None:
+        """Begin."""
+        self._bucket.hurry = self._hurry
+        self._wait()
+
+    async def stop(self) -> None:
+        """End; a commit that is under way is awaited."""
+        self._is_stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._idle.wait()
+        self._executor.shutdown(wait=True)
+
+    async def flush(self) -> None:
+        """Commit once, after the commit that may be under way; errors are logged and tried again as usual."""
+        await self._idle.wait()
+        self._begin()
+        await self._idle.wait()
+
+    def _hurry(self) -> None:
+        """Somebody waits: commit now, or right after the commit that is under way."""
+        self._is_hurried = True
+        if self._idle.is_set() and not self._bucket.store.is_failing:  # else the next try comes when it comes
+            self._begin()
+
+    def _wait(self) -> None:
+        """Set the timer for the next commit."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._is_stopping:
+            pause = RETRY_S if self._bucket.store.is_failing else self._interval_s
+            self._timer = self._loop.call_later(pause, self._timed_out)
+
+    def _timed_out(self) -> None:
+        if self._idle.is_set():
+            if self._is_due():
+                self._begin()
+            if self._idle.is_set():  # there was nothing to do
+                self._wait()
+
+    def _is_due(self) -> bool:
+        """Whether to commit now."""
+        store = self._bucket.store
+        if self._is_hurried or store.settings.persist is not Persist.NONE:
+            return True
+        return store.pending_bytes >= LAZY_BYTES or self._loop.time() - self._committed_at >= LAZY_INTERVAL_S
+
+    def _begin(self) -> None:
+        """Begin a commit, if there is something and persistence is not stopped."""
+        bucket, store = self._bucket, self._bucket.store
+        if self._is_stopping or not (store.dirty or bucket.holding) or not bucket.is_persisting:
+            return
+        self._is_hurried = False
+        self._idle.clear()
+        number = bucket.begin_commit()
+        future = self._executor.submit(store.commit)
+        future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._finished, number, done))
+
+    def _finished(self, number: int, done: Future[list[tuple[int, int]]]) -> None:
+        """A commit is through, or failed."""
+        store = self._bucket.store
+        self._idle.set()
+        try:
+            self._tell(number, done)
+        finally:  # whatever listeners do, there must be a next commit
+            if self._is_hurried and not store.is_failing:
+                self._begin()
+            if self._idle.is_set():
+                self._wait()
+
+    def _tell(self, number: int, done: Future[list[tuple[int, int]]]) -> None:
+        """Tell everybody who waits how a commit ended."""
+        bucket, store = self._bucket, self._bucket.store
+        error = done.exception()
+        if error is None:
+            if store.is_failing:
+                logger.warning("bucket %s: writes are durable again", bucket.name)
+            store.note_commit(has_failed=False)
+            self._committed_at = self._loop.time()
+            self._server.set_time()
+            bucket.end_commit(number)
+            self._engine.persisted(bucket.name, [vbid for vbid, _ in done.result()])
+        else:
+            self._failed(error)
+        self._server.turn()
+
+    def _failed(self, error: BaseException) -> None:
+        bucket, store = self._bucket, self._bucket.store
+        if isinstance(error, StoreError | OSError):
+            if not store.is_failing or self._loop.time() - self._logged_at >= REPEAT_LOG_S:
+                self._logged_at = self._loop.time()
+                logger.error(
+                    "bucket %s: writes could not be made durable and wait in memory (%d bytes): %s (every %.0f s)",
+                    bucket.name,
+                    store.pending_bytes,
+                    str(error).rstrip("."),
+                    RETRY_S,
+                )
+        else:
+            # A fault of ours. To stop flushing would lose what is written from now on, so it is tried again.
+            logger.error("bucket %s: a commit failed", bucket.name, exc_info=error)
+        store.note_commit(has_failed=True)
+        bucket.fail_commit("a write could not be made durable: the disk is full or broken; see the node's log")

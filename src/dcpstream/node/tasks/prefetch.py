@@ -1,0 +1,68 @@
+"""Fetches from the disk what streams want to read, so that the node's loop does not wait for the disk.
+
+A stream that reads history asks the store without waiting. What the system does not have in memory is read by a few
+threads, of all streams in the order in which they asked; then the stream goes on, and reads it from memory. Each
+stream waits for one piece of about a megabyte at a time, so hundreds of them share the disk evenly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from dcpstream.node.engine import Bucket
+from dcpstream.node.shell.server import KvServer
+from dcpstream.store.log.bytelog import Piece
+
+FETCHERS = 4
+"""Threads of a bucket that read from the disk: what keeps a disk busy without drowning it."""
+
+MAX_FETCHED = 20_000
+"""Places that were fetched and not read yet, of streams that went away: more are forgotten."""
+
+
+class Prefetcher:
+    """Fetches for the streams of one bucket."""
+
+    def __init__(self, server: KvServer, bucket: Bucket) -> None:
+        self._server = server
+        self._bucket = bucket
+        self._loop = asyncio.get_running_loop()
+        self._executor = ThreadPoolExecutor(FETCHERS, thread_name_prefix=f"dcpstream-fetch-{bucket.name}")
+        self._under_way: set[tuple[int, int]] = set()
+        self._fetched: set[tuple[int, int]] = set()
+        self.fetches = 0
+        bucket.set_fetcher(self)
+
+    def fetch(self, vbid: int, after_seqno: int, pieces: list[Piece]) -> None:
+        """See `Fetcher`."""
+        place = vbid, after_seqno
+        if place not in self._under_way:
+            self._under_way.add(place)
+            self.fetches += 1
+            future = self._executor.submit(self._bucket.store.fetch, pieces)
+            future.add_done_callback(lambda done: self._call(place, done))
+
+    def _call(self, place: tuple[int, int], done: Future[None]) -> None:
+        if not done.cancelled():
+            self._loop.call_soon_threadsafe(self._finished, place)
+
+    def _finished(self, place: tuple[int, int]) -> None:
+        self._under_way.discard(place)
+        if len(self._fetched) >= MAX_FETCHED:
+            self._fetched.clear()
+        self._fetched.add(place)
+        self._bucket.dirty.add(place[0])
+        self._server.schedule_turn()
+
+    def has_fetched(self, vbid: int, after_seqno: int) -> bool:
+        """See `Fetcher`."""
+        place = vbid, after_seqno
+        if place in self._fetched:
+            self._fetched.discard(place)
+            return True
+        return False
+
+    async def stop(self) -> None:
+        """End; what is being read is awaited, what waits is dropped."""
+        await asyncio.to_thread(self._executor.shutdown, wait=True, cancel_futures=True)

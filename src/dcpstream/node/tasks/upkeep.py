@@ -1,0 +1,129 @@
+"""What a bucket does by itself from time to time: look how much memory it takes, and expire documents.
+
+One task a bucket on the node's loop; each look is short, and the pager pauses between small portions so that clients
+are answered meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from dcpstream.errors import DcpstreamError
+from dcpstream.node.engine import Bucket
+from dcpstream.node.engine.bucket.pager import expire_some
+from dcpstream.node.engine.bucket.retention import Retention
+from dcpstream.node.shell.server import KvServer
+
+logger = logging.getLogger(__name__)
+
+QUOTA_INTERVAL_S = 0.5
+"""Between looks at a bucket's memory, one or two milliseconds each with 1,024 vbuckets: how far a bucket that is
+written to at full speed gets beyond its quota."""
+
+QUOTA_FREE_SHARE = 0.95
+"""Writes are taken again below this share of the quota, so that a full bucket does not flicker."""
+
+REPEAT_LOG_S = 60.0
+"""Between two logs that something of this does not work: it is tried far more often."""
+
+PAGER_PORTION = 200
+"""Documents that the pager expires before it lets clients have the loop: some milliseconds."""
+
+
+class Upkeep:
+    """Keeps one bucket in order until stopped."""
+
+    def __init__(self, server: KvServer, bucket: Bucket) -> None:
+        self._server = server
+        self._bucket = bucket
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_over = False
+        self._keeps_history = False
+        self._logged_at = -REPEAT_LOG_S
+        self._retention = Retention(bucket)
+        self._retention.review(asyncio.get_running_loop().time())
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"upkeep {self._bucket.name}")
+
+    async def stop(self) -> None:
+        """End."""
+        self._stopping.set()
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        paged_at = loop.time()
+        while not self._stopping.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), QUOTA_INTERVAL_S)
+            try:
+                self.check_quota()
+                self.review_history()
+                pause_s = self._bucket.settings.expiry_pager_s
+                if pause_s and loop.time() - paged_at >= pause_s:
+                    try:
+                        await self.page()
+                    finally:
+                        paged_at = loop.time()
+            except DcpstreamError as error:
+                self._log(error, None)
+            except Exception as error:  # noqa: BLE001 - a fault of ours; without this nobody would look at quotas again
+                self._log(error, error)
+
+    def _log(self, error: Exception, trace: Exception | None) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._logged_at >= REPEAT_LOG_S:
+            self._logged_at = now
+            logger.error("bucket %s: upkeep: %s", self._bucket.name, error, exc_info=trace)
+
+    def review_history(self) -> None:
+        """Say which superseded versions are kept; none any more if that was switched off."""
+        keeps = self._bucket.settings.keeps_history
+        if keeps or self._keeps_history:
+            self._retention.review(asyncio.get_running_loop().time())
+        self._keeps_history = keeps
+
+    def check_quota(self) -> None:
+        """Stop writes if the bucket takes more memory than it may; let them go on when enough is free again."""
+        store, quota = self._bucket.store, self._bucket.settings.ram_quota_bytes
+        # The cache gives way: pages that were read once must not keep writes out.
+        others = store.memory_bytes - store.cached_bytes
+        store.fit_cache(int(quota * QUOTA_FREE_SHARE) - others)
+        taken = others + store.cached_bytes
+        is_over = taken > (quota * QUOTA_FREE_SHARE if self._is_over else quota)
+        if is_over != self._is_over:
+            self._is_over = is_over
+            store.set_over_quota(is_over)
+            if is_over:
+                logger.warning(
+                    "bucket %s: takes %d bytes of memory, its quota is %d: writes are refused (TMPFAIL) until "
+                    "documents are deleted or the quota is raised",
+                    self._bucket.name,
+                    taken,
+                    quota,
+                )
+            else:
+                logger.warning("bucket %s: takes writes again (%d of %d bytes)", self._bucket.name, taken, quota)
+
+    async def page(self) -> int:
+        """Turn the documents that are past their time into expirations; returns how many."""
+        count = 0
+        for vbid in range(self._bucket.vbucket_count):
+            while not self._stopping.is_set():
+                self._server.set_time()
+                made = expire_some(self._bucket, vbid, self._server.engine.unix_ns, PAGER_PORTION)
+                count += made
+                if made:
+                    self._server.schedule_turn()
+                    await asyncio.sleep(0)
+                if made < PAGER_PORTION:
+                    break
+        if count:
+            logger.info("bucket %s: %d documents were past their time", self._bucket.name, count)
+        return count

@@ -1,0 +1,484 @@
+"""A consumer connection: the node's end of a DCP connection that receives history.
+
+Theory of operation. A manager opens the connection and sends ADD_STREAM for a vbucket; whoever then answers is that
+vbucket's source. So requests go both ways on one connection: the peer's ADD_STREAM, CLOSE_STREAM and the stream's
+messages come in, the node's own controls, STREAM_REQ and BUFFER_ACKs go out. The first ADD_STREAM starts the controls
+(`consumer_controls`); STREAM_REQs wait until these are done. Each ADD_STREAM is answered when its STREAM_REQ was.
+Rows and markers are answered only if something is wrong with them; what is wrong costs the message, not the stream.
+`close_reason` is set when a server would drop the connection.
+
+Opaques that the node chooses come from one counter. In headers a server writes it in its own byte order, and in the
+answer to ADD_STREAM in network order; so here, as recorded.
+
+It refuses to know: sockets, time (an argument), authentication, where rows are kept (`replica`).
+
+Source: kv_engine engines/ep/src/dcp/consumer.cc, checked against recordings of a server.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+
+from dcpstream.errors import RemoteProtocolError
+from dcpstream.model import VbucketState
+from dcpstream.protocol.answers import Refusal, answer, check_shape, check_stream_flags, refuse, stream_id_of
+from dcpstream.protocol.consumer.controls import FLATBUFFERS, SYNC_WRITES, V7_STATUS_CODES, Negotiation
+from dcpstream.protocol.consumer.flow import COUNTED, ConsumerWindow
+from dcpstream.protocol.consumer.messages import (
+    Dialect,
+    read_change,
+    read_decision,
+    read_marker,
+    read_prepare,
+    read_system_event,
+)
+from dcpstream.protocol.consumer.replica import Change, ReplicaBucket
+from dcpstream.protocol.consumer.requests import StreamRequests
+from dcpstream.protocol.consumer.stats import connection_stats
+from dcpstream.protocol.consumer.stream import ConsumerStream, StreamEvent
+from dcpstream.protocol.noop import DEFAULT_IDLE_TIMEOUT_S
+from dcpstream.protocol.pause import Pause
+from dcpstream.protocol.producer.stream import Buffer
+from dcpstream.wire import (
+    Datatype,
+    Feature,
+    Frame,
+    Opcode,
+    OpenFlag,
+    Status,
+    encode_request,
+    encode_response,
+)
+
+__all__ = ["ConsumerConnection", "check_add_stream"]
+
+_SWALLOWED = frozenset((int(Opcode.DCP_BUFFER_ACK), int(Opcode.DCP_SEQNO_ACKNOWLEDGED)))
+"""Requests of ours that have no answer; one that comes all the same says nothing."""
+
+
+def check_add_stream(frame: Frame) -> Refusal | None:
+    """What is wrong with an ADD_STREAM by itself, or None."""
+    refusal = check_shape(frame)
+    if refusal is not None:
+        return refusal
+    refusal = check_stream_flags(int.from_bytes(frame.extras, "big"))
+    if refusal is not None:
+        return refusal
+    return Refusal(Status.EINVAL) if stream_id_of(frame) is not None else None
+
+
+class ConsumerConnection:
+    """One consumer connection.
+
+    Args:
+        name: the name of DCP_OPEN.
+        replicas: the bucket.
+        now: seconds of a monotonic clock.
+        open_flags: of DCP_OPEN.
+        features: codes that HELLO granted.
+        consumer_name: of DCP_OPEN's JSON, or "".
+        idle_timeout_s: silence after which a producer that was asked for NOOPs is given up. Only its requests break it;
+            an answer to one of ours does not.
+
+    Attributes:
+        close_reason: why the connection must be closed now, or None.
+        streams: by vbucket; a dead one stays until STREAM_END comes or another takes its place.
+        window: what is to be acknowledged.
+        negotiation: the controls.
+        opened_at: seconds of the monotonic clock.
+        pause: how long it had nothing to say.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        replicas: ReplicaBucket,
+        now: float,
+        *,
+        open_flags: int = 0,
+        features: frozenset[int] = frozenset(),
+        consumer_name: str = "",
+        idle_timeout_s: float = DEFAULT_IDLE_TIMEOUT_S,
+    ) -> None:
+        self.name = name
+        self.replicas = replicas
+        self.close_reason: str | None = None
+        self.streams: dict[int, ConsumerStream] = {}
+        self.window = ConsumerWindow(now)
+        self.opened_at = now
+        self.pause = Pause(now)
+        self._idle_timeout_s = idle_timeout_s
+        self._last_received = now
+        self._last_opaque = 0
+        self._out: deque[bytes] = deque()
+        self._changing: ConsumerStream | None = None
+        self.negotiation = Negotiation(consumer_name, lambda: self._opaque_of(self._next_number()))
+        self._has_collections = Feature.COLLECTIONS in features
+        self._knows_unknown = self._has_collections or Feature.XERROR in features
+        self._requests = StreamRequests(replicas, self._out, has_collections=self._has_collections)
+        datatypes = Datatype.JSON
+        if Feature.XATTR in features:
+            datatypes |= Datatype.XATTR
+        if Feature.SNAPPY in features:
+            datatypes |= Datatype.SNAPPY
+        self._dialect = Dialect(
+            has_collections=self._has_collections,
+            has_delete_times=bool(open_flags & OpenFlag.INCLUDE_DELETE_TIMES),
+            datatypes=int(datatypes),
+        )
+
+    def _next_number(self) -> int:
+        self._last_opaque = self._last_opaque % 0xFFFFFFFF + 1
+        return self._last_opaque
+
+    @staticmethod
+    def _opaque_of(number: int) -> int:
+        return int.from_bytes(number.to_bytes(4, "little"), "big")
+
+    # ----------------------------------------------------------------------------------------------- what comes in
+
+    def handle(self, frame: Frame, now: float) -> None:
+        """Take one frame with a DCP opcode, or the answer to a request of ours."""
+        if self.close_reason is not None:
+            return
+        try:
+            if frame.is_response:
+                self._handle_response(frame)
+            else:
+                self._handle_request(frame, now)
+        except RemoteProtocolError as error:
+            self._drop(str(error))
+
+    def _handle_request(self, frame: Frame, now: float) -> None:
+        if frame.opcode in COUNTED:
+            self.window.freed(frame.size)
+        refusal = check_shape(frame, has_collections=self._has_collections)
+        if refusal is not None:
+            self._refuse(frame, refusal)
+            return
+        self._last_received = now
+        handler = _HANDLERS.get(frame.opcode)
+        if handler is None:
+            self._drop(f"the peer sent {Opcode(frame.opcode).name} to a consumer")
+        elif stream_id_of(frame) is not None:
+            self._refuse(frame, Refusal(Status.EINVAL))
+        else:
+            handler(self, frame)
+
+    def _handle_open(self, frame: Frame) -> None:
+        self._refuse(frame, Refusal(Status.EINVAL, "The connection is already opened as a DCP connection"))
+
+    def _handle_noop(self, frame: Frame) -> None:
+        self._answer(frame, Status.SUCCESS)
+
+    # ---------------------------------------------------------------------------------------- streams come and go
+
+    def _handle_add_stream(self, frame: Frame) -> None:
+        refusal = check_add_stream(frame)
+        if refusal is not None:
+            self._refuse(frame, refusal)
+            return
+        view = self.replicas.vbucket(frame.vbid)
+        if self.replicas.is_streamed_into(frame.vbid):
+            self._answer(frame, Status.KEY_EEXISTS)
+        elif view is None or view.state is VbucketState.ACTIVE:
+            self._answer(frame, Status.NOT_MY_VBUCKET)
+        else:
+            number = self._next_number()
+            flags = int.from_bytes(frame.extras, "big")
+            stream = ConsumerStream(view, self.replicas, number, self._opaque_of(number), frame.opaque, flags)
+            self.streams[frame.vbid] = stream
+            self._requests.add(stream)
+            if not self.negotiation.has_begun:
+                self._out.extend(self.negotiation.begin())
+            if self.negotiation.is_done:
+                self._requests.send_waiting()
+
+    def _handle_close_stream(self, frame: Frame) -> None:
+        stream = self.streams.get(frame.vbid)
+        if stream is None:
+            self._answer(frame, self._no_stream)
+        else:
+            stream.go(StreamEvent.CLOSED)
+            self._answer(frame, Status.SUCCESS)
+
+    def _handle_stream_end(self, frame: Frame) -> None:
+        stream = self.streams.get(frame.vbid)
+        if stream is None:
+            self._answer(frame, self._no_stream)
+        elif stream.opaque == frame.opaque:
+            stream.go(StreamEvent.ENDED)
+            del self.streams[frame.vbid]
+
+    @property
+    def _no_stream(self) -> Status:
+        return Status.DCP_STREAM_NOT_FOUND if V7_STATUS_CODES in self.negotiation.accepted else Status.KEY_ENOENT
+
+    @property
+    def _other_opaque(self) -> Status:
+        return Status.OPAQUE_NO_MATCH if V7_STATUS_CODES in self.negotiation.accepted else Status.KEY_EEXISTS
+
+    # ------------------------------------------------------------------------------------------ messages of a stream
+
+    def _stream_for(self, frame: Frame) -> ConsumerStream | None:
+        """The stream that a message is for; None if there is none, which was answered."""
+        stream = self.streams.get(frame.vbid)
+        if stream is None:
+            self._answer(frame, self._no_stream)
+        elif stream.opaque != frame.opaque:
+            self._answer(frame, self._other_opaque)
+        elif stream.is_living and self.replicas.vbucket(frame.vbid) is not stream.view:
+            stream.go(StreamEvent.LOST)  # deleted, perhaps made anew: it is another history
+            self._answer(frame, Status.NOT_MY_VBUCKET)
+        else:
+            stream.bytes_received += frame.size
+            return stream
+        return None
+
+    def _handle_marker(self, frame: Frame) -> None:
+        stream = self._stream_for(frame)
+        if stream is not None:
+            status = stream.marker(read_marker(frame), is_sync_replication=self.is_sync_replication)
+            self._complain(frame, stream, status)
+
+    def _handle_change(self, frame: Frame) -> None:
+        self._take(frame, read_change(frame, self._dialect, self.replicas.unix_s), ConsumerStream.change)
+
+    def _handle_system_event(self, frame: Frame) -> None:
+        has_flatbuffers = FLATBUFFERS in self.negotiation.accepted
+        self._take(
+            frame,
+            read_system_event(frame, self._dialect, has_flatbuffers=has_flatbuffers),
+            ConsumerStream.system_event,
+        )
+
+    def _take(self, frame: Frame, change: Change | Refusal, store: Callable[[ConsumerStream, Change], Status]) -> None:
+        if isinstance(change, Refusal):
+            self._refuse(frame, change)
+            return
+        stream = self._stream_for(frame)
+        if stream is None:
+            return
+        self._complain(frame, stream, store(stream, change))
+        self._after_row(stream)
+
+    def _after_row(self, stream: ConsumerStream) -> None:
+        """The row may have been the last of its snapshot, for which somebody waits."""
+        if stream.snapshot_done():
+            self._out.append(encode_response(Opcode.DCP_SNAPSHOT_MARKER, opaque=stream.opaque))
+        self._acknowledge_prepares(stream)
+
+    def _acknowledge_prepares(self, stream: ConsumerStream) -> None:
+        seqno = stream.acknowledged_prepare()
+        if self.is_sync_replication:
+            self._acknowledge(stream, seqno)
+
+    def _acknowledge(self, stream: ConsumerStream, seqno: int) -> None:
+        if seqno:
+            extras = seqno.to_bytes(8, "big")
+            self._out.append(
+                encode_request(Opcode.DCP_SEQNO_ACKNOWLEDGED, vbid=stream.vbid, opaque=stream.opaque, extras=extras)
+            )
+
+    def _handle_prepare(self, frame: Frame) -> None:
+        found = read_prepare(frame, self._dialect)
+        if isinstance(found, Refusal):
+            self._refuse(frame, found)
+            return
+        stream = self._stream_for(frame)
+        if stream is not None:
+            self._complain(frame, stream, stream.prepare(*found))
+            self._after_row(stream)
+
+    def _handle_decision(self, frame: Frame) -> None:
+        found = read_decision(frame, self._dialect)
+        if isinstance(found, Refusal):
+            self._refuse(frame, found)
+            return
+        stream = self._stream_for(frame)
+        if stream is not None:
+            self._complain(frame, stream, stream.decide(found))
+            self._after_row(stream)
+
+    def _handle_set_state(self, frame: Frame) -> None:
+        number = frame.extras[0]
+        if number not in tuple(VbucketState):
+            self._refuse(frame, Refusal(Status.EINVAL, "Request body state invalid"))
+            return
+        stream = self._stream_for(frame)
+        if stream is None:
+            return
+        self._changing = stream
+        try:
+            stream.set_state(VbucketState(number))
+        finally:
+            self._changing = None
+        if stream.is_living:
+            self._answer(frame, Status.SUCCESS)
+
+    def _complain(self, frame: Frame, stream: ConsumerStream, status: Status) -> None:
+        if status is Status.UNKNOWN_COLLECTION:
+            uid = self.replicas.collections_uid(stream.view)
+            code = status if self._knows_unknown else Status.EINVAL
+            self._refuse(frame, Refusal(code, "Unknown scope or collection in operation", manifest_uid=uid))
+        elif status is not Status.SUCCESS:
+            self._answer(frame, status)
+
+    @property
+    def is_sync_replication(self) -> bool:
+        """Whether the producer sends prepares and waits for what this copy acknowledges."""
+        return SYNC_WRITES in self.negotiation.accepted
+
+    # ---------------------------------------------------------------------------------------------- answers to us
+
+    def _handle_response(self, frame: Frame) -> None:
+        if frame.opcode in (Opcode.DCP_CONTROL, Opcode.GET_ERROR_MAP):
+            questions = self.negotiation.answered(frame)
+            if questions is None:
+                self._drop(f"the peer answered opcode 0x{frame.opcode:02x} with an opaque that nothing waits for")
+                return
+            self._out.extend(questions)
+            if self.negotiation.is_done:
+                self._requests.send_waiting()
+        elif frame.opcode == Opcode.DCP_STREAM_REQ:
+            stream = self._requests.answered(frame, self.streams.get)
+            if stream is not None and self.is_sync_replication:
+                self._acknowledge(stream, self.replicas.high_prepared_seqno(stream.view))
+        elif frame.opcode not in _SWALLOWED:
+            self._drop(f"the peer answered opcode 0x{frame.opcode:02x}, which was not asked")
+
+    # ------------------------------------------------------------------------------------ what happens in the bucket
+
+    def is_streaming_into(self, vbid: int) -> bool:
+        """Whether a living stream leads into the vbucket."""
+        stream = self.streams.get(vbid)
+        return stream is not None and stream.is_living
+
+    def vbucket_changed(self, vbid: int, now: float) -> None:
+        """Something was written or persisted: prepares may be durable now.
+
+        There may also be room again, which `data_to_send` looks at.
+        """
+        stream = self.streams.get(vbid)
+        if stream is not None and stream.is_reading:
+            self._acknowledge_prepares(stream)
+
+    def vbucket_state_changed(self, vbid: int, now: float) -> None:
+        """The vbucket's role changed, or it was deleted: one that is active follows nobody."""
+        stream = self.streams.get(vbid)
+        if stream is None or stream is self._changing:
+            return
+        view = self.replicas.vbucket(vbid)
+        if view is None or view.state is VbucketState.ACTIVE:
+            stream.go(StreamEvent.LOST)
+            del self.streams[vbid]
+
+    def vbucket_rolled_back(self, vbid: int, now: float) -> None:
+        """A vbucket is only rolled back by the stream that leads into it."""
+
+    # ----------------------------------------------------------------------------------------------- what goes out
+
+    @property
+    def has_output(self) -> bool:
+        """Whether there are answers or questions to send."""
+        return bool(self._out) and self.close_reason is None
+
+    def take_answers(self, now: float) -> list[bytes]:
+        """What waits to be sent but acknowledgements, in the order of the requests."""
+        out = [*self._out]
+        self._out.clear()
+        self.pause.passed(now, is_over=bool(out))
+        return out
+
+    def data_to_send(self, max_bytes: int, now: float) -> list[Buffer]:
+        """What waits to be sent; empty if there is nothing. All of it is small, so `max_bytes` does not matter."""
+        if self.close_reason is not None:
+            return []
+        if self.negotiation.has_begun and self.replicas.has_room:
+            freed = self.window.take(now)
+            if freed:
+                opaque = self._opaque_of(self._next_number())
+                self._out.append(encode_request(Opcode.DCP_BUFFER_ACK, opaque=opaque, extras=freed.to_bytes(4, "big")))
+        out: list[Buffer] = list(self._out)
+        self._out.clear()
+        self.pause.passed(now, is_over=bool(out))
+        return out
+
+    def next_timeout(self) -> float | None:
+        """When `handle_timeout` is to be called: an acknowledgement falls due, or the producer is given up."""
+        if self.close_reason is not None or not self.negotiation.has_begun:
+            return None
+        ack = self.window.next_timeout if self.replicas.has_room else None
+        times = (ack, self._given_up_at)
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def _given_up_at(self) -> float | None:
+        return self._last_received + self._idle_timeout_s if self.negotiation.asked_for_noops else None
+
+    def set_idle_timeout(self, seconds: float) -> None:
+        """Change how long the producer may be silent."""
+        self._idle_timeout_s = seconds
+
+    def handle_timeout(self, now: float) -> None:
+        """Time has passed; an acknowledgement that is due goes out with `data_to_send`."""
+        given_up = self._given_up_at
+        if given_up is not None and now >= given_up:
+            self._drop(f"nothing was received for {self._idle_timeout_s:g} s")
+
+    def close(self, reason: str) -> None:
+        """Let the connection end, for a reason outside of it."""
+        self._drop(reason)
+
+    def _drop(self, reason: str) -> None:
+        if self.close_reason is None:
+            self.close_reason = reason
+            self._out.clear()
+            self._requests.clear()
+            for stream in self.streams.values():
+                stream.go(StreamEvent.LOST)
+            self.streams.clear()
+
+    def _answer(self, frame: Frame, status: Status) -> None:
+        self._out.append(answer(frame, status))
+
+    def _refuse(self, frame: Frame, refusal: Refusal) -> None:
+        self._out.append(refuse(frame, refusal))
+
+    # ------------------------------------------------------------------------------------------------------- stats
+
+    @property
+    def has_pending_streams(self) -> bool:
+        """Whether an ADD_STREAM waits for its answer."""
+        return not self._requests.is_idle
+
+    def cursors(self, vbid: int) -> Iterator[tuple[str, int]]:
+        """A consumer reads nothing."""
+        return iter(())
+
+    def stats(self) -> Iterator[tuple[str, str]]:
+        """Names and values of the `dcp` group for this connection."""
+        return connection_stats(self)
+
+
+_HANDLERS: Mapping[int, Callable[[ConsumerConnection, Frame], None]] = MappingProxyType(
+    {
+        Opcode.DCP_OPEN: ConsumerConnection._handle_open,
+        Opcode.DCP_ADD_STREAM: ConsumerConnection._handle_add_stream,
+        Opcode.DCP_CLOSE_STREAM: ConsumerConnection._handle_close_stream,
+        Opcode.DCP_STREAM_END: ConsumerConnection._handle_stream_end,
+        Opcode.DCP_SNAPSHOT_MARKER: ConsumerConnection._handle_marker,
+        Opcode.DCP_MUTATION: ConsumerConnection._handle_change,
+        Opcode.DCP_DELETION: ConsumerConnection._handle_change,
+        Opcode.DCP_EXPIRATION: ConsumerConnection._handle_change,
+        Opcode.DCP_SET_VBUCKET_STATE: ConsumerConnection._handle_set_state,
+        Opcode.DCP_NOOP: ConsumerConnection._handle_noop,
+        Opcode.DCP_SYSTEM_EVENT: ConsumerConnection._handle_system_event,
+        Opcode.DCP_PREPARE: ConsumerConnection._handle_prepare,
+        Opcode.DCP_COMMIT: ConsumerConnection._handle_decision,
+        Opcode.DCP_ABORT: ConsumerConnection._handle_decision,
+    }
+)
+"""What a consumer takes; any other DCP request that is well formed ends the connection."""

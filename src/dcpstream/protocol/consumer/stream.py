@@ -1,0 +1,396 @@
+"""One stream of a consumer: a vbucket that follows its source, snapshot by snapshot.
+
+Theory of operation. ADD_STREAM makes a stream PENDING: it asks the source for what the vbucket does not have
+(STREAM_REQ) and waits. The source may ask for a rollback; then the stream cuts the vbucket back, or tries an older
+branch of its log, and asks again with the same opaque. An accepted stream is READING: markers announce snapshots, rows
+fill them, and each row is stored as it comes. What is stored remembers its snapshot, so that a copy that becomes active
+in the middle of one knows the last moment at which it was equal to its source. A stream that is DEAD (closed, ended,
+refused, or its vbucket became something else) swallows what still comes for it.
+
+`TABLE` says what follows in which state; what is not in it is a fault of the peer, and the connection ends.
+
+Source: kv_engine engines/ep/src/dcp/passive_stream.cc; statuses as in recordings of a server.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+
+from dcpstream.errors import RemoteProtocolError
+from dcpstream.model import MAX_SEQNO, FailoverLog, SnapshotRange, VbucketState
+from dcpstream.protocol.consumer.messages import PERSIST_TO_MAJORITY, Decision, Marker, abort_of, commit_of
+from dcpstream.protocol.consumer.replica import Change, ReplicaBucket
+from dcpstream.protocol.producer.source import VBucketView
+from dcpstream.wire import MarkerFlag, Status, StreamRequest
+
+__all__ = ["TABLE", "TRANSITIONS", "ConsumerState", "ConsumerStream", "StreamEvent"]
+
+_CAN_BE_CUT = (VbucketState.REPLICA, VbucketState.PENDING)
+"""Roles of copies whose history may be cut; a rollback of another one is not carried out, and nothing follows."""
+
+Bounds = tuple[int, int, int]
+
+
+class ConsumerState(Enum):
+    """Where a stream is; the values are those of the server's stats."""
+
+    PENDING = "pending"
+    READING = "reading"
+    DEAD = "dead"
+
+
+class StreamEvent(Enum):
+    """What happens to a stream."""
+
+    ACCEPTED = "STREAM_REQ accepted"
+    ROLLBACK = "STREAM_REQ answered with a rollback"
+    REFUSED = "STREAM_REQ refused"
+    MESSAGE = "marker, row or state"
+    CLOSED = "CLOSE_STREAM"
+    ENDED = "STREAM_END"
+    LOST = "the vbucket became active or is gone"
+
+
+_PENDING, _READING, _DEAD = ConsumerState
+
+TABLE: Mapping[tuple[ConsumerState, StreamEvent], ConsumerState] = MappingProxyType(
+    {
+        (_PENDING, StreamEvent.ACCEPTED): _READING,
+        (_PENDING, StreamEvent.ROLLBACK): _PENDING,
+        (_PENDING, StreamEvent.REFUSED): _DEAD,
+        (_PENDING, StreamEvent.CLOSED): _DEAD,
+        (_PENDING, StreamEvent.ENDED): _DEAD,
+        (_PENDING, StreamEvent.LOST): _DEAD,
+        (_READING, StreamEvent.MESSAGE): _READING,
+        (_READING, StreamEvent.CLOSED): _DEAD,
+        (_READING, StreamEvent.ENDED): _DEAD,
+        (_READING, StreamEvent.LOST): _DEAD,
+        # A stream that was closed while it waited may still be answered; what was under way may still arrive.
+        (_DEAD, StreamEvent.ACCEPTED): _DEAD,
+        (_DEAD, StreamEvent.ROLLBACK): _DEAD,
+        (_DEAD, StreamEvent.REFUSED): _DEAD,
+        (_DEAD, StreamEvent.MESSAGE): _DEAD,
+        (_DEAD, StreamEvent.CLOSED): _DEAD,
+        (_DEAD, StreamEvent.ENDED): _DEAD,
+        (_DEAD, StreamEvent.LOST): _DEAD,
+    }
+)
+"""State and event → next state. Missing: a protocol error."""
+
+TRANSITIONS: Mapping[ConsumerState, frozenset[ConsumerState]] = MappingProxyType(
+    {
+        state: frozenset(after for (before, _), after in TABLE.items() if before is state and after is not state)
+        for state in ConsumerState
+    }
+)
+"""Which other state may follow which."""
+
+_RECEIVING = frozenset((VbucketState.REPLICA, VbucketState.PENDING))
+
+
+class ConsumerStream:
+    """A stream that ADD_STREAM asked for.
+
+    Args:
+        view: the vbucket.
+        replicas: its bucket.
+        number: the stream's number on its connection; its opaque follows from it.
+        opaque: u32 as it stands in headers.
+        add_opaque: of the ADD_STREAM.
+        flags: of the ADD_STREAM, sent on unchanged.
+
+    Attributes:
+        state: see `TABLE`.
+        last_seqno: the last row that was stored, or what the vbucket had before.
+        announced: bounds of the snapshot under way or last received, or None before the first marker.
+        messages, bytes_received: rows and all messages so far.
+        asked, asked_vbuuid, asked_value: what the last STREAM_REQ asked for: seqnos, the branch, its JSON.
+    """
+
+    def __init__(
+        self, view: VBucketView, replicas: ReplicaBucket, number: int, opaque: int, add_opaque: int, flags: int
+    ) -> None:
+        self.view = view
+        self.vbid = view.vbid
+        self.number = number
+        self.opaque = opaque
+        self.add_opaque = add_opaque
+        self.flags = flags
+        self.state = ConsumerState.PENDING
+        self.last_seqno = view.high_seqno
+        self.announced: SnapshotRange | None = None
+        self.messages = 0
+        self.bytes_received = 0
+        self.asked: Bounds = 0, 0, 0
+        self.asked_vbuuid = view.failover_log.newest.vbuuid
+        self.asked_value = ""
+        self._replicas = replicas
+        self._from_disk = False
+        self._first_seqno = 0
+        self._replaceable_seqno = 0
+        self._ack: bool = False
+        self._consistent_seqno = 0
+        self._prepared: deque[tuple[int, int]] = deque()
+        self._sound_seqno = self.last_seqno
+
+    @property
+    def is_living(self) -> bool:
+        """Whether it may still receive something."""
+        return self.state is not ConsumerState.DEAD
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether the source accepted it and it goes on."""
+        return self.state is ConsumerState.READING
+
+    @property
+    def snapshot_type(self) -> str:
+        """Where the snapshot under way comes from, as a server's stats say it."""
+        is_under_way = self.announced is not None and self.last_seqno < self.announced.end_seqno
+        origin = "disk" if self._from_disk else "memory"
+        return origin if is_under_way else "none"
+
+    @property
+    def has_prepares(self) -> bool:
+        """Whether prepares wait to be acknowledged."""
+        return bool(self._prepared)
+
+    def go(self, event: StreamEvent) -> None:
+        """Change the state.
+
+        Raises:
+            RemoteProtocolError: the event cannot happen in this state.
+        """
+        after = TABLE.get((self.state, event))
+        if after is None:
+            raise RemoteProtocolError(
+                f"vb {self.vbid}: not in this state of the stream", state=self.state.value, event=event.value
+            )
+        self.state = after
+
+    # ------------------------------------------------------------------------------------------------- the handshake
+
+    def request(self, value: bytes) -> bytes:
+        """STREAM_REQ for what the vbucket does not have now."""
+        start, low, high = self.asked = self.bounds()
+        self.last_seqno = start
+        self.asked_vbuuid = self.view.failover_log.newest.vbuuid
+        self.asked_value = value.decode()
+        return StreamRequest(
+            vbid=self.vbid,
+            opaque=self.opaque,
+            flags=self.flags,
+            reserved=0,
+            start_seqno=start,
+            end_seqno=MAX_SEQNO,
+            vbuuid=self.asked_vbuuid if start else 0,
+            snapshot_start=low,
+            snapshot_end=high,
+            value=value,
+        ).encode()
+
+    def bounds(self) -> Bounds:
+        """(start, snapshot start, snapshot end) to ask with: a complete snapshot counts as its end alone."""
+        start = self.view.high_seqno
+        received = self._replicas.received_snapshot(self.view)
+        if received.start_seqno <= start < received.end_seqno:
+            return start, received.start_seqno, received.end_seqno
+        return start, start, start
+
+    def accepted(self, log: FailoverLog) -> None:
+        """The source streams; its history is ours from now on."""
+        was_waiting = self.state is ConsumerState.PENDING
+        self.go(StreamEvent.ACCEPTED)
+        if was_waiting:
+            self._replicas.adopt_failover_log(self.view, log)
+
+    def rolled_back(self, seqno: int) -> bool:
+        """The source wants us to go back to `seqno`; whether to ask again."""
+        was_waiting = self.state is ConsumerState.PENDING
+        self.go(StreamEvent.ROLLBACK)
+        if not was_waiting or self.view.state not in _CAN_BE_CUT:
+            return False
+        log = self.view.failover_log
+        if not seqno and len(log) > 1 and log.newest.seqno == self.last_seqno:
+            # Nothing was written on our newest branch: the source may know the one before it.
+            self._replicas.adopt_failover_log(self.view, FailoverLog(log.entries[1:]))
+        else:
+            self.last_seqno = self._replicas.roll_back(self.view, min(seqno, self.last_seqno))
+        return True
+
+    # ---------------------------------------------------------------------------------------------------------- data
+
+    def marker(self, marker: Marker, *, is_sync_replication: bool) -> Status:
+        """A snapshot begins.
+
+        Raises:
+            RemoteProtocolError: what the marker says of itself cannot be.
+        """
+        self.go(StreamEvent.MESSAGE)
+        if not self.is_living:
+            return Status.SUCCESS
+        if marker.start_seqno > marker.end_seqno:
+            return Status.EINVAL
+        if marker.start_seqno < self.last_seqno >= marker.end_seqno:
+            return Status.ERANGE
+        if self.view.state not in _RECEIVING:
+            return Status.SUCCESS  # a dead copy takes no notice
+        self._check_claims(marker, is_sync_replication=is_sync_replication)
+        from_disk = bool(marker.flags & MarkerFlag.DISK)
+        if from_disk:
+            self._replaceable_seqno = self._replicas.last_undecided_seqno(self.view)
+        start = self._first_seqno = marker.start_seqno
+        previous = self.announced
+        if previous is not None and not (from_disk or self._from_disk or marker.flags & MarkerFlag.CHECKPOINT):
+            start = min(start, previous.start_seqno)  # the source's checkpoint goes on, and its snapshot with it
+        self._begin(SnapshotRange(start, marker.end_seqno), from_disk=from_disk)
+        if from_disk and marker.purge_seqno is not None:
+            self._replicas.learn_purge_seqno(self.view, marker.purge_seqno)
+        self._ack = bool(marker.flags & MarkerFlag.ACK)
+        return Status.SUCCESS
+
+    def _check_claims(self, marker: Marker, *, is_sync_replication: bool) -> None:
+        claims = {
+            "max visible seqno": marker.max_visible_seqno,
+            "purge seqno": marker.purge_seqno,
+            "high prepared seqno": marker.high_prepared_seqno,
+        }
+        for name, seqno in claims.items():
+            if seqno is not None and seqno > marker.end_seqno:
+                raise RemoteProtocolError(f"vb {self.vbid}: a marker's {name} {seqno} is above its end")
+        if marker.flags & MarkerFlag.DISK and is_sync_replication and marker.high_completed_seqno is None:
+            raise RemoteProtocolError(f"vb {self.vbid}: a disk marker lacks the high completed seqno")
+
+    def _begin(self, announced: SnapshotRange, *, from_disk: bool) -> None:
+        before = self.announced or self._replicas.received_snapshot(self.view)
+        if self.last_seqno >= before.end_seqno:
+            self._consistent_seqno = self.last_seqno
+        elif self.announced is None:
+            self._consistent_seqno = min(self.view.snapshot.start_seqno, self.last_seqno)
+        self.announced, self._from_disk = announced, from_disk
+        is_initial = from_disk and not self.view.high_seqno
+        self._replicas.begin_snapshot(self.view, announced, self._consistent_seqno, is_initial_from_disk=is_initial)
+
+    def change(self, change: Change) -> Status:
+        """A row; SUCCESS if it is stored, or not wanted any more."""
+        status = self.fits(change)
+        if status is Status.SUCCESS and self.is_living:
+            if not self._from_disk and self._replicas.prepare_of(self.view, change.key) is not None:
+                return Status.SYNC_WRITE_IN_PROGRESS  # only from disk a decision may come as the document itself
+            self._store(change)
+        return status
+
+    def _store(self, change: Change) -> None:
+        self._replicas.store(self.view, change)
+        self.last_seqno = change.seqno
+        self.messages += 1
+
+    def fits(self, change: Change) -> Status:
+        """Whether a document, or its prepare, may come now."""
+        seqno = change.seqno
+        self.go(StreamEvent.MESSAGE)
+        if not self.is_living:
+            return Status.SUCCESS
+        announced = self.announced
+        if announced is None or seqno <= self.last_seqno or not self._first_seqno <= seqno <= announced.end_seqno:
+            return Status.ERANGE
+        if self.view.state not in _RECEIVING:
+            return Status.NOT_MY_VBUCKET
+        if not self._replicas.has_collection_of(self.view, change.key):
+            return Status.UNKNOWN_COLLECTION
+        return Status.SUCCESS
+
+    def _follows(self, seqno: int) -> Status:
+        """Whether a message that is no document may come now; the snapshot's bounds are looked at later."""
+        self.go(StreamEvent.MESSAGE)
+        if not self.is_living:
+            return Status.SUCCESS
+        if seqno <= self.last_seqno:
+            return Status.ERANGE
+        return Status.SUCCESS if self.view.state in _RECEIVING else Status.NOT_MY_VBUCKET
+
+    def system_event(self, change: Change) -> Status:
+        """A collection or scope came or went."""
+        status = self._follows(change.seqno)
+        if status is Status.SUCCESS and self.is_living:
+            if self.announced is None or change.seqno not in self.announced:
+                return Status.EINVAL
+            if not self._replicas.has_place_for(self.view, change):
+                return Status.EINVAL
+            self._store(change)
+        return status
+
+    def prepare(self, change: Change, level: int) -> Status:
+        """A durable write is prepared: it is stored, and acknowledged when its level allows.
+
+        A snapshot from disk, where what was decided is left out, may bring one in the place of an older one.
+
+        Raises:
+            RemoteProtocolError: a snapshot from disk has two of a document.
+        """
+        status = self.fits(change)
+        if status is not Status.SUCCESS or not self.is_living:
+            return status
+        before = self._replicas.prepare_of(self.view, change.key)
+        if before is not None and before.seqno > self._replaceable_seqno:
+            if self._from_disk:
+                raise RemoteProtocolError(f"vb {self.vbid}: a snapshot from disk has two prepares of a document")
+            return Status.SYNC_WRITE_IN_PROGRESS
+        self._prepared.append((change.seqno, level))
+        self._store(change)
+        return status
+
+    def decide(self, decision: Decision) -> Status:
+        """A prepare was committed or aborted.
+
+        Raises:
+            RemoteProtocolError: it does not belong to the snapshot.
+        """
+        status = self._follows(decision.seqno)
+        if status is not Status.SUCCESS or not self.is_living:
+            return status
+        prepare = self._replicas.prepare_of(self.view, decision.key)
+        if prepare is not None and prepare.seqno != decision.prepared_seqno:
+            prepare = None
+        # From disk a prepare that was aborted is left out.
+        if prepare is None and not (decision.is_abort and self._from_disk):
+            return Status.EINVAL if decision.is_abort else Status.KEY_ENOENT
+        if self.announced is None or decision.seqno not in self.announced:
+            raise RemoteProtocolError(f"vb {self.vbid}: a decision at {decision.seqno} lies outside of its snapshot")
+        if decision.is_abort:
+            self._store(abort_of(decision, self.vbid))
+        elif prepare is not None:
+            self._store(commit_of(decision, prepare, self.vbid))
+        return status
+
+    def acknowledged_prepare(self) -> int:
+        """The seqno up to which prepares are to be acknowledged now, once; 0 if there is nothing new to say.
+
+        Only whole snapshots count, and those that are to be on the disk of a majority wait for the disk here.
+        """
+        found, persisted = 0, self.view.persisted_seqno
+        while self._prepared and self._prepared[0][0] <= self._sound_seqno:
+            seqno, level = self._prepared[0]
+            if level == PERSIST_TO_MAJORITY and persisted < seqno:
+                break
+            found = seqno
+            self._prepared.popleft()
+        return found
+
+    def snapshot_done(self) -> bool:
+        """Whether the last row ended its snapshot and the source waits to be told."""
+        if self.announced is None or self.last_seqno != self.announced.end_seqno or not self.is_living:
+            return False
+        self._replicas.end_snapshot(self.view)
+        self._sound_seqno = self.last_seqno
+        ack, self._ack = self._ack, False
+        return ack
+
+    def set_state(self, state: VbucketState) -> None:
+        """The source hands the vbucket over."""
+        self.go(StreamEvent.MESSAGE)
+        if self.is_living:
+            self._replicas.set_state(self.view, state)

@@ -1,0 +1,1 @@
+"""The end of a DCP connection that sends history."""

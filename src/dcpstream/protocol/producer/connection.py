@@ -1,0 +1,503 @@
+"""A producer connection: the node's end of a DCP connection that sends history.
+
+Theory of operation. The shell gives every frame of the connection whose opcode belongs to DCP to `handle`, tells of
+changes in the bucket (`vbucket_changed`, `vbucket_state_changed`, `vbucket_rolled_back`), and sends what
+`data_to_send` gives. Answers and NOOPs go out first and do not count for flow control; then the streams that have
+something to say take turns, one block each, while the consumer's buffer has room. Streams that have nothing to say are
+not looked at: a change of a vbucket puts that vbucket's streams into the ready queue, and nothing else does.
+`close_reason` is set when a server would drop the connection; the shell then closes it without a further byte.
+
+One answer waits for each request that was handled since `data_to_send` was last called, so the shell bounds them by
+calling it after each read.
+
+It refuses to know: sockets, time (an argument), authentication, which commands other than DCP's a connection may use.
+
+Source: kv_engine engines/ep/src/dcp/producer.cc; answers and drops as in recordings of a server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import MappingProxyType
+
+from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse, stream_id_of
+from dcpstream.protocol.noop import NoopTimer
+from dcpstream.protocol.pause import BUFFER_FULL, INITIALIZING, NOTHING_TO_SAY, Pause
+from dcpstream.protocol.producer.access import StreamAccess, everything
+from dcpstream.protocol.producer.controls import ProducerSettings, apply_control
+from dcpstream.protocol.producer.flow_control import ProducerWindow
+from dcpstream.protocol.producer.limits import DEFAULT_LIMITS, TURN_FACTORS, ProducerLimits
+from dcpstream.protocol.producer.requests import StreamMaker
+from dcpstream.protocol.producer.rollback import Rollback
+from dcpstream.protocol.producer.source import HistorySource, VBucketView
+from dcpstream.protocol.producer.stats import connection_stats
+from dcpstream.protocol.producer.stream import Buffer, ProducerStream, enough_of
+from dcpstream.protocol.producer.takeover import TakeoverHost, Takeovers
+from dcpstream.protocol.producer.tolerance import is_tolerated
+from dcpstream.wire import (
+    BufferPool,
+    Feature,
+    Frame,
+    Opcode,
+    Status,
+    StreamEndReason,
+    StreamFlag,
+    encode_failover_log,
+    encode_request,
+)
+
+__all__ = ["DEFAULT_LIMITS", "ProducerConnection", "ProducerLimits"]
+
+
+_NEEDS_XERROR = frozenset((Status.EACCESS, Status.NO_BUCKET, Status.AUTH_STALE, Status.DCP_STREAMID_INVALID))
+_NO_STREAMS: Mapping[int | None, ProducerStream] = MappingProxyType({})
+_ALREADY_OPEN = Refusal(Status.EINVAL, "The connection is already opened as a DCP connection")
+
+
+class ProducerConnection:
+    """One producer connection.
+
+    Args:
+        name: the name of DCP_OPEN.
+        open_flags: its flags.
+        features: codes that HELLO granted.
+        source: the bucket.
+        now: seconds of a monotonic clock.
+        limits: bounds.
+        takeovers: what a takeover does to the bucket; without, takeovers are refused.
+        access: what the user may stream; everything by default.
+        buffers: where blocks are copied to, given back by who sends them; fresh memory by default.
+
+    Attributes:
+        close_reason: why the connection must be closed now, or None.
+        is_internal: the client is the cluster manager, whose streams begin also when memory is short.
+        settings: what the client's controls said.
+        window: the consumer's buffer.
+        drops_when_stuck: whether a buffer that stays full ends the connection.
+        bytes_sent: messages of streams, ends and all; neither answers nor NOOPs.
+        opened_at, last_sent_at, last_received_at: seconds of the monotonic clock.
+        pause: how long it had nothing to say.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        open_flags: int,
+        features: Collection[int],
+        source: HistorySource,
+        now: float,
+        limits: ProducerLimits = DEFAULT_LIMITS,
+        *,
+        takeovers: TakeoverHost | None = None,
+        access: StreamAccess = everything,
+        buffers: BufferPool | None = None,
+    ) -> None:
+        self.name = name
+        self.open_flags = open_flags
+        self.source = source
+        self.limits = limits
+        self.close_reason: str | None = None
+        self.is_internal = False
+        self.settings = ProducerSettings(
+            open_flags=open_flags,
+            has_snappy=Feature.SNAPPY in features or Feature.SNAPPY_EVERYWHERE in features,
+            has_history=source.keeps_history,
+            cursor_dropping="replication" not in name,
+        )
+        self.window = ProducerWindow()
+        self.drops_when_stuck = re.search(limits.stuck_names, name) is not None
+        self.noop = NoopTimer(now, limits.idle_timeout_s)
+        self.has_collections = Feature.COLLECTIONS in features
+        self._has_xerror = Feature.XERROR in features
+        self.opened_at = now
+        self.last_sent_at = now
+        self.last_received_at = now
+        self.pause = Pause(now, INITIALIZING)
+        self._answers: deque[bytes] = deque()
+        self._streams: dict[int, dict[int | None, ProducerStream]] = {}
+        self._stream_count = 0
+        self._streamed: set[int] = set()
+        self._ready: deque[ProducerStream] = deque()
+        self._unseen: list[ProducerStream] = []
+        self._takeovers = Takeovers(takeovers, limits.takeover_s)
+        self._maker = StreamMaker(
+            open_flags,
+            self.settings,
+            source,
+            has_collections=self.has_collections,
+            has_takeovers=takeovers is not None,
+            streams_max=limits.streams_max,
+            access=access,
+            buffers=buffers,
+        )
+        self.bytes_sent = 0
+        self._items_sent = 0
+
+    # ----------------------------------------------------------------------------------------------- what comes in
+
+    def handle(self, frame: Frame, now: float) -> None:
+        """Take one frame with a DCP opcode (or the answer to one)."""
+        if self.close_reason is not None:
+            return
+        self.noop.received(now)
+        self.last_received_at = now
+        if frame.is_response:
+            self._handle_response(frame)
+            return
+        refusal = check_shape(frame, has_collections=self.has_collections)
+        if refusal is not None:
+            self._refuse(frame, refusal)
+            return
+        handler = _HANDLERS.get(frame.opcode)
+        if handler is None:
+            self._drop(f"the client sent {Opcode(frame.opcode).name} to a producer")
+            return
+        handler(self, frame)
+
+    def _handle_open(self, frame: Frame) -> None:
+        self._refuse(frame, _ALREADY_OPEN)
+
+    def _handle_control(self, frame: Frame) -> None:
+        settings = self.settings
+        status, context = apply_control(settings, frame.key, frame.value)
+        if status is not Status.SUCCESS:
+            self._refuse(frame, Refusal(status, context))
+            return
+        self.noop.is_enabled = settings.noop_enabled
+        self.noop.interval_s = settings.noop_interval_s
+        if settings.buffer_bytes != self.window.buffer_bytes:
+            self.window.set_buffer(settings.buffer_bytes)
+        self._answer(frame)
+
+    def _handle_buffer_ack(self, frame: Frame) -> None:
+        count_bytes = int.from_bytes(frame.extras, "big")
+        self.window.acknowledged(count_bytes)
+        self.window.watch(self.last_received_at, has_moved=count_bytes > 0)
+
+    def _handle_failover_log(self, frame: Frame) -> None:
+        view = self.source.vbucket(frame.vbid)
+        if view is None:
+            self._answer(frame, Status.NOT_MY_VBUCKET)
+        else:
+            self._answer(frame, value=encode_failover_log(view.failover_log))
+
+    def _handle_seqno_acknowledged(self, frame: Frame) -> None:
+        view = self.source.vbucket(frame.vbid)
+        if not self.settings.is_sync_replication:
+            self._answer(frame, Status.EINVAL)
+        elif view is None:
+            self._answer(frame, Status.NOT_MY_VBUCKET)
+        elif frame.vbid not in self._streamed:
+            self._drop(f"an acknowledgement for vb {frame.vbid}, which was never streamed here")
+        else:
+            living = (item for item in self._streams.get(frame.vbid, _NO_STREAMS).values() if item.end_reason is None)
+            stream = next((item for item in living if item.opaque == frame.opaque), None)
+            seqno = int.from_bytes(frame.extras, "big")
+            if stream is not None and seqno > stream.last_sent_seqno:
+                self._drop(f"an acknowledgement of seqno {seqno} in vb {frame.vbid}, which was not sent yet")
+            elif stream is not None and view.durability is not None:
+                view.durability.acknowledged(self.settings.consumer_name, seqno)
+
+    def _handle_close_stream(self, frame: Frame) -> None:
+        stream_id = stream_id_of(frame)
+        streams = self._streams.get(frame.vbid, {})
+        if (stream_id is not None) != self.settings.stream_ids:
+            self._refuse(frame, Refusal(Status.DCP_STREAMID_INVALID))
+            return
+        stream = streams.get(stream_id)
+        if stream is None or stream.end_reason is not None:
+            if stream is not None and not self.settings.stream_end_on_client_close:
+                self._discard(stream)  # as the server does, although its STREAM_END is still to come
+            is_other_id = stream is None and bool(streams) and stream_id is not None
+            self._refuse(frame, Refusal(Status.DCP_STREAMID_INVALID if is_other_id else Status.KEY_ENOENT))
+            return
+        self._answer(frame)
+        stream.close(StreamEndReason.CLOSED)
+        if self.settings.stream_end_on_client_close:
+            self._queue(stream)
+        else:
+            self._discard(stream)
+
+    def _handle_stream_request(self, frame: Frame) -> None:
+        streams = self._streams.get(frame.vbid, _NO_STREAMS)
+        made = self._maker.asked(
+            frame,
+            streams,
+            stream_count=self._stream_count,
+            is_internal=self.is_internal,
+            discard=self._discard,
+        )
+        if isinstance(made, Refusal):
+            self._refuse(frame, made)
+        elif isinstance(made, Rollback):
+            self._answer(frame, Status.ROLLBACK, value=made.seqno.to_bytes(8, "big"))
+        else:
+            self._add(made)
+            self._answer(frame, value=encode_failover_log(made.view.failover_log))
+            self._queue(made)
+
+    def _handle_response(self, frame: Frame) -> None:
+        """Answers of the client: mostly not asked for, some tolerated, the others end the connection."""
+        if frame.opcode == Opcode.DCP_NOOP and self.noop.answered(frame.opaque):
+            return
+        if frame.opcode in (Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE):
+            stream = self._takeovers.answered(frame)
+            if stream is not None:
+                self._queue(stream)
+        elif not is_tolerated(frame.opcode, frame.status, has_v7_codes=self.settings.v7_status_codes):
+            self._drop(f"the client answered opcode 0x{frame.opcode:02x} with status 0x{frame.status:02x}")
+
+    # ------------------------------------------------------------------------------------ what happens in the bucket
+
+    def is_streaming_into(self, vbid: int) -> bool:
+        """Nothing comes in here."""
+        return False
+
+    def vbucket_changed(self, vbid: int, now: float) -> None:
+        """Something was written or persisted; `has_output` tells whether it matters here."""
+        for stream in self._streams.get(vbid, _NO_STREAMS).values():
+            if stream.has_news:
+                self._queue(stream)
+
+    def vbucket_state_changed(self, vbid: int, now: float) -> None:
+        """The vbucket's role changed, or it was deleted: its streams end."""
+        view = self.source.vbucket(vbid)
+        self._end_streams(vbid, StreamEndReason.STATE_CHANGED, view)
+
+    def vbucket_rolled_back(self, vbid: int, now: float) -> None:
+        """The vbucket's history was cut: its streams end."""
+        self._end_streams(vbid, StreamEndReason.ROLLBACK, None)
+
+    def _end_streams(self, vbid: int, reason: StreamEndReason, intact: VBucketView | None) -> None:
+        """End a vbucket's streams.
+
+        Args:
+            intact: the vbucket, if its history is still what the streams began to send.
+        """
+        for stream in self._streams.get(vbid, _NO_STREAMS).values():
+            if not stream.is_handing_over:
+                if stream.view is intact:
+                    stream.close(reason)
+                else:
+                    stream.end(reason)
+                self._queue(stream)
+
+    # ----------------------------------------------------------------------------------------------- what goes out
+
+    @property
+    def has_output(self) -> bool:
+        """Whether `data_to_send` would give something now."""
+        if self.close_reason is not None:
+            return False
+        return bool(self._answers) or (bool(self._ready) and not self.window.is_full)
+
+    def take_answers(self, now: float) -> list[bytes]:
+        """The answers that are there, in the order of the requests, for a shell that has others in between."""
+        out = [*self._answers]
+        self._answers.clear()
+        if out:
+            self.last_sent_at = now
+        return out
+
+    def data_to_send(self, max_bytes: int, now: float) -> list[Buffer]:
+        """Bytes to send now, in order; empty if there is nothing to do until something comes in or changes.
+
+        Args:
+            max_bytes: a soft limit: answers go out whole, and a stream's turn is not cut short, so up to twice as much
+                and a message may come.
+            now: seconds of a monotonic clock.
+        """
+        if self.close_reason is not None:
+            return []
+        out: list[Buffer] = [*self._answers]
+        self._answers.clear()
+        made = sum(map(len, out))
+        ready, window = self._ready, self.window
+        is_sequential = self.settings.backfill_order == "sequential"
+        turn_bytes = min(int(self.limits.turn_bytes * TURN_FACTORS[self.settings.priority]), max_bytes)
+        enough = enough_of(max_bytes)
+        while ready and made < enough:
+            credit = window.credit_bytes
+            if credit == 0:
+                for fresh in self._unseen:
+                    fresh.look()
+                break
+            stream = ready.popleft()
+            pieces = stream.produce(credit, turn_bytes)
+            size = sum(map(len, pieces))
+            window.sent(size)
+            made += size
+            self.bytes_sent += size
+            out += pieces
+            if stream.is_finished:
+                self._remove(stream)
+            elif not pieces:
+                stream.is_queued = False
+            elif window.is_full or (is_sequential and stream.is_backfilling):
+                ready.appendleft(stream)  # it has not had its whole turn
+            else:
+                ready.append(stream)
+        self._unseen.clear()
+        window.watch(now, has_moved=False)
+        is_stopped = bool(ready) and window.is_full
+        self.pause.passed(now, is_over=bool(out), reason=BUFFER_FULL if is_stopped else NOTHING_TO_SAY)
+        if out:
+            self.last_sent_at = now
+        return out
+
+    def set_idle_timeout(self, seconds: float) -> None:
+        """Change how long the client may be silent."""
+        self.noop.idle_timeout_s = seconds
+
+    def next_timeout(self) -> float | None:
+        """When `handle_timeout` is to be called, or None."""
+        if self.close_reason is not None:
+            return None
+        times = (self._takeovers.next_timeout, self.noop.next_timeout, self._stuck_deadline)
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def _stuck_deadline(self) -> float | None:
+        since = self.window.stuck_since
+        return since + self.limits.stuck_timeout_s if self.drops_when_stuck and since is not None else None
+
+    def handle_timeout(self, now: float) -> None:
+        """Time has passed: a NOOP may be due, or the peer dead."""
+        if self.close_reason is not None:
+            return
+        if self.noop.is_dead(now):
+            self._drop(f"nothing was received for {self.noop.idle_timeout_s:g} s")
+            return
+        self._takeovers.handle_timeout(now)
+        stuck = self._stuck_deadline
+        if stuck is not None and now >= stuck:
+            self._drop(f"nothing was acknowledged for {self.limits.stuck_timeout_s:g} s while the buffer was full")
+            return
+        opaque = self.noop.poll(now)
+        if opaque is not None:
+            self._answers.append(encode_request(Opcode.DCP_NOOP, opaque=opaque))
+
+    # ----------------------------------------------------------------------------------------------------- helpers
+
+    @property
+    def stream_count(self) -> int:
+        """Streams that are open or whose end was not sent yet."""
+        return self._stream_count
+
+    def stream(self, vbid: int, stream_id: int | None = None) -> ProducerStream | None:
+        """A stream by vbucket and stream id."""
+        return self._streams.get(vbid, {}).get(stream_id)
+
+    def close(self, reason: str) -> None:
+        """Let the connection end, for a reason outside of it (its name was taken over, the bucket is gone)."""
+        self._drop(reason)
+
+    def _queue(self, stream: ProducerStream) -> None:
+        if not stream.is_queued:
+            stream.is_queued = True
+            self._ready.append(stream)
+
+    def _add(self, stream: ProducerStream) -> None:
+        """Take a new stream, whose place is free."""
+        self._streams.setdefault(stream.vbid, {})[stream.stream_id] = stream
+        self._streamed.add(stream.vbid)
+        self._unseen.append(stream)
+        self._stream_count += 1
+        if stream.is_takeover:
+            self._takeovers.begin(stream, self.last_received_at)
+
+    def _discard(self, stream: ProducerStream) -> None:
+        """Forget a stream that says nothing more."""
+        stream.is_finished = True
+        if stream.is_queued:
+            self._ready.remove(stream)
+        self._remove(stream)
+
+    def _remove(self, stream: ProducerStream) -> None:
+        streams = self._streams.get(stream.vbid, {})
+        if streams.get(stream.stream_id) is stream:
+            del streams[stream.stream_id]
+            if stream.is_takeover:
+                self._takeovers.over(stream)
+            self._stream_count -= 1
+            self._items_sent += stream.messages_sent
+            if not streams:
+                del self._streams[stream.vbid]
+
+    def _answer(self, frame: Frame, status: Status = Status.SUCCESS, *, value: bytes = b"") -> None:
+        self._answers.append(answer(frame, status, value=value))
+
+    def _refuse(self, frame: Frame, refusal: Refusal) -> None:
+        if refusal.status in _NEEDS_XERROR and not self._has_xerror:
+            self._drop(f"{refusal.status.name}, which a client without extended errors cannot be told")
+            return
+        self._answers.append(refuse(frame, refusal))
+
+    def _drop(self, reason: str) -> None:
+        if self.close_reason is None:
+            self.close_reason = reason
+            self.closed()
+            self._answers.clear()
+            self._ready.clear()
+            self._unseen.clear()
+            self._streams.clear()
+            self._stream_count = 0
+
+    def closed(self, now: float = 0.0) -> None:
+        """The connection is gone: what a takeover held back may go on."""
+        self._takeovers.all_over()
+
+    # ------------------------------------------------------------------------------------------------------- stats
+
+    @property
+    def items_sent(self) -> int:
+        """Mutations, deletions and the like sent so far."""
+        return self._items_sent + sum(stream.messages_sent for stream in self.streams())
+
+    @property
+    def items_remaining(self) -> int:
+        """Seqnos that the living streams have not sent: at least as many as messages."""
+        living = (stream for stream in self.streams() if stream.end_reason is None)
+        return sum(max(0, stream.view.high_seqno - stream.last_read_seqno) for stream in living)
+
+    @property
+    def has_streamed(self) -> bool:
+        """Whether a stream was ever made."""
+        return bool(self._streamed)
+
+    @property
+    def ready_count(self) -> int:
+        """Streams that have something to say."""
+        return len(self._ready)
+
+    def streams(self) -> Iterator[ProducerStream]:
+        """The streams that are open or whose end was not sent yet."""
+        for streams in self._streams.values():
+            yield from streams.values()
+
+    def cursors(self, vbid: int) -> Iterator[tuple[str, int]]:
+        """Name and position of each stream of a vbucket that reads its newest items from memory, or will."""
+        for stream in self._streams.get(vbid, _NO_STREAMS).values():
+            if stream.end_reason is None and not stream.flags & StreamFlag.DISK_ONLY:
+                number = "" if stream.stream_id is None else f"sid:{stream.stream_id}"
+                yield f"eq_dcpq:{self.name}{number}", stream.last_read_seqno
+
+    def stats(self) -> Iterator[tuple[str, str]]:
+        """Names and values of the `dcp` group for this connection."""
+        return connection_stats(self)
+
+
+_HANDLERS: Mapping[int, Callable[[ProducerConnection, Frame], None]] = MappingProxyType(
+    {
+        Opcode.DCP_OPEN: ProducerConnection._handle_open,
+        Opcode.DCP_CONTROL: ProducerConnection._handle_control,
+        Opcode.DCP_BUFFER_ACK: ProducerConnection._handle_buffer_ack,
+        Opcode.DCP_GET_FAILOVER_LOG: ProducerConnection._handle_failover_log,
+        Opcode.DCP_SEQNO_ACKNOWLEDGED: ProducerConnection._handle_seqno_acknowledged,
+        Opcode.DCP_CLOSE_STREAM: ProducerConnection._handle_close_stream,
+        Opcode.DCP_STREAM_REQ: ProducerConnection._handle_stream_request,
+    }
+)
+"""What a producer takes; any other DCP request that is well formed ends the connection."""

@@ -1,0 +1,197 @@
+"""The messages of a producer's stream that no block of history holds: markers, ends and what else frames the history.
+
+Source: kv_engine engines/ep/src/dcp/active_stream.cc; markers and flags as in recordings of a server.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from dcpstream.model import VbucketState
+from dcpstream.protocol.producer.change_history import ChangeHistory
+from dcpstream.protocol.producer.source import VBucketView
+from dcpstream.wire import HEADER, HEADER_BYTES, Magic, MarkerFlag, Opcode
+
+__all__ = ["Buffer", "StreamMessages", "last_seqno_of"]
+
+Buffer = bytes | bytearray | memoryview
+
+_MARKER = struct.Struct(">QQI")
+_MARKER_V2 = struct.Struct(">QQIQQ")
+_MARKER_V22 = struct.Struct(">QQIQQQQ")
+_U32 = struct.Struct(">I")
+_U64 = struct.Struct(">Q")
+
+# Plain ints: flags are combined for each snapshot of each stream, and enum arithmetic is slow.
+_FROM_DISK = int(MarkerFlag.DISK | MarkerFlag.CHECKPOINT)
+_FROM_MEMORY = int(MarkerFlag.MEMORY)
+_ACK = int(MarkerFlag.ACK)
+_NEW_CHECKPOINT = int(MarkerFlag.MEMORY | MarkerFlag.CHECKPOINT)
+
+_OSO_START, _OSO_END = _U32.pack(1), _U32.pack(2)
+_SEQNO_SECOND = frozenset((int(Opcode.DCP_COMMIT), int(Opcode.DCP_ABORT)))
+"""Their first number is the prepare's seqno."""
+
+
+class StreamMessages:
+    """What makes these messages for one stream.
+
+    Args:
+        view: the vbucket.
+        opaque: u32, of the STREAM_REQ.
+        stream_id: u16, or None.
+        first_start: where the snapshot begins that the client is in when it asks for the stream.
+        history: of a stream of changes.
+        is_takeover: snapshots from memory ask to be answered.
+        has_v2: markers in version 2.0, for a replica that takes part in durable writes.
+        has_v22: markers of disk snapshots in version 2.2, which tell the purge seqno.
+        has_sync_writes: prepares, commits and aborts go out as such.
+
+    Attributes:
+        is_first_marker: no snapshot was announced yet.
+        last_snapshot_end: end of the last one that was.
+        unanswered_markers: those that asked for an answer and have none yet.
+    """
+
+    __slots__ = (
+        "_checkpoint_seqno",
+        "_first_start",
+        "_has_sync_writes",
+        "_has_v2",
+        "_has_v22",
+        "_history",
+        "_is_takeover",
+        "_opaque",
+        "_stream_id",
+        "_view",
+        "is_first_marker",
+        "last_snapshot_end",
+        "unanswered_markers",
+    )
+
+    def __init__(
+        self,
+        view: VBucketView,
+        opaque: int,
+        stream_id: int | None,
+        first_start: int,
+        history: ChangeHistory | None,
+        *,
+        is_takeover: bool,
+        has_v2: bool,
+        has_v22: bool,
+        has_sync_writes: bool,
+    ) -> None:
+        self._view = view
+        self._opaque = opaque
+        self._stream_id = stream_id
+        self._first_start = first_start
+        self._history = history
+        self._is_takeover = is_takeover
+        self._has_v2 = has_v2
+        self._has_v22 = has_v22
+        self._has_sync_writes = has_sync_writes
+        self._checkpoint_seqno: int | None = None
+        self.is_first_marker = True
+        self.last_snapshot_end = 0
+        self.unanswered_markers = 0
+
+    def marker_answered(self) -> None:
+        """The other end has the whole of a snapshot."""
+        self.unanswered_markers = max(0, self.unanswered_markers - 1)
+
+    def role_changed(self) -> None:
+        """A change of the vbucket's role closes the checkpoint."""
+        self._checkpoint_seqno = None
+
+    def marker(self, position: int, end: int, *, is_disk: bool, first: int | None = None) -> bytes:
+        """The marker of the snapshot (position, end].
+
+        The first one from memory and the first one in a new checkpoint carry the checkpoint flag.
+
+        Args:
+            position: everything up to here was sent, or is not for this stream.
+            end: seqno of the last message.
+            is_disk: the snapshot is read from disk.
+            first: seqno of the first message, if others that are not for this stream may be before it.
+        """
+        view = self._view
+        start, flags = position + 1, _FROM_DISK
+        if not is_disk:
+            flags = _FROM_MEMORY
+            checkpoint = view.checkpoint_at(start)
+            if self._checkpoint_seqno is None or self._checkpoint_seqno < checkpoint:
+                flags = _NEW_CHECKPOINT
+                self._checkpoint_seqno = checkpoint
+                if first is not None and checkpoint <= self.last_snapshot_end:
+                    start = first
+                elif checkpoint:  # what was passed over in it belongs to its first snapshot
+                    start = max(checkpoint, self.last_snapshot_end + 1)
+            elif first is not None:
+                start = first
+            if self._is_takeover:
+                flags |= _ACK
+                self.unanswered_markers += 1
+        is_plain = flags == _FROM_MEMORY
+        if self._history is not None:
+            flags |= self._history.flags(is_disk=is_disk)
+        durable = view.durability
+        if durable is not None and is_plain and not self._has_sync_writes:
+            start = durable.first_visible_after(position) or start
+        if self.is_first_marker:
+            start = self._first_start
+            self.is_first_marker = False
+        self.last_snapshot_end = end
+        visible = end if durable is None else durable.visible_seqno(end)
+        completed = 0 if durable is None or not is_disk else durable.high_completed_seqno
+        if self._has_v22 and is_disk:
+            prepared = 0 if durable is None else durable.high_prepared_seqno
+            value = _MARKER_V22.pack(start, end, flags, visible, completed, view.purge_seqno, prepared)
+            return self._request(Opcode.DCP_SNAPSHOT_MARKER, b"\2", value)
+        if self._has_v2:
+            value = _MARKER_V2.pack(start, end, flags, visible, completed)
+            return self._request(Opcode.DCP_SNAPSHOT_MARKER, b"\0", value)
+        return self._request(Opcode.DCP_SNAPSHOT_MARKER, _MARKER.pack(start, end, flags))
+
+    def out_of_order_start(self, end: int) -> bytes:
+        """A snapshot up to `end` begins that comes without order, instead of a marker."""
+        self.is_first_marker, self.last_snapshot_end = False, end
+        return self._request(Opcode.DCP_OSO_SNAPSHOT, _OSO_START)
+
+    def out_of_order_end(self) -> bytes:
+        """It is whole."""
+        return self._request(Opcode.DCP_OSO_SNAPSHOT, _OSO_END)
+
+    def advanced(self, seqno: int) -> bytes:
+        """There is nothing for this stream up to `seqno`."""
+        return self._request(Opcode.DCP_SEQNO_ADVANCED, _U64.pack(seqno))
+
+    def set_state(self, state: VbucketState) -> bytes:
+        """The other end is to change its copy's state."""
+        return self._request(Opcode.DCP_SET_VBUCKET_STATE, bytes((state,)))
+
+    def end(self, reason: int) -> bytes:
+        """Nothing more comes."""
+        return self._request(Opcode.DCP_STREAM_END, _U32.pack(reason))
+
+    def _request(self, opcode: int, extras: bytes, value: bytes = b"") -> bytes:
+        """A message of this stream, with its stream id if it has one."""
+        magic, framing, key_field = Magic.REQUEST, b"", 0
+        if self._stream_id is not None:
+            magic, framing, key_field = Magic.FLEX_REQUEST, b"\x22" + self._stream_id.to_bytes(2, "big"), 3 << 8
+        body = len(framing) + len(extras) + len(value)
+        header = HEADER.pack(magic, opcode, key_field, len(extras), 0, self._view.vbid, body, self._opaque, 0)
+        return header + framing + extras + value
+
+
+def last_seqno_of(data: Buffer) -> int:
+    """The seqno of the last message in rendered bytes; most have it first in their extras."""
+    at = last = 0
+    while at < len(data):
+        last = at
+        at += HEADER_BYTES + _U32.unpack_from(data, at + 8)[0]
+    framing_bytes = data[last + 2] if data[last] == Magic.FLEX_REQUEST else 0
+    if data[last + 1] in _SEQNO_SECOND:
+        framing_bytes += _U64.size
+    seqno: int = _U64.unpack_from(data, last + HEADER_BYTES + framing_bytes)[0]
+    return seqno

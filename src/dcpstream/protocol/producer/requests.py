@@ -1,0 +1,182 @@
+"""STREAM_REQs of a producer: what comes of each, and how the messages of an accepted stream look.
+
+Everything that a request depends on is looked at here, in the server's order: flags, the state of the connection, the
+filter in its value, what the user may stream, the vbucket's history. The history's part is decided by
+`dcpstream.protocol.producer.rollback`.
+
+Source: kv_engine engines/ep/src/dcp/producer.cc (streamRequest); answers and drops as in recordings of a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from dcpstream.protocol.answers import Refusal, check_stream_flags
+from dcpstream.protocol.producer.access import StreamAccess, refusal_of
+from dcpstream.protocol.producer.controls import MARKER_WITH_PURGE_SEQNO, ProducerSettings
+from dcpstream.protocol.producer.rollback import Refuse, Rollback, decide
+from dcpstream.protocol.producer.source import HistorySource
+from dcpstream.protocol.producer.stream import ProducerStream
+from dcpstream.protocol.producer.stream_filter import StreamFilter, read_filter, refusal_on_connection
+from dcpstream.wire import (
+    BufferPool,
+    Frame,
+    OpenFlag,
+    Status,
+    StreamFlag,
+    StreamForm,
+    StreamRequest,
+    decode_message,
+)
+
+__all__ = ["StreamMaker"]
+
+
+class StreamMaker:
+    """What makes the streams of one connection.
+
+    Args:
+        open_flags: of DCP_OPEN.
+        settings: what the client's controls said, as it changes.
+        source: the bucket.
+        has_collections: HELLO granted collections.
+        has_takeovers: vbuckets may be handed over.
+        streams_max: streams of the connection.
+        access: what the user may stream.
+        buffers: where the streams copy blocks to.
+    """
+
+    def __init__(
+        self,
+        open_flags: int,
+        settings: ProducerSettings,
+        source: HistorySource,
+        *,
+        has_collections: bool,
+        has_takeovers: bool,
+        streams_max: int,
+        access: StreamAccess,
+        buffers: BufferPool | None,
+    ) -> None:
+        self._open_flags = open_flags
+        self._settings = settings
+        self._source = source
+        self._has_collections = has_collections
+        self._has_takeovers = has_takeovers
+        self._streams_max = streams_max
+        self._access = access
+        self._buffers = buffers
+
+    def asked(
+        self,
+        frame: Frame,
+        streams: Mapping[int | None, ProducerStream],
+        *,
+        stream_count: int,
+        is_internal: bool,
+        discard: Callable[[ProducerStream], None],
+    ) -> ProducerStream | Rollback | Refusal:
+        """What comes of a STREAM_REQ whose shape was checked.
+
+        Args:
+            streams: those of its vbucket by stream id.
+            discard: forgets one of them that has ended: it gives way as soon as nothing is wrong with the request but
+                what the vbucket's history says, whatever comes of it; its STREAM_END is never sent then.
+            stream_count: those of all vbuckets.
+            is_internal: a shortage of memory does not matter.
+        """
+        request = decode_message(frame)
+        assert isinstance(request, StreamRequest), "the shape was checked"
+        bad_flags = check_stream_flags(request.flags)
+        if bad_flags is not None:
+            return bad_flags
+        settings, source = self._settings, self._source
+        view = source.vbucket(frame.vbid)
+        refusal, wanted = self._wanted(frame)
+        existing, ids = streams.get(wanted.stream_id), wanted.collection_ids
+        decision = decide(
+            request,
+            view,
+            is_noop_missing=not settings.noop_enabled
+            and (self._has_collections or bool(self._open_flags & OpenFlag.INCLUDE_XATTRS)),
+            filter_refusal=None if refusal is None else refusal.status,
+            has_stream=existing is not None and existing.end_reason is None,
+            filter_high_seqno=None if ids is None or view is None else view.high_seqno_of(ids),
+            can_send_seqno_advanced=self._has_collections and not self._is_everything_visible,
+            is_short_of_memory=source.is_short_of_memory and not is_internal,
+            is_receiving_initial_snapshot=view is not None and view.is_receiving_initial_snapshot,
+            is_point_in_time=bool(self._open_flags & OpenFlag.INVALID_PITR),
+        )
+        if existing is not None and (not isinstance(decision, Refuse) or decision.is_late):
+            discard(existing)
+        if isinstance(decision, Refuse):
+            is_filter_fault = refusal is not None and decision.status is refusal.status
+            return refusal if refusal is not None and is_filter_fault else Refusal(decision.status)
+        if isinstance(decision, Rollback):
+            return decision
+        if stream_count >= self._streams_max:
+            return Refusal(Status.ENOMEM, f"a connection has at most {self._streams_max} streams")
+        if request.flags & StreamFlag.TAKEOVER and not self._has_takeovers:
+            return Refusal(Status.NOT_SUPPORTED, "vbuckets are not handed over here")
+        assert view is not None, "a missing vbucket was refused"
+        return ProducerStream(
+            view,
+            source,
+            frame.opaque,
+            request.flags,
+            decision,
+            wanted,
+            self._form(wanted),
+            has_marker_v2=settings.is_sync_replication,
+            has_marker_v22=settings.max_marker_version == MARKER_WITH_PURGE_SEQNO,
+            out_of_order=settings.out_of_order if source.allows_out_of_order else "",
+            has_cursor_dropping=settings.cursor_dropping,
+            is_everything_visible=self._is_everything_visible,
+            has_sync_writes=settings.sync_writes,
+            has_change_streams=settings.change_streams,
+            access=self._access,
+            buffers=self._buffers,
+        )
+
+    def _wanted(self, frame: Frame) -> tuple[Refusal | None, StreamFilter]:
+        """The filter of a request, or why there is none, and then an empty one."""
+        manifest = self._source.manifest
+        wanted = read_filter(frame.value, manifest, has_collections=self._has_collections)
+        if isinstance(wanted, Refusal):
+            return wanted, StreamFilter()
+        refusal = refusal_of(wanted, self._access, manifest.uid) or refusal_on_connection(
+            wanted,
+            has_collections=self._has_collections,
+            has_stream_ids=self._settings.stream_ids,
+            has_sync_writes=self._settings.sync_writes,
+        )
+        return refusal, wanted if refusal is None else StreamFilter()
+
+    @property
+    def _is_everything_visible(self) -> bool:
+        """Whether a stream of everything would be left nothing out: no prepare, no event."""
+        return self._settings.sync_writes and self._settings.flatbuffers_system_events
+
+    def _form(self, wanted: StreamFilter) -> StreamForm:
+        """How the messages of a stream look; fixed when the stream is made."""
+        flags, settings = self._open_flags, self._settings
+        keeps_datatype = bool(flags & OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE)
+        has_delete_times = bool(flags & OpenFlag.INCLUDE_DELETE_TIMES)
+        snappy = "none"
+        if settings.has_snappy:
+            snappy = "active" if self._source.compresses_values else "passive"
+        return StreamForm(
+            collections=self._has_collections,
+            xattrs=bool(flags & OpenFlag.INCLUDE_XATTRS),
+            delete_times=has_delete_times,
+            expiry_opcode=settings.expiry_opcode and has_delete_times,
+            no_value=keeps_datatype or bool(flags & OpenFlag.NO_VALUE),
+            keep_datatype=keeps_datatype,
+            snappy="force" if settings.force_value_compression else snappy,
+            stream_id=wanted.stream_id,
+            collection_ids=wanted.collection_ids,
+            scope_id=wanted.scope_id,
+            flatbuffer_events=settings.flatbuffers_system_events,
+            user_xattrs_on_delete=settings.deleted_user_xattrs,
+            hifi_counter=settings.hifi_mfu,
+        )

@@ -1,0 +1,632 @@
+"""One stream of a producer: a vbucket's history after a seqno, in whole snapshots.
+
+Theory of operation. A stream reads its vbucket's log forward. It does so in snapshots: it looks where the history ends
+now, announces everything up to there with a marker, and sends those messages that are the newest of their keys at that
+seqno. Then it looks again. So a stream whose end seqno falls inside a snapshot still sends the whole snapshot, a key
+appears once in a snapshot, and what is written while a snapshot is under way belongs to the next one.
+
+The first snapshot is one "from disk" if the stream begins below what the vbucket keeps in memory, and one "from
+memory" otherwise (`producer/source` says where the line is); all later ones are from memory. The first one
+from memory and the first one in a new checkpoint carry the checkpoint flag.
+
+A stream that is closed in the middle of a snapshot from memory still sends the rest of it before its STREAM_END, for a
+server has put that into the stream's queue already. Of a snapshot from disk nothing more is sent.
+
+The stream keeps no message back: `produce` makes what may go out now, at most a given number of bytes, and remembers
+only seqnos. A message may start while fewer bytes than the given credit were made, so credit is overshot by one message
+at most.
+
+A takeover stream hands its vbucket over. Once there is nothing more to send and every marker that asked for it was
+answered, it asks the other end to make its copy pending; on the answer the vbucket here becomes dead, and what was
+written until then follows; then the other copy is made active, and on that answer the stream ends. Only snapshots from
+memory ask to be answered.
+
+Source: kv_engine engines/ep/src/dcp/active_stream.cc; markers, flags and ends as in recordings of a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from dcpstream.errors import LocalProtocolError, StoreError
+from dcpstream.model import VbucketState
+from dcpstream.protocol.producer.access import StreamAccess, everything, refusal_of
+from dcpstream.protocol.producer.change_history import ChangeHistory
+from dcpstream.protocol.producer.live_filter import LiveFilter
+from dcpstream.protocol.producer.messages import Buffer, StreamMessages, last_seqno_of
+from dcpstream.protocol.producer.rollback import Accept
+from dcpstream.protocol.producer.source import HistorySource, VBucketView
+from dcpstream.protocol.producer.states import TAKEOVER_STATES, TRANSITIONS, StreamState
+from dcpstream.protocol.producer.stream_filter import StreamFilter
+from dcpstream.wire import (
+    BlockKind,
+    BufferPool,
+    DurableForm,
+    StreamEndReason,
+    StreamFlag,
+    StreamForm,
+    events_of,
+    render,
+    seqnos_of,
+)
+
+__all__ = ["TRANSITIONS", "Buffer", "ProducerStream", "StreamState"]
+
+_NO_COMMITS: Mapping[int, int] = MappingProxyType({})
+OUT_OF_ORDER_WITH_END = "true_with_seqno_advanced"
+"""Of `enable_out_of_order_snapshots`: the client wants to know how far the snapshot reached."""
+
+SMALL_REST_BYTES = 32 * 1024
+"""Room of at most this size that is left of a much larger one is not filled."""
+
+LOOKAHEAD_BYTES = 256 * 1024
+"""How much a filtered stream reads to find where its snapshot from memory begins and ends."""
+
+SKIPPED_MESSAGES_MAX = 10_000
+"""Messages a filter may drop in a row before the client is told how far the stream has come: the server's
+dcp_backfill_antilag_interval."""
+
+
+def enough_of(max_bytes: int) -> int:
+    """How much fills a room of `max_bytes`: to fill a small rest would cost a read of the store for a few messages."""
+    return max_bytes - SMALL_REST_BYTES if max_bytes > 4 * SMALL_REST_BYTES else max_bytes
+
+
+class ProducerStream:
+    """A stream that was accepted.
+
+    Args:
+        view: the vbucket.
+        source: its bucket, for the manifest.
+        opaque: u32, of the STREAM_REQ.
+        flags: of the STREAM_REQ.
+        accepted: what `rollback.decide` made of the request.
+        wanted: its collections and stream id.
+        form: how its messages look.
+        has_marker_v2: markers in version 2.0, for a replica that takes part in durable writes.
+        has_marker_v22: markers of disk snapshots in version 2.2, which tell the purge seqno.
+        out_of_order: "", or what `enable_out_of_order_snapshots` said: the first disk snapshot of a single collection
+            may come without order.
+        has_cursor_dropping: what left memory before the stream read it is read from disk; else memory waits for it.
+        is_everything_visible: the stream hides nothing, so a SEQNO_ADVANCED is never due.
+        has_change_streams: every version that is kept goes out, not only the newest of each key.
+        has_sync_writes: prepares, commits and aborts go out as such; else the documents that they make.
+        access: what the user may stream, asked again before each marker.
+        buffers: where blocks are copied to; fresh memory by default.
+
+    Attributes:
+        state: see `TRANSITIONS`.
+        is_queued: whether the connection has it in its ready queue.
+        is_finished: its STREAM_END went out; nothing more will come.
+        is_handing_over: it changes the vbucket's role itself, which does not end it.
+        end_reason: why it ends, as soon as that is known.
+        last_read_seqno: everything up to here was sent, or is not for this stream.
+        last_sent_seqno: seqno of the last message or SEQNO_ADVANCED.
+        last_advance_seqno: seqno of the last SEQNO_ADVANCED; 0 before the first.
+        messages_sent, bytes_sent: markers and the end excluded, included.
+    """
+
+    __slots__ = (
+        "_access",
+        "_buffers",
+        "_filter",
+        "_handover_state",
+        "_has_cursor_dropping",
+        "_has_marker_v2",
+        "_has_sync_writes",
+        "_held_view",
+        "_history",
+        "_ignores_purge",
+        "_is_disk_only",
+        "_is_everything_visible",
+        "_is_out_of_order",
+        "_kept",
+        "_messages",
+        "_out_of_order",
+        "_purge_seqno",
+        "_skipped",
+        "_snapshot_base",
+        "_snapshot_end",
+        "_snapshot_limit",
+        "_source",
+        "accepted",
+        "bytes_sent",
+        "end_reason",
+        "flags",
+        "form",
+        "is_finished",
+        "is_handing_over",
+        "is_queued",
+        "last_advance_seqno",
+        "last_read_seqno",
+        "last_sent_seqno",
+        "messages_backfilled",
+        "messages_sent",
+        "opaque",
+        "state",
+        "vbid",
+        "view",
+        "wanted",
+    )
+
+    def __init__(
+        self,
+        view: VBucketView,
+        source: HistorySource,
+        opaque: int,
+        flags: int,
+        accepted: Accept,
+        wanted: StreamFilter,
+        form: StreamForm,
+        *,
+        has_marker_v2: bool = False,
+        has_marker_v22: bool = False,
+        out_of_order: str = "",
+        has_cursor_dropping: bool = True,
+        is_everything_visible: bool = False,
+        has_sync_writes: bool = False,
+        has_change_streams: bool = False,
+        access: StreamAccess = everything,
+        buffers: BufferPool | None = None,
+    ) -> None:
+        self._buffers = buffers
+        self.view = view
+        self.vbid = view.vbid
+        self.opaque = opaque
+        self.flags = flags
+        self.accepted = accepted
+        self.wanted = wanted
+        self.form = form
+        self.state = StreamState.PENDING
+        self.is_queued = False
+        self.is_finished = False
+        self.is_handing_over = False
+        self.end_reason: int | None = None
+        self.last_read_seqno = accepted.start_seqno
+        self.last_sent_seqno = accepted.start_seqno
+        self.last_advance_seqno = 0
+        self.messages_sent = 0
+        self.messages_backfilled = 0
+        self.bytes_sent = 0
+        self._source = source
+        self._has_marker_v2 = has_marker_v2
+        self._has_cursor_dropping = has_cursor_dropping
+        self._is_everything_visible = is_everything_visible
+        self._has_sync_writes = has_sync_writes
+        self._history = ChangeHistory(view) if has_change_streams else None
+        self._messages = StreamMessages(
+            view,
+            opaque,
+            wanted.stream_id,
+            accepted.snapshot_start,
+            self._history,
+            is_takeover=self.is_takeover,
+            has_v2=has_marker_v2,
+            has_v22=has_marker_v22,
+            has_sync_writes=has_sync_writes,
+        )
+        self._out_of_order = out_of_order
+        self._is_out_of_order = False
+        self._filter = LiveFilter(wanted, source.manifest)
+        self._access = access
+        self._is_disk_only = bool(flags & StreamFlag.DISK_ONLY)
+        self._ignores_purge = bool(flags & StreamFlag.IGNORE_PURGED_TOMBSTONES)
+        self._purge_seqno = view.purge_seqno
+        self._skipped = 0
+        self._handover_state = VbucketState.PENDING
+        # The snapshot under way: announced end, how far the log is read for it, where it began; end None between two.
+        self._snapshot_end: int | None = None
+        self._held_view: object = None
+        self._kept: Buffer = b""
+        self._snapshot_limit = 0
+        self._snapshot_base = 0
+
+    @property
+    def stream_id(self) -> int | None:
+        """The stream's id, if it has one."""
+        return self.wanted.stream_id
+
+    @property
+    def last_snapshot_end(self) -> int:
+        """End of the last snapshot that was announced."""
+        return self._messages.last_snapshot_end
+
+    @property
+    def has_change_streams(self) -> bool:
+        """Whether it sends every version that is kept."""
+        return self._history is not None
+
+    @property
+    def is_backfilling(self) -> bool:
+        """Whether it reads a disk snapshot."""
+        return self.state is StreamState.BACKFILLING
+
+    @property
+    def is_takeover(self) -> bool:
+        """Whether it hands the vbucket over."""
+        return bool(self.flags & StreamFlag.TAKEOVER)
+
+    @property
+    def is_before_handover(self) -> bool:
+        """Whether it sends, and the vbucket is still served here."""
+        return self.state in TAKEOVER_STATES and self._handover_state is VbucketState.PENDING
+
+    def marker_answered(self) -> None:
+        """The other end has the whole of a snapshot."""
+        self._messages.marker_answered()
+
+    def state_answered(self) -> bool:
+        """The other end changed its copy's state; whether the vbucket here is to be made dead now.
+
+        What the answer says does not matter, as on the server.
+        """
+        if self.state is not StreamState.TAKEOVER_WAIT:
+            return False
+        if self._handover_state is VbucketState.ACTIVE:
+            self.end(StreamEndReason.OK)
+            return False
+        self._handover_state = VbucketState.ACTIVE
+        self._messages.role_changed()
+        self._go(StreamState.TAKEOVER_SEND)
+        return True
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the vbucket holds what the stream has not looked at; after a commit it mostly does not."""
+        return self.last_read_seqno < self.view.high_seqno
+
+    def end(self, reason: int) -> None:
+        """Let the stream end: its next and last message is a STREAM_END with this reason, or an earlier one."""
+        self._held_view = self._snapshot_end = None
+        self._kept = b""
+        if self.end_reason is None:
+            self.end_reason = reason
+            self._go(StreamState.DEAD)
+
+    def close(self, reason: int) -> None:
+        """As `end`, but what was chosen from memory is sent before; the vbucket must be here, its history intact."""
+        if self.end_reason is not None:
+            return
+        end, view, kept = self._snapshot_end, self._held_view, self._kept
+        is_from_memory = self.state in (StreamState.IN_MEMORY, StreamState.TAKEOVER_SEND)
+        self.end(reason)
+        if is_from_memory:
+            self._snapshot_end, self._held_view, self._kept = end, view, kept
+
+    def look(self) -> None:
+        """Choose the first snapshot now if it is from memory, as a server does also while nothing may be sent."""
+        is_from_memory = not self._is_disk_only and not self._is_out_of_memory(self.last_read_seqno)
+        if self.state is StreamState.PENDING and is_from_memory:
+            self._kept = self._safely(self._open_snapshot) or b""
+
+    def _go(self, state: StreamState) -> None:
+        if state is self.state:
+            return
+        if state not in TRANSITIONS[self.state]:
+            raise LocalProtocolError("a stream cannot change its state so", state=self.state.value, event=state.value)
+        self.state = state
+
+    # ------------------------------------------------------------------------------------------------- what to send
+
+    def produce(self, credit: int | None, max_bytes: int) -> list[Buffer]:
+        """What may go out now; empty if there is nothing to say until the vbucket changes.
+
+        Args:
+            credit: messages may start within this many bytes; None without flow control. Not 0.
+            max_bytes: a soft limit: what is made may exceed it by one message.
+        """
+        out: list[Buffer] = []
+        made = 0
+        enough = enough_of(max_bytes)
+        while made < enough and (credit is None or made < credit) and not self.is_finished:
+            piece = self._next_piece(max_bytes - made, None if credit is None else credit - made)
+            if piece is None:
+                break
+            if piece:
+                out.append(piece)
+                made += len(piece)
+        self.bytes_sent += made
+        return out
+
+    def _next_piece(self, room: int, credit: int | None) -> Buffer | None:
+        """A marker, messages, or an end; empty if only the position moved, None if there is nothing now."""
+        if self._kept:
+            piece, self._kept = self._kept, b""
+            return piece
+        if self._snapshot_end is not None:
+            return self._safely(lambda: self._read_on(room, credit))
+        if self.end_reason is not None:
+            self.is_finished = True
+            return self._messages.end(self.end_reason)
+        if self.state is StreamState.TAKEOVER_WAIT:
+            return None
+        return self._safely(self._open_snapshot)
+
+    def _safely(self, step: Callable[[], Buffer | None]) -> Buffer | None:
+        """One step; what cannot be read ends the stream."""
+        try:
+            return step()
+        except StoreError:
+            self.end(StreamEndReason.BACKFILL_FAILED)
+            return b""
+
+    def _was_purged(self, base_seqno: int) -> bool:
+        """Whether deletions that the client has not seen were purged since the stream was accepted.
+
+        A client that began its present snapshot with nothing cannot miss a deletion.
+        """
+        purge = self.view.purge_seqno
+        return purge > self._purge_seqno and base_seqno > 0 and self.last_read_seqno < purge and not self._ignores_purge
+
+    def _open_snapshot(self) -> Buffer | None:
+        """Announce what the log holds beyond the position."""
+        view, position = self.view, self.last_read_seqno
+        if position >= self.accepted.end_seqno:
+            self.end(StreamEndReason.OK)
+            return b""
+        if self._was_purged(position):
+            self.end(StreamEndReason.ROLLBACK)
+            return b""
+        is_disk_only = self._is_disk_only
+        limit = view.persisted_seqno if is_disk_only else view.high_seqno
+        if limit <= position or (is_disk_only and self.is_takeover):
+            return self._wait(limit)
+        if self._access is not everything and refusal_of(self.wanted, self._access, 0) is not None:
+            self.end(StreamEndReason.LOST_PRIVILEGES if self.form.collections else StreamEndReason.OK)
+            return b""
+        is_disk = is_disk_only or self._is_out_of_memory(position) or self.is_backfilling
+        limit = self._reach(position, limit, is_disk=is_disk)
+        end = limit
+        if not self.form.collections and limit <= view.high_seqno:
+            if not self._has_default_collection:
+                self.end(StreamEndReason.OK)  # a client that does not know of collections is not told more
+                return b""
+            visible = view.high_seqno_of((0,))
+            if visible <= position:
+                self.last_read_seqno = limit
+                self._go_sending()
+                return b""
+            end = min(limit, visible)  # such a client gets no SEQNO_ADVANCED, so the end must be a message of its own
+        if is_disk:
+            self._go(StreamState.BACKFILLING)
+        else:
+            self._go_sending()
+            if self._is_plainly_filtered(limit):
+                return self._open_filtered(position, limit)
+            if self._is_passed_over(position, limit):
+                self.last_read_seqno = limit
+                return b""
+        self._form_durable_writes(is_disk=is_disk)
+        packs_deletions = is_disk and self.form.snappy != "none" and self.form.user_xattrs_on_delete
+        if packs_deletions is not self.form.packs_deletions:
+            self.form = replace(self.form, packs_deletions=packs_deletions)
+        self._snapshot_end, self._snapshot_limit, self._snapshot_base = end, limit, position
+        self._held_view = view.hold(end)
+        if is_disk and self._may_come_out_of_order():
+            self._is_out_of_order = True
+            return self._messages.out_of_order_start(end)
+        return self._messages.marker(position, end, is_disk=is_disk)
+
+    def _wait(self, limit: int) -> Buffer | None:
+        """There is nothing to announce now."""
+        if self._is_disk_only:
+            # A takeover of what is on disk waits until the highest of all seqnos is there, which is never.
+            self._go(StreamState.BACKFILLING if self.is_takeover else self.state)
+            return None
+        if self.is_takeover:
+            return self._hand_over()
+        self._go(StreamState.IN_MEMORY)
+        if self._filter.is_empty and self.view.memory_start_seqno > limit:
+            self.end(StreamEndReason.FILTER_EMPTY)  # the server looks at the beginning of a checkpoint
+            return b""
+        return None
+
+    def _reach(self, position: int, limit: int, *, is_disk: bool) -> int:
+        """How far the snapshot goes that begins after `position`, if the history goes to `limit`."""
+        view, durable = self.view, self.view.durability
+        if not is_disk and self.form.collections:
+            boundary = view.checkpoint_after(position + 1)
+            if boundary is not None and boundary <= limit:
+                limit = boundary - 1  # each checkpoint comes in a snapshot of its own
+        if durable is not None and self._has_marker_v2 and not is_disk and self.state is StreamState.IN_MEMORY:
+            # A replica is told of a prepare at once, for it is waited for.
+            limit = min(limit, durable.first_hidden_after(position) or limit)
+        if view.state is VbucketState.REPLICA and not self._is_disk_only:
+            limit = max(limit, view.snapshot.end_seqno)  # a replica's snapshot is consistent at its end only
+        return limit if self._history is None else self._history.reach(position, limit, is_disk=is_disk)
+
+    def _form_durable_writes(self, *, is_disk: bool) -> None:
+        """What of durable writes this snapshot shows to a stream with sync writes: from disk what is undecided."""
+        durable = self.view.durability
+        if durable is not None and self._has_sync_writes:
+            completed_seqno = durable.high_completed_seqno if is_disk else 0
+            commits = _NO_COMMITS if is_disk else durable.commits
+            self.form = replace(self.form, durable=DurableForm(commits, completed_seqno))
+
+    def _is_out_of_memory(self, position: int) -> bool:
+        """Whether what follows is no longer in memory; a stream that reads from memory keeps what it has not read.
+
+        Unless it is so slow that the server takes its place in memory away, which ends nothing but its haste.
+        """
+        if self.state is StreamState.PENDING:
+            return position + 1 < self.view.memory_start_seqno
+        return self.state is StreamState.IN_MEMORY and self._has_cursor_dropping and position < self.view.evicted_seqno
+
+    def _is_passed_over(self, position: int, limit: int) -> bool:
+        """Whether a snapshot from memory has nothing for this stream, which then is told nothing of it.
+
+        A client that resumed is told once, for it may be inside of a snapshot whose end it waits for.
+        """
+        numbers = self._filter.numbers(self._source.manifest)
+        durable = None if self._has_sync_writes else self.view.durability
+        if (numbers is None and durable is None) or not self.form.collections or limit > self.view.high_seqno:
+            return False
+        is_resumed = self._messages.is_first_marker and self.accepted.start_seqno > 0
+        if is_resumed:
+            return False
+        if durable is not None and durable.visible_seqno(limit) <= position:
+            return True
+        return numbers is not None and self.view.high_seqno_of(numbers) <= position
+
+    def _is_plainly_filtered(self, limit: int) -> bool:
+        """Whether only the filter leaves messages out of a snapshot from memory up to `limit`."""
+        if self._filter.is_empty:
+            return True
+        has_filter = self.wanted.collection_ids is not None and (self.form.collections or self._source.manifest.uid > 0)
+        return has_filter and self.view.durability is None and self._history is None and limit <= self.view.high_seqno
+
+    def _open_filtered(self, position: int, limit: int) -> Buffer | None:
+        """Announce what the filter takes of (position, limit]: from its first message to its last one."""
+        view, numbers = self.view, self._filter.numbers(self._source.manifest)
+        assert numbers is not None, "the stream is filtered"
+        if self._filter.is_empty:
+            self.end(StreamEndReason.FILTER_EMPTY)
+            return b""
+        last = view.high_seqno_of(numbers)
+        if last <= position:
+            return self._pass_over_all(position, limit)
+        found = view.read(position, limit, snapshot_end=limit, max_bytes=LOOKAHEAD_BYTES)
+        if found is None:
+            return None
+        seqnos = list(seqnos_of(found, numbers))
+        is_whole = not found.count or found.last_seqno >= limit
+        if not seqnos:
+            self.last_read_seqno = limit if is_whole else found.last_seqno
+            return b""
+        if last > limit:  # of another checkpoint; what is too long to be looked at is announced whole
+            last = seqnos[-1] if is_whole else limit
+        self._snapshot_end, self._snapshot_limit, self._snapshot_base = last, limit, position
+        self._held_view = view.hold(last)
+        return self._messages.marker(position, last, is_disk=False, first=seqnos[0])
+
+    def _pass_over_all(self, position: int, limit: int) -> Buffer:
+        """Nothing up to the end of the history is for this stream.
+
+        Only a client that resumed inside of a snapshot is told, for it waits for that snapshot's end.
+        """
+        self.last_read_seqno = limit
+        end = self.accepted.snapshot_end
+        if not self._messages.is_first_marker or position >= end:
+            return b""
+        return self._messages.marker(position, end, is_disk=False) + self._advanced(end)
+
+    def _may_come_out_of_order(self) -> bool:
+        """Whether the snapshot that begins may be one without order: the first, from 0, of a single collection."""
+        ids = self._filter.collection_ids
+        return (
+            bool(self._out_of_order)
+            and self._messages.is_first_marker
+            and self.accepted.start_seqno == 0
+            and ids is not None
+            and len(ids) == 1
+        )
+
+    @property
+    def _has_default_collection(self) -> bool:
+        return any(item.collection_id == 0 for _, item in self._source.manifest.collections())
+
+    def _go_sending(self) -> None:
+        """What comes now is from memory."""
+        self._go(StreamState.TAKEOVER_SEND if self.is_takeover else StreamState.IN_MEMORY)
+
+    def _hand_over(self) -> bytes | None:
+        """All was sent: ask for the next state, once all of it was received."""
+        self._go(StreamState.TAKEOVER_SEND)
+        if self._messages.unanswered_markers:
+            return None
+        self._go(StreamState.TAKEOVER_WAIT)
+        return self._messages.set_state(self._handover_state)
+
+    def _read_on(self, room: int, credit: int | None) -> Buffer | None:
+        """The next messages of the snapshot under way."""
+        view, end = self.view, self._snapshot_end
+        assert end is not None, "a snapshot is under way"
+        if self._was_purged(self._snapshot_base):
+            self.end(StreamEndReason.ROLLBACK)
+            return b""
+        max_bytes = room if credit is None else min(room, credit)
+        if self._nothing_wanted_until(end):
+            return self._close_snapshot()
+        after = self.last_read_seqno
+        if self._history is None:
+            found = view.read(after, end, snapshot_end=end, max_bytes=max_bytes)
+        else:
+            found = self._history.read(after, end, end, max_bytes, self._source.collections_without_history)
+        if found is None:
+            return None
+        if self._was_purged(self._snapshot_base):  # while it was read
+            self.end(StreamEndReason.ROLLBACK)
+            return b""
+        block = found
+        if not block.count:
+            return self._nothing_left(end)
+        if block.kinds & BlockKind.SYSTEM_EVENT:
+            self._filter.coming(events_of(block, 0, block.count))
+            if self._filter.collection_ids != self.form.collection_ids:
+                self.form = replace(self.form, collection_ids=self._filter.collection_ids)
+        rendered = render(block, self.opaque, self.form, 0, credit, self._buffers)
+        self.last_read_seqno = int(block.seqnos[rendered.next_index - 1])
+        self.messages_sent += rendered.messages
+        if self.is_backfilling:
+            self.messages_backfilled += rendered.messages
+        if rendered.messages == rendered.next_index:
+            self.last_sent_seqno = self.last_read_seqno
+        elif rendered.messages:
+            self.last_sent_seqno = last_seqno_of(rendered.data)
+        self._skipped = 0 if rendered.messages else self._skipped + rendered.next_index
+        self._filter.passed(events_of(block, 0, rendered.next_index))
+        if self._filter.is_over:
+            self.end(StreamEndReason.FILTER_EMPTY if self.form.collections else StreamEndReason.OK)
+        elif self._is_out_of_order:
+            pass  # its end is a message of its own
+        elif self.last_read_seqno >= end and self.last_sent_seqno >= end:
+            self._snapshot_done()
+        elif self._skipped >= SKIPPED_MESSAGES_MAX and self.last_read_seqno < end and self.form.collections:
+            return self._advanced(self.last_read_seqno)
+        return rendered.data
+
+    def _nothing_left(self, end: int) -> Buffer | None:
+        """The log has no more of the snapshot, or, on a replica, not yet."""
+        if self.view.high_seqno >= end:
+            return self._close_snapshot()
+        if self.end_reason is None:
+            return None
+        self.end(self.end_reason)
+        return b""
+
+    def _nothing_wanted_until(self, end: int) -> bool:
+        """Whether a filtered stream can spare itself the reading."""
+        if self.last_read_seqno >= end:
+            return True
+        numbers, view = self._filter.numbers(self._source.manifest), self.view
+        if numbers is None or end > view.high_seqno:
+            return False
+        return view.high_seqno_of(numbers) <= self.last_read_seqno
+
+    def _close_snapshot(self) -> Buffer:
+        """All of the snapshot was read; say so if its last message was not for this stream."""
+        end = self._snapshot_end
+        assert end is not None, "a snapshot is under way"
+        has_gap = self.last_sent_seqno < end and self.form.collections and not self._is_everything_visible
+        if self._is_out_of_order:
+            has_gap &= self._out_of_order == OUT_OF_ORDER_WITH_END
+        piece = self._advanced(end) if has_gap else b""
+        if self._is_out_of_order:
+            self._is_out_of_order = False
+            piece += self._messages.out_of_order_end()
+        self._snapshot_done()
+        return piece
+
+    def _snapshot_done(self) -> None:
+        self.last_read_seqno = self._snapshot_limit
+        self._snapshot_end = self._held_view = None
+        has_more = self._history is not None and self._history.is_prologue
+        if self.is_backfilling and not self._is_disk_only and not has_more:
+            self._go_sending()
+
+    def _advanced(self, seqno: int) -> bytes:
+        self._skipped = 0
+        self.last_sent_seqno = self.last_advance_seqno = seqno
+        return self._messages.advanced(seqno)

@@ -1,0 +1,1 @@
+"""Compaction: which rows stay, and rewriting the files that hold them."""

@@ -1,0 +1,508 @@
+"""The index of one vbucket: which row is the newest of a key, where its frame lies, and what superseded it.
+
+A row is one stored frame; rows are in the order of their seqnos, which rise but may skip. Everything refers to a row by
+its seqno: keys, and the rows that others superseded. So rows may be taken out of the table (a compaction does) without
+a word to the keys. A row's position counts bytes in the vbucket's own stream of frames, and `bytelog` knows in which
+buffer or file that byte is; so neither a flush nor a roll to a new file touches the index.
+
+Per row: u64 seqno, u64 position with the row's kinds in the top byte, u64 seqno of the row that superseded it (`LIVE`
+if none), u32 time (a document's expiration, a tombstone's delete time), u32 revision. A reader that wants the state as
+of a seqno takes the rows that were superseded by none up to it, so each snapshot is consistent at its own end although
+writing goes on. Plus one dict entry per key. That is 32 bytes a row and about 140 a key of 18 bytes.
+
+With numpy the rows of a read are selected in bulk; without it one by one, with the same result.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from dcpstream.store.items import (
+    PREPARE_NAMESPACE,
+    SCOPE_EVENT,
+    SHARED_KEYS,
+    SYSTEM_COLLECTION,
+    prepare_key,
+    prepares_of,
+)
+from dcpstream.wire import arrays
+from dcpstream.wire.keys import leb128_decode, leb128_encode
+from dcpstream.wire.stored.block import BlockKind
+from dcpstream.wire.system_events import events_of_scope
+
+np: Any = arrays.np
+"""Numpy or None; the store's modules have it from here."""
+
+LIVE = 0xFFFFFFFFFFFFFFFF
+"""In `successors`: nothing superseded this row."""
+
+UNTOLD_REVISION = 0xFFFFFFFF
+"""In `revisions`: the revision does not fit, or the row is no document's; its frame tells."""
+
+FIND_TOGETHER = 32
+"""From so many rows on they are found together: the fixed cost of that is larger than that of finding a few."""
+
+ROW_BYTES = 32
+KEY_BYTES = 140
+"""What a row and a key of 18 bytes take in memory, allocator and spare room of the dict included, as measured: the
+quota counts with it."""
+
+KIND_SHIFT = 56
+"""Positions are below 2**56 (64 PiB of frames written to one vbucket); the byte above holds the row's kinds."""
+POSITION_MASK = (1 << KIND_SHIFT) - 1
+
+DELETED = int(BlockKind.DELETION | BlockKind.EXPIRATION)
+SYSTEM = int(BlockKind.SYSTEM_EVENT)
+PREPARE = int(BlockKind.PREPARE)
+NOT_A_DOCUMENT = DELETED | SYSTEM | PREPARE
+
+
+Columns = tuple["array[int]", "array[int]", "array[int]", "array[int]", "array[int]"]
+
+
+class RowTable:
+    """Rows and keys of one vbucket.
+
+    Attributes:
+        keys: index key → the seqno of its newest row.
+        seqnos, positions, successors, times, revisions: the columns described above.
+        end: position after the last row.
+        item_count: keys whose newest row is a document (neither deleted nor a system event).
+        collection_high: collection id → the highest seqno in it.
+        stale_bytes: frames of the rows that were superseded.
+        ending: while collections are ended together: id → seqno of the end; else None.
+        journal: while somebody copies the columns: the seqnos of rows that were superseded since; else None.
+        intact_rows: rows that no truncation has touched since somebody who rewrites them set it to `LIVE`.
+        truncations: how many there were.
+    """
+
+    __slots__ = (
+        "collection_high",
+        "end",
+        "ending",
+        "intact_rows",
+        "item_count",
+        "journal",
+        "keys",
+        "positions",
+        "revisions",
+        "seqnos",
+        "stale_bytes",
+        "successors",
+        "times",
+        "truncations",
+    )
+
+    def __init__(self) -> None:
+        self.keys: dict[bytes, int] = {}
+        self.seqnos = array("Q")
+        self.positions = array("Q")
+        self.successors = array("Q")
+        self.times = array("I")
+        self.revisions = array("I")
+        self.end = 0
+        self.item_count = 0
+        self.collection_high: dict[int, int] = {}
+        self.stale_bytes = 0
+        self.journal: list[int] | None = None
+        self.ending: dict[int, int] | None = None
+        self.intact_rows = LIVE
+        self.truncations = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what the table takes in memory."""
+        return len(self.seqnos) * ROW_BYTES + len(self.keys) * KEY_BYTES
+
+    @property
+    def columns(self) -> Columns:
+        """Seqnos, positions, successors, times, revisions."""
+        return self.seqnos, self.positions, self.successors, self.times, self.revisions
+
+    @columns.setter
+    def columns(self, columns: Columns) -> None:
+        self.seqnos, self.positions, self.successors, self.times, self.revisions = columns
+
+    def append(
+        self,
+        key: bytes,
+        seqno: int,
+        kinds: int,
+        size: int,
+        collection_id: int,
+        time: int = 0,
+        revision: int = UNTOLD_REVISION,
+    ) -> None:
+        """Add the next row. The caller has checked that `seqno` is above the last one."""
+        positions, keys, end = self.positions, self.keys, self.end
+        old = keys.get(key)
+        if old is not None:
+            # As `row_of` and `extent`; their calls would be a tenth of all of this.
+            seqnos = self.seqnos
+            last = len(seqnos) - 1
+            row = last - seqnos[last] + old
+            if row < 0 or seqnos[row] != old:
+                row = bisect_left(seqnos, old)
+            self.successors[row] = seqno
+            tagged = positions[row]
+            self.stale_bytes += (positions[row + 1] if row < last else end) - tagged & POSITION_MASK
+            if tagged <= POSITION_MASK or not tagged >> KIND_SHIFT & NOT_A_DOCUMENT:
+                self.item_count -= 1
+            if self.journal is not None:
+                self.journal.append(old)
+        keys[key] = seqno
+        self.seqnos.append(seqno)
+        positions.append(kinds << KIND_SHIFT | end if kinds else end)
+        self.successors.append(LIVE)
+        self.times.append(time)
+        self.revisions.append(revision)
+        self.end = end + size
+        if not kinds & NOT_A_DOCUMENT:
+            self.item_count += 1
+        self.collection_high[collection_id] = seqno
+
+    def append_documents(
+        self,
+        keys: Sequence[bytes],
+        seqnos: Sequence[int],
+        kinds: int,
+        starts: Any,
+        size: int,
+        times: Any,
+        revisions: Any,
+    ) -> None:
+        """Add many rows at once, all documents (not deleted) of the same kinds.
+
+        `collection_high` is left to the caller.
+
+        Args:
+            starts: where the frames begin after `end`, a list or a numpy column, as `times` and `revisions` are.
+            size: of all the frames.
+        """
+        known = len(self.keys)
+        base = kinds << KIND_SHIFT | self.end
+        self.end += size
+        if isinstance(starts, list):
+            self.seqnos.extend(seqnos)
+            self.positions.extend([base + start for start in starts])
+            self.times.extend(times)
+            self.revisions.extend(revisions)
+        else:
+            positions = starts.astype(np.uint64) + np.uint64(base)
+            self.extend_columns(_column_of(seqnos), positions, times, revisions)
+        superseded = self.index_rows(keys, seqnos)
+        self.item_count += len(self.keys) - known
+        if len(superseded):
+            self._count_superseded(superseded)
+
+    def _count_superseded(self, rows: Any) -> None:
+        """Rows that documents superseded, which `item_count` has already: the rest of it."""
+        positions = self.positions
+        if isinstance(rows, list):
+            for row in rows:
+                tagged = positions[row]
+                self.stale_bytes += (positions[row + 1] & POSITION_MASK) - (tagged & POSITION_MASK)
+                if tagged >> KIND_SHIFT & NOT_A_DOCUMENT:
+                    self.item_count += 1
+            return
+        column = np.frombuffer(positions, dtype=np.uint64)
+        tagged, following = column[rows], column[rows + 1]  # what superseded it is behind it
+        mask = np.uint64(POSITION_MASK)
+        self.stale_bytes += int(((following & mask) - (tagged & mask)).sum())
+        self.item_count += int(np.count_nonzero(tagged & np.uint64(NOT_A_DOCUMENT << KIND_SHIFT)))
+
+    def extend_columns(self, seqnos: Any, positions: Any, times: Any, revisions: Any) -> None:
+        """Add numpy columns as they are; `index_rows` and `end` are left to the caller."""
+        self.seqnos.frombytes(seqnos.tobytes())
+        self.positions.frombytes(positions.tobytes())
+        self.times.frombytes(times.tobytes())
+        self.revisions.frombytes(revisions.tobytes())
+
+    def index_rows(self, keys: Sequence[bytes], seqnos: Sequence[int]) -> Any:
+        """Enter the keys of the next rows, and a `LIVE` successor for each; the other columns have them already.
+
+        Returns: the rows that they supersede, those of `keys` themselves included: a list, or many as a numpy column.
+        """
+        index, successors = self.keys, self.successors
+        first, count = len(successors), len(keys)
+        successors.frombytes(b"\xff" * (successors.itemsize * count))
+        known = len(index)
+        earlier = list(map(index.get, keys)) if known else []
+        index.update(zip(keys, seqnos, strict=True))
+        if len(index) - known == count:
+            return []
+        replaced = [old for old in earlier if old is not None]
+        # A key that occurs twice among the new ones supersedes the same earlier row twice, or is new only once.
+        if len(index) - known + len(set(replaced)) == count:
+            all_did = len(replaced) == count
+            later = seqnos if all_did else [at for old, at in zip(earlier, seqnos, strict=True) if old is not None]
+            rows = self._rows_with(replaced)
+            if isinstance(rows, list):
+                for row, seqno in zip(rows, later, strict=True):
+                    successors[row] = seqno
+            else:
+                np.frombuffer(successors, dtype=np.uint64)[rows] = _column_of(later)
+            if self.journal is not None:
+                self.journal += replaced
+            return rows
+        superseded = []
+        latest: dict[bytes, int] = {}
+        for place, (key, seqno) in enumerate(zip(keys, seqnos, strict=True)):
+            within = latest.get(key)
+            old = earlier[place] if earlier else None
+            if within is not None or old is not None:
+                row = first + within if within is not None else self.row_of(old or 0)
+                successors[row] = seqno
+                superseded.append(row)
+            latest[key] = place
+        if self.journal is not None:
+            self.journal += [self.seqnos[row] for row in superseded]
+        return superseded
+
+    def row_of(self, seqno: int) -> int:
+        """The row with this seqno; if there is none, the first one above it."""
+        seqnos = self.seqnos
+        last = len(seqnos) - 1
+        if last >= 0:
+            # Where nothing was left out between it and the end, it is known without a search.
+            row = last - seqnos[last] + seqno
+            if 0 <= row <= last and seqnos[row] == seqno:
+                return row
+        return bisect_left(seqnos, seqno)
+
+    def rows_of(self, seqnos: Sequence[int]) -> list[int]:
+        """The rows with these seqnos, all of which exist."""
+        rows = self._rows_with(seqnos)
+        found: list[int] = rows if isinstance(rows, list) else rows.tolist()
+        return found
+
+    def _rows_with(self, seqnos: Sequence[int]) -> Any:
+        """As `rows_of`; many as a numpy column."""
+        if np is None or len(seqnos) < FIND_TOGETHER:
+            return [self.row_of(seqno) for seqno in seqnos]
+        return np.searchsorted(np.frombuffer(self.seqnos, dtype=np.uint64), _column_of(seqnos))
+
+    def newest(self, key: bytes) -> int | None:
+        """The newest row of an index key."""
+        seqno = self.keys.get(key)
+        return None if seqno is None else self.row_of(seqno)
+
+    def extent(self, row: int) -> tuple[int, int]:
+        """Positions [from, to) of a row's frame."""
+        start = self.positions[row] & POSITION_MASK
+        following = row + 1
+        stop = self.positions[following] & POSITION_MASK if following < len(self.positions) else self.end
+        return start, stop
+
+    def start_of(self, row: int) -> int:
+        """Position of a row's frame; of the row after the last one, the end."""
+        return self.positions[row] & POSITION_MASK if row < len(self.positions) else self.end
+
+    def row_at(self, position: int) -> int:
+        """The row whose frame begins at this position, or the first one behind it."""
+        return bisect_left(self.positions, position, key=_position_of)
+
+    def rows_between(self, start: int, stop: int) -> tuple[int, int]:
+        """Rows [from, to) that begin at positions [start, stop). Cost: some twenty steps; for reports."""
+
+        def first_at(position: int) -> int:
+            return bisect_left(range(len(self.positions)), position, key=self.start_of)
+
+        return first_at(start), first_at(stop)
+
+    def row_after(self, seqno: int) -> int:
+        """The first row whose seqno is above `seqno`."""
+        return bisect_right(self.seqnos, seqno)
+
+    def visible_row_at(self, row: int) -> int:
+        """The last row at or before `row` that is no prepare or abort; -1 if there is none."""
+        while row >= 0 and self.positions[row] >> KIND_SHIFT & PREPARE:
+            row -= 1
+        return row
+
+    def first_row_from(self, row: int, *, is_prepare: bool) -> int:
+        """The first row from `row` on that is a prepare or abort, or that is none; the number of rows if none is."""
+        stop = len(self.positions)
+        while row < stop and bool(self.positions[row] >> KIND_SHIFT & PREPARE) != is_prepare:
+            row += 1
+        return row
+
+    # ----------------------------------------------------------------------------------------------------- rollback
+
+    def recount(self) -> None:
+        """Work out `item_count` and `stale_bytes` from the columns."""
+        self.item_count = self.stale_bytes = 0
+        if np is None:
+            for row, (successor, tagged) in enumerate(zip(self.successors, self.positions, strict=True)):
+                if successor != LIVE:
+                    start, stop = self.extent(row)
+                    self.stale_bytes += stop - start
+                elif not tagged >> KIND_SHIFT & NOT_A_DOCUMENT:
+                    self.item_count += 1
+        elif self.positions:
+            tagged = np.frombuffer(self.positions, dtype=np.uint64)
+            live = np.frombuffer(self.successors, dtype=np.uint64) == LIVE
+            self.item_count = int(np.count_nonzero(live & (tagged >> np.uint64(KIND_SHIFT) & NOT_A_DOCUMENT == 0)))
+            if not live.all():
+                sizes = np.diff(np.append(tagged & np.uint64(POSITION_MASK), np.uint64(self.end)))
+                self.stale_bytes = int(sizes[~live].sum())
+
+    def truncate(self, row: int, key_of: Callable[[int], bytes]) -> None:
+        """Forget `row` and all later rows; what they had superseded is the newest of its key again.
+
+        Cost: one pass over the keys, one over the rows that go. Only of documents of an ended collection and of
+        purged deletions, whose keys the index does not have, the frame is read, by `key_of`.
+        """
+        self.intact_rows = min(self.intact_rows, row)
+        self.truncations += 1
+        if row >= len(self.seqnos):
+            return
+        from_seqno, successors = self.seqnos[row], self.successors
+        going = {newest: key for key, newest in self.keys.items() if newest >= from_seqno}
+        for older in self.superseded_from(row):
+            # The chain of successors ends at the row under which the index knows the key, at the end of the
+            # collection, or at a purged deletion, which is its own successor.
+            newest = successors[older]
+            at = self.row_of(newest)
+            while (following := successors[at]) not in (LIVE, newest):
+                newest = following
+                at = self.row_of(newest)
+            is_known = newest in going and self._is_event(at) == self._is_event(older)
+            self.keys[going.pop(newest) if is_known else key_of(older)] = self.seqnos[older]
+            successors[older] = LIVE
+        for key in going.values():
+            del self.keys[key]
+        high = self.seqnos[row - 1] if row else 0
+        self.end = self.start_of(row)
+        for column in self.columns:
+            del column[row:]
+        self.recount()
+        self._recount_collections(high)
+
+    def _is_event(self, row: int) -> bool:
+        return bool(self.positions[row] >> KIND_SHIFT & SYSTEM)
+
+    # ------------------------------------------------------------------------------------- what is gone for good
+
+    def end_collection(self, collection_id: int, end_row: int) -> None:
+        """A collection has ended: its end event, in `end_row`, supersedes its documents and prepares as they are now.
+
+        Cost: one pass over the keys; with `ending` set the end is noted there, and `carry_out` makes the pass.
+        """
+        if self.ending is not None:
+            self.ending[collection_id] = self.seqnos[end_row]
+            return
+        prefix, end_seqno = leb128_encode(collection_id), self.seqnos[end_row]
+        prefixes = (prefix, prepare_key(prefix))
+        self._end(
+            [
+                (key, seqno, end_seqno)
+                for key, seqno in self.keys.items()
+                if seqno < end_seqno and key.startswith(prefixes)
+            ]
+        )
+
+    def carry_out(self) -> None:
+        """End the collections that were noted in `ending`, all in one pass over the keys."""
+        ending, self.ending = self.ending, None
+        if not ending:
+            return
+        by_length: dict[int, dict[bytes, int]] = {}
+        for collection_id, end_seqno in ending.items():
+            prefix = leb128_encode(collection_id)
+            for start in (prefix, prepare_key(prefix)):
+                by_length.setdefault(len(start), {})[start] = end_seqno
+        # No prefix is the beginning of another one, so the order of lengths does not matter.
+        gone = [
+            (key, seqno, end_seqno)
+            for length, starts in by_length.items()
+            for key, seqno in self.keys.items()
+            if seqno < (end_seqno := starts.get(key[:length], 0))
+        ]
+        self._end(gone)
+
+    def _end(self, gone: list[tuple[bytes, int, int]]) -> None:
+        """Forget keys, given with their seqnos and that of the end which supersedes them."""
+        for (key, _, end_seqno), row in zip(gone, self.rows_of([seqno for _, seqno, _ in gone]), strict=True):
+            if not self.positions[row] >> KIND_SHIFT & NOT_A_DOCUMENT:
+                self.item_count -= 1
+            self._note_stale(row, end_seqno)
+            del self.keys[key]
+
+    def purge(self, going: Iterable[tuple[bytes, int]]) -> int:
+        """Forget deletions and ends of collections, given as (key, seqno), if they still are the newest of their key.
+
+        Each becomes its own successor, so that no reader finds it or what it superseded.
+
+        Returns: how many were forgotten.
+        """
+        count = 0
+        for key, seqno in going:
+            if self.keys.get(key) == seqno:
+                self._note_stale(self.row_of(seqno), seqno)
+                del self.keys[key]
+                count += 1
+        return count
+
+    def _note_stale(self, row: int, successor: int) -> None:
+        start, stop = self.extent(row)
+        self.successors[row] = successor
+        self.stale_bytes += stop - start
+        if self.journal is not None:
+            self.journal.append(self.seqnos[row])
+
+    def _recount_collections(self, high: int) -> None:
+        stale = {collection for collection, seqno in self.collection_high.items() if seqno > high}
+        for collection in stale:
+            del self.collection_high[collection]
+        if not stale:
+            return
+        # The highest row of a collection is the newest of its key, so the keys' rows are enough.
+        for key, seqno in self.keys.items():
+            collection = collection_of(key)
+            if collection in stale:
+                self.collection_high[collection] = max(self.collection_high.get(collection, 0), seqno)
+
+    def superseded_from(self, row: int) -> list[int]:
+        """The rows before `row` that were superseded by `row` or a later one: a rollback brings them back."""
+        seqno = self.seqnos[row] if row < len(self.seqnos) else LIVE
+        if np is None:
+            return [older for older in range(row) if seqno <= self.successors[older] < LIVE]
+        column = np.frombuffer(self.successors, dtype=np.uint64)[:row]
+        found: list[int] = np.flatnonzero((column >= seqno) & (column < LIVE)).tolist()
+        return found
+
+
+def _column_of(seqnos: Sequence[int]) -> Any:
+    """Seqnos as a numpy column."""
+    if isinstance(seqnos, range):
+        return np.arange(seqnos.start, seqnos.stop, seqnos.step, dtype=np.uint64)
+    return np.fromiter(seqnos, np.uint64, len(seqnos))
+
+
+def _position_of(tagged: int) -> int:
+    return tagged & POSITION_MASK
+
+
+def collection_of(key: bytes) -> int:
+    """The collection of an index key: what its LEB128 prefix says, or which collection a system event is about.
+
+    Events of a scope have the number `events_of_scope`.
+    """
+    first = key[0]
+    if first == SYSTEM_COLLECTION:
+        return _collection_of_event(key)
+    if first == PREPARE_NAMESPACE:
+        return prepares_of(collection_of(key[1:]))
+    return first if first < 0x80 else leb128_decode(key)[0]
+
+
+@lru_cache(SHARED_KEYS)
+def _collection_of_event(key: bytes) -> int:
+    """As `collection_of`; the same object for all vbuckets."""
+    number = int.from_bytes(key[-4:], "big")
+    return events_of_scope(number) if key[1:].startswith(SCOPE_EVENT) else number

@@ -1,0 +1,1 @@
+"""The history's bytes: blocks, segment files, and reading them back at a start."""

@@ -1,0 +1,260 @@
+"""Entering stored frames into the index: from the blocks of one segment, vbucket by vbucket, in bulk.
+
+What was found in a segment is entered column by column, so that the cost per frame is little more than making its key
+and entering it in the dict. Without numpy frame by frame, with the same result.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from dcpstream.errors import CorruptLog
+from dcpstream.store.index.fields import FIELDS_AT, fields_of
+from dcpstream.store.index.rows import KIND_SHIFT, PREPARE, SYSTEM, UNTOLD_REVISION, collection_of, np
+from dcpstream.store.items import index_key, is_collection_end
+from dcpstream.store.log.blocks import (
+    BLOCK_HEADER,
+    CHECKSUM,
+    DAMAGE_HINT,
+    END_BYTES,
+    MARK,
+    PAGE_BYTES_IN_TABLE,
+    BlockHeader,
+    page_table,
+)
+from dcpstream.store.log.bytelog import ADDRESS_SHIFT, ByteLog, PageFile
+from dcpstream.store.vbucket import VBucketLog
+from dcpstream.wire.codes import Opcode
+from dcpstream.wire.stored.block import BlockKind, frame_kinds
+
+MIN_KEYS_OF_A_LENGTH = 32
+"""With fewer keys of each length than this, slicing them one by one is cheaper."""
+
+_EXTRAS_AT = 24
+_VBID_AT, _FRAMES_AT, _PAGES_AT, _MARKS_AT, _SIZE_AT = 6, 12, 34, 36, 44
+"""In `BLOCK_HEADER`."""
+_NAMED = int(BlockKind.NAMED_COLLECTION)
+
+
+def _lookup(kinds: Iterable[BlockKind]) -> Any:
+    """u8[256] of kinds by the value of a header byte; nothing without numpy."""
+    return None if np is None else np.asarray([int(kind) for kind in kinds], dtype=np.uint8)
+
+
+_KINDS_OF_OPCODE = _lookup(frame_kinds(opcode, 0, b"\0") for opcode in range(256))
+_KINDS_OF_DATATYPE = _lookup(frame_kinds(Opcode.DCP_MUTATION, datatype, b"\0") for datatype in range(256))
+
+
+def enter(vbuckets: Mapping[int, VBucketLog], file: PageFile, data: bytes, blocks: Sequence[int]) -> None:
+    """Enter the blocks of frames at these offsets of a segment, whose bytes are `data`; all of them are verified.
+
+    Raises:
+        CorruptLog: the seqnos of a vbucket do not rise.
+    """
+    if not blocks:
+        return
+    if np is None:
+        _enter_plain(vbuckets, file, data, blocks)
+    else:
+        _enter_numpy(vbuckets, file, data, blocks)
+
+
+def _falls(file: PageFile, offset: int, vbid: int, seqno: int, last: int) -> CorruptLog:
+    """What is wrong where a seqno does not rise: each block is what was written, but not what belongs there."""
+    return CorruptLog(str(file.path), offset, f"a seqno above {last} of vbucket {vbid}", str(seqno), DAMAGE_HINT)
+
+
+def _enter_plain(vbuckets: Mapping[int, VBucketLog], file: PageFile, data: bytes, blocks: Sequence[int]) -> None:
+    """Frame by frame."""
+    for offset in blocks:
+        header = BlockHeader(*BLOCK_HEADER.unpack_from(data, offset))
+        vbucket = vbuckets[header.vbid]
+        rows = vbucket.rows
+        table, base, size = offset + BLOCK_HEADER.size, offset + header.frames_at, header.frames_bytes
+        following = table + END_BYTES * header.frames
+        address = file.number << ADDRESS_SHIFT | base
+        vbucket.log.add_pages(
+            (rows.end + begin, address + begin, finish - begin, expected)
+            for begin, finish, expected in page_table(data, following, header.pages)
+        )
+        ends = [0, *(int.from_bytes(data[at : at + 4], "big") for at in range(table, following, 4))]
+        assert ends[-1] == size
+        for begin, end in pairwise(ends):
+            frame = data[base + begin : base + end]
+            key = index_key(frame)
+            kinds = int(frame_kinds(frame[1], frame[5], key))
+            seqno = int.from_bytes(frame[_EXTRAS_AT : _EXTRAS_AT + 8], "big")
+            if rows.seqnos and seqno <= rows.seqnos[-1]:
+                raise _falls(file, offset, header.vbid, seqno, rows.seqnos[-1])
+            revision, time = fields_of(frame, kinds)
+            rows.append(key, seqno, kinds, end - begin, collection_of(key), time, revision)
+            if is_collection_end(frame):
+                rows.end_collection(collection_of(key), len(rows.seqnos) - 1)
+
+
+def _enter_numpy(vbuckets: Mapping[int, VBucketLog], file: PageFile, data: bytes, blocks: Sequence[int]) -> None:
+    """All frames of the segment as columns, sorted by vbucket, then one bulk step per vbucket."""
+    halves, words = _unaligned(data, ">u2"), _unaligned(data, ">u4")
+    offsets, vbids, counts, page_counts, block_sizes, tables, bases = _columns(halves, words, blocks)
+    firsts = np.cumsum(counts) - counts  # of each block, its first row among all
+
+    octets = np.frombuffer(data, dtype=np.uint8)
+    total = int(counts.sum())
+    within = np.arange(total, dtype=np.int64) - np.repeat(firsts, counts)
+    ends = words[np.repeat(tables, counts) + 4 * within].astype(np.int64)
+    begins = np.empty_like(ends)
+    begins[1:] = ends[:-1]
+    begins[firsts] = 0
+    sizes = ends - begins
+    starts = begins + np.repeat(bases, counts)
+
+    opcodes = octets[starts + 1]
+    key_starts = starts + _EXTRAS_AT + octets[starts + 4]
+    key_stops = key_starts + halves[starts + 2]
+    seqnos = _unaligned(data, ">u8")[starts + _EXTRAS_AT].astype(np.uint64)
+    kinds = _KINDS_OF_OPCODE[opcodes] | _KINDS_OF_DATATYPE[octets[starts + 5]]
+    revisions, times = _fields(data, starts, opcodes, kinds)
+    in_default = octets[np.minimum(key_starts, len(octets) - 1)] == 0
+    kinds[~in_default & (opcodes != Opcode.DCP_SYSTEM_EVENT)] |= _NAMED
+    keys = _keys(data, key_starts, key_stops)
+    ends_of_collections: list[int] = []
+    for row in np.flatnonzero(kinds & (SYSTEM | PREPARE)).tolist():
+        event = data[int(starts[row]) : int(starts[row] + sizes[row])]
+        keys[row] = index_key(event)
+        if is_collection_end(event):
+            ends_of_collections.append(row)
+
+    block_bounds = [0, *(np.flatnonzero(np.diff(vbids)) + 1).tolist(), len(vbids)]
+    pages = _Pages(data, words, counts, tables, page_counts)
+    _check_rising(file, offsets, vbids, firsts, block_bounds, seqnos)
+
+    # Of each vbucket: its blocks [b, next b), and through `firsts` its rows.
+    addresses = bases + (file.number << ADDRESS_SHIFT)
+    for block, next_block in pairwise(block_bounds):
+        first = int(firsts[block])
+        stop = int(firsts[next_block]) if next_block < len(firsts) else total
+        vbucket = vbuckets[int(vbids[block])]
+        rows, log = vbucket.rows, vbucket.log
+        positions = np.cumsum(sizes[first:stop]) + rows.end
+        block_ends = np.cumsum(block_sizes[block:next_block]) + rows.end
+        pages.enter(log, block, next_block, block_ends - block_sizes[block:next_block], addresses[block:next_block])
+        of_rows = kinds[first:stop].astype(np.uint64)
+        tagged = (positions - sizes[first:stop]).astype(np.uint64) | of_rows << np.uint64(KIND_SHIFT)
+        if rows.seqnos and seqnos[first] <= rows.seqnos[-1]:
+            raise _falls(file, int(offsets[block]), vbucket.vbid, int(seqnos[first]), rows.seqnos[-1])
+        own_keys = keys[first:stop]
+        before = len(rows.seqnos) - first
+        rows.extend_columns(seqnos[first:stop], tagged, times[first:stop], revisions[first:stop])
+        rows.end = int(positions[-1])
+        own_seqnos = seqnos[first:stop].tolist()
+        entered = first
+        for row in ends_of_collections[
+            bisect_left(ends_of_collections, first) : bisect_left(ends_of_collections, stop)
+        ]:
+            # What was there is superseded before what comes later.
+            rows.index_rows(keys[entered : row + 1], own_seqnos[entered - first : row + 1 - first])
+            rows.end_collection(collection_of(keys[row]), before + row)
+            entered = row + 1
+        rows.index_rows(own_keys if entered == first else keys[entered:stop], own_seqnos[entered - first :])
+        if int(np.bitwise_or.reduce(of_rows)) & (_NAMED | SYSTEM | PREPARE):
+            for key, seqno in zip(own_keys, own_seqnos, strict=True):
+                rows.collection_high[collection_of(key)] = seqno
+        else:
+            rows.collection_high[0] = rows.seqnos[-1]
+
+
+def _fields(data: bytes, starts: Any, opcodes: Any, kinds: Any) -> tuple[Any, Any]:
+    """Revision and time of each frame, as the index has them."""
+    revisions = np.minimum(_unaligned(data, ">u8")[starts + FIELDS_AT], UNTOLD_REVISION).astype(np.uint32)
+    # A tombstone's delete time comes where a mutation has its flags.
+    words = _unaligned(data, ">u4")
+    places = starts + (FIELDS_AT + 8)
+    places[opcodes == Opcode.DCP_MUTATION] += 4
+    times = words[np.minimum(places, len(words) - 1)].astype(np.uint32)
+    others = kinds & (SYSTEM | PREPARE) != 0
+    revisions[others], times[others] = UNTOLD_REVISION, 0
+    return revisions, times
+
+
+def _columns(halves: Any, words: Any, blocks: Sequence[int]) -> tuple[Any, ...]:
+    """The blocks at these offsets, sorted by vbucket, as columns.
+
+    Returns: offsets, vbids, numbers of frames, of pages, bytes of the frames, where the tables and the frames begin.
+    """
+    offsets = np.asarray(blocks, dtype=np.int64)
+    vbids = halves[offsets + _VBID_AT]
+    order = np.argsort(vbids, kind="stable")
+    offsets, vbids = offsets[order], vbids[order]
+    counts = words[offsets + _FRAMES_AT].astype(np.int64)
+    page_counts = halves[offsets + _PAGES_AT].astype(np.int64)
+    block_sizes = words[offsets + _SIZE_AT].astype(np.int64)
+    tables = offsets + BLOCK_HEADER.size
+    marks_bytes = halves[offsets + _MARKS_AT].astype(np.int64) * MARK.size
+    bases = tables + END_BYTES * counts + PAGE_BYTES_IN_TABLE * page_counts + marks_bytes + CHECKSUM.size
+    return offsets, vbids, counts, page_counts, block_sizes, tables, bases
+
+
+def _check_rising(file: PageFile, offsets: Any, vbids: Any, firsts: Any, block_bounds: list[int], seqnos: Any) -> None:
+    """Refuse rows of a vbucket whose seqnos do not rise."""
+    falls = seqnos[1:] <= seqnos[:-1]
+    falls[firsts[block_bounds[1:-1]] - 1] = False  # from one vbucket to the next
+    if falls.any():
+        row = int(np.flatnonzero(falls)[0]) + 1
+        block = int(np.searchsorted(firsts, row, side="right")) - 1
+        raise _falls(file, int(offsets[block]), int(vbids[block]), int(seqnos[row]), int(seqnos[row - 1]))
+
+
+class _Pages:
+    """The page tables of some blocks, as columns."""
+
+    def __init__(self, data: bytes, words: Any, counts: Any, tables: Any, pages: Any) -> None:
+        self._counts = pages
+        self._firsts = np.cumsum(pages) - pages
+        total = int(pages.sum())
+        within = np.arange(total, dtype=np.int64) - np.repeat(self._firsts, pages)
+        at = np.repeat(tables + END_BYTES * counts, pages)
+        ends = words[at + END_BYTES * within].astype(np.int64)
+        self._begins = np.empty_like(ends)
+        self._begins[1:] = ends[:-1]
+        self._begins[self._firsts] = 0
+        self._sizes = ends - self._begins
+        self._checksums = _unaligned(data, ">u8")[at + np.repeat(END_BYTES * pages, pages) + CHECKSUM.size * within]
+
+    def enter(self, log: ByteLog, block: int, next_block: int, starts: Any, addresses: Any) -> None:
+        """Add the pages of some blocks, whose first frames have these positions and addresses."""
+        counts = self._counts[block:next_block]
+        first = int(self._firsts[block])
+        stop = first + int(counts.sum())
+        begins = self._begins[first:stop]
+        log.page_starts.frombytes((np.repeat(starts, counts) + begins).astype(np.uint64).tobytes())
+        log.page_addresses.frombytes((np.repeat(addresses, counts) + begins).astype(np.uint64).tobytes())
+        log.page_sizes.frombytes(self._sizes[first:stop].astype(np.uint32).tobytes())
+        log.page_checksums.frombytes(self._checksums[first:stop].astype(np.uint64).tobytes())
+
+
+def _keys(data: bytes, starts: Any, stops: Any) -> list[bytes]:
+    """The bytes objects of [start, stop), for each pair.
+
+    Numpy makes those of one length at a time, as elements of an opaque type, at a quarter of what slices cost. Unlike
+    its byte strings, elements of that type keep zero bytes at their end.
+    """
+    lengths = stops - starts
+    occurring = np.flatnonzero(np.bincount(lengths)).tolist()
+    if len(starts) < MIN_KEYS_OF_A_LENGTH * len(occurring):
+        return [data[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+    keys = np.full(len(starts), b"", dtype=object)
+    for length in occurring:
+        if length:
+            rows = np.flatnonzero(lengths == length)
+            keys[rows] = _unaligned(data, f"V{length}")[starts[rows]].tolist()
+    made: list[bytes] = keys.tolist()
+    return made
+
+
+def _unaligned(data: bytes, kind: str) -> Any:
+    """A view whose element n is the number that begins at byte n."""
+    width = np.dtype(kind).itemsize
+    return np.ndarray(shape=(max(len(data) - width + 1, 0),), dtype=kind, buffer=data, strides=(1,))

@@ -1,0 +1,478 @@
+"""The segment files of a store: one that grows, and others that do not change.
+
+Which files count, and in which order, is in the metadata (`segments`), put there before anything is committed into a
+new file. A file that is not listed is what an unfinished step left, and is removed when the store opens.
+
+Reads may come from several threads. A piece holds its file, so a file that was retired stays open for the reads that
+began before, and is closed when the last of them ends.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import Protocol
+
+from dcpstream.errors import CorruptLog, StoreError
+from dcpstream.runtime import File, FileSystem
+from dcpstream.store.log.blocks import (
+    DAMAGE_HINT,
+    SEGMENT_HEADER,
+    SegmentKind,
+    decode_segment_header,
+    encode_segment_header,
+    segment_name,
+    segment_number,
+)
+from dcpstream.store.log.bytelog import Buffer, FilePiece, Piece
+from dcpstream.store.log.page_cache import PageCache
+from dcpstream.store.log.segmentfile import Segment, append_to, holds_copies, read_from, read_page, read_pages
+from dcpstream.store.metadata import VbucketMetadata
+
+logger = logging.getLogger(__name__)
+
+SEGMENT_BYTES = 128 * 1024 * 1024
+"""A segment that has reached this size is closed and a new one begun: what opening holds in memory, and what compaction
+rewrites, at a time. Smaller ones make opening dearer (measured: 64 MiB +7 % CPU at 1,024 vbuckets)."""
+SLOW_READ_S = 0.002
+"""A read that takes longer waited for the disk, or for another process: what is in memory comes at
+gigabytes a second."""
+SLOW_FOR_S = 10.0
+"""So long after a slow read, whoever must not wait asks first whether what they want is in memory."""
+PROBE_BYTES = 128 * 1024
+"""One byte in so many is asked for: what the system reads ahead at a time."""
+
+
+class Save(Protocol):
+    """Makes values and vbuckets' lines of the metadata durable in one transaction."""
+
+    def __call__(self, values: dict[str, str], vbuckets: Iterable[VbucketMetadata] = ()) -> None:
+        """Raises StoreError: nothing of it was kept."""
+
+
+class SegmentWriter:
+    """A segment that is being written and does not count yet: made by `Segments.begin_rewrite`, for one thread.
+
+    Attributes:
+        segment: the file; its `size` grows with each write.
+    """
+
+    def __init__(self, segment: Segment, owner: Segments) -> None:
+        self.segment = segment
+        self._owner = owner
+
+    @property
+    def address(self) -> int:
+        """The address of the file's first byte."""
+        return self.segment.address
+
+    @property
+    def size(self) -> int:
+        """Bytes written: where the next ones go."""
+        return self.segment.size
+
+    def write(self, buffers: Sequence[Buffer], size: int) -> None:
+        """Append `size` bytes; durable only after `finish`.
+
+        Raises: StoreError: disk full or failing, or the file too large; `abandon` it.
+        """
+        append_to(self.segment, buffers, size)
+        self.segment.size += size
+
+    def sync(self) -> None:
+        """Have what was written so far on the disk, so that `finish` takes less time.
+
+        Raises: StoreError: disk failing; `abandon` it.
+        """
+        try:
+            self.segment.file.sync()
+        except OSError as error:
+            raise StoreError(f"{self.segment.path} could not be made durable: {error}") from error
+
+    def finish(self) -> Segment:
+        """Make it durable. Pages in it can be read from now on; it counts once `Segments.replace` has named it.
+
+        Raises: StoreError: it is not durable; `abandon` it.
+        """
+        self.sync()
+        self._owner.files[self.segment.number] = self.segment
+        return self.segment
+
+    def abandon(self) -> None:
+        """Remove the file; also after `finish`, as long as `replace` has not named it."""
+        self._owner.discard(self.segment)
+
+
+class Segments:
+    """The files of one store directory.
+
+    Args:
+        order: (number, committed bytes) of each file that counts, oldest first; None bytes for the one that grows. None
+            if the metadata has no list: the store is new.
+        save: see `Save`.
+        retired: numbers of files that counted once and may still be there.
+        segment_bytes: when to begin a new one.
+        cache_bytes: see `PageCache`.
+        files: where to keep the files by number; whoever makes pieces looks them up there.
+
+    Attributes:
+        segment_bytes: when to begin a new one; may be set lower while little is in the store.
+        cache: verified pages, for reads by key.
+
+    Raises:
+        CorruptLog: a file is missing, too short, or its header is damaged; or there are files of which the metadata
+            knows nothing although commits are in them.
+        StoreError: a file cannot be opened.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        file_system: FileSystem,
+        order: Sequence[tuple[int, int | None]] | None,
+        save: Save,
+        *,
+        retired: Iterable[int] = (),
+        segment_bytes: int = SEGMENT_BYTES,
+        cache_bytes: int = 0,
+        files: dict[int, Segment] | None = None,
+    ) -> None:
+        self._directory = directory
+        self._file_system = file_system
+        self._save = save
+        self.segment_bytes = segment_bytes
+        self._lock = Lock()  # for the order, the numbers, and saving them
+        self.files: dict[int, Segment] = {} if files is None else files
+        self.cache = PageCache(cache_bytes)
+        self._order: list[Segment] = []
+        self._retired: set[int] = set()
+        self._must_roll = False
+        self._slow_until = 0.0
+        self._failed_roll: int | None = None
+        try:
+            self._open_all(order, frozenset(retired))
+        except OSError as error:
+            self.close()
+            raise StoreError(f"the store in {directory} cannot be opened: {error}") from error
+        except StoreError:
+            self.close()
+            raise
+
+    # ------------------------------------------------------------------------------------------------------- opening
+
+    def _open_all(self, order: Sequence[tuple[int, int | None]] | None, retired: frozenset[int]) -> None:
+        names = self._file_system.names(self._directory)
+        present = {number for name in names if (number := segment_number(name)) is not None}
+        listed = [] if order is None else [number for number, _ in order]
+        for number in listed:
+            if number not in present:
+                missing = self._directory / segment_name(number)
+                raise CorruptLog(str(missing), 0, "a segment file", "no file", DAMAGE_HINT)
+        leftovers = sorted(present.difference(listed))
+        for number in leftovers:
+            self._remove_leftover(number, is_retired=number in retired, is_listed=order is not None)
+        if leftovers:
+            self._file_system.sync_directory(self._directory)
+        self._next_number = max(present.union(listed), default=0) + 1
+        for number, committed in order or ():
+            path = self._directory / segment_name(number)
+            file = self._file_system.open(path)
+            segment = self.files[number] = Segment(number, path, file, file.size(), 0)
+            segment.salt = decode_segment_header(file.read(0, SEGMENT_HEADER.size), str(path), number)[0]
+            if committed is not None:
+                if segment.size < committed:
+                    raise CorruptLog(str(path), segment.size, f"{committed} bytes", f"{segment.size}", DAMAGE_HINT)
+                segment.size = committed
+            self._order.append(segment)
+
+    def _remove_leftover(self, number: int, *, is_retired: bool, is_listed: bool) -> None:
+        """Remove what a step left that did not end; but never a file with commits that nobody knows of."""
+        path = self._directory / segment_name(number)
+        if not is_retired:
+            file = self._file_system.open(path)
+            try:
+                size = file.size()
+                is_rewrite = size >= SEGMENT_HEADER.size and holds_copies(file, path, number)
+            finally:
+                file.close()
+            if not is_listed or (size > SEGMENT_HEADER.size and not is_rewrite):
+                raise CorruptLog(
+                    str(path), 0, "a segment that meta.sqlite lists", "one with commits that it does not know",
+                    "Was meta.sqlite removed, or restored from an older copy? Restore the directory as a whole.",
+                )  # fmt: skip
+        self._file_system.remove(path)
+        logger.warning("%s is what an unfinished step left, and was removed", path)
+
+    def all(self) -> list[Segment]:
+        """The segments that count, oldest first; the last one grows."""
+        return list(self._order)
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """(number, committed bytes) of the last segment; (0, 0) if there is none."""
+        return (self._order[-1].number, self._order[-1].size) if self._order else (0, 0)
+
+    def cut(self, segment: Segment, size: int) -> None:
+        """Drop what lies behind `size`: a torn commit."""
+        try:
+            segment.file.truncate(size)
+            segment.file.sync()
+        except OSError as error:
+            raise StoreError(f"{segment.path} ends in a torn commit that cannot be cut off: {error}") from error
+        segment.size = size
+
+    # ------------------------------------------------------------------------------------------------------ appending
+
+    def place(self) -> Segment:
+        """The segment that takes the next commit, behind its `size`. Begins a new one if need be.
+
+        Raises:
+            StoreError: a new segment was needed and cannot be made.
+        """
+        if not self._order or self._order[-1].size >= self.segment_bytes or self._must_roll:
+            return self._roll()
+        return self._order[-1]
+
+    def seal(self) -> None:
+        """Begin a new segment, so that the last one can be rewritten. Commits must not be under way.
+
+        Raises: StoreError: it cannot be made.
+        """
+        self._roll()
+
+    def _roll(self) -> Segment:
+        with self._lock:
+            number = self._failed_roll or self._take_number()
+            # Until it is listed the same file is tried again, so that a full disk does not fill with empty ones.
+            self._failed_roll = number
+            segment = self._make(number, SegmentKind.APPENDED)
+            try:
+                self._save_order([*self._order, segment])
+            except StoreError:
+                segment.file.close()  # the file stays: nobody knows whether the list of it is durable
+                self._must_roll = True  # and if it is, what is appended to the last one now would not count
+                raise
+            self.files[number] = segment
+            self._failed_roll = None
+            self._must_roll = False
+            return segment
+
+    def _take_number(self) -> int:
+        number = self._next_number
+        self._next_number += 1
+        return number
+
+    def _make(self, number: int, kind: SegmentKind) -> Segment:
+        """A new file with a durable header."""
+        path = self._directory / segment_name(number)
+        salt = secrets.randbits(64)
+        file: File | None = None
+        try:
+            file = self._file_system.open(path)
+            file.truncate(0)
+            size = file.append([encode_segment_header(number, kind, salt)])
+            file.sync()
+            self._file_system.sync_directory(self._directory)
+        except OSError as error:
+            if file is not None:
+                file.close()
+                with suppress(OSError):
+                    self._file_system.remove(path)
+            raise StoreError(f"{path} cannot be made: {error}") from error
+        return Segment(number, path, file, size, salt)
+
+    def _save_order(
+        self,
+        order: list[Segment],
+        retired: Iterable[int] = (),
+        values: dict[str, str] | None = None,
+        vbuckets: Iterable[VbucketMetadata] = (),
+    ) -> None:
+        listed: list[list[int | None]] = [[segment.number, segment.size] for segment in order[:-1]]
+        listed += [[segment.number, None] for segment in order[-1:]]
+        gone = sorted(self._retired.union(retired))
+        self._save({**(values or {}), "segments": json.dumps(listed), "retired": json.dumps(gone)}, vbuckets)
+        self._order = order
+        self._retired = set(gone)
+
+    def write(self, buffers: Sequence[Buffer], size: int) -> None:
+        """Append a commit of `size` bytes where `place` said, and sync. All of it is durable, or none counts.
+
+        Raises:
+            StoreError: it is not durable; the file is as before, or will not be appended to any more.
+        """
+        segment = self._order[-1]
+        try:
+            append_to(segment, buffers, size)
+            segment.file.sync()
+        except (OSError, StoreError) as error:
+            try:
+                segment.file.truncate(segment.size)
+            except OSError:
+                self._must_roll = True
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(f"{segment.path}: {size} bytes could not be made durable: {error}") from error
+        segment.size += size
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether a failed write may have left something behind the last commit that could not be cut off."""
+        return self._must_roll
+
+    def settle(self) -> None:
+        """Cut off what a failed write may have left behind the last commit, as belongs before a clean close.
+
+        Raises: StoreError: it cannot be cut off.
+        """
+        if self._order and self._must_roll:
+            self.cut(self._order[-1], self._order[-1].size)
+        if self._failed_roll is not None:
+            with self._lock:
+                self._save_order(self._order)
+
+    # ------------------------------------------------------------------------------------------------------ rewriting
+
+    def begin_rewrite(self) -> SegmentWriter:
+        """A new file to copy what lives of older ones into.
+
+        Raises: StoreError: it cannot be made.
+        """
+        with self._lock:
+            number = self._take_number()
+        return SegmentWriter(self._make(number, SegmentKind.REWRITTEN), self)
+
+    def replace(
+        self,
+        old: Sequence[Segment],
+        new: Sequence[Segment],
+        values: dict[str, str] | None = None,
+        vbuckets: Iterable[VbucketMetadata] = (),
+    ) -> None:
+        """`new`, all of them finished, count from now on in the place of `old`, durably and in one step.
+
+        The old files stay readable until `retire`, which belongs behind the change of the index.
+
+        Args:
+            old: neighbours in the order, without the last segment.
+            values, vbuckets: further metadata that becomes durable in the same step.
+        Raises: StoreError: nothing has changed.
+        """
+        with self._lock:
+            first = self._order.index(old[0])
+            if self._order[first : first + len(old)] != [*old] or first + len(old) >= len(self._order):
+                raise AssertionError(f"segments {[segment.number for segment in old]} are no neighbours, or still grow")
+            order = [*self._order[:first], *new, *self._order[first + len(old) :]]
+            self._save_order(order, [segment.number for segment in old], values, vbuckets)
+
+    def retire(self, old: Iterable[Segment]) -> None:
+        """Remove files that no index refers to any more. Reads that began before still have them."""
+        gone = {segment.number for segment in old if self.discard(segment)}
+        try:
+            self._file_system.sync_directory(self._directory)
+        except OSError as error:
+            logger.warning(
+                "%s cannot be synced: %s; the next opening removes what is out of use", self._directory, error
+            )
+            return
+        with self._lock:
+            self._retired -= gone  # they cannot come back with a power cut, so nobody needs to know them
+
+    def discard(self, segment: Segment) -> bool:
+        """Remove a file that does not count; it is closed when nobody reads it any more. False if it is still there."""
+        self.files.pop(segment.number, None)
+        self.cache.forget(segment.number)
+        try:
+            self._file_system.remove(segment.path)
+        except OSError as error:
+            logger.warning(
+                "%s is out of use and cannot be removed: %s; the next opening tries again", segment.path, error
+            )
+            return False
+        return True
+
+    # -------------------------------------------------------------------------------------------------------- reading
+
+    def read_whole(self, segment: Segment) -> bytes:
+        """The committed bytes of a segment, unverified.
+
+        Raises:
+            CorruptLog: the file is shorter than it was.
+            StoreError: the system cannot read it.
+        """
+        return read_from(segment, 0, segment.size)
+
+    def read_pieces(self, pieces: Sequence[Piece], *, by_key: bool = False) -> list[Buffer]:
+        """The pieces with each that is in a file read and verified; neighbours in a file become one.
+
+        Args:
+            by_key: look the pages up in the cache and keep them there.
+
+        Raises:
+            CorruptLog: what is there is not what was written.
+            StoreError: the system cannot read it.
+        """
+        started = time.monotonic()
+        parts: list[Buffer] = []
+        data: bytes = b""
+        latest: tuple[object, int, int] | None = None
+        for piece in pieces:
+            if not isinstance(piece, tuple):
+                parts.append(piece)
+                continue
+            file, offset, size, begin, end, expected = piece
+            if latest != (file, offset, size):  # several short pieces may be of one page
+                if type(expected) is not int:
+                    data = read_pages(file, offset, size, expected)
+                elif by_key:
+                    data = self._cached(piece)
+                else:
+                    data = read_page(file, offset, size, expected)
+                latest = (file, offset, size)
+            parts.append(data if begin == 0 and end == size else memoryview(data)[begin:end])
+        ended = time.monotonic()
+        if ended - started > SLOW_READ_S:
+            self._slow_until = ended + SLOW_FOR_S
+        return parts
+
+    def would_wait(self, pieces: Sequence[Piece]) -> bool:
+        """Whether reading these would wait for the disk; asks the system only if a read was slow lately."""
+        now = time.monotonic()
+        if now > self._slow_until:
+            return False
+        for piece in pieces:
+            if isinstance(piece, tuple):
+                file, offset, size = piece[0].file, piece[1], piece[2]
+                if not all(
+                    file.is_at_hand(at) for at in (*range(offset, offset + size, PROBE_BYTES), offset + size - 1)
+                ):
+                    self._slow_until = now + SLOW_FOR_S
+                    return True
+        return False
+
+    @staticmethod
+    def fetch(pieces: Sequence[Piece]) -> None:
+        """Let the system read these into its memory. Meant for a worker thread; errors show when they are read."""
+        for piece in pieces:
+            if isinstance(piece, tuple):
+                with suppress(OSError):
+                    piece[0].file.read(piece[1], piece[2])
+
+    def _cached(self, piece: FilePiece) -> bytes:
+        key = (piece[0].number, piece[1])
+        page = self.cache.get(key)
+        if page is None:
+            page = read_pages(piece[0], piece[1], piece[2], piece[5])
+            self.cache.put(key, page)
+        return page
+
+    def close(self) -> None:
+        """Close all files."""
+        for segment in self.files.values():
+            segment.file.close()

@@ -1,0 +1,1 @@
+"""Stores that are not open: finding, checking and repairing them."""

@@ -1,0 +1,390 @@
+"""Looking at a store without opening it: what is in its files, and what of it is damaged.
+
+Nothing is written. A store that a node has open can be looked at too; what is being written at the moment then looks
+like a torn end, which is no damage. Memory: one segment, and the keys of all documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dcpstream.errors import CorruptLog, StoreError
+from dcpstream.runtime import is_locked
+from dcpstream.store.items import index_key
+from dcpstream.store.log.blocks import (
+    SEGMENT_HEADER,
+    BlockHeader,
+    SegmentKind,
+    StoredKind,
+    decode_segment_header,
+    segment_name,
+    segment_number,
+    was_committed_after,
+)
+from dcpstream.store.metadata import FILE_NAME, Metadata, VbucketMetadata
+from dcpstream.store.repair.finding import copy_of_metadata, is_unfinished
+from dcpstream.store.repair.scanning import Damage, Stretch, damage_of, ends_of, walk_blocks
+
+MAX_LOOKS = 4
+"""At a store that is in use: by then a node that rolls and compacts as fast as it can has been quiet for a moment."""
+
+OnProgress = Callable[[int, int], None]
+"""Called with the bytes that were looked at, and how many there are in all."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SegmentReport:
+    """One segment file.
+
+    Attributes:
+        number, file, size: of it.
+        blocks, frames, frame_bytes: what whole blocks hold.
+        live_frames, live_bytes: of those, the newest of their keys; tombstones count.
+        rollbacks: rollback blocks.
+        void_blocks: of vbuckets that were deleted or made anew.
+        torn_bytes: at the end, of a commit that did not end; opening cuts them off.
+        damage: what is not what was written.
+    """
+
+    number: int
+    file: str
+    size: int = 0
+    blocks: int = 0
+    frames: int = 0
+    frame_bytes: int = 0
+    live_frames: int = 0
+    live_bytes: int = 0
+    rollbacks: int = 0
+    void_blocks: int = 0
+    torn_bytes: int = 0
+    damage: list[Damage] = field(default_factory=list)
+
+    @property
+    def superseded_bytes(self) -> int:
+        """Frames that are not the newest of their key, or void."""
+        return self.frame_bytes - self.live_bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class StoreReport:
+    """A store.
+
+    Attributes:
+        directory: where.
+        format: of the files.
+        is_in_use: whether a node has it open.
+        was_closed: whether it was closed cleanly.
+        vbuckets: how many vbuckets exist in it.
+        segments: the files that count, in order.
+        others: segment files that do not count: what an unfinished step left. Opening removes them.
+        strangers: segment files with commits that the metadata knows nothing of.
+        is_metadata_damaged: whether the metadata is missing, or not what was written.
+        problems: what is wrong beside the segments, in words.
+        is_unfinished: whether this is what a creation left that was cut short. It holds nothing, so nothing is damaged.
+    """
+
+    directory: str
+    format: str = ""
+    is_in_use: bool = False
+    was_closed: bool = False
+    vbuckets: int = 0
+    segments: list[SegmentReport] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+    strangers: list[str] = field(default_factory=list)
+    is_metadata_damaged: bool = False
+    problems: list[str] = field(default_factory=list)
+    is_unfinished: bool = False
+
+    @property
+    def damage(self) -> list[Damage]:
+        """Of all segments."""
+        return [damage for segment in self.segments for damage in segment.damage]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it can be opened, and everything in it be read."""
+        return not self.problems and not self.damage
+
+
+def check_store(
+    directory: Path, on_progress: OnProgress | None = None, *, is_acknowledged: bool = False
+) -> StoreReport:
+    """Look at everything in a store.
+
+    Args:
+        is_acknowledged: whether the store was there whole once; then what looks like an unfinished creation is damage.
+
+    While a node has it open, files come and go between one look and the next; so damage is only believed there that
+    is found twice.
+
+    Raises:
+        StoreError: a file cannot be read at all, or the store is of another format.
+    """
+    if not is_acknowledged and is_unfinished(directory):
+        return StoreReport(directory=str(directory), is_in_use=is_locked(directory), is_unfinished=True)
+    report = _look(directory, on_progress)
+    for _ in range(MAX_LOOKS - 1):
+        if report.is_sound or not report.is_in_use:
+            break
+        before, report = report, _look(directory, on_progress)
+        if (before.problems, before.damage) == (report.problems, report.damage):
+            break
+    return report
+
+
+def _look(directory: Path, on_progress: OnProgress | None) -> StoreReport:
+    report = StoreReport(directory=str(directory), is_in_use=is_locked(directory))
+    metadata = read_metadata(directory, report)
+    numbers = sorted(number for entry in directory.iterdir() if (number := segment_number(entry.name)) is not None)
+    order: list[tuple[int, int | None]] = [(number, None) for number in numbers]
+    lines: dict[int, VbucketMetadata] = {}
+    closed_at: tuple[int, int] | None = None
+    if metadata is not None:
+        listed = metadata.order
+        if listed is None and numbers:
+            report.problems.append(f"{FILE_NAME} does not list the segments that are there")
+        elif listed is not None:
+            order = listed
+        lines, closed_at = metadata.lines, metadata.closed_at
+        report.was_closed = closed_at is not None
+        report.vbuckets = sum(line.state is not None for line in lines.values())
+        report.is_metadata_damaged = bool(report.problems)
+        for number in sorted({*numbers}.difference(number for number, _ in order)):
+            name = segment_name(number)
+            is_leftover = number in metadata.retired or is_leftover_segment(directory / name, number)
+            (report.others if is_leftover else report.strangers).append(name)
+    else:
+        report.is_metadata_damaged = True
+    for name in report.strangers:
+        report.problems.append(f"{name} holds commits that {FILE_NAME} knows nothing of: is that an older copy?")
+    _Walk(directory, report, order, lines, closed_at, has_metadata=metadata is not None).run(on_progress)
+    return report
+
+
+def is_leftover_segment(path: Path, number: int) -> bool:
+    """Whether a segment file that is not listed is what an unfinished step left, and not one with commits."""
+    with path.open("rb") as file:
+        head = file.read(SEGMENT_HEADER.size + 1)
+    try:
+        _, kind = decode_segment_header(head, str(path), number)
+    except StoreError:
+        return len(head) <= SEGMENT_HEADER.size
+    return kind is SegmentKind.REWRITTEN or len(head) <= SEGMENT_HEADER.size
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMetadata:
+    """What the metadata file says, as far as it can be read.
+
+    Attributes:
+        is_whole: whether its checksum fits.
+    """
+
+    is_whole: bool
+    order: list[tuple[int, int | None]] | None
+    retired: list[int]
+    lines: dict[int, VbucketMetadata]
+    closed_at: tuple[int, int] | None
+
+
+def read_metadata(directory: Path, report: StoreReport) -> FoundMetadata | None:
+    """Read a copy of the metadata file; what is wrong with it becomes a problem of the report.
+
+    Raises:
+        StoreError: the store is of another format.
+    """
+    path = directory / FILE_NAME
+    if not path.exists():
+        report.problems.append(f"{path} is missing: states, failover logs and the order of the segments are unknown")
+        return None
+    with copy_of_metadata(directory) as copy:
+
+        def told(error: object) -> str:
+            return str(error).replace(str(copy), str(directory))
+
+        try:
+            metadata = Metadata(copy)
+            is_whole = True
+        except CorruptLog as error:
+            report.problems.append(told(error))
+            is_whole = False
+            try:
+                metadata = Metadata(copy, verify=False)
+            except StoreError:
+                return None
+        except StoreError as error:
+            if "is in store format" in str(error):
+                raise StoreError(told(error)) from None
+            report.problems.append(told(error))
+            return None
+        try:
+            report.format = metadata.get("format") or ""
+            closed = metadata.closed_at()
+            found = FoundMetadata(
+                is_whole, *metadata.segments(), {line.vbid: line for line in metadata.vbuckets()}, closed
+            )
+            # A node reads these too.
+            metadata.vbucket_count()
+            metadata.manifest()
+            metadata.settings()
+        except StoreError as error:
+            report.problems.append(told(error))
+            return None
+        else:
+            report.problems += [f"{path}: {problem}" for problem in metadata.integrity()]
+            return found
+        finally:
+            metadata.close()
+
+
+class _Walk:
+    """Goes through the segments: forward for damage, then backward for what lives."""
+
+    def __init__(
+        self,
+        directory: Path,
+        report: StoreReport,
+        order: list[tuple[int, int | None]],
+        lines: Mapping[int, VbucketMetadata],
+        closed_at: tuple[int, int] | None,
+        *,
+        has_metadata: bool,
+    ) -> None:
+        self._directory = directory
+        self._report = report
+        self._order = order
+        self._lines = lines
+        self._closed_at = closed_at
+        self._has_metadata = has_metadata
+        self._last: dict[int, int] = {}
+
+    def run(self, on_progress: OnProgress | None) -> None:
+        """Fill the report."""
+        sizes = {}
+        for number, _ in self._order:
+            path = self._directory / segment_name(number)
+            sizes[number] = path.stat().st_size if path.exists() else 0
+        total, done = 2 * sum(sizes.values()), 0
+        readable: list[tuple[SegmentReport, int]] = []
+        for index, (number, committed) in enumerate(self._order):
+            segment = SegmentReport(number=number, file=str(self._directory / segment_name(number)))
+            self._report.segments.append(segment)
+            data = self._read(segment, committed)
+            if data is not None:
+                try:
+                    salt, _ = decode_segment_header(data, segment.file, number)
+                except CorruptLog as error:
+                    what = f"the segment's header: expected {error.expected}, found {error.actual}"
+                    segment.damage.append(
+                        Damage(file=segment.file, offset=0, size=len(data), what=f"{what}; nothing in it can be read")
+                    )
+                else:
+                    self._forward(segment, data, salt, is_last=index == len(self._order) - 1)
+                    readable.append((segment, salt))
+            done += sizes[number]
+            if on_progress is not None:
+                on_progress(done, total)
+        cutoffs: dict[int, int] = {}
+        seen: dict[int, set[bytes]] = {}
+        for segment, salt in reversed(readable):
+            committed = dict(self._order)[segment.number]
+            data = self._read(segment, committed)
+            if data is not None:
+                self._backward(segment, data, salt, cutoffs, seen)
+            done += sizes[segment.number]
+            if on_progress is not None:
+                on_progress(done, total)
+
+    def _read(self, segment: SegmentReport, committed: int | None) -> bytes | None:
+        path = Path(segment.file)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            segment.damage.append(Damage(file=segment.file, offset=0, size=0, what="the file is missing"))
+            return None
+        except OSError as error:
+            raise StoreError(f"{path} cannot be read: {error}") from error
+        if committed is not None and len(data) < committed:
+            what = f"the file has {len(data)} bytes instead of {committed}"
+            if not any(damage.what == what for damage in segment.damage):
+                segment.damage.append(
+                    Damage(file=segment.file, offset=len(data), size=committed - len(data), what=what)
+                )
+        data = data if committed is None else data[:committed]
+        segment.size = len(data)
+        return data
+
+    def _forward(self, segment: SegmentReport, data: bytes, salt: int, *, is_last: bool) -> None:
+        for stretch in walk_blocks(data, salt):
+            header = stretch.header
+            if stretch.is_whole and header is not None:
+                self._count(segment, header, stretch)
+                continue
+            is_torn = is_last and self._closed_at is None and not was_committed_after(data, stretch.offset, salt)
+            if is_torn:
+                segment.torn_bytes = len(data) - stretch.offset
+                return
+            segment.damage += damage_of(segment.file, data, stretch)
+            if header is not None and header.kind == StoredKind.FRAMES and self._counts(header):
+                self._last[header.vbid] = max(self._last.get(header.vbid, 0), header.last_seqno)
+        if is_last and self._closed_at is not None and self._closed_at != (segment.number, len(data)):
+            self._report.problems.append(
+                f"the store was closed with segment {self._closed_at[0]} of {self._closed_at[1]} bytes at the end, and "
+                f"now ends with segment {segment.number} of {len(data)}"
+            )
+
+    def _count(self, segment: SegmentReport, header: BlockHeader, stretch: Stretch) -> None:
+        segment.blocks += 1
+        if not self._counts(header):
+            segment.void_blocks += 1
+            segment.frames += header.frames
+            segment.frame_bytes += header.frames_bytes
+            return
+        if header.kind == StoredKind.ROLLBACK:
+            segment.rollbacks += 1
+            self._last[header.vbid] = min(self._last.get(header.vbid, 0), header.last_seqno)
+            return
+        last = self._last.get(header.vbid, 0)
+        if header.first_seqno <= last:
+            segment.damage.append(
+                Damage(
+                    file=segment.file, offset=stretch.offset, size=0, vbid=header.vbid,
+                    first_seqno=header.first_seqno, last_seqno=last, is_rollback=True,
+                    what=f"seqno {header.first_seqno} comes after {last}: a rollback block between them is lost",
+                )
+            )  # fmt: skip
+        self._last[header.vbid] = header.last_seqno
+        segment.frames += header.frames
+        segment.frame_bytes += header.frames_bytes
+
+    def _counts(self, header: BlockHeader) -> bool:
+        """Whether a block's vbucket exists in this incarnation."""
+        if not self._has_metadata:
+            return True
+        line = self._lines.get(header.vbid)
+        return line is not None and line.state is not None and line.incarnation == header.incarnation
+
+    def _backward(
+        self, segment: SegmentReport, data: bytes, salt: int, cutoffs: dict[int, int], seen: dict[int, set[bytes]]
+    ) -> None:
+        """Count what lives, from the newest block on: a rollback voids what stands before it."""
+        for stretch in reversed([*walk_blocks(data[: len(data) - segment.torn_bytes], salt)]):
+            header = stretch.header
+            if header is None or not stretch.is_whole or not self._counts(header):
+                continue
+            vbid = header.vbid
+            if header.kind == StoredKind.ROLLBACK:
+                cutoffs[vbid] = min(cutoffs.get(vbid, header.last_seqno), header.last_seqno)
+                continue
+            cutoff, keys = cutoffs.get(vbid, 2**64), seen.setdefault(vbid, set())
+            base, ends = stretch.offset + header.frames_at, ends_of(data, stretch.offset, header)
+            for begin, end in reversed([*zip((0, *ends), ends, strict=False)]):
+                frame = data[base + begin : base + end]
+                key = index_key(frame)
+                if key in keys or int.from_bytes(frame[24:32], "big") > cutoff:
+                    continue
+                keys.add(key)
+                segment.live_frames += 1
+                segment.live_bytes += end - begin

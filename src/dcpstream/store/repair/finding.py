@@ -1,0 +1,77 @@
+"""Which directories are stores: what is in one is told without opening the store."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from dcpstream.errors import StoreError
+from dcpstream.runtime.files import LOCK_NAME, NEW_SUFFIX
+from dcpstream.store.log.blocks import segment_number
+from dcpstream.store.metadata import FILE_NAME, JOURNAL_NAME, Metadata
+
+_MAGIC = b"SQLite format 3\0"
+_OF_CREATION = frozenset({LOCK_NAME, FILE_NAME, JOURNAL_NAME, FILE_NAME + NEW_SUFFIX})
+
+
+def is_store(directory: Path) -> bool:
+    """Whether files of a store are in a directory, be they damaged, or not all of them."""
+    try:
+        return any(entry.name == FILE_NAME or segment_number(entry.name) is not None for entry in directory.iterdir())
+    except OSError:  # a file, or a directory that may not be looked into
+        return False
+
+
+def is_unfinished(directory: Path) -> bool:
+    """Whether a directory holds what a creation of a store left that was cut short, and nothing else.
+
+    Such a store never had a document. Its metadata may have been written: then it holds nothing.
+    """
+    try:
+        names = {entry.name for entry in directory.iterdir()}
+    except OSError:
+        return False
+    return bool(names) and names <= _OF_CREATION and (FILE_NAME not in names or _is_blank(directory / FILE_NAME))
+
+
+def _is_blank(file: Path) -> bool:
+    """Whether a metadata file is empty, or has tables of which none has a line."""
+    try:
+        if not file.stat().st_size:
+            return True
+        with copy_of_metadata(file.parent) as copy, closing(sqlite3.connect(copy / FILE_NAME)) as connection:
+            # A transaction that was cut short is taken back by the first look. SQLite takes a few bytes of anything for
+            # an empty file.
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+            if (copy / FILE_NAME).read_bytes()[: len(_MAGIC)] not in (b"", _MAGIC):
+                return False
+            tables = {str(row[0]) for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            return tables <= {"store", "vbuckets"} and not any(
+                connection.execute(f"SELECT 1 FROM {table}").fetchone()  # noqa: S608 - two names of ours
+                for table in tables
+            )
+    except (OSError, sqlite3.Error, ValueError, UnicodeDecodeError):
+        return False
+
+
+@contextmanager
+def copy_of_metadata(directory: Path) -> Iterator[Path]:
+    """A directory with a copy of the metadata, in which a transaction that was cut short can be taken back."""
+    with tempfile.TemporaryDirectory(prefix="dcpstream-check-") as scratch:
+        for name in (FILE_NAME, JOURNAL_NAME):
+            with suppress(FileNotFoundError):
+                shutil.copyfile(directory / name, Path(scratch) / name)
+        yield Path(scratch)
+
+
+def vbuckets_of(directory: Path) -> int | None:
+    """How many vbuckets a store was made for; None if that cannot be read. For who holds the store's lock."""
+    try:
+        with closing(Metadata(directory, verify=False)) as metadata:
+            return metadata.vbucket_count()
+    except StoreError:
+        return None

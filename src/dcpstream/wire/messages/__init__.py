@@ -1,0 +1,1 @@
+"""The message classes, one module for each family."""

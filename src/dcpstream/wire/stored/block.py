@@ -1,0 +1,254 @@
+"""Stored history: many DCP frames in one piece of memory.
+
+History is kept as the frames in which the richest kind of stream gets it (the *stored form*): keys with collection
+prefix, deletions with delete time, expirations as such, xattrs and datatype as stored, vbucket in the header, opaque 0,
+classic magic. How a piece goes out on a stream is the matter of `dcpstream.wire.stored.rendering`.
+
+Source: kv_engine docs/dcp/documentation/commands/{mutation,deletion,expiration}.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterator, Sequence
+from enum import IntFlag
+from itertools import accumulate
+from typing import Any
+
+from dcpstream.wire.arrays import index_array, np, seqno_array
+from dcpstream.wire.codes import Datatype, Magic, Opcode
+from dcpstream.wire.frames import HEADER, HEADER_BYTES, frame_length
+from dcpstream.wire.keys import leb128_decode
+from dcpstream.wire.system_events import CollectionEvent, events_of_scope, read_event
+
+Buffer = bytes | bytearray | memoryview
+
+_MUTATION = struct.Struct(">QQIIIHB")
+_DELETION = struct.Struct(">QQIB")
+_EXPIRATION = struct.Struct(">QQI")
+_SEQNO = struct.Struct(">Q")
+_SEQNO_AT = HEADER_BYTES
+_DURABLE = frozenset((int(Opcode.DCP_PREPARE), int(Opcode.DCP_ABORT)))
+
+
+class BlockKind(IntFlag):
+    """What occurs in a block beside plain mutations of the default collection."""
+
+    PLAIN = 0
+    DELETION = 1
+    EXPIRATION = 2
+    XATTR = 4
+    SNAPPY = 8
+    SYSTEM_EVENT = 16
+    NAMED_COLLECTION = 32
+    PREPARE = 64
+    """A prepare or an abort: hidden from all but streams with sync writes."""
+    COMMIT = 128
+    """A change that decided a prepare; known until a restart only."""
+
+
+class FrameBlock:
+    """Whole frames of one vbucket in stored form, in order of seqno.
+
+    Attributes:
+        data: the frames, one after the other.
+        starts: int64[count], offset of each frame in `data` (a list where numpy is missing).
+        seqnos: uint64[count], their seqnos (a list where numpy is missing).
+        kinds: what occurs among them; may name more than what is there, never less.
+    """
+
+    __slots__ = ("data", "kinds", "seqnos", "starts")
+
+    def __init__(self, data: Buffer, starts: Any, seqnos: Any, kinds: BlockKind) -> None:
+        self.data = data
+        self.starts = starts
+        self.seqnos = seqnos
+        self.kinds = kinds
+
+    @property
+    def count(self) -> int:
+        """How many frames."""
+        return len(self.starts)
+
+    @property
+    def size(self) -> int:
+        """How many bytes."""
+        return len(self.data)
+
+    @property
+    def first_seqno(self) -> int:
+        """Seqno of the first frame; the block must not be empty."""
+        return int(self.seqnos[0])
+
+    @property
+    def last_seqno(self) -> int:
+        """Seqno of the last frame; the block must not be empty."""
+        return int(self.seqnos[-1])
+
+    def __len__(self) -> int:
+        """How many frames."""
+        return len(self.starts)
+
+    def without(self, leaves_out: Sequence[bool]) -> FrameBlock:
+        """The block without the frames for which this says so; a copy."""
+        bounds = [*(int(start) for start in self.starts), len(self.data)]
+        view = memoryview(self.data)
+        kept = [index for index, is_out in enumerate(leaves_out) if not is_out]
+        frames = [view[bounds[index] : bounds[index + 1]] for index in kept]
+        starts = list(accumulate((len(frame) for frame in frames), initial=0))[:-1]
+        seqnos = [int(self.seqnos[index]) for index in kept]
+        return FrameBlock(b"".join(frames), index_array(starts), seqno_array(seqnos), self.kinds)
+
+
+EMPTY_BLOCK = FrameBlock(b"", (), (), BlockKind.PLAIN)
+
+
+def encode_stored_mutation(
+    *,
+    vbid: int,
+    key: bytes,
+    value: bytes,
+    by_seqno: int,
+    rev_seqno: int,
+    cas: int,
+    datatype: int = 0,
+    flags: int = 0,
+    expiration: int = 0,
+    nru: int = 0,
+) -> bytes:
+    """A mutation in stored form; `key` with its collection prefix."""
+    header = HEADER.pack(
+        Magic.REQUEST, Opcode.DCP_MUTATION, len(key), 31, datatype, vbid, 31 + len(key) + len(value), 0, cas
+    )
+    return b"".join((header, _MUTATION.pack(by_seqno, rev_seqno, flags, expiration, 0, 0, nru), key, value))
+
+
+def encode_stored_deletion(
+    *,
+    vbid: int,
+    key: bytes,
+    by_seqno: int,
+    rev_seqno: int,
+    cas: int,
+    delete_time: int,
+    value: bytes = b"",
+    datatype: int = 0,
+    flags: int = 0,
+) -> bytes:
+    """A deletion in stored form; `key` with its collection prefix.
+
+    The message has no place for flags, so those that a tombstone has are where a message that is sent has its opaque.
+    """
+    header = HEADER.pack(
+        Magic.REQUEST, Opcode.DCP_DELETION, len(key), 21, datatype, vbid, 21 + len(key) + len(value), flags, cas
+    )
+    return b"".join((header, _DELETION.pack(by_seqno, rev_seqno, delete_time, 0), key, value))
+
+
+def encode_stored_expiration(
+    *,
+    vbid: int,
+    key: bytes,
+    by_seqno: int,
+    rev_seqno: int,
+    cas: int,
+    delete_time: int,
+    value: bytes = b"",
+    datatype: int = 0,
+    flags: int = 0,
+) -> bytes:
+    """An expiration in stored form; `key` with its collection prefix; flags as of a deletion."""
+    header = HEADER.pack(
+        Magic.REQUEST, Opcode.DCP_EXPIRATION, len(key), 20, datatype, vbid, 20 + len(key) + len(value), flags, cas
+    )
+    return b"".join((header, _EXPIRATION.pack(by_seqno, rev_seqno, delete_time), key, value))
+
+
+def frame_kinds(opcode: int, datatype: int, key: bytes) -> BlockKind:
+    """What one stored frame adds to its block's kinds; `key` with its collection prefix."""
+    if opcode == Opcode.DCP_SYSTEM_EVENT:
+        return BlockKind.SYSTEM_EVENT
+    kinds = BlockKind.PLAIN
+    if opcode == Opcode.DCP_DELETION:
+        kinds |= BlockKind.DELETION
+    elif opcode == Opcode.DCP_EXPIRATION:
+        kinds |= BlockKind.EXPIRATION
+    elif opcode in _DURABLE:
+        kinds |= BlockKind.PREPARE
+    if datatype & Datatype.XATTR:
+        kinds |= BlockKind.XATTR
+    if datatype & Datatype.SNAPPY:
+        kinds |= BlockKind.SNAPPY
+    if key[:1] != b"\0":
+        kinds |= BlockKind.NAMED_COLLECTION
+    return kinds
+
+
+def events_of(block: FrameBlock, first: int, stop: int) -> Iterator[CollectionEvent]:
+    """The events of scopes and collections among the block's messages [first, stop)."""
+    data = memoryview(block.data)
+    for index in _event_rows(block, first, stop):
+        yield _event_at(data, int(block.starts[index]))
+
+
+def _event_at(data: memoryview, start: int) -> CollectionEvent:
+    _, _, key_length, extras_length, _, _, body, _, _ = HEADER.unpack_from(data, start)
+    key_at = start + HEADER_BYTES + extras_length
+    value_at, stop_at = key_at + key_length, start + HEADER_BYTES + body
+    extras = bytes(data[start + HEADER_BYTES : key_at])
+    return read_event(extras, bytes(data[key_at:value_at]), bytes(data[value_at:stop_at]))
+
+
+def seqnos_of(block: FrameBlock, numbers: Collection[int]) -> Iterator[int]:
+    """The seqnos of the messages that belong to some collections, their events included, in order.
+
+    Args:
+        numbers: collection ids, and what `events_of_scope` gives for the scopes whose events are meant.
+    """
+    if not block.kinds & (BlockKind.NAMED_COLLECTION | BlockKind.SYSTEM_EVENT):
+        yield from map(int, block.seqnos if 0 in numbers else ())
+        return
+    data = memoryview(block.data)
+    for at, seqno in zip(block.starts, block.seqnos, strict=True):
+        start = int(at)
+        _, opcode, _, extras_length, *_ = HEADER.unpack_from(data, start)
+        if opcode == Opcode.DCP_SYSTEM_EVENT:
+            event = _event_at(data, start)
+            number = events_of_scope(event.scope_id) if event.is_of_scope else event.collection_id
+        else:
+            number = leb128_decode(data[start + HEADER_BYTES + extras_length :])[0]
+        if number in numbers:
+            yield int(seqno)
+
+
+def _event_rows(block: FrameBlock, first: int, stop: int) -> Sequence[int]:
+    """Which of the block's messages [first, stop) are system events."""
+    if not block.kinds & BlockKind.SYSTEM_EVENT:
+        return ()
+    starts = block.starts[first:stop]
+    if np is not None and isinstance(starts, np.ndarray):
+        opcodes = np.frombuffer(block.data, dtype=np.uint8)[starts + 1]
+        found: list[int] = (np.flatnonzero(opcodes == int(Opcode.DCP_SYSTEM_EVENT)) + first).tolist()
+        return found
+    return [first + place for place, start in enumerate(starts) if block.data[start + 1] == Opcode.DCP_SYSTEM_EVENT]
+
+
+def block_of(data: Buffer) -> FrameBlock:
+    """A block from the bytes of whole stored frames: starts, seqnos and kinds are worked out, one frame at a time.
+
+    Raises:
+        FrameError: the bytes are not whole frames.
+    """
+    starts: list[int] = []
+    seqnos: list[int] = []
+    kinds = BlockKind.PLAIN
+    at = 0
+    while at < len(data):
+        end = at + frame_length(data, at)
+        _, opcode, key_length, extras_length, datatype, *_ = HEADER.unpack_from(data, at)
+        key_at = at + HEADER_BYTES + extras_length
+        starts.append(at)
+        seqnos.append(_SEQNO.unpack_from(data, at + _SEQNO_AT)[0])
+        kinds |= frame_kinds(opcode, datatype, bytes(data[key_at : key_at + key_length]))
+        at = end
+    return FrameBlock(data, index_array(starts), seqno_array(seqnos), kinds)

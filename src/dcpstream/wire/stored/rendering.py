@@ -1,0 +1,179 @@
+"""How a piece of stored history goes out on a stream.
+
+Theory of operation: a stream that wants exactly the stored form (see `block`) gets a copy of the piece with
+its opaque scattered in (one memcpy and one numpy scatter, no work per message). A stream that wants less (no
+collections, no xattrs, no values, a filter, a stream id, …) gets its messages rewritten one by one, and only those
+pieces pay for it that hold something to rewrite: `BlockKind` says what occurs in a piece.
+
+Source: kv_engine engines/ep/src/dcp/producer.cc.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from typing import Any, NamedTuple
+
+from dcpstream.wire.arrays import np
+from dcpstream.wire.buffers import BufferPool
+from dcpstream.wire.codes import Opcode, SystemEventId
+from dcpstream.wire.frames import HEADER_BYTES
+from dcpstream.wire.stored.block import BlockKind, Buffer, FrameBlock, events_of
+from dcpstream.wire.stored.form import COARSE_COUNTER, EXACT_COUNTER, NOT_DEFAULT, StreamForm, rewritten
+
+_KEY_LENGTH_AT = 2
+_EXTRAS_LENGTH_AT = 4
+_BODY_LENGTH_AT = 8
+_OPAQUE_AT = 12
+_COUNTER_AT = HEADER_BYTES + 30
+_U32 = struct.Struct(">I")
+
+
+class Rendered(NamedTuple):
+    """What `render` made.
+
+    Attributes:
+        data: the bytes to send.
+        next_index: index of the first frame of the block that is not in it.
+        messages: how many messages it holds; less than the frames passed over if a filter dropped some.
+    """
+
+    data: Buffer
+    next_index: int
+    messages: int
+
+
+def render(
+    block: FrameBlock,
+    opaque: int,
+    form: StreamForm,
+    first: int = 0,
+    budget: int | None = None,
+    buffers: BufferPool | None = None,
+) -> Rendered:
+    """The block's messages as a stream gets them.
+
+    Args:
+        block: stored history.
+        opaque: u32, the stream's.
+        form: how the stream wants its messages.
+        first: index of the frame to begin with.
+        budget: stop after the message that brings the total to this many bytes or more (at least one is rendered);
+            None for all. This is how the server overshoots its flow-control window by at most one message.
+        buffers: where a large copy gets its memory from; fresh memory without.
+    """
+    count = len(block.starts)
+    if first >= count:
+        return Rendered(b"", count, 0)
+    if form.is_as_stored(_kinds_to_rewrite(block, form)):
+        rendered = _copy(block, opaque, first, budget, buffers)
+        if form.hifi_counter:
+            _set_counters(rendered.data, block.starts[first : rendered.next_index], int(block.starts[first]))
+        return rendered
+    if (
+        np is not None
+        and not form.collections
+        and not form.hifi_counter
+        and not block.kinds & NOT_DEFAULT
+        and form.differs_by_prefix(block.kinds)
+    ):
+        return _copy_without_prefix(block, opaque, first, budget)
+    return _rewrite(block, opaque, form, first, budget)
+
+
+def _copy(block: FrameBlock, opaque: int, first: int, budget: int | None, buffers: BufferPool | None) -> Rendered:
+    """A copy of the block's bytes with the opaque scattered in."""
+    starts = block.starts
+    count = len(starts)
+    begin = int(starts[first])
+    last = count
+    if budget is not None and begin + budget < len(block.data):
+        wanted = begin + max(budget, 1)
+        if np is not None and isinstance(starts, np.ndarray):
+            last = int(np.searchsorted(starts, wanted, side="left"))
+        else:
+            last = bisect_left(starts, wanted)
+    end = int(starts[last]) if last < count else len(block.data)
+    data = memoryview(block.data)[begin:end]
+    out = bytearray(data) if buffers is None else buffers.copy_of(data)
+    if opaque:
+        if np is not None:
+            words = np.ndarray(
+                shape=(len(out) - 3 - _OPAQUE_AT,), dtype=">u4", buffer=out, offset=_OPAQUE_AT, strides=(1,)
+            )
+            places = np.asarray(starts[first:last])
+            words[places - begin if begin else places] = opaque
+        else:
+            packed = _U32.pack(opaque)
+            for start in starts[first:last]:
+                at = start + _OPAQUE_AT - begin
+                out[at : at + 4] = packed
+    return Rendered(out, last, last - first)
+
+
+def _set_counters(out: Any, starts: Any, begin: int) -> None:
+    """Write the exact use counter into the mutations of copied frames; `starts` are offsets, the first at `begin`."""
+    if np is not None and isinstance(starts, np.ndarray):
+        octets = np.frombuffer(out, dtype=np.uint8)
+        at = starts - begin
+        counters = at[octets[at + 1] == int(Opcode.DCP_MUTATION)] + _COUNTER_AT
+        octets[counters[octets[counters] == COARSE_COUNTER]] = EXACT_COUNTER
+        return
+    for start in starts:
+        at = start - begin
+        if out[at + 1] == Opcode.DCP_MUTATION and out[at + _COUNTER_AT] == COARSE_COUNTER:
+            out[at + _COUNTER_AT] = EXACT_COUNTER
+
+
+def _copy_without_prefix(block: FrameBlock, opaque: int, first: int, budget: int | None) -> Rendered:
+    """A copy of a block of the default collection without the keys' prefixes, one byte each; all frames at once."""
+    starts = np.asarray(block.starts)[first:]
+    begin = int(starts[0])
+    ends = np.append(starts[1:], len(block.data)) - begin
+    count = len(starts)
+    if budget is not None:
+        made = ends - np.arange(1, count + 1)  # each message loses a byte
+        count = min(count, int(np.searchsorted(made, max(budget, 1), side="left")) + 1)
+    starts = starts[:count] - begin
+    data = np.frombuffer(block.data, dtype=np.uint8)[begin : begin + int(ends[count - 1])].copy()
+    for at, kind in ((_KEY_LENGTH_AT, ">u2"), (_BODY_LENGTH_AT, ">u4")):
+        width = int(kind[-1])
+        np.ndarray(shape=(len(data) - width + 1,), dtype=kind, buffer=data, strides=(1,))[starts + at] -= 1
+    np.ndarray(shape=(len(data) - 3,), dtype=">u4", buffer=data, strides=(1,))[starts + _OPAQUE_AT] = opaque
+    is_kept = np.ones(len(data), dtype=bool)
+    is_kept[starts + HEADER_BYTES + data[starts + _EXTRAS_LENGTH_AT]] = False
+    return Rendered(memoryview(data[is_kept]), first + count, count)
+
+
+def _rewrite(block: FrameBlock, opaque: int, form: StreamForm, first: int, budget: int | None) -> Rendered:
+    """Message by message, for a form that differs from the stored one."""
+    data = memoryview(block.data)
+    starts = block.starts
+    count = len(starts)
+    pieces: list[Buffer] = []
+    total = made = 0
+    index = first
+    while index < count:
+        start = int(starts[index])
+        end = int(starts[index + 1]) if index + 1 < count else len(data)
+        piece = rewritten(data[start:end], opaque, form)
+        index += 1
+        if piece is None:
+            continue
+        pieces.append(piece)
+        made += 1
+        total += len(piece)
+        if budget is not None and total >= budget:
+            break
+    return Rendered(b"".join(pieces), index, made)
+
+
+def _kinds_to_rewrite(block: FrameBlock, form: StreamForm) -> BlockKind:
+    """The block's kinds, without the events if they go out to this stream as they are stored."""
+    kinds = block.kinds
+    takes_events = form.collection_ids is None and not form.flatbuffer_events and not form.hifi_counter
+    if kinds & BlockKind.SYSTEM_EVENT and takes_events:
+        events = events_of(block, 0, len(block.starts))
+        if all(event.event != SystemEventId.MODIFY_COLLECTION for event in events):
+            return kinds & ~BlockKind.SYSTEM_EVENT
+    return kinds

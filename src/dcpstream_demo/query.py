@@ -1,0 +1,139 @@
+"""The streaming query of the demo, as a process of its own: `python -m dcpstream_demo.query`.
+
+The first line of its standard input holds the settings; it runs until SIGTERM, or until that input ends. Tells what it
+does as JSON lines on standard output. A query that fails because the node is away, or because its history went back in
+the middle of a batch, is started again from its checkpoint, a few times; that is how such a job is run in earnest, too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dcpstream.runtime import SystemClock
+from dcpstream_demo.guarded import STANDARD_INPUT, wait_for_end_of_input
+
+if TYPE_CHECKING:
+    from dcpstream.pipelines import BatchReport
+
+FAILURES_MAX = 6
+"""Failures of the query without a batch between them; one that fails so often has another problem than a node that is
+away."""
+
+RESTART_PAUSE_S = 0.5
+
+_POLL_S = 0.2
+
+_CAUSE = re.compile(r"[A-Za-z_][\w.]*: \S")
+"""The last line of a Python traceback."""
+
+_log = logging.getLogger(__name__)
+
+
+def emit(event: str, **detail: Any) -> None:
+    """One JSON line on standard output."""
+    sys.stdout.write(json.dumps({"event": event, **detail}) + "\n")
+    sys.stdout.flush()
+
+
+def report_batch(report: BatchReport) -> None:
+    """Tell about a batch that stands in both tables."""
+    emit(
+        "batch",
+        batch_id=report.batch_id,
+        rows=report.rows,
+        documents=report.documents,
+        removed=report.removed,
+        seconds=[round(report.collect_s, 3), round(report.changes_s, 3), round(report.current_s, 3)],
+        is_recovered=report.is_recovered,
+        rollbacks=[
+            {
+                "vbucket": item.vbucket,
+                "from_seqno": item.from_seqno,
+                "to_seqno": item.to_seqno,
+                "old_vbuuid": str(item.old_vbuuid),
+                "new_vbuuid": str(item.new_vbuuid),
+            }
+            for item in report.rollbacks
+        ],
+    )
+
+
+def run(settings: Mapping[str, Any], stopping: threading.Event) -> int:
+    """Run the pipeline until it is told to stop; returns the exit status.
+
+    Args:
+        settings: `path` of the tables, `options` of the source, `trigger`, `master` and `temp` of Spark.
+    """
+    from dcpstream.pipelines import Pipeline
+    from dcpstream.spark.session import build_session
+
+    clock = SystemClock()
+    began = clock.monotonic()
+    spark = build_session("dcpstream demo", master=settings["master"], settings={"spark.local.dir": settings["temp"]})
+    emit("session", seconds=round(clock.monotonic() - began, 2), spark=spark.version)
+    failures = 0
+
+    def on_batch(report: BatchReport) -> None:
+        nonlocal failures
+        failures = 0
+        report_batch(report)
+
+    pipeline = Pipeline(spark, settings["path"], settings["options"], on_batch=on_batch)
+    try:
+        while not stopping.is_set():
+            pipeline.start(trigger=settings["trigger"])
+            emit("started")
+            while pipeline.is_running and not stopping.wait(_POLL_S):
+                pass
+            failure = pipeline.failure
+            if failure is None:
+                break
+            failures += 1
+            _log.warning("the query failed: %s", failure)
+            emit("failed", error=root_cause(failure), failures=failures)
+            if failures > FAILURES_MAX:
+                return 1
+            stopping.wait(RESTART_PAUSE_S)
+    finally:
+        pipeline.stop()
+        emit("stopped")
+    return 0
+
+
+def root_cause(error: BaseException) -> str:
+    """The line that tells what went wrong, out of an exception that Spark has wrapped several times.
+
+    It is the last line of the innermost Python traceback, best one of ours; else the first line there is.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if _CAUSE.match(line) and not line.startswith(("py4j.", "org.", "pyspark."))]
+    ours = [line.removeprefix("dcpstream.errors.") for line in causes if line.startswith("dcpstream.")]
+    return next(iter(ours + causes + lines), type(error).__name__)[:300]
+
+
+def main() -> int:
+    """Read the settings, run, and stop when told."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    with open(STANDARD_INPUT, "rb", buffering=0, closefd=False) as raw:
+        settings = json.loads(raw.readline())
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+
+    def watch_input() -> None:
+        wait_for_end_of_input()
+        stopping.set()
+
+    threading.Thread(target=watch_input, name="watch the demo", daemon=True).start()
+    return run(settings, stopping)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+"""The resume rule, case by case; `tests/simulation` shows that the whole loses nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from dcpstream.client.machine.resume import (
+    BranchState,
+    PositionTracker,
+    complete,
+    land,
+    observed,
+    plan_end,
+    reachable_end,
+    remember,
+    spaced,
+    step_back,
+)
+from dcpstream.errors import RemoteProtocolError
+from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
+from tests.conformance.rules import rule
+
+LOG = FailoverLog.of((0xA, 0))
+
+
+def at(seqno: int, start: int | None = None, end: int | None = None, vbuuid: int = 0xA) -> StreamOffset:
+    return StreamOffset(vbuuid, seqno, seqno if start is None else start, seqno if end is None else end)
+
+
+def test_planned_end_has_conservative_bounds() -> None:
+    assert plan_end(at(10), 25, 0xB) == StreamOffset(0xB, 25, 10, None)
+
+
+def test_planned_end_of_a_vbucket_that_does_not_move_is_its_start() -> None:
+    start = at(10, 5, 20)
+    assert plan_end(start, 10, 0xB) is start
+
+
+@pytest.mark.parametrize(
+    ("state", "end"),
+    [
+        (BranchState(0xA, 40, LOG), 40),
+        (BranchState(0xB, 40, FailoverLog.of((0xB, 30), (0xA, 0))), MAX_SEQNO),
+        (BranchState(0xA, 20, LOG), MAX_SEQNO),
+        (None, MAX_SEQNO),
+    ],
+)
+def test_planned_end_is_completed_only_by_its_own_branch(state: BranchState | None, end: int) -> None:
+    assert complete(StreamOffset(0xA, 25, 10, None), state).snapshot_end == end
+
+
+def test_a_known_end_is_kept() -> None:
+    offset = at(25, 10, 30)
+    assert complete(offset, BranchState(0xA, 99, LOG)) is offset
+
+
+def test_one_observation() -> None:
+    other = FailoverLog.of((0xB, 5), (0xA, 0))
+    assert observed(LOG, 7, LOG) == BranchState(0xA, 7, LOG)
+    assert observed(LOG, 7, other) is None
+
+
+def test_remember_keeps_the_newest_and_drops_what_was_rolled_back() -> None:
+    earlier: tuple[StreamOffset, ...] = ()
+    for seqno in (10, 20, 30, 40, 50):
+        earlier = remember(earlier, at(seqno))
+    assert [old.seqno for old in earlier] == [50, 40, 30, 20]
+    assert [old.seqno for old in remember(earlier, at(35, vbuuid=0xB))] == [35, 30, 20]
+    assert remember(earlier, StreamOffset.ZERO) == ()
+
+
+def test_spaced_positions_grow_with_the_logarithm() -> None:
+    earlier: tuple[StreamOffset, ...] = ()
+    for seqno in range(1, 10_001):
+        earlier = spaced(earlier, at(seqno))
+    assert len(earlier) < 30
+    for rolled_back_to in (9_990, 9_000, 5_000):
+        lost = 10_000 - rolled_back_to
+        assert step_back(at(10_000), rolled_back_to, earlier).seqno >= 10_000 - 4 * lost
+
+
+def test_step_back_takes_a_recorded_position_with_its_own_bounds() -> None:
+    older, newer = at(10, 5, 30, vbuuid=0x1), at(20, 15, 30, vbuuid=0x2)
+    assert step_back(at(50), 25, (older, newer)) is newer
+    assert step_back(at(50), 20, (older, newer)) is newer
+    assert step_back(at(50), 19, (older, newer)) is older
+    assert step_back(at(50), 9, (older, newer)) == StreamOffset.ZERO
+
+
+@rule("CLI-09", "CLI-11")
+def test_step_back_always_lies_lower() -> None:
+    refused = at(20)
+    assert step_back(refused, 20, (refused,)) == StreamOffset.ZERO
+    assert step_back(refused, 30, (at(19), refused)) == at(19)
+
+
+def test_a_planner_trusts_no_position_after_an_end_that_was_never_completed() -> None:
+    planned = StreamOffset(0xA, 25, 10, None)
+    assert land(planned, complete(planned, None), 12, (at(10),)) == StreamOffset.ZERO
+    assert land(at(25, 10, 30), at(25, 10, 30), 12, (at(10),)) == at(10)
+
+
+@pytest.mark.parametrize(
+    ("planned", "log", "high", "reachable"),
+    [
+        (0xA, ((0xA, 0),), 50, 100),  # still the newest: wait
+        (0, ((0xB, 70), (0xA, 0)), 80, 100),  # planned branch not known: wait
+        (0xA, ((0xB, 70), (0xA, 0)), 80, 80),  # the planned branch ended below: what the new one holds
+        (0xA, ((0xB, 70), (0xA, 0)), 300, 100),
+        (0xA, ((0xB, 100), (0xA, 0)), 100, 100),  # the end is common history
+        (0xA, ((0xC, 0),), 60, 60),  # nothing in common
+    ],
+)
+def test_reachable_end(planned: int, log: tuple[tuple[int, int], ...], high: int, reachable: int) -> None:
+    known = FailoverLog.of(*log)
+    assert reachable_end(100, planned, BranchState(known.newest.vbuuid, high, known)) == reachable
+
+
+def opened(offset: StreamOffset = StreamOffset.ZERO, log: FailoverLog = LOG) -> PositionTracker:
+    tracker = PositionTracker(offset)
+    tracker.opened(log)
+    return tracker
+
+
+def test_positions_through_snapshots() -> None:
+    tracker = opened()
+    assert tracker.offset == StreamOffset(0xA, 0, 0, 0)
+    tracker.marker(0, 10)
+    assert tracker.offset == StreamOffset(0xA, 0, 0, 0), "a marker alone changes nothing"
+    tracker.item(4)
+    assert tracker.offset == at(4, 0, 10)
+    assert not tracker.is_complete
+    tracker.item(10)
+    assert tracker.is_complete
+    tracker.marker(11, 12)
+    assert tracker.offset == at(10, 0, 10)
+    tracker.item(11)
+    assert tracker.offset == at(11, 11, 12)
+
+
+def test_an_accepted_position_moves_to_the_newest_branch() -> None:
+    tracker = opened(at(5, 2, 9), FailoverLog.of((0xB, 9), (0xA, 0)))
+    assert tracker.offset == at(5, 2, 9, vbuuid=0xB)
+
+
+def test_a_promised_snapshot_end_is_kept_until_it_is_passed() -> None:
+    tracker = opened(at(5, 2, 20))
+    tracker.marker(2, 8)  # a producer that breaks its promise
+    tracker.item(8)
+    assert tracker.offset == at(8, 2, 20)
+    tracker.marker(9, 30)
+    tracker.item(20)
+    assert tracker.offset == at(20, 2, 30)
+    tracker.marker(31, 31)
+    tracker.item(31)
+    assert tracker.offset == at(31, 31, 31)
+
+
+def test_at_a_snapshot_start_nothing_of_it_was_received() -> None:
+    assert opened(StreamOffset(0xA, 5, 5, MAX_SEQNO)).offset == at(5)
+
+
+def test_out_of_order_snapshots_move_the_position_only_at_their_end() -> None:
+    tracker = opened()
+    tracker.oso(True)
+    for seqno in (9, 3, 5):
+        tracker.item(seqno)
+    assert tracker.offset == StreamOffset(0xA, 0, 0, 0)
+    assert not tracker.is_complete
+    tracker.oso(False)
+    assert tracker.offset == at(9)
+
+
+def test_reached_puts_the_position_at_the_end_inside_its_snapshot() -> None:
+    tracker = opened()
+    tracker.marker(0, 10)
+    tracker.item(4)
+    assert tracker.reached(6)
+    assert tracker.offset == at(6, 0, 10)
+    assert not tracker.reached(6)
+
+
+def test_reached_at_the_start_of_a_snapshot_does_not_claim_what_that_left_out() -> None:
+    """Seqno 5 was superseded within 5..11. If a failover takes 6..11 back, only a position below 5 brings it."""
+    tracker = PositionTracker(StreamOffset(0xA, 4, 0, 4))
+    tracker.opened(FailoverLog.of((0xA, 0)))
+    tracker.marker(5, 11)
+    assert tracker.reached(5)
+    assert tracker.offset == StreamOffset(0xA, 5, 4, 11)
+
+
+def test_reached_keeps_the_position_if_the_next_snapshot_begins_above() -> None:
+    tracker = opened()
+    tracker.marker(0, 4)
+    tracker.item(4)
+    tracker.marker(9, 12)
+    assert not tracker.reached(6)
+    assert tracker.offset == at(4, 0, 4)
+
+
+@pytest.mark.parametrize("seqno", [0, 3, 11])
+def test_items_outside_their_marker_are_refused(seqno: int) -> None:
+    tracker = opened()
+    tracker.marker(1, 10)
+    tracker.item(4)
+    with pytest.raises(RemoteProtocolError):
+        tracker.item(seqno)
+
+
+def test_an_item_without_a_marker_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError):
+        opened().item(1)
+
+
+def test_a_marker_the_wrong_way_round_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError):
+        opened().marker(5, 4)
+
+
+def test_the_newest_manifest_is_part_of_the_position() -> None:
+    tracker = opened()
+    tracker.manifest(7)
+    tracker.manifest(3)
+    assert tracker.offset.manifest_uid == 7

@@ -1,0 +1,74 @@
+"""What a user may give to say where, as whom and how secured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dcpstream.client.settings.options import access
+from dcpstream.client.settings.tls import TlsOptions
+from dcpstream.errors import ConfigError
+
+LOGIN: dict[str, Any] = {"username": "u", "password": "p", "bucket": "b"}
+NOBODY: dict[str, Any] = {"username": "", "password": "", "bucket": "b"}
+PAIR = TlsOptions(certificate="own.pem", key="own.key")
+
+
+def test_plain() -> None:
+    given = access("couchbase://a?network=external", **LOGIN)
+    assert given.tls is None
+    assert not given.login.allow_plain
+    assert given.parsed.network == "external"
+    assert access("couchbase://a?network=external", **LOGIN, network="default").parsed.network == "default"
+
+
+def test_tls_lets_plain_be_the_last_resort() -> None:
+    given = access("couchbases://a", **LOGIN)
+    assert given.tls == TlsOptions()
+    assert given.login.allow_plain
+    assert given.connect_options(5.0, "n").tls == TlsOptions()
+
+
+def test_what_the_program_says_wins_over_the_string() -> None:
+    text = "couchbases://a?trust_certificate=x.pem&tls_verify=none&sasl_mechanism=plain"
+    given = access(text, **LOGIN, tls=TlsOptions(trust="y.pem"), sasl_mechanism="scram-sha1")
+    assert given.tls == TlsOptions(trust="y.pem", verify=False)
+    assert given.login.mechanism == "SCRAM-SHA1"
+    assert access(text, **LOGIN).login.mechanism == "PLAIN"
+
+
+def test_a_client_certificate_is_the_login() -> None:
+    given = access("couchbases://a?certificate=own.pem&key=own.key", **NOBODY)
+    assert given.login.by_certificate
+    assert given.tls == PAIR
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "option"),
+    [
+        ("couchbase://a", {**LOGIN, "tls": TlsOptions()}, "tls"),
+        ("couchbase://a?tls_verify=none", LOGIN, "tls_verify"),
+        ("couchbases://a?tls_verify=maybe", LOGIN, "tls_verify"),
+        ("couchbase://a", {**LOGIN, "sasl_mechanism": "PLAIN"}, "sasl_mechanism"),
+        ("couchbases://a", {**LOGIN, "sasl_mechanism": "GSSAPI"}, "sasl_mechanism"),
+        ("couchbases://a", {**LOGIN, "tls": PAIR}, "username"),
+        ("couchbases://a", {**NOBODY, "tls": PAIR, "sasl_mechanism": "PLAIN"}, "username"),
+        ("couchbases://a", NOBODY, "username"),
+    ],
+)
+def test_what_does_not_go_together(text: str, options: dict[str, Any], option: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        access(text, **options)
+    assert caught.value.option == option
+
+
+def test_a_key_without_a_certificate() -> None:
+    with pytest.raises(ConfigError, match="certificate"):
+        TlsOptions(key="own.key")
+
+
+def test_no_secret_in_texts() -> None:
+    given = access("couchbases://a", **NOBODY, tls=TlsOptions(certificate="c", key="k", key_password="secret word"))
+    assert "secret word" not in repr(given)
+    assert "hidden" not in repr(access("couchbase://a", username="u", password="hidden", bucket="b"))

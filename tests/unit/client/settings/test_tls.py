@@ -1,0 +1,100 @@
+"""What is said when a TLS handshake fails, and what a context insists on; whole connections are in tests/behaviour."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import ssl
+
+import pytest
+
+from dcpstream.client.settings.tls import (
+    MAX_PEM_BYTES,
+    TlsOptions,
+    check_for_alert,
+    closed_at_once,
+    make_context,
+    server_name,
+    tls_failure,
+)
+from dcpstream.errors import ConfigError, ConnectionLost, TlsError
+from dcpstream.model import NodeAddress
+
+ADDRESS = NodeAddress("node.example", 11207)
+
+
+def ssl_error(reason: str) -> ssl.SSLError:
+    error = ssl.SSLError(1, f"[SSL: {reason}] something")
+    error.reason = reason
+    return error
+
+
+def test_old_versions_and_strangers_are_refused() -> None:
+    context = make_context(TlsOptions())
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+    assert context.verify_mode == ssl.CERT_REQUIRED
+    assert context.check_hostname
+
+
+def test_no_verification_only_aloud(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="dcpstream"):
+        context = make_context(TlsOptions(verify=False))
+    assert context.verify_mode == ssl.CERT_NONE
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+    assert "NOT verified" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("reason", "hint"),
+    [
+        ("WRONG_VERSION_NUMBER", "does not speak TLS"),
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "client certificate"),
+        ("SSLV3_ALERT_BAD_CERTIFICATE", "client certificate"),
+    ],
+)
+def test_failures_that_no_other_attempt_can_help(reason: str, hint: str) -> None:
+    assert hint in str(error := tls_failure(ADDRESS, ssl_error(reason)))
+    assert isinstance(error, TlsError)
+
+
+def test_who_has_an_expired_certificate_is_not_told_to_trust_another() -> None:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_message = "certificate has expired"
+    told = tls_failure(ADDRESS, error)
+    assert isinstance(told, TlsError)
+    assert "has expired: the node needs a new one" in str(told)
+    assert "trust_certificate" not in str(told)
+
+
+def test_a_handshake_that_was_cut_may_succeed_the_next_time() -> None:
+    error = tls_failure(ADDRESS, ConnectionResetError(104, "Connection reset by peer"))
+    assert type(error) is ConnectionLost
+    assert "11207" in str(error)
+
+
+def test_what_a_connection_that_ended_at_once_may_mean() -> None:
+    closed = ConnectionLost("node.example:11207 closed the connection")
+    assert "couchbases://" in str(closed_at_once(closed, is_secured=False))
+    assert "client certificate" in str(closed_at_once(closed, is_secured=True))
+    cut = tls_failure(ADDRESS, ConnectionResetError(104, "Connection reset by peer"))
+    assert isinstance(cut, ConnectionLost)
+    assert closed_at_once(cut, is_secured=True) is cut
+
+
+def test_a_node_that_speaks_tls_is_known_by_its_first_bytes() -> None:
+    check_for_alert(ADDRESS, b"\x81\x1f")
+    check_for_alert(ADDRESS, b"")
+    with pytest.raises(TlsError, match="couchbases://"):
+        check_for_alert(ADDRESS, b"\x15\x03\x03\x00\x02\x02\x46")
+
+
+def test_the_name_that_is_asked_for() -> None:
+    assert server_name(TlsOptions(), ADDRESS) == "node.example"
+    assert server_name(TlsOptions(server_name="other"), ADDRESS) == "other"
+
+
+def test_options_travel() -> None:
+    options = TlsOptions(trust="ca.pem", certificate="c", key="k", key_password="p")
+    assert pickle.loads(pickle.dumps(options)) == options
+    with pytest.raises(ConfigError, match="trust_certificate"):
+        TlsOptions(trust="x" * (MAX_PEM_BYTES + 1))

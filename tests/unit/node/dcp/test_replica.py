@@ -1,0 +1,124 @@
+"""What consumers do to a node's bucket, and what a takeover does to the vbucket that goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dcpstream.errors import StoreError
+from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
+from dcpstream.node.dcp.replica import Replicas, Takeovers
+from dcpstream.protocol.consumer.replica import Change
+from dcpstream.store import DiskBucketStore
+from dcpstream.wire import encode_stored_mutation
+from tests.conformance.harness import ACTIVE, DEAD, REPLICA, Node
+
+
+def row(seqno: int, cas: int = 5) -> Change:
+    frame = encode_stored_mutation(vbid=1, key=b"\0k", value=b"v", by_seqno=seqno, rev_seqno=1, cas=cas)
+    return Change(frame, b"\0k", seqno, cas, 1)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    node = Node(path=tmp_path)
+    node.set_vbucket(1, REPLICA)
+    return node
+
+
+def replicas_of(node: Node) -> Replicas:
+    return Replicas(node.bucket, node.engine)
+
+
+def test_rows_remember_their_snapshot_and_raise_the_cas(node: Node) -> None:
+    replicas, view = replicas_of(node), node.vbucket(1)
+    replicas.begin_snapshot(view, SnapshotRange(1, 4), 0, is_initial_from_disk=True)
+    replicas.store(view, row(2, cas=1 << 62))
+    assert (view.received, view.log.snapshot) == (SnapshotRange(1, 4), SnapshotRange(0, 4))
+    assert replicas.received_snapshot(view) == SnapshotRange(1, 4)
+    assert view.is_receiving_initial_snapshot
+    replicas.end_snapshot(view)
+    assert not view.is_receiving_initial_snapshot
+    assert view.next_cas(0) > 1 << 62
+    assert 1 in node.bucket.dirty
+
+
+def test_a_cas_that_is_no_time_does_not_raise_it(node: Node) -> None:
+    replicas, view = replicas_of(node), node.vbucket(1)
+    replicas.begin_snapshot(view, SnapshotRange(1, 1), 0, is_initial_from_disk=False)
+    replicas.store(view, row(1, cas=(1 << 64) - 2))
+    assert view.max_cas < 1 << 63
+
+
+def test_a_failover_log_is_adopted_durably(node: Node) -> None:
+    log = FailoverLog.of((0x22, 7), (0x11, 0))
+    replicas_of(node).adopt_failover_log(node.vbucket(1), log)
+    assert node.vbucket(1).vbuuid == 0x22
+    node.restart(clean=False)
+    assert node.vbucket(1).failover_log == log
+
+
+@pytest.mark.parametrize(("seqno", "entries"), [(3, 2), (2, 1)])
+def test_a_rollback_prunes_the_log_and_ends_streams(node: Node, seqno: int, entries: int) -> None:
+    replicas, view = replicas_of(node), node.vbucket(1)
+    replicas.adopt_failover_log(view, FailoverLog.of((0x22, 3), (0x11, 0)))
+    for number in range(1, 5):
+        replicas.begin_snapshot(view, SnapshotRange(number, number), number - 1, is_initial_from_disk=False)
+        replicas.store(view, row(number))
+    reader = node.producer()
+    reader.stream(1)
+    assert replicas.roll_back(view, seqno) == seqno
+    node.pump()
+    assert len(view.failover_log) == entries
+    assert reader.take()[-1].extras == b"\0\0\0\6"
+    assert replicas.received_snapshot(view) == view.snapshot
+
+
+def test_an_empty_copy_has_a_log_of_its_own(node: Node) -> None:
+    replicas, view = replicas_of(node), node.vbucket(1)
+    replicas.adopt_failover_log(view, FailoverLog.of((0x22, 3), (0x11, 0)))
+    replicas.begin_snapshot(view, SnapshotRange(1, 2), 0, is_initial_from_disk=False)
+    replicas.store(view, row(2))
+    assert replicas.roll_back(view, 0) == 0
+    (entry,) = view.failover_log
+    assert entry.seqno == 0
+    assert entry.vbuuid not in (0x11, 0x22)
+
+
+def test_a_copy_is_durable_before_it_is_active(node: Node) -> None:
+    replicas, view = replicas_of(node), node.vbucket(1)
+    replicas.begin_snapshot(view, SnapshotRange(1, 1), 0, is_initial_from_disk=False)
+    replicas.store(view, row(1))
+    log, revision = view.failover_log, node.engine.config.rev
+    replicas.set_state(view, VbucketState.ACTIVE)
+    assert view.persisted_seqno == 1
+    assert (view.failover_log, view.received) == (log, None)
+    assert node.engine.config.rev == revision + 1
+    node.restart(clean=False)
+    assert (node.vbucket(1).state, node.vbucket(1).high_seqno) == (ACTIVE, 1)
+
+
+def test_a_copy_that_cannot_be_made_durable_does_not_become_active(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: object) -> None:
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(DiskBucketStore, "commit", full)
+    with pytest.raises(StoreError):
+        replicas_of(node).set_state(node.vbucket(1), VbucketState.ACTIVE)
+    assert node.vbucket(1).state == REPLICA
+    monkeypatch.undo()
+
+
+def test_handing_over(node: Node) -> None:
+    takeovers, revision = Takeovers(node.bucket, node.engine), node.engine.config.rev
+    takeovers.hand_over(2)
+    takeovers.hand_over(2)
+    takeovers.hand_over(1000)
+    assert node.vbucket(2).state == DEAD
+    assert node.engine.config.rev == revision + 1
+    takeovers.put_off_writes(3, is_on=True)
+    assert node.vbucket(3).is_backed_up
+    takeovers.put_off_writes(3, is_on=False)
+    takeovers.put_off_writes(1000, is_on=True)
+    assert not node.vbucket(3).is_backed_up

@@ -1,0 +1,50 @@
+"""The questions of a consumer before its first stream."""
+
+from dcpstream.protocol.consumer.controls import Negotiation, consumer_controls
+from dcpstream.wire import Opcode, Status, decode_frame, encode_response
+
+
+def answered(negotiation, opcode, opaque, status=0):
+    data = encode_response(opcode, status=status, opaque=opaque)
+    questions = negotiation.answered(decode_frame(data))
+    return None if questions is None else [decode_frame(question) for question in questions]
+
+
+def new_negotiation(name=""):
+    opaques = iter(range(1, 100))
+    return Negotiation(name, lambda: next(opaques))
+
+
+def test_until_the_error_map_is_there_nothing_else_is_asked():
+    negotiation = new_negotiation()
+    buffer, error_map = (decode_frame(data) for data in negotiation.begin())
+    assert (buffer.key, error_map.opcode, error_map.value) == (b"connection_buffer_size", Opcode.GET_ERROR_MAP, b"\0\0")
+    assert answered(negotiation, Opcode.DCP_CONTROL, buffer.opaque) == []
+    assert answered(negotiation, Opcode.DCP_CONTROL, buffer.opaque) is None
+    (control,) = answered(negotiation, Opcode.GET_ERROR_MAP, error_map.opaque)
+    assert control.key == b"enable_noop"
+    assert not negotiation.is_done
+
+
+def test_what_was_accepted_is_known():
+    negotiation = new_negotiation("node")
+    _, error_map = (decode_frame(data) for data in negotiation.begin())
+    asked = answered(negotiation, Opcode.GET_ERROR_MAP, error_map.opaque)
+    count = 0
+    while asked:
+        status = Status.EINVAL if asked[0].key == b"change_streams" else 0
+        asked = answered(negotiation, Opcode.DCP_CONTROL, asked[0].opaque, status)
+        count += 1
+    assert negotiation.is_done
+    assert count == len(consumer_controls("node"))
+    assert negotiation.accepted == {control.key for control in consumer_controls("node")} - {b"change_streams"}
+
+
+def test_a_control_is_answered_once():
+    negotiation = new_negotiation()
+    _, error_map = (decode_frame(data) for data in negotiation.begin())
+    (control,) = answered(negotiation, Opcode.GET_ERROR_MAP, error_map.opaque)
+    assert answered(negotiation, Opcode.DCP_CONTROL, control.opaque + 50) is None
+    assert answered(negotiation, Opcode.DCP_CONTROL, control.opaque)
+    assert answered(negotiation, Opcode.DCP_CONTROL, control.opaque) is None
+    assert answered(negotiation, Opcode.GET_ERROR_MAP, error_map.opaque) is None

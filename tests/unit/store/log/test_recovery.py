@@ -1,0 +1,106 @@
+"""Rebuilding the index: in bulk and frame by frame it comes out the same."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from dcpstream.errors import CorruptLog, StoreError
+from dcpstream.store import DiskBucketStore
+from dcpstream.store.index import rows
+from dcpstream.store.log import blocks, entering
+from dcpstream.wire import BlockKind, SystemEvent, SystemEventId
+from tests.behaviour.store_kit import fill, frame_of, key_of, put
+
+
+def event(vbid: int, seqno: int, kind: SystemEventId, collection: int) -> bytes:
+    value = bytes(12) + collection.to_bytes(4, "big")
+    return SystemEvent(vbid=vbid, opaque=0, by_seqno=seqno, event=kind, version=0, key=b"c", value=value).encode()
+
+
+def test_in_bulk_and_one_by_one_the_index_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numpy")
+    chance = random.Random(3)
+    with DiskBucketStore(tmp_path, 3, segment_bytes=3000) as store:
+        fill(store)
+        for _ in range(40):
+            for vbucket in store.vbuckets.values():
+                for _ in range(chance.randrange(4)):
+                    collection = chance.choice([b"\0", b"\x08", b"\x88\x01"])
+                    value = chance.choice([None, b"", b"v" * 30])
+                    put(
+                        vbucket, key_of(chance.randrange(20), collection), value, kind=chance.choice(["", "expiration"])
+                    )
+                if not chance.randrange(5):
+                    seqno = vbucket.high_seqno + 2
+                    kind = chance.choice([SystemEventId.CREATE_COLLECTION, SystemEventId.DROP_COLLECTION])
+                    vbucket.append(event(vbucket.vbid, seqno, kind, 8), b"", seqno, kinds=BlockKind.SYSTEM_EVENT)
+                if not chance.randrange(9):
+                    vbucket.rollback(vbucket.high_seqno - 2)
+            store.commit()
+        store.create_vbucket(2, store.vbuckets[2].state, store.vbuckets[2].failover_log)
+
+    def index() -> list[object]:
+        with DiskBucketStore(tmp_path, 3, segment_bytes=3000) as store:
+            assert store.was_clean
+            return [
+                (
+                    vbucket.rows.keys, vbucket.rows.seqnos, vbucket.rows.positions, vbucket.rows.successors,
+                    vbucket.rows.end, vbucket.rows.item_count, vbucket.rows.collection_high,
+                    vbucket.log.page_starts, vbucket.log.page_addresses, vbucket.log.page_sizes,
+                    vbucket.log.page_checksums, vbucket.persisted_snapshot,
+                )
+                for vbucket in store.vbuckets.values()
+            ]  # fmt: skip
+
+    in_bulk = index()
+    with monkeypatch.context() as patch:
+        patch.setattr(entering, "MIN_KEYS_OF_A_LENGTH", 1)
+        assert index() == in_bulk
+    monkeypatch.setattr(rows, "np", None)
+    monkeypatch.setattr(entering, "np", None)
+    assert index() == in_bulk
+
+
+@pytest.mark.parametrize("least", [1, 1000])
+def test_keys_of_any_length_and_content_come_back(monkeypatch: pytest.MonkeyPatch, least: int) -> None:
+    np = pytest.importorskip("numpy")
+    monkeypatch.setattr(entering, "MIN_KEYS_OF_A_LENGTH", least)
+    keys = [b"", b"\0", b"\0\0", b"a\0", b"ab", b"", b"\xff" * 246, b"\0" * 246]
+    stops = np.cumsum([len(key) for key in keys])
+    starts = np.concatenate(([0], stops[:-1]))
+    assert entering._keys(b"".join(keys), starts, stops) == keys
+
+
+def test_a_later_kind_of_block_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with DiskBucketStore(tmp_path, 1) as store:
+        fill(store)
+        with monkeypatch.context() as patch:
+            patch.setattr(blocks, "FORMAT_VERSION", 3)
+            store.commit()
+            put(store.vbuckets[0], key_of("a"), b"")
+            store.commit()
+    with pytest.raises(StoreError, match=r"format 3|in version 3"):
+        DiskBucketStore(tmp_path, 1)
+
+
+@pytest.mark.parametrize("has_numpy", [True, False])
+@pytest.mark.parametrize("is_in_one_segment", [True, False])
+def test_blocks_that_are_whole_but_out_of_order_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_numpy: bool, is_in_one_segment: bool
+) -> None:
+    if not has_numpy:
+        monkeypatch.setattr(rows, "np", None)
+        monkeypatch.setattr(entering, "np", None)
+    segment_bytes = 10_000 if is_in_one_segment else 100
+    with DiskBucketStore(tmp_path, 2, segment_bytes=segment_bytes) as store:
+        fill(store)
+        put(store.vbuckets[1], key_of("a"), b"")
+        for seqno in (1, 2):
+            # A fault of ours: the second frame says again that it is the first.
+            store.vbuckets[0].append(frame_of(0, key_of("a"), 1, b""), key_of("a"), seqno)
+            store.commit()
+    with pytest.raises(CorruptLog, match="a seqno above 1 of vbucket 0, found 1"):
+        DiskBucketStore(tmp_path, 2)
