@@ -19,7 +19,6 @@ from dcpstream.store import (
     DiskBucketStore,
     MemoryBucketStore,
     View,
-    blocks,
     bytelog,
     choosing,
     entering,
@@ -30,6 +29,7 @@ from dcpstream.store import (
     rows,
     selection,
 )
+from dcpstream.store.log import blocks
 from dcpstream.wire import frame_kinds
 from tests.behaviour.store_kit import LOG, ModelVbucket, fill, frame_of, key_of, put, read_all
 
