@@ -13,23 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dcpstream.model import SnapshotRange
-from dcpstream.store import (
-    BucketStore,
-    CompactionOrder,
-    DiskBucketStore,
-    MemoryBucketStore,
-    View,
-    bytelog,
-    choosing,
-    entering,
-    fields,
-    memory,
-    purging,
-    rewriting,
-    rows,
-    selection,
-)
-from dcpstream.store.log import blocks
+from dcpstream.store import BucketStore, CompactionOrder, DiskBucketStore, MemoryBucketStore, View, memory
+from dcpstream.store.compact import choosing, purging
+from dcpstream.store.index import fields, rows, selection
+from dcpstream.store.index import removal as rewriting
+from dcpstream.store.log import blocks, bytelog, entering
 from dcpstream.wire import frame_kinds
 from tests.behaviour.store_kit import LOG, ModelVbucket, fill, frame_of, key_of, put, read_all
 
