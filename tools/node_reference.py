@@ -15,11 +15,11 @@ from dcpstream.node.engine.access.roles import ALL_PRIVILEGES
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.commands import Command, Part
 from dcpstream.node.engine.engine import MAX_BUCKETS, MAX_CONNECTIONS
-from dcpstream.node.engine.handlers import obsolete, operator
+from dcpstream.node.engine.handlers.admin import OBSOLETE
 from dcpstream.node.engine.release import RELEASES
 from dcpstream.node.shell import server
 from dcpstream.protocol.sasl import MECHANISMS
-from dcpstream.wire import MAX_FRAME_BYTES, MAX_FRAME_BYTES_BEFORE_AUTH, Feature, Opcode, code_name
+from dcpstream.wire import MAX_FRAME_BYTES, MAX_FRAME_BYTES_BEFORE_AUTH, Feature, Opcode
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "node.md"
 KIB, MIB = 1024, 1024 * 1024
@@ -55,13 +55,7 @@ With the users' names and passwords (basic authentication). A trailing slash mak
 | `/pools/default/buckets/BUCKET/scopes/SCOPE/collections/COLLECTION` | DELETE drops it with its documents |
 | `/whoami`, `/nodes/self` | the user, the node |
 """
-OTHER_NAMES = operator.NAMES | {0x85: "CREATE_BUCKET", 0x86: "DELETE_BUCKET", 0x87: "LIST_BUCKETS"}
 PARTS = {Part.ABSENT: "", Part.REQUIRED: "yes", Part.OPTIONAL: "may be"}
-
-
-def name_of(opcode: int) -> str:
-    """The command's name."""
-    return code_name(Opcode, opcode) if opcode in tuple(Opcode) else OTHER_NAMES[opcode]
 
 
 def row(opcode: int, command: Command) -> str:
@@ -71,7 +65,7 @@ def row(opcode: int, command: Command) -> str:
     star = " *" if command.before_login else " (7.6)" if opcode in RELEASES["7.2"].unknown_opcodes else ""
     cells = (
         f"0x{opcode:02x}",
-        f"{name_of(opcode)}{star}",
+        f"{Opcode(opcode).name}{star}",
         extras,
         PARTS[command.key],
         PARTS[command.value],
@@ -92,7 +86,7 @@ def page() -> str:
     for opcode in COMMANDS.opcodes():
         command = COMMANDS.get(opcode)
         assert command is not None
-        if command.handler is obsolete.refuse:
+        if opcode in OBSOLETE:
             continue
         rows.append(row(opcode, command))
     old, new = (RELEASES[name].features for name in ("7.2", "7.6"))

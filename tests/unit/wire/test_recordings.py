@@ -80,9 +80,9 @@ def test_well_formed_requests_of_the_scenarios_have_layouts() -> None:
         "ENABLE_TRAFFIC",
         "GET_REPLICA",
         "QUIT",
-        "0x85",
-        "0x86",
-        "0x87",
+        "CREATE_BUCKET",
+        "DELETE_BUCKET",
+        "LIST_BUCKETS",
     }
 
 

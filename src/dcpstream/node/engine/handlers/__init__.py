@@ -2,41 +2,23 @@
 
 from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers import (
-    buckets,
-    collections,
+    admin,
     listing,
     login,
-    metadata,
-    obsolete,
-    operator,
-    parameters,
-    range_scans,
     reads,
-    stats,
+    scans,
+    scopes,
+    stat,
     subdoc,
     vbuckets,
+    with_meta,
     writes,
 )
 
 COMMANDS = CommandTable()
 """Every command but those of DCP."""
 
-for _module in (
-    login,
-    buckets,
-    reads,
-    writes,
-    listing,
-    range_scans,
-    metadata,
-    subdoc,
-    parameters,
-    vbuckets,
-    collections,
-    stats,
-    obsolete,
-    operator,
-):
+for _module in (admin, listing, login, reads, scans, scopes, stat, subdoc, vbuckets, with_meta, writes):
     _module.register(COMMANDS)
 
 __all__ = ["COMMANDS"]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
-from dcpstream.node.engine.handlers.keys import (
+from dcpstream.node.engine.handlers.reads import body_of
+from dcpstream.node.engine.handlers.resolve import (
     active_place,
     key_of,
     may_in,
@@ -18,7 +19,6 @@ from dcpstream.node.engine.handlers.keys import (
     refuse_recommit,
     refuse_unknown,
 )
-from dcpstream.node.engine.handlers.reads import body_of
 from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_frame, leb128_encode
 
 if TYPE_CHECKING:

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 NO_BUCKET_NAME = b"@no bucket@"
 """SELECT_BUCKET with this name leaves the bucket."""
 
-LIST_BUCKETS = 0x87
-"""Not in the published list of opcodes any more, but servers answer it."""
-
 MAX_AGENT_CHARACTERS = 200
 """Of what a client calls itself, kept for logs and stats."""
 
@@ -231,7 +228,7 @@ def register(table: CommandTable) -> None:
     table.add(Opcode.SASL_STEP, early(sasl_step, key=Part.REQUIRED, value=Part.OPTIONAL))
     table.add(Opcode.GET_ERROR_MAP, early(get_error_map, value=Part.OPTIONAL, check=_check_error_map))
     table.add(Opcode.SELECT_BUCKET, Command(select_bucket, key=Part.OPTIONAL, has_cas=True, needs_bucket=False))
-    table.add(LIST_BUCKETS, Command(list_buckets, has_cas=True, needs_bucket=False))
+    table.add(Opcode.LIST_BUCKETS, Command(list_buckets, has_cas=True, needs_bucket=False))
     table.add(Opcode.GET_CLUSTER_CONFIG, Command(get_cluster_config, extras=(0, 16), needs_bucket=False))
     table.add(Opcode.VERSION, Command(version, needs_bucket=False))
     table.add(Opcode.NOOP, Command(accept, needs_bucket=False))

@@ -10,7 +10,7 @@ from dcpstream.model import VbucketState
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.locks import Lock
 from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
-from dcpstream.node.engine.handlers.keys import (
+from dcpstream.node.engine.handlers.resolve import (
     active_place,
     expiration_of,
     not_my_vbucket,

@@ -16,7 +16,7 @@ from dcpstream.node.engine.access.permission import Refusal
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.locks import HIDDEN_CAS
 from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
-from dcpstream.node.engine.handlers.keys import (
+from dcpstream.node.engine.handlers.resolve import (
     active_vbucket,
     expiration_of,
     not_my_vbucket,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.node.engine.bucket.topology import NOTHING, read_meta
 from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
-from dcpstream.node.engine.handlers.keys import holds_token, may_in, not_my_vbucket, refuse_unknown
+from dcpstream.node.engine.handlers.resolve import holds_token, may_in, not_my_vbucket, refuse_unknown
 from dcpstream.store import CompactionOrder
 from dcpstream.wire import Datatype, Frame, Opcode, Status, encode_failover_log, encode_vbucket_seqnos
 
@@ -206,18 +206,6 @@ def seqno_persistence(session: Session, frame: Frame) -> None:
         session.respond(frame, Status.TMPFAIL)
 
 
-def stop_persistence(session: Session, frame: Frame) -> None:
-    """STOP_PERSISTENCE: nothing is written to disk until START_PERSISTENCE."""
-    _bucket(session).is_persisting = False
-    session.respond(frame)
-
-
-def start_persistence(session: Session, frame: Frame) -> None:
-    """START_PERSISTENCE: writes go to disk again."""
-    _bucket(session).is_persisting = True
-    session.respond(frame)
-
-
 def create_checkpoint(session: Session, frame: Frame) -> None:
     """CREATE_CHECKPOINT: what is there is read from disk by new streams, once it is persisted."""
     vbucket = _vbucket(session, frame)
@@ -255,27 +243,9 @@ def compact(session: Session, frame: Frame) -> None:
         session.respond(frame, Status.TMPFAIL)
 
 
-def control_traffic(session: Session, frame: Frame) -> None:
-    """ENABLE_TRAFFIC, DISABLE_TRAFFIC: whether requests for documents are answered."""
-    bucket = _bucket(session)
-    bucket.takes_traffic = frame.opcode == Opcode.ENABLE_TRAFFIC
-    bucket.update_sessions()
-    session.respond(frame)
-
-
-def _check_flush(_session: Session, frame: Frame) -> Fault | None:
-    return Fault(Status.NOT_SUPPORTED, "Delayed flush no longer supported") if any(frame.extras) else None
-
-
-def flush(session: Session, frame: Frame) -> None:
-    """FLUSH, FLUSHQ: a bucket is emptied over HTTP."""
-    session.respond(frame, Status.NOT_SUPPORTED)
-
-
 def register(table: CommandTable) -> None:
     """Add the commands of this module."""
     admin = "NodeSupervisor"
-    table.add((Opcode.FLUSH, Opcode.FLUSHQ), Command(flush, extras=(0, 4), privilege=admin, check=_check_flush))
     table.add(Opcode.GET_ALL_VB_SEQNOS, Command(get_all_vb_seqnos, extras=(0, 4, 8), check=_check_get_all_vb_seqnos))
     table.add(
         Opcode.OBSERVE_SEQNO,
@@ -298,11 +268,8 @@ def register(table: CommandTable) -> None:
     table.add(Opcode.GET_VBUCKET, Command(get_vbucket, key=Part.OPTIONAL))
     table.add(Opcode.DEL_VBUCKET, Command(del_vbucket, value=Part.OPTIONAL, has_cas=True, privilege=admin))
     table.add(Opcode.SEQNO_PERSISTENCE, Command(seqno_persistence, extras=(8,), privilege=admin))
-    table.add(Opcode.STOP_PERSISTENCE, Command(stop_persistence, privilege=admin))
-    table.add(Opcode.START_PERSISTENCE, Command(start_persistence, privilege=admin))
     table.add(Opcode.CREATE_CHECKPOINT, Command(create_checkpoint, privilege=admin))
     table.add(
         Opcode.COMPACT_DB,
         Command(compact, extras=(24,), privilege=admin, check=_check_padding),
     )
-    table.add((Opcode.ENABLE_TRAFFIC, Opcode.DISABLE_TRAFFIC), Command(control_traffic, privilege=admin))

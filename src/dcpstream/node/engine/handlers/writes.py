@@ -12,8 +12,8 @@ from dcpstream.node.engine.bucket.bucket import Compression
 from dcpstream.node.engine.bucket.durability import DEFAULT_TIMEOUT_S, UNDECIDED_MAX
 from dcpstream.node.engine.bucket.topology import is_possible, parse_topology
 from dcpstream.node.engine.commands import Command, CommandTable, Part
-from dcpstream.node.engine.handlers.keys import active_place, expiration_of, refuse_recommit
 from dcpstream.node.engine.handlers.reads import parts_of
+from dcpstream.node.engine.handlers.resolve import active_place, expiration_of, refuse_recommit
 from dcpstream.node.engine.subdocument import SYSTEM_BYTES_MAX, system_bytes
 from dcpstream.wire import Datatype, Feature, Frame, FrameInfoId, Opcode, Status, decode_xattrs
 

@@ -18,7 +18,7 @@ from dcpstream.node.engine.bucket.collections import (
     read_manifest,
 )
 from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
-from dcpstream.node.engine.handlers.keys import refuse_unknown
+from dcpstream.node.engine.handlers.resolve import refuse_unknown
 from dcpstream.wire import Datatype, Frame, Opcode, Status
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from dcpstream.model import ConflictResolution, VbucketState
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.bucket import Compression
 from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
-from dcpstream.node.engine.handlers.keys import expiration_of, max_ttl_of
+from dcpstream.node.engine.handlers.resolve import expiration_of, max_ttl_of
 from dcpstream.node.engine.handlers.writes import conflict, is_kept_out, is_under_way, refuse_locked, target, token_of
 from dcpstream.node.engine.subdocument import SYSTEM_BYTES_MAX, system_bytes
 from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_xattrs, snappy_uncompress, split_xattrs

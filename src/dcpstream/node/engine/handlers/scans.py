@@ -21,8 +21,8 @@ from dcpstream.node.engine.bucket.range_scans import (
     walk_sample,
 )
 from dcpstream.node.engine.commands import MAX_KEY_BYTES, Command, CommandTable, Part
-from dcpstream.node.engine.handlers.keys import active_vbucket, may_in, not_my_vbucket, refuse_unknown
 from dcpstream.node.engine.handlers.reads import body_of
+from dcpstream.node.engine.handlers.resolve import active_vbucket, may_in, not_my_vbucket, refuse_unknown
 from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_xattrs, encode_xattrs, leb128_encode
 
 if TYPE_CHECKING:
