@@ -115,7 +115,7 @@ docs: $(STAMPS)/docs ## build the documentation into site/
 
 .PHONY: reference
 reference: setup ## write the generated pages of the documentation anew
-	@$(PY) tools/message_reference.py && $(PY) tools/node_reference.py && $(PY) tools/support_reference.py && $(PY) tools/user_reference.py
+	@$(PY) tools/message_reference.py && $(PY) tools/node_reference.py && $(PY) tools/support_reference.py && $(PY) tools/user_reference.py && $(PY) tools/state_diagrams.py
 
 .PHONY: format
 format: setup ## format the code, and mend what the linter can mend

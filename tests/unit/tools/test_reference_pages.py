@@ -15,7 +15,12 @@ TOOLS = Path(__file__).parents[3] / "tools"
 
 @pytest.mark.parametrize(
     "script",
-    ["message_reference.py", "support_reference.py", pytest.param("user_reference.py", marks=pytest.mark.spark)],
+    [
+        "message_reference.py",
+        "support_reference.py",
+        "state_diagrams.py",
+        pytest.param("user_reference.py", marks=pytest.mark.spark),
+    ],
 )
 def test_pages_are_up_to_date(script: str) -> None:
     done = subprocess.run(

@@ -7,7 +7,7 @@ fill them, and each row is stored as it comes. What is stored remembers its snap
 in the middle of one knows the last moment at which it was equal to its source. A stream that is DEAD (closed, ended,
 refused, or its vbucket became something else) swallows what still comes for it.
 
-`TABLE` says what follows in which state; what is not in it is a fault of the peer, and the connection ends.
+`TRANSITIONS` lists what may happen in which state. Anything else is a fault of the peer, and the connection ends.
 
 Source: kv_engine engines/ep/src/dcp/passive_stream.cc; statuses as in recordings of a server.
 """
@@ -15,18 +15,17 @@ Source: kv_engine engines/ep/src/dcp/passive_stream.cc; statuses as in recording
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from enum import Enum
-from types import MappingProxyType
 
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import MAX_SEQNO, FailoverLog, SnapshotRange, VbucketState
 from dcpstream.protocol.consumer.messages import PERSIST_TO_MAJORITY, Decision, Marker, abort_of, commit_of
 from dcpstream.protocol.consumer.replica import Change, ReplicaBucket
 from dcpstream.protocol.producer.source import VBucketView
+from dcpstream.protocol.transitions import Transitions
 from dcpstream.wire import MarkerFlag, Status, StreamRequest
 
-__all__ = ["TABLE", "TRANSITIONS", "ConsumerState", "ConsumerStream", "StreamEvent"]
+__all__ = ["TRANSITIONS", "ConsumerState", "ConsumerStream", "StreamEvent"]
 
 _CAN_BE_CUT = (VbucketState.REPLICA, VbucketState.PENDING)
 """Roles of copies whose history may be cut; a rollback of another one is not carried out, and nothing follows."""
@@ -54,39 +53,29 @@ class StreamEvent(Enum):
     LOST = "the vbucket became active or is gone"
 
 
-_PENDING, _READING, _DEAD = ConsumerState
-
-TABLE: Mapping[tuple[ConsumerState, StreamEvent], ConsumerState] = MappingProxyType(
+TRANSITIONS = Transitions(
+    "consumer stream of vb {}",
+    ConsumerState.PENDING,
     {
-        (_PENDING, StreamEvent.ACCEPTED): _READING,
-        (_PENDING, StreamEvent.ROLLBACK): _PENDING,
-        (_PENDING, StreamEvent.REFUSED): _DEAD,
-        (_PENDING, StreamEvent.CLOSED): _DEAD,
-        (_PENDING, StreamEvent.ENDED): _DEAD,
-        (_PENDING, StreamEvent.LOST): _DEAD,
-        (_READING, StreamEvent.MESSAGE): _READING,
-        (_READING, StreamEvent.CLOSED): _DEAD,
-        (_READING, StreamEvent.ENDED): _DEAD,
-        (_READING, StreamEvent.LOST): _DEAD,
-        # A stream that was closed while it waited may still be answered; what was under way may still arrive.
-        (_DEAD, StreamEvent.ACCEPTED): _DEAD,
-        (_DEAD, StreamEvent.ROLLBACK): _DEAD,
-        (_DEAD, StreamEvent.REFUSED): _DEAD,
-        (_DEAD, StreamEvent.MESSAGE): _DEAD,
-        (_DEAD, StreamEvent.CLOSED): _DEAD,
-        (_DEAD, StreamEvent.ENDED): _DEAD,
-        (_DEAD, StreamEvent.LOST): _DEAD,
-    }
+        ConsumerState.PENDING: {
+            StreamEvent.ACCEPTED: ConsumerState.READING,
+            StreamEvent.ROLLBACK: ConsumerState.PENDING,
+            StreamEvent.REFUSED: ConsumerState.DEAD,
+            StreamEvent.CLOSED: ConsumerState.DEAD,
+            StreamEvent.ENDED: ConsumerState.DEAD,
+            StreamEvent.LOST: ConsumerState.DEAD,
+        },
+        ConsumerState.READING: {
+            StreamEvent.MESSAGE: ConsumerState.READING,
+            StreamEvent.CLOSED: ConsumerState.DEAD,
+            StreamEvent.ENDED: ConsumerState.DEAD,
+            StreamEvent.LOST: ConsumerState.DEAD,
+        },
+        # A stream that was closed while it waited may still be answered, and messages may still be on their way.
+        ConsumerState.DEAD: dict.fromkeys(StreamEvent, ConsumerState.DEAD),
+    },
+    peer_events=StreamEvent,
 )
-"""State and event → next state. Missing: a protocol error."""
-
-TRANSITIONS: Mapping[ConsumerState, frozenset[ConsumerState]] = MappingProxyType(
-    {
-        state: frozenset(after for (before, _), after in TABLE.items() if before is state and after is not state)
-        for state in ConsumerState
-    }
-)
-"""Which other state may follow which."""
 
 _RECEIVING = frozenset((VbucketState.REPLICA, VbucketState.PENDING))
 
@@ -103,7 +92,7 @@ class ConsumerStream:
         flags: of the ADD_STREAM, sent on unchanged.
 
     Attributes:
-        state: see `TABLE`.
+        state: see `TRANSITIONS`.
         last_seqno: the last row that was stored, or what the vbucket had before.
         announced: bounds of the snapshot under way or last received, or None before the first marker.
         messages, bytes_received: rows and all messages so far.
@@ -119,7 +108,7 @@ class ConsumerStream:
         self.opaque = opaque
         self.add_opaque = add_opaque
         self.flags = flags
-        self.state = ConsumerState.PENDING
+        self.state = TRANSITIONS.start
         self.last_seqno = view.high_seqno
         self.announced: SnapshotRange | None = None
         self.messages = 0
@@ -164,12 +153,7 @@ class ConsumerStream:
         Raises:
             RemoteProtocolError: the event cannot happen in this state.
         """
-        after = TABLE.get((self.state, event))
-        if after is None:
-            raise RemoteProtocolError(
-                f"vb {self.vbid}: not in this state of the stream", state=self.state.value, event=event.value
-            )
-        self.state = after
+        self.state = TRANSITIONS.after(self.state, event, self.vbid)
 
     # ------------------------------------------------------------------------------------------------- the handshake
 

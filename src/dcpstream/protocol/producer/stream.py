@@ -28,9 +28,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from enum import Enum
 from types import MappingProxyType
 
-from dcpstream.errors import LocalProtocolError, StoreError
+from dcpstream.errors import StoreError
 from dcpstream.model import VbucketState
 from dcpstream.protocol.producer.access import StreamAccess, everything, refusal_of
 from dcpstream.protocol.producer.change_history import ChangeHistory
@@ -38,8 +39,8 @@ from dcpstream.protocol.producer.live_filter import LiveFilter
 from dcpstream.protocol.producer.messages import Buffer, StreamMessages, last_seqno_of
 from dcpstream.protocol.producer.rollback import Accept
 from dcpstream.protocol.producer.source import HistorySource, VBucketView
-from dcpstream.protocol.producer.states import TAKEOVER_STATES, TRANSITIONS, StreamState
 from dcpstream.protocol.producer.stream_filter import StreamFilter
+from dcpstream.protocol.transitions import Transitions
 from dcpstream.wire import (
     BlockKind,
     BufferPool,
@@ -52,7 +53,67 @@ from dcpstream.wire import (
     seqnos_of,
 )
 
-__all__ = ["TRANSITIONS", "Buffer", "ProducerStream", "StreamState"]
+__all__ = ["TRANSITIONS", "Buffer", "ProducerStream", "StreamEvent", "StreamState"]
+
+
+class StreamState(Enum):
+    """What a stream does; the values are those of the server's stats."""
+
+    PENDING = "pending"
+    BACKFILLING = "backfilling"
+    IN_MEMORY = "in-memory"
+    TAKEOVER_SEND = "takeover-send"
+    TAKEOVER_WAIT = "takeover-wait"
+    DEAD = "dead"
+
+
+class StreamEvent(Enum):
+    """What happens to a stream."""
+
+    DISK = "goes on from disk"
+    MEMORY = "goes on from memory"
+    HANDOVER = "goes on from memory, as a takeover"
+    STATE_SENT = "SET_VBUCKET_STATE sent"
+    STATE_ANSWERED = "SET_VBUCKET_STATE pending answered"
+    ENDED = "end, close or failure"
+
+
+TRANSITIONS = Transitions(
+    "producer stream of vb {}",
+    StreamState.PENDING,
+    {
+        StreamState.PENDING: {
+            StreamEvent.DISK: StreamState.BACKFILLING,
+            StreamEvent.MEMORY: StreamState.IN_MEMORY,
+            StreamEvent.HANDOVER: StreamState.TAKEOVER_SEND,
+            StreamEvent.ENDED: StreamState.DEAD,
+        },
+        StreamState.BACKFILLING: {
+            StreamEvent.DISK: StreamState.BACKFILLING,
+            StreamEvent.MEMORY: StreamState.IN_MEMORY,
+            StreamEvent.HANDOVER: StreamState.TAKEOVER_SEND,
+            StreamEvent.ENDED: StreamState.DEAD,
+        },
+        StreamState.IN_MEMORY: {
+            StreamEvent.DISK: StreamState.BACKFILLING,
+            StreamEvent.MEMORY: StreamState.IN_MEMORY,
+            StreamEvent.ENDED: StreamState.DEAD,
+        },
+        StreamState.TAKEOVER_SEND: {
+            StreamEvent.HANDOVER: StreamState.TAKEOVER_SEND,
+            StreamEvent.STATE_SENT: StreamState.TAKEOVER_WAIT,
+            StreamEvent.ENDED: StreamState.DEAD,
+        },
+        StreamState.TAKEOVER_WAIT: {
+            StreamEvent.STATE_ANSWERED: StreamState.TAKEOVER_SEND,
+            StreamEvent.ENDED: StreamState.DEAD,
+        },
+        StreamState.DEAD: {},
+    },
+)
+"""As in kv_engine's ActiveStream::transitionState."""
+
+TAKEOVER_STATES = frozenset((StreamState.TAKEOVER_SEND, StreamState.TAKEOVER_WAIT))
 
 _NO_COMMITS: Mapping[int, int] = MappingProxyType({})
 OUT_OF_ORDER_WITH_END = "true_with_seqno_advanced"
@@ -179,7 +240,7 @@ class ProducerStream:
         self.accepted = accepted
         self.wanted = wanted
         self.form = form
-        self.state = StreamState.PENDING
+        self.state = TRANSITIONS.start
         self.is_queued = False
         self.is_finished = False
         self.is_handing_over = False
@@ -269,7 +330,7 @@ class ProducerStream:
             return False
         self._handover_state = VbucketState.ACTIVE
         self._messages.role_changed()
-        self._go(StreamState.TAKEOVER_SEND)
+        self._go(StreamEvent.STATE_ANSWERED)
         return True
 
     @property
@@ -283,7 +344,7 @@ class ProducerStream:
         self._kept = b""
         if self.end_reason is None:
             self.end_reason = reason
-            self._go(StreamState.DEAD)
+            self._go(StreamEvent.ENDED)
 
     def close(self, reason: int) -> None:
         """As `end`, but what was chosen from memory is sent before; the vbucket must be here, its history intact."""
@@ -301,12 +362,8 @@ class ProducerStream:
         if self.state is StreamState.PENDING and is_from_memory:
             self._kept = self._safely(self._open_snapshot) or b""
 
-    def _go(self, state: StreamState) -> None:
-        if state is self.state:
-            return
-        if state not in TRANSITIONS[self.state]:
-            raise LocalProtocolError("a stream cannot change its state so", state=self.state.value, event=state.value)
-        self.state = state
+    def _go(self, event: StreamEvent) -> None:
+        self.state = TRANSITIONS.after(self.state, event, self.vbid)
 
     # ------------------------------------------------------------------------------------------------- what to send
 
@@ -390,7 +447,7 @@ class ProducerStream:
                 return b""
             end = min(limit, visible)  # such a client gets no SEQNO_ADVANCED, so the end must be a message of its own
         if is_disk:
-            self._go(StreamState.BACKFILLING)
+            self._go(StreamEvent.DISK)
         else:
             self._go_sending()
             if self._is_plainly_filtered(limit):
@@ -413,11 +470,12 @@ class ProducerStream:
         """There is nothing to announce now."""
         if self._is_disk_only:
             # A takeover of what is on disk waits until the highest of all seqnos is there, which is never.
-            self._go(StreamState.BACKFILLING if self.is_takeover else self.state)
+            if self.is_takeover:
+                self._go(StreamEvent.DISK)
             return None
         if self.is_takeover:
             return self._hand_over()
-        self._go(StreamState.IN_MEMORY)
+        self._go(StreamEvent.MEMORY)
         if self._filter.is_empty and self.view.memory_start_seqno > limit:
             self.end(StreamEndReason.FILTER_EMPTY)  # the server looks at the beginning of a checkpoint
             return b""
@@ -529,14 +587,14 @@ class ProducerStream:
 
     def _go_sending(self) -> None:
         """What comes now is from memory."""
-        self._go(StreamState.TAKEOVER_SEND if self.is_takeover else StreamState.IN_MEMORY)
+        self._go(StreamEvent.HANDOVER if self.is_takeover else StreamEvent.MEMORY)
 
     def _hand_over(self) -> bytes | None:
         """All was sent: ask for the next state, once all of it was received."""
-        self._go(StreamState.TAKEOVER_SEND)
+        self._go(StreamEvent.HANDOVER)
         if self._messages.unanswered_markers:
             return None
-        self._go(StreamState.TAKEOVER_WAIT)
+        self._go(StreamEvent.STATE_SENT)
         return self._messages.set_state(self._handover_state)
 
     def _read_on(self, room: int, credit: int | None) -> Buffer | None:

@@ -8,7 +8,7 @@ from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import FailoverLog, VbucketState
 from dcpstream.protocol.consumer.messages import Marker
 from dcpstream.protocol.consumer.replica import Change
-from dcpstream.protocol.consumer.stream import TABLE, TRANSITIONS, ConsumerState, ConsumerStream, StreamEvent
+from dcpstream.protocol.consumer.stream import TRANSITIONS, ConsumerState, ConsumerStream, StreamEvent
 from dcpstream.wire import MarkerFlag, Opcode, Status, decode_frame, decode_message, encode_failover_log
 from tests.conformance.rules import rule
 from tests.unit.protocol.list_replica import LOG, ListReplicas, Source, replica
@@ -24,9 +24,9 @@ def new_stream(**fields):
 def test_every_event_in_every_state_is_a_legal_next_state_or_an_error(state, event):
     stream = new_stream()
     stream.state = state
-    if (state, event) in TABLE:
+    if TRANSITIONS.is_legal(state, event):
         stream.go(event)
-        assert stream.state is TABLE[state, event]
+        assert stream.state is TRANSITIONS.rows[state][event]
     else:
         with pytest.raises(RemoteProtocolError) as caught:
             stream.go(event)
@@ -35,9 +35,11 @@ def test_every_event_in_every_state_is_a_legal_next_state_or_an_error(state, eve
 
 
 def test_transitions_are_those_of_the_table_and_death_is_for_good():
-    assert TRANSITIONS[ConsumerState.PENDING] == {ConsumerState.READING, ConsumerState.DEAD}
-    assert TRANSITIONS[ConsumerState.READING] == {ConsumerState.DEAD}
-    assert TRANSITIONS[ConsumerState.DEAD] == frozenset()
+    after = {state: set(row.values()) - {state} for state, row in TRANSITIONS.rows.items()}
+    assert after[ConsumerState.PENDING] == {ConsumerState.READING, ConsumerState.DEAD}
+    assert after[ConsumerState.READING] == {ConsumerState.DEAD}
+    assert after[ConsumerState.DEAD] == set()
+    assert TRANSITIONS.final == {ConsumerState.DEAD}
 
 
 def act(source, event):
@@ -91,10 +93,10 @@ def test_over_the_wire_the_same(state, event):
     stream = source.machine.streams[1]
     act(source, event)
     if source.closed:
-        assert (state, event) not in TABLE or stream.state is ConsumerState.DEAD
+        assert not TRANSITIONS.is_legal(state, event) or stream.state is ConsumerState.DEAD
         assert source.take() == []
     else:
-        assert stream.state is TABLE[state, event]
+        assert stream.state is TRANSITIONS.rows[state][event]
 
 
 @given(st.lists(st.sampled_from(StreamEvent), max_size=12))

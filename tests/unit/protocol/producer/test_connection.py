@@ -8,7 +8,7 @@ from dcpstream.errors import CorruptLog, LocalProtocolError
 from dcpstream.model import MAX_SEQNO, Collection, Manifest, Scope, SnapshotRange, VbucketState
 from dcpstream.protocol.producer import stream as producer_stream
 from dcpstream.protocol.producer.connection import ProducerConnection, ProducerLimits
-from dcpstream.protocol.producer.stream import TRANSITIONS, StreamState
+from dcpstream.protocol.producer.stream import TRANSITIONS, StreamEvent, StreamState
 from dcpstream.wire import (
     CollectionEvent,
     Feature,
@@ -94,25 +94,27 @@ def summary(frames):
     return out
 
 
-def test_transitions_name_every_state_and_dead_is_final():
-    assert set(TRANSITIONS) == set(StreamState)
-    assert not TRANSITIONS[StreamState.DEAD]
-    assert all(StreamState.DEAD in after for state, after in TRANSITIONS.items() if state is not StreamState.DEAD)
+def test_only_death_is_final_and_every_other_state_may_die():
+    assert TRANSITIONS.final == {StreamState.DEAD}
+    assert not TRANSITIONS.rows[StreamState.DEAD]
+    assert all(TRANSITIONS.is_legal(state, StreamEvent.ENDED) for state in StreamState if state is not StreamState.DEAD)
 
 
 @pytest.mark.parametrize("state", StreamState)
-@pytest.mark.parametrize("target", StreamState)
-def test_only_listed_transitions_are_legal(state, target):
+@pytest.mark.parametrize("event", StreamEvent)
+def test_every_event_in_every_state_leads_to_the_state_of_the_table_or_is_refused(state, event):
     client = Client(filled())
     client.request()
     stream = client.machine.stream(0)
     stream.state = state
-    if target is state or target in TRANSITIONS[state]:
-        stream._go(target)
-        assert stream.state is target
+    if TRANSITIONS.is_legal(state, event):
+        stream._go(event)
+        assert stream.state is TRANSITIONS.rows[state][event]
     else:
-        with pytest.raises(LocalProtocolError):
-            stream._go(target)
+        with pytest.raises(LocalProtocolError, match="vb 0") as caught:
+            stream._go(event)
+        assert (caught.value.state, caught.value.event) == (state.value, event.value)
+        assert stream.state is state
 
 
 def test_the_end_inside_a_snapshot_sends_all_of_it():
