@@ -69,7 +69,7 @@ test-all: check test-matrix ## check, all tests (also slow ones), and the core o
 	@HYPOTHESIS_PROFILE=deep $(PYTEST) -m "" --timeout 900
 
 .PHONY: test-matrix
-test-matrix: setup ## the core's tests on every Python found, and without numpy
+test-matrix: setup ## the core's tests on every Python found, and without the extras
 	@sh tools/test-matrix.sh $(STRICT)
 
 .PHONY: demo

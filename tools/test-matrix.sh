@@ -1,5 +1,5 @@
 #!/bin/sh
-# The core's tests on every interpreter found besides the one of .venv, and once more without numpy and pyarrow.
+# The core's tests on every interpreter found besides the one of .venv, and once more without the extras.
 #   tools/test-matrix.sh [STRICT]
 set -u
 cd "$(dirname "$0")/.."
@@ -18,11 +18,11 @@ interpreter() {
 
 say() { printf '\033[1m== %s\033[0m\n' "$1"; }
 
-say "core on Python $main without numpy, pyarrow and pyspark"
-.venv/bin/python -m pytest -q -p tests.fixtures.without_numpy -m "$core" \
+say "core on Python $main without the extras"
+.venv/bin/python -m pytest -q -p tests.fixtures.without_extras -m "$core" \
     --ignore=tests/unit/columnar --ignore=tests/unit/bench --ignore=tests/property/test_columnar.py \
     --ignore=tests/unit/spark --ignore=tests/unit/pipelines --ignore=tests/spark \
-    || failed="$failed without-numpy"
+    || failed="$failed without-extras"
 
 for version in 3.11 3.12 3.13 3.14; do
     [ "$version" = "$main" ] && continue

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +13,6 @@ from dcpstream.store import MAX_PENDING_BYTES, BucketStore, DiskBucketStore, Mem
 from dcpstream.store.index import snapshots as snapshots_module
 from dcpstream.wire import BlockKind, SystemEvent, SystemEventId
 from tests.behaviour.store_kit import LOG, fill, frame_of, key_of, put, read_all
-from tools.patience import patient
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -235,18 +232,6 @@ def test_a_thousand_vbuckets_cost_little_to_make() -> None:
     fill(store)
     assert len(store.vbuckets) == 1024
     assert all(not vbucket.log.tail and not vbucket.rows.seqnos for vbucket in store.vbuckets.values())
-
-
-def test_without_numpy_all_of_this_holds_too() -> None:
-    code = "import sys; sys.modules['numpy'] = None; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
-    here = Path(__file__)
-    tests = [str(here), str(here.with_name("test_store_disk.py")), "-k", "not without_numpy and not killed"]
-    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *tests, *options],
-        cwd=here.parents[2], capture_output=True, text=True, timeout=patient(120), check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_purged_deletions_are_gone_and_come_back_with_a_rollback(store: BucketStore) -> None:

@@ -15,8 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dcpstream.model import SnapshotRange
 from dcpstream.store import BucketStore, CompactionOrder, DiskBucketStore, MemoryBucketStore, View, memory
 from dcpstream.store.compact import choosing, purging
-from dcpstream.store.index import fields, rows, selection
-from dcpstream.store.index import removal as rewriting
+from dcpstream.store.index import removal, selection
 from dcpstream.store.log import blocks, bytelog, entering
 from dcpstream.wire import frame_kinds
 from tests.behaviour.store_kit import LOG, ModelVbucket, fill, frame_of, key_of, put, read_all
@@ -234,26 +233,22 @@ class DiskMachine(StoreMachine):
     is_disk = True
 
 
-@pytest.fixture(params=["numpy", "plain"])
-def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """With numpy, and as on a machine without it; steps are made small so that every branch is met."""
-    if request.param == "plain":
-        for module in (rows, entering, selection, purging, fields, choosing, rewriting):
-            monkeypatch.setattr(module, "np", None)
+@pytest.fixture
+def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make steps small, so that every branch is met."""
     monkeypatch.setattr(selection, "SELECT_ROWS", 5)
     monkeypatch.setattr(entering, "MIN_KEYS_OF_A_LENGTH", 1)
     monkeypatch.setattr(bytelog, "CHUNK_BYTES", 400)
     monkeypatch.setattr(blocks, "MAX_BLOCK_BYTES", 300)
     monkeypatch.setattr(choosing, "SLICE_ROWS", 7)
-    monkeypatch.setattr(rewriting, "READ_SPAN_BYTES", 300)
+    monkeypatch.setattr(removal, "READ_SPAN_BYTES", 300)
     monkeypatch.setattr(memory, "REWRITE_BYTES", 900)
     monkeypatch.setattr("dcpstream.store.index.horizon.MIN_ROLLBACK_BYTES", 200)
     monkeypatch.setattr(purging, "PURGE_ROWS", 3)
-    return str(request.param)
 
 
 @pytest.mark.parametrize("machine", [StoreMachine, DiskMachine], ids=["memory", "disk"])
-@pytest.mark.usefixtures("arithmetic")
+@pytest.mark.usefixtures("_small_steps")
 def test_histories_agree_with_the_model(machine: type[StoreMachine]) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 

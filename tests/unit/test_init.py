@@ -12,7 +12,7 @@ from tools.patience import patient
 
 BASE_ONLY = """
 import sys
-import tests.fixtures.without_numpy
+import tests.fixtures.without_extras
 import dcpstream
 before = set(sys.modules)
 assert not {"aiohttp", "click", "rich", "asyncio", "numpy"} & before, before
@@ -34,7 +34,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_the_base_dependencies_are_enough_for_node_and_client() -> None:
-    """In a process of its own, where numpy, pyarrow and pyspark cannot be imported."""
+    """In a process of its own, where pyarrow and pyspark cannot be imported."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", BASE_ONLY],
         capture_output=True,

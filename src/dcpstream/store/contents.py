@@ -10,6 +10,8 @@ from collections.abc import Generator, Iterable
 from typing import NamedTuple
 from weakref import WeakSet
 
+import numpy as np
+
 from dcpstream.errors import CorruptLog
 from dcpstream.store.index.history import HistoryStart, first_repeated
 from dcpstream.store.index.history import is_void as void_row
@@ -21,7 +23,6 @@ from dcpstream.store.index.rows import (
     POSITION_MASK,
     UNTOLD_REVISION,
     RowTable,
-    np,
 )
 from dcpstream.store.index.selection import covering, select
 from dcpstream.store.index.walking import Newest, finish, walk_collections, walk_range
@@ -180,7 +181,7 @@ class VBucketContents:
         """The newest frame of each key that begins with this byte."""
         with self._lock:
             seqnos = sorted(seqno for key, seqno in self.rows.keys.items() if key[0] == namespace)
-            pieces = [self.log.pieces(*self.rows.extent(row)) for row in self.rows.rows_of(seqnos)]
+            pieces = [self.log.pieces(*self.rows.extent(row)) for row in self.rows.rows_of(seqnos).tolist()]
         return [bytes(self._bytes(group)) for group in pieces]
 
     def items_by_collection(self) -> dict[int, int]:
@@ -223,10 +224,8 @@ class VBucketContents:
         with self._lock:
             seqnos, positions = self.rows.seqnos[:], self.rows.positions[:]
         tag = kinds << KIND_SHIFT
-        if np is not None:
-            is_of_kinds = np.frombuffer(positions, dtype=np.uint64) & np.uint64(tag) != 0
-            return frozenset(np.frombuffer(seqnos, dtype=np.uint64)[is_of_kinds].tolist())
-        return frozenset(seqno for seqno, position in zip(seqnos, positions, strict=True) if position & tag)
+        is_of_kinds = np.frombuffer(positions, dtype=np.uint64) & np.uint64(tag) != 0
+        return frozenset(np.frombuffer(seqnos, dtype=np.uint64)[is_of_kinds].tolist())
 
     # ------------------------------------------------------------------------------------------------ durable writes
 
@@ -315,7 +314,7 @@ class VBucketContents:
         while (block := self.read(after_seqno, end_seqno, snapshot_end=after_seqno, max_bytes=max_bytes)).count:
             with self._lock:
                 rows = self.rows
-                is_void = [void_row(rows, rows.row_of(seqno), seqno) for seqno in map(int, block.seqnos)]
+                is_void = [void_row(rows, rows.row_of(seqno), seqno) for seqno in block.seqnos.tolist()]
             if not any(is_void):
                 return block
             if not all(is_void):

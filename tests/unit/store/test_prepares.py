@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from dcpstream.model import FailoverLog, VbucketState
 from dcpstream.store import DiskBucketStore, MemoryBucketStore
-from dcpstream.store.index import rows
-from dcpstream.store.log import entering
 from dcpstream.wire import BlockKind, encode_stored_abort, encode_stored_mutation, encode_stored_prepare, read_prepare
 
 LOG = FailoverLog.of((0xA, 0))
@@ -62,15 +58,11 @@ def test_in_memory() -> None:
     check(filled(MemoryBucketStore(1)))
 
 
-@pytest.mark.parametrize("has_numpy", [True, False])
-def test_on_disk_and_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_numpy: bool) -> None:
+def test_on_disk_and_after_a_restart(tmp_path: Path) -> None:
     with DiskBucketStore(tmp_path, 1) as store:
         vbucket = filled(store)
         store.commit()
         check(vbucket)
-    if not has_numpy:
-        monkeypatch.setattr(rows, "np", None)
-        monkeypatch.setattr(entering, "np", None)
     with DiskBucketStore(tmp_path, 1) as store:
         check(store.vbuckets[0])
 

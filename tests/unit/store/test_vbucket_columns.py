@@ -9,8 +9,7 @@ import pytest
 from dcpstream.model import FailoverLog, VbucketState
 from dcpstream.store import DiskBucketStore, MemoryBucketStore, VBucketLog
 from dcpstream.store.compact import purging
-from dcpstream.store.index import fields, rows, selection
-from dcpstream.store.log import entering
+from dcpstream.store.index import selection
 from dcpstream.store.vbucket import Brief
 from dcpstream.wire import BlockKind, encode_stored_deletion, encode_stored_mutation
 
@@ -75,24 +74,20 @@ def check(log: VBucketLog) -> None:
     assert log.max_deleted_rev == 9
 
 
-@pytest.fixture(params=["numpy", "plain"])
-def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "plain":
-        for module in (rows, entering, selection, purging, fields):
-            monkeypatch.setattr(module, "np", None)
+@pytest.fixture
+def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "SELECT_ROWS", 7)
     monkeypatch.setattr(purging, "PURGE_ROWS", 4)
-    return str(request.param)
 
 
-@pytest.mark.usefixtures("arithmetic")
+@pytest.mark.usefixtures("_small_steps")
 def test_in_memory() -> None:
     log = MemoryBucketStore(1).create_vbucket(0, VbucketState.ACTIVE, LOG)
     fill_in(log)
     check(log)
 
 
-@pytest.mark.usefixtures("arithmetic")
+@pytest.mark.usefixtures("_small_steps")
 def test_on_disk_and_after_a_restart(tmp_path: Path) -> None:
     with DiskBucketStore(tmp_path, 1) as store:
         log = store.create_vbucket(0, VbucketState.ACTIVE, LOG)
@@ -113,7 +108,7 @@ def test_the_highest_revision_of_a_tombstone_is_known_after_a_restart_however_la
         assert store.vbuckets[0].max_deleted_rev == LARGE
 
 
-@pytest.mark.usefixtures("arithmetic")
+@pytest.mark.usefixtures("_small_steps")
 def test_deletions_are_purged_by_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     log = MemoryBucketStore(1).create_vbucket(0, VbucketState.ACTIVE, LOG)
     keys = [delete(log, f"k{number}", 10 + number % 3, rev=1) for number in range(40)]

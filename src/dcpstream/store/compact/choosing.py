@@ -15,7 +15,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from dcpstream.store.index.rows import KIND_SHIFT, LIVE, POSITION_MASK, RowTable, np
+import numpy as np
+import numpy.typing as npt
+
+from dcpstream.store.index.rows import KIND_SHIFT, LIVE, POSITION_MASK, RowTable, U64s
 
 SLICE_ROWS = 65_536
 """Rows whose columns are copied in one hold of the lock: some 100 µs."""
@@ -101,8 +104,7 @@ def choose(table: RowTable, lock: AbstractContextManager[object], first: int, st
             with lock:
                 yield table.successors[begin:end]
 
-    select = _choose_plain if np is None else _choose_numpy
-    return select(first, (seqnos, positions, successors), rules, of_older)
+    return _choose(first, (seqnos, positions, successors), rules, of_older)
 
 
 Columns = tuple["array[int]", "array[int]", "array[int]"]
@@ -110,48 +112,7 @@ Columns = tuple["array[int]", "array[int]", "array[int]"]
 Slices = Callable[[], Iterator["array[int]"]]
 
 
-def _choose_plain(first: int, columns: Columns, rules: Rules, of_older: Slices) -> Choice:
-    seqnos, positions, successors = columns
-    count = len(seqnos)
-    purged = {seqno for seqno, successor in zip(seqnos, successors, strict=True) if seqno == successor}
-    goes = {
-        seqno: successor
-        for seqno, successor in zip(seqnos, successors, strict=True)
-        if seqno != successor and not rules.keeps(seqno, successor)
-    }
-    for seqno in reversed(goes):
-        goes[seqno] = goes.get(goes[seqno], goes[seqno])
-    needed: set[int] = set()
-    if purged:
-        for column in of_older():
-            needed.update(goes.get(successor, successor) for successor in column)
-        needed.update(
-            goes.get(successor, successor)
-            for seqno, successor in zip(seqnos, successors, strict=True)
-            if seqno != successor and seqno not in goes
-        )
-        needed.update(seqno for seqno in purged if seqno >= rules.horizon_seqno)
-    gone = purged - needed
-    kept = [row for row in range(count) if seqnos[row] not in goes and seqnos[row] not in gone]
-    places = [position & POSITION_MASK for position in positions]
-    staying = set(kept)
-    away = [row for row in range(count) if row not in staying]
-    return Choice(
-        first,
-        first + count,
-        array("Q", [first + row for row in kept]),
-        array("Q", [seqnos[row] for row in kept]),
-        bytes(positions[row] >> KIND_SHIFT for row in kept),
-        array("Q", [places[row] for row in kept]),
-        array("Q", [places[row + 1] for row in kept]),
-        array("Q", goes.keys()),
-        array("Q", goes.values()),
-        sum(places[row + 1] - places[row] for row in kept),
-        sum(places[row + 1] - places[row] for row in away),
-    )
-
-
-def _choose_numpy(first: int, columns: Columns, rules: Rules, of_older: Slices) -> Choice:
+def _choose(first: int, columns: Columns, rules: Rules, of_older: Slices) -> Choice:
     seqnos, tagged, successors = (np.frombuffer(column, dtype=np.uint64) for column in columns)
     places = tagged & np.uint64(POSITION_MASK)
     is_purged = seqnos == successors
@@ -194,14 +155,14 @@ def _choose_numpy(first: int, columns: Columns, rules: Rules, of_older: Slices) 
     )
 
 
-def _column(numbers: Any) -> array[int]:
+def _column(numbers: npt.NDArray[np.integer[Any]]) -> array[int]:
     column = array("Q")
     column.frombytes(np.asarray(numbers, dtype=np.uint64).tobytes())
     return column
 
 
-def relinked(successors: Any, dropped: Any, next_kept: Any) -> Any:
-    """Successors of rows that stay, with those that go replaced by the next version that stays. Numpy columns."""
+def relinked(successors: U64s, dropped: U64s, next_kept: U64s) -> U64s:
+    """Successors of rows that stay, with those that go replaced by the next version that stays."""
     if not len(dropped):
         return successors
     at = np.minimum(np.searchsorted(dropped, successors), len(dropped) - 1)

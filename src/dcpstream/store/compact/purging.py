@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dcpstream.errors import CorruptLog
-from dcpstream.store.index.rows import DELETED, KIND_SHIFT, NOT_A_DOCUMENT, SYSTEM, UNTOLD_REVISION, np
+from dcpstream.store.index.rows import DELETED, KIND_SHIFT, SYSTEM, UNTOLD_REVISION
 from dcpstream.store.index.selection import timed_rows
 from dcpstream.store.items import (
     COLLECTION_EVENT,
@@ -164,13 +166,9 @@ def _time_after(vbucket: VBucketLog, lock: Lock, seqno: int) -> int:
 def highest_deleted_rev(vbucket: VBucketLog) -> int:
     """The highest revision among the deletions that are still there, superseded ones included."""
     rows = vbucket.rows
-    if np is None:
-        deleted = [row for row, tagged in enumerate(rows.positions) if tagged >> KIND_SHIFT & NOT_A_DOCUMENT & DELETED]
-        revisions = [rows.revisions[row] for row in deleted]
-    else:
-        kinds = np.frombuffer(rows.positions, dtype=np.uint64) >> np.uint64(KIND_SHIFT)
-        deleted = np.flatnonzero(kinds & DELETED).tolist()
-        revisions = np.frombuffer(rows.revisions, dtype=np.uint32)[deleted].tolist() if deleted else []
+    kinds = np.frombuffer(rows.positions, dtype=np.uint64) >> np.uint64(KIND_SHIFT)
+    deleted = np.flatnonzero(kinds & DELETED).tolist()
+    revisions = np.frombuffer(rows.revisions, dtype=np.uint32)[deleted].tolist() if deleted else []
     highest = 0
     for row, revision in zip(deleted, revisions, strict=True):
         is_known = revision != UNTOLD_REVISION

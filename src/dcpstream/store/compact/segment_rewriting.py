@@ -14,17 +14,18 @@ last row that is left of them goes first.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, groupby, pairwise
 from threading import Lock
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.store.compact.choosing import Choice, RolledBackError, choose, slices
 from dcpstream.store.compact.compaction import CompactionOrder, CompactionReport
 from dcpstream.store.index.removal import Rewrite, kept_frames
-from dcpstream.store.index.rows import LIVE, POSITION_MASK, RowTable, np
+from dcpstream.store.index.rows import LIVE, POSITION_MASK, RowTable
 from dcpstream.store.log import blocks as limits
 from dcpstream.store.log.blocks import Buffer, Page, checksum, encode_block_head, encode_rollback, split_rows
 from dcpstream.store.log.segmentfile import Segment
@@ -159,12 +160,6 @@ class Cleaning:
             with self._store.lock:
                 positions, successors = rows.positions[begin:end], rows.successors[begin:end]
                 positions.append(rows.start_of(begin + len(positions)))
-            if np is None:
-                places = [position & POSITION_MASK for position in positions]
-                for row, successor in enumerate(successors):
-                    if successor == LIVE:
-                        sizes[bisect_right(starts, places[row]) - 1] += places[row + 1] - places[row]
-                continue
             column = (np.frombuffer(positions, dtype=np.uint64) & np.uint64(POSITION_MASK)).astype(np.int64)
             lives = np.frombuffer(successors, dtype=np.uint64) == LIVE
             part = np.searchsorted(np.array(starts, dtype=np.int64), column[:-1][lives], side="right") - 1

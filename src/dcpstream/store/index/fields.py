@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from itertools import accumulate
-from typing import Any
 
-from dcpstream.store.index.rows import NOT_A_DOCUMENT, PREPARE, SYSTEM, UNTOLD_REVISION, np
+import numpy as np
+import numpy.typing as npt
+
+from dcpstream.store.index.rows import NOT_A_DOCUMENT, PREPARE, SYSTEM, UNTOLD_REVISION, U32s
 from dcpstream.store.items import HEADER_BYTES
 from dcpstream.store.log.bytelog import Buffer
-
-COLUMNS_AT_ONCE = 40
-"""From so many frames on their columns are read in bulk: its fixed cost is that of so many read one by one."""
 
 _document_fields = struct.Struct(">QII").unpack_from
 """Revision, flags and expiration; they follow the seqno in a mutation's extras."""
@@ -35,12 +33,8 @@ def fields_of(frame: Buffer, kinds: int) -> tuple[int, int]:
     return min(UNTOLD_REVISION, revision), time
 
 
-def columns_of(data: bytes | bytearray, sizes: Sequence[int]) -> tuple[Any, Any, Any]:
-    """Where documents' frames that follow each other begin, expirations, revisions: lists, or many as numpy columns."""
-    if np is None or len(sizes) < COLUMNS_AT_ONCE:
-        begins = list(accumulate(sizes[:-1], initial=0))
-        fields = [_document_fields(data, start + FIELDS_AT) for start in begins]
-        return begins, [time for _, _, time in fields], [min(UNTOLD_REVISION, revision) for revision, _, _ in fields]
+def columns_of(data: bytes | bytearray, sizes: Sequence[int]) -> tuple[npt.NDArray[np.int64], U32s, U32s]:
+    """Of documents' frames that follow each other: where each begins, expirations, revisions."""
     lengths = np.fromiter(sizes, np.int64, len(sizes))
     starts = lengths.cumsum()
     starts -= lengths

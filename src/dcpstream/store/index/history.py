@@ -9,7 +9,9 @@ from __future__ import annotations
 import weakref
 from array import array
 
-from dcpstream.store.index.rows import KIND_SHIFT, LIVE, SYSTEM, RowTable, np
+import numpy as np
+
+from dcpstream.store.index.rows import KIND_SHIFT, LIVE, SYSTEM, RowTable
 
 
 class HistoryStart:
@@ -36,16 +38,10 @@ class HistoryStart:
         first = max(self._rows - 1, 0)
         if self._rows == 0 and seqnos and seqnos[0] != 1:
             self._start = seqnos[0]
-        if np is not None:
-            column = np.frombuffer(seqnos, dtype=np.uint64)[first:]
-            gaps = np.flatnonzero(np.diff(column) != 1)
-            if len(gaps):
-                self._start = int(column[gaps[-1] + 1])
-        else:
-            for row in range(len(seqnos) - 1, first, -1):
-                if seqnos[row] - seqnos[row - 1] != 1:
-                    self._start = seqnos[row]
-                    break
+        column = np.frombuffer(seqnos, dtype=np.uint64)[first:]
+        gaps = np.flatnonzero(np.diff(column) != 1)
+        if len(gaps):
+            self._start = int(column[gaps[-1] + 1])
         self._rows = len(seqnos)
         return self._start
 
@@ -58,13 +54,9 @@ def first_repeated(table: RowTable, after_seqno: int, end_seqno: int) -> int | N
     first, stop = table.row_after(after_seqno), table.row_after(end_seqno)
     if first >= stop:
         return None
-    if np is not None:
-        successors = np.frombuffer(table.successors, dtype=np.uint64)[first:stop]
-        is_later = successors > np.frombuffer(table.seqnos, dtype=np.uint64)[first:stop]
-        lowest = int(successors.min(where=is_later, initial=LIVE))
-    else:
-        pairs = zip(table.seqnos[first:stop], table.successors[first:stop], strict=True)
-        lowest = min((successor for seqno, successor in pairs if successor > seqno), default=LIVE)
+    successors = np.frombuffer(table.successors, dtype=np.uint64)[first:stop]
+    is_later = successors > np.frombuffer(table.seqnos, dtype=np.uint64)[first:stop]
+    lowest = int(successors.min(where=is_later, initial=LIVE))
     return lowest if lowest <= end_seqno else None
 
 

@@ -16,8 +16,10 @@ from contextlib import AbstractContextManager
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dcpstream.store.compact.choosing import Choice, RolledBackError, relinked, slices
-from dcpstream.store.index.rows import KIND_SHIFT, POSITION_MASK, Columns, np
+from dcpstream.store.index.rows import POSITION_MASK, Columns
 
 if TYPE_CHECKING:
     from dcpstream.store.log.bytelog import Buffer
@@ -61,12 +63,9 @@ def kept_frames(vbucket: VBucketLog, choice: Choice, lock: Lock) -> Iterator[tup
 
 def _breaks(starts: array[int], ends: array[int], at: int, to: int) -> list[int]:
     """Which of the kept rows (at, to) do not follow the one before without a gap."""
-    if np is None:
-        return [row for row in range(at + 1, to) if starts[row] != ends[row - 1]]
     begins = np.frombuffer(starts, dtype=np.uint64)[at + 1 : to]
     stops = np.frombuffer(ends, dtype=np.uint64)[at : to - 1]
-    found: list[int] = (np.flatnonzero(begins != stops) + (at + 1)).tolist()
-    return found
+    return (np.flatnonzero(begins != stops) + (at + 1)).tolist()
 
 
 class Rewrite:
@@ -192,9 +191,6 @@ class Rewrite:
         dropped, next_kept = self._choice.dropped, self._choice.next_kept
         if not dropped:
             return successors
-        if np is None:
-            links = dict(zip(dropped, next_kept, strict=True))
-            return array("Q", [links.get(successor, successor) for successor in successors])
         columns = (np.frombuffer(column, dtype=np.uint64) for column in (successors, dropped, next_kept))
         return array("Q", relinked(*columns).tobytes())
 
@@ -226,36 +222,24 @@ def _empty_columns() -> Columns:
 
 
 def _sizes(choice: Choice) -> list[int]:
-    if np is None:
-        return [end - start for start, end in zip(choice.starts, choice.ends, strict=True)]
     ends, starts = np.frombuffer(choice.ends, dtype=np.uint64), np.frombuffer(choice.starts, dtype=np.uint64)
     sizes: list[int] = (ends - starts).tolist()
     return sizes
 
 
 def _picked(column: array[int], rows: list[int]) -> array[int]:
-    if np is None:
-        return array(column.typecode, [column[row] for row in rows])
     return array(column.typecode, np.asarray(column)[rows].tobytes())
 
 
 def _placed(positions: array[int], offsets: array[int], begin: int) -> array[int]:
     """The kinds in `positions`, with other places."""
-    if np is not None:
-        kinds = np.frombuffer(positions, dtype=np.uint64) & ~np.uint64(POSITION_MASK)
-        return array("Q", (kinds | np.frombuffer(offsets, dtype=np.uint64) + np.uint64(begin)).tobytes())
-    return array(
-        "Q",
-        [
-            tagged >> KIND_SHIFT << KIND_SHIFT | begin + offset
-            for tagged, offset in zip(positions, offsets, strict=True)
-        ],
-    )
+    kinds = np.frombuffer(positions, dtype=np.uint64) & ~np.uint64(POSITION_MASK)
+    return array("Q", (kinds | np.frombuffer(offsets, dtype=np.uint64) + np.uint64(begin)).tobytes())
 
 
 def _moved(positions: array[int], delta: int) -> array[int]:
-    if np is None or not delta:
-        return array("Q", [tagged - delta for tagged in positions])
+    if not delta:
+        return positions
     return array("Q", (np.frombuffer(positions, dtype=np.uint64) - np.uint64(delta)).tobytes())
 
 

@@ -9,8 +9,6 @@ Per row: u64 seqno, u64 position with the row's kinds in the top byte, u64 seqno
 if none), u32 time (a document's expiration, a tombstone's delete time), u32 revision. A reader that wants the state as
 of a seqno takes the rows that were superseded by none up to it, so each snapshot is consistent at its own end although
 writing goes on. Plus one dict entry per key. That is 32 bytes a row and about 140 a key of 18 bytes.
-
-With numpy the rows of a read are selected in bulk; without it one by one, with the same result.
 """
 
 from __future__ import annotations
@@ -19,7 +17,10 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from dcpstream.store.items import (
     PREPARE_NAMESPACE,
@@ -29,22 +30,15 @@ from dcpstream.store.items import (
     prepare_key,
     prepares_of,
 )
-from dcpstream.wire import arrays
 from dcpstream.wire.keys import leb128_decode, leb128_encode
 from dcpstream.wire.stored.block import BlockKind
 from dcpstream.wire.system_events import events_of_scope
-
-np: Any = arrays.np
-"""Numpy or None; the store's modules have it from here."""
 
 LIVE = 0xFFFFFFFFFFFFFFFF
 """In `successors`: nothing superseded this row."""
 
 UNTOLD_REVISION = 0xFFFFFFFF
 """In `revisions`: the revision does not fit, or the row is no document's; its frame tells."""
-
-FIND_TOGETHER = 32
-"""From so many rows on they are found together: the fixed cost of that is larger than that of finding a few."""
 
 ROW_BYTES = 32
 KEY_BYTES = 140
@@ -62,6 +56,9 @@ NOT_A_DOCUMENT = DELETED | SYSTEM | PREPARE
 
 
 Columns = tuple["array[int]", "array[int]", "array[int]", "array[int]", "array[int]"]
+U64s: TypeAlias = npt.NDArray[np.uint64]
+U32s: TypeAlias = npt.NDArray[np.uint32]
+Rows: TypeAlias = npt.NDArray[np.intp]
 
 
 class RowTable:
@@ -170,62 +167,47 @@ class RowTable:
         keys: Sequence[bytes],
         seqnos: Sequence[int],
         kinds: int,
-        starts: Any,
+        starts: npt.NDArray[np.int64],
         size: int,
-        times: Any,
-        revisions: Any,
+        times: U32s,
+        revisions: U32s,
     ) -> None:
         """Add many rows at once, all documents (not deleted) of the same kinds.
 
         `collection_high` is left to the caller.
 
         Args:
-            starts: where the frames begin after `end`, a list or a numpy column, as `times` and `revisions` are.
+            starts: where each frame begins, counted from `end`.
             size: of all the frames.
         """
         known = len(self.keys)
         base = kinds << KIND_SHIFT | self.end
         self.end += size
-        if isinstance(starts, list):
-            self.seqnos.extend(seqnos)
-            self.positions.extend([base + start for start in starts])
-            self.times.extend(times)
-            self.revisions.extend(revisions)
-        else:
-            positions = starts.astype(np.uint64) + np.uint64(base)
-            self.extend_columns(_column_of(seqnos), positions, times, revisions)
+        self.extend_columns(_column_of(seqnos), starts.astype(np.uint64) + np.uint64(base), times, revisions)
         superseded = self.index_rows(keys, seqnos)
         self.item_count += len(self.keys) - known
         if len(superseded):
             self._count_superseded(superseded)
 
-    def _count_superseded(self, rows: Any) -> None:
-        """Rows that documents superseded, which `item_count` has already: the rest of it."""
-        positions = self.positions
-        if isinstance(rows, list):
-            for row in rows:
-                tagged = positions[row]
-                self.stale_bytes += (positions[row + 1] & POSITION_MASK) - (tagged & POSITION_MASK)
-                if tagged >> KIND_SHIFT & NOT_A_DOCUMENT:
-                    self.item_count += 1
-            return
-        column = np.frombuffer(positions, dtype=np.uint64)
+    def _count_superseded(self, rows: Rows) -> None:
+        """Count rows that documents superseded; `item_count` has these documents already."""
+        column = np.frombuffer(self.positions, dtype=np.uint64)
         tagged, following = column[rows], column[rows + 1]  # what superseded it is behind it
         mask = np.uint64(POSITION_MASK)
         self.stale_bytes += int(((following & mask) - (tagged & mask)).sum())
         self.item_count += int(np.count_nonzero(tagged & np.uint64(NOT_A_DOCUMENT << KIND_SHIFT)))
 
-    def extend_columns(self, seqnos: Any, positions: Any, times: Any, revisions: Any) -> None:
+    def extend_columns(self, seqnos: U64s, positions: U64s, times: U32s, revisions: U32s) -> None:
         """Add numpy columns as they are; `index_rows` and `end` are left to the caller."""
         self.seqnos.frombytes(seqnos.tobytes())
         self.positions.frombytes(positions.tobytes())
         self.times.frombytes(times.tobytes())
         self.revisions.frombytes(revisions.tobytes())
 
-    def index_rows(self, keys: Sequence[bytes], seqnos: Sequence[int]) -> Any:
+    def index_rows(self, keys: Sequence[bytes], seqnos: Sequence[int]) -> Rows:
         """Enter the keys of the next rows, and a `LIVE` successor for each; the other columns have them already.
 
-        Returns: the rows that they supersede, those of `keys` themselves included: a list, or many as a numpy column.
+        Returns: the rows that they supersede, those of `keys` themselves included.
         """
         index, successors = self.keys, self.successors
         first, count = len(successors), len(keys)
@@ -234,18 +216,14 @@ class RowTable:
         earlier = list(map(index.get, keys)) if known else []
         index.update(zip(keys, seqnos, strict=True))
         if len(index) - known == count:
-            return []
+            return _NO_ROWS
         replaced = [old for old in earlier if old is not None]
         # A key that occurs twice among the new ones supersedes the same earlier row twice, or is new only once.
         if len(index) - known + len(set(replaced)) == count:
             all_did = len(replaced) == count
             later = seqnos if all_did else [at for old, at in zip(earlier, seqnos, strict=True) if old is not None]
-            rows = self._rows_with(replaced)
-            if isinstance(rows, list):
-                for row, seqno in zip(rows, later, strict=True):
-                    successors[row] = seqno
-            else:
-                np.frombuffer(successors, dtype=np.uint64)[rows] = _column_of(later)
+            rows = self.rows_of(replaced)
+            np.frombuffer(successors, dtype=np.uint64)[rows] = _column_of(later)
             if self.journal is not None:
                 self.journal += replaced
             return rows
@@ -261,7 +239,7 @@ class RowTable:
             latest[key] = place
         if self.journal is not None:
             self.journal += [self.seqnos[row] for row in superseded]
-        return superseded
+        return np.asarray(superseded, dtype=np.intp)
 
     def row_of(self, seqno: int) -> int:
         """The row with this seqno; if there is none, the first one above it."""
@@ -274,16 +252,8 @@ class RowTable:
                 return row
         return bisect_left(seqnos, seqno)
 
-    def rows_of(self, seqnos: Sequence[int]) -> list[int]:
+    def rows_of(self, seqnos: Sequence[int]) -> Rows:
         """The rows with these seqnos, all of which exist."""
-        rows = self._rows_with(seqnos)
-        found: list[int] = rows if isinstance(rows, list) else rows.tolist()
-        return found
-
-    def _rows_with(self, seqnos: Sequence[int]) -> Any:
-        """As `rows_of`; many as a numpy column."""
-        if np is None or len(seqnos) < FIND_TOGETHER:
-            return [self.row_of(seqno) for seqno in seqnos]
         return np.searchsorted(np.frombuffer(self.seqnos, dtype=np.uint64), _column_of(seqnos))
 
     def newest(self, key: bytes) -> int | None:
@@ -336,14 +306,7 @@ class RowTable:
     def recount(self) -> None:
         """Work out `item_count` and `stale_bytes` from the columns."""
         self.item_count = self.stale_bytes = 0
-        if np is None:
-            for row, (successor, tagged) in enumerate(zip(self.successors, self.positions, strict=True)):
-                if successor != LIVE:
-                    start, stop = self.extent(row)
-                    self.stale_bytes += stop - start
-                elif not tagged >> KIND_SHIFT & NOT_A_DOCUMENT:
-                    self.item_count += 1
-        elif self.positions:
+        if self.positions:
             tagged = np.frombuffer(self.positions, dtype=np.uint64)
             live = np.frombuffer(self.successors, dtype=np.uint64) == LIVE
             self.item_count = int(np.count_nonzero(live & (tagged >> np.uint64(KIND_SHIFT) & NOT_A_DOCUMENT == 0)))
@@ -427,7 +390,7 @@ class RowTable:
 
     def _end(self, gone: list[tuple[bytes, int, int]]) -> None:
         """Forget keys, given with their seqnos and that of the end which supersedes them."""
-        for (key, _, end_seqno), row in zip(gone, self.rows_of([seqno for _, seqno, _ in gone]), strict=True):
+        for (key, _, end_seqno), row in zip(gone, self.rows_of([seqno for _, seqno, _ in gone]).tolist(), strict=True):
             if not self.positions[row] >> KIND_SHIFT & NOT_A_DOCUMENT:
                 self.item_count -= 1
             self._note_stale(row, end_seqno)
@@ -470,14 +433,14 @@ class RowTable:
     def superseded_from(self, row: int) -> list[int]:
         """The rows before `row` that were superseded by `row` or a later one: a rollback brings them back."""
         seqno = self.seqnos[row] if row < len(self.seqnos) else LIVE
-        if np is None:
-            return [older for older in range(row) if seqno <= self.successors[older] < LIVE]
         column = np.frombuffer(self.successors, dtype=np.uint64)[:row]
-        found: list[int] = np.flatnonzero((column >= seqno) & (column < LIVE)).tolist()
-        return found
+        return np.flatnonzero((column >= seqno) & (column < LIVE)).tolist()
 
 
-def _column_of(seqnos: Sequence[int]) -> Any:
+_NO_ROWS = np.empty(0, dtype=np.intp)
+
+
+def _column_of(seqnos: Sequence[int]) -> U64s:
     """Seqnos as a numpy column."""
     if isinstance(seqnos, range):
         return np.arange(seqnos.start, seqnos.stop, seqnos.step, dtype=np.uint64)

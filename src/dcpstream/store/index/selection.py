@@ -1,13 +1,24 @@
 """Choosing rows of a vbucket's index: those of a read as of some seqno, and those whose time has come.
 
-With numpy in bulk, else one by one, with the same result. The caller holds the lock under which the rows change.
+The caller holds the lock under which the rows change.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
+import numpy.typing as npt
 
-from dcpstream.store.index.rows import KIND_SHIFT, LIVE, NOT_A_DOCUMENT, POSITION_MASK, PREPARE, SYSTEM, RowTable, np
+from dcpstream.store.index.rows import (
+    KIND_SHIFT,
+    LIVE,
+    NOT_A_DOCUMENT,
+    POSITION_MASK,
+    PREPARE,
+    SYSTEM,
+    Rows,
+    RowTable,
+    U64s,
+)
 
 ALL_KINDS = 0xFF
 
@@ -22,7 +33,8 @@ MAX_WASTE = 4
 """A read of at least so many runs fetches the whole range around them if that is at most so many times the wanted
 bytes: bounds what superseded rows cost a read in bytes, and runs cost in calls."""
 
-Selection = tuple[list[tuple[int, int]], Any, Any, int]
+Places = npt.NDArray[np.int64]
+Selection = tuple[list[tuple[int, int]], Places, U64s, int]
 """Runs of positions [from, to) to copy, then per row: starts within the copy, seqnos; then the kinds met."""
 
 
@@ -31,37 +43,9 @@ def select(table: RowTable, first: int, stop: int, view_seqno: int, max_bytes: i
 
     Returns: see `Selection`; no runs if there is no such row.
     """
-    if np is None:
-        return _select_plain(table, first, stop, view_seqno, max_bytes)
-    return _select_numpy(table, first, stop, view_seqno, max_bytes)
-
-
-def _select_plain(table: RowTable, first: int, stop: int, view_seqno: int, max_bytes: int) -> Selection:
     runs: list[tuple[int, int]] = []
-    starts: list[int] = []
-    seqnos: list[int] = []
-    kinds = size = 0
-    for row in range(first, stop):
-        if table.successors[row] <= view_seqno:
-            continue
-        begin, end = table.extent(row)
-        if starts and size + end - begin > max_bytes:
-            break
-        if runs and runs[-1][1] == begin:
-            runs[-1] = (runs[-1][0], end)
-        else:
-            runs.append((begin, end))
-        starts.append(size)
-        seqnos.append(table.seqnos[row])
-        kinds |= table.positions[row] >> KIND_SHIFT
-        size += end - begin
-    return runs, starts, seqnos, kinds
-
-
-def _select_numpy(table: RowTable, first: int, stop: int, view_seqno: int, max_bytes: int) -> Selection:
-    runs: list[tuple[int, int]] = []
-    starts: list[Any] = []
-    seqnos: list[Any] = []
+    starts: list[Places] = []
+    seqnos: list[U64s] = []
     kinds = size = 0
     while first < stop and (not runs or size < max_bytes):
         # No more rows than may fit, if they are of the usual size: the rest would be looked at for nothing.
@@ -120,13 +104,13 @@ def _select_numpy(table: RowTable, first: int, stop: int, view_seqno: int, max_b
         if cut:
             break
     if not runs:
-        return [], [], [], 0
+        return [], np.empty(0, np.int64), np.empty(0, np.uint64), 0
     if len(starts) == 1:
         return runs, starts[0], seqnos[0], kinds
     return runs, np.concatenate(starts), np.concatenate(seqnos), kinds
 
 
-def _fitting(table: RowTable, first: int, step: int, offsets: Any, max_bytes: int) -> int:
+def _fitting(table: RowTable, first: int, step: int, offsets: Places, max_bytes: int) -> int:
     """How many rows of [first, step), which lie one after the other at these offsets, end within `max_bytes`."""
     before = table.start_of(first) - int(offsets[0])
     count = step - first
@@ -157,8 +141,6 @@ def timed_rows(
     """
     others = (SYSTEM | PREPARE) & ~kinds
     wanted = (NOT_A_DOCUMENT, 0) if not kinds else (kinds | others, kinds)
-    if np is None:
-        return _timed_rows_plain(table, first, stop, wanted, before_time, limit)
     stop = min(stop, first + SELECT_ROWS)
     times = np.frombuffer(table.times, dtype=np.uint32)[first:stop]
     in_time = times <= min(max(before_time - 1, 0), 0xFFFFFFFF)
@@ -171,33 +153,15 @@ def timed_rows(
         found = found[newest & is_wanted]
     if len(found) > limit:
         found, stop = found[:limit], int(found[limit])
-    seqnos: list[int] = np.frombuffer(table.seqnos, dtype=np.uint64)[found].tolist()
-    return seqnos, stop
+    return np.frombuffer(table.seqnos, dtype=np.uint64)[found].tolist(), stop
 
 
-def _timed_rows_plain(
-    table: RowTable, first: int, stop: int, wanted: tuple[int, int], before_time: int, limit: int
-) -> tuple[list[int], int]:
-    mask, any_of = wanted
-    others = mask & ~any_of
-    seqnos: list[int] = []
-    for row in range(first, min(stop, first + SELECT_ROWS)):
-        if len(seqnos) >= limit:
-            return seqnos, row
-        if not (0 if any_of else 1) <= table.times[row] < before_time or table.successors[row] != LIVE:
-            continue
-        met = table.positions[row] >> KIND_SHIFT & mask
-        if (met & any_of and not met & others) if any_of else not met:
-            seqnos.append(table.seqnos[row])
-    return seqnos, min(stop, first + SELECT_ROWS)
-
-
-def _kinds_in(tagged: Any) -> int:
+def _kinds_in(tagged: Places) -> int:
     """The kinds of some rows, given their positions as int64, of which the highest kind is the sign."""
     return int(np.bitwise_or.reduce(tagged)) >> KIND_SHIFT & ALL_KINDS
 
 
-def _runs_of(rows: Any, places: Any) -> list[tuple[int, int]]:
+def _runs_of(rows: Rows, places: Places) -> list[tuple[int, int]]:
     """Positions [from, to) of each run of neighbours among some rows, given where all rows and the one after begin."""
     breaks = np.flatnonzero(np.diff(rows) != 1)
     begins = places[rows[np.concatenate(([0], breaks + 1))]].tolist()

@@ -15,8 +15,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from dcpstream.runtime import File
-from dcpstream.store.index.rows import np
 
 ADDRESS_SHIFT = 32
 """An address is the number of a file times 2**32 plus the offset in it."""
@@ -290,12 +291,9 @@ class ByteLog:
         starts = self.page_starts
         first, stop = (bisect_left(starts, position) for position in (begin, end))
         if stop < len(starts) and delta:
-            if np is None:
-                starts[stop:] = array("Q", [start - delta for start in starts[stop:]])
-            else:
-                following = np.frombuffer(starts, dtype=np.uint64)[stop:]
-                following -= np.uint64(delta)
-                del following  # while there is a view of it, the array cannot change its size
+            following = np.frombuffer(starts, dtype=np.uint64)[stop:]
+            following -= np.uint64(delta)
+            del following  # while there is a view of it, the array cannot change its size
         starts[first:stop] = array("Q", [begin + page[0] for page in pages])
         for column, field in ((self.page_addresses, 1), (self.page_sizes, 2), (self.page_checksums, 3)):
             column[first:stop] = array(column.typecode, [page[field] for page in pages])

@@ -1,7 +1,7 @@
 """Entering stored frames into the index: from the blocks of one segment, vbucket by vbucket, in bulk.
 
 What was found in a segment is entered column by column, so that the cost per frame is little more than making its key
-and entering it in the dict. Without numpy frame by frame, with the same result.
+and entering it in the dict.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from dcpstream.errors import CorruptLog
-from dcpstream.store.index.fields import FIELDS_AT, fields_of
-from dcpstream.store.index.rows import KIND_SHIFT, PREPARE, SYSTEM, UNTOLD_REVISION, collection_of, np
+from dcpstream.store.index.fields import FIELDS_AT
+from dcpstream.store.index.rows import KIND_SHIFT, PREPARE, SYSTEM, UNTOLD_REVISION, collection_of
 from dcpstream.store.items import index_key, is_collection_end
 from dcpstream.store.log.blocks import (
     BLOCK_HEADER,
@@ -22,8 +25,6 @@ from dcpstream.store.log.blocks import (
     END_BYTES,
     MARK,
     PAGE_BYTES_IN_TABLE,
-    BlockHeader,
-    page_table,
 )
 from dcpstream.store.log.bytelog import ADDRESS_SHIFT, ByteLog, PageFile
 from dcpstream.store.vbucket import VBucketLog
@@ -39,27 +40,13 @@ _VBID_AT, _FRAMES_AT, _PAGES_AT, _MARKS_AT, _SIZE_AT = 6, 12, 34, 36, 44
 _NAMED = int(BlockKind.NAMED_COLLECTION)
 
 
-def _lookup(kinds: Iterable[BlockKind]) -> Any:
-    """u8[256] of kinds by the value of a header byte; nothing without numpy."""
-    return None if np is None else np.asarray([int(kind) for kind in kinds], dtype=np.uint8)
+def _lookup(kinds: Iterable[BlockKind]) -> npt.NDArray[np.uint8]:
+    """u8[256] of kinds by the value of a header byte."""
+    return np.asarray([int(kind) for kind in kinds], dtype=np.uint8)
 
 
 _KINDS_OF_OPCODE = _lookup(frame_kinds(opcode, 0, b"\0") for opcode in range(256))
 _KINDS_OF_DATATYPE = _lookup(frame_kinds(Opcode.DCP_MUTATION, datatype, b"\0") for datatype in range(256))
-
-
-def enter(vbuckets: Mapping[int, VBucketLog], file: PageFile, data: bytes, blocks: Sequence[int]) -> None:
-    """Enter the blocks of frames at these offsets of a segment, whose bytes are `data`; all of them are verified.
-
-    Raises:
-        CorruptLog: the seqnos of a vbucket do not rise.
-    """
-    if not blocks:
-        return
-    if np is None:
-        _enter_plain(vbuckets, file, data, blocks)
-    else:
-        _enter_numpy(vbuckets, file, data, blocks)
 
 
 def _falls(file: PageFile, offset: int, vbid: int, seqno: int, last: int) -> CorruptLog:
@@ -67,36 +54,16 @@ def _falls(file: PageFile, offset: int, vbid: int, seqno: int, last: int) -> Cor
     return CorruptLog(str(file.path), offset, f"a seqno above {last} of vbucket {vbid}", str(seqno), DAMAGE_HINT)
 
 
-def _enter_plain(vbuckets: Mapping[int, VBucketLog], file: PageFile, data: bytes, blocks: Sequence[int]) -> None:
-    """Frame by frame."""
-    for offset in blocks:
-        header = BlockHeader(*BLOCK_HEADER.unpack_from(data, offset))
-        vbucket = vbuckets[header.vbid]
-        rows = vbucket.rows
-        table, base, size = offset + BLOCK_HEADER.size, offset + header.frames_at, header.frames_bytes
-        following = table + END_BYTES * header.frames
-        address = file.number << ADDRESS_SHIFT | base
-        vbucket.log.add_pages(
-            (rows.end + begin, address + begin, finish - begin, expected)
-            for begin, finish, expected in page_table(data, following, header.pages)
-        )
-        ends = [0, *(int.from_bytes(data[at : at + 4], "big") for at in range(table, following, 4))]
-        assert ends[-1] == size
-        for begin, end in pairwise(ends):
-            frame = data[base + begin : base + end]
-            key = index_key(frame)
-            kinds = int(frame_kinds(frame[1], frame[5], key))
-            seqno = int.from_bytes(frame[_EXTRAS_AT : _EXTRAS_AT + 8], "big")
-            if rows.seqnos and seqno <= rows.seqnos[-1]:
-                raise _falls(file, offset, header.vbid, seqno, rows.seqnos[-1])
-            revision, time = fields_of(frame, kinds)
-            rows.append(key, seqno, kinds, end - begin, collection_of(key), time, revision)
-            if is_collection_end(frame):
-                rows.end_collection(collection_of(key), len(rows.seqnos) - 1)
+def enter(vbuckets: Mapping[int, VBucketLog], file: PageFile, data: bytes, blocks: Sequence[int]) -> None:
+    """Enter the blocks of frames at these offsets of a segment, whose bytes are `data`; all of them are verified.
 
+    All frames of the segment become columns, sorted by vbucket; then one bulk step per vbucket.
 
-def _enter_numpy(vbuckets: Mapping[int, VBucketLog], file: PageFile, data: bytes, blocks: Sequence[int]) -> None:
-    """All frames of the segment as columns, sorted by vbucket, then one bulk step per vbucket."""
+    Raises:
+        CorruptLog: the seqnos of a vbucket do not rise.
+    """
+    if not blocks:
+        return
     halves, words = _unaligned(data, ">u2"), _unaligned(data, ">u4")
     offsets, vbids, counts, page_counts, block_sizes, tables, bases = _columns(halves, words, blocks)
     firsts = np.cumsum(counts) - counts  # of each block, its first row among all

@@ -12,16 +12,19 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterator, Sequence
 from enum import IntFlag
-from itertools import accumulate
-from typing import Any
+from typing import TypeAlias
 
-from dcpstream.wire.arrays import index_array, np, seqno_array
+import numpy as np
+import numpy.typing as npt
+
 from dcpstream.wire.codes import Datatype, Magic, Opcode
 from dcpstream.wire.frames import HEADER, HEADER_BYTES, frame_length
 from dcpstream.wire.keys import leb128_decode
 from dcpstream.wire.system_events import CollectionEvent, events_of_scope, read_event
 
 Buffer = bytes | bytearray | memoryview
+Offsets: TypeAlias = npt.NDArray[np.int64]
+Seqnos: TypeAlias = npt.NDArray[np.uint64]
 
 _MUTATION = struct.Struct(">QQIIIHB")
 _DELETION = struct.Struct(">QQIB")
@@ -52,14 +55,14 @@ class FrameBlock:
 
     Attributes:
         data: the frames, one after the other.
-        starts: int64[count], offset of each frame in `data` (a list where numpy is missing).
-        seqnos: uint64[count], their seqnos (a list where numpy is missing).
+        starts: int64[count], offset of each frame in `data`.
+        seqnos: uint64[count], their seqnos.
         kinds: what occurs among them; may name more than what is there, never less.
     """
 
     __slots__ = ("data", "kinds", "seqnos", "starts")
 
-    def __init__(self, data: Buffer, starts: Any, seqnos: Any, kinds: BlockKind) -> None:
+    def __init__(self, data: Buffer, starts: Offsets, seqnos: Seqnos, kinds: BlockKind) -> None:
         self.data = data
         self.starts = starts
         self.seqnos = seqnos
@@ -91,16 +94,15 @@ class FrameBlock:
 
     def without(self, leaves_out: Sequence[bool]) -> FrameBlock:
         """The block without the frames for which this says so; a copy."""
-        bounds = [*(int(start) for start in self.starts), len(self.data)]
+        bounds = [*self.starts.tolist(), len(self.data)]
         view = memoryview(self.data)
-        kept = [index for index, is_out in enumerate(leaves_out) if not is_out]
-        frames = [view[bounds[index] : bounds[index + 1]] for index in kept]
-        starts = list(accumulate((len(frame) for frame in frames), initial=0))[:-1]
-        seqnos = [int(self.seqnos[index]) for index in kept]
-        return FrameBlock(b"".join(frames), index_array(starts), seqno_array(seqnos), self.kinds)
+        kept = np.flatnonzero(~np.asarray(leaves_out, dtype=np.bool_))
+        frames = [view[bounds[index] : bounds[index + 1]] for index in kept.tolist()]
+        sizes = np.diff(np.asarray(bounds))[kept]
+        return FrameBlock(b"".join(frames), np.cumsum(sizes) - sizes, self.seqnos[kept], self.kinds)
 
 
-EMPTY_BLOCK = FrameBlock(b"", (), (), BlockKind.PLAIN)
+EMPTY_BLOCK = FrameBlock(b"", np.empty(0, np.int64), np.empty(0, np.uint64), BlockKind.PLAIN)
 
 
 def encode_stored_mutation(
@@ -206,11 +208,10 @@ def seqnos_of(block: FrameBlock, numbers: Collection[int]) -> Iterator[int]:
         numbers: collection ids, and what `events_of_scope` gives for the scopes whose events are meant.
     """
     if not block.kinds & (BlockKind.NAMED_COLLECTION | BlockKind.SYSTEM_EVENT):
-        yield from map(int, block.seqnos if 0 in numbers else ())
+        yield from block.seqnos.tolist() if 0 in numbers else ()
         return
     data = memoryview(block.data)
-    for at, seqno in zip(block.starts, block.seqnos, strict=True):
-        start = int(at)
+    for start, seqno in zip(block.starts.tolist(), block.seqnos.tolist(), strict=True):
         _, opcode, _, extras_length, *_ = HEADER.unpack_from(data, start)
         if opcode == Opcode.DCP_SYSTEM_EVENT:
             event = _event_at(data, start)
@@ -218,19 +219,15 @@ def seqnos_of(block: FrameBlock, numbers: Collection[int]) -> Iterator[int]:
         else:
             number = leb128_decode(data[start + HEADER_BYTES + extras_length :])[0]
         if number in numbers:
-            yield int(seqno)
+            yield seqno
 
 
 def _event_rows(block: FrameBlock, first: int, stop: int) -> Sequence[int]:
     """Which of the block's messages [first, stop) are system events."""
     if not block.kinds & BlockKind.SYSTEM_EVENT:
         return ()
-    starts = block.starts[first:stop]
-    if np is not None and isinstance(starts, np.ndarray):
-        opcodes = np.frombuffer(block.data, dtype=np.uint8)[starts + 1]
-        found: list[int] = (np.flatnonzero(opcodes == int(Opcode.DCP_SYSTEM_EVENT)) + first).tolist()
-        return found
-    return [first + place for place, start in enumerate(starts) if block.data[start + 1] == Opcode.DCP_SYSTEM_EVENT]
+    opcodes = np.frombuffer(block.data, dtype=np.uint8)[block.starts[first:stop] + 1]
+    return (np.flatnonzero(opcodes == int(Opcode.DCP_SYSTEM_EVENT)) + first).tolist()
 
 
 def block_of(data: Buffer) -> FrameBlock:
@@ -251,4 +248,4 @@ def block_of(data: Buffer) -> FrameBlock:
         seqnos.append(_SEQNO.unpack_from(data, at + _SEQNO_AT)[0])
         kinds |= frame_kinds(opcode, datatype, bytes(data[key_at : key_at + key_length]))
         at = end
-    return FrameBlock(data, index_array(starts), seqno_array(seqnos), kinds)
+    return FrameBlock(data, np.asarray(starts, np.int64), np.asarray(seqnos, np.uint64), kinds)

@@ -10,15 +10,14 @@ Source: kv_engine engines/ep/src/dcp/producer.cc.
 
 from __future__ import annotations
 
-import struct
-from bisect import bisect_left
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from dcpstream.wire.arrays import np
+import numpy as np
+
 from dcpstream.wire.buffers import BufferPool
 from dcpstream.wire.codes import Opcode, SystemEventId
 from dcpstream.wire.frames import HEADER_BYTES
-from dcpstream.wire.stored.block import BlockKind, Buffer, FrameBlock, events_of
+from dcpstream.wire.stored.block import BlockKind, Buffer, FrameBlock, Offsets, events_of
 from dcpstream.wire.stored.form import COARSE_COUNTER, EXACT_COUNTER, NOT_DEFAULT, StreamForm, rewritten
 
 _KEY_LENGTH_AT = 2
@@ -26,7 +25,6 @@ _EXTRAS_LENGTH_AT = 4
 _BODY_LENGTH_AT = 8
 _OPAQUE_AT = 12
 _COUNTER_AT = HEADER_BYTES + 30
-_U32 = struct.Struct(">I")
 
 
 class Rendered(NamedTuple):
@@ -71,8 +69,7 @@ def render(
             _set_counters(rendered.data, block.starts[first : rendered.next_index], int(block.starts[first]))
         return rendered
     if (
-        np is not None
-        and not form.collections
+        not form.collections
         and not form.hifi_counter
         and not block.kinds & NOT_DEFAULT
         and form.differs_by_prefix(block.kinds)
@@ -88,46 +85,28 @@ def _copy(block: FrameBlock, opaque: int, first: int, budget: int | None, buffer
     begin = int(starts[first])
     last = count
     if budget is not None and begin + budget < len(block.data):
-        wanted = begin + max(budget, 1)
-        if np is not None and isinstance(starts, np.ndarray):
-            last = int(np.searchsorted(starts, wanted, side="left"))
-        else:
-            last = bisect_left(starts, wanted)
+        last = int(np.searchsorted(starts, begin + max(budget, 1), side="left"))
     end = int(starts[last]) if last < count else len(block.data)
     data = memoryview(block.data)[begin:end]
     out = bytearray(data) if buffers is None else buffers.copy_of(data)
     if opaque:
-        if np is not None:
-            words = np.ndarray(
-                shape=(len(out) - 3 - _OPAQUE_AT,), dtype=">u4", buffer=out, offset=_OPAQUE_AT, strides=(1,)
-            )
-            places = np.asarray(starts[first:last])
-            words[places - begin if begin else places] = opaque
-        else:
-            packed = _U32.pack(opaque)
-            for start in starts[first:last]:
-                at = start + _OPAQUE_AT - begin
-                out[at : at + 4] = packed
+        words = np.ndarray(shape=(len(out) - 3 - _OPAQUE_AT,), dtype=">u4", buffer=out, offset=_OPAQUE_AT, strides=(1,))
+        places = starts[first:last]
+        words[places - begin if begin else places] = opaque
     return Rendered(out, last, last - first)
 
 
-def _set_counters(out: Any, starts: Any, begin: int) -> None:
+def _set_counters(out: Buffer, starts: Offsets, begin: int) -> None:
     """Write the exact use counter into the mutations of copied frames; `starts` are offsets, the first at `begin`."""
-    if np is not None and isinstance(starts, np.ndarray):
-        octets = np.frombuffer(out, dtype=np.uint8)
-        at = starts - begin
-        counters = at[octets[at + 1] == int(Opcode.DCP_MUTATION)] + _COUNTER_AT
-        octets[counters[octets[counters] == COARSE_COUNTER]] = EXACT_COUNTER
-        return
-    for start in starts:
-        at = start - begin
-        if out[at + 1] == Opcode.DCP_MUTATION and out[at + _COUNTER_AT] == COARSE_COUNTER:
-            out[at + _COUNTER_AT] = EXACT_COUNTER
+    octets = np.frombuffer(out, dtype=np.uint8)
+    at = starts - begin
+    counters = at[octets[at + 1] == int(Opcode.DCP_MUTATION)] + _COUNTER_AT
+    octets[counters[octets[counters] == COARSE_COUNTER]] = EXACT_COUNTER
 
 
 def _copy_without_prefix(block: FrameBlock, opaque: int, first: int, budget: int | None) -> Rendered:
     """A copy of a block of the default collection without the keys' prefixes, one byte each; all frames at once."""
-    starts = np.asarray(block.starts)[first:]
+    starts = block.starts[first:]
     begin = int(starts[0])
     ends = np.append(starts[1:], len(block.data)) - begin
     count = len(starts)
@@ -142,7 +121,7 @@ def _copy_without_prefix(block: FrameBlock, opaque: int, first: int, budget: int
     np.ndarray(shape=(len(data) - 3,), dtype=">u4", buffer=data, strides=(1,))[starts + _OPAQUE_AT] = opaque
     is_kept = np.ones(len(data), dtype=bool)
     is_kept[starts + HEADER_BYTES + data[starts + _EXTRAS_LENGTH_AT]] = False
-    return Rendered(memoryview(data[is_kept]), first + count, count)
+    return Rendered(data[is_kept].data, first + count, count)
 
 
 def _rewrite(block: FrameBlock, opaque: int, form: StreamForm, first: int, budget: int | None) -> Rendered:

@@ -75,17 +75,16 @@ def test_runs_are_cut_at_controls_and_between_streams() -> None:
 
 
 @pytest.fixture
-def without_numpy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in [name for name in sys.modules if name.partition(".")[0] in {"numpy", "pyarrow"}]:
+def without_extras(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pyarrow"]:
         monkeypatch.delitem(sys.modules, name)
     for name in [name for name in sys.modules if name.startswith("dcpstream.columnar")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "numpy", None)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     return
 
 
-@pytest.mark.usefixtures("without_numpy")
-def test_without_numpy_the_error_says_what_to_do() -> None:
+@pytest.mark.usefixtures("without_extras")
+def test_without_the_arrow_extra_the_error_says_what_to_do() -> None:
     with pytest.raises(ConfigError, match=r"dcpstream\[arrow\].*changes\(\)"):
         require_columnar()

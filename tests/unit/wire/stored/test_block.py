@@ -19,13 +19,6 @@ LEGACY = StreamForm(collections=False, xattrs=False, delete_times=False, expiry_
 XATTRS = {"_sync": b'{"rev":1}', "meta": b"2"}
 
 
-@pytest.fixture(params=["numpy", "pure"], autouse=True)
-def _with_and_without_numpy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "pure":
-        for module in ("arrays", "stored.block", "stored.rendering"):
-            monkeypatch.setattr(f"dcpstream.wire.{module}.np", None)
-
-
 def mutation(seqno: int, key: bytes = b"\0k", value: bytes = b'{"a":1}', datatype: int = 1) -> bytes:
     return wire.encode_stored_mutation(
         vbid=3, key=key, value=value, by_seqno=seqno, rev_seqno=1, cas=seqno << 16, datatype=datatype, flags=7
