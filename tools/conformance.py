@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.conformance import rules as rulebook  # noqa: E402
 from tests.fixtures import recorded  # noqa: E402
+from tools.pages import publish  # noqa: E402
 from tools.patience import patient  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "conformance.md"
@@ -197,19 +198,14 @@ def run_tests() -> tuple[dict[str, dict[str, str]], str]:
 def main() -> int:
     """Run and write, or only check."""
     by_rule = rulebook.tests_by_rule()
-    if "--check" in sys.argv:
-        is_current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == page(by_rule)
-        print(f"{PAGE.relative_to(ROOT)}: {'up to date' if is_current else 'stale, run make conformance'}")
-        return 0 if is_current else 1
-    if "--page" in sys.argv:
-        PAGE.write_text(page(by_rule), encoding="utf-8")
-        return 0
+    if "--check" in sys.argv or "--page" in sys.argv:
+        return publish({PAGE: page(by_rule)}, "make conformance")
     results, output = run_tests()
     failing = {rule_id for rule_id, tests in results.items() if "failed" in tests.values()}
     skipped = sorted(rule_id for rule_id, tests in results.items() if set(tests.values()) == {"skipped"})
     if failing:
         print(output)
-    PAGE.write_text(page(by_rule, failing), encoding="utf-8")
+    publish({PAGE: page(by_rule, failing)})
     areas, kv_areas = tally(recorded.rules(), by_rule, failing), tally(rulebook.kv_rules(), by_rule, failing)
     print("\n".join([*table(areas), "", *table(kv_areas), ""]))
     missing = [item.rule_id for item in (*recorded.rules(), *rulebook.kv_rules()) if item.rule_id not in by_rule]

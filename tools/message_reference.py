@@ -6,10 +6,14 @@ import inspect
 import sys
 from pathlib import Path
 
-from dcpstream import wire
-from dcpstream.wire import Layout, Opcode, Part
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
 
-PAGE = Path(__file__).parent.parent / "docs" / "reference" / "messages.md"
+from dcpstream import wire  # noqa: E402
+from dcpstream.wire import Layout, Opcode, Part  # noqa: E402
+from tools.pages import publish  # noqa: E402
+
+PAGE = ROOT / "docs" / "reference" / "messages.md"
 INTRODUCTION = """# Messages
 
 Every shape of every message that has a layout, generated from the table in `dcpstream.wire.layout`. All integers are
@@ -59,15 +63,7 @@ def _part(part: Part) -> str:
 
 def main() -> int:
     """Write the page, or with `--check` compare it."""
-    text = page()
-    if "--check" in sys.argv:
-        is_current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
-        print(f"{PAGE}: {'up to date' if is_current else 'stale, run python tools/message_reference.py'}")
-        return 0 if is_current else 1
-    PAGE.parent.mkdir(parents=True, exist_ok=True)
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"wrote {PAGE}")
-    return 0
+    return publish({PAGE: page()})
 
 
 if __name__ == "__main__":

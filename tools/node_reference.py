@@ -10,18 +10,22 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from dcpstream.node.engine import COMMANDS, MAX_OUTPUT_BYTES
-from dcpstream.node.engine.access.roles import ALL_PRIVILEGES
-from dcpstream.node.engine.bucket import documents
-from dcpstream.node.engine.commands import Command, Part
-from dcpstream.node.engine.engine import MAX_BUCKETS, MAX_CONNECTIONS
-from dcpstream.node.engine.handlers.admin import OBSOLETE
-from dcpstream.node.engine.release import RELEASES
-from dcpstream.node.shell import server
-from dcpstream.protocol.sasl import MECHANISMS
-from dcpstream.wire import MAX_FRAME_BYTES, MAX_FRAME_BYTES_BEFORE_AUTH, Feature, Opcode
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "node.md"
+from dcpstream.node.engine import COMMANDS, MAX_OUTPUT_BYTES  # noqa: E402
+from dcpstream.node.engine.access.roles import ALL_PRIVILEGES  # noqa: E402
+from dcpstream.node.engine.bucket import documents  # noqa: E402
+from dcpstream.node.engine.commands import Command, Part  # noqa: E402
+from dcpstream.node.engine.engine import MAX_BUCKETS, MAX_CONNECTIONS  # noqa: E402
+from dcpstream.node.engine.handlers.admin import OBSOLETE  # noqa: E402
+from dcpstream.node.engine.release import RELEASES  # noqa: E402
+from dcpstream.node.shell import server  # noqa: E402
+from dcpstream.protocol.sasl import MECHANISMS  # noqa: E402
+from dcpstream.wire import MAX_FRAME_BYTES, MAX_FRAME_BYTES_BEFORE_AUTH, Feature, Opcode  # noqa: E402
+from tools.pages import publish  # noqa: E402
+
+PAGE = ROOT / "docs" / "reference" / "node.md"
 KIB, MIB = 1024, 1024 * 1024
 
 INTRODUCTION = """# What the node answers
@@ -114,16 +118,7 @@ def page() -> str:
 
 def main() -> int:
     """Write the page, or with `--check` compare it."""
-    text = page()
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
-        print(f"{PAGE}: up to date")
-        return 0
-    if "--check" in sys.argv:
-        print(f"{PAGE}: stale, run python tools/node_reference.py")
-        return 1
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"wrote {PAGE}")
-    return 0
+    return publish({PAGE: page()})
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from dcpstream.protocol.producer import connection as producer  # noqa: E402
 from dcpstream.wire import LAYOUTS, Kind, Opcode  # noqa: E402
 from dcpstream.wire.codes import code_name  # noqa: E402
 from tests.fixtures import recorded  # noqa: E402
+from tools.pages import publish  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "support.md"
 SOURCE = ROOT / "src" / "dcpstream"
@@ -167,14 +168,7 @@ def page() -> str:
 
 def main() -> int:
     """Write the page, or with `--check` compare it."""
-    text = page()
-    if "--check" in sys.argv:
-        is_current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
-        print(f"{PAGE}: {'up to date' if is_current else 'stale, run python tools/support_reference.py'}")
-        return 0 if is_current else 1
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"wrote {PAGE}")
-    return 0
+    return publish({PAGE: page()})
 
 
 if __name__ == "__main__":

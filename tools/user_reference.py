@@ -5,14 +5,18 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import click
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
 
-from dcpstream.cli.app import cli
-from dcpstream.columnar import CHANGE_SCHEMA
-from dcpstream.model import Op
-from dcpstream.spark.options import option_table
+import click  # noqa: E402
 
-DOCS = Path(__file__).parent.parent / "docs" / "reference"
+from dcpstream.cli.app import cli  # noqa: E402
+from dcpstream.columnar import CHANGE_SCHEMA  # noqa: E402
+from dcpstream.model import Op  # noqa: E402
+from dcpstream.spark.options import option_table  # noqa: E402
+from tools.pages import publish  # noqa: E402
+
+DOCS = ROOT / "docs" / "reference"
 WIDTH = 100
 SPARK_INTRODUCTION = """# Spark source
 
@@ -166,23 +170,9 @@ def _help(title: str, context: click.Context) -> str:
     return f"## {title}\n\n```text\n{context.get_help()}\n```\n"
 
 
-PAGES = {"spark.md": spark_page, "cli.md": cli_page}
-
-
 def main() -> int:
     """Write the pages, or with `--check` compare them."""
-    stale = 0
-    for name, make in PAGES.items():
-        path, text = DOCS / name, make()
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            print(f"{path}: up to date")
-        elif "--check" in sys.argv:
-            stale += 1
-            print(f"{path}: stale, run python tools/user_reference.py")
-        else:
-            path.write_text(text, encoding="utf-8")
-            print(f"wrote {path}")
-    return 1 if stale else 0
+    return publish({DOCS / "spark.md": spark_page(), DOCS / "cli.md": cli_page()})
 
 
 if __name__ == "__main__":
