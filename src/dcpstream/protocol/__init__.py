@@ -4,10 +4,10 @@ Nothing here touches sockets, clocks, threads or chance: bytes and messages come
 monotonic clock) with them, and what is to be sent is asked for. Servers, clients and tests are shells around it.
 """
 
+from dcpstream.protocol.bucket import HistorySource, VBucketView
 from dcpstream.protocol.consumer.connection import ConsumerConnection
 from dcpstream.protocol.producer.connection import ProducerConnection, ProducerLimits
 from dcpstream.protocol.producer.rollback import Accept, Decision, Refuse, Rollback, decide
-from dcpstream.protocol.producer.source import HistorySource, VBucketView
 from dcpstream.protocol.sasl import (
     MECHANISMS,
     ClientLogin,

@@ -18,8 +18,7 @@ from dcpstream.wire import HEADER_BYTES, BlockKind, decode_frame, read_event, re
 
 if TYPE_CHECKING:
     from dcpstream.node.engine import Bucket, Engine
-    from dcpstream.protocol.consumer.replica import Change
-    from dcpstream.protocol.producer.source import VBucketView
+    from dcpstream.protocol.bucket import Change, VBucketView
     from dcpstream.wire import CollectionEvent, StoredPrepare
 
 __all__ = ["Replicas", "Takeovers"]

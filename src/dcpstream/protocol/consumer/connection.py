@@ -10,7 +10,7 @@ Rows and markers are answered only if something is wrong with them; what is wron
 Opaques that the node chooses come from one counter. In headers a server writes it in its own byte order, and in the
 answer to ADD_STREAM in network order; so here, as recorded.
 
-It refuses to know: sockets, time (an argument), authentication, where rows are kept (`replica`).
+It refuses to know: sockets, time (an argument), authentication, how rows are stored (`ReplicaBucket`).
 
 Source: kv_engine engines/ep/src/dcp/consumer.cc, checked against recordings of a server.
 """
@@ -24,6 +24,7 @@ from types import MappingProxyType
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import VbucketState
 from dcpstream.protocol.answers import Refusal, answer, check_shape, check_stream_flags, refuse, stream_id_of
+from dcpstream.protocol.bucket import Change, ReplicaBucket
 from dcpstream.protocol.consumer.controls import FLATBUFFERS, SYNC_WRITES, V7_STATUS_CODES, Negotiation
 from dcpstream.protocol.consumer.flow import COUNTED, ConsumerWindow
 from dcpstream.protocol.consumer.messages import (
@@ -34,7 +35,6 @@ from dcpstream.protocol.consumer.messages import (
     read_prepare,
     read_system_event,
 )
-from dcpstream.protocol.consumer.replica import Change, ReplicaBucket
 from dcpstream.protocol.consumer.requests import StreamRequests
 from dcpstream.protocol.consumer.stats import connection_stats
 from dcpstream.protocol.consumer.stream import ConsumerStream, StreamEvent

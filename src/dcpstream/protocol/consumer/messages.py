@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from dcpstream.errors import FieldError
 from dcpstream.protocol.answers import Refusal
-from dcpstream.protocol.consumer.replica import Change
+from dcpstream.protocol.bucket import Change
 from dcpstream.wire import (
     Datatype,
     Frame,

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from dcpstream.errors import FieldError, RemoteProtocolError
-from dcpstream.protocol.consumer.replica import ReplicaBucket
+from dcpstream.protocol.bucket import ReplicaBucket
 from dcpstream.protocol.consumer.stream import ConsumerStream, StreamEvent
 from dcpstream.wire import Frame, Opcode, Status, decode_failover_log, encode_response
 

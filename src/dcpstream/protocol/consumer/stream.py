@@ -19,9 +19,8 @@ from enum import Enum
 
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import MAX_SEQNO, FailoverLog, SnapshotRange, VbucketState
+from dcpstream.protocol.bucket import Change, ReplicaBucket, VBucketView
 from dcpstream.protocol.consumer.messages import PERSIST_TO_MAJORITY, Decision, Marker, abort_of, commit_of
-from dcpstream.protocol.consumer.replica import Change, ReplicaBucket
-from dcpstream.protocol.producer.source import VBucketView
 from dcpstream.protocol.transitions import Transitions
 from dcpstream.wire import MarkerFlag, Status, StreamRequest
 

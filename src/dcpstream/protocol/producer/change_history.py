@@ -11,36 +11,14 @@ Source: kv_engine engines/ep/src/dcp/active_stream.cc (markDiskSnapshot), docs/d
 
 from __future__ import annotations
 
-from typing import Protocol
-
+from dcpstream.protocol.bucket import VBucketView
 from dcpstream.wire import FrameBlock, MarkerFlag, Opcode, leb128_decode
 
-__all__ = ["ChangeHistory", "HistoryView"]
+__all__ = ["ChangeHistory"]
 
 _HEADER_BYTES = 24
 _FROM_DISK = int(MarkerFlag.HISTORY | MarkerFlag.MAY_DUPLICATE)
 _FROM_MEMORY = int(MarkerFlag.HISTORY)
-
-
-class HistoryView(Protocol):
-    """What is asked of a vbucket that keeps superseded versions."""
-
-    @property
-    def history_start_seqno(self) -> int | None:
-        """First seqno from which on every version is there; None if the bucket keeps no history."""
-        ...
-
-    def read_history(self, after_seqno: int, end_seqno: int, *, max_bytes: int) -> FrameBlock:
-        """All versions with after_seqno < seqno <= end_seqno, oldest first; else as `VBucketView.read`."""
-        ...
-
-    def read(self, after_seqno: int, end_seqno: int, *, snapshot_end: int | None, max_bytes: int) -> FrameBlock | None:
-        """See `VBucketView.read`."""
-        ...
-
-    def first_repeated_seqno(self, after_seqno: int, end_seqno: int) -> int | None:
-        """The lowest seqno up to `end_seqno` that is another version of a key above `after_seqno`; None: no such."""
-        ...
 
 
 class ChangeHistory:
@@ -53,7 +31,7 @@ class ChangeHistory:
 
     __slots__ = ("_start", "_view", "is_prologue", "is_under_way")
 
-    def __init__(self, view: HistoryView) -> None:
+    def __init__(self, view: VBucketView) -> None:
         self._view = view
         self._start = 0
         self.is_under_way = False

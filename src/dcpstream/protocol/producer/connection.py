@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 
 from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse, stream_id_of
+from dcpstream.protocol.bucket import HistorySource, VBucketView
 from dcpstream.protocol.noop import NoopTimer
 from dcpstream.protocol.pause import BUFFER_FULL, INITIALIZING, NOTHING_TO_SAY, Pause
 from dcpstream.protocol.producer.access import StreamAccess, everything
@@ -31,7 +32,6 @@ from dcpstream.protocol.producer.flow_control import ProducerWindow
 from dcpstream.protocol.producer.limits import DEFAULT_LIMITS, TURN_FACTORS, ProducerLimits
 from dcpstream.protocol.producer.requests import StreamMaker
 from dcpstream.protocol.producer.rollback import Rollback
-from dcpstream.protocol.producer.source import HistorySource, VBucketView
 from dcpstream.protocol.producer.stats import connection_stats
 from dcpstream.protocol.producer.stream import Buffer, ProducerStream, enough_of
 from dcpstream.protocol.producer.takeover import TakeoverHost, Takeovers

@@ -8,8 +8,8 @@ from __future__ import annotations
 import struct
 
 from dcpstream.model import VbucketState
+from dcpstream.protocol.bucket import VBucketView
 from dcpstream.protocol.producer.change_history import ChangeHistory
-from dcpstream.protocol.producer.source import VBucketView
 from dcpstream.wire import HEADER, HEADER_BYTES, Magic, MarkerFlag, Opcode
 
 __all__ = ["Buffer", "StreamMessages", "last_seqno_of"]

@@ -10,75 +10,12 @@ Source: kv_engine engines/ep/src/dcp/producer.cc (streamRequest), engines/ep/src
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
-from dcpstream.model import MAX_SEQNO, FailoverLog, VbucketState
-from dcpstream.wire import Status, StreamFlag
+from dcpstream.model import MAX_SEQNO, VbucketState
+from dcpstream.protocol.bucket import VbucketFacts
+from dcpstream.wire import Status, StreamFlag, StreamRequest
 
-__all__ = ["Accept", "Decision", "Refuse", "RequestFields", "Rollback", "VbucketFacts", "decide"]
-
-
-class VbucketFacts(Protocol):
-    """What the decision needs to know of a vbucket."""
-
-    @property
-    def state(self) -> VbucketState:
-        """Its role on this node."""
-        ...
-
-    @property
-    def high_seqno(self) -> int:
-        """The last seqno written."""
-        ...
-
-    @property
-    def persisted_seqno(self) -> int:
-        """The last seqno that survives a crash."""
-        ...
-
-    @property
-    def purge_seqno(self) -> int:
-        """The highest seqno of a deletion that was purged; 0 if none."""
-        ...
-
-    @property
-    def failover_log(self) -> FailoverLog:
-        """Its branches."""
-        ...
-
-
-class RequestFields(Protocol):
-    """The fields of a STREAM_REQ that decide; `dcpstream.wire.StreamRequest` has them."""
-
-    @property
-    def flags(self) -> int:
-        """See `StreamFlag`."""
-        ...
-
-    @property
-    def start_seqno(self) -> int:
-        """The last seqno that the client has."""
-        ...
-
-    @property
-    def end_seqno(self) -> int:
-        """Where the stream is to end."""
-        ...
-
-    @property
-    def vbuuid(self) -> int:
-        """Branch of the start seqno."""
-        ...
-
-    @property
-    def snapshot_start(self) -> int:
-        """Start of the snapshot that covers the start seqno."""
-        ...
-
-    @property
-    def snapshot_end(self) -> int:
-        """Its end."""
-        ...
+__all__ = ["Accept", "Decision", "Refuse", "Rollback", "decide"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +53,7 @@ Decision = Accept | Rollback | Refuse
 
 
 def decide(
-    request: RequestFields,
+    request: StreamRequest,
     vbucket: VbucketFacts | None,
     *,
     is_noop_missing: bool = False,

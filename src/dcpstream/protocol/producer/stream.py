@@ -6,7 +6,7 @@ seqno. Then it looks again. So a stream whose end seqno falls inside a snapshot 
 appears once in a snapshot, and what is written while a snapshot is under way belongs to the next one.
 
 The first snapshot is one "from disk" if the stream begins below what the vbucket keeps in memory, and one "from
-memory" otherwise (`producer/source` says where the line is); all later ones are from memory. The first one
+memory" otherwise (`protocol.bucket` says where the line is); all later ones are from memory. The first one
 from memory and the first one in a new checkpoint carry the checkpoint flag.
 
 A stream that is closed in the middle of a snapshot from memory still sends the rest of it before its STREAM_END, for a
@@ -33,12 +33,12 @@ from types import MappingProxyType
 
 from dcpstream.errors import StoreError
 from dcpstream.model import VbucketState
+from dcpstream.protocol.bucket import HistorySource, VBucketView
 from dcpstream.protocol.producer.access import StreamAccess, everything, refusal_of
 from dcpstream.protocol.producer.change_history import ChangeHistory
 from dcpstream.protocol.producer.live_filter import LiveFilter
 from dcpstream.protocol.producer.messages import Buffer, StreamMessages, last_seqno_of
 from dcpstream.protocol.producer.rollback import Accept
-from dcpstream.protocol.producer.source import HistorySource, VBucketView
 from dcpstream.protocol.producer.stream_filter import StreamFilter
 from dcpstream.protocol.transitions import Transitions
 from dcpstream.wire import (

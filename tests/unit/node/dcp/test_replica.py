@@ -9,7 +9,7 @@ import pytest
 from dcpstream.errors import StoreError
 from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
 from dcpstream.node.dcp.replica import Replicas, Takeovers
-from dcpstream.protocol.consumer.replica import Change
+from dcpstream.protocol.bucket import Change
 from dcpstream.store import DiskBucketStore
 from dcpstream.wire import encode_stored_mutation
 from tests.conformance.harness import ACTIVE, DEAD, REPLICA, Node

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import FailoverLog, VbucketState
+from dcpstream.protocol.bucket import Change
 from dcpstream.protocol.consumer.messages import Marker
-from dcpstream.protocol.consumer.replica import Change
 from dcpstream.protocol.consumer.stream import TRANSITIONS, ConsumerState, ConsumerStream, StreamEvent
 from dcpstream.wire import MarkerFlag, Opcode, Status, decode_frame, decode_message, encode_failover_log
 from tests.conformance.rules import rule
