@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dcpstream.protocol.producer.tolerance import is_tolerated
+from dcpstream.protocol.producer.responses import is_tolerated
 from dcpstream.store import MemoryBucketStore
 from dcpstream.wire import Opcode, OpenFlag, Status, encode_frame_info, encode_response
 from tests.conformance.harness import REPLICA, USUAL, WITHOUT_XERROR, Node, Peer, of, opcodes

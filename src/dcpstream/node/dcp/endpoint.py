@@ -18,8 +18,8 @@ from dcpstream.node.dcp.stats import dcp_stats
 from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse
 from dcpstream.protocol.consumer.connection import ConsumerConnection, check_add_stream
 from dcpstream.protocol.opening import OpenRequest, read_open
-from dcpstream.protocol.producer.access import Access
 from dcpstream.protocol.producer.connection import ProducerConnection
+from dcpstream.protocol.producer.privilege import Access
 from dcpstream.wire import Feature, Frame, Opcode, Status
 
 if TYPE_CHECKING:

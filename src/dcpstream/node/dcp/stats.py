@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dcpstream.protocol.consumer.connection import ConsumerConnection
+from dcpstream.protocol.consumer.stats import consumer_stats
 from dcpstream.protocol.producer.connection import ProducerConnection
+from dcpstream.protocol.producer.stats import producer_stats
 from dcpstream.protocol.producer.stream import ProducerStream, StreamState
 from dcpstream.wire import Status
 
@@ -47,7 +49,7 @@ def _machines(bucket: Bucket) -> list[ProducerConnection | ConsumerConnection]:
 
 def _connections(machines: list[ProducerConnection | ConsumerConnection]) -> Stats:
     for machine in machines:
-        yield from machine.stats()
+        yield from producer_stats(machine) if isinstance(machine, ProducerConnection) else consumer_stats(machine)
     producers = [machine for machine in machines if isinstance(machine, ProducerConnection)]
     totals = {
         "count": len(machines),

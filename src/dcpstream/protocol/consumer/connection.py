@@ -26,7 +26,6 @@ from dcpstream.model import VbucketState
 from dcpstream.protocol.answers import Refusal, answer, check_shape, check_stream_flags, refuse, stream_id_of
 from dcpstream.protocol.bucket import Change, ReplicaBucket
 from dcpstream.protocol.consumer.controls import FLATBUFFERS, SYNC_WRITES, V7_STATUS_CODES, Negotiation
-from dcpstream.protocol.consumer.flow import COUNTED, ConsumerWindow
 from dcpstream.protocol.consumer.messages import (
     Dialect,
     read_change,
@@ -36,11 +35,11 @@ from dcpstream.protocol.consumer.messages import (
     read_system_event,
 )
 from dcpstream.protocol.consumer.requests import StreamRequests
-from dcpstream.protocol.consumer.stats import connection_stats
 from dcpstream.protocol.consumer.stream import ConsumerStream, StreamEvent
+from dcpstream.protocol.flow_control import FLOW_CONTROLLED, ConsumerWindow
 from dcpstream.protocol.noop import DEFAULT_IDLE_TIMEOUT_S
-from dcpstream.protocol.pause import Pause
 from dcpstream.protocol.producer.stream import Buffer
+from dcpstream.protocol.stats import Pause
 from dcpstream.wire import (
     Datatype,
     Feature,
@@ -152,7 +151,7 @@ class ConsumerConnection:
             self._drop(str(error))
 
     def _handle_request(self, frame: Frame, now: float) -> None:
-        if frame.opcode in COUNTED:
+        if frame.opcode in FLOW_CONTROLLED:
             self.window.freed(frame.size)
         refusal = check_shape(frame, has_collections=self._has_collections)
         if refusal is not None:
@@ -457,10 +456,6 @@ class ConsumerConnection:
     def cursors(self, vbid: int) -> Iterator[tuple[str, int]]:
         """A consumer reads nothing."""
         return iter(())
-
-    def stats(self) -> Iterator[tuple[str, str]]:
-        """Names and values of the `dcp` group for this connection."""
-        return connection_stats(self)
 
 
 _HANDLERS: Mapping[int, Callable[[ConsumerConnection, Frame], None]] = MappingProxyType(

@@ -13,12 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from dcpstream.protocol.flow_control import CONSUMER_BUFFER_BYTES
 from dcpstream.wire import Frame, Opcode, Status, encode_request
 
-__all__ = ["BUFFER_BYTES", "NOOP_INTERVAL_S", "Negotiation", "consumer_controls"]
-
-BUFFER_BYTES = 50 * 1024 * 1024
-"""What a consumer lets a producer send ahead, as recorded."""
+__all__ = ["NOOP_INTERVAL_S", "Negotiation", "consumer_controls"]
 
 NOOP_INTERVAL_S = 1
 """Seconds between the NOOPs that a consumer asks for, as recorded."""
@@ -93,7 +91,7 @@ class Negotiation:
         assert not self.has_begun, "asked once"
         self.has_begun = True
         self._buffer_opaque, self._error_map_opaque = self._next_opaque(), self._next_opaque()
-        buffer = Control(b"connection_buffer_size", str(BUFFER_BYTES).encode())
+        buffer = Control(b"connection_buffer_size", str(CONSUMER_BUFFER_BYTES).encode())
         return [
             _control(buffer, self._buffer_opaque),
             encode_request(Opcode.GET_ERROR_MAP, opaque=self._error_map_opaque, value=b"\0\0"),

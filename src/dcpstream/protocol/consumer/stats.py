@@ -6,20 +6,17 @@ Messages are never buffered here, so what a server says of its buffers and of th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from dcpstream.model import MAX_SEQNO
+from dcpstream.protocol.consumer.connection import ConsumerConnection
 from dcpstream.protocol.consumer.controls import FLATBUFFERS
-from dcpstream.protocol.pause import NOTHING_TO_SAY, milliseconds
+from dcpstream.protocol.consumer.stream import ConsumerStream
+from dcpstream.protocol.stats import NOTHING_TO_SAY, milliseconds, stat_text
 
-if TYPE_CHECKING:
-    from dcpstream.protocol.consumer.connection import ConsumerConnection
-    from dcpstream.protocol.consumer.stream import ConsumerStream
-
-__all__ = ["connection_stats"]
+__all__ = ["consumer_stats"]
 
 
-def connection_stats(machine: ConsumerConnection) -> Iterator[tuple[str, str]]:
+def consumer_stats(machine: ConsumerConnection) -> Iterator[tuple[str, str]]:
     """Names and values of the `dcp` group for one connection."""
     prefix = f"eq_dcpq:{machine.name}:"
     accepted, pause = machine.negotiation.accepted, machine.pause
@@ -51,7 +48,7 @@ def connection_stats(machine: ConsumerConnection) -> Iterator[tuple[str, str]]:
         "pending_add_stream": machine.has_pending_streams,
     }
     for name, value in values.items():
-        yield prefix + name, str(value).lower() if isinstance(value, bool) else str(value)
+        yield prefix + name, stat_text(value)
 
 
 def _stream_values(stream: ConsumerStream) -> Iterator[tuple[str, object]]:

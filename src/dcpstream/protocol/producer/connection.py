@@ -20,22 +20,21 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse, stream_id_of
 from dcpstream.protocol.bucket import HistorySource, VBucketView
-from dcpstream.protocol.noop import NoopTimer
-from dcpstream.protocol.pause import BUFFER_FULL, INITIALIZING, NOTHING_TO_SAY, Pause
-from dcpstream.protocol.producer.access import StreamAccess, everything
+from dcpstream.protocol.flow_control import ProducerWindow
+from dcpstream.protocol.noop import DEFAULT_IDLE_TIMEOUT_S, NoopTimer
 from dcpstream.protocol.producer.controls import ProducerSettings, apply_control
-from dcpstream.protocol.producer.flow_control import ProducerWindow
-from dcpstream.protocol.producer.limits import DEFAULT_LIMITS, TURN_FACTORS, ProducerLimits
+from dcpstream.protocol.producer.privilege import StreamAccess, everything
 from dcpstream.protocol.producer.requests import StreamMaker
+from dcpstream.protocol.producer.responses import is_tolerated
 from dcpstream.protocol.producer.rollback import Rollback
-from dcpstream.protocol.producer.stats import connection_stats
 from dcpstream.protocol.producer.stream import Buffer, ProducerStream, enough_of
 from dcpstream.protocol.producer.takeover import TakeoverHost, Takeovers
-from dcpstream.protocol.producer.tolerance import is_tolerated
+from dcpstream.protocol.stats import BUFFER_FULL, INITIALIZING, NOTHING_TO_SAY, Pause
 from dcpstream.wire import (
     BufferPool,
     Feature,
@@ -54,6 +53,36 @@ __all__ = ["DEFAULT_LIMITS", "ProducerConnection", "ProducerLimits"]
 _NEEDS_XERROR = frozenset((Status.EACCESS, Status.NO_BUCKET, Status.AUTH_STALE, Status.DCP_STREAMID_INVALID))
 _NO_STREAMS: Mapping[int | None, ProducerStream] = MappingProxyType({})
 _ALREADY_OPEN = Refusal(Status.EINVAL, "The connection is already opened as a DCP connection")
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerLimits:
+    """Bounds of one producer connection.
+
+    Attributes:
+        turn_bytes: what a stream may send before the next one has its turn: large enough that a block is copied
+            at memory speed, small enough that 1,024 streams share a connection.
+        streams_max: streams of all vbuckets and stream ids: 64 stream ids for each of 1,024 vbuckets.
+        idle_timeout_s: silence after which a peer with NOOPs enabled is given up.
+        takeover_s: how long a takeover may follow a vbucket that is written to; then writes are put off until it has
+            come to its end: the server's dcp_takeover_max_time.
+        stuck_timeout_s: how long a window may stay full without an acknowledgement, on connections named as follows.
+        stuck_names: a regular expression found in the names of the connections that are dropped then: by default those
+            of index projectors, which answer NOOPs in one thread while another that should read hangs.
+    """
+
+    turn_bytes: int = 1024 * 1024
+    streams_max: int = 64 * 1024
+    idle_timeout_s: float = DEFAULT_IDLE_TIMEOUT_S
+    takeover_s: float = 60.0
+    stuck_timeout_s: float = 720.0
+    stuck_names: str = "^secidx"
+
+
+DEFAULT_LIMITS = ProducerLimits()
+
+TURN_FACTORS: Mapping[str, float] = MappingProxyType({"high": 10.0, "medium": 1.0, "low": 0.2})
+"""What `set_priority` does to a stream's turn: 50, 5 and 1 in the server, which counts messages."""
 
 
 class ProducerConnection:
@@ -483,10 +512,6 @@ class ProducerConnection:
             if stream.end_reason is None and not stream.flags & StreamFlag.DISK_ONLY:
                 number = "" if stream.stream_id is None else f"sid:{stream.stream_id}"
                 yield f"eq_dcpq:{self.name}{number}", stream.last_read_seqno
-
-    def stats(self) -> Iterator[tuple[str, str]]:
-        """Names and values of the `dcp` group for this connection."""
-        return connection_stats(self)
 
 
 _HANDLERS: Mapping[int, Callable[[ProducerConnection, Frame], None]] = MappingProxyType(

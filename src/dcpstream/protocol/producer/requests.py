@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 
 from dcpstream.protocol.answers import Refusal, check_stream_flags
 from dcpstream.protocol.bucket import HistorySource
-from dcpstream.protocol.producer.access import StreamAccess, refusal_of
 from dcpstream.protocol.producer.controls import MARKER_WITH_PURGE_SEQNO, ProducerSettings
+from dcpstream.protocol.producer.privilege import StreamAccess, refusal_of
 from dcpstream.protocol.producer.rollback import Refuse, Rollback, decide
 from dcpstream.protocol.producer.stream import ProducerStream
 from dcpstream.protocol.producer.stream_filter import StreamFilter, read_filter, refusal_on_connection

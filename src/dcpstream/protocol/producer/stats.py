@@ -8,29 +8,26 @@ Source: kv_engine engines/ep/src/dcp/producer.cc, active_stream.cc (addStats), r
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from dcpstream.protocol.pause import milliseconds
+from dcpstream.protocol.producer.connection import ProducerConnection
+from dcpstream.protocol.producer.stream import ProducerStream
+from dcpstream.protocol.stats import milliseconds, stat_text
 from dcpstream.wire import StreamEndReason, StreamFlag
 
-if TYPE_CHECKING:
-    from dcpstream.protocol.producer.connection import ProducerConnection
-    from dcpstream.protocol.producer.stream import ProducerStream
-
-__all__ = ["connection_stats", "stream_stats"]
+__all__ = ["producer_stats"]
 
 NANOSECONDS = 1_000_000_000
 
 _FILTER_EMPTY = StreamEndReason.FILTER_EMPTY
 
 
-def connection_stats(connection: ProducerConnection) -> Iterator[tuple[str, str]]:
+def producer_stats(connection: ProducerConnection) -> Iterator[tuple[str, str]]:
     """Names and values for a connection and its streams."""
     prefix = f"eq_dcpq:{connection.name}:"
     for name, value in _connection_values(connection):
-        yield prefix + name, _text(value)
+        yield prefix + name, stat_text(value)
     for stream in connection.streams():
-        for name, text in stream_stats(stream):
+        for name, text in _stream_stats(stream):
             yield prefix[:-1] + name, text
     yield prefix + "num_streams", str(connection.stream_count)
 
@@ -94,7 +91,7 @@ def _connection_values(connection: ProducerConnection) -> Iterator[tuple[str, ob
     yield "disconnect_when_stuck_timeout", int(connection.limits.stuck_timeout_s)
 
 
-def stream_stats(stream: ProducerStream) -> Iterator[tuple[str, str]]:
+def _stream_stats(stream: ProducerStream) -> Iterator[tuple[str, str]]:
     """Names and values for a stream, behind the connection's name, to which the stream's id belongs."""
     vbid, accepted, wanted = stream.vbid, stream.accepted, stream.wanted
     name = "" if stream.stream_id is None else f"sid:{stream.stream_id}"
@@ -125,7 +122,7 @@ def stream_stats(stream: ProducerStream) -> Iterator[tuple[str, str]]:
         "change_streams_enabled": stream.has_change_streams,
     }
     for key, value in values.items():
-        yield f"{name}:stream_{vbid}_{key}", _text(value)
+        yield f"{name}:stream_{vbid}_{key}", stat_text(value)
     ids = wanted.collection_ids
     # The server puts the default collection into a filter of everything that came with a value, and into no other one.
     shown = sorted(ids) if ids is not None else [0] if wanted.has_value else []
@@ -142,9 +139,4 @@ def stream_stats(stream: ProducerStream) -> Iterator[tuple[str, str]]:
         "cids": ",".join(f"{number:#x}" for number in shown),
     }
     for key, value in filters.items():
-        yield f"{name}:filter_{vbid}_{key}", _text(value)
-
-
-def _text(value: object) -> str:
-    """A stat's value as the server writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        yield f"{name}:filter_{vbid}_{key}", stat_text(value)

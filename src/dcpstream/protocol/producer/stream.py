@@ -34,12 +34,11 @@ from types import MappingProxyType
 from dcpstream.errors import StoreError
 from dcpstream.model import VbucketState
 from dcpstream.protocol.bucket import HistorySource, VBucketView
-from dcpstream.protocol.producer.access import StreamAccess, everything, refusal_of
 from dcpstream.protocol.producer.change_history import ChangeHistory
-from dcpstream.protocol.producer.live_filter import LiveFilter
 from dcpstream.protocol.producer.messages import Buffer, StreamMessages, last_seqno_of
+from dcpstream.protocol.producer.privilege import StreamAccess, everything, refusal_of
 from dcpstream.protocol.producer.rollback import Accept
-from dcpstream.protocol.producer.stream_filter import StreamFilter
+from dcpstream.protocol.producer.stream_filter import LiveFilter, StreamFilter
 from dcpstream.protocol.transitions import Transitions
 from dcpstream.wire import (
     BlockKind,

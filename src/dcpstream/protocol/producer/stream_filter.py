@@ -6,14 +6,15 @@ Source: kv_engine engines/ep/src/collections/vbucket_filter.cc, checked against 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from dcpstream.model import Manifest
 from dcpstream.protocol.answers import Refusal
-from dcpstream.wire import Status
+from dcpstream.wire import CollectionEvent, Status, SystemEventId, events_of_scope
 
-__all__ = ["StreamFilter", "read_filter", "refusal_on_connection"]
+__all__ = ["LiveFilter", "StreamFilter", "read_filter", "refusal_on_connection"]
 
 DEFAULT_COLLECTION_ONLY = frozenset((0,))
 
@@ -26,7 +27,9 @@ MAX_NUMBER = 0xFFFFFFFFFFFFFFFF
 _RESERVED_SCOPES, _RESERVED_COLLECTIONS = range(1, 8), range(2, 8)
 """Ids that no scope or collection can have; the server takes 1 for its system's collection, which nobody knows."""
 
-_UNKNOWN = "Unknown scope or collection in operation"
+_BEGIN = SystemEventId.CREATE_COLLECTION
+_END, _DROP_SCOPE = SystemEventId.DROP_COLLECTION, SystemEventId.DROP_SCOPE
+UNKNOWN_PLACE = "Unknown scope or collection in operation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ def _wanted_collections(
             return Refusal(Status.EINVAL), None
         found = next((scope for scope in manifest.scopes if scope.scope_id == scope_id), None)
         if found is None:
-            return Refusal(Status.UNKNOWN_SCOPE, _UNKNOWN, manifest.uid), None
+            return Refusal(Status.UNKNOWN_SCOPE, UNKNOWN_PLACE, manifest.uid), None
         return frozenset(item.collection_id for item in found.collections), scope_id
     if "collections" not in document:
         return None, None
@@ -131,7 +134,7 @@ def _wanted_collections(
         if number is None or number in _RESERVED_COLLECTIONS:
             return Refusal(Status.EINVAL), None
         if number not in known:
-            return Refusal(Status.UNKNOWN_COLLECTION, _UNKNOWN, manifest.uid), None
+            return Refusal(Status.UNKNOWN_COLLECTION, UNKNOWN_PLACE, manifest.uid), None
         ids.add(number)
     return frozenset(ids), None
 
@@ -153,3 +156,64 @@ def _stream_id(document: dict[str, Any]) -> int | Refusal | None:
         return Refusal(Status.EINVAL)
     stream_id = number & 0xFFFF  # the server keeps 16 bits, so that 65536 is 0
     return stream_id or Refusal(Status.DCP_STREAMID_INVALID)
+
+
+class LiveFilter:
+    """The filter of one stream.
+
+    Args:
+        wanted: of the request.
+        manifest: the bucket's when the stream was made.
+
+    Attributes:
+        collection_ids: of all that was ever wanted; None for a stream of everything.
+        is_over: nothing that it wants is left.
+    """
+
+    __slots__ = ("_living", "_manifest", "_scope_id", "collection_ids", "is_over")
+
+    def __init__(self, wanted: StreamFilter, manifest: Manifest) -> None:
+        self.collection_ids = wanted.collection_ids
+        self.is_over = False
+        self._scope_id = wanted.scope_id
+        self._living = set(wanted.collection_ids or ())
+        self._manifest = manifest
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever wanted."""
+        return self._scope_id is None and self.collection_ids is not None and not self.collection_ids
+
+    def coming(self, events: Iterable[CollectionEvent]) -> None:
+        """Events that are about to be sent: what begins in the wanted scope is wanted."""
+        if self._scope_id is None or self.collection_ids is None:
+            return
+        begun = {item.collection_id for item in events if item.event == _BEGIN and item.scope_id == self._scope_id}
+        if not begun <= self.collection_ids:
+            self.collection_ids |= begun
+
+    def passed(self, events: Iterable[CollectionEvent]) -> None:
+        """Events that were passed over or sent: the last end is the end of the stream."""
+        if self.collection_ids is None:
+            return
+        for item in events:
+            if item.event == _DROP_SCOPE and item.scope_id == self._scope_id:
+                self.is_over = True
+            elif item.event == _END and self._scope_id is None and item.collection_id in self._living:
+                self._living.discard(item.collection_id)
+                self.is_over = not self._living
+
+    def numbers(self, manifest: Manifest) -> frozenset[int] | None:
+        """Under which numbers the wanted items and events are found in a history; None for everything.
+
+        Args:
+            manifest: the bucket's now: it knows collections of the scope whose beginning is still to come.
+        """
+        if self.collection_ids is None or self._scope_id is None:
+            return self.collection_ids
+        if manifest is not self._manifest:
+            self._manifest = manifest
+            for scope in manifest.scopes:
+                if scope.scope_id == self._scope_id:
+                    self.collection_ids |= {item.collection_id for item in scope.collections}
+        return self.collection_ids | {events_of_scope(self._scope_id)}

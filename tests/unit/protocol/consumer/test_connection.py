@@ -4,6 +4,7 @@ import pytest
 
 from dcpstream.model import VbucketState
 from dcpstream.protocol.consumer.connection import ConsumerConnection
+from dcpstream.protocol.consumer.stats import consumer_stats
 from dcpstream.wire import Opcode, Status, decode_frame, encode_response
 from tests.unit.protocol.list_history import ListSource, ListVBucket, frame_of, frames_in
 
@@ -73,4 +74,4 @@ def test_answers(machine, opcode, fields, status):
 
 
 def test_stats_say_what_it_is(machine):
-    assert dict(machine.stats())["eq_dcpq:consumer:type"] == "consumer"
+    assert dict(consumer_stats(machine))["eq_dcpq:consumer:type"] == "consumer"

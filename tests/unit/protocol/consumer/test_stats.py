@@ -1,5 +1,6 @@
 """STAT dcp of a consumer: the names that a server was recorded with."""
 
+from dcpstream.protocol.consumer.stats import consumer_stats
 from dcpstream.wire import Opcode, decode_frame
 from tests.fixtures import recorded
 from tests.unit.protocol.list_replica import Source
@@ -20,7 +21,7 @@ def recorded_names() -> list[str]:
 def test_names_in_their_order():
     source = Source()
     source.accept()
-    stats = {name.removeprefix("eq_dcpq:c:"): value for name, value in source.machine.stats()}
+    stats = {name.removeprefix("eq_dcpq:c:"): value for name, value in consumer_stats(source.machine)}
     assert list(stats) == recorded_names()
     assert (stats["stream_1_state"], stats["stream_1_opaque"], stats["max_buffer_bytes"]) == (
         "reading",
@@ -33,7 +34,7 @@ def test_names_in_their_order():
 def test_they_follow_the_stream():
     source = Source()
     source.request()
-    stats = dict(source.machine.stats())
+    stats = dict(consumer_stats(source.machine))
     assert (stats["eq_dcpq:c:stream_1_state"], stats["eq_dcpq:c:pending_add_stream"]) == ("pending", "true")
     source = Source()
     source.accept()
@@ -43,7 +44,7 @@ def test_they_follow_the_stream():
     source.take()
     source.now = 7.5
     source.take()
-    stats = dict(source.machine.stats())
+    stats = dict(consumer_stats(source.machine))
     assert stats["eq_dcpq:c:stream_1_last_received_seqno"] == "3"
     assert stats["eq_dcpq:c:stream_1_cur_snapshot_type"] == "disk"
     assert int(stats["eq_dcpq:c:total_acked_bytes"]) > 0

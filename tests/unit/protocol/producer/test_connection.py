@@ -8,6 +8,7 @@ from dcpstream.errors import CorruptLog, LocalProtocolError
 from dcpstream.model import MAX_SEQNO, Collection, Manifest, Scope, SnapshotRange, VbucketState
 from dcpstream.protocol.producer import stream as producer_stream
 from dcpstream.protocol.producer.connection import ProducerConnection, ProducerLimits
+from dcpstream.protocol.producer.stats import producer_stats
 from dcpstream.protocol.producer.stream import TRANSITIONS, StreamEvent, StreamState
 from dcpstream.wire import (
     CollectionEvent,
@@ -791,7 +792,7 @@ def test_stats_name_connection_and_streams():
     client.control(b"connection_buffer_size", b"10000")
     client.request()
     client.all()
-    stats = dict(client.machine.stats())
+    stats = dict(producer_stats(client.machine))
     assert stats["eq_dcpq:client:type"] == "producer"
     assert stats["eq_dcpq:client:max_buffer_bytes"] == "10000"
     assert stats["eq_dcpq:client:unacked_bytes"] == str(client.machine.window.outstanding_bytes)

@@ -55,7 +55,3 @@ class DcpEndpoint(Protocol):
     def cursors(self, vbid: int) -> Iterator[tuple[str, int]]:
         """Name and position of each of its streams that reads a vbucket's newest items from memory."""
         ...
-
-    def stats(self) -> Iterator[tuple[str, str]]:
-        """Keys and values for STAT dcp."""
-        ...

@@ -1,7 +1,7 @@
-"""Who may stream what: the privilege DcpStream, of a whole bucket, of scopes or of single collections.
+"""The privilege DcpStream: whether a user may stream a bucket, a scope or single collections.
 
-The producer asks when a stream is requested and again at each of its markers, so that a privilege taken away ends the
-stream. It knows collections by their ids and nothing of users; the node answers.
+The producer asks when a stream is requested, and again before each marker, so that a privilege taken away ends the
+stream. The producer knows collections by their ids and knows nothing of users; the node answers.
 
 Source: kv_engine engines/ep/src/collections/vbucket_filter.cc (checkPrivileges), docs/rbac.md.
 """
@@ -12,18 +12,18 @@ from collections.abc import Callable
 from enum import Enum
 
 from dcpstream.protocol.answers import Refusal
-from dcpstream.protocol.producer.stream_filter import StreamFilter
+from dcpstream.protocol.producer.stream_filter import UNKNOWN_PLACE, StreamFilter
 from dcpstream.wire import Status
 
 __all__ = ["Access", "StreamAccess", "everything", "refusal_of"]
 
 
 class Access(Enum):
-    """What a user may do at a place."""
+    """The user's privilege at a place."""
 
     GRANTED = "granted"
-    DENIED = "known to the user, who may not stream it"
-    INVISIBLE = "the user has no privilege there, and is not told that it exists"
+    DENIED = "not granted; the user may know that the place exists"
+    INVISIBLE = "not granted, as no other privilege is; the user is not told that the place exists"
 
 
 StreamAccess = Callable[[int | None, int | None], Access]
@@ -36,11 +36,11 @@ def everything(scope_id: int | None, collection_id: int | None) -> Access:
 
 
 def refusal_of(wanted: StreamFilter, access: StreamAccess, manifest_uid: int) -> Refusal | None:
-    """Why a stream is not to be had, or None.
+    """Why the user may not have a stream, or None.
 
     Args:
-        wanted: what it is to carry.
-        manifest_uid: told along with what seems not to exist.
+        wanted: the stream's filter.
+        manifest_uid: part of the answer for a place that the user may not know.
     """
     if wanted.scope_id is not None:
         found = [access(wanted.scope_id, None)]
@@ -50,5 +50,5 @@ def refusal_of(wanted: StreamFilter, access: StreamAccess, manifest_uid: int) ->
         found = [access(None, None)] if ids is None else [access(None, number) for number in sorted(ids)]
         unknown = Status.EACCESS if ids is None else Status.UNKNOWN_COLLECTION
     if Access.INVISIBLE in found and unknown is not Status.EACCESS:
-        return Refusal(unknown, "Unknown scope or collection in operation", manifest_uid)
+        return Refusal(unknown, UNKNOWN_PLACE, manifest_uid)
     return None if all(item is Access.GRANTED for item in found) else Refusal(Status.EACCESS)

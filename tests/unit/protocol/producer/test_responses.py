@@ -2,7 +2,7 @@
 
 import pytest
 
-from dcpstream.protocol.producer.tolerance import is_tolerated
+from dcpstream.protocol.producer.responses import is_tolerated
 from dcpstream.wire import Opcode, Status
 
 DATA = [Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION, Opcode.DCP_SYSTEM_EVENT, Opcode.DCP_PREPARE]

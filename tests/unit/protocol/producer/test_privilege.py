@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dcpstream.protocol.producer.access import Access, everything, refusal_of
+from dcpstream.protocol.producer.privilege import Access, everything, refusal_of
 from dcpstream.protocol.producer.stream_filter import StreamFilter
 from dcpstream.wire import Status
 from tests.conformance.rules import rule

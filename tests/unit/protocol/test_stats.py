@@ -1,6 +1,6 @@
 """For how long a connection sent nothing, and why."""
 
-from dcpstream.protocol.pause import BUFFER_FULL, INITIALIZING, NOTHING_TO_SAY, Pause, milliseconds
+from dcpstream.protocol.stats import BUFFER_FULL, INITIALIZING, NOTHING_TO_SAY, Pause, milliseconds
 
 
 def test_each_pause_counts_for_the_reason_that_it_had():

@@ -1,24 +1,27 @@
-"""How long a connection has sent nothing, and why, for its statistics."""
+"""The parts of the `dcp` stats group that both ends share: pauses, and the text of values.
+
+Source: kv_engine engines/ep/src/dcp/connhandler.cc (addStats), recorded names.
+"""
 
 from __future__ import annotations
 
-__all__ = ["BUFFER_FULL", "INITIALIZING", "NOTHING_TO_SAY", "Pause", "milliseconds"]
+__all__ = ["BUFFER_FULL", "INITIALIZING", "NOTHING_TO_SAY", "Pause", "milliseconds", "stat_text"]
 
 BUFFER_FULL, INITIALIZING, NOTHING_TO_SAY = "BufferLogFull", "Initializing", "ReadyListEmpty"
-"""Reasons, under the server's names, in its order."""
+"""Reasons of a pause, with the server's names, in its order."""
 
 
 class Pause:
-    """Counts the times at which nothing was sent.
+    """The times in which a connection sent nothing.
 
     Args:
         now: seconds of a monotonic clock.
-        reason: why nothing is sent at first.
+        reason: the reason of the first pause.
 
     Attributes:
-        counts: reason → how often something was sent again after it.
-        durations_s: reason → for how long nothing was sent, these times together.
-        reason: why nothing is sent now.
+        counts: reason → pauses that have ended.
+        durations_s: reason → their duration, summed up.
+        reason: the reason of the present pause.
     """
 
     def __init__(self, now: float, reason: str = NOTHING_TO_SAY) -> None:
@@ -33,7 +36,7 @@ class Pause:
         Args:
             now: seconds of a monotonic clock.
             is_over: something was sent.
-            reason: why nothing more is sent now.
+            reason: the reason of the pause that begins or goes on now.
         """
         self._now = now
         if is_over or reason != self.reason:
@@ -43,10 +46,15 @@ class Pause:
 
     @property
     def current_s(self) -> float:
-        """For how long nothing was sent now, as of the last time it was looked at."""
+        """Duration of the present pause, as of the last call of `passed`."""
         return self._now - self._since
 
 
 def milliseconds(seconds: float) -> str:
-    """A duration as statistics write it."""
+    """A duration as the server writes it."""
     return f"{int(seconds * 1000)} ms"
+
+
+def stat_text(value: object) -> str:
+    """A value as the server writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
