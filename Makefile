@@ -48,14 +48,22 @@ help: ## print this help
 setup: $(STAMPS)/project $(STAMPS)/data java ## install everything into .venv (quick when it is there)
 
 .PHONY: check
-check: setup ## format, lint, types, direction of imports
+check: setup ## format, lint, prose, commit subjects, types, dead code, direction of imports
 	$(call say,'format and lint')
-	@$(BIN)/ruff format --check --quiet . || { echo 'run: $(BIN)/ruff format'; exit 1; }
+	@$(BIN)/ruff format --check --quiet . || { echo 'run: make format'; exit 1; }
 	@$(BIN)/ruff check --quiet .
+	@$(PY) tools/wrap_markdown.py --check
+	@$(PY) tools/commit_subjects.py
 	$(call say,'types')
 	@$(BIN)/mypy
+	$(call say,'dead code')
+	@$(MAKE) -s --no-print-directory dead-code
 	$(call say,'direction of imports')
 	@$(BIN)/lint-imports --no-cache
+
+.PHONY: dead-code
+dead-code: $(STAMPS)/project ## names that nobody uses (tools/dead_code_whitelist.py lists those that others call)
+	@$(BIN)/vulture
 
 .PHONY: test
 test: check ## check, then the fast tests (what CI runs)
@@ -67,6 +75,14 @@ test: check ## check, then the fast tests (what CI runs)
 test-all: check test-matrix ## check, all tests (also slow ones), and the core on every interpreter found
 	$(call say,'all tests')
 	@HYPOTHESIS_PROFILE=deep $(PYTEST) -m "" --timeout 900
+
+.PHONY: coverage
+coverage: setup ## branch coverage of the fast tests: a table by package, and pages in .cache/coverage/html
+	@$(PY) tools/branch_coverage.py --dist loadgroup -n $(JOBS) $(ARGS)
+
+.PHONY: hooks
+hooks: setup ## have Git check format, lint, types, imports and subjects at each commit (pre-commit)
+	@$(BIN)/pre-commit install --hook-type pre-commit --hook-type commit-msg
 
 .PHONY: test-matrix
 test-matrix: setup ## the core's tests on every Python found, and without the extras
@@ -118,8 +134,8 @@ reference: setup ## write the generated pages of the documentation anew
 	@$(PY) tools/message_reference.py && $(PY) tools/node_reference.py && $(PY) tools/support_reference.py && $(PY) tools/user_reference.py && $(PY) tools/state_diagrams.py
 
 .PHONY: format
-format: setup ## format the code, and mend what the linter can mend
-	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .
+format: setup ## format the code, wrap the pages, and mend what the linter can mend
+	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet . ; $(PY) tools/wrap_markdown.py
 
 .PHONY: lock
 lock: ## move requirements/*.lock to the newest versions that pyproject.toml allows
