@@ -15,9 +15,22 @@ from collections.abc import Iterator
 from dcpstream.errors import FieldError, FrameError
 from dcpstream.wire.codes import Magic, Opcode, code_name
 
-HEADER = struct.Struct(">BBHBBHIIQ")
-"""magic u8, opcode u8, key length u16, extras length u8, datatype u8, vbucket or status u16, body u32, opaque u32,
-CAS u64. In flexible framing the third field is framing extras length u8, key length u8."""
+HEADER_FIELDS = (
+    ("magic", 1),
+    ("opcode", 1),
+    ("key_length", 2),
+    ("extras_length", 1),
+    ("datatype", 1),
+    ("vbid", 2),
+    ("body_length", 4),
+    ("opaque", 4),
+    ("cas", 8),
+)
+"""Name and width of each field, all unsigned and big-endian. `vbid` is the status of a response. In flexible framing
+`key_length` is the framing extras' length (u8) and the key's length (u8)."""
+
+HEADER = struct.Struct(">" + "".join({1: "B", 2: "H", 4: "I", 8: "Q"}[width] for _, width in HEADER_FIELDS))
+"""The header, packed and unpacked in the order of `HEADER_FIELDS`."""
 
 HEADER_BYTES = 24
 MAX_FRAME_BYTES = 30 * 1024 * 1024

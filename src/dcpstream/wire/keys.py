@@ -1,6 +1,6 @@
-"""Collection ids before keys, and framing extras.
+"""Keys with their collection ids, and the elements of framing extras.
 
-Source: kv_engine docs/Collections.md (LEB128), docs/BinaryProtocol.md (frame info).
+Source: kv_engine docs/Collections.md (LEB128), docs/BinaryProtocol.md (frame info), daemon/mcbp_validators.cc (limits).
 """
 
 from __future__ import annotations
@@ -12,6 +12,15 @@ from dcpstream.errors import FieldError
 MAX_LEB128_BYTES = 5
 """A u32 in groups of 7 bits."""
 MAX_U32 = 0xFFFFFFFF
+
+MAX_KEY_BYTES = 250
+"""Longest key, and longest name in a key field, without a collection prefix."""
+MAX_PREFIXED_KEY_BYTES = 251
+"""Longest key field of a connection with collections: 250 bytes and one, or 246 and up to five."""
+MAX_KEY_BYTES_ELSEWHERE = 246
+"""Longest logical key outside of the default collection."""
+FIRST_RESERVED, LAST_RESERVED = 1, 7
+"""Ids that no collection of a client has."""
 
 
 def leb128_encode(number: int) -> bytes:
@@ -54,6 +63,23 @@ def split_collection_key(key: bytes) -> tuple[int, bytes]:
     """(collection id, logical key) of a prefixed key."""
     collection_id, length = leb128_decode(key)
     return collection_id, key[length:]
+
+
+def key_fault(key: bytes) -> str | None:
+    """What is wrong with a document's key that has a collection prefix, in the server's words; None if nothing is."""
+    if len(key) <= 1:
+        return "Key length must be >= 2"
+    try:
+        collection_id, prefix = leb128_decode(key)
+    except FieldError:
+        has_stop = any(byte < 0x80 for byte in key)
+        return "Key contains non-canonical leb128" if has_stop else "No stop-byte found"
+    if len(key) == prefix:
+        return "No logical key found"
+    if FIRST_RESERVED <= collection_id <= LAST_RESERVED:
+        return f"Invalid collection-id:{collection_id}"
+    longest = MAX_KEY_BYTES if collection_id == 0 else MAX_KEY_BYTES_ELSEWHERE
+    return f"Logical key exceeds {longest}" if len(key) - prefix > longest else None
 
 
 def encode_frame_info(info_id: int, data: bytes) -> bytes:

@@ -1,8 +1,11 @@
-"""The layout table: which message has which fields, where, how wide, since which version, by which source.
+"""The layout table: each message's fields, sender and limits, declared once.
 
-Theory of operation: a message is a frozen dataclass whose fields are declared with `u8` … `u64`; the `message`
-decorator reads the declarations, works out offsets and enters a `Layout` into `LAYOUTS`. Encoder, decoder, numpy
-dtypes, the Hypothesis strategies of the test kit and the reference page are all derived from that one table.
+Theory of operation: a message is a frozen dataclass whose fields are declared with `u8` … `u64`, `i64` and `raw`. The
+`message` decorator reads the declarations, works out offsets, compiles the structs and enters a `Layout` into
+`LAYOUTS`. Everything else is derived from that one table: the encoder (`encode`, `pack`), the decoder (`decode`,
+`unpack`, `decode_message`), numpy dtypes, the checks of both protocol ends (`dcpstream.wire.shape`), flow-control
+accounting, the Hypothesis strategies of the test kit, `dcpstream decode`, and the reference pages. `record` does the
+same for structures that have no opcode, such as the entries of a failover log.
 
 A frame whose parts do not fit any layout of its opcode is not lost: it decodes to `RawRequest` or `RawResponse`, which
 carry all its bytes. `decode_message(frame, strict=True)` refuses it instead, with the reason.
@@ -12,15 +15,18 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from enum import Enum, Flag, IntEnum
+from itertools import chain, combinations
+from operator import attrgetter
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 
 from dcpstream.errors import FieldError
-from dcpstream.wire.codes import FrameInfoId, Magic, Opcode, code_name
-from dcpstream.wire.frames import HEADER_BYTES, Frame
+from dcpstream.wire.codes import Feature, FrameInfoId, Magic, Opcode, code_name
+from dcpstream.wire.frames import HEADER, HEADER_BYTES, HEADER_FIELDS, Frame
 from dcpstream.wire.keys import decode_frame_infos
+from dcpstream.wire.status import Status
 
 __all__ = [
     "LAYOUTS",
@@ -29,12 +35,18 @@ __all__ = [
     "Layout",
     "Message",
     "Part",
+    "Phase",
     "RawRequest",
     "RawResponse",
+    "Record",
     "Request",
     "Response",
+    "Side",
     "decode_message",
+    "i64",
     "message",
+    "raw",
+    "record",
     "u8",
     "u16",
     "u32",
@@ -45,14 +57,14 @@ _FORMATS = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 
 class Kind(Enum):
-    """Which way round a message is."""
+    """Direction of a message."""
 
     REQUEST = "request"
     RESPONSE = "response"
 
 
 class Part(Enum):
-    """Whether a part of the body may be there."""
+    """Whether a part of a request (extras aside) has to be there: the key, the value, or the CAS."""
 
     NONE = "must be empty"
     OPTIONAL = "may be empty"
@@ -63,23 +75,50 @@ class Part(Enum):
         return self is Part.OPTIONAL or bool(part) == (self is Part.REQUIRED)
 
 
+class Side(Flag):
+    """The sender of a request. The receiver of a consumer's requests is a producer, and the other way round."""
+
+    CLIENT = 1
+    """An application, to a node."""
+    NODE = 2
+    """A node, to an application."""
+    PRODUCER = 4
+    """The end of a DCP connection that has the history."""
+    CONSUMER = 8
+    """The end of a DCP connection that receives the history: an application or another node."""
+
+
+class Phase(IntEnum):
+    """The earliest moment in a connection's life at which a request may be sent."""
+
+    CONNECTED = 0
+    """Before the login."""
+    LOGGED_IN = 1
+    BUCKET = 2
+    """After SELECT_BUCKET."""
+    DCP = 3
+    """After DCP_OPEN."""
+
+
 _MAGICS = {
-    Kind.REQUEST: (Magic.REQUEST, Magic.FLEX_REQUEST),
-    Kind.RESPONSE: (Magic.RESPONSE, Magic.FLEX_RESPONSE),
+    Kind.REQUEST: (int(Magic.REQUEST), int(Magic.FLEX_REQUEST)),
+    Kind.RESPONSE: (int(Magic.RESPONSE), int(Magic.FLEX_RESPONSE)),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One integer on the wire.
+    """One number or byte string on the wire.
 
     Attributes:
         name: as in the specification, in snake_case.
-        width: bytes; big-endian, unsigned.
-        offset: from the start of its part, in bytes.
+        width: bytes; numbers are big-endian.
+        offset: from the start of its part, in bytes, if all optional fields before it are there.
         place: "extras" or "value".
         fixed: the only value that this layout has here (a version byte), or None.
         since: server version that brought it, or "".
+        form: "u" an unsigned number, "i" a signed one, "s" bytes.
+        optional: whether the extras may lack it.
     """
 
     name: str
@@ -88,6 +127,51 @@ class Field:
     place: str
     fixed: int | None = None
     since: str = ""
+    form: str = "u"
+    optional: bool = False
+
+    @property
+    def code(self) -> str:
+        """Its letter in a struct's format."""
+        if self.form == "s":
+            return f"{self.width}s"
+        return _FORMATS[self.width].lower() if self.form == "i" else _FORMATS[self.width]
+
+    @property
+    def dtype(self) -> str:
+        """Its type in numpy."""
+        return f"S{self.width}" if self.form == "s" else f">{self.form}{self.width}"
+
+    @property
+    def type_name(self) -> str:
+        """Its type in documents and errors: u16, i64, 16 bytes."""
+        return f"{self.width} bytes" if self.form == "s" else f"{self.form}{8 * self.width}"
+
+    def holds(self, content: object) -> bool:
+        """Whether a value fits."""
+        if self.form == "s":
+            return isinstance(content, bytes) and len(content) == self.width
+        try:
+            struct.pack(">" + self.code, content)
+        except struct.error:
+            return False
+        return True
+
+
+class Variant(NamedTuple):
+    """One length that the extras of a layout can have; without optional fields there is one variant.
+
+    Attributes:
+        extras_bytes: that length.
+        extras: the struct of the extras.
+        head: the struct of header and extras.
+        present: which of the layout's extras fields are there.
+    """
+
+    extras_bytes: int
+    extras: struct.Struct
+    head: struct.Struct
+    present: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,62 +180,99 @@ class Layout:
 
     Attributes:
         name: the message class's name.
-        opcode, kind: what the frame says.
+        opcode, kind: as in the frame's header.
         fields: extras fields first, then those at the start of the value; each in order of offset.
-        extras_bytes, value_bytes: how many bytes they take.
+        extras_bytes, value_bytes: how many bytes they take, with all optional fields.
+        extras: the precompiled struct of the extras, with all optional fields.
+        head: the precompiled struct of header and extras together, for hot paths.
+        value: the precompiled struct of the value's fields.
         key, rest: whether a key, and bytes after the value's fields, may be there.
+        cas: whether a request has a CAS.
+        document_key: the key is a document's, with a collection prefix where negotiated.
+        datatypes: bits that may be set in a request's datatype.
+        durable, keeps_ttl: whether the framing extras may ask for durability, or to keep the document's expiration.
+        sent_by: the sender of the request; a response goes the other way.
+        phase: when a request may be sent.
         flow_controlled: whether it counts against the consumer's buffer.
         statuses: for a response, the statuses this layout belongs to; empty = any.
-        since, source: server version, and where it is documented.
+        any_extras: a request is well formed with extras of every length.
+        refused: what a node answers to the request, whatever its shape; None: it looks at it.
+        rest_needs: the feature that a connection needs for bytes after the value's fields, or None.
+        without: the feature that a connection must not have for this layout, or None.
+        since: server version that brought it, or "".
+        source: where it is documented.
     """
 
     name: str
     opcode: int
     kind: Kind
     fields: tuple[Field, ...]
-    extras_bytes: int
-    value_bytes: int
+    variants: tuple[Variant, ...]
+    value: struct.Struct
     key: Part
     rest: Part
+    cas: Part
+    document_key: bool
+    datatypes: int
+    durable: bool
+    keeps_ttl: bool
+    sent_by: Side
+    phase: Phase
     flow_controlled: bool
     statuses: tuple[int, ...]
+    any_extras: bool
+    refused: Status | None
+    rest_needs: Feature | None
+    without: Feature | None
     since: str
     source: str
+    # Derived from the above when the class is made, so that no message pays for them.
+    magic: int = field(init=False)
+    flexible_magic: int = field(init=False)
+    extras_bytes: int = field(init=False)
+    extras: struct.Struct = field(init=False)
+    head: struct.Struct = field(init=False)
+    value_bytes: int = field(init=False)
+    extras_fields: tuple[Field, ...] = field(init=False)
+    value_fields: tuple[Field, ...] = field(init=False)
+    fixed_fields: tuple[tuple[int, Field], ...] = field(init=False)
+    is_simple: bool = field(init=False)
+    numbers: Callable[[Any], tuple[Any, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Work out what is derived."""
+        whole = self.variants[-1]
+        extras_fields = tuple(item for item in self.fields if item.place == "extras")
+        derived = {
+            "magic": _MAGICS[self.kind][0],
+            "flexible_magic": _MAGICS[self.kind][1],
+            "extras_bytes": whole.extras_bytes,
+            "extras": whole.extras,
+            "head": whole.head,
+            "value_bytes": self.value.size,
+            "extras_fields": extras_fields,
+            "value_fields": self.fields[len(extras_fields) :],
+            "fixed_fields": tuple((at, item) for at, item in enumerate(self.fields) if item.fixed is not None),
+            "is_simple": len(self.variants) == 1 and all(item.form != "s" for item in self.fields),
+            "numbers": _getter([item.name for item in self.fields]),
+        }
+        for name, content in derived.items():
+            object.__setattr__(self, name, content)
 
     @property
-    def extras_struct(self) -> struct.Struct:
-        """How the extras are packed."""
-        return struct.Struct(">" + "".join(_FORMATS[item.width] for item in self.extras_fields))
-
-    @property
-    def extras_fields(self) -> tuple[Field, ...]:
-        """The fields in the extras."""
-        return tuple(item for item in self.fields if item.place == "extras")
-
-    @property
-    def value_fields(self) -> tuple[Field, ...]:
-        """The fields at the start of the value."""
-        return tuple(item for item in self.fields if item.place == "value")
+    def extras_lengths(self) -> tuple[int, ...]:
+        """The lengths that the extras can have, ascending."""
+        return tuple(variant.extras_bytes for variant in self.variants)
 
     def numpy_dtype(self) -> list[tuple[str, str]]:
         """A numpy dtype description of header and extras: (name, big-endian type) pairs, 24 + extras_bytes in all."""
-        header = [
-            ("magic", ">u1"),
-            ("opcode", ">u1"),
-            ("key_length", ">u2"),
-            ("extras_length", ">u1"),
-            ("datatype", ">u1"),
-            ("vbid", ">u2"),
-            ("body_length", ">u4"),
-            ("opaque", ">u4"),
-            ("cas", ">u8"),
-        ]
-        return header + [(item.name, f">u{item.width}") for item in self.extras_fields]
+        header = [(name, f">u{width}") for name, width in HEADER_FIELDS]
+        return header + [(item.name, item.dtype) for item in self.extras_fields]
 
     def mismatch(self, frame: Frame) -> str | None:
         """Why the frame does not have this layout, or None if it does."""
-        if len(frame.extras) != self.extras_bytes:
-            return f"extras of {len(frame.extras)} bytes, not {self.extras_bytes}"
+        if not self.any_extras and len(frame.extras) not in self.extras_lengths:
+            return f"extras of {len(frame.extras)} bytes, not {' or '.join(map(str, self.extras_lengths))}"
         if not self.key.accepts(frame.key):
             return f"key of {len(frame.key)} bytes: it {self.key.value}"
         if len(frame.value) < self.value_bytes:
@@ -162,52 +283,231 @@ class Layout:
             )
         if self.statuses and frame.status not in self.statuses:
             return f"status 0x{frame.status:02x}"
-        for item in self.fields:
+        for _, item in self.fixed_fields:
             part = frame.extras if item.place == "extras" else frame.value
             actual = int.from_bytes(part[item.offset : item.offset + item.width], "big")
-            if item.fixed is not None and actual != item.fixed:
+            if actual != item.fixed:
                 return f"{item.name} is {actual}, not {item.fixed}"
         return None
 
+    def unpack(self, frame: Frame) -> tuple[Any, ...]:
+        """All fields of a frame that has this layout; None for those that it lacks."""
+        extras = frame.extras
+        if len(self.variants) == 1:
+            numbers = self.extras.unpack(extras) if self.extras_bytes else ()
+        else:
+            variant = next(variant for variant in self.variants if variant.extras_bytes == len(extras))
+            found = dict(zip(variant.present, variant.extras.unpack(extras), strict=True))
+            numbers = tuple(found.get(at) for at in range(len(self.extras_fields)))
+        return numbers + self.value.unpack_from(frame.value) if self.value_bytes else numbers
+
+    def encode(
+        self,
+        numbers: tuple[Any, ...],
+        vbid: int,
+        opaque: int,
+        cas: int,
+        datatype: int,
+        framing: bytes,
+        key: bytes,
+        value: bytes,
+    ) -> bytes:
+        """A message's bytes.
+
+        Args:
+            numbers: all fields.
+            vbid: of a response its status.
+
+        Raises:
+            FieldError: a field does not fit its width.
+        """
+        extras_bytes, head = self.extras_bytes, self.head
+        if not self.is_simple:
+            extras_bytes, head, numbers = self._checked(numbers)
+        magic, key_field = self.magic, len(key)
+        body = extras_bytes + key_field + self.value_bytes + len(value)
+        if framing:
+            if key_field > 0xFF or len(framing) > 0xFF:
+                raise FieldError("flexible framing allows 255 bytes of key and of framing extras")
+            magic, key_field, body = self.flexible_magic, key_field | len(framing) << 8, body + len(framing)
+        try:
+            if self.value_bytes:
+                count = len(numbers) - len(self.value_fields)
+                value = self.value.pack(*numbers[count:]) + value
+                numbers = numbers[:count]
+            packed = head.pack(magic, self.opcode, key_field, extras_bytes, datatype, vbid, body, opaque, cas, *numbers)
+        except struct.error as error:
+            raise self._misfit(numbers, error) from None
+        if framing:
+            packed = packed[:HEADER_BYTES] + framing + packed[HEADER_BYTES:]
+        return packed + key + value
+
+    def _checked(self, numbers: tuple[Any, ...]) -> tuple[int, struct.Struct, tuple[Any, ...]]:
+        """(bytes of extras, struct of header and extras, fields that are there) of one message."""
+        for item, content in zip(self.fields, numbers, strict=True):
+            if not item.holds(content) and not (item.optional and content is None):
+                raise FieldError(f"{self.name}.{item.name}={content!r} is not {_a(item)}")
+        count = len(self.extras_fields)
+        present = tuple(at for at in range(count) if numbers[at] is not None)
+        for variant in self.variants:
+            if variant.present == present:
+                fields = tuple(numbers[at] for at in present) + numbers[count:]
+                return variant.extras_bytes, variant.head, fields
+        names = ", ".join(self.fields[at].name for at in present)
+        raise FieldError(f"{self.name} cannot have {names} without the fields before them")
+
+    def _misfit(self, numbers: tuple[Any, ...], error: struct.error) -> FieldError:
+        if len(numbers) == len(self.fields):
+            for item, content in zip(self.fields, numbers, strict=True):
+                if not item.holds(content):
+                    return FieldError(f"{self.name}.{item.name}={content!r} is not {_a(item)}")
+        return FieldError(f"{self.name}: a header field does not fit: {error}")
+
+
+def _a(item: Field) -> str:
+    return item.type_name if item.form == "s" else f"a {item.type_name}"
+
+
+def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """A function that gives these attributes of an object as a tuple."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return (lambda owner: (getattr(owner, names[0]),)) if names else lambda _owner: ()
+
 
 LAYOUTS: list[Layout] = []
-"""Every layout that is known, in order of declaration."""
+"""Every layout that is known, in order of declaration; whole once `dcpstream.wire.messages` is imported."""
 _CLASSES: dict[tuple[int, Kind], list[type[Message]]] = {}
 _M = TypeVar("_M", bound="Message")
+_R = TypeVar("_R", bound="Record")
 
 
-def _integer(width: int, default: int | None, *, value: bool, fixed: int | None, since: str) -> Any:
-    metadata = {"width": width, "place": "value" if value else "extras", "fixed": fixed, "since": since}
+def _field(
+    width: int, default: Any, *, value: bool, fixed: int | None, since: str, optional: bool, form: str = "u"
+) -> Any:
+    metadata = {
+        "width": width,
+        "place": "value" if value else "extras",
+        "fixed": fixed,
+        "since": since,
+        "form": form,
+        "optional": optional,
+    }
     if fixed is not None:
         default = fixed
-    if default is None:
+    if default is None and not optional:
         return field(metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
-def u8(*, default: int | None = None, value: bool = False, fixed: int | None = None, since: str = "") -> Any:
-    """An unsigned byte in the extras (or, with `value`, in the value)."""
-    return _integer(1, default, value=value, fixed=fixed, since=since)
+def u8(
+    *,
+    default: int | None = None,
+    value: bool = False,
+    fixed: int | None = None,
+    since: str = "",
+    optional: bool = False,
+) -> Any:
+    """An unsigned byte in the extras (or, with `value`, in the value).
+
+    Args:
+        default: for messages that are made without it.
+        value: it is at the start of the value.
+        fixed: the only number that the layout has here.
+        since: server version that brought it.
+        optional: the extras may lack it; their length says which of the optional fields are there. Where one length
+            could be read in several ways, the first fields are.
+    """
+    return _field(1, default, value=value, fixed=fixed, since=since, optional=optional)
 
 
-def u16(*, default: int | None = None, value: bool = False, fixed: int | None = None, since: str = "") -> Any:
+def u16(
+    *,
+    default: int | None = None,
+    value: bool = False,
+    fixed: int | None = None,
+    since: str = "",
+    optional: bool = False,
+) -> Any:
     """Two bytes."""
-    return _integer(2, default, value=value, fixed=fixed, since=since)
+    return _field(2, default, value=value, fixed=fixed, since=since, optional=optional)
 
 
-def u32(*, default: int | None = None, value: bool = False, fixed: int | None = None, since: str = "") -> Any:
+def u32(
+    *,
+    default: int | None = None,
+    value: bool = False,
+    fixed: int | None = None,
+    since: str = "",
+    optional: bool = False,
+) -> Any:
     """Four bytes."""
-    return _integer(4, default, value=value, fixed=fixed, since=since)
+    return _field(4, default, value=value, fixed=fixed, since=since, optional=optional)
 
 
-def u64(*, default: int | None = None, value: bool = False, fixed: int | None = None, since: str = "") -> Any:
+def u64(
+    *,
+    default: int | None = None,
+    value: bool = False,
+    fixed: int | None = None,
+    since: str = "",
+    optional: bool = False,
+) -> Any:
     """Eight bytes."""
-    return _integer(8, default, value=value, fixed=fixed, since=since)
+    return _field(8, default, value=value, fixed=fixed, since=since, optional=optional)
+
+
+def i64(*, default: int | None = None, value: bool = False, since: str = "", optional: bool = False) -> Any:
+    """Eight bytes, signed."""
+    return _field(8, default, value=value, fixed=None, since=since, optional=optional, form="i")
+
+
+def raw(width: int, *, default: bytes | None = None, value: bool = False, since: str = "") -> Any:
+    """So many bytes that are no number."""
+    return _field(width, default, value=value, fixed=None, since=since, optional=False, form="s")
+
+
+def _fields_of(cls: type[Any]) -> tuple[Field, ...]:
+    """The declared fields of a dataclass, those of the extras first."""
+    fields: list[Field] = []
+    sizes = {"extras": 0, "value": 0}
+    for item in dataclasses.fields(cls):
+        if "width" in item.metadata:
+            place = item.metadata["place"]
+            fields.append(Field(item.name, offset=sizes[place], **item.metadata))
+            sizes[place] += item.metadata["width"]
+    return tuple(sorted(fields, key=lambda item: item.place))
+
+
+def _struct_of(fields: tuple[Field, ...]) -> struct.Struct:
+    return struct.Struct(">" + "".join(item.code for item in fields))
+
+
+def _variants_of(fields: tuple[Field, ...]) -> tuple[Variant, ...]:
+    """The variants of some extras fields, ascending by length."""
+    extras = [item for item in fields if item.place == "extras"]
+    optional = [at for at, item in enumerate(extras) if item.optional]
+    absent_sets = chain.from_iterable(combinations(reversed(optional), count) for count in range(len(optional) + 1))
+    found: dict[int, Variant] = {}
+    for absent in absent_sets:  # fewest and last fields first: what is there is as far in front as can be
+        present = tuple(at for at in range(len(extras)) if at not in absent)
+        chosen = tuple(extras[at] for at in present)
+        size = sum(item.width for item in chosen)
+        found.setdefault(
+            size,
+            Variant(
+                size,
+                _struct_of(chosen),
+                struct.Struct(HEADER.format + "".join(item.code for item in chosen)),
+                present,
+            ),
+        )
+    return tuple(found[size] for size in sorted(found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What every message has.
+    """The attributes of every message.
 
     Attributes:
         opaque: u32, chosen by the requester and echoed.
@@ -215,6 +515,7 @@ class Message:
         datatype: u8, what the value bytes are; see `Datatype`.
         framing: the framing extras as bytes (flexible framing).
         key, value: the rest of the body; `value` is what follows the fields that a layout has in the value.
+        magic: u8; 0 stands for the usual one.
     """
 
     layout: ClassVar[Layout]
@@ -237,14 +538,9 @@ class Message:
             FieldError: a field does not fit its width.
         """
         layout = self.layout
-        parts = {"extras": b"", "value": b""}
-        for item in layout.fields:
-            number = getattr(self, item.name)
-            try:
-                parts[item.place] += number.to_bytes(item.width, "big")
-            except (OverflowError, AttributeError):
-                raise FieldError(f"{layout.name}.{item.name}={number!r} is not a u{8 * item.width}") from None
-        return self._frame(layout.opcode, layout.kind, parts["extras"], parts["value"] + self.value)
+        plain = layout.encode(layout.numbers(self), 0, 0, 0, 0, b"", b"", b"")
+        extras_end = HEADER_BYTES + plain[4]
+        return self._frame(layout.opcode, layout.kind, plain[HEADER_BYTES:extras_end], plain[extras_end:] + self.value)
 
     def _frame(self, opcode: int, kind: Kind, extras: bytes, value: bytes) -> Frame:
         classic, flexible = _MAGICS[kind]
@@ -262,8 +558,81 @@ class Message:
         )
 
     def encode(self) -> bytes:
-        """The message's bytes on the wire."""
-        return self.to_frame().encode()
+        """The message's bytes on the wire.
+
+        Raises:
+            FieldError: a field does not fit its width.
+        """
+        layout = self.layout
+        if self.magic and self.magic != (layout.flexible_magic if self.framing else layout.magic):
+            return self.to_frame().encode()
+        return layout.encode(
+            layout.numbers(self),
+            self._vbid(),
+            self.opaque,
+            self.cas,
+            self.datatype,
+            self.framing,
+            self.key,
+            self.value,
+        )
+
+    @classmethod
+    def decode(cls, frame: Frame) -> Self:
+        """The message of this class in a frame.
+
+        Raises:
+            FieldError: the frame is another message, or has another shape.
+        """
+        layout = cls.layout
+        reason = layout.mismatch(frame)
+        if frame.opcode != layout.opcode or frame.magic not in (layout.magic, layout.flexible_magic):
+            reason = f"{code_name(Magic, frame.magic)} {code_name(Opcode, frame.opcode)}"
+        if reason is not None:
+            raise FieldError(f"not {layout.name}: {reason}")
+        return cls._of(frame)
+
+    @classmethod
+    def unpack(cls, frame: Frame) -> tuple[Any, ...]:
+        """The fields of a frame whose shape was checked, as `pack` takes them; makes no object.
+
+        Raises:
+            FieldError: the extras, or the value's fields, have another length.
+        """
+        layout = cls.layout
+        try:
+            numbers = layout.unpack(frame)
+        except (struct.error, StopIteration):
+            raise FieldError(f"not {layout.name}: {layout.mismatch(frame)}") from None
+        if layout.fixed_fields:
+            fixed = [at for at, _ in layout.fixed_fields]
+            return tuple(number for at, number in enumerate(numbers) if at not in fixed)
+        return numbers
+
+    @classmethod
+    def _of(cls, frame: Frame) -> Self:
+        layout = cls.layout
+        numbers = layout.unpack(frame) if not layout.any_extras or layout.fields else ()
+        fields = {item.name: number for item, number in zip(layout.fields, numbers, strict=True)}
+        fields["status" if layout.kind is Kind.RESPONSE else "vbid"] = frame.vbid
+        return cls(
+            opaque=frame.opaque,
+            cas=frame.cas,
+            datatype=frame.datatype,
+            framing=frame.framing,
+            key=frame.key,
+            value=frame.value[layout.value_bytes :],
+            magic=frame.magic,
+            **fields,
+        )
+
+    @classmethod
+    def _all_fields(cls, fields: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The fields that `pack` was given, with the fixed ones between them."""
+        numbers = list(fields)
+        for at, item in cls.layout.fixed_fields:
+            numbers.insert(at, item.fixed)
+        return tuple(numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +643,31 @@ class Request(Message):
 
     def _vbid(self) -> int:
         return self.vbid
+
+    @classmethod
+    def pack(
+        cls,
+        *fields: Any,
+        vbid: int = 0,
+        opaque: int = 0,
+        cas: int = 0,
+        datatype: int = 0,
+        framing: bytes = b"",
+        key: bytes = b"",
+        value: bytes = b"",
+    ) -> bytes:
+        """The bytes of such a request, without making an object.
+
+        Args:
+            fields: those of the extras, then those of the value, in order of declaration; without the fixed ones.
+            value: what follows the fields.
+
+        Raises:
+            FieldError: a field does not fit its width.
+        """
+        layout = cls.layout
+        numbers = cls._all_fields(fields) if layout.fixed_fields else fields
+        return layout.encode(numbers, vbid, opaque, cas, datatype, framing, key, value)
 
     @property
     def stream_id(self) -> int | None:
@@ -293,6 +687,23 @@ class Response(Message):
     def _vbid(self) -> int:
         return self.status
 
+    @classmethod
+    def pack(
+        cls,
+        *fields: Any,
+        status: int = 0,
+        opaque: int = 0,
+        cas: int = 0,
+        datatype: int = 0,
+        framing: bytes = b"",
+        key: bytes = b"",
+        value: bytes = b"",
+    ) -> bytes:
+        """The bytes of such a response, without making an object; arguments as for a request."""
+        layout = cls.layout
+        numbers = cls._all_fields(fields) if layout.fixed_fields else fields
+        return layout.encode(numbers, status, opaque, cas, datatype, framing, key, value)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawRequest(Request):
@@ -304,6 +715,10 @@ class RawRequest(Request):
     def to_frame(self) -> Frame:
         """The very frame it came from."""
         return self._frame(self.opcode, Kind.REQUEST, self.extras, self.value)
+
+    def encode(self) -> bytes:
+        """The very bytes it came from."""
+        return self.to_frame().encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,60 +732,168 @@ class RawResponse(Response):
         """The very frame it came from."""
         return self._frame(self.opcode, Kind.RESPONSE, self.extras, self.value)
 
+    def encode(self) -> bytes:
+        """The very bytes it came from."""
+        return self.to_frame().encode()
 
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(u8, u16, u32, u64))
+
+_DEFAULTS: dict[str, Any] = {
+    "key": Part.NONE,
+    "rest": Part.NONE,
+    "cas": Part.NONE,
+    "document_key": False,
+    "datatypes": 0,
+    "durable": False,
+    "keeps_ttl": False,
+    "sent_by": Side.CLIENT,
+    "phase": Phase.BUCKET,
+    "flow_controlled": False,
+    "statuses": (),
+    "any_extras": False,
+    "refused": None,
+    "rest_needs": None,
+    "without": None,
+    "since": "",
+    "source": "",
+}
+"""What `message` assumes of a class that extends no other message."""
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(u8, u16, u32, u64, i64, raw))
 def message(
-    opcode: Opcode,
+    opcode: int,
     *,
-    key: Part = Part.NONE,
-    rest: Part = Part.NONE,
-    flow_controlled: bool = False,
-    statuses: tuple[int, ...] = (),
-    since: str = "",
-    source: str,
+    key: Part | None = None,
+    rest: Part | None = None,
+    cas: Part | None = None,
+    document_key: bool | None = None,
+    datatypes: int | None = None,
+    durable: bool | None = None,
+    keeps_ttl: bool | None = None,
+    sent_by: Side | None = None,
+    phase: Phase | None = None,
+    flow_controlled: bool | None = None,
+    statuses: tuple[int, ...] | None = None,
+    any_extras: bool | None = None,
+    refused: Status | None = None,
+    rest_needs: Feature | None = None,
+    without: Feature | None = None,
+    since: str | None = None,
+    source: str | None = None,
 ) -> Callable[[type[_M]], type[_M]]:
     """Make a message class of a class body and enter it into the layout table.
 
-    Args:
-        opcode: the message's opcode.
-        key: whether a key may be there.
-        rest: whether bytes may follow the value's fields.
-        flow_controlled: whether it counts against the consumer's buffer.
-        statuses: for a response, the statuses it is for.
-        since: server version that brought it.
-        source: where it is documented.
+    The arguments are those of `Layout`. A class that extends another message (the quiet form of a command, say) has
+    its fields, and its options where they are not given. What a producer or a consumer sends is, if nothing else is
+    given, sent after DCP_OPEN, and its CAS is ignored.
     """
+    options = {
+        "key": key,
+        "rest": rest,
+        "cas": cas,
+        "document_key": document_key,
+        "datatypes": None if datatypes is None else int(datatypes),
+        "durable": durable,
+        "keeps_ttl": keeps_ttl,
+        "sent_by": sent_by,
+        "phase": phase,
+        "flow_controlled": flow_controlled,
+        "statuses": statuses,
+        "any_extras": any_extras,
+        "refused": refused,
+        "rest_needs": rest_needs,
+        "without": without,
+        "since": since,
+        "source": source,
+    }
 
     def decorate(cls: type[_M]) -> type[_M]:
+        extended: Layout | None = getattr(cls, "layout", None)
+        given = {name: option for name, option in options.items() if option is not None}
+        assumed = {name: getattr(extended, name) for name in _DEFAULTS} if extended else _DEFAULTS
+        if extended is None and given.get("sent_by", Side.CLIENT) & (Side.PRODUCER | Side.CONSUMER):
+            assumed = assumed | {"phase": Phase.DCP, "cas": Part.OPTIONAL}
         made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
-        fields: list[Field] = []
-        sizes = {"extras": 0, "value": 0}
-        for item in dataclasses.fields(made):
-            if "width" not in item.metadata:
-                continue
-            place, width = item.metadata["place"], item.metadata["width"]
-            fields.append(Field(item.name, width, sizes[place], place, item.metadata["fixed"], item.metadata["since"]))
-            sizes[place] += width
+        fields = _fields_of(made)
         kind = Kind.RESPONSE if issubclass(made, Response) else Kind.REQUEST
         made.layout = Layout(
             made.__name__,
-            opcode,
+            int(opcode),
             kind,
-            tuple(sorted(fields, key=lambda item: item.place)),
-            sizes["extras"],
-            sizes["value"],
-            key,
-            rest,
-            flow_controlled,
-            statuses,
-            since,
-            source,
+            fields,
+            _variants_of(fields),
+            _struct_of(tuple(item for item in fields if item.place == "value")),
+            **(assumed | given),
         )
+        assert made.layout.source, f"{made.__name__} names no source"
         LAYOUTS.append(made.layout)
         _CLASSES.setdefault((int(opcode), kind), []).append(made)
         return made
 
     return decorate
+
+
+class Record:
+    """A structure without an opcode, such as one entry of a list in a value.
+
+    Attributes:
+        struct: its precompiled struct; hot paths use it for plain tuples.
+        size: bytes that it takes.
+    """
+
+    __slots__ = ()
+
+    struct: ClassVar[struct.Struct]
+    size: ClassVar[int]
+    _fields: ClassVar[tuple[Field, ...]]
+    _numbers: ClassVar[Callable[[Any], tuple[Any, ...]]]
+
+    def pack(self) -> bytes:
+        """Its bytes.
+
+        Raises:
+            FieldError: a field does not fit its width.
+        """
+        numbers = type(self)._numbers(self)
+        for item, content in zip(self._fields, numbers, strict=True):
+            if not item.holds(content):
+                raise FieldError(f"{type(self).__name__}.{item.name}={content!r} is not {_a(item)}")
+        return self.struct.pack(*numbers)
+
+    @classmethod
+    def unpack_from(cls, data: bytes | bytearray | memoryview, at: int = 0) -> Self:
+        """The record that begins at an offset.
+
+        Raises:
+            FieldError: the data ends within it.
+        """
+        try:
+            return cls(*cls.struct.unpack_from(data, at))
+        except struct.error:
+            raise FieldError(f"{cls.__name__} needs {cls.size} bytes, there are {len(data) - at}") from None
+
+    @classmethod
+    def iter_unpack(cls, data: bytes | bytearray | memoryview) -> Iterator[Self]:
+        """The records that follow one another in some bytes.
+
+        Raises:
+            FieldError: the length of the data is not a multiple of a record's.
+        """
+        if len(data) % cls.size:
+            raise FieldError(f"{len(data)} bytes are no whole number of {cls.__name__}, {cls.size} bytes each")
+        return (cls(*numbers) for numbers in cls.struct.iter_unpack(data))
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(u8, u16, u32, u64, i64, raw))
+def record(cls: type[_R]) -> type[_R]:
+    """Make a record class of a class body."""
+    made = dataclass(frozen=True, slots=True)(cls)
+    fields = _fields_of(made)
+    made.struct = _struct_of(fields)
+    made.size = made.struct.size
+    made._fields = fields
+    made._numbers = staticmethod(_getter([item.name for item in fields]))
+    return made
 
 
 def decode_message(frame: Frame, *, strict: bool = False) -> Message:
@@ -391,7 +914,7 @@ def decode_message(frame: Frame, *, strict: bool = False) -> Message:
     for cls in candidates:
         reason = cls.layout.mismatch(frame)
         if reason is None:
-            return _build(cls, frame)
+            return cls._of(frame)
         reasons.append(f"{cls.__name__}: {reason}")
     if strict:
         name = code_name(Opcode, frame.opcode)
@@ -408,29 +931,3 @@ def decode_message(frame: Frame, *, strict: bool = False) -> Message:
         "value": frame.value,
     }
     return RawResponse(status=frame.vbid, **common) if kind is Kind.RESPONSE else RawRequest(vbid=frame.vbid, **common)
-
-
-def _build(cls: type[Message], frame: Frame) -> Message:
-    layout = cls.layout
-    numbers = {
-        item.name: int.from_bytes(
-            (frame.extras if item.place == "extras" else frame.value)[item.offset : item.offset + item.width], "big"
-        )
-        for item in layout.fields
-    }
-    numbers["status" if layout.kind is Kind.RESPONSE else "vbid"] = frame.vbid
-    return cls(
-        opaque=frame.opaque,
-        cas=frame.cas,
-        datatype=frame.datatype,
-        framing=frame.framing,
-        key=frame.key,
-        value=frame.value[layout.value_bytes :],
-        magic=frame.magic,
-        **numbers,
-    )
-
-
-def header_size(layout: Layout) -> int:
-    """Bytes of a message of this layout before its key."""
-    return HEADER_BYTES + layout.extras_bytes

@@ -1,1 +1,13 @@
-"""The message classes, one module for each family."""
+"""The message classes, one module for each family: `dcp`, `kv`, `subdoc`, `admin`.
+
+A message is declared here once, with its fields, sender and limits; see `dcpstream.wire.layout`. Import a class from
+its family. Importing this package makes `LAYOUTS` whole.
+"""
+
+from dcpstream.wire.layout import LAYOUTS
+from dcpstream.wire.messages import admin, dcp, kv, subdoc
+
+__all__ = ["FLOW_CONTROLLED", "LAYOUTS", "admin", "dcp", "kv", "subdoc"]
+
+FLOW_CONTROLLED = frozenset(layout.opcode for layout in LAYOUTS if layout.flow_controlled)
+"""The opcodes whose messages count against a consumer's buffer."""

@@ -1,0 +1,548 @@
+"""DCP messages: opening and steering connections and streams, and the changes that streams carry.
+
+Source of all: kv_engine docs/dcp/documentation/commands/, include/mcbp/codec/dcp_*.h, include/mcbp/protocol/; limits as
+in daemon/mcbp_validators.cc.
+"""
+
+from __future__ import annotations
+
+from dcpstream.model import FailoverLog
+from dcpstream.wire.codes import Datatype, Feature, Opcode
+from dcpstream.wire.layout import Part, Request, Response, Side, message, u8, u16, u32, u64
+from dcpstream.wire.status import Status
+from dcpstream.wire.values import decode_failover_log
+
+_DOCS = "kv_engine docs/dcp/documentation/commands/"
+_ANY = int(Datatype.JSON | Datatype.SNAPPY | Datatype.XATTR)
+_BOTH = Side.PRODUCER | Side.CONSUMER
+
+
+@message(
+    Opcode.DCP_OPEN,
+    key=Part.REQUIRED,
+    rest=Part.OPTIONAL,
+    datatypes=_ANY,
+    cas=Part.OPTIONAL,
+    since="3.0",
+    source=_DOCS + "open-connection.md",
+)
+class Open(Request):
+    """Make this connection a DCP connection.
+
+    Attributes:
+        reserved: u32, ignored.
+        flags: u32, see `OpenFlag`.
+        key: the connection's name; a newer connection with the same name takes over.
+        value: empty, or JSON with `consumer_name`.
+    """
+
+    reserved: int = u32(default=0)
+    flags: int = u32()
+
+
+@message(Opcode.DCP_ADD_STREAM, sent_by=Side.PRODUCER, since="3.0", source=_DOCS + "add-stream.md")
+class AddStream(Request):
+    """Tell a consumer to ask its producer for a vbucket's stream. Answered once the stream is there, or refused.
+
+    Attributes:
+        flags: u32, see `StreamFlag`; passed on in the consumer's STREAM_REQ.
+    """
+
+    flags: int = u32()
+
+
+@message(Opcode.DCP_ADD_STREAM, statuses=(Status.SUCCESS,), since="3.0", source=_DOCS + "add-stream.md")
+class AddStreamResponse(Response):
+    """The consumer's stream is there.
+
+    Attributes:
+        stream_opaque: u32, the opaque that the vbucket's messages carry.
+    """
+
+    stream_opaque: int = u32()
+
+
+@message(Opcode.DCP_CLOSE_STREAM, sent_by=_BOTH, since="3.0", source=_DOCS + "close-stream.md")
+class CloseStream(Request):
+    """Close a vbucket's stream, on a producer or on a consumer. Always answered.
+
+    A producer that was given `send_stream_end_on_client_close_stream` sends a STREAM_END after its answer.
+    """
+
+
+@message(
+    Opcode.DCP_STREAM_REQ,
+    rest=Part.OPTIONAL,
+    sent_by=Side.CONSUMER,
+    rest_needs=Feature.COLLECTIONS,
+    since="3.0",
+    source=_DOCS + "stream-request.md",
+)
+class StreamRequest(Request):
+    """Ask a producer for a vbucket's history after `start_seqno`. Always answered.
+
+    Attributes:
+        flags: u32, see `StreamFlag`.
+        reserved: u32.
+        start_seqno: u64, the last seqno that the consumer has.
+        end_seqno: u64, 2^64-1 for a stream that never ends.
+        vbuuid: u64, branch of `start_seqno`; 0 if there is none.
+        snapshot_start, snapshot_end: u64, bounds of the snapshot that covers `start_seqno`.
+        value: empty, or JSON: collections, scope, sid, uid, purge_seqno.
+    """
+
+    flags: int = u32(default=0)
+    reserved: int = u32(default=0)
+    start_seqno: int = u64()
+    end_seqno: int = u64()
+    vbuuid: int = u64()
+    snapshot_start: int = u64()
+    snapshot_end: int = u64()
+
+
+@message(
+    Opcode.DCP_STREAM_REQ,
+    statuses=(Status.SUCCESS,),
+    rest=Part.OPTIONAL,
+    since="3.0",
+    source=_DOCS + "stream-request.md",
+)
+class StreamResponse(Response):
+    """The stream is accepted; the value is the vbucket's failover log."""
+
+    @property
+    def failover_log(self) -> FailoverLog:
+        """The log in the value.
+
+        Raises:
+            FieldError: empty or of a wrong length.
+        """
+        return decode_failover_log(self.value)
+
+
+@message(Opcode.DCP_STREAM_REQ, statuses=(Status.ROLLBACK,), since="3.0", source=_DOCS + "stream-request.md")
+class RollbackResponse(Response):
+    """The consumer must drop everything above `rollback_seqno` (u64) and ask again."""
+
+    rollback_seqno: int = u64(value=True)
+
+
+@message(Opcode.DCP_GET_FAILOVER_LOG, sent_by=Side.CONSUMER, since="3.0", source=_DOCS + "failover-log.md")
+class GetFailoverLog(Request):
+    """Ask for a vbucket's branches. Always answered."""
+
+
+@message(
+    Opcode.DCP_GET_FAILOVER_LOG,
+    statuses=(Status.SUCCESS,),
+    rest=Part.REQUIRED,
+    since="3.0",
+    source=_DOCS + "failover-log.md",
+)
+class FailoverLogResponse(Response):
+    """A vbucket's branches, newest first, in the value."""
+
+    @property
+    def failover_log(self) -> FailoverLog:
+        """The log in the value."""
+        return decode_failover_log(self.value)
+
+
+@message(
+    Opcode.DCP_STREAM_END, flow_controlled=True, sent_by=Side.PRODUCER, since="3.0", source=_DOCS + "stream-end.md"
+)
+class StreamEnd(Request):
+    """The producer will send nothing more on this stream. Never answered.
+
+    Attributes:
+        reason: u32, see `StreamEndReason`; unknown codes stay numbers.
+    """
+
+    reason: int = u32()
+
+
+@message(
+    Opcode.DCP_SNAPSHOT_MARKER,
+    flow_controlled=True,
+    sent_by=Side.PRODUCER,
+    since="3.0",
+    source=_DOCS + "snapshot-marker.md",
+)
+class SnapshotMarker(Request):
+    """What follows is consistent once `end_seqno` is reached (version 1).
+
+    Attributes:
+        start_seqno, end_seqno: u64, the snapshot's bounds.
+        flags: u32, see `MarkerFlag`.
+    """
+
+    start_seqno: int = u64()
+    end_seqno: int = u64()
+    flags: int = u32()
+
+
+@message(
+    Opcode.DCP_SNAPSHOT_MARKER,
+    flow_controlled=True,
+    sent_by=Side.PRODUCER,
+    since="6.5",
+    source=_DOCS + "snapshot-marker.md",
+)
+class SnapshotMarkerV2(Request):
+    """Version 2.0: bounds in the value, with what sync replication needs.
+
+    Attributes:
+        version: u8, 0.
+        start_seqno, end_seqno: u64.
+        flags: u32.
+        max_visible_seqno: u64, highest seqno that is not an undecided prepare.
+        high_completed_seqno: u64, highest prepare that was decided.
+    """
+
+    version: int = u8(default=0, fixed=0)
+    start_seqno: int = u64(value=True)
+    end_seqno: int = u64(value=True)
+    flags: int = u32(value=True)
+    max_visible_seqno: int = u64(value=True)
+    high_completed_seqno: int = u64(value=True)
+
+
+@message(
+    Opcode.DCP_SNAPSHOT_MARKER,
+    flow_controlled=True,
+    sent_by=Side.PRODUCER,
+    since="7.0",
+    refused=Status.EINVAL,
+    source=_DOCS + "snapshot-marker.md",
+)
+class SnapshotMarkerV21(Request):
+    """Version 2.1 (removed from servers since): 2.0 with a time.
+
+    Attributes:
+        version: u8, 1.
+        timestamp: u64.
+    """
+
+    version: int = u8(default=1, fixed=1)
+    start_seqno: int = u64(value=True)
+    end_seqno: int = u64(value=True)
+    flags: int = u32(value=True)
+    max_visible_seqno: int = u64(value=True)
+    high_completed_seqno: int = u64(value=True)
+    timestamp: int = u64(value=True)
+
+
+@message(
+    Opcode.DCP_SNAPSHOT_MARKER,
+    flow_controlled=True,
+    sent_by=Side.PRODUCER,
+    since="8.0",
+    source=_DOCS + "snapshot-marker.md",
+)
+class SnapshotMarkerV22(Request):
+    """Version 2.2: 2.0 with the purge seqno.
+
+    Attributes:
+        version: u8, 2.
+        purge_seqno: u64, deletions below it may be missing.
+        high_prepared_seqno: u64.
+    """
+
+    version: int = u8(default=2, fixed=2)
+    start_seqno: int = u64(value=True)
+    end_seqno: int = u64(value=True)
+    flags: int = u32(value=True)
+    max_visible_seqno: int = u64(value=True)
+    high_completed_seqno: int = u64(value=True)
+    purge_seqno: int = u64(value=True)
+    high_prepared_seqno: int = u64(value=True)
+
+
+@message(Opcode.DCP_FLUSH, sent_by=_BOTH, refused=Status.NOT_SUPPORTED, since="3.0", source=_DOCS + "flush.md")
+class Flush(Request):
+    """Reserved; servers answer NOT_SUPPORTED."""
+
+
+@message(
+    Opcode.DCP_SET_VBUCKET_STATE,
+    flow_controlled=True,
+    sent_by=Side.PRODUCER,
+    since="3.0",
+    source=_DOCS + "set-vbucket-state.md",
+)
+class SetVbucketState(Request):
+    """Takeover: the consumer is to set the vbucket to `state` (u8). Always answered."""
+
+    state: int = u8()
+
+
+@message(Opcode.DCP_NOOP, sent_by=Side.PRODUCER, since="3.0", source=_DOCS + "no-op.md")
+class DcpNoop(Request):
+    """Is the peer alive? Always answered with the same opaque."""
+
+
+@message(Opcode.DCP_BUFFER_ACK, sent_by=Side.CONSUMER, since="3.0", source=_DOCS + "buffer-ack.md")
+class BufferAck(Request):
+    """The consumer has processed `freed_bytes` (u32) of what was sent. Not answered unless refused."""
+
+    freed_bytes: int = u32()
+
+
+@message(
+    Opcode.DCP_CONTROL,
+    key=Part.REQUIRED,
+    rest=Part.REQUIRED,
+    sent_by=Side.CONSUMER,
+    since="3.0",
+    source=_DOCS + "control.md",
+)
+class Control(Request):
+    """Set a parameter of the connection: name in the key, text in the value. Always answered."""
+
+
+@message(
+    Opcode.DCP_SEQNO_ADVANCED,
+    flow_controlled=True,
+    sent_by=Side.PRODUCER,
+    refused=Status.UNKNOWN_COMMAND,
+    since="7.0",
+    source=_DOCS + "seqno-advanced.md",
+)
+class SeqnoAdvanced(Request):
+    """The stream's position is now `by_seqno` (u64), though nothing there is for this stream."""
+
+    by_seqno: int = u64()
+
+
+@message(
+    Opcode.DCP_OSO_SNAPSHOT,
+    flow_controlled=True,
+    sent_by=Side.PRODUCER,
+    refused=Status.UNKNOWN_COMMAND,
+    since="7.0",
+    source=_DOCS + "oso-snapshot.md",
+)
+class OsoSnapshot(Request):
+    """Start (1) or end (2) of an out-of-order snapshot, in `flags` (u32)."""
+
+    flags: int = u32()
+
+
+@message(
+    Opcode.DCP_CACHE_TRANSFER,
+    rest=Part.REQUIRED,
+    flow_controlled=True,
+    sent_by=Side.PRODUCER,
+    refused=Status.UNKNOWN_COMMAND,
+    since="8.x",
+    source="kv_engine include/mcbp/protocol/dcp_cache_transfer.h",
+)
+class CacheTransfer(Request):
+    """Records of cached documents in the value; never moves the stream's position."""
+
+
+@message(
+    Opcode.DCP_CACHE_TRANSFER_END,
+    flow_controlled=True,
+    sent_by=Side.PRODUCER,
+    refused=Status.UNKNOWN_COMMAND,
+    since="8.x",
+    source="kv_engine include/mcbp/protocol/dcp_cache_transfer.h",
+)
+class CacheTransferEnd(Request):
+    """No more cached documents will come."""
+
+
+@message(
+    Opcode.DCP_MUTATION,
+    key=Part.REQUIRED,
+    rest=Part.OPTIONAL,
+    flow_controlled=True,
+    sent_by=Side.PRODUCER,
+    datatypes=_ANY,
+    document_key=True,
+    since="3.0",
+    source=_DOCS + "mutation.md",
+)
+class Mutation(Request):
+    """A document was written.
+
+    Attributes:
+        by_seqno: u64, its place in the vbucket's history.
+        rev_seqno: u64, how often the document was changed.
+        flags: u32, the writer's.
+        expiration: u32, seconds since 1970, 0 for never.
+        lock_time: u32, 0.
+        nmeta: u16, 0.
+        nru: u8, how recently or often it was used.
+        key: with collection prefix on a connection with collections.
+        value: the document, xattr section first if the datatype says so.
+    """
+
+    by_seqno: int = u64()
+    rev_seqno: int = u64()
+    flags: int = u32(default=0)
+    expiration: int = u32(default=0)
+    lock_time: int = u32(default=0)
+    nmeta: int = u16(default=0)
+    nru: int = u8(default=0)
+
+
+@message(
+    Opcode.DCP_DELETION,
+    key=Part.REQUIRED,
+    rest=Part.OPTIONAL,
+    flow_controlled=True,
+    sent_by=Side.PRODUCER,
+    without=Feature.COLLECTIONS,
+    datatypes=_ANY,
+    document_key=True,
+    since="3.0",
+    source=_DOCS + "deletion.md",
+)
+class Deletion(Request):
+    """A document was deleted (version 1). `nmeta` is a u16, 0."""
+
+    by_seqno: int = u64()
+    rev_seqno: int = u64()
+    nmeta: int = u16(default=0)
+
+
+@message(
+    Opcode.DCP_DELETION,
+    key=Part.REQUIRED,
+    rest=Part.OPTIONAL,
+    flow_controlled=True,
+    sent_by=Side.PRODUCER,
+    datatypes=_ANY,
+    document_key=True,
+    since="5.5",
+    source=_DOCS + "deletion.md",
+)
+class DeletionV2(Request):
+    """A document was deleted, at `delete_time` (u32, seconds since 1970)."""
+
+    by_seqno: int = u64()
+    rev_seqno: int = u64()
+    delete_time: int = u32()
+    unused: int = u8(default=0)
+
+
+@message(
+    Opcode.DCP_EXPIRATION,
+    key=Part.REQUIRED,
+    rest=Part.OPTIONAL,
+    flow_controlled=True,
+    sent_by=Side.PRODUCER,
+    datatypes=_ANY,
+    document_key=True,
+    since="6.5",
+    source=_DOCS + "expiration.md",
+)
+class Expiration(Request):
+    """A document's time was over, at `delete_time` (u32, seconds since 1970)."""
+
+    by_seqno: int = u64()
+    rev_seqno: int = u64()
+    delete_time: int = u32()
+
+
+@message(
+    Opcode.DCP_SYSTEM_EVENT,
+    key=Part.OPTIONAL,
+    rest=Part.OPTIONAL,
+    flow_controlled=True,
+    sent_by=Side.PRODUCER,
+    since="7.0",
+    source=_DOCS + "system_event.md",
+)
+class SystemEvent(Request):
+    """Scopes or collections changed.
+
+    Attributes:
+        by_seqno: u64.
+        event: u32, see `SystemEventId`.
+        version: u8, layout of the value.
+        key: the name, where there is one; never with a collection prefix.
+        value: ids, as `version` says.
+    """
+
+    by_seqno: int = u64()
+    event: int = u32()
+    version: int = u8(default=0)
+
+
+@message(
+    Opcode.DCP_PREPARE,
+    key=Part.REQUIRED,
+    rest=Part.OPTIONAL,
+    flow_controlled=True,
+    sent_by=Side.PRODUCER,
+    datatypes=_ANY,
+    document_key=True,
+    since="6.5",
+    source=_DOCS + "prepare.md",
+)
+class Prepare(Request):
+    """A durable write that is not decided yet.
+
+    Attributes:
+        deleted: u8, 1 if it is a deletion.
+        level: u8, 1 majority, 2 majority and persist on the active, 3 persist to majority.
+    """
+
+    by_seqno: int = u64()
+    rev_seqno: int = u64()
+    flags: int = u32(default=0)
+    expiration: int = u32(default=0)
+    lock_time: int = u32(default=0)
+    nru: int = u8(default=0)
+    deleted: int = u8(default=0)
+    level: int = u8()
+
+
+@message(Opcode.DCP_SEQNO_ACKNOWLEDGED, sent_by=Side.CONSUMER, since="6.5", source=_DOCS + "seqno-acknowledged.md")
+class SeqnoAcknowledged(Request):
+    """The replica has prepared everything up to `prepared_seqno` (u64)."""
+
+    prepared_seqno: int = u64()
+
+
+@message(
+    Opcode.DCP_COMMIT,
+    key=Part.REQUIRED,
+    flow_controlled=True,
+    sent_by=Side.PRODUCER,
+    document_key=True,
+    since="6.5",
+    source=_DOCS + "commit.md",
+)
+class Commit(Request):
+    """The prepare at `prepared_seqno` (u64) is decided; `commit_seqno` (u64) is the change's own seqno."""
+
+    prepared_seqno: int = u64()
+    commit_seqno: int = u64()
+
+
+@message(
+    Opcode.DCP_ABORT,
+    key=Part.REQUIRED,
+    flow_controlled=True,
+    sent_by=Side.PRODUCER,
+    document_key=True,
+    since="6.5",
+    source=_DOCS + "abort.md",
+)
+class Abort(Request):
+    """The prepare at `prepared_seqno` (u64) is void; `abort_seqno` (u64) is the change's own seqno."""
+
+    prepared_seqno: int = u64()
+    abort_seqno: int = u64()
+
+
+DATA_EXTRAS_BYTES: dict[int, tuple[int, ...]] = {
+    Mutation.layout.opcode: Mutation.layout.extras_lengths,
+    Deletion.layout.opcode: Deletion.layout.extras_lengths + DeletionV2.layout.extras_lengths,
+    Expiration.layout.opcode: Expiration.layout.extras_lengths,
+}
+"""By opcode: the lengths that the extras of a document's change can have."""
