@@ -23,7 +23,7 @@ from bench.store import release_free_memory
 from dcpstream.model import BucketSettings, FailoverLog, VbucketState
 from dcpstream.store import DiskBucketStore
 from dcpstream.store.compact.compaction import CompactionOrder
-from dcpstream.wire import encode_stored_mutation
+from dcpstream.wire.stored.block import encode_stored_mutation
 
 SIZES = (100_000, 1_000_000, 10_000_000)
 QUICK_SIZES = (20_000, 200_000)

@@ -24,7 +24,8 @@ import numpy as np
 
 from bench.common import Figure, repeats_for, report
 from dcpstream.node import Node
-from dcpstream.wire import Opcode, encode_request, encode_stored_mutation
+from dcpstream.wire import Opcode, encode_request
+from dcpstream.wire.stored.block import encode_stored_mutation
 
 VALUE_SIZES = (256, 1024)
 TOTAL_BYTES = 256 * 1024 * 1024

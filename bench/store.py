@@ -22,7 +22,7 @@ from typing import Any
 from bench.common import MEMCPY_BYTES, Figure, measure_in_turns, median, median_of_ratios, memcpy_call, report
 from dcpstream.model import FailoverLog, VbucketState
 from dcpstream.store import DiskBucketStore, MemoryBucketStore
-from dcpstream.wire import encode_stored_mutation
+from dcpstream.wire.stored.block import encode_stored_mutation
 
 DOCUMENTS = 1_000_000
 QUICK_DOCUMENTS = 100_000

@@ -38,15 +38,9 @@ sys.path.insert(0, str(ROOT))
 from dcpstream import Node  # noqa: E402
 from dcpstream.model import BucketSettings, Persist  # noqa: E402
 from dcpstream.node.tasks import compactor  # noqa: E402
-from dcpstream.wire import (  # noqa: E402
-    Frame,
-    FrameReader,
-    Opcode,
-    Status,
-    StreamRequest,
-    decode_failover_log,
-    encode_request,
-)
+from dcpstream.wire import Frame, FrameReader, Opcode, Status, encode_request  # noqa: E402
+from dcpstream.wire.messages.dcp import StreamRequest  # noqa: E402
+from dcpstream.wire.values import decode_failover_log  # noqa: E402
 from tools.patience import patient  # noqa: E402
 
 VBUCKETS = 4

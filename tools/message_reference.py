@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from pathlib import Path
 
@@ -29,8 +28,7 @@ def page() -> str:
 
 
 def _section(layout: Layout) -> str:
-    cls = getattr(wire, layout.name)
-    lines = [f"## {layout.name}", "", inspect.cleandoc(cls.__doc__ or "").partition("\n")[0], ""]
+    lines = [f"## {layout.name}", "", layout.summary, ""]
     facts = [f"{Opcode(layout.opcode).name} 0x{layout.opcode:02x}, {layout.kind.value}"]
     if layout.since:
         facts.append(f"since {layout.since}")

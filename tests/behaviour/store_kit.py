@@ -6,7 +6,12 @@ from dataclasses import dataclass, field
 
 from dcpstream.model import FailoverLog, VbucketState
 from dcpstream.store import BucketStore, VBucketLog
-from dcpstream.wire import encode_stored_deletion, encode_stored_expiration, encode_stored_mutation, frame_kinds
+from dcpstream.wire.stored.block import (
+    encode_stored_deletion,
+    encode_stored_expiration,
+    encode_stored_mutation,
+    frame_kinds,
+)
 
 LOG = FailoverLog.of((0xABC, 0))
 

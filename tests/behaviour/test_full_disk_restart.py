@@ -17,7 +17,8 @@ from dcpstream.model import BucketSettings, FailoverEntry, Persist
 from dcpstream.store import DiskBucketStore
 from dcpstream.store.metadata import Metadata
 from dcpstream.store.repair.check import check_store
-from dcpstream.wire import Opcode, Status, decode_failover_log, encode_request
+from dcpstream.wire import Opcode, Status, encode_request
+from dcpstream.wire.values import decode_failover_log
 from tests.behaviour.http_kit import ask
 from tests.behaviour.peer import Peer
 from tests.behaviour.security_kit import wait_until

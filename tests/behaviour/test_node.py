@@ -15,12 +15,8 @@ import pytest
 from dcpstream.errors import ConfigError, StoreError
 from dcpstream.model import vbucket_of_key
 from dcpstream.node import Node
-from dcpstream.wire import (
-    Opcode,
-    Status,
-    decode_failover_log,
-    encode_request,
-)
+from dcpstream.wire import Opcode, Status, encode_request
+from dcpstream.wire.values import decode_failover_log
 from tests.behaviour.peer import TIMEOUT_S, Peer
 
 LARGE = 5 * 1024 * 1024

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from dcpstream.node import Node
-from dcpstream.wire import Frame, FrameReader, Opcode, encode_request, encode_stored_mutation
+from dcpstream.wire import Frame, FrameReader, Opcode, encode_request
+from dcpstream.wire.stored.block import encode_stored_mutation
 from tools.patience import patient
 
 DOCUMENTS = 300

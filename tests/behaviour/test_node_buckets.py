@@ -10,7 +10,8 @@ from dcpstream.client.kv.client import KvClient
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.model import BucketSettings
 from dcpstream.node import Node
-from dcpstream.wire import FrameInfoId, Opcode, Status, encode_frame_info
+from dcpstream.wire import FrameInfoId, Opcode, Status
+from dcpstream.wire.keys import encode_frame_info
 from tests.behaviour.peer import Peer
 
 

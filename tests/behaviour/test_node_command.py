@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.wire import FrameReader, Opcode, Status, decode_failover_log, encode_request
+from dcpstream.wire import FrameReader, Opcode, Status, encode_request
+from dcpstream.wire.values import decode_failover_log
 from tools.patience import patient
 
 TIMEOUT_S = patient(30.0)

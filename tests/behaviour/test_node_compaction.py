@@ -15,7 +15,8 @@ from dcpstream.errors import StoreError
 from dcpstream.node import Node
 from dcpstream.node.tasks import compactor
 from dcpstream.store import BucketStore, CompactionOrder, CompactionReport, base
-from dcpstream.wire import Frame, FrameReader, Opcode, Status, encode_request, encode_stored_mutation
+from dcpstream.wire import Frame, FrameReader, Opcode, Status, encode_request
+from dcpstream.wire.stored.block import encode_stored_mutation
 from tools.patience import patient
 
 DOCUMENTS = 150

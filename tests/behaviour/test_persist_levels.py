@@ -10,7 +10,8 @@ import pytest
 from dcpstream.errors import StoreError
 from dcpstream.model import BucketSettings, Persist
 from dcpstream.node import Node
-from dcpstream.wire import FrameInfoId, Opcode, Status, encode_frame_info, encode_request
+from dcpstream.wire import FrameInfoId, Opcode, Status, encode_request
+from dcpstream.wire.keys import encode_frame_info
 from tests.behaviour.peer import TIMEOUT_S, Peer
 
 NEVER_S = 3600.0

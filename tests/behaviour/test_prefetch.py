@@ -8,7 +8,8 @@ import time
 import pytest
 
 from dcpstream.node import Node
-from dcpstream.wire import Frame, Opcode, StreamRequest
+from dcpstream.wire import Frame, Opcode
+from dcpstream.wire.messages.dcp import StreamRequest
 from tests.behaviour.peer import TIMEOUT_S, Peer
 
 DOCUMENTS = 300

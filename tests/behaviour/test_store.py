@@ -11,7 +11,9 @@ from dcpstream.errors import ConfigError
 from dcpstream.model import Collection, FailoverLog, Manifest, Scope, SnapshotRange, VbucketState
 from dcpstream.store import MAX_PENDING_BYTES, BucketStore, DiskBucketStore, MemoryBucketStore
 from dcpstream.store.index import snapshots as snapshots_module
-from dcpstream.wire import BlockKind, SystemEvent, SystemEventId
+from dcpstream.wire import SystemEventId
+from dcpstream.wire.messages.dcp import SystemEvent
+from dcpstream.wire.stored.block import BlockKind
 from tests.behaviour.store_kit import LOG, fill, frame_of, key_of, put, read_all
 
 

@@ -325,7 +325,8 @@ def test_a_purged_deletion_stays_in_its_file_while_another_file_holds_what_it_de
 
 
 def test_only_old_ends_of_collections_go(tmp_path: Path) -> None:
-    from dcpstream.wire import BlockKind, SystemEvent
+    from dcpstream.wire.messages.dcp import SystemEvent
+    from dcpstream.wire.stored.block import BlockKind
 
     def event(store: BucketStore, kind: SystemEventId, collection_id: int) -> None:
         log = store.vbuckets[0]

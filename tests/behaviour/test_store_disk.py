@@ -24,7 +24,9 @@ from dcpstream.store.index import snapshots as snapshots_module
 from dcpstream.store.log import recovery as recovery_module
 from dcpstream.store.log.blocks import BLOCK_HEADER, SEGMENT_HEADER
 from dcpstream.store.metadata import Metadata
-from dcpstream.wire import BlockKind, SystemEvent, SystemEventId
+from dcpstream.wire import SystemEventId
+from dcpstream.wire.messages.dcp import SystemEvent
+from dcpstream.wire.stored.block import BlockKind
 from tests.behaviour.store_kit import LOG, fill, frame_of, key_of, put, read_all
 from tools.patience import patient
 

@@ -17,7 +17,7 @@ from dcpstream.store import BucketStore, CompactionOrder, DiskBucketStore, Memor
 from dcpstream.store.compact import choosing, purging
 from dcpstream.store.index import removal, selection
 from dcpstream.store.log import blocks, bytelog, entering
-from dcpstream.wire import frame_kinds
+from dcpstream.wire.stored.block import frame_kinds
 from tests.behaviour.store_kit import LOG, ModelVbucket, fill, frame_of, key_of, put, read_all
 
 VBUCKETS = 2

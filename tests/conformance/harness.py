@@ -28,18 +28,9 @@ from dcpstream.model import MAX_SEQNO, BucketSettings, FailoverLog, NodeAddress,
 from dcpstream.node.dcp.endpoint import dcp_stats, handle_dcp
 from dcpstream.node.engine import Bucket, ClusterConfig, Engine, Users, VBucket, new_engine
 from dcpstream.store import BucketStore, DiskBucketStore, MemoryBucketStore
-from dcpstream.wire import (
-    Feature,
-    Frame,
-    FrameReader,
-    Opcode,
-    OpenFlag,
-    StreamRequest,
-    decode_failover_log,
-    encode_failover_log,
-    encode_request,
-    encode_response,
-)
+from dcpstream.wire import Feature, Frame, FrameReader, Opcode, OpenFlag, encode_request, encode_response
+from dcpstream.wire.messages.dcp import StreamRequest
+from dcpstream.wire.values import decode_failover_log, encode_failover_log
 from tests.unit.node.kit import SeededRandom
 
 START_S = 100.0

@@ -16,14 +16,8 @@ import struct
 from collections.abc import Callable, Iterable
 
 from dcpstream.model import FailoverLog
-from dcpstream.wire import (
-    Frame,
-    Opcode,
-    OpenFlag,
-    Status,
-    encode_failover_log,
-    encode_response,
-)
+from dcpstream.wire import Frame, Opcode, OpenFlag, Status, encode_response
+from dcpstream.wire.values import encode_failover_log
 from tests.conformance.harness import USUAL, WITHOUT_COLLECTIONS, Node, Peer
 
 LOG = FailoverLog.of((0xABCDEF, 0))

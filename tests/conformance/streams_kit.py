@@ -6,7 +6,8 @@ import json
 import struct
 from collections.abc import Iterable, Mapping
 
-from dcpstream.wire import Frame, Opcode, StreamEndReason, decode_message, leb128_encode
+from dcpstream.wire import Frame, Opcode, StreamEndReason, decode_message
+from dcpstream.wire.keys import leb128_encode
 from tests.conformance.harness import Node, Peer
 
 FRUIT, VEG = 8, 0xA

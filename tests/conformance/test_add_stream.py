@@ -10,13 +10,13 @@ from dcpstream.wire import (
     Opcode,
     Status,
     StreamFlag,
-    StreamRequest,
     decode_frame,
     decode_message,
-    encode_failover_log,
     encode_request,
     encode_response,
 )
+from dcpstream.wire.messages.dcp import StreamRequest
+from dcpstream.wire.values import encode_failover_log
 from tests.conformance.harness import (
     ACTIVE,
     DEAD,

@@ -9,17 +9,8 @@ import pytest
 from dcpstream.client.machine.events import ConfigPushed
 from dcpstream.client.machine.handshake import DcpSettings
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
-from dcpstream.wire import (
-    Frame,
-    Magic,
-    Mutation,
-    Opcode,
-    OpenFlag,
-    SnapshotMarker,
-    StreamRequest,
-    decode_message,
-    encode_request,
-)
+from dcpstream.wire import Frame, Magic, Opcode, OpenFlag, decode_message, encode_request
+from dcpstream.wire.messages.dcp import Mutation, SnapshotMarker, StreamRequest
 from tests.conformance.harness import ClientEnd, Node, client_of_streams, of
 from tests.conformance.rules import rule
 

@@ -9,19 +9,9 @@ from pathlib import Path
 import pytest
 
 from dcpstream.errors import FieldError
-from dcpstream.wire import (
-    CollectionEvent,
-    Feature,
-    Frame,
-    Opcode,
-    OpenFlag,
-    Status,
-    StreamEndReason,
-    SystemEventId,
-    flatbuffer_of,
-    leb128_decode,
-    leb128_encode,
-)
+from dcpstream.wire import Feature, Frame, Opcode, OpenFlag, Status, StreamEndReason, SystemEventId
+from dcpstream.wire.keys import leb128_decode, leb128_encode
+from dcpstream.wire.system_events import CollectionEvent, flatbuffer_of
 from tests.conformance.harness import REPLICA, USUAL, WITHOUT_COLLECTIONS, Node
 from tests.conformance.replication import Source
 from tests.conformance.rules import rule

@@ -6,18 +6,9 @@ import pytest
 
 from dcpstream.model import MAX_SEQNO
 from dcpstream.protocol.producer.connection import ProducerConnection
-from dcpstream.wire import (
-    Datatype,
-    Feature,
-    Opcode,
-    OpenFlag,
-    Status,
-    StreamRequest,
-    decode_frame,
-    encode_xattrs,
-    snappy_compress,
-    snappy_uncompress,
-)
+from dcpstream.wire import Datatype, Feature, Opcode, OpenFlag, Status, decode_frame
+from dcpstream.wire.messages.dcp import StreamRequest
+from dcpstream.wire.values import encode_xattrs, snappy_compress, snappy_uncompress
 from tests.conformance.harness import REPLICA, USUAL, Node, Peer
 from tests.conformance.replication import Source
 from tests.conformance.rules import rule

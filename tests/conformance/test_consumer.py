@@ -7,18 +7,10 @@ import struct
 import pytest
 
 from dcpstream.model import FailoverLog
-from dcpstream.wire import (
-    CollectionEvent,
-    Feature,
-    Opcode,
-    Status,
-    StreamRequest,
-    decode_message,
-    encode_failover_log,
-    encode_request,
-    encode_response,
-    flatbuffer_of,
-)
+from dcpstream.wire import Feature, Opcode, Status, decode_message, encode_request, encode_response
+from dcpstream.wire.messages.dcp import StreamRequest
+from dcpstream.wire.system_events import CollectionEvent, flatbuffer_of
+from dcpstream.wire.values import encode_failover_log
 from tests.conformance.harness import (
     ACTIVE,
     DEAD,

@@ -7,16 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream import wire
-from dcpstream.wire import (
-    Datatype,
-    Frame,
-    Opcode,
-    OpenFlag,
-    Status,
-    encode_stored_deletion,
-    encode_xattrs,
-)
+from dcpstream.wire import Datatype, Frame, Opcode, OpenFlag, Status, values
+from dcpstream.wire.stored import block
+from dcpstream.wire.stored.block import encode_stored_deletion
+from dcpstream.wire.values import encode_xattrs
 from tests.conformance.harness import REPLICA, START_UNIX_S, USUAL, WITHOUT_COLLECTIONS, Node, of
 from tests.conformance.replication import Source
 from tests.conformance.rules import rule
@@ -40,7 +34,7 @@ def bury(node: Node, value: bytes, datatype: int, *, key: bytes = b"\0k") -> Non
     frame = encode_stored_deletion(
         vbid=1, key=key, by_seqno=seqno, rev_seqno=2, cas=seqno << 16, delete_time=5, value=value, datatype=datatype
     )
-    kinds = wire.frame_kinds(Opcode.DCP_DELETION, datatype, key)
+    kinds = block.frame_kinds(Opcode.DCP_DELETION, datatype, key)
     vbucket.log.append(frame, key, seqno, is_deleted=True, kinds=kinds)
 
 
@@ -127,7 +121,7 @@ def test_datatypes_of_a_deletion(datatype: int) -> None:
     node, source = replica(USUAL)
     value = encode_xattrs(SYSTEM) if datatype & Datatype.XATTR else b""
     if datatype & Datatype.SNAPPY:
-        value = wire.snappy_compress(value)
+        value = values.snappy_compress(value)
     answers = send(source, V2.pack(2, 2, 5, 0), value=value, datatype=datatype)
     if datatype in (Datatype.JSON, Datatype.JSON | Datatype.SNAPPY):
         assert [answer.status for answer in answers] == [Status.EINVAL]

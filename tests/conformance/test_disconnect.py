@@ -6,7 +6,8 @@ import pytest
 
 from dcpstream.protocol.producer.responses import is_tolerated
 from dcpstream.store import MemoryBucketStore
-from dcpstream.wire import Opcode, OpenFlag, Status, encode_frame_info, encode_response
+from dcpstream.wire import Opcode, OpenFlag, Status, encode_response
+from dcpstream.wire.keys import encode_frame_info
 from tests.conformance.harness import REPLICA, USUAL, WITHOUT_XERROR, Node, Peer, of, opcodes
 from tests.conformance.rules import rule
 

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from dcpstream import wire
-from dcpstream.wire import Datatype, Frame, Opcode, Status, encode_frame_info, encode_xattrs
+from dcpstream.wire import Datatype, Frame, Opcode, Status, values
+from dcpstream.wire.keys import encode_frame_info
+from dcpstream.wire.messages import dcp
+from dcpstream.wire.values import encode_xattrs
 from tests.conformance.harness import (
     ACTIVE,
     REPLICA,
@@ -195,11 +198,11 @@ def test_the_high_completed_seqno_stands_in_disk_markers_only() -> None:
 
 
 @rule("DUR-04")
-@pytest.mark.parametrize("kind", [wire.Commit, wire.Abort])
+@pytest.mark.parametrize("kind", [dcp.Commit, dcp.Abort])
 def test_the_documented_examples(kind: type) -> None:
-    second = "commit_seqno" if kind is wire.Commit else "abort_seqno"
+    second = "commit_seqno" if kind is dcp.Commit else "abort_seqno"
     message = kind(vbid=0x210, opaque=0x1210, key=b"hello", prepared_seqno=4, **{second: 5})
-    opcode = "62" if kind is wire.Commit else "63"
+    opcode = "62" if kind is dcp.Commit else "63"
     expected = f"80{opcode}0005100002100000001500001210" + "00" * 8 + "0000000000000004" + "0000000000000005"
     assert message.encode() == bytes.fromhex(expected) + b"hello"
     assert message.encode()[8:12] == bytes.fromhex("00000015")
@@ -390,7 +393,7 @@ def test_and_right_after_the_stream_was_accepted(tmp_path: Path) -> None:
     node.restart()
     again = Source(node, features=USUAL, value=b'{"consumer_name":"rep1"}', datatype=1)
     request = again.request()
-    log = wire.encode_failover_log(node.failover_log(1))
+    log = values.encode_failover_log(node.failover_log(1))
     answer, ack = again.peer.answer(request, value=log)
     assert (answer.opcode, answer.status) == (Opcode.DCP_ADD_STREAM, 0)
     assert (ack.opcode, ack.extras) == (Opcode.DCP_SEQNO_ACKNOWLEDGED, (1).to_bytes(8, "big"))

@@ -6,8 +6,10 @@ import struct
 
 import pytest
 
-from dcpstream import wire
-from dcpstream.wire import Datatype, Frame, Opcode, OpenFlag, Status, encode_stored_expiration, encode_xattrs
+from dcpstream.wire import Datatype, Frame, Opcode, OpenFlag, Status
+from dcpstream.wire.stored import block
+from dcpstream.wire.stored.block import encode_stored_expiration
+from dcpstream.wire.values import encode_xattrs
 from tests.conformance.harness import REPLICA, START_UNIX_S, WITHOUT_COLLECTIONS, Node
 from tests.conformance.replication import Source
 from tests.conformance.rules import rule
@@ -70,7 +72,7 @@ def test_it_may_carry_system_xattrs() -> None:
     frame = encode_stored_expiration(
         vbid=1, key=b"\0k", by_seqno=1, rev_seqno=2, cas=9, delete_time=7, value=value, datatype=Datatype.XATTR
     )
-    kinds = wire.frame_kinds(Opcode.DCP_EXPIRATION, Datatype.XATTR, b"\0k")
+    kinds = block.frame_kinds(Opcode.DCP_EXPIRATION, Datatype.XATTR, b"\0k")
     vbucket.log.append(frame, b"\0k", 1, is_deleted=True, kinds=kinds)
     (sent,) = changes(node, WITH_TIMES | OpenFlag.INCLUDE_XATTRS)
     assert (sent.opcode, sent.value, sent.datatype) == (Opcode.DCP_EXPIRATION, value, Datatype.XATTR)

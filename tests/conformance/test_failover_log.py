@@ -10,7 +10,9 @@ import pytest
 
 from dcpstream.model import FailoverEntry, FailoverLog, SnapshotRange
 from dcpstream.runtime import new_vbuuid
-from dcpstream.wire import Opcode, Status, decode_failover_log, encode_failover_log, encode_stored_mutation
+from dcpstream.wire import Opcode, Status
+from dcpstream.wire.stored.block import encode_stored_mutation
+from dcpstream.wire.values import decode_failover_log, encode_failover_log
 from tests.conformance.harness import ACTIVE, DEAD, PENDING, REPLICA, Node
 from tests.conformance.replication import Source
 from tests.conformance.rules import rule

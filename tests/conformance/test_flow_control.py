@@ -6,18 +6,8 @@ import pytest
 
 from dcpstream.client.machine.events import RowsReceived
 from dcpstream.errors import RemoteProtocolError
-from dcpstream.wire import (
-    LAYOUTS,
-    CacheTransferEnd,
-    Opcode,
-    OpenFlag,
-    OsoSnapshot,
-    SeqnoAdvanced,
-    SetVbucketState,
-    Status,
-    encode_request,
-    encode_response,
-)
+from dcpstream.wire import LAYOUTS, Opcode, OpenFlag, Status, encode_request, encode_response
+from dcpstream.wire.messages.dcp import CacheTransferEnd, OsoSnapshot, SeqnoAdvanced, SetVbucketState
 from tests.conformance.harness import REPLICA, WITHOUT_COLLECTIONS, Node, Peer, client_of_streams, of, opcodes
 from tests.conformance.replication import Source
 from tests.conformance.rules import rule

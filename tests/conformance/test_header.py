@@ -8,19 +8,9 @@ import pytest
 
 from dcpstream.client.machine.events import RowsReceived, StreamOpened, StreamRefused
 from dcpstream.errors import FieldError, FrameError
-from dcpstream.wire import (
-    Datatype,
-    Feature,
-    FrameReader,
-    Opcode,
-    Status,
-    decode_frame,
-    decode_frame_infos,
-    encode_frame_info,
-    encode_request,
-    encode_response,
-    snappy_compress,
-)
+from dcpstream.wire import Datatype, Feature, FrameReader, Opcode, Status, decode_frame, encode_request, encode_response
+from dcpstream.wire.keys import decode_frame_infos, encode_frame_info
+from dcpstream.wire.values import snappy_compress
 from tests.conformance.harness import USUAL, WITHOUT_COLLECTIONS, Node, Peer, client_of_streams
 from tests.conformance.rules import rule
 

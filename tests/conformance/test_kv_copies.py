@@ -7,7 +7,9 @@ import struct
 
 import pytest
 
-from dcpstream.wire import CollectionEvent, Feature, Opcode, Status, flatbuffer_of, snappy_compress
+from dcpstream.wire import Feature, Opcode, Status
+from dcpstream.wire.system_events import CollectionEvent, flatbuffer_of
+from dcpstream.wire.values import snappy_compress
 from tests.conformance.harness import ACTIVE, DEAD, PENDING, REPLICA, USUAL, Node, of
 from tests.conformance.replication import Source
 from tests.conformance.rules import rule

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.wire import Feature, Frame, Opcode, Status, encode_frame_info, encode_xattrs
+from dcpstream.wire import Feature, Frame, Opcode, Status
+from dcpstream.wire.keys import encode_frame_info
+from dcpstream.wire.values import encode_xattrs
 from tests.conformance.harness import ACTIVE, REPLICA, USUAL, WITHOUT_XERROR, Node, Peer
 from tests.conformance.rules import rule
 from tests.conformance.test_durability import copy, durable_set, prepare

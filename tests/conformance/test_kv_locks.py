@@ -6,7 +6,8 @@ import struct
 
 import pytest
 
-from dcpstream.wire import Frame, Opcode, Status, encode_xattrs
+from dcpstream.wire import Frame, Opcode, Status
+from dcpstream.wire.values import encode_xattrs
 from tests.conformance.harness import WITHOUT_XERROR, Node, Peer
 from tests.conformance.rules import rule
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from dcpstream.model import BucketSettings, ConflictResolution
-from dcpstream.wire import Feature, Frame, Opcode, Status, encode_xattrs
+from dcpstream.wire import Feature, Frame, Opcode, Status
+from dcpstream.wire.values import encode_xattrs
 from tests.conformance.harness import PENDING, REPLICA, START_UNIX_S, USUAL, Node, Peer
 from tests.conformance.rules import rule
 

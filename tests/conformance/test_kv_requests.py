@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from dcpstream.node.engine import COMMANDS
-from dcpstream.wire import Frame, Opcode, Status, encode_xattrs, snappy_compress
+from dcpstream.wire import Frame, Opcode, Status
+from dcpstream.wire.values import encode_xattrs, snappy_compress
 from tests.conformance.harness import WITHOUT_COLLECTIONS, Node, Peer, known_users
 from tests.conformance.rules import rule
 

@@ -8,7 +8,8 @@ import struct
 import pytest
 
 from dcpstream.node.engine import ALL_PRIVILEGES, Users
-from dcpstream.wire import Feature, Frame, Opcode, Status, encode_xattrs
+from dcpstream.wire import Feature, Frame, Opcode, Status
+from dcpstream.wire.values import encode_xattrs
 from tests.conformance.harness import USUAL, WITHOUT_XERROR, Node, Peer
 from tests.conformance.rules import rule
 from tests.unit.node.kit import SeededRandom

@@ -13,25 +13,18 @@ from dcpstream.errors import FieldError
 from dcpstream.node.engine import ALL_PRIVILEGES, COMMANDS, Users
 from dcpstream.node.engine.commands import Command, Part
 from dcpstream.node.engine.subdocument import KINDS as SUBDOCUMENT_KINDS
-from dcpstream.wire import (
-    LAYOUTS,
-    Frame,
-    Kind,
-    Magic,
-    Opcode,
-    Status,
-    decode_failover_log,
-    decode_frame,
-    decode_message,
-    decode_xattrs,
-    encode_xattrs,
-    leb128_decode,
-    leb128_encode,
-    snappy_compress,
-)
+from dcpstream.wire import LAYOUTS, Frame, Kind, Magic, Opcode, Status, decode_frame, decode_message
+from dcpstream.wire.keys import leb128_decode, leb128_encode
 from dcpstream.wire.layout import Layout
 from dcpstream.wire.layout import Part as LayoutPart
-from dcpstream.wire.values import decode_vbucket_seqnos, snappy_uncompress
+from dcpstream.wire.values import (
+    decode_failover_log,
+    decode_vbucket_seqnos,
+    decode_xattrs,
+    encode_xattrs,
+    snappy_compress,
+    snappy_uncompress,
+)
 from tests.conformance.harness import WITHOUT_XERROR, Node, Peer
 from tests.conformance.rules import rule
 from tests.fixtures import recorded

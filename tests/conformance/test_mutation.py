@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from dcpstream import wire
-from dcpstream.wire import Datatype, Frame, Opcode, OpenFlag, Status, encode_stored_mutation, encode_xattrs
+from dcpstream.wire import Datatype, Frame, Opcode, OpenFlag, Status
+from dcpstream.wire.messages import dcp
+from dcpstream.wire.stored import block
+from dcpstream.wire.stored.block import encode_stored_mutation
+from dcpstream.wire.values import encode_xattrs
 from tests.conformance.harness import REPLICA, USUAL, Node, of
 from tests.conformance.replication import Source
 from tests.conformance.rules import rule
@@ -30,7 +34,7 @@ def put(node: Node, value: bytes, datatype: int, *, key: bytes = b"\0k", vbid: i
     frame = encode_stored_mutation(
         vbid=vbid, key=key, value=value, by_seqno=seqno, rev_seqno=1, cas=seqno << 16, datatype=datatype
     )
-    vbucket.log.append(frame, key, seqno, kinds=wire.frame_kinds(Opcode.DCP_MUTATION, datatype, key))
+    vbucket.log.append(frame, key, seqno, kinds=block.frame_kinds(Opcode.DCP_MUTATION, datatype, key))
 
 
 def replica(**fields: object) -> tuple[Node, Source]:
@@ -63,11 +67,11 @@ def test_the_documented_example() -> None:
         "68656c6c6f 776f726c64"
     )
     message = wire.decode_message(wire.decode_frame(data), strict=True)
-    assert isinstance(message, wire.Mutation)
+    assert isinstance(message, dcp.Mutation)
     assert (message.vbid, message.opaque, message.by_seqno, message.rev_seqno) == (0x210, 0x1210, 4, 1)
     assert (message.key, message.value) == (b"hello", b"world")
     assert (
-        wire.Mutation(vbid=0x210, opaque=0x1210, by_seqno=4, rev_seqno=1, key=b"hello", value=b"world").encode() == data
+        dcp.Mutation(vbid=0x210, opaque=0x1210, by_seqno=4, rev_seqno=1, key=b"hello", value=b"world").encode() == data
     )
 
 

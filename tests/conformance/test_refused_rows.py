@@ -6,7 +6,8 @@ import struct
 
 import pytest
 
-from dcpstream.wire import MarkerFlag, Opcode, Status, leb128_encode
+from dcpstream.wire import MarkerFlag, Opcode, Status
+from dcpstream.wire.keys import leb128_encode
 from tests.conformance.harness import REPLICA, USUAL, Node
 from tests.conformance.replication import Source
 from tests.conformance.rules import rule

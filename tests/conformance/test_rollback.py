@@ -10,7 +10,8 @@ import pytest
 
 from dcpstream.model import MAX_SEQNO, FailoverLog, VbucketState
 from dcpstream.protocol.producer.rollback import Accept, Refuse, Rollback, decide
-from dcpstream.wire import Opcode, Status, StreamEndReason, StreamFlag, StreamRequest, decode_message
+from dcpstream.wire import Opcode, Status, StreamEndReason, StreamFlag, decode_message
+from dcpstream.wire.messages.dcp import StreamRequest
 from tests.conformance.harness import DEAD, PENDING, REPLICA, Node
 from tests.conformance.replication import Source
 from tests.conformance.rules import rule

@@ -7,7 +7,8 @@ import pytest
 from dcpstream.client.machine.resume import PositionTracker
 from dcpstream.model import FailoverLog, StreamOffset
 from dcpstream.protocol.producer import stream as producer_stream
-from dcpstream.wire import CollectionEvent, Opcode, StreamFlag, SystemEventId
+from dcpstream.wire import Opcode, StreamFlag, SystemEventId
+from dcpstream.wire.system_events import CollectionEvent
 from tests.conformance.harness import WITHOUT_COLLECTIONS
 from tests.conformance.rules import rule
 from tests.conformance.streams_kit import (

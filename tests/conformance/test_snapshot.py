@@ -10,16 +10,13 @@ from dcpstream.wire import (
     MarkerFlag,
     Opcode,
     RawRequest,
-    SnapshotMarker,
-    SnapshotMarkerV2,
-    SnapshotMarkerV21,
-    SnapshotMarkerV22,
     Status,
     StreamFlag,
     decode_frame,
     decode_message,
     encode_request,
 )
+from dcpstream.wire.messages.dcp import SnapshotMarker, SnapshotMarkerV2, SnapshotMarkerV21, SnapshotMarkerV22
 from tests.conformance.harness import REPLICA, WITHOUT_COLLECTIONS, Node, Peer
 from tests.conformance.replication import Source
 from tests.conformance.rules import rule

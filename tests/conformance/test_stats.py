@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from dcpstream.model import SnapshotRange
-from dcpstream.wire import Feature, Opcode, SnapshotMarker, Status, decode_frame, encode_response
+from dcpstream.wire import Feature, Opcode, Status, decode_frame, encode_response
+from dcpstream.wire.messages.dcp import SnapshotMarker
 from tests.conformance.harness import (
     ACTIVE,
     DEAD,

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from dcpstream.wire import Magic, Opcode, Status, decode_frame, decode_frame_infos, encode_request
+from dcpstream.wire import Magic, Opcode, Status, decode_frame, encode_request
+from dcpstream.wire.keys import decode_frame_infos
 from tests.conformance.harness import Node, Peer
 from tests.conformance.rules import rule
 from tests.conformance.streams_kit import (

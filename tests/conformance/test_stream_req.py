@@ -9,18 +9,9 @@ import pytest
 
 from dcpstream.model import MAX_SEQNO
 from dcpstream.protocol.producer.connection import ProducerConnection
-from dcpstream.wire import (
-    Feature,
-    Magic,
-    Opcode,
-    OpenFlag,
-    Status,
-    StreamEndReason,
-    StreamFlag,
-    StreamRequest,
-    decode_failover_log,
-    decode_frame,
-)
+from dcpstream.wire import Feature, Magic, Opcode, OpenFlag, Status, StreamEndReason, StreamFlag, decode_frame
+from dcpstream.wire.messages.dcp import StreamRequest
+from dcpstream.wire.values import decode_failover_log
 from tests.conformance.harness import DEAD, PENDING, REPLICA, WITHOUT_COLLECTIONS, Node
 from tests.conformance.rules import rule
 from tests.conformance.streams_kit import (

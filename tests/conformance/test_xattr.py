@@ -6,20 +6,9 @@ import struct
 
 import pytest
 
-from dcpstream.wire import (
-    Datatype,
-    Feature,
-    Frame,
-    Opcode,
-    OpenFlag,
-    Status,
-    decode_xattrs,
-    encode_stored_deletion,
-    encode_xattrs,
-    frame_kinds,
-    snappy_compress,
-    snappy_uncompress,
-)
+from dcpstream.wire import Datatype, Feature, Frame, Opcode, OpenFlag, Status
+from dcpstream.wire.stored.block import encode_stored_deletion, frame_kinds
+from dcpstream.wire.values import decode_xattrs, encode_xattrs, snappy_compress, snappy_uncompress
 from tests.conformance.harness import REPLICA, USUAL, Node, of
 from tests.conformance.replication import Source
 from tests.conformance.rules import rule

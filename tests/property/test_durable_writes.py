@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.wire import Frame, MarkerFlag, Opcode, Status, encode_frame_info
+from dcpstream.wire import Frame, MarkerFlag, Opcode, Status
+from dcpstream.wire.keys import encode_frame_info
 from tests.conformance.harness import ACTIVE, REPLICA, Node, Peer
 from tests.conformance.replication import Link
 

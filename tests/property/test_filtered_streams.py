@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from dcpstream.client.machine.resume import PositionTracker
 from dcpstream.model import StreamOffset
-from dcpstream.wire import Frame, Opcode, Status, StreamEndReason, decode_failover_log, leb128_decode, leb128_encode
+from dcpstream.wire import Frame, Opcode, Status, StreamEndReason
+from dcpstream.wire.keys import leb128_decode, leb128_encode
+from dcpstream.wire.values import decode_failover_log
 from tests.conformance.harness import Node, Peer
 from tests.conformance.streams_kit import collection, manifest, message, new_checkpoint, purge, scope, set_manifest
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dcpstream import wire
 from dcpstream.errors import FieldError, WireError
 from dcpstream.testing.strategies import any_frames, frames_of
-from dcpstream.wire import LAYOUTS, Frame, Layout
+from dcpstream.wire import LAYOUTS, Frame, Layout, keys, values
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
@@ -46,12 +46,12 @@ def test_values_that_are_cut_or_forged_raise_wire_errors_only(
     for magic in (wire.Magic.REQUEST, wire.Magic.RESPONSE):
         message = wire.decode_message(Frame(magic, layout.opcode, extras=extras, key=key, value=value))
         for read in (
-            lambda: wire.decode_failover_log(value),
-            lambda: wire.decode_xattrs(value),
-            lambda: wire.snappy_uncompress(value),
-            lambda: wire.split_collection_key(key),
-            lambda: list(wire.decode_frame_infos(extras)),
-            lambda: wire.decode_vbucket_seqnos(value),
+            lambda: values.decode_failover_log(value),
+            lambda: values.decode_xattrs(value),
+            lambda: values.snappy_uncompress(value),
+            lambda: keys.split_collection_key(key),
+            lambda: list(keys.decode_frame_infos(extras)),
+            lambda: values.decode_vbucket_seqnos(value),
             lambda m=message: getattr(m, "failover_log", None),
         ):
             try:

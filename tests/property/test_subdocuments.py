@@ -10,7 +10,8 @@ import pytest
 
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.subdocument.attributes import name_of
-from dcpstream.wire import Datatype, Opcode, Status, decode_xattrs
+from dcpstream.wire import Datatype, Opcode, Status
+from dcpstream.wire.values import decode_xattrs
 from tests.unit.node.kit import Talker, engine_of
 
 REQUESTS = 1500

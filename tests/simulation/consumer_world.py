@@ -41,16 +41,8 @@ from dcpstream.client.streaming import Positions, StreamOptions
 from dcpstream.errors import ConnectionLost, RollbackRequired
 from dcpstream.model import FailoverEntry, NodeAddress, StreamOffset
 from dcpstream.protocol.producer.rollback import Accept, Rollback, decide
-from dcpstream.wire import (
-    Frame,
-    FrameReader,
-    Opcode,
-    Status,
-    StreamRequest,
-    decode_message,
-    encode_request,
-    encode_response,
-)
+from dcpstream.wire import Frame, FrameReader, Opcode, Status, decode_message, encode_request, encode_response
+from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.values import encode_failover_log
 from tests.simulation.resume_world import Producer, Request, Table
 from tests.unit.client.kit import config, marker, seqno_advanced, stream_end

@@ -18,7 +18,7 @@ from dcpstream.errors import FieldError
 from dcpstream.wire.codes import FrameInfoId, Magic, Opcode
 from dcpstream.wire.frames import HEADER_BYTES, Frame, decode_frame, frame_length
 from dcpstream.wire.keys import decode_frame_infos, split_collection_key
-from dcpstream.wire.messages.dcp_data import DATA_EXTRAS_BYTES
+from dcpstream.wire.messages.dcp import DATA_EXTRAS_BYTES
 
 _DEFAULT = DecodeOptions()
 _SEQNOS = Struct(">QQ").unpack_from

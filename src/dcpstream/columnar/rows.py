@@ -24,7 +24,7 @@ from dcpstream.errors import FieldError
 from dcpstream.wire.codes import FrameInfoId, Magic, Opcode
 from dcpstream.wire.frames import HEADER_BYTES, decode_frame
 from dcpstream.wire.keys import MAX_LEB128_BYTES
-from dcpstream.wire.messages.dcp_data import DATA_EXTRAS_BYTES
+from dcpstream.wire.messages.dcp import DATA_EXTRAS_BYTES
 
 _DEFAULT = DecodeOptions()
 _MUTATION = int(Opcode.DCP_MUTATION)

@@ -14,7 +14,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from dcpstream.errors import FieldError
-from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status, StreamFlag, decode_frame_infos, encode_response
+from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status, StreamFlag, encode_response
+from dcpstream.wire.keys import decode_frame_infos
 
 __all__ = [
     "DCP_OPCODES",

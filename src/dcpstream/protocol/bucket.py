@@ -21,7 +21,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from dcpstream.model import FailoverLog, Manifest, SnapshotRange, VbucketState
-from dcpstream.wire import FrameBlock, StoredPrepare
+from dcpstream.wire.stored.block import FrameBlock
+from dcpstream.wire.stored.durable import StoredPrepare
 
 __all__ = ["Change", "DurableWrites", "HistorySource", "ReplicaBucket", "VBucketView", "VbucketFacts"]
 

@@ -201,6 +201,7 @@ class Layout:
         without: the feature that a connection must not have for this layout, or None.
         since: server version that brought it, or "".
         source: where it is documented.
+        summary: the first line of the class's docstring.
     """
 
     name: str
@@ -226,6 +227,7 @@ class Layout:
     without: Feature | None
     since: str
     source: str
+    summary: str
     # Derived from the above when the class is made, so that no message pays for them.
     magic: int = field(init=False)
     flexible_magic: int = field(init=False)
@@ -787,7 +789,7 @@ def message(
     its fields, and its options where they are not given. What a producer or a consumer sends is, if nothing else is
     given, sent after DCP_OPEN, and its CAS is ignored.
     """
-    options = {
+    options: dict[str, Any] = {
         "key": key,
         "rest": rest,
         "cas": cas,
@@ -811,7 +813,7 @@ def message(
         extended: Layout | None = getattr(cls, "layout", None)
         given = {name: option for name, option in options.items() if option is not None}
         assumed = {name: getattr(extended, name) for name in _DEFAULTS} if extended else _DEFAULTS
-        if extended is None and given.get("sent_by", Side.CLIENT) & (Side.PRODUCER | Side.CONSUMER):
+        if extended is None and sent_by is not None and sent_by & (Side.PRODUCER | Side.CONSUMER):
             assumed = assumed | {"phase": Phase.DCP, "cas": Part.OPTIONAL}
         made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
         fields = _fields_of(made)
@@ -824,6 +826,7 @@ def message(
             _variants_of(fields),
             _struct_of(tuple(item for item in fields if item.place == "value")),
             **(assumed | given),
+            summary=(made.__doc__ or "").strip().partition("\n")[0],
         )
         assert made.layout.source, f"{made.__name__} names no source"
         LAYOUTS.append(made.layout)

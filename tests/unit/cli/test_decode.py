@@ -8,7 +8,8 @@ from click.testing import CliRunner
 
 from dcpstream.cli import decode
 from dcpstream.errors import ConfigError, FrameError
-from dcpstream.wire import AddStream, Magic, Mutation, Opcode, StreamEnd, encode_request, encode_response
+from dcpstream.wire import Magic, Opcode, encode_request, encode_response
+from dcpstream.wire.messages.dcp import AddStream, Mutation, StreamEnd
 
 END = StreamEnd(vbid=5, opaque=0xFEEDCAFE, reason=2)
 MUTATION = Mutation(

@@ -5,17 +5,10 @@ from dataclasses import dataclass, field
 from dcpstream.model import FailoverLog, Manifest, SnapshotRange, VbucketState
 from dcpstream.store import index_key
 from dcpstream.store.index.rows import collection_of
-from dcpstream.wire import (
-    EMPTY_BLOCK,
-    Frame,
-    block_of,
-    decode_frame,
-    encode_request,
-    encode_stored_deletion,
-    encode_stored_event,
-    encode_stored_mutation,
-    leb128_encode,
-)
+from dcpstream.wire import Frame, decode_frame, encode_request
+from dcpstream.wire.keys import leb128_encode
+from dcpstream.wire.stored.block import EMPTY_BLOCK, block_of, encode_stored_deletion, encode_stored_mutation
+from dcpstream.wire.system_events import encode_stored_event
 
 UUID = 0xABCDEF012345
 

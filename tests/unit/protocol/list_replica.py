@@ -2,15 +2,9 @@
 
 from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
 from dcpstream.protocol.consumer.connection import ConsumerConnection
-from dcpstream.wire import (
-    Feature,
-    Opcode,
-    decode_frame,
-    encode_failover_log,
-    encode_request,
-    encode_response,
-    read_prepare,
-)
+from dcpstream.wire import Feature, Opcode, decode_frame, encode_request, encode_response
+from dcpstream.wire.stored.durable import read_prepare
+from dcpstream.wire.values import encode_failover_log
 from tests.unit.protocol.list_history import ListSource, ListVBucket, frames_in
 
 PREPARES = (Opcode.DCP_PREPARE, Opcode.DCP_ABORT)

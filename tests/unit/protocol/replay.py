@@ -9,14 +9,8 @@ from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.protocol.answers import Refusal, answer, refuse
 from dcpstream.protocol.opening import read_open
 from dcpstream.protocol.producer.connection import ProducerConnection
-from dcpstream.wire import (
-    MarkerFlag,
-    Opcode,
-    Status,
-    decode_failover_log,
-    decode_frame,
-    decode_message,
-)
+from dcpstream.wire import MarkerFlag, Opcode, Status, decode_frame, decode_message
+from dcpstream.wire.values import decode_failover_log
 from tests.fixtures.recorded import is_whole_frame, server_transcript
 from tests.unit.protocol.list_history import ListSource, ListVBucket, frames_in
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dcpstream.store import index_key
 from dcpstream.store.index.rows import collection_of
 from dcpstream.store.items import read_item, read_meta
-from dcpstream.wire import (
-    SystemEvent,
-    SystemEventId,
-    encode_stored_deletion,
-    encode_stored_mutation,
-    events_of_scope,
-)
+from dcpstream.wire import SystemEventId
+from dcpstream.wire.messages.dcp import SystemEvent
+from dcpstream.wire.stored.block import encode_stored_deletion, encode_stored_mutation
+from dcpstream.wire.system_events import events_of_scope
 
 ID = (8).to_bytes(4, "big")
 

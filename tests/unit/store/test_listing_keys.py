@@ -8,7 +8,8 @@ import pytest
 
 from dcpstream.model import VbucketState
 from dcpstream.store import DiskBucketStore, MemoryBucketStore, VBucketLog
-from dcpstream.wire import encode_stored_prepare, frame_kinds
+from dcpstream.wire.stored.block import frame_kinds
+from dcpstream.wire.stored.durable import encode_stored_prepare
 from tests.behaviour.store_kit import LOG, key_of, put
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from dcpstream.model import FailoverLog, VbucketState
 from dcpstream.store import DiskBucketStore, MemoryBucketStore
-from dcpstream.wire import BlockKind, encode_stored_abort, encode_stored_mutation, encode_stored_prepare, read_prepare
+from dcpstream.wire.stored.block import BlockKind, encode_stored_mutation
+from dcpstream.wire.stored.durable import encode_stored_abort, encode_stored_prepare, read_prepare
 
 LOG = FailoverLog.of((0xA, 0))
 

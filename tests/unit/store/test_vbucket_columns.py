@@ -11,7 +11,7 @@ from dcpstream.store import DiskBucketStore, MemoryBucketStore, VBucketLog
 from dcpstream.store.compact import purging
 from dcpstream.store.index import selection
 from dcpstream.store.vbucket import Brief
-from dcpstream.wire import BlockKind, encode_stored_deletion, encode_stored_mutation
+from dcpstream.wire.stored.block import BlockKind, encode_stored_deletion, encode_stored_mutation
 
 LOG = FailoverLog.of((0xA, 0))
 LARGE = 2**40

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dcpstream.wire import BlockKind, BufferPool, FrameBlock, StreamForm, block_of, encode_stored_mutation, render
 from dcpstream.wire import buffers as buffers_module
+from dcpstream.wire.buffers import BufferPool
+from dcpstream.wire.stored.block import BlockKind, FrameBlock, block_of, encode_stored_mutation
+from dcpstream.wire.stored.form import StreamForm
+from dcpstream.wire.stored.rendering import render
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from dcpstream import wire
 from dcpstream.errors import FieldError, FrameError, WireError
 from dcpstream.testing.strategies import any_frames
 from dcpstream.wire import Frame, FrameReader, Magic, Opcode
+from dcpstream.wire.messages import dcp
 
 
 @given(any_frames())
@@ -114,7 +115,7 @@ def test_framing_extras_make_a_flexible_frame() -> None:
     assert data[0] == Magic.FLEX_REQUEST
     assert (data[2], data[3]) == (3, 0)
     message = wire.decode_message(wire.decode_frame(data))
-    assert isinstance(message, wire.CloseStream)
+    assert isinstance(message, dcp.CloseStream)
     assert message.stream_id == 7
 
 

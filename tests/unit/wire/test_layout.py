@@ -7,6 +7,7 @@ import pytest
 from dcpstream import wire
 from dcpstream.errors import FieldError
 from dcpstream.wire import LAYOUTS, Kind, Opcode
+from dcpstream.wire.messages import dcp
 from tests.fixtures import recorded
 
 # Bytes on the wire before the key, by opcode: what flow control counts for an empty document.
@@ -57,10 +58,10 @@ def test_no_two_layouts_of_an_opcode_fit_the_same_frame() -> None:
 
 def test_numpy_dtype_describes_header_and_extras() -> None:
     numpy = pytest.importorskip("numpy")
-    layout = wire.Mutation.layout
+    layout = dcp.Mutation.layout
     dtype = numpy.dtype(layout.numpy_dtype())
     assert dtype.itemsize == 24 + 31
-    data = wire.Mutation(vbid=7, opaque=9, cas=11, by_seqno=2**63 + 1, rev_seqno=3, flags=4, key=b"k").encode()
+    data = dcp.Mutation(vbid=7, opaque=9, cas=11, by_seqno=2**63 + 1, rev_seqno=3, flags=4, key=b"k").encode()
     row = numpy.frombuffer(data[: dtype.itemsize], dtype)[0]
     assert (row["vbid"], row["opaque"], row["cas"]) == (7, 9, 11)
     assert (int(row["by_seqno"]), row["rev_seqno"], row["flags"]) == (2**63 + 1, 3, 4)
@@ -68,14 +69,14 @@ def test_numpy_dtype_describes_header_and_extras() -> None:
 
 def test_a_field_that_does_not_fit_is_refused_by_name() -> None:
     with pytest.raises(FieldError, match=r"StreamEnd\.reason=-1 is not a u32"):
-        wire.StreamEnd(reason=-1).encode()
+        dcp.StreamEnd(reason=-1).encode()
     with pytest.raises(FieldError, match=r"BufferAck\.freed_bytes=4294967296 is not a u32"):
-        wire.BufferAck(freed_bytes=2**32).encode()
+        dcp.BufferAck(freed_bytes=2**32).encode()
 
 
 def test_messages_are_frozen_and_comparable() -> None:
-    message = wire.StreamEnd(reason=1)
-    assert message == wire.StreamEnd(reason=1)
+    message = dcp.StreamEnd(reason=1)
+    assert message == dcp.StreamEnd(reason=1)
     with pytest.raises(AttributeError):
         message.reason = 2  # type: ignore[misc]
 

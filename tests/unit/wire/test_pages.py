@@ -7,6 +7,7 @@ import pytest
 from dcpstream import wire
 from dcpstream.errors import FieldError
 from dcpstream.wire import Magic, Opcode, Status, StreamEndReason, StreamFlag
+from dcpstream.wire.messages import dcp
 
 # Each page draws the packet in rows of four bytes; these are its rows.
 ADD_STREAM = bytes.fromhex("80510000 04000005 00000004 00000001 00000000 00000000 00000001")
@@ -17,28 +18,28 @@ STREAM_END = bytes.fromhex("80550000 04000000 00000004 deadbeef 00000000 0000000
 
 def test_add_stream_of_the_page() -> None:
     message = wire.decode_message(wire.decode_frame(ADD_STREAM), strict=True)
-    assert message == wire.AddStream(vbid=5, opaque=1, flags=StreamFlag.TAKEOVER, magic=Magic.REQUEST)
-    assert wire.AddStream(vbid=5, opaque=1, flags=StreamFlag.TAKEOVER).encode() == ADD_STREAM
+    assert message == dcp.AddStream(vbid=5, opaque=1, flags=StreamFlag.TAKEOVER, magic=Magic.REQUEST)
+    assert dcp.AddStream(vbid=5, opaque=1, flags=StreamFlag.TAKEOVER).encode() == ADD_STREAM
     assert message.encode() == ADD_STREAM
 
 
 def test_add_stream_response_of_the_page() -> None:
     message = wire.decode_message(wire.decode_frame(ADD_STREAM_RESPONSE), strict=True)
-    assert isinstance(message, wire.AddStreamResponse)
+    assert isinstance(message, dcp.AddStreamResponse)
     assert (message.status, message.opaque, message.stream_opaque) == (Status.SUCCESS, 1, 0x1000)
-    assert wire.AddStreamResponse(opaque=1, stream_opaque=0x1000).encode() == ADD_STREAM_RESPONSE
+    assert dcp.AddStreamResponse(opaque=1, stream_opaque=0x1000).encode() == ADD_STREAM_RESPONSE
 
 
 def test_close_stream_of_the_page() -> None:
     message = wire.decode_message(wire.decode_frame(CLOSE_STREAM), strict=True)
-    assert message == wire.CloseStream(vbid=5, opaque=0xDEADBEEF, magic=Magic.REQUEST)
-    assert wire.CloseStream(vbid=5, opaque=0xDEADBEEF).encode() == CLOSE_STREAM
+    assert message == dcp.CloseStream(vbid=5, opaque=0xDEADBEEF, magic=Magic.REQUEST)
+    assert dcp.CloseStream(vbid=5, opaque=0xDEADBEEF).encode() == CLOSE_STREAM
 
 
 def test_stream_end_of_the_page() -> None:
     message = wire.decode_message(wire.decode_frame(STREAM_END), strict=True)
-    assert message == wire.StreamEnd(vbid=0, opaque=0xDEADBEEF, reason=StreamEndReason.OK, magic=Magic.REQUEST)
-    assert wire.StreamEnd(opaque=0xDEADBEEF, reason=0).encode() == STREAM_END
+    assert message == dcp.StreamEnd(vbid=0, opaque=0xDEADBEEF, reason=StreamEndReason.OK, magic=Magic.REQUEST)
+    assert dcp.StreamEnd(opaque=0xDEADBEEF, reason=0).encode() == STREAM_END
 
 
 @pytest.mark.parametrize(
@@ -67,8 +68,8 @@ def test_flags_of_the_page(name: str, bit: int) -> None:
 
 
 def test_an_unknown_reason_survives() -> None:
-    message = wire.decode_message(wire.decode_frame(wire.StreamEnd(reason=99, opaque=7).encode()))
-    assert isinstance(message, wire.StreamEnd)
+    message = wire.decode_message(wire.decode_frame(dcp.StreamEnd(reason=99, opaque=7).encode()))
+    assert isinstance(message, dcp.StreamEnd)
     assert message.reason == 99
     assert wire.as_code(StreamEndReason, message.reason) == 99
 

@@ -11,21 +11,16 @@ from hypothesis import strategies as st
 
 from dcpstream.errors import FieldError
 from dcpstream.model.collections import NO_TTL
-from dcpstream.wire import (
-    BlockKind,
+from dcpstream.wire import Frame, Opcode, SystemEventId, decode_frame
+from dcpstream.wire.stored.block import BlockKind, block_of, events_of
+from dcpstream.wire.stored.form import StreamForm
+from dcpstream.wire.stored.rendering import render
+from dcpstream.wire.system_events import (
     CollectionEvent,
-    Frame,
-    Opcode,
-    StreamForm,
-    SystemEventId,
-    block_of,
-    decode_frame,
     encode_stored_event,
-    events_of,
     flatbuffer_of,
     read_event,
     read_flatbuffer,
-    render,
 )
 from tests.conformance.rules import rule
 from tests.fixtures import recorded

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dcpstream import errors, wire
 from dcpstream.errors import FieldError
 from dcpstream.model import FailoverLog
-from dcpstream.wire import Opcode, Status
+from dcpstream.wire import Opcode, Status, keys, values
 
 LEB128 = [
     (0, "00"),
@@ -27,31 +27,31 @@ LEB128 = [
 
 @pytest.mark.parametrize(("number", "text"), LEB128)
 def test_collection_ids_of_the_documentation(number: int, text: str) -> None:
-    assert wire.leb128_encode(number).hex() == text
-    assert wire.leb128_decode(bytes.fromhex(text) + b"key") == (number, len(text) // 2)
+    assert keys.leb128_encode(number).hex() == text
+    assert keys.leb128_decode(bytes.fromhex(text) + b"key") == (number, len(text) // 2)
 
 
 @given(st.integers(0, 2**32 - 1), st.binary(max_size=10))
 def test_collection_key_round_trip(number: int, key: bytes) -> None:
-    assert wire.split_collection_key(wire.leb128_encode(number) + key) == (number, key)
+    assert keys.split_collection_key(keys.leb128_encode(number) + key) == (number, key)
 
 
 @pytest.mark.parametrize("text", ["", "80", "8080808080", "8000", "ffffffff1f", "808080808001"])
 def test_bad_collection_ids_are_refused(text: str) -> None:
     with pytest.raises(FieldError):
-        wire.leb128_decode(bytes.fromhex(text))
+        keys.leb128_decode(bytes.fromhex(text))
 
 
 @given(st.lists(st.tuples(st.integers(0, 270), st.binary(max_size=270)), max_size=5))
 def test_frame_infos_round_trip(infos: list[tuple[int, bytes]]) -> None:
-    framing = b"".join(wire.encode_frame_info(info_id, data) for info_id, data in infos)
-    assert list(wire.decode_frame_infos(framing)) == infos
+    framing = b"".join(keys.encode_frame_info(info_id, data) for info_id, data in infos)
+    assert list(keys.decode_frame_infos(framing)) == infos
 
 
 @pytest.mark.parametrize("text", ["22", "2200", "f0", "0f", "13000000"[:6]])
 def test_frame_infos_that_run_past_the_section_are_refused(text: str) -> None:
     with pytest.raises(FieldError):
-        list(wire.decode_frame_infos(bytes.fromhex(text)))
+        list(keys.decode_frame_infos(bytes.fromhex(text)))
 
 
 _NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)
@@ -59,9 +59,9 @@ _NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size
 
 @given(st.dictionaries(_NAMES, st.binary(max_size=10).filter(lambda text: b"\0" not in text)), st.binary(max_size=20))
 def test_xattrs_round_trip(xattrs: dict[str, bytes], body: bytes) -> None:
-    value = wire.encode_xattrs(xattrs, body)
-    assert wire.decode_xattrs(value) == (xattrs, body)
-    section, rest = wire.split_xattrs(value)
+    value = values.encode_xattrs(xattrs, body)
+    assert values.decode_xattrs(value) == (xattrs, body)
+    section, rest = values.split_xattrs(value)
     assert section + rest == value
     assert rest == body
 
@@ -69,38 +69,38 @@ def test_xattrs_round_trip(xattrs: dict[str, bytes], body: bytes) -> None:
 @pytest.mark.parametrize("text", ["", "000000", "00000005", "0000000400000000", "0000000900000005610062", "00000001aa"])
 def test_bad_xattr_sections_are_refused(text: str) -> None:
     with pytest.raises(FieldError):
-        wire.decode_xattrs(bytes.fromhex(text))
+        values.decode_xattrs(bytes.fromhex(text))
 
 
 @given(st.binary(max_size=2000))
 def test_snappy_round_trip(data: bytes) -> None:
-    assert wire.snappy_uncompress(wire.snappy_compress(data)) == data
+    assert values.snappy_uncompress(values.snappy_compress(data)) == data
 
 
 def test_a_snappy_value_that_claims_too_much_is_refused_before_it_is_inflated() -> None:
     with pytest.raises(FieldError, match="more than the"):
-        wire.snappy_uncompress(b"\xff\xff\xff\xff\x0f" + b"\0" * 20)
+        values.snappy_uncompress(b"\xff\xff\xff\xff\x0f" + b"\0" * 20)
 
 
 def test_what_is_not_snappy_is_refused() -> None:
     with pytest.raises(FieldError, match="not a snappy block"):
-        wire.snappy_uncompress(b"\x10\xff\xff\xff")
+        values.snappy_uncompress(b"\x10\xff\xff\xff")
 
 
 def test_failover_log_round_trip() -> None:
     log = FailoverLog.of((2**64 - 1, 900), (5, 500), (1, 0))
-    assert wire.decode_failover_log(wire.encode_failover_log(log)) == log
+    assert values.decode_failover_log(values.encode_failover_log(log)) == log
 
 
 @pytest.mark.parametrize("length", [0, 8, 17])
 def test_failover_logs_of_wrong_length_are_refused(length: int) -> None:
     with pytest.raises(FieldError, match="multiple of 16"):
-        wire.decode_failover_log(b"\0" * length)
+        values.decode_failover_log(b"\0" * length)
 
 
 def test_vbucket_seqnos_round_trip() -> None:
     pairs = [(0, 1), (1023, 2**64 - 1)]
-    assert wire.decode_vbucket_seqnos(wire.encode_vbucket_seqnos(pairs)) == pairs
+    assert values.decode_vbucket_seqnos(values.encode_vbucket_seqnos(pairs)) == pairs
 
 
 @pytest.mark.parametrize(

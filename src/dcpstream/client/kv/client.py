@@ -20,7 +20,8 @@ from dcpstream.client.settings.options import CONNECT_TIMEOUT_S, access
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError
 from dcpstream.model import VbucketMap, vbucket_of_key
-from dcpstream.wire import Opcode, Status, encode_request, leb128_encode
+from dcpstream.wire import Opcode, Status, encode_request
+from dcpstream.wire.keys import leb128_encode
 from dcpstream.wire.status import status_error
 
 WINDOW_OPS = 1000

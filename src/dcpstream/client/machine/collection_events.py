@@ -9,15 +9,9 @@ from dcpstream.client.machine.events import Stream
 from dcpstream.client.machine.ranges import ManifestEvent
 from dcpstream.errors import FieldError
 from dcpstream.model import CollectionName, Op
-from dcpstream.wire import (
-    CollectionEvent,
-    Frame,
-    SystemEvent,
-    SystemEventId,
-    decode_message,
-    read_event,
-    read_flatbuffer,
-)
+from dcpstream.wire import Frame, SystemEventId, decode_message
+from dcpstream.wire.messages.dcp import SystemEvent
+from dcpstream.wire.system_events import CollectionEvent, read_event, read_flatbuffer
 
 _FLATBUFFERS = 2
 _VALUE_BYTES_MIN = {

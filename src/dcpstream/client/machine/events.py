@@ -10,7 +10,8 @@ from dcpstream.client.machine.ranges import ManifestEvent
 from dcpstream.client.machine.resume import PositionTracker, Run
 from dcpstream.client.machine.rows import Rows, Slice
 from dcpstream.model import CollectionName, FailoverLog, StreamOffset
-from dcpstream.wire import CollectionEvent, Frame
+from dcpstream.wire import Frame
+from dcpstream.wire.system_events import CollectionEvent
 
 
 class EventNames(Protocol):

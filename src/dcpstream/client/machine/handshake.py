@@ -30,8 +30,9 @@ from dcpstream.errors import (
 )
 from dcpstream.model import NodeAddress
 from dcpstream.protocol.sasl import MECHANISMS, ClientLogin, strongest_mechanism
-from dcpstream.wire import Feature, Frame, Opcode, Open, OpenFlag, Status, encode_request
+from dcpstream.wire import Feature, Frame, Opcode, OpenFlag, Status, encode_request
 from dcpstream.wire.codes import code_name
+from dcpstream.wire.messages.dcp import Open
 from dcpstream.wire.status import status_error
 
 KV_FEATURES = (

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from dcpstream.client.machine.selection import EVERYTHING, FixedSelection, Selection, Wanted, unknown_names
 from dcpstream.model import CollectionName, Manifest, StreamOffset
-from dcpstream.wire import CollectionEvent, SystemEventId
+from dcpstream.wire import SystemEventId
+from dcpstream.wire.system_events import CollectionEvent
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, SupportsInt
 from dcpstream.errors import ConfigError, FieldError
 from dcpstream.wire import MAX_FRAME_BYTES, Frame
 from dcpstream.wire.frames import HEADER_BYTES, decode_frame, frame_length
-from dcpstream.wire.messages.dcp_data import DATA_EXTRAS_BYTES
+from dcpstream.wire.messages.dcp import DATA_EXTRAS_BYTES
 
 if TYPE_CHECKING:
     import numpy as np

@@ -48,9 +48,6 @@ from dcpstream.errors import DeadConnection, RemoteProtocolError
 from dcpstream.model import MAX_SEQNO, NodeAddress, StreamOffset
 from dcpstream.wire import (
     MAX_FRAME_BYTES,
-    BufferAck,
-    CloseStream,
-    CollectionEvent,
     Frame,
     Magic,
     MarkerFlag,
@@ -58,11 +55,12 @@ from dcpstream.wire import (
     Status,
     StreamEndReason,
     StreamFlag,
-    StreamRequest,
     encode_request,
     encode_response,
 )
 from dcpstream.wire.codes import code_name
+from dcpstream.wire.messages.dcp import BufferAck, CloseStream, StreamRequest
+from dcpstream.wire.system_events import CollectionEvent
 from dcpstream.wire.values import decode_failover_log
 
 SILENCE_GRACE_S = 10.0

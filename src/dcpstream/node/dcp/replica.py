@@ -14,12 +14,16 @@ from dcpstream.node.engine.bucket.collections import KnownIds, manifest_in
 from dcpstream.node.engine.bucket.documents import collection_of
 from dcpstream.node.engine.bucket.vbucket import MAX_TRUSTED_CAS, VBucket, new_failover_log
 from dcpstream.runtime import new_vbuuid
-from dcpstream.wire import HEADER_BYTES, BlockKind, decode_frame, read_event, read_prepare
+from dcpstream.wire import HEADER_BYTES, decode_frame
+from dcpstream.wire.stored.block import BlockKind
+from dcpstream.wire.stored.durable import read_prepare
+from dcpstream.wire.system_events import read_event
 
 if TYPE_CHECKING:
     from dcpstream.node.engine import Bucket, Engine
     from dcpstream.protocol.bucket import Change, VBucketView
-    from dcpstream.wire import CollectionEvent, StoredPrepare
+    from dcpstream.wire.stored.durable import StoredPrepare
+    from dcpstream.wire.system_events import CollectionEvent
 
 __all__ = ["Replicas", "Takeovers"]
 

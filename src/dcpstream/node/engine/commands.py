@@ -17,15 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from dcpstream.errors import FieldError
 from dcpstream.node.engine.access.roles import ALL_PRIVILEGES
 from dcpstream.node.engine.subdocument import has_valid_xattrs
-from dcpstream.wire import (
-    Datatype,
-    Frame,
-    FrameInfoId,
-    Status,
-    decode_frame_infos,
-    leb128_decode,
-    snappy_uncompress,
-)
+from dcpstream.wire import Datatype, Frame, FrameInfoId, Status
+from dcpstream.wire.keys import decode_frame_infos, leb128_decode
+from dcpstream.wire.values import snappy_uncompress
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.session.session import Session

@@ -25,7 +25,8 @@ from dcpstream.node.engine.session.session import MAX_OUTPUT_BYTES, FastHandler,
 from dcpstream.node.shell.limit_log import LimitLog
 from dcpstream.runtime import Random
 from dcpstream.store import BucketStore
-from dcpstream.wire import BufferPool, Frame
+from dcpstream.wire import Frame
+from dcpstream.wire.buffers import BufferPool
 
 logger = logging.getLogger(__name__)
 

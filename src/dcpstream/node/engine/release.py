@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from dcpstream.errors import ConfigError
-from dcpstream.wire import Feature, Opcode, Status, snappy_available
+from dcpstream.wire import Feature, Opcode, Status
+from dcpstream.wire.values import snappy_available
 
 DEFAULT_VERSION = "7.2"
 """`compat_version` where nothing is said."""

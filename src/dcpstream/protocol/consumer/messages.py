@@ -16,29 +16,18 @@ from typing import NamedTuple
 from dcpstream.errors import FieldError
 from dcpstream.protocol.answers import Refusal
 from dcpstream.protocol.bucket import Change
-from dcpstream.wire import (
-    Datatype,
-    Frame,
-    Opcode,
-    Status,
-    StoredPrepare,
-    SystemEventId,
-    decode_xattrs,
-    encode_request,
-    encode_stored_abort,
+from dcpstream.wire import Datatype, Frame, Opcode, Status, SystemEventId, encode_request
+from dcpstream.wire.keys import leb128_decode
+from dcpstream.wire.stored.block import (
     encode_stored_deletion,
-    encode_stored_event,
     encode_stored_expiration,
     encode_stored_mutation,
-    encode_stored_prepare,
-    leb128_decode,
-    read_flatbuffer,
-    snappy_uncompress,
-    split_xattrs,
+    frame_kinds,
 )
-from dcpstream.wire.stored.block import frame_kinds
+from dcpstream.wire.stored.durable import StoredPrepare, encode_stored_abort, encode_stored_prepare
 from dcpstream.wire.stored.form import COARSE_COUNTER, EXACT_COUNTER
-from dcpstream.wire.system_events import VERSION_FLATBUFFERS
+from dcpstream.wire.system_events import VERSION_FLATBUFFERS, encode_stored_event, read_flatbuffer
+from dcpstream.wire.values import decode_xattrs, snappy_uncompress, split_xattrs
 
 __all__ = [
     "PERSIST_TO_MAJORITY",

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dcpstream.errors import FieldError, RemoteProtocolError
 from dcpstream.protocol.bucket import ReplicaBucket
 from dcpstream.protocol.consumer.stream import ConsumerStream, StreamEvent
-from dcpstream.wire import Frame, Opcode, Status, decode_failover_log, encode_response
+from dcpstream.wire import Frame, Opcode, Status, encode_response
+from dcpstream.wire.values import decode_failover_log
 
 __all__ = ["StreamRequests"]
 

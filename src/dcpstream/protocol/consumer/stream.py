@@ -22,7 +22,8 @@ from dcpstream.model import MAX_SEQNO, FailoverLog, SnapshotRange, VbucketState
 from dcpstream.protocol.bucket import Change, ReplicaBucket, VBucketView
 from dcpstream.protocol.consumer.messages import PERSIST_TO_MAJORITY, Decision, Marker, abort_of, commit_of
 from dcpstream.protocol.transitions import Transitions
-from dcpstream.wire import MarkerFlag, Status, StreamRequest
+from dcpstream.wire import MarkerFlag, Status
+from dcpstream.wire.messages.dcp import StreamRequest
 
 __all__ = ["TRANSITIONS", "ConsumerState", "ConsumerStream", "StreamEvent"]
 

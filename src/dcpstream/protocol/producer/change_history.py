@@ -12,7 +12,9 @@ Source: kv_engine engines/ep/src/dcp/active_stream.cc (markDiskSnapshot), docs/d
 from __future__ import annotations
 
 from dcpstream.protocol.bucket import VBucketView
-from dcpstream.wire import FrameBlock, MarkerFlag, Opcode, leb128_decode
+from dcpstream.wire import MarkerFlag, Opcode
+from dcpstream.wire.keys import leb128_decode
+from dcpstream.wire.stored.block import FrameBlock
 
 __all__ = ["ChangeHistory"]
 

@@ -35,17 +35,9 @@ from dcpstream.protocol.producer.rollback import Rollback
 from dcpstream.protocol.producer.stream import Buffer, ProducerStream, enough_of
 from dcpstream.protocol.producer.takeover import TakeoverHost, Takeovers
 from dcpstream.protocol.stats import BUFFER_FULL, INITIALIZING, NOTHING_TO_SAY, Pause
-from dcpstream.wire import (
-    BufferPool,
-    Feature,
-    Frame,
-    Opcode,
-    Status,
-    StreamEndReason,
-    StreamFlag,
-    encode_failover_log,
-    encode_request,
-)
+from dcpstream.wire import Feature, Frame, Opcode, Status, StreamEndReason, StreamFlag, encode_request
+from dcpstream.wire.buffers import BufferPool
+from dcpstream.wire.values import encode_failover_log
 
 __all__ = ["DEFAULT_LIMITS", "ProducerConnection", "ProducerLimits"]
 

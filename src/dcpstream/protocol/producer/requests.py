@@ -18,16 +18,10 @@ from dcpstream.protocol.producer.privilege import StreamAccess, refusal_of
 from dcpstream.protocol.producer.rollback import Refuse, Rollback, decide
 from dcpstream.protocol.producer.stream import ProducerStream
 from dcpstream.protocol.producer.stream_filter import StreamFilter, read_filter, refusal_on_connection
-from dcpstream.wire import (
-    BufferPool,
-    Frame,
-    OpenFlag,
-    Status,
-    StreamFlag,
-    StreamForm,
-    StreamRequest,
-    decode_message,
-)
+from dcpstream.wire import Frame, OpenFlag, Status, StreamFlag, decode_message
+from dcpstream.wire.buffers import BufferPool
+from dcpstream.wire.messages.dcp import StreamRequest
+from dcpstream.wire.stored.form import StreamForm
 
 __all__ = ["StreamMaker"]
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.protocol.bucket import VbucketFacts
-from dcpstream.wire import Status, StreamFlag, StreamRequest
+from dcpstream.wire import Status, StreamFlag
+from dcpstream.wire.messages.dcp import StreamRequest
 
 __all__ = ["Accept", "Decision", "Refuse", "Rollback", "decide"]
 

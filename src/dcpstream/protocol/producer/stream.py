@@ -40,17 +40,12 @@ from dcpstream.protocol.producer.privilege import StreamAccess, everything, refu
 from dcpstream.protocol.producer.rollback import Accept
 from dcpstream.protocol.producer.stream_filter import LiveFilter, StreamFilter
 from dcpstream.protocol.transitions import Transitions
-from dcpstream.wire import (
-    BlockKind,
-    BufferPool,
-    DurableForm,
-    StreamEndReason,
-    StreamFlag,
-    StreamForm,
-    events_of,
-    render,
-    seqnos_of,
-)
+from dcpstream.wire import StreamEndReason, StreamFlag
+from dcpstream.wire.buffers import BufferPool
+from dcpstream.wire.stored.block import BlockKind, events_of, seqnos_of
+from dcpstream.wire.stored.durable import DurableForm
+from dcpstream.wire.stored.form import StreamForm
+from dcpstream.wire.stored.rendering import render
 
 __all__ = ["TRANSITIONS", "Buffer", "ProducerStream", "StreamEvent", "StreamState"]
 

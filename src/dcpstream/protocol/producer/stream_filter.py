@@ -12,7 +12,8 @@ from typing import Any
 
 from dcpstream.model import Manifest
 from dcpstream.protocol.answers import Refusal
-from dcpstream.wire import CollectionEvent, Status, SystemEventId, events_of_scope
+from dcpstream.wire import Status, SystemEventId
+from dcpstream.wire.system_events import CollectionEvent, events_of_scope
 
 __all__ = ["LiveFilter", "StreamFilter", "read_filter", "refusal_on_connection"]
 

@@ -7,7 +7,7 @@ import pytest
 from dcpstream.client.machine.labels import Coverage, Labels
 from dcpstream.errors import ConfigError
 from dcpstream.model import Collection, CollectionName, Manifest, Scope, StreamOffset
-from dcpstream.wire import CollectionEvent
+from dcpstream.wire.system_events import CollectionEvent
 
 MANIFEST = Manifest(3, (Scope(0, "_default", (Collection(0, "_default"), Collection(8, "flights"))),))
 

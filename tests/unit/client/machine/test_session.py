@@ -29,7 +29,6 @@ from dcpstream.client.machine.session import ANSWER_TIMEOUT_S
 from dcpstream.errors import ConnectTimeout, DeadConnection, RemoteProtocolError, WireError
 from dcpstream.model import MAX_SEQNO, FailoverLog, Op, StreamOffset
 from dcpstream.wire import (
-    CollectionEvent,
     Feature,
     Frame,
     FrameReader,
@@ -39,9 +38,8 @@ from dcpstream.wire import (
     StreamFlag,
     encode_request,
     encode_response,
-    encode_stored_event,
-    flatbuffer_of,
 )
+from dcpstream.wire.system_events import CollectionEvent, encode_stored_event, flatbuffer_of
 from tests.conformance.rules import rule
 from tests.fixtures.recorded import split_frames
 from tests.unit.client.kit import (

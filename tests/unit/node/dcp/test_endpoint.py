@@ -7,17 +7,8 @@ import struct
 import pytest
 
 from dcpstream.model import MAX_SEQNO
-from dcpstream.wire import (
-    Feature,
-    Frame,
-    Opcode,
-    OpenFlag,
-    Status,
-    StreamEndReason,
-    StreamRequest,
-    decode_message,
-    encode_request,
-)
+from dcpstream.wire import Feature, Frame, Opcode, OpenFlag, Status, StreamEndReason, decode_message, encode_request
+from dcpstream.wire.messages.dcp import StreamRequest
 from tests.unit.node.kit import USUAL, Talker, engine_of, pass_time
 
 

@@ -11,7 +11,7 @@ from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
 from dcpstream.node.dcp.replica import Replicas, Takeovers
 from dcpstream.protocol.bucket import Change
 from dcpstream.store import DiskBucketStore
-from dcpstream.wire import encode_stored_mutation
+from dcpstream.wire.stored.block import encode_stored_mutation
 from tests.conformance.harness import ACTIVE, DEAD, REPLICA, Node
 
 

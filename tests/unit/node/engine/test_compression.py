@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dcpstream.wire import Feature, Opcode, Status, encode_xattrs, snappy_compress, snappy_uncompress
+from dcpstream.wire import Feature, Opcode, Status
+from dcpstream.wire.values import encode_xattrs, snappy_compress, snappy_uncompress
 from tests.conformance.rules import rule
 from tests.unit.node.kit import USUAL, Talker, engine_of
 

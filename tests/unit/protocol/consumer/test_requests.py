@@ -8,7 +8,8 @@ from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import Manifest
 from dcpstream.protocol.consumer.requests import StreamRequests
 from dcpstream.protocol.consumer.stream import ConsumerState, ConsumerStream, StreamEvent
-from dcpstream.wire import Opcode, Status, decode_frame, encode_failover_log, encode_response
+from dcpstream.wire import Opcode, Status, decode_frame, encode_response
+from dcpstream.wire.values import encode_failover_log
 from tests.unit.protocol.list_replica import LOG, ListReplicas, replica
 
 

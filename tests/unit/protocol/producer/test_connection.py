@@ -11,19 +11,19 @@ from dcpstream.protocol.producer.connection import ProducerConnection, ProducerL
 from dcpstream.protocol.producer.stats import producer_stats
 from dcpstream.protocol.producer.stream import TRANSITIONS, StreamEvent, StreamState
 from dcpstream.wire import (
-    CollectionEvent,
     Feature,
     Opcode,
     OpenFlag,
     Status,
     StreamEndReason,
     StreamFlag,
-    StreamRequest,
     SystemEventId,
     decode_frame,
     decode_message,
     encode_response,
 )
+from dcpstream.wire.messages.dcp import StreamRequest
+from dcpstream.wire.system_events import CollectionEvent
 from tests.unit.protocol.list_history import UUID, ListSource, ListVBucket, frame_of, frames_in
 
 PLAIN = frozenset((Feature.XERROR, Feature.JSON))

@@ -6,7 +6,8 @@ import pytest
 
 from dcpstream.model import MAX_SEQNO, FailoverLog, VbucketState
 from dcpstream.protocol.producer.rollback import Accept, Refuse, Rollback, decide
-from dcpstream.wire import Status, StreamFlag, StreamRequest
+from dcpstream.wire import Status, StreamFlag
+from dcpstream.wire.messages.dcp import StreamRequest
 
 A, B, C, Z = 0xA, 0xB, 0xC, 0x99
 UUIDS = {"A": A, "B": B, "C": C, "Z": Z, "0": 0}

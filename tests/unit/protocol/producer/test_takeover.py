@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.protocol.producer.connection import ProducerConnection
 from dcpstream.protocol.producer.stream import TRANSITIONS, StreamState
-from dcpstream.wire import Opcode, OpenFlag, StreamFlag, StreamRequest, decode_frame, encode_response
+from dcpstream.wire import Opcode, OpenFlag, StreamFlag, decode_frame, encode_response
+from dcpstream.wire.messages.dcp import StreamRequest
 from tests.unit.protocol.list_history import ListSource, ListVBucket, frames_in
 
 OPAQUE = 0x77

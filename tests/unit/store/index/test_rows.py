@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcpstream.store.index.rows import LIVE, RowTable
-from dcpstream.wire import BlockKind
+from dcpstream.wire.stored.block import BlockKind
 
 BATCHES = st.lists(st.lists(st.sampled_from([b"\0a", b"\0b", b"\0c", b"\0d"]), max_size=6), max_size=6)
 

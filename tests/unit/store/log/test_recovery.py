@@ -17,7 +17,9 @@ from dcpstream.store.index.rows import collection_of
 from dcpstream.store.items import index_key, is_collection_end
 from dcpstream.store.log import blocks, entering, recovery
 from dcpstream.store.log.segmentfile import Segment
-from dcpstream.wire import BlockKind, SystemEvent, SystemEventId, frame_kinds
+from dcpstream.wire import SystemEventId
+from dcpstream.wire.messages.dcp import SystemEvent
+from dcpstream.wire.stored.block import BlockKind, frame_kinds
 from tests.behaviour.store_kit import fill, frame_of, key_of, put
 
 

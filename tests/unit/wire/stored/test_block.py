@@ -9,9 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcpstream import wire
-from dcpstream.wire import BlockKind, Datatype, FrameBlock, Opcode, StreamForm
+from dcpstream.wire import Datatype, Frame, FrameReader, Opcode, decode_frame, decode_message
+from dcpstream.wire.messages.dcp import DeletionV2, Expiration, Mutation
 from dcpstream.wire.stored import rendering as block_rendering
+from dcpstream.wire.stored.block import (
+    BlockKind,
+    FrameBlock,
+    block_of,
+    encode_stored_deletion,
+    encode_stored_expiration,
+    encode_stored_mutation,
+)
+from dcpstream.wire.stored.form import StreamForm
+from dcpstream.wire.stored.rendering import render
+from dcpstream.wire.values import decode_xattrs, encode_xattrs, snappy_compress, snappy_uncompress
 from tests.fixtures import recorded
 
 AS_STORED = StreamForm()
@@ -20,13 +31,13 @@ XATTRS = {"_sync": b'{"rev":1}', "meta": b"2"}
 
 
 def mutation(seqno: int, key: bytes = b"\0k", value: bytes = b'{"a":1}', datatype: int = 1) -> bytes:
-    return wire.encode_stored_mutation(
+    return encode_stored_mutation(
         vbid=3, key=key, value=value, by_seqno=seqno, rev_seqno=1, cas=seqno << 16, datatype=datatype, flags=7
     )
 
 
-def frames(data: bytes | bytearray | memoryview) -> list[wire.Frame]:
-    reader = wire.FrameReader()
+def frames(data: bytes | bytearray | memoryview) -> list[Frame]:
+    reader = FrameReader()
     reader.receive_data(data)
     return list(reader.frames())
 
@@ -34,12 +45,12 @@ def frames(data: bytes | bytearray | memoryview) -> list[wire.Frame]:
 def test_stored_frames_are_messages_of_the_table() -> None:
     stored = [
         mutation(1),
-        wire.encode_stored_deletion(vbid=3, key=b"\0k", by_seqno=2, rev_seqno=2, cas=5, delete_time=1700000000),
-        wire.encode_stored_expiration(vbid=3, key=b"\0k", by_seqno=3, rev_seqno=3, cas=6, delete_time=1700000001),
+        encode_stored_deletion(vbid=3, key=b"\0k", by_seqno=2, rev_seqno=2, cas=5, delete_time=1700000000),
+        encode_stored_expiration(vbid=3, key=b"\0k", by_seqno=3, rev_seqno=3, cas=6, delete_time=1700000001),
     ]
-    decoded = [wire.decode_message(wire.decode_frame(data), strict=True) for data in stored]
-    assert [type(message) for message in decoded] == [wire.Mutation, wire.DeletionV2, wire.Expiration]
-    block = wire.block_of(b"".join(stored))
+    decoded = [decode_message(decode_frame(data), strict=True) for data in stored]
+    assert [type(message) for message in decoded] == [Mutation, DeletionV2, Expiration]
+    block = block_of(b"".join(stored))
     assert list(block.seqnos) == [1, 2, 3]
     assert (block.first_seqno, block.last_seqno, block.count) == (1, 3, 3)
     assert block.kinds == BlockKind.DELETION | BlockKind.EXPIRATION
@@ -48,9 +59,9 @@ def test_stored_frames_are_messages_of_the_table() -> None:
 @given(st.lists(st.binary(max_size=50), min_size=1, max_size=20), st.integers(0, 2**32 - 1), st.data())
 def test_a_stream_in_stored_form_gets_the_bytes_with_its_opaque(values: list[bytes], opaque: int, data: object) -> None:
     stored = [mutation(index + 1, value=value, datatype=0) for index, value in enumerate(values)]
-    block = wire.block_of(b"".join(stored))
+    block = block_of(b"".join(stored))
     first = data.draw(st.integers(0, len(stored) - 1))  # type: ignore[attr-defined]
-    rendered = wire.render(block, opaque, AS_STORED, first)
+    rendered = render(block, opaque, AS_STORED, first)
     assert rendered.messages == len(stored) - first
     assert rendered.next_index == len(stored)
     sent = frames(rendered.data)
@@ -64,10 +75,10 @@ def test_a_stream_in_stored_form_gets_the_bytes_with_its_opaque(values: list[byt
 @pytest.mark.parametrize("form", [AS_STORED, LEGACY], ids=["copied", "rewritten"])
 @pytest.mark.parametrize("budget", [1, 64, 70, 71, 200, 10_000])
 def test_a_budget_is_overshot_by_at_most_one_message(form: StreamForm, budget: int) -> None:
-    block = wire.block_of(b"".join(mutation(seqno) for seqno in range(1, 11)))
+    block = block_of(b"".join(mutation(seqno) for seqno in range(1, 11)))
     index = total = 0
     while index < block.count:
-        rendered = wire.render(block, 9, form, index, budget)
+        rendered = render(block, 9, form, index, budget)
         sizes = [frame.size for frame in frames(rendered.data)]
         assert sum(sizes[:-1]) < budget
         assert sum(sizes) >= budget or rendered.next_index == block.count
@@ -78,9 +89,9 @@ def test_a_budget_is_overshot_by_at_most_one_message(form: StreamForm, budget: i
 
 
 def test_rewriting_for_a_stream_without_collections() -> None:
-    block = wire.block_of(mutation(1) + mutation(2, key=b"\x08named") + mutation(3))
+    block = block_of(mutation(1) + mutation(2, key=b"\x08named") + mutation(3))
     assert block.kinds == BlockKind.NAMED_COLLECTION
-    rendered = wire.render(block, 4, StreamForm(collections=False))
+    rendered = render(block, 4, StreamForm(collections=False))
     assert [(frame.key, frame.opaque) for frame in frames(rendered.data)] == [(b"k", 4), (b"k", 4)]
     assert (rendered.messages, rendered.next_index) == (2, 3)
 
@@ -96,18 +107,18 @@ def test_stripping_prefixes_at_once_gives_what_rewriting_each_message_gives(
 ) -> None:
     form = dataclasses.replace(LEGACY, collection_ids=frozenset((0,)))
     stored = [mutation(index + 1, b"\0" + key, value) for index, (key, value) in enumerate(documents)]
-    block = wire.block_of(b"".join(stored))
+    block = block_of(b"".join(stored))
     first = data.draw(st.integers(0, len(stored) - 1))  # type: ignore[attr-defined]
-    rendered = wire.render(block, opaque, form, first, budget)
+    rendered = render(block, opaque, form, first, budget)
     rewritten = block_rendering._rewrite(block, opaque, form, first, budget)
     assert (bytes(rendered.data), rendered[1:]) == (bytes(rewritten.data), rewritten[1:])
 
 
 def test_a_filter_lets_only_its_collections_pass() -> None:
-    block = wire.block_of(mutation(1) + mutation(2, key=b"\x08named") + mutation(3, key=b"\x09other"))
-    rendered = wire.render(block, 4, StreamForm(collection_ids=frozenset((8,))))
+    block = block_of(mutation(1) + mutation(2, key=b"\x08named") + mutation(3, key=b"\x09other"))
+    rendered = render(block, 4, StreamForm(collection_ids=frozenset((8,))))
     assert [frame.key for frame in frames(rendered.data)] == [b"\x08named"]
-    only_default = wire.render(wire.block_of(mutation(1)), 4, StreamForm(collection_ids=frozenset((0,))))
+    only_default = render(block_of(mutation(1)), 4, StreamForm(collection_ids=frozenset((0,))))
     assert only_default.messages == 1
 
 
@@ -121,19 +132,19 @@ def test_a_filter_lets_only_its_collections_pass() -> None:
     ],
 )
 def test_expirations(delete_times: bool, expiry_opcode: bool, opcode: int, extras_bytes: int) -> None:
-    stored = wire.encode_stored_expiration(vbid=1, key=b"\0k", by_seqno=5, rev_seqno=2, cas=6, delete_time=1700000001)
+    stored = encode_stored_expiration(vbid=1, key=b"\0k", by_seqno=5, rev_seqno=2, cas=6, delete_time=1700000001)
     form = StreamForm(delete_times=delete_times, expiry_opcode=expiry_opcode)
-    (frame,) = frames(wire.render(wire.block_of(stored), 1, form).data)
+    (frame,) = frames(render(block_of(stored), 1, form).data)
     assert (frame.opcode, len(frame.extras)) == (opcode, extras_bytes)
-    message = wire.decode_message(frame, strict=True)
+    message = decode_message(frame, strict=True)
     assert (message.by_seqno, message.rev_seqno) == (5, 2)  # type: ignore[attr-defined]
     if delete_times:
         assert message.delete_time == 1700000001  # type: ignore[attr-defined]
 
 
 def test_xattrs_are_stripped_where_they_are_not_wanted() -> None:
-    stored = mutation(1, value=wire.encode_xattrs(XATTRS, b'{"a":1}'), datatype=Datatype.JSON | Datatype.XATTR)
-    (frame,) = frames(wire.render(wire.block_of(stored), 1, StreamForm(xattrs=False)).data)
+    stored = mutation(1, value=encode_xattrs(XATTRS, b'{"a":1}'), datatype=Datatype.JSON | Datatype.XATTR)
+    (frame,) = frames(render(block_of(stored), 1, StreamForm(xattrs=False)).data)
     assert (frame.value, frame.datatype) == (b'{"a":1}', Datatype.JSON)
 
 
@@ -151,24 +162,24 @@ def test_xattrs_are_stripped_where_they_are_not_wanted() -> None:
 def test_values_and_datatypes_by_form(
     form: StreamForm, has_xattrs: bool, has_body: bool, datatype: int | None, is_packed: bool
 ) -> None:
-    value = wire.encode_xattrs(XATTRS, b'{"a":1}')
+    value = encode_xattrs(XATTRS, b'{"a":1}')
     stored_datatype = Datatype.JSON | Datatype.XATTR
     if is_packed:
-        value, stored_datatype = wire.snappy_compress(value), stored_datatype | Datatype.SNAPPY
-    (frame,) = frames(wire.render(wire.block_of(mutation(1, value=value, datatype=stored_datatype)), 1, form).data)
-    expected = (wire.encode_xattrs(XATTRS) if has_xattrs else b"") + (b'{"a":1}' if has_body else b"")
+        value, stored_datatype = snappy_compress(value), stored_datatype | Datatype.SNAPPY
+    (frame,) = frames(render(block_of(mutation(1, value=value, datatype=stored_datatype)), 1, form).data)
+    expected = (encode_xattrs(XATTRS) if has_xattrs else b"") + (b'{"a":1}' if has_body else b"")
     assert frame.value == expected
     assert frame.datatype == (stored_datatype if datatype is None else datatype)
 
 
 def test_snappy_forms() -> None:
     text = b"abc" * 200
-    packed = wire.snappy_compress(text)
+    packed = snappy_compress(text)
     plain, compressed = mutation(1, value=text, datatype=0), mutation(2, value=packed, datatype=Datatype.SNAPPY)
     short = mutation(3, value=b"x", datatype=0)
-    block = wire.block_of(plain + compressed + short)
+    block = block_of(plain + compressed + short)
     by_form = {
-        form: [(frame.value, frame.datatype) for frame in frames(wire.render(block, 1, StreamForm(snappy=form)).data)]
+        form: [(frame.value, frame.datatype) for frame in frames(render(block, 1, StreamForm(snappy=form)).data)]
         for form in ("none", "passive", "force")
     }
     assert by_form["none"] == [(text, 0), (text, 0), (b"x", 0)]
@@ -177,41 +188,41 @@ def test_snappy_forms() -> None:
 
 
 def test_user_xattrs_of_deletions_are_dropped_unless_asked_for() -> None:
-    stored = wire.encode_stored_deletion(
+    stored = encode_stored_deletion(
         vbid=1,
         key=b"\0k",
         by_seqno=1,
         rev_seqno=2,
         cas=3,
         delete_time=4,
-        value=wire.encode_xattrs(XATTRS),
+        value=encode_xattrs(XATTRS),
         datatype=Datatype.XATTR,
     )
-    (frame,) = frames(wire.render(wire.block_of(stored), 1, StreamForm(user_xattrs_on_delete=False)).data)
-    assert wire.decode_xattrs(frame.value) == ({"_sync": XATTRS["_sync"]}, b"")
-    (frame,) = frames(wire.render(wire.block_of(stored), 1, StreamForm()).data)
-    assert wire.decode_xattrs(frame.value) == (XATTRS, b"")
+    (frame,) = frames(render(block_of(stored), 1, StreamForm(user_xattrs_on_delete=False)).data)
+    assert decode_xattrs(frame.value) == ({"_sync": XATTRS["_sync"]}, b"")
+    (frame,) = frames(render(block_of(stored), 1, StreamForm()).data)
+    assert decode_xattrs(frame.value) == (XATTRS, b"")
 
 
 def test_deletions_from_disk_keep_their_xattrs_compressed() -> None:
-    section = wire.encode_xattrs({"_sync": XATTRS["_sync"]})
-    stored = wire.encode_stored_deletion(
+    section = encode_xattrs({"_sync": XATTRS["_sync"]})
+    stored = encode_stored_deletion(
         vbid=3, key=b"\0k", by_seqno=1, rev_seqno=2, cas=3, delete_time=4, value=section, datatype=Datatype.XATTR
     )
     whole, parts = StreamForm(packs_deletions=True), StreamForm(packs_deletions=True, user_xattrs_on_delete=False)
-    (frame,) = frames(wire.render(wire.block_of(stored), 1, whole).data)
+    (frame,) = frames(render(block_of(stored), 1, whole).data)
     assert frame.datatype == Datatype.XATTR | Datatype.SNAPPY
-    assert wire.snappy_uncompress(frame.value) == section
-    (frame,) = frames(wire.render(wire.block_of(stored), 1, parts).data)
+    assert snappy_uncompress(frame.value) == section
+    (frame,) = frames(render(block_of(stored), 1, parts).data)
     assert (frame.datatype, frame.value) == (Datatype.XATTR, section)
-    (frame,) = frames(wire.render(wire.block_of(mutation(1)), 1, whole).data)
+    (frame,) = frames(render(block_of(mutation(1)), 1, whole).data)
     assert frame.value == b'{"a":1}'
 
 
 def test_a_stream_id_goes_into_the_framing() -> None:
-    (frame,) = frames(wire.render(wire.block_of(mutation(1)), 1, StreamForm(stream_id=513)).data)
-    message = wire.decode_message(frame, strict=True)
-    assert isinstance(message, wire.Mutation)
+    (frame,) = frames(render(block_of(mutation(1)), 1, StreamForm(stream_id=513)).data)
+    message = decode_message(frame, strict=True)
+    assert isinstance(message, Mutation)
     assert message.stream_id == 513
     assert frame.size == len(mutation(1)) + 3
 
@@ -220,8 +231,8 @@ def test_the_recorded_full_stream_gives_the_recorded_legacy_stream() -> None:
     """The real server sent the same documents in both forms: ours of the one must be the other, message for message."""
     as_stored = {Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION}
     form = dataclasses.replace(AS_STORED, collections=False, xattrs=False)
-    full = [wire.decode_frame(data) for data in recorded.split_frames(recorded.stream_bytes("full"))]
-    legacy = [wire.decode_frame(data) for data in recorded.split_frames(recorded.stream_bytes("legacy"))]
+    full = [decode_frame(data) for data in recorded.split_frames(recorded.stream_bytes("full"))]
+    legacy = [decode_frame(data) for data in recorded.split_frames(recorded.stream_bytes("legacy"))]
     wanted = {
         (frame.vbid, frame.extras[:8]): frame for frame in legacy if frame.opcode in as_stored and frame.is_request
     }
@@ -232,8 +243,8 @@ def test_the_recorded_full_stream_gives_the_recorded_legacy_stream() -> None:
         if not stored:
             continue
         opaque = stored[0].opaque
-        block: FrameBlock = wire.block_of(b"".join(frame.encode() for frame in stored))
-        for frame in frames(wire.render(block, opaque, form).data):
+        block: FrameBlock = block_of(b"".join(frame.encode() for frame in stored))
+        for frame in frames(render(block, opaque, form).data):
             expected = wanted[frame.vbid, frame.extras[:8]]
             assert (frame.opcode, frame.extras, frame.key, frame.value) == (
                 expected.opcode,

@@ -6,20 +6,11 @@ import struct
 
 import pytest
 
-from dcpstream.wire import (
-    BlockKind,
-    DurableForm,
-    Opcode,
-    StreamForm,
-    block_of,
-    decode_frame,
-    encode_stored_abort,
-    encode_stored_deletion,
-    encode_stored_mutation,
-    encode_stored_prepare,
-    read_prepare,
-    render,
-)
+from dcpstream.wire import Opcode, decode_frame
+from dcpstream.wire.stored.block import BlockKind, block_of, encode_stored_deletion, encode_stored_mutation
+from dcpstream.wire.stored.durable import DurableForm, encode_stored_abort, encode_stored_prepare, read_prepare
+from dcpstream.wire.stored.form import StreamForm
+from dcpstream.wire.stored.rendering import render
 
 PAIR = struct.Struct(">QQ")
 

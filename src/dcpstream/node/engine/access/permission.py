@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dcpstream.model import Manifest
 from dcpstream.node.engine.access.roles import BUCKET_PRIVILEGES
-from dcpstream.wire import Frame, Status, leb128_decode
+from dcpstream.wire import Frame, Status
+from dcpstream.wire.keys import leb128_decode
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.access.users import User

@@ -27,7 +27,7 @@ from dcpstream.runtime import Random
 if TYPE_CHECKING:
     from dcpstream.node.engine.session.session import Session
     from dcpstream.store import BucketStore, CompactionOrder
-    from dcpstream.wire import CollectionEvent
+    from dcpstream.wire.system_events import CollectionEvent
 
 THIS_NODE = "this node"
 """How a node that leads its vbuckets alone is called in their topology; nobody compares the name."""

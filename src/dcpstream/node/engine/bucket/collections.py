@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from dcpstream.model import Collection, Manifest, Scope
 from dcpstream.model.collections import DEFAULT_COLLECTION_ID, DEFAULT_NAME, DEFAULT_SCOPE_ID, NO_TTL
-from dcpstream.wire import BlockKind, CollectionEvent, SystemEventId, decode_frame, encode_stored_event, read_event
+from dcpstream.wire import SystemEventId, decode_frame
+from dcpstream.wire.stored.block import BlockKind
+from dcpstream.wire.system_events import CollectionEvent, encode_stored_event, read_event
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.bucket.vbucket import VBucket

@@ -15,19 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from dcpstream.node.engine.bucket.locks import HIDDEN_CAS, Lock
 from dcpstream.node.engine.bucket.vbucket import MAX_TRUSTED_CAS, VBucket
 from dcpstream.store import ItemMeta
-from dcpstream.wire import (
+from dcpstream.wire import Datatype, Magic, Opcode
+from dcpstream.wire.keys import leb128_decode
+from dcpstream.wire.stored.block import (
     BlockKind,
-    Datatype,
-    Magic,
-    Opcode,
-    decode_xattrs,
     encode_stored_deletion,
     encode_stored_expiration,
     encode_stored_mutation,
-    encode_xattrs,
-    leb128_decode,
-    snappy_uncompress,
 )
+from dcpstream.wire.values import decode_xattrs, encode_xattrs, snappy_uncompress
 
 if TYPE_CHECKING:
     from dcpstream.store import StoredItem

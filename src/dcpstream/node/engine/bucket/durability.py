@@ -25,18 +25,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from dcpstream.node.engine.bucket.topology import is_possible, parse_topology
-from dcpstream.wire import (
-    BlockKind,
-    Status,
-    StoredPrepare,
-    encode_stored_abort,
-    encode_stored_deletion,
-    encode_stored_mutation,
-    encode_stored_prepare,
-    frame_kinds,
-    read_prepare,
-)
+from dcpstream.wire import Status
 from dcpstream.wire.codes import Opcode
+from dcpstream.wire.stored.block import BlockKind, encode_stored_deletion, encode_stored_mutation, frame_kinds
+from dcpstream.wire.stored.durable import StoredPrepare, encode_stored_abort, encode_stored_prepare, read_prepare
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.bucket.vbucket import VBucket

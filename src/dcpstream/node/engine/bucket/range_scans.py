@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dcpstream.store import finish, read_item
-from dcpstream.wire import leb128_encode
+from dcpstream.wire.keys import leb128_encode
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.bucket.vbucket import VBucket

@@ -19,7 +19,8 @@ from dcpstream.node.engine.handlers.resolve import (
     refuse_recommit,
     refuse_unknown,
 )
-from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_frame, leb128_encode
+from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_frame
+from dcpstream.wire.keys import leb128_encode
 
 if TYPE_CHECKING:
     from array import array

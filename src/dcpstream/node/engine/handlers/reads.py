@@ -18,7 +18,8 @@ from dcpstream.node.engine.handlers.resolve import (
     stored_key,
     told_delete_time,
 )
-from dcpstream.wire import Datatype, Feature, Frame, FrameInfoId, Opcode, Status, split_xattrs
+from dcpstream.wire import Datatype, Feature, Frame, FrameInfoId, Opcode, Status
+from dcpstream.wire.values import split_xattrs
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.bucket.vbucket import VBucket

@@ -9,7 +9,8 @@ from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.documents import absolute_expiration, collection_of
 from dcpstream.node.engine.commands import MAX_KEY_BYTES, key_fault
 from dcpstream.node.engine.config_push import config_to_send
-from dcpstream.wire import Datatype, Frame, Opcode, Status, leb128_decode
+from dcpstream.wire import Datatype, Frame, Opcode, Status
+from dcpstream.wire.keys import leb128_decode
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.bucket.vbucket import VBucket

@@ -23,7 +23,9 @@ from dcpstream.node.engine.bucket.range_scans import (
 from dcpstream.node.engine.commands import MAX_KEY_BYTES, Command, CommandTable, Part
 from dcpstream.node.engine.handlers.reads import body_of
 from dcpstream.node.engine.handlers.resolve import active_vbucket, may_in, not_my_vbucket, refuse_unknown
-from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_xattrs, encode_xattrs, leb128_encode
+from dcpstream.wire import Datatype, Frame, Opcode, Status
+from dcpstream.wire.keys import leb128_encode
+from dcpstream.wire.values import decode_xattrs, encode_xattrs
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.bucket.bucket import Bucket

@@ -20,7 +20,8 @@ from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
 from dcpstream.node.engine.stats import bucket as bucket_stats
 from dcpstream.node.engine.stats.dcp_options import apply_options, read_options
 from dcpstream.node.engine.stats.vbucket import PER_VBUCKET, cursor, state_name
-from dcpstream.wire import Datatype, Frame, Opcode, Status, leb128_encode
+from dcpstream.wire import Datatype, Frame, Opcode, Status
+from dcpstream.wire.keys import leb128_encode
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.bucket.bucket import Bucket

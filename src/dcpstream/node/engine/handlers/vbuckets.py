@@ -13,7 +13,8 @@ from dcpstream.node.engine.bucket.topology import NOTHING, read_meta
 from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
 from dcpstream.node.engine.handlers.resolve import holds_token, may_in, not_my_vbucket, refuse_unknown
 from dcpstream.store import CompactionOrder
-from dcpstream.wire import Datatype, Frame, Opcode, Status, encode_failover_log, encode_vbucket_seqnos
+from dcpstream.wire import Datatype, Frame, Opcode, Status
+from dcpstream.wire.values import encode_failover_log, encode_vbucket_seqnos
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.bucket.bucket import Bucket

@@ -21,7 +21,8 @@ from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
 from dcpstream.node.engine.handlers.resolve import expiration_of, max_ttl_of
 from dcpstream.node.engine.handlers.writes import conflict, is_kept_out, is_under_way, refuse_locked, target, token_of
 from dcpstream.node.engine.subdocument import SYSTEM_BYTES_MAX, system_bytes
-from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_xattrs, snappy_uncompress, split_xattrs
+from dcpstream.wire import Datatype, Frame, Opcode, Status
+from dcpstream.wire.values import decode_xattrs, snappy_uncompress, split_xattrs
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.bucket.vbucket import VBucket

@@ -15,7 +15,8 @@ from dcpstream.node.engine.commands import Command, CommandTable, Part
 from dcpstream.node.engine.handlers.reads import parts_of
 from dcpstream.node.engine.handlers.resolve import active_place, expiration_of, refuse_recommit
 from dcpstream.node.engine.subdocument import SYSTEM_BYTES_MAX, system_bytes
-from dcpstream.wire import Datatype, Feature, Frame, FrameInfoId, Opcode, Status, decode_xattrs
+from dcpstream.wire import Datatype, Feature, Frame, FrameInfoId, Opcode, Status
+from dcpstream.wire.values import decode_xattrs
 
 if TYPE_CHECKING:
     from dcpstream.model import VbucketState

@@ -17,7 +17,8 @@ from array import array
 from typing import TYPE_CHECKING, Any
 
 from dcpstream.node.engine.bucket import documents
-from dcpstream.wire import BlockKind, Magic, Opcode
+from dcpstream.wire import Magic, Opcode
+from dcpstream.wire.stored.block import BlockKind
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.bucket.bucket import Bucket

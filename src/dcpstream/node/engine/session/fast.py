@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.session.answers import pack_duration
-from dcpstream.wire import BlockKind, Magic, Opcode
+from dcpstream.wire import Magic, Opcode
+from dcpstream.wire.stored.block import BlockKind
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.session.session import FastHandler, Session

@@ -22,7 +22,8 @@ from dcpstream.errors import FieldError
 from dcpstream.node.engine.bucket.documents import is_json
 from dcpstream.node.engine.subdocument.paths import PathError
 from dcpstream.node.engine.subdocument.scanner import members, unescape
-from dcpstream.wire import Datatype, Status, decode_xattrs, encode_xattrs, split_xattrs
+from dcpstream.wire import Datatype, Status
+from dcpstream.wire.values import decode_xattrs, encode_xattrs, split_xattrs
 
 NAME_BYTES_MAX: Final = 15
 """Longest name of an attribute: the server's limit."""

@@ -32,7 +32,8 @@ from dcpstream.node.engine.subdocument.attributes import (
 from dcpstream.node.engine.subdocument.paths import PathError, parse_path
 from dcpstream.node.engine.subdocument.scanner import Text
 from dcpstream.node.engine.subdocument.specs import DocFlag, PathFlag, Request, Scope, Spec
-from dcpstream.wire import Datatype, Opcode, Status, decode_xattrs, encode_xattrs
+from dcpstream.wire import Datatype, Opcode, Status
+from dcpstream.wire.values import decode_xattrs, encode_xattrs
 
 _MUTATION_MACROS: Final = frozenset((MUTATION_CAS, MUTATION_SEQNO, MUTATION_CRC32C))
 _ARRAYS: Final = frozenset(

@@ -11,7 +11,8 @@ import pytest
 from dcpstream.model import Collection, Manifest, Scope
 from dcpstream.model.collections import NO_TTL
 from dcpstream.node.engine.bucket.collections import events_between, manifest_in, read_manifest
-from dcpstream.wire import CollectionEvent, Opcode, Status, SystemEventId
+from dcpstream.wire import Opcode, Status, SystemEventId
+from dcpstream.wire.system_events import CollectionEvent
 from tests.conformance.harness import Node
 from tests.conformance.rules import rule
 from tests.conformance.streams_kit import FRUIT_KEY, GARDEN, VEG_KEY, collection, manifest, scope, set_manifest

@@ -7,15 +7,8 @@ import struct
 import pytest
 
 from dcpstream.node.engine.bucket.documents import is_json
-from dcpstream.wire import (
-    Feature,
-    Opcode,
-    Status,
-    decode_frame,
-    encode_request,
-    encode_xattrs,
-    snappy_compress,
-)
+from dcpstream.wire import Feature, Opcode, Status, decode_frame, encode_request
+from dcpstream.wire.values import encode_xattrs, snappy_compress
 from tests.conformance.rules import rule
 from tests.unit.node.kit import START_UNIX_S, USUAL, Talker, engine_of, pass_time
 

@@ -10,7 +10,9 @@ import pytest
 from dcpstream.model import VbucketState
 from dcpstream.node.engine.bucket.topology import is_possible, parse_topology
 from dcpstream.store import DiskBucketStore
-from dcpstream.wire import Feature, Opcode, Status, encode_frame_info, encode_request, read_prepare
+from dcpstream.wire import Feature, Opcode, Status, encode_request
+from dcpstream.wire.keys import encode_frame_info
+from dcpstream.wire.stored.durable import read_prepare
 from tests.unit.node.kit import USUAL, Talker, engine_of, pass_time
 
 DURABLE = (*USUAL, Feature.SYNC_REPLICATION)

@@ -10,7 +10,8 @@ from dcpstream.model import Manifest
 from dcpstream.node.engine.bucket.collections import ManifestError
 from dcpstream.node.engine.bucket.manifests import ManifestEditor, NameMissingError, NameTakenError, Wanted
 from dcpstream.store.items import PREPARE_NAMESPACE, SYSTEM_COLLECTION
-from dcpstream.wire import Opcode, leb128_encode
+from dcpstream.wire import Opcode
+from dcpstream.wire.keys import leb128_encode
 from tests.unit.node.kit import Talker, engine_of
 
 NAMES = st.sampled_from(["a", "b", "c"])

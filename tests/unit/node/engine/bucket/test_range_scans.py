@@ -11,7 +11,9 @@ import pytest
 from dcpstream.node.engine import MAX_OUTPUT_BYTES
 from dcpstream.node.engine.bucket.range_scans import SCANNED_KEYS_MAX, SCANS_MAX, sampled
 from dcpstream.store import DiskBucketStore
-from dcpstream.wire import Feature, Opcode, Status, encode_request, encode_xattrs, leb128_decode, snappy_uncompress
+from dcpstream.wire import Feature, Opcode, Status, encode_request
+from dcpstream.wire.keys import leb128_decode
+from dcpstream.wire.values import encode_xattrs, snappy_uncompress
 from tests.conformance.rules import rule
 from tests.unit.node.kit import USUAL, Talker, engine_of, pass_time, with_collection
 
@@ -330,7 +332,7 @@ def test_xattrs_only_where_asked_for(client):
 @rule("KV-SCAN-05")
 def test_values_are_compressed_only_for_those_who_understand_it(client):
     client.engine.buckets["default"].compression = type(client.engine.buckets["default"].compression).PASSIVE
-    from dcpstream.wire import snappy_compress
+    from dcpstream.wire.values import snappy_compress
 
     text = b"\x80" * 1000
     client.set("x", snappy_compress(text), datatype=2)

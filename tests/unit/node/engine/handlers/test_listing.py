@@ -7,7 +7,8 @@ import struct
 import pytest
 
 from dcpstream.store import DiskBucketStore
-from dcpstream.wire import Datatype, Feature, Opcode, Status, encode_xattrs, snappy_compress
+from dcpstream.wire import Datatype, Feature, Opcode, Status
+from dcpstream.wire.values import encode_xattrs, snappy_compress
 from tests.conformance.rules import rule
 from tests.unit.node.kit import USUAL, Talker, engine_of, pass_time, with_collection
 

@@ -11,7 +11,8 @@ from dcpstream.model import BucketSettings
 from dcpstream.node.engine.bucket.pager import expire_some
 from dcpstream.node.engine.stats import bucket as bucket_stats
 from dcpstream.store import DiskBucketStore, MemoryBucketStore
-from dcpstream.wire import Feature, Opcode, Status, encode_frame_info, encode_request
+from dcpstream.wire import Feature, Opcode, Status, encode_request
+from dcpstream.wire.keys import encode_frame_info
 from tests.conformance.rules import rule
 from tests.unit.node.kit import START_UNIX_S, USUAL, Talker, engine_of, pass_time, with_collection
 

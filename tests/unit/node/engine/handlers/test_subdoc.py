@@ -10,7 +10,8 @@ import pytest
 from dcpstream.model import VbucketState
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.subdocument import SYSTEM_BYTES_MAX
-from dcpstream.wire import Datatype, Opcode, Status, encode_xattrs, snappy_compress
+from dcpstream.wire import Datatype, Opcode, Status
+from dcpstream.wire.values import encode_xattrs, snappy_compress
 from tests.conformance.rules import rule
 from tests.unit.node.kit import START_UNIX_S, USUAL, Talker, engine_of
 

@@ -11,7 +11,8 @@ import pytest
 from dcpstream.model import VbucketState
 from dcpstream.node.engine.bucket.vbucket import MEMORY_ITEMS
 from dcpstream.store import DiskBucketStore
-from dcpstream.wire import Opcode, Status, decode_failover_log, decode_vbucket_seqnos, encode_request
+from dcpstream.wire import Opcode, Status, encode_request
+from dcpstream.wire.values import decode_failover_log, decode_vbucket_seqnos
 from tests.conformance.rules import rule
 from tests.unit.node.kit import USUAL, SeededRandom, Talker, engine_of, pass_time
 

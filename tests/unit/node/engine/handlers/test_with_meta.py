@@ -8,7 +8,8 @@ import pytest
 
 from dcpstream.model import BucketSettings, ConflictResolution
 from dcpstream.store import MemoryBucketStore
-from dcpstream.wire import Opcode, Status, encode_request, encode_xattrs, snappy_compress
+from dcpstream.wire import Opcode, Status, encode_request
+from dcpstream.wire.values import encode_xattrs, snappy_compress
 from tests.conformance.rules import rule
 from tests.unit.node.kit import START_UNIX_S, Talker, engine_of, with_collection
 

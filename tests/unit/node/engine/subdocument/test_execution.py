@@ -7,7 +7,8 @@ import struct
 import pytest
 
 from dcpstream.node.engine.subdocument import Document, Origin, execute, read_request, template
-from dcpstream.wire import Opcode, Status, encode_xattrs
+from dcpstream.wire import Opcode, Status
+from dcpstream.wire.values import encode_xattrs
 from tests.conformance.rules import rule
 
 GET, UPSERT, SET, DELETE = Opcode.SUBDOC_GET, Opcode.SUBDOC_DICT_UPSERT, Opcode.SET, Opcode.DELETE
