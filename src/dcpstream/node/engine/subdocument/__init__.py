@@ -1,8 +1,11 @@
 """The sub-document API: lookups and changes of parts of documents and of their extended attributes.
 
-`paths` reads paths, `scanner` finds places in JSON texts, `edits` changes texts there, `attributes` knows about
-extended attributes, `specs` reads and checks requests, `execution` carries one out on one document. None of them knows
-connections or the store.
+`specs` reads a request and checks it: the result is a `Request` of several `Spec`s. `execution` carries the request out
+on a `Document`, a copy of the stored one in pieces, and returns an `Outcome`. For each spec it parses the path
+(`paths`), finds the place in the JSON text (`scanner`) and changes the text there (`edits`). `attributes` has the rules
+of extended attributes: names, binary values, macros, and virtual attributes, which are made from an `Origin`.
+
+The package knows neither connections nor the store: `handlers/subdoc` fetches documents and stores outcomes.
 """
 
 from __future__ import annotations

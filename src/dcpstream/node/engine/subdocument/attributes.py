@@ -1,8 +1,8 @@
-"""Extended attributes: names, values that are not text, macros, and virtual attributes.
+"""Extended attributes: names, binary values, macros, and virtual attributes.
 
-A document's attributes are changed as if they were one JSON object, name to value. Names that begin with `_` are the
-system's and need privileges of their own; those that begin with `$` are virtual: made from what is known of the
-document, for reading only.
+Changes treat a document's attributes as one JSON object, name to value. System attributes have names that begin with
+`_`; reading and writing them needs privileges of their own. Virtual attributes have names that begin with `$`; they are
+computed from the document and can only be read.
 
 Source: kv_engine xattr/key_validator.cc, daemon/subdocument_context.cc, docs/SubDocument.md.
 """
@@ -29,10 +29,10 @@ NAME_BYTES_MAX: Final = 15
 """Longest name of an attribute: the server's limit."""
 
 SYSTEM_BYTES_MAX: Final = 1024 * 1024
-"""All system attributes of a document together: the server's limit."""
+"""Largest size of all system attributes of a document together: the server's limit."""
 
 BINARY_MARK: Final = "cb-content-base64-encoded:"
-"""How a value that is not text begins, inside of a JSON string; base64 follows."""
+"""Prefix of the JSON string that stands for a binary value; base64 follows."""
 
 _PUNCTUATION: Final = frozenset("!\"#%&'()*+,-./:;<=>?@[\\]^`{|}~")
 _PAIR_OVERHEAD: Final = 6
@@ -46,7 +46,7 @@ _MACRO_END: Final = b'}"'
 
 
 def name_of(path: bytes) -> str | None:
-    """The attribute's name at the start of a path; None if it cannot be one."""
+    """The attribute's name at the start of a path, or None if the name is not allowed."""
     try:
         text = path.decode()
     except UnicodeDecodeError:
@@ -61,7 +61,7 @@ def name_of(path: bytes) -> str | None:
 
 
 def has_valid_xattrs(value: bytes) -> bool:
-    """Whether an inflated value begins with a sound section of attributes: legal names, each once, and JSON values."""
+    """Whether an inflated value begins with a valid attribute section: allowed names, each once, and JSON values."""
     try:
         xattrs, _ = decode_xattrs(value)
         section, _ = split_xattrs(value)
@@ -73,32 +73,32 @@ def has_valid_xattrs(value: bytes) -> bool:
 
 
 def is_virtual(path: bytes) -> bool:
-    """Whether a path leads into a virtual attribute."""
+    """Whether a path is that of a virtual attribute."""
     return path.startswith(b"$")
 
 
 def is_system(name: str) -> bool:
-    """Whether an attribute needs a privilege of its own and outlives the document."""
+    """Whether an attribute belongs to the system: it needs a privilege of its own and stays with the tombstone."""
     return name.startswith("_")
 
 
 def is_macro(value: bytes) -> bool:
-    """Whether a value is one of the macros that are expanded."""
+    """Whether a value is one of the macros."""
     if value in (MUTATION_CAS, MUTATION_SEQNO, MUTATION_CRC32C):
         return True
     return value.startswith(_DOCUMENT_MACRO) and value.endswith(_MACRO_END)
 
 
-# ----------------------------------------------------------------------------------------------- values of bytes
+# ------------------------------------------------------------------------------------------------- binary values
 
 
 def encode_binary(value: bytes) -> str:
-    """Bytes as the JSON string that stands for them."""
+    """The JSON string that stands for a binary value."""
     return f'"{BINARY_MARK}{base64.b64encode(value).decode()}"'
 
 
 def decode_binary(text: str) -> bytes | None:
-    """The bytes that a JSON string stands for; None if it stands for none."""
+    """The binary value that a JSON string stands for, or None if it stands for none."""
     content = text.strip('"').replace("\\/", "/")
     if not content.startswith(BINARY_MARK):
         return None
@@ -109,7 +109,7 @@ def decode_binary(text: str) -> bytes | None:
 
 
 def has_bad_binary(value: bytes) -> bool:
-    """Whether a value says that bytes are encoded in it, but they are not."""
+    """Whether a value contains the mark of a binary value without valid base64 behind it."""
     at = value.find(BINARY_MARK.encode())
     if at < 0:
         return False
@@ -126,7 +126,7 @@ def as_object(xattrs: dict[str, bytes]) -> str:
     """Attributes as the text of one JSON object.
 
     Raises:
-        PathError: XATTR_EINVAL: a value is no text; only a broken source of replication can have left one.
+        PathError: XATTR_EINVAL: a value is not UTF-8; only a broken replication source can store such a value.
     """
     try:
         return "{" + ",".join(f"{_dump(name)}:{text.decode()}" for name, text in xattrs.items()) + "}"
@@ -138,13 +138,13 @@ def from_object(text: str) -> dict[str, bytes]:
     """The attributes in the text of a JSON object.
 
     Raises:
-        PathError: SUBDOC_DOC_NOTJSON: a value that was there already is none.
+        PathError: SUBDOC_DOC_NOTJSON: a stored value is not JSON.
     """
     return {unescape(name): value.encode() for name, value in members(text, 0)}
 
 
 def system_bytes(xattrs: dict[str, bytes]) -> int:
-    """What the system attributes take in a stored value; the length of the section counts as theirs."""
+    """The bytes that system attributes take in a stored value, including the section's length field."""
     if not xattrs:
         return 0
     return _SECTION_OVERHEAD + sum(
@@ -152,21 +152,21 @@ def system_bytes(xattrs: dict[str, bytes]) -> int:
     )
 
 
-# ------------------------------------------------------------------------------------------- what is made up
+# -------------------------------------------------------------------------------------------- virtual attributes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """A document as it was before a request: what virtual attributes tell.
+    """A document before a request, as virtual attributes show it.
 
     Attributes:
-        vbuuid: of the vbucket's branch.
-        expiration: seconds since 1970; of a tombstone when it was made; 0 never.
+        vbuuid: the vbucket's newest branch.
+        expiration: seconds since 1970; of a tombstone the time of the deletion; 0 for never.
         datatype: as stored.
-        names: of its attributes, those left out that the user may not see.
+        names: the names of the attributes that the user may see.
         body: inflated, without attributes.
         now_s: seconds since 1970.
-        is_clock_behind: the vbucket has given a CAS that is later than now.
+        is_clock_behind: whether the vbucket has given out a CAS that is later than now.
     """
 
     cas: int = 0
@@ -204,7 +204,7 @@ _FIELDS: Final[dict[str, Callable[[Origin], object]]] = {
     "value_crc32c": lambda origin: checksum(origin.body),
     "vbucket_uuid": lambda origin: f"0x{origin.vbuuid:016x}",
 }
-"""The fields of `$document`, in the server's order."""
+"""The fields of `$document` in the server's order."""
 
 
 def _dump(value: object) -> str:
@@ -212,14 +212,14 @@ def _dump(value: object) -> str:
 
 
 def virtual_object(origin: Origin, path: bytes) -> str:
-    """The text of an object with the virtual attribute that a path leads into.
+    """The text of an object with the virtual attribute that a path names.
 
     Raises:
         PathError: SUBDOC_XATTR_UNKNOWN_VATTR.
     """
     name, _, rest = path.decode().partition("[")[0].partition(".")
     if name == "$document":
-        # The checksum costs a walk over the body: only for those who look at it.
+        # The checksum costs a pass over the body, so it is computed only if the path names it.
         wanted: Iterable[str] = (rest,) if rest in _FIELDS else _FIELDS
         return _dump({name: {each: _FIELDS[each](origin) for each in wanted}})
     if name == "$XTOC":
@@ -239,7 +239,7 @@ def expand_document(origin: Origin, macro: bytes) -> str:
     name = macro[len(_DOCUMENT_MACRO) : -len(_MACRO_END)].decode(errors="replace")
     if not name:
         return _dump({each: make(origin) for each, make in _FIELDS.items()})
-    # The server has no macro for the checksum, and gives the time as a number here.
+    # The server has no macro for the checksum, and expands the time to a number.
     if name[1:] not in _FIELDS or name[0] != "." or name == ".value_crc32c":
         raise PathError(Status.SUBDOC_XATTR_UNKNOWN_VATTR_MACRO)
     if name == ".last_modified":
@@ -249,20 +249,25 @@ def expand_document(origin: Origin, macro: bytes) -> str:
 
 @dataclass(slots=True)
 class Macros:
-    """Stand-ins for what is known only when a document is written, each as long as what takes its place.
+    """Placeholders for the CAS, seqno and checksum, which are known only when the document is written.
+
+    A placeholder has the length of the text that replaces it.
 
     Args:
-        taken: texts of the request and of the attributes; no stand-in occurs in any of them.
+        taken: texts of the request and of the attributes; a placeholder occurs in none of them.
+
+    Attributes:
+        used: macro → placeholder.
     """
 
     taken: list[bytes]
     used: dict[bytes, bytes] = field(default_factory=dict)
 
-    def stand_in(self, macro: bytes) -> str:
-        """What is put in for one of the macros `"${Mutation.…}"`."""
+    def placeholder(self, macro: bytes) -> str:
+        """The placeholder of one of the macros `"${Mutation.…}"`."""
         if macro not in self.used:
             digits = 8 if macro == MUTATION_CRC32C else 16
-            # Each number in a text of `taken` rules out one candidate, so this ends after few more than there are.
+            # Each number in `taken` rules out one candidate at most, so this loop ends.
             number = len(self.used)
             while any(self._candidate(number, digits) in text for text in (*self.taken, *self.used.values())):
                 number += 1
@@ -274,13 +279,13 @@ class Macros:
         return b'"0x%0*x"' % (digits, number)
 
     def fill(self, text: bytes, *, cas: int, seqno: int, body: bytes) -> bytes:
-        """A text with its stand-ins replaced; the CAS is written with its bytes turned around, as the server does."""
-        for macro, stand_in in self.used.items():
+        """A text with its placeholders replaced; the CAS is written in reversed byte order, as the server does."""
+        for macro, placeholder in self.used.items():
             if macro == MUTATION_CAS:
                 made = f"0x{int.from_bytes(cas.to_bytes(8, 'little'), 'big'):016x}"
             elif macro == MUTATION_SEQNO:
                 made = f"0x{seqno:016x}"
             else:
                 made = checksum(body)
-            text = text.replace(stand_in, f'"{made}"'.encode())
+            text = text.replace(placeholder, f'"{made}"'.encode())
         return text

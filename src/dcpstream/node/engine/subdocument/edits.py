@@ -1,7 +1,7 @@
-"""Looking up and changing one part of a JSON text, addressed by a path.
+"""Lookup and change of the part of a JSON text at a path.
 
-A change cuts the text at the place that the path names and puts the new text there; all the rest keeps its bytes.
-Values that are put in are checked, so that the text stays JSON and no deeper than the server allows.
+A change replaces the text at the path; the rest of the document keeps its bytes. New values are checked, so that the
+document stays JSON and within the limit of depth.
 
 Source: couchbase/subjson subdoc/operations.cc; kv_engine docs/SubDocument.md.
 """
@@ -28,17 +28,17 @@ from dcpstream.wire import Opcode, Status
 
 INT64_MIN: Final = -(1 << 63)
 INT64_MAX: Final = (1 << 63) - 1
-"""Counters are signed numbers of 64 bits."""
+"""Counters are signed 64-bit numbers."""
 
 COUNTER_DIGITS_MAX: Final = 20
-"""Digits of the longest number that is converted at all: no number of 64 bits has more."""
+"""Longest text that is converted to a number; no 64-bit number has more digits."""
 
 _DELTA: Final = re.compile(r"-?[1-9][0-9]*", re.ASCII)
 _INTEGER: Final = re.compile(r"-?[0-9]+", re.ASCII)
 
 
 class Change(NamedTuple):
-    """What a change makes of a text; `result` is what its answer carries."""
+    """The changed text, and the value of the answer."""
 
     text: str
     result: str = ""
@@ -48,7 +48,7 @@ def look_up(text: str, path: Path) -> str:
     """The text of the value at a path.
 
     Raises:
-        PathError: nothing is there.
+        PathError: there is no value at the path.
     """
     found = locate(text, path)
     if isinstance(found, Missing):
@@ -57,10 +57,10 @@ def look_up(text: str, path: Path) -> str:
 
 
 def count(text: str, path: Path) -> str:
-    """How many members the object or array at a path has, as text.
+    """The number of members of the object or array at a path, as text.
 
     Raises:
-        PathError: nothing is there, or something else.
+        PathError: there is no object or array at the path.
     """
     found = locate(text, path)
     if isinstance(found, Missing):
@@ -71,21 +71,21 @@ def count(text: str, path: Path) -> str:
 
 
 def change(opcode: int, text: str, path: Path, value: str, *, creates_parents: bool) -> Change:
-    """A text with a change made to it.
+    """Change the part of a text at a path.
 
     Args:
-        opcode: one of those that change a part.
-        value: the JSON text that is put in, for counters the delta; not looked at by SUBDOC_DELETE.
-        creates_parents: objects that are missing on the way are made.
+        opcode: a key of `CHANGES`.
+        value: the new JSON text, for counters the delta; SUBDOC_DELETE ignores it.
+        creates_parents: whether to create missing objects on the path.
 
     Raises:
-        PathError: it cannot be done.
+        PathError: the change is not possible.
     """
     return CHANGES[opcode](text, path, value, creates_parents)
 
 
 def _check(wrapped: str, value: str, levels: int) -> None:
-    """Refuse a value that would not leave the text JSON, or makes it too deep."""
+    """Refuse a value that is not JSON, or that would make the document too deep."""
     try:
         end = skip(wrapped, 0)
     except PathError as error:
@@ -122,7 +122,7 @@ def _store(text: str, path: Path, value: str, opcode: int, *, creates_parents: b
 
 
 def _make_parents(text: str, found: Missing, path: Path, value: str) -> str:
-    """The text with the rest of the path put in as objects, the innermost with `value`."""
+    """The text with objects for the missing parts of the path, the innermost with `value`."""
     missing = path[found.level :]
     if not all(isinstance(part, str) for part in missing):
         raise PathError(Status.SUBDOC_PATH_ENOENT)
@@ -166,7 +166,7 @@ def _push_last(text: str, path: Path, value: str, creates_parents: bool) -> Chan
 
 
 def _append_to_root(text: str, value: str) -> Change:
-    """At the end of a document that is an array; the server looks at its last character only, and drops blanks."""
+    """Append to a document that is an array. Like the server, drop blanks before the closing bracket."""
     found = locate(text, ())
     if text[found.start] != "[":
         is_object = text[found.start] == "{"
@@ -269,4 +269,4 @@ CHANGES: Final[dict[int, Callable[[str, Path, str, bool], Change]]] = {
     Opcode.SUBDOC_ARRAY_ADD_UNIQUE: _add_unique,
     Opcode.SUBDOC_COUNTER: _count,
 }
-"""Opcode → what changes a text: (text, path, value, whether parents are made)."""
+"""Opcode → function of (text, path, value, whether to create parents)."""

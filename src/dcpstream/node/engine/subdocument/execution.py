@@ -1,7 +1,7 @@
-"""One request carried out on one document, attributes first, then the body.
+"""Execution of one sub-document request on one document.
 
-The document is a copy in pieces; only if all that a mutation asks for succeeded is it put together again. Knows no
-store and no connection: what it needs of them comes in an `Origin`.
+The document is a copy of the stored one in pieces. A mutation joins the pieces again only if every operation succeeded.
+All that the operations need to know of store and connection comes in an `Origin`.
 
 Source: kv_engine daemon/subdocument_context.cc.
 """
@@ -57,7 +57,7 @@ class Document:
 
     @classmethod
     def of(cls, value: bytes, datatype: int) -> Document:
-        """The pieces of a value, which is inflated."""
+        """The pieces of an inflated value."""
         xattrs, body = decode_xattrs(value) if datatype & Datatype.XATTR else ({}, value)
         return cls(xattrs, body, bool(datatype & Datatype.JSON))
 
@@ -68,14 +68,14 @@ class Document:
 
     @property
     def datatype(self) -> int:
-        """Of `value`."""
+        """The datatype of `value`."""
         return int((Datatype.XATTR if self.xattrs else 0) | (Datatype.JSON if self.is_json else 0))
 
 
 def template(request: Request) -> Document:
-    """What a request that may create its document begins with: an object or array, as its paths ask for.
+    """The initial document of a request that creates one: an empty object or array, whichever its first path needs.
 
-    Nothing for a document that is created as a tombstone, or whole.
+    A document that is created as a tombstone, or whole, begins without a body.
     """
     if not request.flags & DocFlag.CREATE_AS_DELETED:
         for spec in request.specs:
@@ -90,12 +90,13 @@ def template(request: Request) -> Document:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a request.
+    """The outcome of a request.
 
     Attributes:
-        results: (status, value) per operation, as far as they were carried out.
-        document: after a mutation, if all succeeded.
-        deletes: the document is to be deleted; what is left of it are attributes for the tombstone.
+        results: (status, value) of each operation that was carried out.
+        document: the changed document, if every operation of a mutation succeeded.
+        deletes: whether the document is to be deleted; `document` then has the attributes that the tombstone keeps.
+        macros: the placeholders in the attributes, if there are any.
     """
 
     results: list[tuple[int, bytes]]
@@ -109,7 +110,7 @@ class Outcome:
         return next(((index, status) for index, (status, _) in enumerate(self.results) if status), None)
 
     def value(self, cas: int, seqno: int) -> bytes:
-        """What is stored under this CAS and seqno."""
+        """The value to store under this CAS and seqno."""
         document = self.document
         if self.macros is not None and self.macros.used:
             fill, body = self.macros.fill, document.body
@@ -120,16 +121,16 @@ class Outcome:
 
 
 def execute(request: Request, document: Document, origin: Origin, *, may_use_system: bool) -> Outcome:
-    """Carry out a request on a document, which a mutation changes.
+    """Carry out a request on a document; a mutation changes the document.
 
     Args:
-        may_use_system: whether the user may read, or for a mutation write, the system's attributes.
+        may_use_system: whether the user may read (for a mutation: write) system attributes.
     """
     return _Execution(request, document, origin, may_use_system).run()
 
 
 class _Execution:
-    """The state while a request is carried out: texts, decoded once."""
+    """A request under way: attributes and body are decoded once."""
 
     def __init__(self, request: Request, document: Document, origin: Origin, may_use_system: bool) -> None:
         self._request = request
@@ -162,7 +163,7 @@ class _Execution:
         return Outcome(results, self._document, self._deletes, self._macros)
 
     def _is_refused(self) -> bool:
-        """Whether an attribute of the system is addressed that the user has no right to: then none is touched."""
+        """Whether the request names a system attribute without the right to it; then no attribute is touched."""
         return not self._may_use_system and any(
             spec.is_xattr and is_system(name_of(spec.path) or "") for spec in self._request.specs
         )
@@ -191,7 +192,7 @@ class _Execution:
         self._document.is_json = is_known_json or is_json(body)
 
     def _put_together(self, results: list[tuple[int, bytes]]) -> None:
-        """Make the document that a mutation stores."""
+        """Join the pieces of the document that a mutation stores."""
         document = self._document
         if not self._request.is_mutation or results[-1][0]:
             return
@@ -242,14 +243,14 @@ class _Execution:
             self._xattrs = changed.text
         elif isinstance(text, Text):
             self._body = Text(changed.text)
-            # What is put in was checked: it makes nothing too deep.
+            # The new part was checked, so the text is not too deep.
             self._body.is_shallow = text.is_shallow
         else:
             self._body = changed.text
         return changed.result.encode()
 
     def _value(self, spec: Spec) -> str:
-        """The JSON text that is put in."""
+        """The JSON text of the new value."""
         if spec.has_bytes:
             return encode_binary(spec.value)
         if spec.flags & PathFlag.EXPAND_MACROS:
@@ -258,7 +259,7 @@ class _Execution:
             if self._macros is None:
                 taken = [other.value for other in self._request.specs]
                 self._macros = Macros([*taken, *self._document.xattrs.values()])
-            return self._macros.stand_in(spec.value)
+            return self._macros.placeholder(spec.value)
         try:
             return spec.value.decode()
         except UnicodeDecodeError:
@@ -266,7 +267,7 @@ class _Execution:
 
 
 def _binary(text: str) -> bytes:
-    """The bytes that a string in an attribute stands for."""
+    """The binary value that a string in an attribute stands for."""
     value = decode_binary(text)
     if value is None:
         raise PathError(Status.SUBDOC_FIELD_NOT_BINARY_VALUE)

@@ -1,7 +1,7 @@
 """Paths to parts of a JSON document: `a.b[0].c`, `[-1]` for the last element, a name in backticks if it has dots.
 
-A name stays as it stands in JSON, with its escapes, because that is how it is put into a document. Like the server's,
-the reader of paths lets a dot at the end pass and reads `[]` as `[0]`.
+Names keep their JSON escapes, because they are put into documents as they are. Like the server, the parser accepts a
+dot at the end and reads `[]` as `[0]`.
 
 Source: couchbase/subjson subdoc/path.cc, kv_engine docs/SubDocument.md.
 """
@@ -16,20 +16,20 @@ PATH_BYTES_MAX: Final = 1024
 """Longest path in a request: the server's limit."""
 
 PATH_PARTS_MAX: Final = 31
-"""Names and numbers in a path: with the root that makes the 32 levels that the server's parser has."""
+"""Most names and numbers in a path: with the root, the 32 levels of the server's parser."""
 
 LEVELS_MAX: Final = 32
-"""Levels of a document, the root being the first and a number in an empty-handed leaf one too: the server's limit."""
+"""Most levels of a document, with the root as the first and a scalar as a level of its own: the server's limit."""
 
 _ESCAPABLE: Final = frozenset('"/\\bfnrt')
-"""What may follow a backslash in a path; `u` may not."""
+"""Characters allowed after a backslash in a path; `u` is not."""
 
 Part = str | int
 Path = tuple[Part, ...]
 
 
 class PathError(Exception):
-    """A path cannot be followed, or nothing can be done there; `status` says why."""
+    """A path has no value, or the operation is not possible there; `status` says why."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"status 0x{int(status):02x}")
@@ -40,7 +40,7 @@ def parse_path(path: bytes) -> Path:
     """The names and numbers of a path; empty for the root.
 
     Raises:
-        PathError: SUBDOC_PATH_EINVAL, it is none; SUBDOC_PATH_E2BIG, it has too many parts.
+        PathError: SUBDOC_PATH_EINVAL: not a path; SUBDOC_PATH_E2BIG: too many parts.
     """
     try:
         text = path.decode()
@@ -58,7 +58,7 @@ def parse_path(path: bytes) -> Path:
 
 
 def _read_index(text: str, at: int) -> tuple[int, int]:
-    """(number, where to read on) of `[number]` and the dot that may follow."""
+    """(number, position after it) of `[number]` and the dot that may follow."""
     end = text.find("]", at)
     digits = text[at + 1 : end]
     if end < 0 or not (digits in ("", "-1") or (digits.isascii() and digits.isdigit())):
@@ -70,7 +70,7 @@ def _read_index(text: str, at: int) -> tuple[int, int]:
 
 
 def _read_name(text: str, at: int) -> tuple[str, int]:
-    """(name, where to read on) of a name up to a dot, which is skipped, a bracket or the end."""
+    """(name, position after it) of a name, which ends at a dot, at a bracket or with the text; the dot is skipped."""
     start, is_quoted, is_escaped = at, False, False
     end = after = len(text)
     while at < len(text):

@@ -1,9 +1,9 @@
-"""Where in a JSON text the value at a path stands, without reading more of the text than is needed.
+"""Search for the value at a path in a JSON text, reading no more of the text than needed.
 
-Theory of operation: objects and arrays on the way are walked member by member; each member that is not on the way is
-skipped by the scanner of the json library, which is compiled. Nothing is written anew, so what an operation does not
-touch keeps its bytes. Of several members with one name the first counts, and what comes after the place that was
-looked for is not checked, as in the server.
+Theory of operation: the scanner walks over the members of each object and array on the path. The compiled scanner of
+the json library skips the members that are not on the path. The text is not rewritten, so parts that an operation does
+not touch keep their bytes. As in the server, the first of several members with one name counts, and text behind the
+value is not checked.
 
 Source: couchbase/subjson subdoc/match.cc.
 """
@@ -29,10 +29,10 @@ _SIMPLE_MEMBERS: Final = (
     r'(?:"[^"\\\x00-\x1f]*"|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)'
     r"[ \t\n\r]*,[ \t\n\r]*)*+"
 )
-"""Members of an object that can be skipped in one go: plain values under plain names other than the wanted one."""
+"""Members of an object that one match skips: scalars under names without escapes, up to the wanted name."""
 
 LARGE_CHARACTERS: Final = 16 * 1024
-"""From this size on it pays to make a pattern that skips members: some 0.3 ms for a name that was not seen before."""
+"""Smallest text for which a pattern that skips members is compiled; that takes 0.3 ms for a new name."""
 
 _STEP: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
 _CLOSING: Final = {"{": "}", "[": "]"}
@@ -44,8 +44,8 @@ class Found(NamedTuple):
 
     Attributes:
         start, end: the value's text.
-        member: where the member begins: at its name in an object, else `start`.
-        position: how many elements of its array are before it; in an object 0 says that it is the first member.
+        member: start of the member: in an object that of its name, else `start`.
+        position: number of elements before it in its array; in an object 0 for the first member only.
     """
 
     start: int
@@ -58,9 +58,9 @@ class Missing(NamedTuple):
     """There is no value at the path.
 
     Attributes:
-        start, end: the text of the deepest object or array on the way, with its brackets.
-        level: how many parts of the path lead to it.
-        size: how many elements an array has; 0 says that an object is empty.
+        start, end: the text of the deepest object or array on the path, with its brackets.
+        level: number of the path's parts that lead to it.
+        size: number of elements of an array; of an object 0 only if it is empty.
     """
 
     start: int
@@ -70,7 +70,7 @@ class Missing(NamedTuple):
 
 
 class _Known:
-    """What is known of an object: the members seen so far, by name without escapes, and how to see the rest."""
+    """An object that was read in part: the members so far, by name without escapes, and an iterator over the rest."""
 
     __slots__ = ("members", "rest", "size")
 
@@ -81,13 +81,13 @@ class _Known:
 
 
 class Text(str):
-    """A JSON text in which several paths are looked for one after the other: it remembers what was seen of it.
+    """A JSON text for several lookups: it caches what they have read.
 
     Args:
-        is_for_reading: members are remembered, too. They refer to the text: `forget` frees both at once.
+        is_for_reading: whether to cache members. They refer to the text; `forget` breaks that cycle.
 
     Attributes:
-        is_shallow: whether no part of it is too deep; None if nobody looked yet.
+        is_shallow: whether the whole text is within the limit of depth; None if that was not checked yet.
     """
 
     __slots__ = ("is_for_reading", "is_shallow", "known")
@@ -105,11 +105,11 @@ class Text(str):
     known: dict[int, _Known]
 
     def forget(self) -> None:
-        """Remember nothing any more."""
+        """Empty the cache."""
         self.known.clear()
 
     def named(self, at: int, part: str) -> tuple[int, int, int] | int:
-        """As `_step`, in the object at `at`; reads on only if the name was not seen yet."""
+        """Like `_step` in the object at `at`; continues reading only if the name is not cached."""
         wanted = unescape(part)
         known = self.known.get(at)
         if known is None:
@@ -130,23 +130,23 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(text)
 
 
-# Numbers are only checked, not made: `len` is the cheapest function that takes their text.
+# Numbers are checked, not converted: `len` is the cheapest function that accepts their text.
 _decoder = json.JSONDecoder(parse_float=len, parse_int=len, parse_constant=_refuse_constant)
 _scan = _decoder.scan_once  # type: ignore[attr-defined]
 
 
 def white(text: str, at: int) -> int:
-    """Where the next character that is no blank stands."""
+    """The position of the next character that is not a blank."""
     match = _WHITE.match(text, at)
-    assert match is not None, "it matches nothing, too"
+    assert match is not None, "the pattern matches the empty string"
     return match.end()
 
 
 def skip(text: str, at: int) -> int:
-    """Where the value that begins at `at` ends.
+    """The end of the value that begins at `at`.
 
     Raises:
-        PathError: SUBDOC_DOC_NOTJSON, there is none; SUBDOC_DOC_E2DEEP.
+        PathError: SUBDOC_DOC_NOTJSON: there is no value; SUBDOC_DOC_E2DEEP: it is too deep.
     """
     try:
         return int(_scan(text, at)[1])
@@ -157,12 +157,12 @@ def skip(text: str, at: int) -> int:
 
 
 def _members(text: str, at: int, start: int = 0) -> Iterator[tuple[int, str, int]]:
-    """(where the member begins, name, where its value begins) of the members of the object or array at `at`.
+    """(start of the member, name, start of its value) of each member of the object or array at `at`.
 
-    The name is "" in arrays. Whoever stops early has nothing read after the value's begin.
+    The name is "" in arrays. A value is read only when the next member is asked for.
 
     Args:
-        start: of the member to begin with; 0 for the first.
+        start: start of the member to begin with; 0 for the first.
     """
     opener = text[at]
     closing = _CLOSING[opener]
@@ -195,13 +195,13 @@ def _members(text: str, at: int, start: int = 0) -> Iterator[tuple[int, str, int
 
 
 def members(text: str, at: int) -> Iterator[tuple[str, str]]:
-    """(name as it stands, text of the value) of the members of the object at `at`."""
+    """(name with its escapes, text of the value) of each member of the object at `at`."""
     for _, name, start in _members(text, at):
         yield name, text[start : skip(text, start)]
 
 
 def count_members(text: str, at: int) -> int:
-    """How many members the object or array at `at` has."""
+    """The number of members of the object or array at `at`."""
     return sum(1 for _ in _members(text, at))
 
 
@@ -212,17 +212,17 @@ def elements(text: str, at: int) -> Iterator[str]:
 
 
 def _is_named(name: str, part: str) -> bool:
-    """Whether a member's name is a path's; both as they stand in JSON."""
+    """Whether a member has the name of a path's part; both may have escapes."""
     if name == part:
         return True
     return "\\" in name and unescape(name) == unescape(part)
 
 
 def unescape(name: str) -> str:
-    """A name as it stands in JSON, without its escapes.
+    """A name without its JSON escapes.
 
     Raises:
-        PathError: SUBDOC_DOC_NOTJSON: it is none.
+        PathError: SUBDOC_DOC_NOTJSON: the escapes are not valid.
     """
     if "\\" not in name:
         return name
@@ -233,7 +233,7 @@ def unescape(name: str) -> str:
 
 
 def _step(text: str, at: int, part: Part) -> tuple[int, int, int] | int:
-    """(member, value, position) of the member that a path's part names, or how many others there are."""
+    """(member, value, position) of the member that a part of the path names, or the number of members if none is."""
     if text[at : at + 1] != ("{" if isinstance(part, str) else "["):
         skip(text, at)
         raise PathError(Status.SUBDOC_PATH_MISMATCH)
@@ -251,11 +251,11 @@ def _step(text: str, at: int, part: Part) -> tuple[int, int, int] | int:
 
 
 def _named(text: str, at: int, part: str) -> tuple[int, int, int] | int:
-    """As `_step`, in the object at `at`; what is counted there is only whether there are others."""
+    """Like `_step` in the object at `at`; the number of members is exact only if it is 0."""
     start = 0
     if len(text) - at > LARGE_CHARACTERS:
         match = re.compile(_SIMPLE_MEMBERS % re.escape(part)).match(text, white(text, at + 1))
-        assert match is not None, "it matches nothing, too"
+        assert match is not None, "the pattern matches the empty string"
         start = match.end() if match.end() > match.start() else 0
     count = int(start > 0)
     for member, name, value in _members(text, at, start):
@@ -266,11 +266,11 @@ def _named(text: str, at: int, part: str) -> tuple[int, int, int] | int:
 
 
 def locate(text: str, path: Path) -> Found | Missing:
-    """Where the value at a path stands.
+    """The place of the value at a path.
 
     Raises:
-        PathError: SUBDOC_PATH_MISMATCH, something on the way is of another kind; SUBDOC_DOC_NOTJSON, the text is not
-            JSON as far as it was read; SUBDOC_DOC_E2DEEP, it is too deep.
+        PathError: SUBDOC_PATH_MISMATCH: a value on the path is of another kind; SUBDOC_DOC_NOTJSON: the part that was
+            read is not JSON; SUBDOC_DOC_E2DEEP: it is too deep.
     """
     member = at = white(text, 0)
     position = 0
@@ -289,7 +289,7 @@ def locate(text: str, path: Path) -> Found | Missing:
 
 
 def _is_too_deep(text: str, end: int) -> bool:
-    """Whether a text is too deep up to `end`."""
+    """Whether the first `end` characters of a text are too deep."""
     if isinstance(text, Text):
         if text.is_shallow is None:
             text.is_shallow = not is_deeper(text, LEVELS_MAX)
@@ -299,11 +299,11 @@ def _is_too_deep(text: str, end: int) -> bool:
 
 
 def is_deeper(text: str, levels: int) -> bool:
-    """Whether a JSON text, or the first part of one, has more levels: a lone number has one, `[1]` has two."""
+    """Whether a JSON text, or the first part of one, has more levels than that: a lone number has one, `[1]` two."""
     if text.count("[") + text.count("{") < levels:
         return False
     brackets = _STRING.sub("", text).encode(errors="replace").translate(None, _NO_BRACKETS)
-    # In most documents a few rounds of taking out empty brackets leave only those that are still open.
+    # Most documents are flat: after a few rounds of removing pairs of brackets, only open ones are left.
     left, rounds = brackets.replace(b"{", b"[").replace(b"}", b"]"), 0
     while b"[]" in left and rounds < levels:
         left, rounds = left.replace(b"[]", b""), rounds + 1
@@ -312,7 +312,7 @@ def is_deeper(text: str, levels: int) -> bool:
     deepest = max(accumulate(map(_STEP.__getitem__, brackets.decode())), default=0)
     if deepest != levels:
         return deepest > levels
-    # As deep as allowed: too deep only if something is in the innermost.
+    # As deep as allowed: a scalar in the innermost brackets makes it too deep.
     depth = 0
     for match in _TOKEN.finditer(text):
         change = _STEP.get(text[match.start()], 0)

@@ -1,10 +1,10 @@
-"""What a sub-document request asks for, read from its bytes and checked.
+"""Requests of the sub-document commands: parsing and checks.
 
-One table tells, per operation, which flags it may have, whether a value comes with it and whether it may address the
-root; single-path and multi-path requests are both checked against it, in the server's order.
+The table `KINDS` says for each operation which flags it may have, whether it has a value and whether its path may be
+empty. Requests with one path and with several are checked against it in the server's order.
 
-What came with 7.6 is refused by a node of an older release: several attributes in one request, bytes in attributes,
-reading from replicas, and flags for the document.
+A node of release 7.2 refuses what 7.6 added: several attributes in one request, binary values in attributes, reading
+from replicas, and flags for the document.
 
 Source: kv_engine daemon/subdocument_traits.h, daemon/subdocument_validators.cc, daemon/subdocument_parser.h.
 """
@@ -23,7 +23,7 @@ from dcpstream.node.engine.subdocument.paths import PATH_BYTES_MAX
 from dcpstream.wire import Opcode, Status
 
 SPECS_MAX: Final = 16
-"""Operations in one request: the server's limit."""
+"""Most operations in one request: the server's limit."""
 
 _PATH_EXTRAS: Final = struct.Struct(">HB")
 _LOOKUP: Final = struct.Struct(">BBH")
@@ -63,7 +63,7 @@ class DocFlag(IntFlag):
 
 
 class Scope(Enum):
-    """What an operation is about."""
+    """The part of a document that an operation concerns."""
 
     PART = "a part of the body or of an attribute"
     WHOLE = "the body"
@@ -72,14 +72,14 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One operation.
+    """The rules of one operation.
 
     Attributes:
-        path_flags, doc_flags: which it may have.
-        needed: path flags that it must have.
-        has_value: whether a value comes with the path.
+        path_flags, doc_flags: the flags that it may have.
+        needed: the path flags that it must have.
+        has_value: whether the request has a value.
         allows_root: whether the path may be empty.
-        has_result: whether its answer carries a value.
+        has_result: whether the answer has a value.
     """
 
     scope: Scope = Scope.PART
@@ -149,14 +149,14 @@ KINDS: Final[Mapping[int, Kind]] = MappingProxyType(
         Opcode.DELETE: _whole(_CHANGE),
     }
 )
-"""Opcode → operation; the last three only inside of multi-path requests, on the whole body."""
+"""Opcode → operation. The last three concern the whole body and occur only in requests with several paths."""
 
 COMMANDS: Final = tuple(opcode for opcode in KINDS if opcode >= Opcode.SUBDOC_GET)
-"""The operations that are also commands of their own."""
+"""The operations that are also commands."""
 
 
 class RefusedError(Exception):
-    """A request is not well formed, or asks for what is never done."""
+    """A request is malformed, or its operation is never allowed."""
 
     def __init__(self, status: int, context: str | None = None) -> None:
         super().__init__(context)
@@ -175,21 +175,21 @@ class Spec(NamedTuple):
 
     @property
     def is_xattr(self) -> bool:
-        """Whether the path begins with an attribute's name."""
+        """Whether the path is in an attribute."""
         return bool(self.flags & PathFlag.XATTR)
 
     @property
     def has_bytes(self) -> bool:
-        """Whether the value is bytes that stand in the attribute in base64."""
+        """Whether the value is binary, stored in the attribute as base64."""
         return bool(self.flags & PathFlag.BINARY)
 
 
 class Request(NamedTuple):
-    """What is asked for.
+    """A request.
 
     Attributes:
-        expiration: as given; 0 if none was.
-        user_flags: those that the document gets; None to leave them.
+        expiration: as given, 0 if left out.
+        user_flags: new flags of the document, or None to keep them.
     """
 
     specs: tuple[Spec, ...]
@@ -207,10 +207,10 @@ def read_request(
 
     Args:
         has_xattrs: whether the connection negotiated extended attributes.
-        is_76: whether what came with 7.6 is allowed.
+        is_76: whether additions of 7.6 are allowed.
 
     Raises:
-        RefusedError: with the status to answer.
+        RefusedError: the request is refused.
     """
     if opcode in (Opcode.SUBDOC_MULTI_LOOKUP, Opcode.SUBDOC_MULTI_MUTATION):
         is_mutation = opcode == Opcode.SUBDOC_MULTI_MUTATION
@@ -240,10 +240,10 @@ def read_request(
 
 
 def _read_extras(extras: bytes, context: str, *, is_76: bool) -> tuple[int, int | None, DocFlag]:
-    """(expiration, the user's flags, flags) of what follows in the extras; their length was checked.
+    """(expiration, user flags, document flags) in the rest of the extras, whose length was checked.
 
     Args:
-        context: what is said of flags that nobody knows.
+        context: the text that refuses unknown flags.
     """
     fields = [int.from_bytes(extras[at : at + _FIELD_BYTES], "big") for at in range(0, len(extras) - 3, _FIELD_BYTES)]
     flags = extras[-1] if len(extras) % _FIELD_BYTES else 0
@@ -272,10 +272,10 @@ def _check_document(flags: DocFlag, cas: int) -> None:
 
 
 def _check_xattr(spec: Spec, *, has_xattrs: bool, is_one_of_several: bool = False) -> None:
-    """Check what is asked of paths into attributes.
+    """Check the rules of attributes.
 
     Args:
-        is_one_of_several: the request is about several attributes, where only one is allowed.
+        is_one_of_several: whether the request names several attributes although only one is allowed.
     """
     for flag in (PathFlag.EXPAND_MACROS, PathFlag.BINARY):
         if spec.flags & flag and not spec.is_xattr:
@@ -353,7 +353,7 @@ def _read_multi(is_mutation: bool, extras: bytes, value: bytes, *, cas: int, has
 
 
 def _read_spec(is_mutation: bool, request: bytes, at: int) -> tuple[Spec, int]:
-    """(one operation, where the next one begins)."""
+    """(one operation, position of the next one)."""
     layout = _MUTATION if is_mutation else _LOOKUP
     name = "mutation" if is_mutation else "lookup"
     if at + layout.size > len(request):

@@ -165,11 +165,13 @@ def test_macros_that_are_not_known(name):
     assert error.value.status == Status.SUBDOC_XATTR_UNKNOWN_VATTR_MACRO
 
 
-def test_what_is_known_at_the_end_takes_the_place_of_what_stands_in():
+def test_the_final_values_replace_the_placeholders():
     taken = b'["0x0000000000000000","0x00000000"]'
     macros = Macros([taken])
-    stand_ins = [macros.stand_in(macro) for macro in (MUTATION_CAS, MUTATION_SEQNO, MUTATION_CRC32C, MUTATION_CAS)]
-    assert stand_ins[0] == stand_ins[3]
-    assert len(set(stand_ins)) == 3
-    filled = macros.fill(",".join(stand_ins).encode() + taken, cas=0x1122334455667788, seqno=0x99, body=b"123456789")
+    placeholders = [
+        macros.placeholder(macro) for macro in (MUTATION_CAS, MUTATION_SEQNO, MUTATION_CRC32C, MUTATION_CAS)
+    ]
+    assert placeholders[0] == placeholders[3]
+    assert len(set(placeholders)) == 3
+    filled = macros.fill(",".join(placeholders).encode() + taken, cas=0x1122334455667788, seqno=0x99, body=b"123456789")
     assert filled == b'"0x8877665544332211","0x0000000000000099","0xe3069283","0x8877665544332211"' + taken
