@@ -3,7 +3,7 @@
 A simulation puts its own behind the same protocols and so decides what time it is and what the disk loses.
 """
 
-from dcpstream.runtime.clock import Clock, SystemClock
+from dcpstream.runtime.clock import Clock, SystemClock, utc_now
 from dcpstream.runtime.files import (
     DirectoryLock,
     File,
@@ -29,5 +29,6 @@ __all__ = [
     "make_durable_directory",
     "make_private",
     "new_vbuuid",
+    "utc_now",
     "write_whole",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import Protocol
 
 
@@ -28,3 +29,8 @@ class SystemClock:
     def time_ns(self) -> int:
         """Nanoseconds of the wall clock."""
         return time.time_ns()
+
+
+def utc_now(clock: Clock | None = None) -> datetime:
+    """The wall clock's time as a datetime in UTC."""
+    return datetime.fromtimestamp((clock or SystemClock()).time_ns() / 1e9, UTC)

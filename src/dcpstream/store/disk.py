@@ -22,7 +22,7 @@ from threading import Lock
 
 from dcpstream.errors import CorruptLog, StoreError, StoreInUse, StoreMismatch
 from dcpstream.model import BucketSettings, Manifest
-from dcpstream.runtime import FileSystem, SystemFileSystem, make_durable_directory, make_private
+from dcpstream.runtime import Clock, FileSystem, Random, SystemFileSystem, make_durable_directory, make_private
 from dcpstream.store.base import BucketStore
 from dcpstream.store.compact.choosing import RolledBackError
 from dcpstream.store.compact.compaction import CompactionOrder, CompactionReport
@@ -84,6 +84,7 @@ class DiskBucketStore(BucketStore):
         settings: of a store that is made; one that exists keeps its own.
         file_system: where the segments and the lock are; the SQLite file is always the system's.
         segment_bytes: size at which a new segment file is begun.
+        clock, random: for the time of slow reads and the salts of new files; the system's by default.
 
     Attributes:
         was_clean: whether the store was closed before this opening. If not, rows that clients have seen may be gone:
@@ -105,6 +106,8 @@ class DiskBucketStore(BucketStore):
         *,
         file_system: FileSystem | None = None,
         segment_bytes: int = SEGMENT_BYTES,
+        clock: Clock | None = None,
+        random: Random | None = None,
     ) -> None:
         super().__init__(vbucket_count, settings)
         self.path = Path(path)
@@ -127,12 +130,12 @@ class DiskBucketStore(BucketStore):
         self._metadata: Metadata | None = None
         self._segments: Segments | None = None
         try:
-            self._open(segment_bytes)
+            self._open(clock, random)
         except BaseException:
             self._shut()
             raise
 
-    def _open(self, segment_bytes: int) -> None:
+    def _open(self, clock: Clock | None, random: Random | None) -> None:
         make_private(self.path)
         if not (self.path / FILE_NAME).exists():
             self._make()
@@ -170,9 +173,11 @@ class DiskBucketStore(BucketStore):
             order,
             metadata.put,
             retired=retired,
-            segment_bytes=segment_bytes,
+            segment_bytes=self._segment_bytes,
             cache_bytes=self._settings.cache_bytes,
             files=self.files,
+            clock=clock,
+            random=random,
         )
         recovery = Recovery(self.vbuckets, segments, closed_at)
         recovery.run()

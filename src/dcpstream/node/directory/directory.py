@@ -108,6 +108,7 @@ class DataDirectory:
         file_system: FileSystem | None = None,
     ) -> None:
         self._path = path
+        self._random = random
         self._file_system = file_system or SystemFileSystem()
         self._lock: DirectoryLock | None = None
         self._segment_bytes = segment_bytes
@@ -236,7 +237,12 @@ class DataDirectory:
                 raise StoreError(f"the store in {path} cannot be made durable: {error}") from error
         # Where the files do not tell how many, they are damaged, and opening says how.
         return DiskBucketStore(
-            path, vbuckets or 1, settings, file_system=self._file_system, segment_bytes=self._segment_bytes
+            path,
+            vbuckets or 1,
+            settings,
+            file_system=self._file_system,
+            segment_bytes=self._segment_bytes,
+            random=self._random,
         )
 
     def holds(self, name: str) -> bool:

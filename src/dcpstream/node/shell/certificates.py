@@ -10,12 +10,13 @@ import ipaddress
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dcpstream.errors import ConfigError
 from dcpstream.node.directory.secret_files import KEPT_IN, make_secret_directory, write_file
+from dcpstream.runtime import utc_now
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -61,7 +62,7 @@ class Authority:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ec
 
-        self._now = now or datetime.now(UTC)
+        self._now = now or utc_now()
         if pair is not None:
             try:
                 key = serialization.load_pem_private_key(pair.key.encode(), None)
@@ -177,7 +178,7 @@ class Authority:
 
 def kept_or_made(names: tuple[str, ...], directory: Path | None) -> tuple[Authority, Pair]:
     """The kept authority and certificate, or new ones where there are none that still fit."""
-    now = datetime.now(UTC)
+    now = utc_now()
     if directory is None:
         authority = Authority(now=now)
         return authority, authority.server(names)
@@ -244,7 +245,7 @@ def trouble_with(certificate: str) -> str:
         found = x509.load_pem_x509_certificate(certificate.encode())
     except (ImportError, ValueError):  # what is no certificate is refused by the one who loads it
         return ""
-    now = datetime.now(UTC)
+    now = utc_now()
     if found.not_valid_after_utc < now:
         return f"has expired ({found.not_valid_after_utc:%Y-%m-%d})"
     if found.not_valid_before_utc > now:

@@ -147,7 +147,7 @@ class Compactor:
     async def _compact(self, orders: list[CompactionOrder]) -> Exception | None:
         status, name, loop = self.status, self._bucket.name, asyncio.get_running_loop()
         status.is_running = True
-        started = self._worked_since = time.monotonic()
+        started = self._worked_since = self._server.clock.monotonic()
         try:
             if orders[-1].is_full:
                 await self._expire()
@@ -169,7 +169,7 @@ class Compactor:
             status.is_running = False
         report = status.last = reports[-1]
         report.rows_purged = sum(item.rows_purged for item in reports)
-        status.seconds = time.monotonic() - started
+        status.seconds = self._server.clock.monotonic() - started
         status.count += 1
         status.rows_dropped += report.rows_dropped
         status.bytes_freed += report.bytes_freed
@@ -208,10 +208,10 @@ class Compactor:
         """In the thread, after some ms of work: rest in proportion."""
         if self._is_stopping:
             return
-        now, store = time.monotonic(), self._bucket.store
+        now, store = self._server.clock.monotonic(), self._bucket.store
         if now >= self._judged_until:
             self._is_urgent = store.fragmentation > store.settings.compact_at + URGENT_SHARE
             self._judged_until = now + CHECK_INTERVAL_S
         rest = REST_IF_AWAITED if self._is_awaited or self._is_urgent else REST
         time.sleep(min((now - self._worked_since) * rest, MAX_REST_S))
-        self._worked_since = time.monotonic()
+        self._worked_since = self._server.clock.monotonic()

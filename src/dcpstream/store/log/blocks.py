@@ -30,6 +30,7 @@ FORMAT_VERSION = 2
 SEGMENT_MAGIC = b"dcpstore"
 SEGMENT_HEADER = struct.Struct(">8sIIIQQ")
 """magic, version u32, segment number u32, kind u32, salt u64, XXH3-64 of the above (seed 0) u64."""
+SALT_BITS = 64
 _SEGMENT_NAME = re.compile(r"segment-(\d{10})\.log")
 
 BLOCK_MAGIC = b"\xdcPb2"

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import json
 import logging
-import secrets
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,9 +18,10 @@ from threading import Lock
 from typing import Protocol
 
 from dcpstream.errors import CorruptLog, StoreError
-from dcpstream.runtime import File, FileSystem
+from dcpstream.runtime import Clock, File, FileSystem, Random, SystemClock, SystemRandom
 from dcpstream.store.log.blocks import (
     DAMAGE_HINT,
+    SALT_BITS,
     SEGMENT_HEADER,
     SegmentKind,
     decode_segment_header,
@@ -142,11 +141,15 @@ class Segments:
         segment_bytes: int = SEGMENT_BYTES,
         cache_bytes: int = 0,
         files: dict[int, Segment] | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
     ) -> None:
         self._directory = directory
         self._file_system = file_system
         self._save = save
         self.segment_bytes = segment_bytes
+        self._clock = clock or SystemClock()
+        self._random = random or SystemRandom()
         self._lock = Lock()  # for the order, the numbers, and saving them
         self.files: dict[int, Segment] = {} if files is None else files
         self.cache = PageCache(cache_bytes)
@@ -271,7 +274,7 @@ class Segments:
     def _make(self, number: int, kind: SegmentKind) -> Segment:
         """A new file with a durable header."""
         path = self._directory / segment_name(number)
-        salt = secrets.randbits(64)
+        salt = self._random.getrandbits(SALT_BITS)
         file: File | None = None
         try:
             file = self._file_system.open(path)
@@ -418,7 +421,7 @@ class Segments:
             CorruptLog: what is there is not what was written.
             StoreError: the system cannot read it.
         """
-        started = time.monotonic()
+        started = self._clock.monotonic()
         parts: list[Buffer] = []
         data: bytes = b""
         latest: tuple[object, int, int] | None = None
@@ -436,14 +439,14 @@ class Segments:
                     data = read_page(file, offset, size, expected)
                 latest = (file, offset, size)
             parts.append(data if begin == 0 and end == size else memoryview(data)[begin:end])
-        ended = time.monotonic()
+        ended = self._clock.monotonic()
         if ended - started > SLOW_READ_S:
             self._slow_until = ended + SLOW_FOR_S
         return parts
 
     def would_wait(self, pieces: Sequence[Piece]) -> bool:
         """Whether reading these would wait for the disk; asks the system only if a read was slow lately."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         if now > self._slow_until:
             return False
         for piece in pieces:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import secrets
 import shutil
 from collections.abc import Iterable
 from contextlib import closing
@@ -25,10 +24,11 @@ from pathlib import Path
 
 from dcpstream.errors import CorruptLog, StoreError, StoreInUse
 from dcpstream.model import FailoverEntry, FailoverLog
-from dcpstream.runtime import SystemFileSystem, make_private
+from dcpstream.runtime import Random, SystemFileSystem, SystemRandom, make_private, new_vbuuid
 from dcpstream.store.log.blocks import (
     BLOCK_HEADER,
     MARK,
+    SALT_BITS,
     SEGMENT_HEADER,
     BlockHeader,
     Mark,
@@ -48,8 +48,6 @@ from dcpstream.store.repair.scanning import SEQNO_AT, Stretch, ends_of, pages_of
 logger = logging.getLogger(__name__)
 
 LOST_AND_FOUND = "lost+found"
-VBUUID_BITS = 48
-"""Random bits of a vbuuid, as the server draws them."""
 MAX_REPAIRS = 1000
 """Directories in `lost+found`: a disk that damages a store so often is to be replaced."""
 
@@ -90,12 +88,14 @@ def repair_store(
     dry_run: bool = False,
     on_progress: OnProgress | None = None,
     is_acknowledged: bool = False,
+    random: Random | None = None,
 ) -> Repair:
     """Make a store openable. A sound one is left alone.
 
     Args:
         dry_run: only say what would be done.
         is_acknowledged: see `check_store`.
+        random: where salts and the names of new branches come from.
 
     Raises:
         StoreError: a node has the store open, it is of another format, or a file cannot be read or written.
@@ -129,7 +129,7 @@ def repair_store(
             return repair
         with closing(metadata):
             try:
-                repairer = _Repairer(directory, metadata, repair)
+                repairer = _Repairer(directory, metadata, repair, random or SystemRandom())
             except CorruptLog as error:  # lines that cannot be read as what they should be
                 repair.impossible = str(error)
                 return repair
@@ -150,8 +150,9 @@ class _Repairer:
     Lost seqnos are found in order of the segments: `_last` is the last seqno of each vbucket so far.
     """
 
-    def __init__(self, directory: Path, metadata: Metadata, repair: Repair) -> None:
+    def __init__(self, directory: Path, metadata: Metadata, repair: Repair, random: Random) -> None:
         self._directory = directory
+        self._random = random
         self._metadata = metadata
         self._repair = repair
         self._order = metadata.segments()
@@ -295,7 +296,7 @@ class _Repairer:
                 following += 1
         if not new_order or new_order[-1][1] is not None:
             # The last one grows, which a copy must not: its blocks do not say right where their commits began.
-            self._write(following, secrets.randbits(64), b"", SegmentKind.APPENDED)
+            self._write(following, self._random.getrandbits(SALT_BITS), b"", SegmentKind.APPENDED)
             new_order.append((following, None))
         values = {
             "segments": json.dumps(new_order),
@@ -352,7 +353,7 @@ class _Repairer:
         lines = []
         for vbid, seqno in sorted(self._repair.branches.items()):
             line = self._lines[vbid]
-            entry = FailoverEntry(secrets.randbits(VBUUID_BITS) | 1, seqno)
+            entry = FailoverEntry(new_vbuuid(self._random), seqno)
             known = None if self._is_metadata_damaged else line.failover_log
             log = FailoverLog((entry,)) if known is None else known.pushed(entry)
             lines.append(replace(line, failover_log=log))

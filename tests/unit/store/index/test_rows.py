@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +14,7 @@ BATCHES = st.lists(st.lists(st.sampled_from([b"\0a", b"\0b", b"\0c", b"\0d"]), m
 
 @given(BATCHES)
 def test_rows_in_bulk_are_rows_one_by_one(batches: list[list[bytes]]) -> None:
-    in_bulk(batches, as_columns=False)
+    in_bulk(batches)
 
 
 LARGE_BATCHES = st.lists(st.lists(st.integers(0, 120), min_size=20, max_size=90), max_size=4)
@@ -24,12 +22,11 @@ LARGE_BATCHES = st.lists(st.lists(st.integers(0, 120), min_size=20, max_size=90)
 
 @given(LARGE_BATCHES, st.booleans())
 def test_many_rows_in_bulk_are_rows_one_by_one(batches: list[list[int]], is_unique: bool) -> None:
-    pytest.importorskip("numpy")
     chosen = [list(dict.fromkeys(numbers)) if is_unique else numbers for numbers in batches]
-    in_bulk([[b"\0%d" % number for number in numbers] for numbers in chosen], as_columns=True)
+    in_bulk([[b"\0%d" % number for number in numbers] for numbers in chosen])
 
 
-def in_bulk(batches: list[list[bytes]], *, as_columns: bool) -> None:
+def in_bulk(batches: list[list[bytes]]) -> None:
     bulk, single = RowTable(), RowTable()
     bulk.journal, single.journal = [], []
     for number in range(0, 120, 7):  # tombstones, whose documents come anew
@@ -38,14 +35,8 @@ def in_bulk(batches: list[list[bytes]], *, as_columns: bool) -> None:
     seqno = 120
     for keys in batches:
         seqnos = range(seqno + 1, seqno + 1 + len(keys))
-        starts, fields = list(range(0, 10 * len(keys), 10)), [5] * len(keys)
-        columns: list[Any] = [starts, fields, fields]
-        if as_columns:
-            import numpy as np
-
-            columns = [np.array(column, dtype=np.uint32) for column in columns]
-        begins, times, revisions = columns
-        bulk.append_documents(keys, seqnos, 4, begins, 10 * len(keys), times, revisions)
+        begins, fields = np.arange(len(keys), dtype=np.int64) * 10, np.full(len(keys), 5, dtype=np.uint32)
+        bulk.append_documents(keys, seqnos, 4, begins, 10 * len(keys), fields, fields)
         for key in keys:
             seqno += 1
             single.append(key, seqno, 4, 10, 0, 5, 5)

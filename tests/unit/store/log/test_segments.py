@@ -15,7 +15,7 @@ from dcpstream.store.log import segmentfile
 from dcpstream.store.log.blocks import SEGMENT_HEADER, checksum, segment_name
 from dcpstream.store.log.bytelog import FilePiece
 from dcpstream.store.log.segmentfile import Segment
-from dcpstream.store.log.segments import Segments
+from dcpstream.store.log.segments import SLOW_READ_S, Segments
 from dcpstream.store.metadata import VbucketMetadata
 
 HEADER = SEGMENT_HEADER.size
@@ -301,4 +301,33 @@ def test_a_roll_that_fails_is_tried_again_with_the_same_file(tmp_path: Path) -> 
     segments = opened(tmp_path, saved)
     assert isinstance(segments.all()[1], Segment)
     assert segments.read_whole(segments.all()[1])[HEADER:] == b"y"
+    segments.close()
+
+
+def test_time_and_salts_come_from_what_is_handed_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Turned:
+        now = 0.0
+
+        def monotonic(self) -> float:
+            self.now += SLOW_READ_S * 2
+            return self.now
+
+        def time_ns(self) -> int:
+            return 0
+
+    class Fixed:
+        def getrandbits(self, count: int) -> int:
+            assert count == 64
+            return 0xABCD
+
+    saved = Saved()
+    segments = Segments(tmp_path, SystemFileSystem(), None, saved, clock=Turned(), random=Fixed())
+    segment = segments.place()
+    assert segment.salt == 0xABCD
+    segments.write([b"page"], 4)
+    piece: FilePiece = (segment, segment.size - 4, 4, 0, 4, checksum(b"page", 0xABCD))
+    assert not segments.would_wait([piece]), "no read was slow so far"
+    assert segments.read_pieces([piece]) == [b"page"]
+    monkeypatch.setattr(segment.file, "is_at_hand", lambda offset: False)
+    assert segments.would_wait([piece]), "the clock says that the read was slow, so the system is asked"
     segments.close()
