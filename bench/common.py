@@ -112,10 +112,6 @@ class Timing:
         """`amount` per CPU second, one a round."""
         return tuple(amount / max(seconds, 1e-9) for seconds in self.cpu_s)
 
-    def wall_rates(self, amount: float) -> tuple[float, ...]:
-        """`amount` per wall second, one a round."""
-        return tuple(amount / max(seconds, 1e-9) for seconds in self.wall_s)
-
 
 def measure_in_turns(*calls: Callable[[], object], repeats: int = REPEATS, warm_ups: int = 1) -> tuple[Timing, ...]:
     """Time several calls, taking turns: A B A B …, so that a slow stretch hits all of them alike.

@@ -1,0 +1,117 @@
+"""Names that vulture takes for dead code, because nothing in src uses them: who does.
+
+`make dead-code` fails for every other name that src alone does not use. A name that only tests use is dead code, too:
+delete it, or move it to the tests. `_` stands for any object; only the names count.
+"""
+
+# Read by Python: the lazy names of a package.
+__getattr__
+__dir__
+
+# Called by asyncio's transports and by aiohttp.
+_.connection_made
+_.pause_writing
+_.resume_writing
+_.eof_received
+_.sizehint
+_.handle_error
+_.log_exception
+_.log_debug
+
+# Called by click.
+_.get_command
+_.format_commands
+
+# Called by pytest.
+_.pytest_addoption
+_.pytest_configure
+
+# Called by Spark.
+_.streamReader
+_.initialOffset
+_.latestOffset
+_.getDefaultReadLimit
+_.reportLatestOffset
+_.prepareForTriggerAvailableNow
+_.exc_info
+
+# Called by users: the embedded node.
+_.add_user
+_.remove_user
+_.change_bucket
+_.set_collections
+_.client_certificate
+_.crash
+
+# Called by users: the client and the pipelines.
+_.vbucket_of
+_.IGNORE
+_.REWIND_AND_MARK
+_.PASSIVE
+_.rows_per_second
+_.vbuckets_inside_snapshot
+_.total_lag
+
+# Called by users: the test kit. The container has the names of testcontainers.
+_.any_frames
+_._image
+_.with_bucket
+_.with_credentials
+_.with_enabled_services
+_.with_quota
+_.with_flush_enabled
+_.with_replicas
+_.get_name
+_.get_host
+_.get_username
+_.get_password
+_.get_connection_string
+_.get_exposed_port
+_.get_bootstrap_carrier_direct_port
+_.get_bootstrap_http_direct_port
+
+# Called by the tests of the Spark source, and by the tools that write the reference.
+_.close_all
+_.option_table
+
+# The protocol's own names: codes that we know but do not use, and fields that we carry but do not read.
+_.CACHE_TRANSFER
+_.CONFIG_ONLY
+_.DATATYPE
+_.DCP_SKIP_DELETES_IN_BACKFILL
+_.DISCONNECTED
+_.FROM_LATEST
+_.INVALID_NOTIFIER
+_.MUTATE_WITH_META
+_.NON_BLOCKING_THROTTLING
+_.NOT_INITIALIZED
+_.RAPPEND
+_.RAPPENDQ
+_.RDECR
+_.RDELETE
+_.RDELETEQ
+_.REPORT_UNITS
+_.RINCR
+_.RINCRQ
+_.RPREPEND
+_.RPREPENDQ
+_.RSET
+_.RSETQ
+_.SKIP_DELETES_IN_BACKFILL
+_.TAP_CHECKPOINT_START
+_.TAP_DELETE
+_.TAP_FLUSH
+_.TAP_MUTATION
+_.TAP_OPAQUE
+_.TAP_VBUCKET_SET
+_.TLS
+_.TOO_SLOW
+_.UNUSED
+_.abort_seqno
+_.commit_seqno
+_.lock_time
+_.nmeta
+_.observed_vbid
+_.reserved
+_.stream_opaque
+_.unused
