@@ -1,4 +1,4 @@
-"""Which documents there are: GET_RANDOM_KEY, GET_KEYS, and OBSERVE, which asks after several.
+"""Search for documents: GET_RANDOM_KEY, GET_KEYS, and OBSERVE, which looks for several keys.
 
 Source: kv_engine daemon/protocol/mcbp/get_context.cc, engines/ep/src/getkeys.cc, ep_engine.cc (handleObserve).
 """
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     KeyWalk = Generator[None, None, tuple[list[bytes], array[int]]]
 
 DEFAULT_KEYS, MAX_KEYS = 1000, 100_000
-"""Keys that GET_KEYS gives if nobody says how many, and at most: the server's numbers."""
+"""Default and largest number of keys in an answer to GET_KEYS: the server's numbers."""
 
 RANDOM_PROBES = 64
-"""Rows of a vbucket looked at in search of a document of the wanted collection, before its keys are gone through."""
+"""Rows of a vbucket that GET_RANDOM_KEY reads before it goes through the collection's keys instead."""
 PROBE_BYTES = 16 * 1024
 
 _U16 = struct.Struct(">H")
@@ -46,11 +46,11 @@ _OBSERVED = struct.Struct(">BQ")
 _FOUND, _PERSISTED, _NOT_FOUND, _DELETED = 0x00, 0x01, 0x80, 0x81
 _ID_BYTES = 4
 _WHOLE_DOCUMENT = 1
-"""The flag of GET_RANDOM_KEY that asks for xattrs too."""
+"""The flag of GET_RANDOM_KEY that asks for extended attributes."""
 
 
 def get_random_key(session: Session, frame: Frame) -> None:
-    """GET_RANDOM_KEY: some document of a collection, with its key."""
+    """GET_RANDOM_KEY: a random document of a collection, with its key."""
     bucket = session.bucket
     assert bucket is not None, "the table asks for a bucket"
     collection_id = int.from_bytes(frame.extras[:4], "big")
@@ -95,7 +95,7 @@ def _check_random_key(session: Session, frame: Frame) -> Fault | None:
 
 
 def _random_document(session: Session, bucket: Bucket, collection_id: int) -> StoredItem | None:
-    """A live document of a collection, from a vbucket that chance chose, or one after it."""
+    """A live document of a collection, from a random vbucket or the next one that has any."""
     filled = [
         vbucket
         for vbucket in bucket.vbuckets
@@ -111,7 +111,7 @@ def _random_document(session: Session, bucket: Bucket, collection_id: int) -> St
 
 
 def _random_key(vbucket: VBucket, prefix: bytes, session: Session) -> bytes | None:
-    """The key of a document of a vbucket: the first after a place that chance chose."""
+    """The key of a document of a vbucket: the first after a random seqno."""
     high = vbucket.high_seqno
     unix_s = session.engine.unix_s
     after = session.engine.random.getrandbits(64) % max(1, high)
@@ -135,7 +135,7 @@ def _random_key(vbucket: VBucket, prefix: bytes, session: Session) -> bytes | No
 
 
 def get_keys(session: Session, frame: Frame) -> None:
-    """GET_KEYS: keys of a vbucket in one collection, ascending, from a given one on."""
+    """GET_KEYS: keys of a vbucket in one collection, ascending from the given key."""
     place = active_place(session, frame)
     if place is None:
         return
@@ -147,7 +147,7 @@ def get_keys(session: Session, frame: Frame) -> None:
 
 
 def _keys(session: Session, frame: Frame, walk: KeyWalk) -> Iterator[None]:
-    """Look for the keys in steps, then answer them."""
+    """Collect the keys in steps, then answer."""
     found, _ = yield from walk
     if not session.has_collections:
         found = [item[1:] for item in found]
@@ -155,7 +155,7 @@ def _keys(session: Session, frame: Frame, walk: KeyWalk) -> Iterator[None]:
 
 
 def observe(session: Session, frame: Frame) -> None:
-    """OBSERVE: of each key whether it is there and persisted; several vbuckets may be asked after at once."""
+    """OBSERVE: for each key whether the document exists and is persisted; keys may be of several vbuckets."""
     assert session.bucket is not None, "the table asks for a bucket"
     out: list[bytes] = []
     value, at = frame.value, 0
@@ -179,7 +179,7 @@ def observe(session: Session, frame: Frame) -> None:
 
 
 def _observed(session: Session, vbucket: VBucket, key: bytes) -> tuple[int, int]:
-    """State and CAS of a document; one that is past its time is expired by that, but on an active vbucket only."""
+    """State and CAS of a document; on an active vbucket a document that is due expires now."""
     if vbucket.is_active:
         before = vbucket.high_seqno
         documents.live_meta(vbucket, key, session.engine.unix_ns)

@@ -1,4 +1,4 @@
-"""Setting up a session: HELLO, SASL, SELECT_BUCKET, what the node is and how it is reached.
+"""Setup of a session: HELLO, SASL, SELECT_BUCKET, the cluster map, the error map and the version.
 
 Source: kv_engine docs/BinaryProtocol.md, docs/sasl.md, docs/ErrorMap.md.
 """
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from dcpstream.node.engine.session.session import Session
 
 NO_BUCKET_NAME = b"@no bucket@"
-"""SELECT_BUCKET with this name leaves the bucket."""
+"""The name in a SELECT_BUCKET that leaves the bucket."""
 
 MAX_AGENT_CHARACTERS = 200
-"""Of what a client calls itself, kept for logs and stats."""
+"""Characters of a client's name that are kept for logs and stats."""
 
 _PUSHES = frozenset((Feature.CLUSTERMAP_NOTIFICATION, Feature.CLUSTERMAP_NOTIFICATION_BRIEF))
 _ABOUT_MAPS = _PUSHES | {Feature.CLUSTER_CONFIG_KNOWN_VERSION, Feature.DEDUPE_NOT_MY_VBUCKET}
@@ -31,7 +31,7 @@ _VERSION_PAIR = struct.Struct(">qq")
 
 
 def hello(session: Session, frame: Frame) -> None:
-    """HELLO: switches everything it can switch off, then on what is asked for and supported."""
+    """HELLO: switch off every feature, then switch on those that the client asks for and the node supports."""
     if len(frame.value) % 2:
         session.refuse(frame, Status.EINVAL, "Request value must be of even length")
         return
@@ -58,7 +58,7 @@ def hello(session: Session, frame: Frame) -> None:
 
 
 def sasl_list_mechs(session: Session, frame: Frame) -> None:
-    """SASL_LIST_MECHS: names separated by blanks, strongest first."""
+    """SASL_LIST_MECHS: the names of the mechanisms, separated by blanks, strongest first."""
     if session.dcp is not None or session.is_certified:
         session.respond(frame, Status.NOT_SUPPORTED)
     else:
@@ -66,7 +66,7 @@ def sasl_list_mechs(session: Session, frame: Frame) -> None:
 
 
 def sasl_auth(session: Session, frame: Frame) -> None:
-    """SASL_AUTH: begin a login; a session that was logged in is not any more."""
+    """SASL_AUTH: begin a login; an earlier login of the session ends."""
     if session.dcp is not None or session.is_certified:
         session.respond(frame, Status.NOT_SUPPORTED)
         return
@@ -81,7 +81,7 @@ def sasl_auth(session: Session, frame: Frame) -> None:
 
 
 def sasl_step(session: Session, frame: Frame) -> None:
-    """SASL_STEP: go on with a login."""
+    """SASL_STEP: continue a login."""
     if session.dcp is not None or session.is_certified:
         session.respond(frame, Status.NOT_SUPPORTED)
     elif not _is_kept_out(session):
@@ -93,7 +93,7 @@ def _answer(session: Session, frame: Frame, step: ServerStep) -> None:
         session.respond(frame, Status.AUTH_CONTINUE, value=step.data)
     elif step.outcome is Outcome.SUCCESS:
         user = session.engine.users.find(step.username or "")
-        assert user is not None, "the login found them"
+        assert user is not None, "the login found the user"
         session.engine.counters.logins += 1
         session.logged_in(user)
         session.respond(frame, value=step.data)
@@ -108,7 +108,7 @@ def _address(session: Session) -> str:
 
 
 def _is_kept_out(session: Session) -> bool:
-    """Whether no password from this address is looked at for now; the connection is then closed."""
+    """Close the connection if too many refused logins from its address wait; False if not."""
     is_full = session.engine.logins.is_full(_address(session))
     if is_full:
         session.close("too many failed logins from its address wait")
@@ -116,7 +116,7 @@ def _is_kept_out(session: Session) -> bool:
 
 
 def _refuse(session: Session, frame: Frame) -> None:
-    """AUTH_ERROR: at once, or later if there were many from the same address."""
+    """Answer AUTH_ERROR, with a delay after many refused logins from the same address."""
     logins, now = session.engine.logins, session.engine.now
     session.engine.counters.logins_refused += 1
     address = _address(session)
@@ -133,7 +133,7 @@ def _refuse(session: Session, frame: Frame) -> None:
 
 
 def select_bucket(session: Session, frame: Frame) -> None:
-    """SELECT_BUCKET: the bucket that later requests are about."""
+    """SELECT_BUCKET: choose the bucket of later requests."""
     if session.dcp is not None:
         session.refuse(frame, Status.NOT_SUPPORTED, "DCP connections cannot change bucket")
         return
@@ -142,7 +142,7 @@ def select_bucket(session: Session, frame: Frame) -> None:
         session.respond(frame)
         return
     user = session.user
-    assert user is not None, "this is no command for before the login"
+    assert user is not None, "the command needs a login"
     name = frame.key.decode(errors="replace")
     bucket = session.engine.buckets.get(name)
     if name in session.engine.damaged and user.may_use(name):
@@ -151,9 +151,9 @@ def select_bucket(session: Session, frame: Frame) -> None:
         )
         return
     if bucket is None:
-        # The server looks at rights first. An internal user has them on every bucket that could be, so it is told the
-        # truth; others have them on buckets that are, so to them it is one they may not use. Client libraries give up
-        # at once on EACCESS, while they take KEY_ENOENT for a bucket about to come and try again until they time out.
+        # The server checks rights first. Internal users have rights on every bucket, even on missing ones, so
+        # they get KEY_ENOENT; other users get EACCESS. Client libraries give up at once on EACCESS, but retry until
+        # their timeout on KEY_ENOENT, because the bucket may be about to be created.
         if user.name.startswith("@"):
             session.respond(frame, Status.KEY_ENOENT)
         else:
@@ -167,14 +167,14 @@ def select_bucket(session: Session, frame: Frame) -> None:
 
 
 def list_buckets(session: Session, frame: Frame) -> None:
-    """LIST_BUCKETS: names separated by blanks, of those that the user may select."""
+    """LIST_BUCKETS: the names of the buckets that the user may select, separated by blanks."""
     user = session.user
     names = [name for name in session.engine.buckets if user is not None and user.may_use(name)]
     session.respond(frame, value=" ".join(names).encode())
 
 
 def get_cluster_config(session: Session, frame: Frame) -> None:
-    """GET_CLUSTER_CONFIG: of the selected bucket, or of the node; empty if the client has one that is as new."""
+    """GET_CLUSTER_CONFIG: the map of the selected bucket or of the node; empty if the client's is as new."""
     if len(frame.extras) not in session.engine.release.config_extras:
         session.refuse(frame, Status.EINVAL, "Request must not include extras")
         return
@@ -194,7 +194,7 @@ def _check_error_map(_session: Session, frame: Frame) -> Fault | None:
 
 
 def get_error_map(session: Session, frame: Frame) -> None:
-    """GET_ERROR_MAP: of the asked version or an older one."""
+    """GET_ERROR_MAP: the error map of the given version or an older one."""
     content = error_map(int.from_bytes(frame.value, "big"), session.engine.release)
     if content is None:
         session.respond(frame, Status.KEY_ENOENT)
@@ -203,7 +203,7 @@ def get_error_map(session: Session, frame: Frame) -> None:
 
 
 def version(session: Session, frame: Frame) -> None:
-    """VERSION: of the server release whose protocol this node follows."""
+    """VERSION: the version of the server release whose protocol this node follows."""
     session.respond(frame, value=session.engine.release.version.encode())
 
 
@@ -213,7 +213,7 @@ def accept(session: Session, frame: Frame) -> None:
 
 
 def leave(session: Session, frame: Frame) -> None:
-    """QUIT and QUITQ: close the connection, the loud one after an answer."""
+    """QUIT and QUITQ: close the connection; QUIT is answered before."""
     if frame.opcode == Opcode.QUIT:
         session.respond(frame)
     session.close("QUIT")

@@ -37,13 +37,13 @@ _WITH_KEY = frozenset((Opcode.GETK, Opcode.GETKQ))
 
 
 def parts_of(item: StoredItem) -> tuple[bytes, bytes]:
-    """(xattr section, body) of a document, inflated; the section is empty if it has none."""
+    """(attribute section, body) of a document, inflated; the section is empty if there are no attributes."""
     value = documents.plain_value(item.value, item.datatype)
     return split_xattrs(value) if item.datatype & Datatype.XATTR else (b"", value)
 
 
 def body_of(item: StoredItem, datatypes: int, *, keeps_xattrs: bool = False) -> tuple[bytes, int]:
-    """(value, datatype) as GET shows them: without the xattr section, compressed only if that is understood."""
+    """(value, datatype) for an answer: without attributes unless asked for, compressed only if negotiated."""
     has_xattrs = item.datatype & _XATTR
     if (keeps_xattrs or not has_xattrs) and not item.datatype & ~datatypes & _SNAPPY:
         return item.value, item.datatype
@@ -53,9 +53,9 @@ def body_of(item: StoredItem, datatypes: int, *, keeps_xattrs: bool = False) -> 
 
 
 def _missing(session: Session, frame: Frame) -> None:
-    """KEY_ENOENT without the key, also in the K forms; the quiet forms say nothing.
+    """Answer KEY_ENOENT without the key; the quiet forms get no answer.
 
-    While requests for documents are switched off it is TMPFAIL, which the quiet forms say, too.
+    While the bucket takes no traffic the answer is TMPFAIL, also to the quiet forms.
     """
     if session.is_degraded and frame.opcode not in _NEVER_DEGRADED:
         session.refuse(frame, Status.TMPFAIL)
@@ -76,7 +76,7 @@ def _found(session: Session, frame: Frame, item: StoredItem, cas: int) -> None:
 
 
 def _decided_place(session: Session, frame: Frame) -> tuple[VBucket, bytes] | None:
-    """As `active_place`, if no durable write of the document is under way."""
+    """Like `active_place`, but None if a durable write of the document is under way, which is refused."""
     place = active_place(session, frame)
     if place is not None and documents.is_undecided(*place):
         session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS)
@@ -85,7 +85,7 @@ def _decided_place(session: Session, frame: Frame) -> tuple[VBucket, bytes] | No
 
 
 def get(session: Session, frame: Frame) -> None:
-    """GET, GETQ, GETK, GETKQ: the document; the quiet forms say nothing of a miss, the K forms repeat the key."""
+    """GET, GETQ, GETK, GETKQ: the document; the quiet forms do not answer a miss, the K forms repeat the key."""
     place = active_place(session, frame)
     if place is None:
         return
@@ -103,7 +103,7 @@ def get(session: Session, frame: Frame) -> None:
 
 
 def get_replica(session: Session, frame: Frame) -> None:
-    """GET_REPLICA: from a replica copy only."""
+    """GET_REPLICA: the document from a replica vbucket."""
     assert session.bucket is not None, "the table asks for a bucket"
     vbucket = session.bucket.vbucket(frame.vbid)
     if vbucket is None or vbucket.state != VbucketState.REPLICA:
@@ -120,7 +120,7 @@ def get_replica(session: Session, frame: Frame) -> None:
 
 
 def touch(session: Session, frame: Frame) -> None:
-    """TOUCH, GAT, GATQ: a new expiration; GAT also reads. Durably it cannot be had, as from the server."""
+    """TOUCH, GAT, GATQ: a new expiration; GAT also reads. Like the server, refuses durability requirements."""
     if FrameInfoId.DURABILITY in session.frame_infos:
         session.refuse(frame, Status.NOT_SUPPORTED)
         return
@@ -162,7 +162,7 @@ def _check_get_meta(_session: Session, frame: Frame) -> Fault | None:
 
 
 def get_meta(session: Session, frame: Frame) -> None:
-    """GET_META, GETQ_META: of tombstones too."""
+    """GET_META, GETQ_META: metadata of a document or tombstone."""
     place = active_place(session, frame)
     if place is None:
         return
@@ -174,7 +174,7 @@ def get_meta(session: Session, frame: Frame) -> None:
         _missing(session, frame)
         return
     unix_ns = session.engine.unix_ns
-    # Of a document that has expired the metadata stays as it is until somebody reads or writes it.
+    # The metadata of an expired document stays as it is until the document is read or written.
     is_deleted = meta.is_deleted or 0 < meta.expiration <= unix_ns // 1_000_000_000
     expiration = meta.expiration
     if meta.is_deleted:
@@ -187,7 +187,7 @@ def get_meta(session: Session, frame: Frame) -> None:
 
 
 def get_locked(session: Session, frame: Frame) -> None:
-    """GET_LOCKED: the document, which until the lock's time is over only who has the lock's CAS may write."""
+    """GET_LOCKED: the document, locked: until the lock ends, writes need the lock's CAS."""
     place = _decided_place(session, frame)
     if place is None:
         return
@@ -205,7 +205,7 @@ def get_locked(session: Session, frame: Frame) -> None:
     assert session.bucket is not None, "the table asks for a bucket"
     parameters = session.bucket.parameters
     if not 0 < seconds <= parameters.lock_max_s:
-        seconds = parameters.lock_default_s  # also for who asks for too much, as at a server
+        seconds = parameters.lock_default_s  # also for a time that is too long, like the server
     lock = Lock(vbucket.next_cas(unix_ns), unix_ns + seconds * 1_000_000_000, item.seqno)
     if vbucket.locks.take(key, lock, unix_ns):
         _found(session, frame, item, lock.cas)
@@ -214,7 +214,7 @@ def get_locked(session: Session, frame: Frame) -> None:
 
 
 def unlock(session: Session, frame: Frame) -> None:
-    """UNLOCK: give a lock back before its time; the CAS is the lock's."""
+    """UNLOCK: end a lock, which the CAS names."""
     place = _decided_place(session, frame)
     if place is None:
         return
@@ -235,7 +235,7 @@ def unlock(session: Session, frame: Frame) -> None:
 
 
 def _refuse_locked(session: Session, frame: Frame) -> None:
-    """LOCKED; to who does not know that, TMPFAIL: unlike for a write, to try again helps."""
+    """Answer LOCKED, or TMPFAIL to a client that did not negotiate XERROR; the client may retry."""
     session.refuse(frame, Status.LOCKED if Feature.XERROR in session.features else Status.TMPFAIL)
 
 

@@ -1,4 +1,4 @@
-"""From a request's key to the document's key in the store."""
+"""Resolution of what a request names: vbucket, collection, key and expiration; or its refusal."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 _PLAIN_ABOUT_VBUCKETS = frozenset((Opcode.GET_LOCKED, Opcode.UNLOCK, Opcode.GET_KEYS))
-"""Commands that say NOT_MY_VBUCKET also while requests for documents are switched off."""
+"""Commands that are answered NOT_MY_VBUCKET even while the bucket takes no traffic."""
 
 
 def stored_key(session: Session, frame: Frame) -> bytes | None:
-    """The request's key, which is well-formed, with its collection prefix; None if the request was refused."""
+    """The request's well-formed key with its collection prefix, or None if the request was refused."""
     assert session.bucket is not None, "the table asks for a bucket"
     key = frame.key if session.has_collections else b"\0" + frame.key
     if leb128_decode(key)[0] in session.bucket.collections:
@@ -33,7 +33,7 @@ def stored_key(session: Session, frame: Frame) -> bytes | None:
 
 
 def key_of(session: Session, frame: Frame, key: bytes) -> bytes | None:
-    """A key that a request names in its value, with its collection prefix; None if the request was refused."""
+    """A key from a request's value with its collection prefix, or None if the request was refused."""
     assert session.bucket is not None, "the table asks for a bucket"
     if session.has_collections:
         context = key_fault(key)
@@ -50,7 +50,7 @@ def key_of(session: Session, frame: Frame, key: bytes) -> bytes | None:
 
 
 def may_in(session: Session, frame: Frame, privilege: str, collection_id: int) -> bool:
-    """Whether the user may do that in a collection that the request names elsewhere than in its key; else refused."""
+    """Refuse the request if the user lacks a privilege in a collection that it names outside its key."""
     refusal = session.refusal_in(privilege, collection_id)
     if refusal is not None:
         session.refuse_access(frame, refusal)
@@ -58,12 +58,12 @@ def may_in(session: Session, frame: Frame, privilege: str, collection_id: int) -
 
 
 def expiration_of(session: Session, key: bytes, expiration: int) -> int:
-    """When a document that is written now expires: as asked for, but no later than collection or bucket allow."""
+    """The expiration of a document that is written now, limited by its collection or bucket."""
     return absolute_expiration(expiration, session.engine.unix_s, max_ttl_of(session, key))
 
 
 def max_ttl_of(session: Session, key: bytes) -> int:
-    """The longest life of a document, seconds: its collection's limit, else the bucket's; 0 for none."""
+    """The longest life of a document in seconds: its collection's limit, else the bucket's; 0 for no limit."""
     assert session.bucket is not None, "the table asks for a bucket"
     collection = session.bucket.collections.get(collection_of(key))
     max_ttl = (0 if collection is None else collection.max_ttl) or session.bucket.settings.max_ttl
@@ -71,7 +71,7 @@ def max_ttl_of(session: Session, key: bytes) -> int:
 
 
 def told_delete_time(session: Session, vbucket: VBucket, key: bytes, item: ItemMeta | StoredItem) -> int:
-    """The time that is told of a tombstone: of its deletion once that is persisted, until then of its document."""
+    """The time that answers show for a tombstone: that of the deletion once persisted, until then the document's."""
     assert session.bucket is not None, "the table asks for a bucket"
     persisted = vbucket.persisted_seqno if session.bucket.store.is_durable else None
     unix_ns = session.engine.unix_ns
@@ -84,10 +84,10 @@ def refuse_unknown(session: Session, frame: Frame, status: int) -> None:
 
 
 def active_vbucket(session: Session, frame: Frame, *, states: frozenset[VbucketState] | None = None) -> VBucket | None:
-    """The active vbucket of a request; None if the request was refused, or waits for a vbucket that is pending.
+    """The active vbucket of a request, or None if the request was refused or waits for a pending vbucket.
 
     Args:
-        states: the roles in which the vbucket may be; None for active only.
+        states: the allowed states of the vbucket; None for active only.
     """
     bucket = session.bucket
     assert bucket is not None, "the table asks for a bucket"
@@ -109,16 +109,16 @@ def active_vbucket(session: Session, frame: Frame, *, states: frozenset[VbucketS
 def active_place(
     session: Session, frame: Frame, *, states: frozenset[VbucketState] | None = None
 ) -> tuple[VBucket, bytes] | None:
-    """The active vbucket and the key, with its collection prefix, of a request; arguments as for `active_vbucket`."""
+    """The active vbucket and the key with its collection prefix; see `active_vbucket`."""
     vbucket = active_vbucket(session, frame, states=states)
     key = stored_key(session, frame) if vbucket is not None else None
     return None if vbucket is None or key is None else (vbucket, key)
 
 
 def refuse_recommit(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> bool:
-    """Refuse to read a document that may have been seen in another version; False if there is no such doubt.
+    """Refuse to read a document whose durable write is being committed again; False if there is none.
 
-    The prepare of a durable write that was taken over may have been committed, and shown, where it came from.
+    A vbucket that was taken over may hold a prepare that its former node had already committed and shown.
     """
     if not documents.is_recommitted(vbucket, key):
         return False
@@ -127,15 +127,15 @@ def refuse_recommit(session: Session, frame: Frame, vbucket: VBucket, key: bytes
 
 
 def not_my_vbucket(session: Session, frame: Frame) -> None:
-    """NOT_MY_VBUCKET with the cluster configuration, sent once per version to clients that asked for that."""
+    """Answer NOT_MY_VBUCKET with the cluster map; clients that asked for that get each version once."""
     config = config_to_send(session)
-    # A 7.2 says that it is JSON also to clients that did not negotiate that.
+    # Release 7.2 sets the JSON datatype even for clients that did not negotiate it.
     is_json = session.is_json or not session.engine.release.is_76
     session.respond(frame, Status.NOT_MY_VBUCKET, datatype=Datatype.JSON if config and is_json else 0, value=config)
 
 
 def holds_token(session: Session, frame: Frame) -> bool:
-    """Whether the CAS of an administrator's request is none, or the node's control token; else it is refused."""
+    """Refuse an administrator's request whose CAS is neither 0 nor the node's control token."""
     if frame.cas in (0, session.engine.control_token):
         return True
     session.refuse(frame, Status.KEY_EEXISTS)

@@ -1,4 +1,4 @@
-"""RANGE_SCAN_CREATE, RANGE_SCAN_CONTINUE and RANGE_SCAN_CANCEL.
+"""The range scan commands: RANGE_SCAN_CREATE, RANGE_SCAN_CONTINUE and RANGE_SCAN_CANCEL.
 
 Source: kv_engine docs/range_scans/*, daemon/protocol/mcbp/range_scan_create_executor.cc.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dcpstream.store import StoredItem
 
 BATCH_BYTES = 8192
-"""From here on a packet of a continued scan is sent: the server's range_scan_read_buffer_send_size."""
+"""Size from which a response of a continued scan is sent: the server's range_scan_read_buffer_send_size."""
 MAX_NAME_BYTES = 50
 MAX_WAIT_MS = 0xFFFFFFFF
 
@@ -45,11 +45,11 @@ _KEYS, _DOCUMENTS = 0, 1
 
 
 class _WrongError(ValueError):
-    """The description of a scan is not well formed; the text says why."""
+    """The description of a scan is malformed; the text says why."""
 
 
 class _Requirements(NamedTuple):
-    """What the snapshot must hold."""
+    """The requirements on the snapshot of a scan."""
 
     vbuuid: int
     seqno: int
@@ -58,7 +58,7 @@ class _Requirements(NamedTuple):
 
 
 class _Wish(NamedTuple):
-    """What RANGE_SCAN_CREATE describes; `first` and `last` with collection prefix."""
+    """The description of a scan; `first` and `last` have a collection prefix."""
 
     collection_id: int
     first: bytes
@@ -162,7 +162,7 @@ def _read(value: bytes) -> _Wish:
 
 
 def create(session: Session, frame: Frame) -> None:
-    """RANGE_SCAN_CREATE: the keys of a range, or a sample, of a collection of an active vbucket."""
+    """RANGE_SCAN_CREATE: begin a scan of a range or a sample of the keys of one collection of a vbucket."""
     bucket = session.bucket
     assert bucket is not None, "the table asks for a bucket"
     if frame.datatype != Datatype.JSON:
@@ -189,7 +189,7 @@ def create(session: Session, frame: Frame) -> None:
 def _meets(
     session: Session, frame: Frame, bucket: Bucket, vbucket: VBucket, requirements: _Requirements | None
 ) -> bool:
-    """Whether the vbucket is what the scan requires; if not it was refused, or waits for the disk."""
+    """Whether the vbucket meets the requirements; if not, the request was refused or waits for persistence."""
     if requirements is None:
         return True
     seqno = requirements.seqno
@@ -211,7 +211,7 @@ def _meets(
 
 
 def _persisted(session: Session, frame: Frame, status: int) -> None:
-    """A scan that waited for the disk goes on."""
+    """Continue the creation of a scan that waited for persistence."""
     if status:
         session.refuse(frame, status)
     else:
@@ -219,7 +219,7 @@ def _persisted(session: Session, frame: Frame, status: int) -> None:
 
 
 def _make(session: Session, frame: Frame, bucket: Bucket, vbucket: VBucket, wish: _Wish) -> Iterator[None]:
-    """Make the scan, as of now, in steps; then answer its id."""
+    """Collect the present keys in steps, then answer the scan's id."""
     scans, vbuuid, view_end = bucket.range_scans, vbucket.vbuuid, vbucket.high_seqno
     view = None if wish.is_keys_only else vbucket.log.hold(view_end)
     keys: list[bytes] = []
@@ -265,7 +265,7 @@ def _make(session: Session, frame: Frame, bucket: Bucket, vbucket: VBucket, wish
 
 
 class _Limits(NamedTuple):
-    """When a continued scan pauses; `end` in seconds of the engine's stopwatch, None for never."""
+    """The limits of one RANGE_SCAN_CONTINUE; `end` in seconds of the engine's stopwatch, None for no limit."""
 
     items: float
     end: float | None
@@ -273,7 +273,7 @@ class _Limits(NamedTuple):
 
 
 def _find(session: Session, frame: Frame) -> RangeScan | None:
-    """The scan that a request names; None if it was refused."""
+    """The scan that a request names, or None if the request was refused."""
     bucket = session.bucket
     assert bucket is not None, "the table asks for a bucket"
     if bucket.active(frame.vbid) is None:
@@ -288,7 +288,7 @@ def _find(session: Session, frame: Frame) -> RangeScan | None:
 
 
 def continue_(session: Session, frame: Frame) -> None:
-    """RANGE_SCAN_CONTINUE: packets of keys or documents, up to the limits or to the end."""
+    """RANGE_SCAN_CONTINUE: responses with keys or documents, up to the limits or the end of the scan."""
     scan = _find(session, frame)
     if scan is None:
         return
@@ -303,7 +303,7 @@ def continue_(session: Session, frame: Frame) -> None:
 
 
 def _answers(session: Session, frame: Frame, scan: RangeScan, limits: _Limits) -> Iterator[None]:
-    """Send packet after packet."""
+    """Send the responses."""
     bucket, scan_id = session.bucket, frame.extras[:16]
     assert bucket is not None, "the table asks for a bucket"
     items = size = 0
@@ -346,13 +346,13 @@ def _answers(session: Session, frame: Frame, scan: RangeScan, limits: _Limits) -
         else:
             session.refuse(frame, refused)
     finally:
-        # The client is gone in the middle: nobody knows what it got.
+        # The answer was interrupted: the scan cannot continue, as what the client received is not known.
         if scan.is_continuing:
             bucket.range_scans.remove(scan_id)
 
 
 def _refusal(bucket: Bucket, scan: RangeScan) -> int:
-    """Why a scan cannot go on, or 0."""
+    """The status that ends a scan, or 0."""
     if bucket.active(scan.vbucket.vbid) is not scan.vbucket:
         return Status.NOT_MY_VBUCKET
     if scan.collection_id not in bucket.collections:
@@ -361,7 +361,7 @@ def _refusal(bucket: Bucket, scan: RangeScan) -> int:
 
 
 def _piece(session: Session, scan: RangeScan, *, shows_system: bool) -> bytes:
-    """The next key or document; nothing if it is not kept any more."""
+    """The next key or document, encoded; empty if the document's version is not stored any more."""
     place = scan.next
     scan.next += 1
     key = scan.keys[place][scan.prefix_length :]
@@ -383,7 +383,7 @@ def _piece(session: Session, scan: RangeScan, *, shows_system: bool) -> bytes:
 
 
 def _value(session: Session, scan: RangeScan, item: StoredItem, *, shows_system: bool) -> tuple[bytes, int]:
-    """(value, datatype) of a document as the scan shows it."""
+    """(value, datatype) of a scanned document."""
     if not scan.has_xattrs or shows_system or not item.datatype & Datatype.XATTR:
         return body_of(item, session.datatypes, keeps_xattrs=scan.has_xattrs)
     xattrs, body = decode_xattrs(documents.plain_value(item.value, item.datatype))
@@ -393,9 +393,9 @@ def _value(session: Session, scan: RangeScan, item: StoredItem, *, shows_system:
 
 
 def cancel(session: Session, frame: Frame) -> None:
-    """RANGE_SCAN_CANCEL: the scan is not needed any more."""
+    """RANGE_SCAN_CANCEL: end a scan."""
     if _find(session, frame) is not None:
-        assert session.bucket is not None, "it has scans"
+        assert session.bucket is not None, "the scan is in it"
         session.bucket.range_scans.remove(frame.extras)
         session.respond(frame)
 

@@ -1,4 +1,7 @@
-"""The manifest of scopes and collections: asking about it, and setting it. Source: kv_engine docs/Collections.md."""
+"""Commands about scopes and collections: the manifest, and the ids of names.
+
+Source: kv_engine docs/Collections.md.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,9 @@ _NAME = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9_%$-]*")
 
 
 def _manifest(session: Session) -> Manifest:
-    """What the user may know of it."""
+    """The scopes and collections that the user may see."""
     assert session.bucket is not None, "the table asks for a bucket"
-    assert session.user is not None, "who is not logged in does not come here"
+    assert session.user is not None, "the command needs a login"
     return visible_manifest(session.bucket.manifest, session.user, session.bucket.name)
 
 
@@ -47,13 +50,13 @@ def _check_path(_session: Session, frame: Frame) -> Fault | None:
 
 
 def get_manifest(session: Session, frame: Frame) -> None:
-    """GET_COLLECTIONS_MANIFEST: scopes and collections, JSON."""
+    """GET_COLLECTIONS_MANIFEST: the scopes and collections, JSON."""
     value = json.dumps(_manifest(session).to_json(), separators=(",", ":")).encode()
     session.respond(frame, datatype=Datatype.JSON if session.is_json else 0, value=value)
 
 
 def set_manifest(session: Session, frame: Frame) -> None:
-    """SET_COLLECTIONS: another manifest, with the same uid or a higher one."""
+    """SET_COLLECTIONS: replace the manifest; the uid must not be lower than the present one."""
     bucket = session.bucket
     assert bucket is not None, "the table asks for a bucket"
     try:
@@ -74,7 +77,7 @@ def set_manifest(session: Session, frame: Frame) -> None:
 
 
 def _path(session: Session, frame: Frame, dots: tuple[int, ...]) -> str | None:
-    """The path, from key or value; None if the request was refused because of its dots."""
+    """The path in key or value, or None if the request was refused because of its number of dots."""
     path = (frame.key or frame.value).decode(errors="replace")
     if path.count(".") in dots:
         return path
@@ -83,7 +86,7 @@ def _path(session: Session, frame: Frame, dots: tuple[int, ...]) -> str | None:
 
 
 def _is_name(session: Session, name: str) -> bool:
-    """Whether that can be the name of a scope or a collection; the server gives up the connection if not."""
+    """Whether a scope or collection may have this name. Like the server, close the connection if not."""
     is_sound = bool(_NAME.fullmatch(name)) and len(name) <= MAX_NAME_BYTES
     if not is_sound:
         session.close(f"{name!r} is no name of a scope or collection")
@@ -91,7 +94,7 @@ def _is_name(session: Session, name: str) -> bool:
 
 
 def get_collection_id(session: Session, frame: Frame) -> None:
-    """GET_COLLECTION_ID of `scope.collection`; empty parts mean `_default`."""
+    """GET_COLLECTION_ID: the id of `scope.collection`; an empty part means `_default`."""
     path = _path(session, frame, (1,))
     if path is None:
         return
@@ -113,7 +116,7 @@ def get_collection_id(session: Session, frame: Frame) -> None:
 
 
 def get_scope_id(session: Session, frame: Frame) -> None:
-    """GET_SCOPE_ID of `scope`, what follows a dot is ignored."""
+    """GET_SCOPE_ID: the id of a scope; text after a dot is ignored."""
     path = _path(session, frame, (0, 1))
     if path is None:
         return

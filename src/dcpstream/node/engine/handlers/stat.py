@@ -1,6 +1,6 @@
-"""STAT: groups of keys and values about a bucket and its vbuckets.
+"""STAT: groups of names and values about a bucket and its vbuckets.
 
-What the groups hold is in `vbucket_stats`, `bucket_stats` and, for DCP connections, outside of the engine.
+The package `stats` makes the groups; those about DCP connections come from outside of the engine.
 
 Source: kv_engine docs/BinaryProtocol.md, engines/ep/src/ep_engine.cc (getStats), daemon/protocol/mcbp/stats_context.cc.
 """
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from dcpstream.node.engine.session.session import Session
 
 Items = Iterable[tuple[str, object] | None]
-"""Keys and values; None ends a step of a long search."""
+"""Names and values; None ends a step of a long search."""
 
 _DCP_GROUPS = ("dcp", "dcpagg", "dcp-vbtakeover")
-"""What is answered by those who know the DCP connections."""
+"""Groups about DCP connections, which the engine's owner answers."""
 
 _PRIVILEGED = frozenset(
     (
@@ -42,7 +42,7 @@ _PRIVILEGED = frozenset(
 )
 """Groups of the server that need the privilege Stats."""
 _OPEN = frozenset(("clocks", "connections"))
-"""Groups of the server that need none."""
+"""Groups of the server that need no privilege."""
 _KNOWN = frozenset(
     (
         *("", "aggregate", "json_validate", "snappy_decompress", "subdoc_execute", "responses", "scopes"),
@@ -57,11 +57,11 @@ _KNOWN = frozenset(
 """Groups of the server that need the privilege SimpleStats."""
 
 ITEMS_A_STEP = 200
-"""Answers made before it is looked whether they are read: a group may have some ten thousand."""
+"""Responses per step: a group may have ten thousand, and the client must read them."""
 
 
 def _items(session: Session, bucket: Bucket, frame: Frame) -> Items | int:
-    """The answer to a group, or the status that refuses it."""
+    """The items of a group, or the status that refuses it."""
     group, _, argument = frame.key.decode(errors="replace").partition(" ")
     if group == "diskinfo" and argument == "detail":
         group, argument = "diskinfo-detail", ""
@@ -104,7 +104,7 @@ def _of_vbuckets(bucket: Bucket, group: str, argument: str) -> Items | int:
         chosen = [one]
     if not bucket.store.is_durable:
         for vbucket in chosen:
-            vbucket.fresh_deletions.clear()  # whoever asks is told that all is persisted
+            vbucket.fresh_deletions.clear()  # the answer reports everything as persisted
     return (
         None if item is None else (f"vb_{vbucket.vbid}:{item[0]}" if item[0] else f"vb_{vbucket.vbid}", item[1])
         for vbucket in chosen
@@ -113,7 +113,7 @@ def _of_vbuckets(bucket: Bucket, group: str, argument: str) -> Items | int:
 
 
 def _cursors(bucket: Bucket, vbucket: VBucket) -> Items:
-    """The DCP streams that read a vbucket's newest checkpoint."""
+    """The cursors of DCP streams in a vbucket's open checkpoint."""
     for session in bucket.dcp_sessions.values():
         for name, seqno in session.dcp.cursors(vbucket.vbid) if session.dcp is not None else ():
             yield from cursor(name, vbucket.checkpoint_number, seqno, vbucket.memory_start_seqno)
@@ -121,7 +121,7 @@ def _cursors(bucket: Bucket, vbucket: VBucket) -> Items:
 
 
 def _document(session: Session, bucket: Bucket, argument: str, *, is_by_id: bool) -> Items | int:
-    """`key KEY VBUCKET` in the default collection, `key-byid KEY VBUCKET 0xCOLLECTION` in any."""
+    """The group `key KEY VBUCKET`, or `key-byid KEY VBUCKET 0xCOLLECTION` for any collection."""
     parts = argument.rsplit(" ", 2 if is_by_id else 1)
     try:
         name, vbid = parts[0], int(parts[1])
@@ -141,7 +141,7 @@ def _document(session: Session, bucket: Bucket, argument: str, *, is_by_id: bool
     if documents.is_recommitted(vbucket, key):
         return Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS
     documents.live_meta(vbucket, key, session.engine.unix_ns)
-    meta = vbucket.log.meta(key)  # as it is stored, also if it is locked
+    meta = vbucket.log.meta(key)  # as stored, with its own CAS even if the document is locked
     if meta is None or meta.is_deleted:
         return Status.KEY_ENOENT
     return (
@@ -156,7 +156,7 @@ def _document(session: Session, bucket: Bucket, argument: str, *, is_by_id: bool
 
 
 def _datatype_name(datatype: int) -> str:
-    """As the server writes it."""
+    """The datatype as text, in the server's spelling."""
     names = (
         name
         for bit, name in ((Datatype.JSON, "json"), (Datatype.SNAPPY, "snappy"), (Datatype.XATTR, "xattr"))
@@ -166,7 +166,7 @@ def _datatype_name(datatype: int) -> str:
 
 
 def _refusal(session: Session, group: str) -> Refusal | None:
-    """Why the user may not ask for a group, or None. Of a group that does not exist nobody is told what is missing."""
+    """The refusal of a group to the user, or None. It names no privilege for a group that does not exist."""
     if group in _OPEN or (group not in _PRIVILEGED and session.may("SimpleStats")):
         return None
     if group in _PRIVILEGED:
@@ -187,7 +187,7 @@ def _check(_session: Session, frame: Frame) -> Fault | None:
 
 
 def stat(session: Session, frame: Frame) -> None:
-    """STAT: one answer per item, then an empty one."""
+    """STAT: one response for each item, then an empty one."""
     assert session.bucket is not None, "the table asks for a bucket"
     refusal = _refusal(session, frame.key.decode(errors="replace").partition(" ")[0])
     if refusal is not None:
@@ -205,7 +205,7 @@ def stat(session: Session, frame: Frame) -> None:
 
 
 def _answers(session: Session, frame: Frame, items: Items) -> Iterator[None]:
-    """Send the items, some at a time."""
+    """Send the items in steps."""
     for number, item in enumerate(items, 1):
         if item is not None:
             session.respond(frame, key=item[0].encode(), value=str(item[1]).encode())

@@ -1,6 +1,6 @@
-"""The sub-document commands: single paths (SUBDOC_GET to SUBDOC_GET_COUNT) and up to 16 at once (MULTI).
+"""The sub-document commands: one path (SUBDOC_GET to SUBDOC_REPLACE_BODY_WITH_XATTR) or up to 16 (MULTI).
 
-Here a document is fetched and stored; what is done to it is in `subdocument`.
+This module fetches and stores documents; the package `subdocument` looks up and changes their parts.
 
 Source: kv_engine docs/SubDocument.md, daemon/subdocument.cc; answers as recorded.
 """
@@ -54,7 +54,7 @@ _FAILURE = struct.Struct(">BH")
 
 
 def _check(session: Session, frame: Frame) -> Fault | None:
-    """Read the request and leave it with the session, or say what is wrong with it."""
+    """Parse the request and leave it in `session.parsed`; or the fault."""
     try:
         session.parsed = read_request(
             frame.opcode,
@@ -70,15 +70,15 @@ def _check(session: Session, frame: Frame) -> Fault | None:
 
 
 def _request(session: Session) -> Request:
-    """The request that was read."""
-    assert isinstance(session.parsed, Request), "it is read before the handler is called"
+    """The request that `_check` parsed."""
+    assert isinstance(session.parsed, Request), "_check runs before the handler"
     return session.parsed
 
 
 def _refused_by_lock(session: Session, frame: Frame, vbucket: VBucket, key: bytes, item: StoredItem | None) -> bool:
-    """Whether a request is refused because the document is locked: if it brings no CAS that could be the lock's.
+    """Refuse a request without a CAS while the document is locked; False if it was not refused.
 
-    With another CAS a lookup succeeds, as in the server, and a change is refused when it is stored.
+    Like in the server, a lookup with any other CAS succeeds, and a change with a wrong CAS is refused when stored.
     """
     is_refused = (
         item is not None
@@ -91,11 +91,11 @@ def _refused_by_lock(session: Session, frame: Frame, vbucket: VBucket, key: byte
     return is_refused
 
 
-# ----------------------------------------------------------------------------------------------------- what is there
+# -------------------------------------------------------------------------------------------------------- documents
 
 
 def _fetch(session: Session, vbucket: VBucket, key: bytes, flags: DocFlag) -> StoredItem | None:
-    """A document, or if asked for a tombstone; None if there is neither."""
+    """The document, or its tombstone if the flags allow it; None if there is neither."""
     if vbucket.is_active:
         before = vbucket.high_seqno
         documents.live_meta(vbucket, key, session.engine.unix_ns)
@@ -108,7 +108,7 @@ def _fetch(session: Session, vbucket: VBucket, key: bytes, flags: DocFlag) -> St
 
 
 def _readable_vbucket(session: Session, frame: Frame, flags: DocFlag) -> VBucket | None:
-    """The vbucket of a lookup: active, or if asked for a replica; None if the request was refused."""
+    """The active vbucket of a lookup, or a replica if the flags ask for it; None if the request was refused."""
     if not flags & DocFlag.REPLICA_READ:
         return active_vbucket(session, frame)
     assert session.bucket is not None, "the table asks for a bucket"
@@ -122,9 +122,9 @@ def _readable_vbucket(session: Session, frame: Frame, flags: DocFlag) -> VBucket
 def _refused_by_access(
     session: Session, frame: Frame, request: Request, outcome: Outcome, refusal: Refusal | None
 ) -> bool:
-    """Whether a request fails as a whole because the user has no right to the system's attributes that it addresses.
+    """Refuse a whole request that names system attributes without the right to them; False if it was not refused.
 
-    One with several paths fails path by path, but for a client that could not be told why.
+    A request with several paths fails path by path instead, if the client negotiated XERROR.
     """
     if refusal is None or all(status != Status.EACCESS for status, _ in outcome.results):
         return False
@@ -135,7 +135,7 @@ def _refused_by_access(
 
 
 def _origin(session: Session, vbucket: VBucket, item: StoredItem | None, document: Document) -> Origin:
-    """What virtual attributes and macros tell of a document."""
+    """The document as virtual attributes and macros show it."""
     unix_ns = session.engine.unix_ns
     now_s, is_clock_behind = unix_ns // 10**9, vbucket.max_cas > unix_ns
     if item is None:
@@ -168,7 +168,7 @@ def _pieces(item: StoredItem) -> Document:
 
 
 def look_up(session: Session, frame: Frame) -> None:
-    """Read parts of a document: of its body, of attributes, of what is known of it."""
+    """SUBDOC lookups: read parts of a document's body and attributes."""
     request = _request(session)
     vbucket = _readable_vbucket(session, frame, request.flags)
     key = stored_key(session, frame) if vbucket is not None else None
@@ -197,7 +197,7 @@ def look_up(session: Session, frame: Frame) -> None:
     outcome = execute(request, document, origin, may_use_system=refusal is None)
     if _refused_by_access(session, frame, request, outcome, refusal):
         return
-    # As the server has it, a single path is answered as if the document were revived.
+    # Like the server, a request with one path is answered as if the document were revived.
     is_deleted = item.is_deleted and not (request.flags & DocFlag.REVIVE and not request.is_multi)
     if request.is_multi:
         _answer_multi_lookup(session, frame, outcome, cas, is_deleted=is_deleted)
@@ -236,7 +236,7 @@ def _answer_lookup(
 
 
 def mutate(session: Session, frame: Frame) -> None:
-    """Change parts of a document, all that is asked for or nothing."""
+    """SUBDOC changes: change parts of a document, all of them or none."""
     request = _request(session)
     found = target(session, frame)
     if found is None:
@@ -272,7 +272,7 @@ def mutate(session: Session, frame: Frame) -> None:
 
 
 def _conflict(request: Request, cas: int, item: StoredItem | None, *, is_tombstone: bool) -> int:
-    """The status that forbids a change, or 0. `item` is what was fetched."""
+    """The status that forbids a change, or 0; `item` is the fetched document."""
     if item is None:
         if not request.flags & (DocFlag.MKDOC | DocFlag.ADD):
             return Status.KEY_ENOENT
@@ -294,13 +294,13 @@ def _store(
     *,
     is_tombstone: bool,
 ) -> None:
-    """Store what came of a mutation, and answer."""
+    """Store the outcome of a change, and answer."""
     document, engine = outcome.document, session.engine
     stays_deleted = is_tombstone and not request.flags & DocFlag.REVIVE
     had_xattrs = item is not None and bool(item.datatype & Datatype.XATTR)
     has_lost_xattrs = not document.xattrs and (had_xattrs or any(spec.is_xattr for spec in request.specs))
     if stays_deleted and outcome.deletes and has_lost_xattrs:
-        # The server deletes what is deleted; where there were no attributes it writes the tombstone anew.
+        # The server cannot delete a tombstone again; one without attributes it writes anew.
         session.respond(frame, Status.KEY_ENOENT)
         return
     if stays_deleted and document.body:
@@ -315,8 +315,8 @@ def _store(
         session.refuse(frame, Status.TMPFAIL if session.is_degraded else Status.LOCKED)
         return
     if item is None and is_tombstone and vbucket.log.meta(key) is not None:
-        # A tombstone is there, which the request may not see, and which cannot be created once more. With Mkdoc the
-        # server tries a hundred times and gives up.
+        # The request may not access the present tombstone and cannot create it again. With Mkdoc the server retries a
+        # hundred times and gives up.
         session.respond(frame, Status.NOT_STORED if request.flags & DocFlag.ADD else Status.TMPFAIL)
         return
     answer = b"".join(
@@ -348,7 +348,7 @@ def _store(
 
 
 def _expiration(session: Session, request: Request, key: bytes, item: StoredItem | None) -> int:
-    """When the changed document expires: as the request says, never if it says nothing, or as before on request."""
+    """The expiration of the changed document: the request's (0 if left out), or the old one with PRESERVE_TTL."""
     if item is not None and not item.is_deleted and FrameInfoId.PRESERVE_TTL in session.frame_infos:
         return item.expiration
     return expiration_of(session, key, request.expiration)

@@ -1,4 +1,4 @@
-"""Asking about vbuckets and changing them: seqnos, failover logs, roles, persistence.
+"""Commands about vbuckets: seqnos, failover logs, states, persistence, compaction.
 
 Source: kv_engine docs/BinaryProtocol.md, engines/ep/docs/protocol/*, engines/ep/src/ep_engine.cc.
 """
@@ -35,7 +35,7 @@ def _bucket(session: Session) -> Bucket:
 
 
 def _vbucket(session: Session, frame: Frame) -> VBucket | None:
-    """The copy on this node, whatever its role; None if the request was refused."""
+    """The vbucket of a request, whatever its state, or None if the request was refused."""
     vbucket = _bucket(session).vbucket(frame.vbid)
     if vbucket is None:
         not_my_vbucket(session, frame)
@@ -48,7 +48,7 @@ def _check_get_all_vb_seqnos(_session: Session, frame: Frame) -> Fault | None:
 
 
 def get_all_vb_seqnos(session: Session, frame: Frame) -> None:
-    """GET_ALL_VB_SEQNOS: of the vbuckets in a state, perhaps of one collection."""
+    """GET_ALL_VB_SEQNOS: high seqnos of the vbuckets in a state, of the whole vbucket or of one collection."""
     bucket = _bucket(session)
     state = int.from_bytes(frame.extras[:4], "big")
     wanted = _ALIVE if state == 0 else frozenset((VbucketState(state),))
@@ -64,12 +64,12 @@ def get_all_vb_seqnos(session: Session, frame: Frame) -> None:
             refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
             return
     elif not session.has_collections:
-        # Without collections a client sees the default collection only, so its seqnos are those of that one.
+        # A client without collections sees only the default collection, so it gets that collection's seqnos.
         collection_id = 0
         if not may_in(session, frame, "Read", 0):
             return
     else:
-        assert session.user is not None, "this is no command for before the login"
+        assert session.user is not None, "the command needs a login"
         if not session.user.may_within("Read", bucket.name):
             session.refuse(frame, Status.EACCESS)
             return
@@ -86,13 +86,13 @@ def get_all_vb_seqnos(session: Session, frame: Frame) -> None:
             for vbucket in chosen
         ]
         if collection_id:
-            # Only the default collection is there without an event that says so.
+            # Every other collection has a seqno: that of the event which created it.
             pairs = [(vbid, seqno) for vbid, seqno in pairs if seqno]
     session.respond(frame, value=encode_vbucket_seqnos(pairs))
 
 
 def _reported_seqno(vbucket: VBucket) -> int:
-    """The high seqno; of a copy that has begun to receive a snapshot the snapshot's end, where its source stands."""
+    """The high seqno; for a copy that is receiving a snapshot, the snapshot's end."""
     high, received = vbucket.high_seqno, vbucket.received
     if vbucket.state is VbucketState.ACTIVE or received is None or high < received.start_seqno:
         return high
@@ -104,13 +104,13 @@ def _check_observe_seqno(_session: Session, frame: Frame) -> Fault | None:
 
 
 def observe_seqno(session: Session, frame: Frame) -> None:
-    """OBSERVE_SEQNO: how far a branch is persisted; of an old branch also where it ended."""
+    """OBSERVE_SEQNO: persisted and high seqno; for an old branch also its last seqno."""
     vbucket = _bucket(session).vbucket(frame.vbid)
     if vbucket is None or vbucket.state == VbucketState.DEAD:
         not_my_vbucket(session, frame)
         return
     if not _bucket(session).store.is_durable:
-        vbucket.fresh_deletions.clear()  # the answer says that all is persisted
+        vbucket.fresh_deletions.clear()  # the answer reports everything as persisted
     vbuuid = int.from_bytes(frame.value, "big")
     log, high = vbucket.failover_log, vbucket.high_seqno
     upper = log.upper(vbuuid, high)
@@ -133,9 +133,9 @@ def get_failover_log(session: Session, frame: Frame) -> None:
 
 
 def set_vbucket(session: Session, frame: Frame) -> None:
-    """SET_VBUCKET: create a vbucket, or change its role.
+    """SET_VBUCKET: create a vbucket, or change its state.
 
-    The role is one byte of extras, and a JSON value may follow; older forms have four bytes of extras or of value.
+    The state is one byte of extras, and the value may be JSON. Older forms have four bytes of extras or of value.
     """
     bucket, is_short = _bucket(session), len(frame.extras) == 1
     if is_short and frame.datatype != (Datatype.JSON if frame.value else 0):
@@ -174,15 +174,14 @@ def set_vbucket(session: Session, frame: Frame) -> None:
 
 
 def get_vbucket(session: Session, frame: Frame) -> None:
-    """GET_VBUCKET: the role."""
+    """GET_VBUCKET: the vbucket's state."""
     vbucket = _vbucket(session, frame)
     if vbucket is not None:
         session.respond(frame, value=int(vbucket.state).to_bytes(4, "big"))
 
 
 def del_vbucket(session: Session, frame: Frame) -> None:
-    """DEL_VBUCKET: answered when it is gone, asked for asynchronously or not."""
-    # The server answers at once unless the value says async=0; here it is gone at once, whatever the value says.
+    """DEL_VBUCKET: delete a vbucket at once, whether the request is asynchronous or not."""
     if holds_token(session, frame) and _vbucket(session, frame) is not None:
         _bucket(session).delete_vbucket(frame.vbid, session.engine.now)
         session.engine.topology_changed(_bucket(session))
@@ -190,7 +189,7 @@ def del_vbucket(session: Session, frame: Frame) -> None:
 
 
 def seqno_persistence(session: Session, frame: Frame) -> None:
-    """SEQNO_PERSISTENCE: answered when the seqno is persisted."""
+    """SEQNO_PERSISTENCE: wait until the seqno is persisted."""
     vbucket = _vbucket(session, frame)
     if vbucket is None:
         return
@@ -208,7 +207,7 @@ def seqno_persistence(session: Session, frame: Frame) -> None:
 
 
 def create_checkpoint(session: Session, frame: Frame) -> None:
-    """CREATE_CHECKPOINT: what is there is read from disk by new streams, once it is persisted."""
+    """CREATE_CHECKPOINT: close the open checkpoint; new streams read its persisted items from disk."""
     vbucket = _vbucket(session, frame)
     if vbucket is not None:
         vbucket.close_checkpoint()
@@ -221,7 +220,7 @@ def _check_padding(_session: Session, frame: Frame) -> Fault | None:
 
 
 def compact(session: Session, frame: Frame) -> None:
-    """COMPACT_DB: deletions that are old enough, or all if asked for, go for good; answered when the files shrank."""
+    """COMPACT_DB: purge old tombstones, or all if asked for, and compact; answered when done."""
     before_time, before_seqno, drop_deletes, *_ = _COMPACT.unpack(frame.extras)
     vbucket, bucket = _vbucket(session, frame), _bucket(session)
     if vbucket is None:
@@ -235,7 +234,7 @@ def compact(session: Session, frame: Frame) -> None:
         vbids=frozenset((vbucket.vbid,)),
         is_full=True,
     )
-    if bucket.compact is None:  # nobody runs the bucket but who calls this
+    if bucket.compact is None:  # no task compacts the bucket
         bucket.store.compact(order)
         session.respond(frame)
     elif bucket.compact(order, lambda error: session.resume(Status.EINTERNAL if error else Status.SUCCESS)):

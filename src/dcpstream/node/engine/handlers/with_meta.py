@@ -1,7 +1,7 @@
-"""Documents as another cluster has them: SET, ADD and DELETE_WITH_META, each with its quiet form.
+"""Writes of versions from another cluster: SET, ADD and DELETE_WITH_META, each with its quiet form; RETURN_META.
 
-The request brings the revision and the CAS that the document is to have; which of two versions stays is decided by the
-revision, or by the CAS, as the bucket's `conflict_resolution` says. RETURN_META writes here, and tells the metadata.
+A WITH_META request has the revision and the CAS of its version. The bucket's `conflict_resolution` says whether the
+higher revision or the higher CAS wins. RETURN_META is a plain write whose answer has the new metadata.
 
 Source: kv_engine docs/BinaryProtocol.md, engines/ep/src/ep_engine.cc (setWithMeta), conflict_resolution.cc.
 """
@@ -34,12 +34,12 @@ _RETURN = struct.Struct(">III")
 _RETURNED = struct.Struct(">IIQ")
 _RETURNING = {1: Opcode.SET, 2: Opcode.ADD, 3: Opcode.DELETE}
 _LENGTHS = (24, 26, 28, 30)
-"""Bytes of the extras: the fields alone, with the length of further meta data, with options, with both."""
+"""Bytes of the extras: the fields alone, with the length of further metadata, with options, with both."""
 
 FORCE, ACCEPT_TIMESTAMPS, REGENERATE_CAS, SKIP_RESOLUTION, IS_EXPIRATION = 0x01, 0x02, 0x04, 0x08, 0x10
-"""Options; other bits say nothing."""
+"""Options; other bits are ignored."""
 _STATES = frozenset((VbucketState.ACTIVE, VbucketState.REPLICA, VbucketState.PENDING))
-"""Roles in which a vbucket takes a write that is forced."""
+"""States in which a vbucket accepts a forced write."""
 _IMPOSSIBLE_CAS = (0, (1 << 64) - 1)
 
 _ADDING = frozenset((int(Opcode.ADD_WITH_META), int(Opcode.ADDQ_WITH_META)))
@@ -48,12 +48,12 @@ _QUIET = frozenset((int(Opcode.SETQ_WITH_META), int(Opcode.ADDQ_WITH_META), int(
 
 _EXTENDED_VERSION = 1
 _EXTENDED_TYPES = frozenset((1, 2))
-"""Adjusted time and conflict resolution mode, both ignored."""
+"""Adjusted time and conflict resolution mode; both are ignored."""
 _FIELD = struct.Struct(">BH")
 
 
 class _Meta(NamedTuple):
-    """What the extras say; `time` is the expiration, of a deletion its time."""
+    """The extras; `time` is the expiration, or the time of a deletion."""
 
     flags: int
     time: int
@@ -64,21 +64,21 @@ class _Meta(NamedTuple):
 
     @property
     def checks_conflicts(self) -> bool:
-        """Whether the version has to win over the one that is there."""
+        """Whether the version must win over the present one."""
         return not self.options & (SKIP_RESOLUTION | FORCE)
 
 
 class _Content(NamedTuple):
-    """A value as it is to be stored."""
+    """The value to store."""
 
     value: bytes
     datatype: int
 
 
 def _read(frame: Frame, *, is_by_time: bool) -> _Meta | None:
-    """The extras; None if the options contradict each other, or the way in which the bucket resolves conflicts.
+    """The extras, or None if the options contradict each other or the bucket's conflict resolution.
 
-    Where conflicts are resolved by time who writes has to say that the times can be compared, or leave the CAS to us.
+    In a bucket that resolves conflicts by time, the request must accept timestamps or let the node choose the CAS.
     """
     extras = frame.extras
     options = int.from_bytes(extras[24:28], "big") if len(extras) >= 28 else 0
@@ -94,7 +94,7 @@ def _read(frame: Frame, *, is_by_time: bool) -> _Meta | None:
 
 
 def write(session: Session, frame: Frame) -> None:
-    """A version of a document from elsewhere; it stays if it wins over what is there."""
+    """SET_WITH_META, ADD_WITH_META, DELETE_WITH_META: write a version if it wins over the present one."""
     assert session.bucket is not None, "the table asks for a bucket"
     if session.is_degraded:
         session.refuse(frame, Status.TMPFAIL)
@@ -116,7 +116,7 @@ def write(session: Session, frame: Frame) -> None:
     if not is_deletion:
         time = documents.limited_expiration(meta.time, session.engine.unix_s, max_ttl_of(session, key))
         meta = meta._replace(time=time)
-    old = vbucket.log.meta(key)  # as it is, also if it has expired
+    old = vbucket.log.meta(key)  # even if the document has expired
     prepared = documents.prepared_meta(vbucket, key)
     if prepared is not None:
         is_won = not meta.checks_conflicts or _wins(frame, meta, content, prepared, is_by_time=is_by_time)
@@ -147,7 +147,7 @@ def _store(session: Session, frame: Frame, meta: _Meta, content: _Content, place
         flags=meta.flags,
         time=meta.time or (unix_ns // 1_000_000_000 if is_deletion else 0),
         is_deleted=is_deletion,
-        # Of a deletion that keeps attributes the server does not keep why it was made.
+        # Like the server, a tombstone with attributes does not keep that it is an expiration's.
         is_expiration=bool(is_deletion and meta.options & IS_EXPIRATION and not content.value),
     )
     if is_deletion:
@@ -158,7 +158,7 @@ def _store(session: Session, frame: Frame, meta: _Meta, content: _Content, place
 
 
 def _is_sound_extension(data: bytes) -> bool:
-    """Whether further meta data is a version and fields of known types."""
+    """Whether further metadata is a version and fields of known types."""
     if data[:1] != bytes((_EXTENDED_VERSION,)):
         return not data
     at = 1
@@ -173,7 +173,7 @@ def _is_sound_extension(data: bytes) -> bool:
 
 
 def _content(session: Session, frame: Frame, meta: _Meta) -> _Content | None:
-    """The value as it is stored; None if the request was refused."""
+    """The value to store, or None if the request was refused."""
     if meta.meta_bytes > len(frame.value):
         session.refuse(frame, Status.EINVAL, "Invalid extended metadata")
         return None
@@ -207,7 +207,7 @@ def _content(session: Session, frame: Frame, meta: _Meta) -> _Content | None:
 
 
 def _checked(session: Session, frame: Frame, sent: bytes, value: bytes, datatype: int) -> _Content | None:
-    """A value that is not empty, if it is not too large; `sent` as it came, `value` inflated."""
+    """The value to store, or None if it was refused as too large; `sent` as received, `value` inflated."""
     assert session.bucket is not None, "the table asks for a bucket"
     if datatype & Datatype.SNAPPY and (session.bucket.compression is Compression.OFF or len(value) < len(sent)):
         sent, datatype = value, datatype & ~Datatype.SNAPPY
@@ -219,7 +219,7 @@ def _checked(session: Session, frame: Frame, sent: bytes, value: bytes, datatype
     if len(value) - system > documents.MAX_VALUE_BYTES:
         session.refuse(frame, Status.E2BIG)
         return None
-    # A client that knows the datatype JSON is believed, one that does not is helped.
+    # The node looks for JSON only on behalf of clients that did not negotiate that datatype.
     if not session.is_json:
         body = split_xattrs(value)[1] if datatype & Datatype.XATTR else value
         datatype |= Datatype.JSON if documents.is_json(body) else 0
@@ -241,8 +241,8 @@ def _status(
     """The status that forbids the write, or 0, in the server's order: conflict, existence, lock, CAS.
 
     Args:
-        is_pruned: it is a deletion without a value of a document with attributes of the system, for which the server
-            looks at neither lock nor CAS.
+        is_pruned: whether this is a deletion without a value of a document with system attributes; the server then
+            checks neither lock nor CAS.
     """
     exists = old is not None and not old.is_deleted
     if old is not None and new.checks_conflicts and not _wins(frame, new, content, old, is_by_time=is_by_time):
@@ -267,7 +267,7 @@ def _status(
 
 
 def _wins(frame: Frame, new: _Meta, content: _Content, old: ItemMeta, *, is_by_time: bool) -> bool:
-    """Whether the new version stays where both meet."""
+    """Whether the new version wins over the old one."""
     mine, theirs = (new.rev_seqno, new.cas), (old.rev_seqno, old.cas)
     if is_by_time:
         mine, theirs = mine[::-1], theirs[::-1]
@@ -282,7 +282,7 @@ def _wins(frame: Frame, new: _Meta, content: _Content, old: ItemMeta, *, is_by_t
 
 
 def _swapped(flags: int) -> int:
-    """Flags as the server compares them: it leaves them in network order, on machines that have the other one."""
+    """Flags as the server compares them: in network byte order, on little-endian machines."""
     return int.from_bytes(flags.to_bytes(4, "big"), "little")
 
 
@@ -296,10 +296,10 @@ def _check_return_meta(_session: Session, frame: Frame) -> Fault | None:
 
 
 def return_meta(session: Session, frame: Frame) -> None:
-    """RETURN_META: SET, ADD or DELETE that tells flags, expiration and revision of what it made.
+    """RETURN_META: SET, ADD or DELETE whose answer has the document's new flags, expiration and revision.
 
-    Unlike the plain commands it replaces the document with its attributes, and takes a datatype from nobody: the
-    server finds out itself whether the value is JSON only for a client that does not know that datatype.
+    Unlike the plain commands it also replaces the document's attributes, and accepts no datatype. Like the server, the
+    node looks for JSON only on behalf of clients that did not negotiate that datatype.
     """
     if session.is_degraded:
         session.refuse(frame, Status.TMPFAIL)
@@ -330,7 +330,7 @@ def return_meta(session: Session, frame: Frame) -> None:
             session.refuse(frame, status)
         return
     if opcode == Opcode.DELETE:
-        assert old is not None, "there is no conflict"
+        assert old is not None, "conflict() found the document"
         result = documents.delete(vbucket, key, old, engine.unix_ns, keeps_system=False)
         extras = _RETURNED.pack(old.flags, old.expiration, old.rev_seqno + 1)
     else:
@@ -346,7 +346,7 @@ def return_meta(session: Session, frame: Frame) -> None:
             rev_seqno=documents.next_rev(vbucket, old),
         )
         new = vbucket.log.meta(key)
-        assert new is not None, "it was written a line ago"
+        assert new is not None, "it was just written"
         extras = _RETURNED.pack(new.flags, new.expiration, new.rev_seqno)
     session.changed(vbucket)
     session.respond(frame, cas=result.cas, extras=extras)

@@ -29,7 +29,7 @@ _COUNTER = struct.Struct(">QQI")
 _TOKEN = struct.Struct(">QQ")
 _U64 = 1 << 64
 _NEVER_CREATE = 0xFFFFFFFF
-"""A counter's expiration that means: do not create the document."""
+"""The expiration of a counter request that must not create the document."""
 MAX_COUNTER_DIGITS = 20
 _COUNTER_TEXT = re.compile(rb"[ \t\n\v\f\r]*([+-]?)([0-9]+)(?:[ \t\n\v\f\r\0]|\Z)")
 _SIGNED = re.compile(rb"[ \t\n\v\f\r]*[+-]?[0-9]")
@@ -47,7 +47,7 @@ QUIET_OF = {
 }
 
 _SILENT = frozenset(QUIET_OF) - {Opcode.APPENDQ, Opcode.PREPENDQ}
-"""Quiet forms that say nothing of success."""
+"""Quiet forms whose success is never answered."""
 
 
 def written(
@@ -59,7 +59,7 @@ def written(
     status: int = Status.SUCCESS,
     datatype: int = 0,
 ) -> None:
-    """Answer a write that succeeded; the quiet forms say nothing."""
+    """Answer a successful write, unless its form is quiet."""
     session.changed(vbucket)
     if is_silent(session, frame):
         return
@@ -68,22 +68,22 @@ def written(
 
 
 def is_silent(session: Session, frame: Frame) -> bool:
-    """Whether success is not answered; that of APPENDQ and PREPENDQ is, if it has a mutation token to tell."""
+    """Whether success is not answered. APPENDQ and PREPENDQ are answered if mutation tokens were negotiated."""
     return frame.opcode in _SILENT or (frame.opcode in QUIET_OF and not session.has_tokens)
 
 
 def token_of(session: Session, vbucket: VBucket, result: documents.Written) -> bytes:
-    """The mutation token of an answer; empty if it was not negotiated."""
+    """The extras of a write's answer: the mutation token, or nothing if tokens were not negotiated."""
     return _TOKEN.pack(vbucket.vbuuid, result.seqno) if session.has_tokens else b""
 
 
 def target(
     session: Session, frame: Frame, *, states: frozenset[VbucketState] | None = None
 ) -> tuple[VBucket, bytes] | None:
-    """The vbucket and the key of a write; None if it was refused.
+    """The vbucket and the key of a write, or None if the write was refused.
 
     Args:
-        states: the roles in which the vbucket may be; None for an active one only.
+        states: the allowed states of the vbucket; None for active only.
     """
     place = active_place(session, frame, states=states)
     if place is None:
@@ -102,10 +102,10 @@ def target(
 
 
 def is_under_way(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> bool:
-    """Whether a durable write of the document is under way, so that the request was refused.
+    """Refuse a write while a durable write of the document is under way; False if there is none.
 
-    Commands look at it where the server does: those that read the document first have refused by then what does not
-    fit the committed version, or that there is none.
+    Each command checks this at the same point as the server. Commands that read the document first have by then
+    refused requests that do not fit the committed version.
     """
     if not documents.is_undecided(vbucket, key):
         return False
@@ -114,32 +114,31 @@ def is_under_way(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -
 
 
 def is_kept_out(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> bool:
-    """Whether the document is locked, and the request does not bring the lock's CAS."""
+    """Whether the document is locked and the request does not have the lock's CAS."""
     lock = documents.lock_of(vbucket, key, session.engine.unix_ns)
     return lock is not None and lock.cas != frame.cas
 
 
 def refuse_locked(session: Session, frame: Frame) -> None:
-    """Answer LOCKED; a client without XERROR is told TMPFAIL, so that it tries again.
+    """Answer LOCKED, or TMPFAIL to a client that did not negotiate XERROR; the client may retry.
 
-    Writes that the server compares with the document's CAS say KEY_EEXISTS to such a client instead: `Session.refuse`
-    does that for LOCKED.
+    Writes that compare CAS values answer such a client KEY_EEXISTS instead: `Session.refuse` does that for LOCKED.
     """
     session.refuse(frame, Status.LOCKED if Feature.XERROR in session.features else Status.TMPFAIL)
 
 
 class _Durable(NamedTuple):
-    """What a request wants to be sure of: the level, and for how long it waits."""
+    """A durability requirement: the level, and how long the write may take."""
 
     level: int
     timeout_s: float
 
 
 def _durable(session: Session, frame: Frame, vbucket: VBucket, *, heeds_request: bool = True) -> _Durable | int | None:
-    """The durability that a write asks for; None for none, or the status that it was refused with.
+    """The durability requirement of a write, None for none, or the status with which the write was refused.
 
     Args:
-        heeds_request: False: only what the bucket demands of every write counts.
+        heeds_request: whether the request's requirement counts; else only the bucket's minimum does.
     """
     assert session.bucket is not None, "the table asks for a bucket"
     requirement = session.frame_infos.get(FrameInfoId.DURABILITY, b"\0") if heeds_request else b"\0"
@@ -176,13 +175,13 @@ def put(
     fresh_time: int = 0,
     heeds_durability: bool = True,
 ) -> None:
-    """Write a document, durably if the request or the bucket says so, and answer.
+    """Write a document, durably if the request or the bucket requires it, and answer.
 
     Args:
-        answer, answer_datatype, status: of the answer, if the write succeeds.
-        is_deleted: it is a deletion; `value` is what stays with the tombstone, `expiration` its time.
-        fresh_time: what is told of its time until it is persisted.
-        heeds_durability: False: the request does not decide on the durability, the bucket does.
+        answer, answer_datatype, status: value, datatype and status of the answer, if the write succeeds.
+        is_deleted: whether this is a deletion; `value` then stays with the tombstone, `expiration` is its time.
+        fresh_time: the time that answers show for the tombstone until it is persisted.
+        heeds_durability: whether the request's durability requirement counts; else only the bucket's minimum does.
     """
     durable = _durable(session, frame, vbucket, heeds_request=heeds_durability)
     engine = session.engine
@@ -236,9 +235,9 @@ def put(
 
 
 def is_too_large(value: bytes, datatype: int) -> bool:
-    """Whether an inflated value with its attributes is more than a document may have.
+    """Whether an inflated value with its attributes exceeds the limits.
 
-    The system's attributes have a limit of their own; the user's count with the body.
+    System attributes have a limit of their own; other attributes count with the body.
     """
     system = 0
     if datatype & Datatype.XATTR:
@@ -247,7 +246,7 @@ def is_too_large(value: bytes, datatype: int) -> bool:
 
 
 def _keeps_compressed(session: Session, frame: Frame, value: bytes) -> bool:
-    """Whether the value is stored compressed as it came: the bucket allows it, and it saves enough."""
+    """Whether to store the value compressed as it came: the bucket allows that and it saves enough."""
     assert session.bucket is not None, "the table asks for a bucket"
     if not frame.datatype & Datatype.SNAPPY or session.bucket.compression is Compression.OFF:
         return False
@@ -255,17 +254,17 @@ def _keeps_compressed(session: Session, frame: Frame, value: bytes) -> bool:
 
 
 def with_kept_xattrs(vbucket: VBucket, key: bytes, old: ItemMeta | None, body: bytes) -> tuple[bytes, int]:
-    """(value, datatype) of a document whose body is replaced: its xattrs stay."""
+    """(value, datatype) of a document with a new body: its attributes stay."""
     datatype = int(Datatype.JSON) if documents.is_json(body) else 0
     if old is None or old.is_deleted or not old.datatype & Datatype.XATTR:
         return body, datatype
     item = vbucket.log.get(key)
-    assert item is not None, "its meta data was there"
+    assert item is not None, "its metadata was found"
     return parts_of(item)[0] + body, datatype | int(Datatype.XATTR)
 
 
 def conflict(opcode: int, cas: int, meta: ItemMeta | None) -> int:
-    """The status that forbids a write, or 0. `meta` is of the document or its tombstone, None if there is neither."""
+    """The status that forbids a write, or 0; `meta` belongs to the document or its tombstone."""
     exists = meta is not None and not meta.is_deleted
     if opcode == Opcode.ADD and exists:
         return Status.KEY_EEXISTS
@@ -275,7 +274,7 @@ def conflict(opcode: int, cas: int, meta: ItemMeta | None) -> int:
 
 
 def store(session: Session, frame: Frame) -> None:
-    """SET, ADD, REPLACE and their quiet forms: write a document, whatever is there, only a new one, only over one."""
+    """SET, ADD, REPLACE and their quiet forms: write a document; ADD only a new one, REPLACE only an existing one."""
     opcode = QUIET_OF.get(frame.opcode, frame.opcode)  # type: ignore[call-overload]
     body = session.payload
     if len(body) > documents.MAX_VALUE_BYTES:
@@ -326,9 +325,9 @@ def store(session: Session, frame: Frame) -> None:
 
 
 def delete(session: Session, frame: Frame) -> None:
-    """DELETE, DELETEQ: leave a tombstone, with the system xattrs.
+    """DELETE, DELETEQ: leave a tombstone with the system attributes.
 
-    As the server has it, the deletion of a document with system xattrs ignores the durability that is asked for.
+    Like the server, the deletion of a document with system attributes ignores the request's durability requirement.
     """
     found = target(session, frame)
     if found is None:
@@ -375,7 +374,7 @@ def delete(session: Session, frame: Frame) -> None:
 
 
 def concatenate(session: Session, frame: Frame) -> None:
-    """APPEND, PREPEND and their quiet forms: more bytes at the end or at the start of a document."""
+    """APPEND, PREPEND and their quiet forms: add bytes to the end or the start of a document."""
     found = target(session, frame)
     if found is None:
         return
@@ -389,7 +388,7 @@ def concatenate(session: Session, frame: Frame) -> None:
         session.changed(vbucket)
         session.refuse(frame, status)
         return
-    assert item is not None, "there is nothing to join to, which was refused"
+    assert item is not None, "a missing document was refused"
     section, body = parts_of(item)
     is_append = QUIET_OF.get(frame.opcode, frame.opcode) == Opcode.APPEND  # type: ignore[call-overload]
     body = body + session.payload if is_append else session.payload + body
@@ -422,10 +421,10 @@ def _joining_status(session: Session, frame: Frame, vbucket: VBucket, key: bytes
 
 
 def counter_of(body: bytes) -> int | None:
-    """The number that a counter counts on from, read as C's strtoull does; None if the text is none.
+    """The number in a counter's text, parsed like C's strtoull, or None if it is not a number.
 
-    A sign, blanks before and anything behind a blank are let pass; a text that begins with a blank and has no number
-    is 0.
+    The text may have a sign, blanks before the number, and anything after a blank behind it. A text that begins with
+    a blank and has no number is 0.
     """
     found = _COUNTER_TEXT.match(body)
     if found is None:
@@ -439,7 +438,7 @@ def counter_of(body: bytes) -> int | None:
 
 
 def count(session: Session, frame: Frame) -> None:
-    """INCREMENT, DECREMENT and their quiet forms: count in a document that is a number in decimal text."""
+    """INCREMENT, DECREMENT and their quiet forms: change a document that is a number in decimal text."""
     found = target(session, frame)
     if found is None:
         return
@@ -465,7 +464,7 @@ def count(session: Session, frame: Frame) -> None:
         section, body = parts_of(item)
         flags, expiration = item.flags, item.expiration
         old = counter_of(body)
-        # What is no number is told also of a locked document.
+        # DELTA_BADVAL takes precedence over LOCKED.
         if old is None or session.is_degraded or is_kept_out(session, frame, vbucket, key):
             session.changed(vbucket)
             status = Status.TMPFAIL if session.is_degraded else Status.LOCKED
