@@ -65,11 +65,11 @@ def receive_only(connection_string: str, ends: dict[int, int], total_bytes: int 
     Args:
         total_bytes: when to stop; None to look for the ends of the streams, for the first time.
     """
-    from dcpstream.client.blocking.hub import addresses_of, open_socket
-    from dcpstream.client.machine.connection import NodeConnection
-    from dcpstream.client.machine.events import StreamStopped
-    from dcpstream.client.machine.handshake import DcpSettings, Login
+    from dcpstream.client.blocking.sockets import addresses_of, open_socket
+    from dcpstream.client.machine.connection.connection import NodeConnection
+    from dcpstream.client.machine.connection.events import StreamStopped
     from dcpstream.client.settings.connection_string import parse
+    from dcpstream.client.settings.options import DcpSettings, Login
     from dcpstream.model import StreamOffset
 
     address = parse(connection_string).seeds[0]

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from dcpstream.client.kv.client import KvClient
-from dcpstream.client.kv.documents import MutationToken
+from dcpstream.client.kv.client import KvClient, MutationToken
 from dcpstream.errors import KeyNotFound
 from dcpstream_demo.flights import Change
 from dcpstream_demo.loader import Token

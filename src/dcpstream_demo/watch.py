@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dcpstream.client.blocking.cluster import Cluster
-from dcpstream.client.kv.documents import ObservedSeqno
+from dcpstream.client.kv.client import ObservedSeqno
 from dcpstream.errors import ConnectionLost
 from dcpstream.model import FailoverLog, StreamOffset
 from dcpstream.spark.offsets import SourceOffset

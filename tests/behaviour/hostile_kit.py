@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from dcpstream.client import AsyncClient, Client, Cluster, RollbackEvent, VbucketRange
-from dcpstream.client.machine.handshake import DcpSettings
+from dcpstream.client.settings.options import DcpSettings
 from dcpstream.model import StreamOffset
 from dcpstream.wire import Feature, Frame, Opcode, encode_response
 from dcpstream.wire.values import encode_failover_log, encode_vbucket_seqnos

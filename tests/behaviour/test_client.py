@@ -29,7 +29,7 @@ from dcpstream.client import (
     SqliteOffsetStore,
     VbucketRange,
 )
-from dcpstream.client.kv.documents import BulkInterrupted
+from dcpstream.client.kv.client import BulkInterrupted
 from dcpstream.client.machine.resume import complete, plan_end
 from dcpstream.errors import (
     AccessDenied,

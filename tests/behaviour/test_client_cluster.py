@@ -15,7 +15,7 @@ import pytest
 
 import dcpstream
 from dcpstream.client import AsyncClient, Change, Client, Cluster, KvClient, RollbackTo, VbucketRange
-from dcpstream.client.blocking import heart
+from dcpstream.client.blocking import loop
 from dcpstream.errors import ConfigError, ConnectionLost, ConnectTimeout, HistoryPurged, KeyNotFound, OffsetError
 from dcpstream.model import StreamOffset
 from dcpstream.wire import Frame, Opcode, encode_request
@@ -201,7 +201,7 @@ class Probing(FakeNode):
 
 def test_probes_are_answered_while_the_user_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer is sent only with the next look at the sockets, which the user does not take."""
-    monkeypatch.setattr(heart, "BEAT_S", 0.01)
+    monkeypatch.setattr(loop, "BEAT_S", 0.01)
     fake = Probing()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

@@ -10,8 +10,8 @@ import pytest
 
 import dcpstream
 from dcpstream.client import Change, Client, FileOffsetStore, KvClient
-from dcpstream.client.machine.handshake import DcpSettings
-from dcpstream.client.machine.ranges import VbucketRange
+from dcpstream.client.machine.values import VbucketRange
+from dcpstream.client.settings.options import DcpSettings
 from dcpstream.client.streaming import StreamOptions
 from dcpstream.model import Op, StreamOffset
 from tests.behaviour.proxy import Proxy

@@ -17,8 +17,8 @@ import pytest
 
 from dcpstream.cli import exits
 from dcpstream.client import Client, Cluster, KvClient
-from dcpstream.client.machine import nodes
-from dcpstream.client.machine.faults import PROTOCOL_ERRORS_MAX
+from dcpstream.client.machine.nodes import nodes
+from dcpstream.client.machine.nodes.retry import PROTOCOL_ERRORS_MAX
 from dcpstream.errors import (
     AuthenticationFailed,
     ConfigError,

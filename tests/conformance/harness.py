@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
-from dcpstream.client.machine.events import Event, Stream
-from dcpstream.client.machine.handshake import DcpSettings
-from dcpstream.client.machine.rows import FrameDecoder
-from dcpstream.client.machine.session import DcpSession
+from dcpstream.client.machine.connection.events import Event, Stream
+from dcpstream.client.machine.connection.rows import FrameDecoder
+from dcpstream.client.machine.connection.session import DcpSession
+from dcpstream.client.settings.options import DcpSettings
 from dcpstream.model import MAX_SEQNO, BucketSettings, FailoverLog, NodeAddress, StreamOffset, VbucketState
 from dcpstream.node.dcp.endpoint import dcp_stats, handle_dcp
 from dcpstream.node.engine import Bucket, ClusterConfig, Engine, Users, VBucket, new_engine

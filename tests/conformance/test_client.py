@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from dcpstream.client.machine.events import ConfigPushed
-from dcpstream.client.machine.handshake import DcpSettings
+from dcpstream.client.machine.connection.events import ConfigPushed
+from dcpstream.client.settings.options import DcpSettings
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
 from dcpstream.wire import Frame, Magic, Opcode, OpenFlag, decode_message, encode_request
 from dcpstream.wire.messages.dcp import Mutation, SnapshotMarker, StreamRequest

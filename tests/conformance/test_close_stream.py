@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.client.machine.events import RowsReceived
+from dcpstream.client.machine.connection.events import RowsReceived
 from dcpstream.model import MAX_SEQNO, StreamOffset
 from dcpstream.wire import Frame, Opcode, OpenFlag, Status, decode_frame, encode_request, encode_response
 from tests.conformance.harness import DEAD, REPLICA, USUAL, WITHOUT_XERROR, Node, Peer, of, opcodes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dcpstream.client.machine.events import RowsReceived
+from dcpstream.client.machine.connection.events import RowsReceived
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.wire import LAYOUTS, Opcode, OpenFlag, Status, encode_request, encode_response
 from dcpstream.wire.messages.dcp import CacheTransferEnd, OsoSnapshot, SeqnoAdvanced, SetVbucketState

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from dcpstream.client.machine.events import RowsReceived, StreamOpened, StreamRefused
+from dcpstream.client.machine.connection.events import RowsReceived, StreamOpened, StreamRefused
 from dcpstream.errors import FieldError, FrameError
 from dcpstream.wire import Datatype, Feature, FrameReader, Opcode, Status, decode_frame, encode_request, encode_response
 from dcpstream.wire.keys import decode_frame_infos, encode_frame_info

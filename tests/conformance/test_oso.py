@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from dcpstream.client.machine.resume import PositionTracker
+from dcpstream.client.machine.tracker import PositionTracker
 from dcpstream.model import FailoverLog, StreamOffset
 from dcpstream.wire import Frame, Opcode, Status, StreamFlag
 from tests.conformance.harness import WITHOUT_COLLECTIONS, Node

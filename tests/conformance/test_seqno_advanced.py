@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dcpstream.client.machine.resume import PositionTracker
+from dcpstream.client.machine.tracker import PositionTracker
 from dcpstream.model import FailoverLog, StreamOffset
 from dcpstream.protocol.producer import stream as producer_stream
 from dcpstream.wire import Opcode, StreamFlag, SystemEventId

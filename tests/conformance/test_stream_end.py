@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dcpstream.client.machine.events import StreamOpened, StreamStopped
+from dcpstream.client.machine.connection.events import StreamOpened, StreamStopped
 from dcpstream.errors import StoreError
 from dcpstream.model import MAX_SEQNO, StreamOffset
 from dcpstream.wire import Opcode, Status, StreamEndReason, StreamFlag, decode_frame, encode_request, encode_response

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dcpstream.client.machine.resume import PositionTracker
+from dcpstream.client.machine.tracker import PositionTracker
 from dcpstream.model import StreamOffset
 from dcpstream.wire import Frame, Opcode, Status, StreamEndReason
 from dcpstream.wire.keys import leb128_decode, leb128_encode

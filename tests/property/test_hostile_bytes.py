@@ -12,8 +12,8 @@ import struct
 
 import pytest
 
-from dcpstream.client.machine.ranges import VbucketRange
-from dcpstream.client.machine.topology import manifest_of, parse_config
+from dcpstream.client.machine.nodes.cluster_map import manifest_of, parse_config
+from dcpstream.client.machine.values import VbucketRange
 from dcpstream.errors import DcpstreamError
 from dcpstream.model import NodeAddress, StreamOffset
 from dcpstream.wire import Datatype, Frame, Magic, Opcode, encode_request

@@ -25,18 +25,19 @@ from unittest import mock
 
 from dcpstream.client.blocking import client as blocking_client
 from dcpstream.client.blocking.client import Batch, Client
-from dcpstream.client.machine import asides
-from dcpstream.client.machine.changes import Change, positions_after
-from dcpstream.client.machine.connection import NodeConnection
-from dcpstream.client.machine.events import RowsReceived
-from dcpstream.client.machine.handshake import DcpSettings, Login
-from dcpstream.client.machine.nodes import ConnectOptions, Nodes
-from dcpstream.client.machine.ranges import RollbackEvent, VbucketRange
-from dcpstream.client.machine.reader import StreamReader
-from dcpstream.client.machine.resume import BranchState, Run
-from dcpstream.client.machine.session import DcpSession
-from dcpstream.client.machine.topology import parse_config
+from dcpstream.client.machine.connection.connection import NodeConnection
+from dcpstream.client.machine.connection.events import RowsReceived
+from dcpstream.client.machine.connection.session import DcpSession
+from dcpstream.client.machine.nodes.cluster_map import parse_config
+from dcpstream.client.machine.nodes.nodes import Nodes
+from dcpstream.client.machine.reader import side_requests
+from dcpstream.client.machine.reader.changes import Change, positions_after
+from dcpstream.client.machine.reader.reader import StreamReader
+from dcpstream.client.machine.resume import BranchState
+from dcpstream.client.machine.tracker import Run
+from dcpstream.client.machine.values import RollbackEvent, VbucketRange
 from dcpstream.client.offsets import SavedOffset
+from dcpstream.client.settings.options import ConnectOptions, DcpSettings, Login
 from dcpstream.client.streaming import Positions, StreamOptions
 from dcpstream.errors import ConnectionLost, RollbackRequired
 from dcpstream.model import FailoverEntry, NodeAddress, StreamOffset
@@ -409,7 +410,7 @@ class Consumer:
         )
         client._clock = SimpleNamespace(monotonic=lambda: world.now, time_ns=lambda: 0)
         with (
-            mock.patch.object(blocking_client, "SocketHub", return_value=world),
+            mock.patch.object(blocking_client, "Sockets", return_value=world),
             mock.patch.object(blocking_client, "SystemRandom", return_value=random.Random(7)),
         ):
             yield client
@@ -530,7 +531,9 @@ WRONG = {
     "told only when a run opens its first stream": Wrong(
         StreamReader, "_opened", _only_at_the_first_opening, "changes", 250
     ),
-    "the high seqno of whatever branch is the newest": Wrong(asides, "branch_seqnos", _any_high_seqno, "changes", 250),
+    "the high seqno of whatever branch is the newest": Wrong(
+        side_requests, "branch_seqnos", _any_high_seqno, "changes", 250
+    ),
     "no record of where a vbucket begins": Wrong(Positions, "due", _without_a_start, "batches"),
     "a rollback that is told before it is recorded": Wrong(Positions, "due", _without_a_rollback, "batches"),
     "a rollback that is recorded as if it were carried out": Wrong(Positions, "due", _without_a_mark, "batches"),

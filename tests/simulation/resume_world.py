@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from dcpstream.client.machine import resume
-from dcpstream.client.machine.resume import BranchState, PositionTracker
+from dcpstream.client.machine.resume import BranchState
+from dcpstream.client.machine.tracker import PositionTracker
 from dcpstream.model import MAX_SEQNO, FailoverEntry, FailoverLog, StreamOffset, VbucketState
 from dcpstream.protocol.producer.rollback import Accept, Refuse, Rollback, decide
 from dcpstream.wire import StreamFlag
@@ -282,12 +283,14 @@ class PlannedReader:
         producer, rules = self.producer, self.rules
         state = producer.observe()
         start = rules.complete(self.recorded.at, state)
+        # A planner keeps what it could complete, also if it then finds nothing to read.
+        self.recorded = Recorded(start, self.recorded.earlier)
         begin = start
         for _ in range(20):
             answer = ask(producer, begin, begin.seqno)
             if isinstance(answer, FailoverLog):
                 break
-            begin = rules.land(self.recorded.at, begin, answer, self.recorded.earlier)
+            begin = rules.land(start, begin, answer, self.recorded.earlier)
         take = max(0, state.high_seqno - begin.seqno)
         if limit is not None:
             take = min(take, limit)
@@ -412,7 +415,7 @@ def _whoever_serves(offset: StreamOffset, state: BranchState | None) -> StreamOf
     if offset.snapshot_end is not None or state is None:
         return offset
     upper = state.failover_log.upper(offset.vbuuid, state.high_seqno)
-    return offset.with_snapshot_end(MAX_SEQNO if upper is None else max(upper, offset.seqno))
+    return offset if upper is None else offset.with_snapshot_end(max(upper, offset.seqno))
 
 
 def _r_r_r(refused: StreamOffset, rollback_seqno: int, _earlier: tuple[StreamOffset, ...]) -> StreamOffset:

@@ -16,7 +16,7 @@ import pytest
 
 import dcpstream
 from dcpstream.client import Change, Client, FileOffsetStore, KvClient
-from dcpstream.client.kv.documents import BulkInterrupted
+from dcpstream.client.kv.client import BulkInterrupted
 from dcpstream.errors import ConnectTimeout
 from dcpstream.wire import Opcode, encode_request
 from tests.behaviour.proxy import Proxy

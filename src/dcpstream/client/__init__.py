@@ -8,9 +8,9 @@ from dcpstream.client.aio.client import AsyncBatch, AsyncClient
 from dcpstream.client.blocking.client import Batch, Client
 from dcpstream.client.blocking.cluster import Cluster
 from dcpstream.client.kv.client import KvClient
-from dcpstream.client.machine.changes import Change
-from dcpstream.client.machine.ranges import Accepted, ManifestEvent, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
+from dcpstream.client.machine.reader.changes import Change
 from dcpstream.client.machine.resume import BranchState
+from dcpstream.client.machine.values import Accepted, ManifestEvent, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
 from dcpstream.client.offsets import FileOffsetStore, OffsetStore, SavedOffset, SqliteOffsetStore
 from dcpstream.client.settings.tls import TlsOptions
 

@@ -11,14 +11,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from dcpstream.client.machine.changes import Change
-from dcpstream.client.machine.convert import ArrowConverter, ChangeConverter, Converter, ValueFormat
-from dcpstream.client.machine.events import EventGroup
-from dcpstream.client.machine.policies import PurgeGap, RollbackPolicy
-from dcpstream.client.machine.ranges import UNKNOWN_BRANCH, ManifestEvent, RollbackEvent, VbucketRange
-from dcpstream.client.machine.resume import BranchState, Run, spaced
-from dcpstream.client.machine.rows import require_columnar
-from dcpstream.client.machine.selection import Selection
+from dcpstream.client.machine.connection.events import EventGroup
+from dcpstream.client.machine.connection.rows import require_columnar
+from dcpstream.client.machine.reader.batches import ArrowConverter, ChangeConverter, Converter, ValueFormat
+from dcpstream.client.machine.reader.changes import Change
+from dcpstream.client.machine.reader.selection import Selection
+from dcpstream.client.machine.resume import BranchState, spaced
+from dcpstream.client.machine.rollback_policy import (
+    OnPurgeGap,
+    PurgeGap,
+    RewindTo,
+    RollbackPolicy,
+    check_purge_gap,
+    check_rewind_to,
+)
+from dcpstream.client.machine.tracker import Run
+from dcpstream.client.machine.values import UNKNOWN_BRANCH, ManifestEvent, RollbackEvent, VbucketRange
 from dcpstream.client.offsets import OffsetStore, SavedOffset
 from dcpstream.errors import ConfigError
 from dcpstream.model import MAX_SEQNO, Op, StreamOffset
@@ -29,8 +37,6 @@ if TYPE_CHECKING:
 Start = Literal["earliest", "latest"] | Mapping[int, StreamOffset] | OffsetStore
 End = None | Literal["latest"] | Mapping[int, int]
 OnRollback = Literal["fail", "rewind"] | Callable[[RollbackEvent], None]
-OnPurgeGap = Literal["fail", "ignore", "reconcile"]
-RewindTo = Literal["recorded", "zero"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,32 +173,6 @@ class StreamOptions:
             why = f"the node of vbucket {vbid} cannot be reached, so its high seqno is not known"
             raise ConfigError(option, "latest", why)
         return state
-
-
-def check_purge_gap(purge_gap: OnPurgeGap | None, *, can_rewind: bool) -> PurgeGap:
-    """What to do about purged deletions; None follows what is done about a rollback.
-
-    Raises:
-        ConfigError: no such policy, or one that needs to go back where that is not allowed.
-    """
-    if purge_gap is None:
-        return PurgeGap.RECONCILE if can_rewind else PurgeGap.FAIL
-    if purge_gap not in {member.value for member in PurgeGap}:
-        raise ConfigError("purge_gap", purge_gap, "'fail', 'ignore' or 'reconcile'")
-    if purge_gap == "reconcile" and not can_rewind:
-        raise ConfigError("purge_gap", purge_gap, "with a rollback policy that goes back, as on_rollback='rewind'")
-    return PurgeGap(purge_gap)
-
-
-def check_rewind_to(rewind_to: RewindTo) -> bool:
-    """Whether a rollback begins the vbucket anew.
-
-    Raises:
-        ConfigError: no such choice.
-    """
-    if rewind_to not in {"recorded", "zero"}:
-        raise ConfigError("rewind_to", rewind_to, "'recorded' or 'zero'")
-    return rewind_to == "zero"
 
 
 MAX_UNACKNOWLEDGED = 10_000

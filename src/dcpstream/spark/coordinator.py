@@ -16,10 +16,10 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from dcpstream.client.blocking.cluster import Cluster
-from dcpstream.client.machine.ranges import Accepted, RollbackTo
-from dcpstream.client.machine.resume import BranchState
-from dcpstream.client.machine.selection import Selection, unknown_names
-from dcpstream.client.streaming import OnPurgeGap
+from dcpstream.client.machine.reader.selection import Selection, unknown_names
+from dcpstream.client.machine.resume import BranchState, land
+from dcpstream.client.machine.rollback_policy import OnPurgeGap
+from dcpstream.client.machine.values import Accepted, RollbackTo
 from dcpstream.errors import AuthenticationFailed, ConnectionLost, OffsetError, RollbackRequired
 from dcpstream.model import CollectionName, Manifest, StreamOffset, VbucketMap
 from dcpstream.runtime import Clock, SystemClock
@@ -363,7 +363,8 @@ class Coordinator:
                     if self._options.on_rollback is OnRollback.FAIL:
                         raise RollbackRequired(vbid, answer.seqno, rollback_message(vbid, position, answer.seqno))
                     entry = start.vbuckets[vbid]
-                    landings[vbid] = planner.landing(entry, position, answer.seqno, to_zero=to_zero)
+                    earlier = () if to_zero else entry.earlier
+                    landings[vbid] = land(entry.at, position, answer.seqno, earlier)
                     if landings[vbid].seqno:
                         again[vbid] = landings[vbid]
                 elif not isinstance(answer, Accepted):

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
+from dcpstream.client.machine.rollback_policy import OnPurgeGap
 from dcpstream.client.settings.connection_string import parse as parse_connection_string
 from dcpstream.client.settings.options import access
 from dcpstream.client.settings.tls import TlsOptions
-from dcpstream.client.streaming import OnPurgeGap
 from dcpstream.columnar import CHANGE_SCHEMA
 from dcpstream.errors import ConfigError
 

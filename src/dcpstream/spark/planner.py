@@ -8,7 +8,7 @@ seen yet. Three rules keep the promise safe:
 1. The end carries conservative bounds (`resume.plan_end`), and they are completed when a later batch is planned, by
    what the vbucket's node says then (`resume.complete`): the branch must still be the one of the plan.
 2. A position whose branch is no longer the newest is put to the node before it is used (`suspects`), and if the node
-   refuses it, the batch begins at the position that the node does accept (`landing`). That position is written into
+   refuses it, the batch begins at the position that the node does accept (`resume.land`). That position is written into
    the end offset, so that a replay of the batch, and the bounds of its end, know where it really began.
 3. If the branch changed between a plan and the next one, a task may have met the new branch and gone back by itself, to
    a place that no offset tells. Positions recorded before are then no longer what the reader of the rows has, so the
@@ -25,8 +25,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dcpstream.client.machine.ranges import VbucketRange
-from dcpstream.client.machine.resume import BranchState, complete, plan_end, remember, step_back
+from dcpstream.client.machine.resume import BranchState, complete, plan_end, remember
+from dcpstream.client.machine.values import VbucketRange
 from dcpstream.model import CollectionName, StreamOffset
 from dcpstream.spark.offsets import Rewind, SourceOffset, VbucketOffset
 
@@ -64,13 +64,9 @@ def completed(start: SourceOffset, observed: Mapping[int, BranchState]) -> Sourc
 
     A vbucket that was not observed, or whose branch has changed, keeps its end unknown.
     """
-    vbuckets: dict[int, VbucketOffset] = {}
-    for vbid, entry in start.vbuckets.items():
-        state = observed.get(vbid)
-        if entry.at.snapshot_end is None and state is not None and _continues(entry.at, state):
-            vbuckets[vbid] = replace(entry, at=complete(entry.at, state))
-        else:
-            vbuckets[vbid] = entry
+    vbuckets = {
+        vbid: replace(entry, at=complete(entry.at, observed.get(vbid))) for vbid, entry in start.vbuckets.items()
+    }
     return replace(start, vbuckets=vbuckets)
 
 
@@ -79,23 +75,8 @@ def suspects(start: SourceOffset, observed: Mapping[int, BranchState]) -> dict[i
     return {
         vbid: entry.at
         for vbid, entry in start.vbuckets.items()
-        if entry.at.seqno and (state := observed.get(vbid)) is not None and not _continues(entry.at, state)
+        if entry.at.seqno and (state := observed.get(vbid)) is not None and not state.continues(entry.at)
     }
-
-
-def landing(entry: VbucketOffset, refused: StreamOffset, rollback_seqno: int, *, to_zero: bool) -> StreamOffset:
-    """Where to try next after the node refused a position.
-
-    Args:
-        entry: the vbucket's offset at the end of the batch before.
-        refused: the position that the node refused: that of `entry`, or one that an earlier call returned.
-        rollback_seqno: the R of its answer.
-        to_zero: never use recorded positions.
-    """
-    # Rule 3: nobody knows where the reader of an end without bounds stands, now that its branch is gone.
-    if to_zero or entry.at.snapshot_end is None:
-        return StreamOffset.ZERO
-    return step_back(refused, rollback_seqno, entry.earlier)
 
 
 def plan_end_offset(
@@ -237,14 +218,9 @@ def balance(
     return result
 
 
-def _continues(at: StreamOffset, state: BranchState) -> bool:
-    """Whether the position lies on the branch that is written now."""
-    return at.seqno == 0 or (at.vbuuid == state.vbuuid and at.seqno <= state.high_seqno)
-
-
 def _is_readable(at: StreamOffset, state: BranchState) -> bool:
     """Whether a position that was not refused may be read from: it is complete, or was never suspect."""
-    return at.snapshot_end is not None or _continues(at, state)
+    return at.snapshot_end is not None or state.continues(at)
 
 
 def _planned(begin: StreamOffset, take: int, vbuuid: int, collections: Sequence[CollectionName] | None) -> StreamOffset:

@@ -7,8 +7,8 @@ import struct
 from collections.abc import Callable, Iterable
 from functools import cache
 
-from dcpstream.client.machine.connection import NodeConnection
-from dcpstream.client.machine.handshake import DcpSettings, Login
+from dcpstream.client.machine.connection.connection import NodeConnection
+from dcpstream.client.settings.options import DcpSettings, Login
 from dcpstream.model import FailoverLog, NodeAddress
 from dcpstream.protocol.sasl import Credentials, Outcome, ServerLogin
 from dcpstream.wire import Feature, Frame, FrameReader, Opcode, Status, encode_request, encode_response

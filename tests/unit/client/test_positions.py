@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from dcpstream.client.machine.changes import Change, changes_of, positions_after
-from dcpstream.client.machine.connection import NodeConnection
-from dcpstream.client.machine.events import RowsReceived, Stream
-from dcpstream.client.machine.policies import RollbackPolicy
-from dcpstream.client.machine.ranges import UNKNOWN_BRANCH, RollbackEvent, VbucketRange
-from dcpstream.client.machine.rows import FrameRows
+from dcpstream.client.machine.connection.connection import NodeConnection
+from dcpstream.client.machine.connection.events import RowsReceived, Stream
+from dcpstream.client.machine.connection.rows import FrameRows
+from dcpstream.client.machine.reader.changes import Change, changes_of, positions_after
+from dcpstream.client.machine.rollback_policy import RollbackPolicy
+from dcpstream.client.machine.values import UNKNOWN_BRANCH, RollbackEvent, VbucketRange
 from dcpstream.client.offsets import SavedOffset
 from dcpstream.client.streaming import Positions, StreamOptions, rollback_change, save_after
 from dcpstream.errors import RollbackRequired

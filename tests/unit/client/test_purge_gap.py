@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from dcpstream.client.machine.policies import PurgeGap, RollbackPolicy
-from dcpstream.client.machine.ranges import RollbackEvent, VbucketRange
+from dcpstream.client.machine.rollback_policy import PurgeGap, RollbackPolicy
+from dcpstream.client.machine.values import RollbackEvent, VbucketRange
 from dcpstream.errors import HistoryPurged, RollbackRequired
 from dcpstream.model import MAX_SEQNO, FailoverLog
 from dcpstream.wire import Frame, StreamFlag

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dcpstream.client.machine.policies import RollbackPolicy
-from dcpstream.client.machine.ranges import ManifestEvent, RollbackEvent, VbucketRange
+from dcpstream.client.machine.rollback_policy import RollbackPolicy
+from dcpstream.client.machine.values import ManifestEvent, RollbackEvent, VbucketRange
 from dcpstream.errors import StreamEnded, UnknownCollection
 from dcpstream.model import MAX_SEQNO, Collection, CollectionName, FailoverLog, Manifest, Op, Scope, StreamOffset
 from dcpstream.wire import Frame, Opcode, Status, encode_request

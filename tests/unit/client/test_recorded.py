@@ -7,9 +7,9 @@ from zlib import crc32
 
 import pytest
 
-from dcpstream.client.machine.changes import changes_of
-from dcpstream.client.machine.events import RowsReceived, StreamOpened, StreamStopped
-from dcpstream.client.machine.rows import ArrowRows, FrameRows
+from dcpstream.client.machine.connection.events import RowsReceived, StreamOpened, StreamStopped
+from dcpstream.client.machine.connection.rows import ArrowRows, FrameRows
+from dcpstream.client.machine.reader.changes import changes_of
 from dcpstream.model import MAX_SEQNO, StreamOffset
 from dcpstream.wire import Feature
 from tests.fixtures.recorded import STREAMS, expected_crcs, stream_bytes

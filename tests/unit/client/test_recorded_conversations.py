@@ -13,10 +13,17 @@ from functools import cache
 
 import pytest
 
-from dcpstream.client.machine.events import RowsReceived, Stream, StreamDone, StreamOpened, StreamRefused, StreamStopped
-from dcpstream.client.machine.handshake import DcpSettings
-from dcpstream.client.machine.rows import ArrowDecoder, Decoder, FrameDecoder
-from dcpstream.client.machine.session import OSO_CONTROL, DcpSession
+from dcpstream.client.machine.connection.events import (
+    RowsReceived,
+    Stream,
+    StreamDone,
+    StreamOpened,
+    StreamRefused,
+    StreamStopped,
+)
+from dcpstream.client.machine.connection.rows import ArrowDecoder, Decoder, FrameDecoder
+from dcpstream.client.machine.connection.session import OSO_CONTROL, DcpSession
+from dcpstream.client.settings.options import DcpSettings
 from dcpstream.model import NodeAddress, StreamOffset
 from dcpstream.wire import FrameReader, Opcode, Status, StreamFlag
 from tests.fixtures.recorded import Line, scenario_names, server_transcript

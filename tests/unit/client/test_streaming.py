@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dcpstream.client.machine.policies import RollbackPolicy
-from dcpstream.client.machine.ranges import RollbackEvent, VbucketRange
 from dcpstream.client.machine.resume import BranchState
+from dcpstream.client.machine.rollback_policy import RollbackPolicy
+from dcpstream.client.machine.values import RollbackEvent, VbucketRange
 from dcpstream.client.offsets import SavedOffset
 from dcpstream.client.streaming import Positions, StreamOptions, rollback_change
 from dcpstream.errors import ConfigError

@@ -7,14 +7,14 @@ import random
 import struct
 from collections.abc import Callable
 
-from dcpstream.client.machine.connection import NodeConnection
-from dcpstream.client.machine.convert import ArrowConverter, ChangeConverter
-from dcpstream.client.machine.events import EventGroup
-from dcpstream.client.machine.handshake import DcpSettings
-from dcpstream.client.machine.nodes import ConnectOptions, Nodes
-from dcpstream.client.machine.policies import PurgeGap, RollbackPolicy
-from dcpstream.client.machine.ranges import RollbackEvent, VbucketRange
-from dcpstream.client.machine.reader import StreamReader
+from dcpstream.client.machine.connection.connection import NodeConnection
+from dcpstream.client.machine.connection.events import EventGroup
+from dcpstream.client.machine.nodes.nodes import Nodes
+from dcpstream.client.machine.reader.batches import ArrowConverter, ChangeConverter
+from dcpstream.client.machine.reader.reader import StreamReader
+from dcpstream.client.machine.rollback_policy import PurgeGap, RollbackPolicy
+from dcpstream.client.machine.values import RollbackEvent, VbucketRange
+from dcpstream.client.settings.options import ConnectOptions, DcpSettings
 from dcpstream.errors import ConnectionLost, ConnectTimeout
 from dcpstream.model import FailoverLog, Manifest, NodeAddress, StreamOffset
 from dcpstream.wire import Frame, Opcode, Status, encode_response

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from dcpstream.client.machine.ranges import Accepted, RollbackTo, VbucketRange
 from dcpstream.client.machine.resume import BranchState, reachable_end, step_back
+from dcpstream.client.machine.values import Accepted, RollbackTo, VbucketRange
 from dcpstream.errors import RollbackRequired
 from dcpstream.model import FailoverLog, Manifest, StreamOffset
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcpstream.client.machine.ranges import VbucketRange
 from dcpstream.client.machine.resume import BranchState
+from dcpstream.client.machine.values import VbucketRange
 from dcpstream.model import FailoverLog, StreamOffset
 from dcpstream.spark import planner
 from dcpstream.spark.offsets import Rewind, SourceOffset, VbucketOffset
@@ -93,17 +93,6 @@ def test_only_a_changed_branch_or_a_lost_end_is_suspect() -> None:
 def test_a_position_without_an_end_is_not_completed_by_another_branch() -> None:
     start = offset(v0=VbucketOffset(StreamOffset(7, 10, 3, None)))
     assert planner.completed(start, {0: state(9, 40, (7, 10))}) == start
-
-
-def test_a_refused_position_goes_back_to_a_recorded_one() -> None:
-    old, older = StreamOffset(7, 6, 2, 8), StreamOffset(7, 2, 2, 2)
-    entry = VbucketOffset(StreamOffset(7, 10, 6, 12), (old, older))
-    assert planner.landing(entry, entry.at, 7, to_zero=False) == old
-    assert planner.landing(entry, old, 5, to_zero=False) == older
-    assert planner.landing(entry, older, 1, to_zero=False) == StreamOffset.ZERO
-    assert planner.landing(entry, entry.at, 7, to_zero=True) == StreamOffset.ZERO
-    unknown = VbucketOffset(StreamOffset(7, 10, 6, None), (old, older))
-    assert planner.landing(unknown, unknown.at, 7, to_zero=False) == StreamOffset.ZERO, "nobody knows where it stands"
 
 
 def test_a_rollback_begins_the_batch_at_the_accepted_position() -> None:

@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 import dcpstream
 from dcpstream.client.kv.client import KvClient
-from dcpstream.client.machine.ranges import ReadBatch, VbucketRange
+from dcpstream.client.machine.values import ReadBatch, VbucketRange
 from dcpstream.errors import AuthenticationFailed, ConfigError, ConnectionLost, RollbackRequired, StatusError
 from dcpstream.model import StreamOffset
 from dcpstream.spark import pool

@@ -11,20 +11,21 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from dcpstream.client.aio.hub import MAX_WAIT_S, AsyncHub
-from dcpstream.client.machine.asides import ACTIVE_STATE
-from dcpstream.client.machine.changes import Change, positions_after
-from dcpstream.client.machine.convert import ValueFormat
-from dcpstream.client.machine.events import EventGroup
-from dcpstream.client.machine.handshake import BUFFER_BYTES
-from dcpstream.client.machine.nodes import Nodes
-from dcpstream.client.machine.questions import Question, Questions, high_seqnos_of, logs_of, states_of
-from dcpstream.client.machine.ranges import ManifestEvent, RollbackEvent
-from dcpstream.client.machine.reader import StreamReader
+from dcpstream.client.aio.sockets import AsyncSockets
+from dcpstream.client.machine.connection.events import EventGroup
+from dcpstream.client.machine.nodes.nodes import Nodes
+from dcpstream.client.machine.nodes.questions import Question, Questions, high_seqnos_of, logs_of, states_of
+from dcpstream.client.machine.reader.batches import ValueFormat
+from dcpstream.client.machine.reader.changes import Change, positions_after
+from dcpstream.client.machine.reader.reader import StreamReader
+from dcpstream.client.machine.reader.side_requests import ACTIVE_STATE
 from dcpstream.client.machine.resume import BranchState
+from dcpstream.client.machine.rollback_policy import OnPurgeGap, RewindTo
+from dcpstream.client.machine.values import ManifestEvent, RollbackEvent
 from dcpstream.client.offsets import OffsetStore
 from dcpstream.client.settings.connection_string import ConnectionString
 from dcpstream.client.settings.options import (
+    BUFFER_BYTES,
     CONNECT_TIMEOUT_S,
     MAX_BATCH_ROWS,
     PATIENCE_S,
@@ -36,16 +37,15 @@ from dcpstream.client.settings.srv import resolve_seeds
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.client.streaming import (
     End,
-    OnPurgeGap,
     OnRollback,
     Positions,
-    RewindTo,
     Start,
     StreamOptions,
     manifest_batch,
     rollback_batch,
     rollback_change,
 )
+from dcpstream.client.transport import MAX_WAIT_S
 from dcpstream.errors import ConnectTimeout
 from dcpstream.model import StreamOffset, VbucketMap
 from dcpstream.runtime import SystemClock, SystemRandom
@@ -271,7 +271,7 @@ class AsyncClient:
             to_zero=options.rewind_to == "zero",
         )
         positions.branches = reader.branches
-        hub = AsyncHub(reader, nodes, self._clock)
+        hub = AsyncSockets(reader, nodes, self._clock)
         try:
             while True:
                 event = reader.next_event()
@@ -302,7 +302,7 @@ class AsyncClient:
             self._unresolved = None
         nodes = Nodes(self._options, self._random, was_reached=self._was_reached)
         machine = Questions([Question(Opcode.NOOP)], nodes, self._random)
-        hub = AsyncHub(machine, nodes, self._clock)
+        hub = AsyncSockets(machine, nodes, self._clock)
         try:
             await self._ask(machine, nodes, hub)
             assert nodes.map is not None
@@ -325,7 +325,7 @@ class AsyncClient:
         finally:
             await hub.close()
 
-    async def _ask(self, machine: Questions, nodes: Nodes, hub: AsyncHub) -> None:
+    async def _ask(self, machine: Questions, nodes: Nodes, hub: AsyncSockets) -> None:
         deadline = self._clock.monotonic() + self._options.connect_timeout_s
         while not machine.is_done:
             now = self._clock.monotonic()

@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from dcpstream.client.blocking.cluster import Cluster, drive
-from dcpstream.client.blocking.hub import SocketHub
-from dcpstream.client.machine.changes import Change, positions_after
-from dcpstream.client.machine.convert import ValueFormat
-from dcpstream.client.machine.events import EventGroup
-from dcpstream.client.machine.handshake import BUFFER_BYTES
-from dcpstream.client.machine.nodes import Nodes
-from dcpstream.client.machine.ranges import ManifestEvent, RollbackEvent
-from dcpstream.client.machine.reader import StreamReader
+from dcpstream.client.blocking.cluster import Cluster
+from dcpstream.client.blocking.loop import drive
+from dcpstream.client.blocking.sockets import Sockets
+from dcpstream.client.machine.connection.events import EventGroup
+from dcpstream.client.machine.nodes.nodes import Nodes
+from dcpstream.client.machine.reader.batches import ValueFormat
+from dcpstream.client.machine.reader.changes import Change, positions_after
+from dcpstream.client.machine.reader.reader import StreamReader
+from dcpstream.client.machine.rollback_policy import OnPurgeGap, RewindTo
+from dcpstream.client.machine.values import ManifestEvent, RollbackEvent
 from dcpstream.client.offsets import OffsetStore
 from dcpstream.client.settings.options import (
+    BUFFER_BYTES,
     CONNECT_TIMEOUT_S,
     MAX_BATCH_ROWS,
     PATIENCE_S,
@@ -28,10 +30,8 @@ from dcpstream.client.settings.options import (
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.client.streaming import (
     End,
-    OnPurgeGap,
     OnRollback,
     Positions,
-    RewindTo,
     Start,
     StreamOptions,
     manifest_batch,
@@ -315,7 +315,7 @@ class Client:
         )
         nodes = Nodes(cluster.connect_options(settings, arrow=options.arrow), random)
         nodes.map = cluster.map
-        hub = SocketHub(nodes.options.tls)
+        hub = Sockets(nodes.options.tls)
         reader = StreamReader(
             ranges,
             nodes,

@@ -7,73 +7,51 @@ ranges. It is not safe for use by several threads at once.
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Protocol
 
-from dcpstream.client.blocking.heart import Heart
-from dcpstream.client.blocking.hub import SocketHub
-from dcpstream.client.machine.asides import ACTIVE_STATE
-from dcpstream.client.machine.connection import NodeConnection
-from dcpstream.client.machine.convert import ArrowConverter, ValueFormat
-from dcpstream.client.machine.events import EventGroup
-from dcpstream.client.machine.handshake import BUFFER_BYTES, DcpSettings
-from dcpstream.client.machine.nodes import ConnectOptions, Nodes
-from dcpstream.client.machine.policies import PurgeGap, RollbackPolicy, purged_message
-from dcpstream.client.machine.questions import Question, Questions, high_seqnos_of, logs_of, states_of
-from dcpstream.client.machine.ranges import Accepted, ManifestEvent, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
-from dcpstream.client.machine.reader import StreamReader
+from dcpstream.client.blocking.loop import drive, turn
+from dcpstream.client.blocking.sockets import Sockets
+from dcpstream.client.machine.connection.events import EventGroup
+from dcpstream.client.machine.nodes.cluster_map import manifest_of
+from dcpstream.client.machine.nodes.nodes import Nodes
+from dcpstream.client.machine.nodes.questions import Question, Questions, high_seqnos_of, logs_of, states_of
+from dcpstream.client.machine.reader.batches import ArrowConverter, ValueFormat
+from dcpstream.client.machine.reader.reader import StreamReader
+from dcpstream.client.machine.reader.selection import FixedSelection, Selection
+from dcpstream.client.machine.reader.side_requests import ACTIVE_STATE
 from dcpstream.client.machine.resume import BranchState
-from dcpstream.client.machine.selection import FixedSelection, Selection
-from dcpstream.client.machine.topology import manifest_of
+from dcpstream.client.machine.rollback_policy import (
+    OnPurgeGap,
+    PurgeGap,
+    RewindTo,
+    RollbackPolicy,
+    check_purge_gap,
+    check_rewind_to,
+)
+from dcpstream.client.machine.values import Accepted, ManifestEvent, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
 from dcpstream.client.settings.connection_string import ConnectionString
 from dcpstream.client.settings.options import (
+    BUFFER_BYTES,
     CONNECT_TIMEOUT_S,
     MAX_BATCH_ROWS,
+    ConnectOptions,
+    DcpSettings,
     access,
     check_buffer_bytes,
     dcp_settings,
 )
 from dcpstream.client.settings.srv import resolve_seeds
 from dcpstream.client.settings.tls import TlsOptions
-from dcpstream.client.streaming import OnPurgeGap, RewindTo, check_purge_gap, check_rewind_to
-from dcpstream.errors import ConfigError, ConnectTimeout, HistoryPurged, NotSupported, UnknownCommand
+from dcpstream.client.transport import MAX_WAIT_S
+from dcpstream.errors import ConfigError, ConnectTimeout, NotSupported, UnknownCommand
 from dcpstream.model import FailoverLog, Manifest, StreamOffset, VbucketMap
 from dcpstream.runtime import Clock, Random, SystemClock, SystemRandom
 from dcpstream.wire import Opcode
 
-logger = logging.getLogger(__name__)
-
 IDLE_TIMEOUT_S = 60.0
 """How long a bounded read may wait without any progress before it raises."""
-
-MAX_WAIT_S = 1.0
-"""Longest single wait for sockets, so that clocks are looked at in between."""
-
-
-class _Machine(Protocol):
-    """What `turn` drives: a reader, or questions."""
-
-    def received(self, connection: NodeConnection, now: float) -> None: ...
-    def lost(self, connection: NodeConnection, error: BaseException, now: float) -> None: ...
-    def next_timeout(self) -> float: ...
-    def handle_timeout(self, now: float) -> None: ...
-
-
-def turn(machine: _Machine, nodes: Nodes, hub: SocketHub, clock: Clock, limit_s: float = MAX_WAIT_S) -> None:
-    """Let sockets and clocks have their say once; waits until something happens, but at most `limit_s`."""
-    now = clock.monotonic()
-    for connection, error in hub.sync(nodes):
-        machine.lost(connection, error, now)
-    wait_s = min(machine.next_timeout() - now, limit_s)
-    for connection, lost in hub.poll(max(0.0, wait_s)):
-        if lost is None:
-            machine.received(connection, clock.monotonic())
-        else:
-            machine.lost(connection, lost, clock.monotonic())
-    machine.handle_timeout(clock.monotonic())
 
 
 class Cluster:
@@ -130,8 +108,8 @@ class Cluster:
         self._name = name
         self._was_reached = False
         self._control = self._new_control()
-        self._control_hub: SocketHub | None = None
-        self._data: dict[DcpSettings, tuple[Nodes, SocketHub]] = {}
+        self._control_hub: Sockets | None = None
+        self._data: dict[DcpSettings, tuple[Nodes, Sockets]] = {}
 
     @property
     def map(self) -> VbucketMap:
@@ -191,21 +169,16 @@ class Cluster:
             purge_gap: "ignore" accepts a position after which deletions were purged, with a warning in the log; "fail"
                 raises HistoryPurged for one. Else such a position is refused like one of another branch.
         """
+        policy = check_purge_gap(purge_gap, can_rewind=True)
         answers = self._check(positions, ignore_purged=False)
-        if purge_gap in {None, "reconcile"}:
-            return answers
-        # Refused to 0: an unknown branch, or purged deletions. Asked without regard to those, the answer tells which.
         doubtful = {
             vbid: positions[vbid]
             for vbid, answer in answers.items()
-            if isinstance(answer, RollbackTo) and not answer.seqno and positions[vbid].seqno
+            if isinstance(answer, RollbackTo) and policy.needs_probe(answer.seqno, positions[vbid].seqno)
         }
         for vbid, answer in self._check(doubtful, ignore_purged=True).items():
             if isinstance(answer, Accepted):
-                message = purged_message(vbid, positions[vbid].seqno)
-                if purge_gap == "fail":
-                    raise HistoryPurged(message)
-                logger.warning("%s", message)
+                policy.accept_purged(vbid, positions[vbid].seqno)
                 answers[vbid] = answer
         return answers
 
@@ -292,7 +265,7 @@ class Cluster:
             is_known = any(one.planned_vbuuid for one in ranges)
             options = self.connect_options(settings, arrow=True)
             nodes = Nodes(options, self._random, was_reached=self._was_reached or is_known)
-            hub = SocketHub(self._options.tls)
+            hub = Sockets(self._options.tls)
         if nodes.map is None or (self._control.map is not None and self._control.map.version > nodes.map.version):
             nodes.map = self._control.map
         reader = StreamReader(
@@ -350,14 +323,14 @@ class Cluster:
             self._control = self._new_control()
             self._unresolved = None
         if self._control_hub is None:
-            self._control_hub = SocketHub(self._options.tls)
+            self._control_hub = Sockets(self._options.tls)
         try:
             self._wait_for_answers(Questions(questions, self._control, self._random), self._control_hub)
         except BaseException:
             self.close()
             raise
 
-    def _wait_for_answers(self, machine: Questions, hub: SocketHub) -> None:
+    def _wait_for_answers(self, machine: Questions, hub: Sockets) -> None:
         deadline = self._clock.monotonic() + self._options.connect_timeout_s
         while not machine.is_done:
             now = self._clock.monotonic()
@@ -389,43 +362,3 @@ class Cluster:
     ) -> None:
         """Close."""
         self.close()
-
-
-def drive(
-    reader: StreamReader, nodes: Nodes, hub: SocketHub, clock: Clock, *, keeps_records: bool = False
-) -> Generator[tuple[Any, Mapping[int, StreamOffset]] | RollbackEvent | EventGroup, None, None]:
-    """What a reader gives out, until it is done. While the user has it in hand, the nodes' probes are answered.
-
-    Args:
-        reader, nodes, hub, clock: what belongs together.
-        keeps_records: whether positions that were given out count as recorded when the next thing is asked for.
-    """
-
-    def beat() -> None:
-        for _ in range(2):  # the second one sends the answers to what the first one read
-            reader.resumed(clock.monotonic())
-            turn(reader, nodes, hub, clock, 0.0)
-
-    heart = Heart(beat)
-    reader.resumed(clock.monotonic())
-    try:
-        while True:
-            event = reader.next_event()
-            if event is not None:
-                heart.leave()
-                try:
-                    yield event
-                finally:
-                    heart.enter()
-                if keeps_records and not isinstance(event, RollbackEvent):
-                    reader.record(event.offsets if isinstance(event, EventGroup) else event[1])
-                reader.resumed(clock.monotonic())
-            elif reader.is_done:
-                # What was acknowledged or closed last goes out before the connections are put aside.
-                list(hub.poll(0.0))
-                return
-            else:
-                reader.step(clock.monotonic())
-                turn(reader, nodes, hub, clock)
-    finally:
-        heart.stop()

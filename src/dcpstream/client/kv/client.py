@@ -7,15 +7,14 @@ operation but one for progress. Requests are built and answers are read many at 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from types import TracebackType
 from typing import NamedTuple
 
-from dcpstream.client.kv.documents import BulkInterrupted, Document, MutationToken, ObservedSeqno
-from dcpstream.client.kv.link import Answered, KvLink
-from dcpstream.client.kv.links import KvLinks
-from dcpstream.client.machine.topology import manifest_of
+from dcpstream.client.kv.connection import Answered, KvConnection
+from dcpstream.client.kv.pool import KvPool
+from dcpstream.client.machine.nodes.cluster_map import manifest_of
 from dcpstream.client.settings.options import CONNECT_TIMEOUT_S, access
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError
@@ -47,6 +46,53 @@ _OBSERVED_OLD = struct.Struct(">QQ")
 _LATER = frozenset((Status.TMPFAIL, Status.ENOMEM, Status.BUSY, Status.LOCKED, Status.NOT_MY_VBUCKET))
 
 Key = str | bytes
+
+
+class MutationToken(NamedTuple):
+    """Which change a write became: vbucket, branch, seqno, and the document's new CAS."""
+
+    vbid: int
+    vbuuid: int
+    seqno: int
+    cas: int
+
+
+class Document(NamedTuple):
+    """A document as it was read."""
+
+    value: bytes
+    flags: int
+    cas: int
+    datatype: int
+
+
+class ObservedSeqno(NamedTuple):
+    """What a node has of a vbucket's branch.
+
+    `persisted_seqno` survives a crash. If the branch that was asked for is no longer the newest, `vbuuid` is
+    the newest, `old_vbuuid` the one asked for and `old_high_seqno` the last seqno that is left of it; else these two
+    are 0.
+    """
+
+    vbid: int
+    vbuuid: int
+    persisted_seqno: int
+    current_seqno: int
+    old_vbuuid: int = 0
+    old_high_seqno: int = 0
+
+
+class BulkInterrupted(ConnectionLost):
+    """The connection was lost in the middle of a bulk operation.
+
+    Attributes:
+        results: what was answered before, in the order of the operations; None where nothing is known: such an
+            operation may have been carried out or not.
+    """
+
+    def __init__(self, message: str, results: Sequence[object], *, cause: BaseException | None = None) -> None:
+        super().__init__(message, cause=cause)
+        self.results = results
 
 
 class _Operation(NamedTuple):
@@ -92,7 +138,7 @@ class KvClient:
             sasl_mechanism=sasl_mechanism,
             network=network,
         )
-        self._links = KvLinks(given, connect_timeout_s)
+        self._links = KvPool(given, connect_timeout_s)
         self._collection = collection
         self._prefix: bytes | None = None
 
@@ -276,7 +322,7 @@ class KvClient:
 
     def _run(self, operations: Iterator[_Operation]) -> Iterator[tuple[_Operation, Answered]]:
         """Each operation with its answer, in order; two windows are on the way at a time."""
-        waiting: list[tuple[list[_Operation], list[tuple[KvLink, list[int]]]]] = []
+        waiting: list[tuple[list[_Operation], list[tuple[KvConnection, list[int]]]]] = []
         is_clean = False
         try:
             while True:
@@ -303,15 +349,15 @@ class KvClient:
                 # Answers that nobody will read may be under way.
                 self.close()
 
-    def _send(self, window: list[_Operation]) -> list[tuple[KvLink, list[int]]]:
-        by_link: dict[KvLink, list[int]] = {}
+    def _send(self, window: list[_Operation]) -> list[tuple[KvConnection, list[int]]]:
+        by_link: dict[KvConnection, list[int]] = {}
         for index, operation in enumerate(window):
             by_link.setdefault(self._links.of(operation.vbid), []).append(index)
         for link, indexes in by_link.items():
             link.send(b"".join([window[index].request for index in indexes]))
         return list(by_link.items())
 
-    def _read(self, window: list[_Operation], sent: list[tuple[KvLink, list[int]]]) -> list[Answered]:
+    def _read(self, window: list[_Operation], sent: list[tuple[KvConnection, list[int]]]) -> list[Answered]:
         answers: list[Answered | None] = [None] * len(window)
         for link, indexes in sent:
             for index, answer in zip(indexes, link.answers(len(indexes)), strict=True):

@@ -1,16 +1,19 @@
-"""Options of a connection, checked: who logs in how, where, and what comes over the wire."""
+"""Checked options of a connection: login, addresses, time limits, and what comes over the wire.
+
+Plain values, made from the user's arguments and the connection string; nothing here does I/O.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from dcpstream.client.machine.handshake import DcpSettings, Login
-from dcpstream.client.machine.nodes import ConnectOptions
 from dcpstream.client.settings.connection_string import ConnectionString, parse
 from dcpstream.client.settings.tls import TlsOptions, tls_options
 from dcpstream.errors import ConfigError
+from dcpstream.model import NodeAddress
 from dcpstream.protocol.sasl import MECHANISMS
+from dcpstream.wire import OpenFlag
 
 CONNECT_TIMEOUT_S = 10.0
 """How long connecting to a cluster, with authentication and bucket, may take before ConnectTimeout."""
@@ -27,7 +30,101 @@ MIN_BUFFER_BYTES = 64 * 1024
 MAX_BUFFER_BYTES = 1024 * 1024 * 1024
 """Largest flow-control window."""
 
+NOOP_INTERVAL_S = 20
+"""Seconds between NOOPs of the node: the least that all server versions allow."""
+
+BUFFER_BYTES = 4 * 1024 * 1024
+"""Default flow-control window in bytes: what the node may have sent before it was consumed, hence the bound of memory
+for a connection, and of what is read in vain when a read ends inside a snapshot."""
+
 _VALUE_COLUMNS = frozenset(("value", "xattrs", "datatype"))
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Who asks for what.
+
+    Attributes:
+        allow_plain: whether the password may be sent readable if the node offers nothing better.
+        mechanism: the only SASL mechanism to use; None for the strongest that the node offers.
+        by_certificate: the node knows the user by the certificate of the TLS connection: nothing is sent to log in.
+    """
+
+    username: str
+    password: str = field(repr=False)
+    bucket: str
+    allow_plain: bool = False
+    mechanism: str | None = None
+    by_certificate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DcpSettings:
+    """What a DCP connection is opened with.
+
+    Attributes:
+        name: unique among the node's connections: a second one with that name replaces the first.
+        buffer_bytes: the flow-control window.
+        noop_interval_s: seconds between the node's NOOPs.
+        xattrs: whether values come with their xattr section.
+        no_value: leave out values (and xattrs, unless asked for).
+        snappy: whether the node may send compressed values as they are stored.
+        out_of_order: whether the node may send the first snapshot of a single collection in any order, which it does
+            where it finds the collection faster that way.
+    """
+
+    name: str
+    buffer_bytes: int = BUFFER_BYTES
+    noop_interval_s: int = NOOP_INTERVAL_S
+    xattrs: bool = True
+    no_value: bool = False
+    snappy: bool = False
+    out_of_order: bool = False
+
+    @property
+    def open_flags(self) -> int:
+        """The flags of DCP_OPEN; delete times come along because expirations are told apart only with them."""
+        flags = OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES
+        if self.xattrs:
+            flags |= OpenFlag.INCLUDE_XATTRS
+        if self.no_value:
+            flags |= OpenFlag.NO_VALUE
+        return int(flags)
+
+    def controls(self) -> list[tuple[str, str, bool]]:
+        """(key, value, must be granted) in the order in which they are sent."""
+        return [
+            ("enable_noop", "true", True),
+            ("set_noop_interval", str(self.noop_interval_s), True),
+            ("connection_buffer_size", str(self.buffer_bytes), True),
+            ("enable_expiry_opcode", "true", False),
+            ("send_stream_end_on_client_close_stream", "true", False),
+            ("flatbuffers_system_events", "true", False),
+            *([("enable_out_of_order_snapshots", "true_with_seqno_advanced", False)] if self.out_of_order else []),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectOptions:
+    """How connections are made.
+
+    Attributes:
+        seeds: addresses from the connection string.
+        network: which of a node's addresses to use.
+        login: user, password, bucket.
+        connect_timeout_s: for one connection; and for how long failed nodes are tried again while nothing works.
+        arrow: decode rows into Arrow columns.
+        settings: of each DCP connection; the name is completed with a part of its own.
+        tls: how connections are secured; None for none.
+    """
+
+    seeds: tuple[NodeAddress, ...]
+    network: str
+    login: Login
+    connect_timeout_s: float
+    arrow: bool
+    settings: DcpSettings
+    tls: TlsOptions | None = None
 
 
 def check_buffer_bytes(buffer_bytes: int) -> int:

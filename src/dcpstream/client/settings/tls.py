@@ -1,46 +1,41 @@
-"""Secured connections: what the user says about certificates, and the `ssl.SSLContext` made of it.
+"""TLS as the user describes it: the certificates to trust, and the client's own.
 
-The one place that decides how TLS is done; the shells only wrap their sockets with the context. TLS 1.2 is the least,
-the node's certificate and name are checked unless the user says otherwise.
+Values and texts only. `dcpstream.client.transport` makes the `ssl.SSLContext`; TLS 1.2 is the least, and the node's
+certificate and name are checked unless the user says otherwise.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from dcpstream.errors import ConfigError, ConnectionLost, TlsError
 from dcpstream.model import NodeAddress
 
-logger = logging.getLogger(__name__)
-
 MAX_PEM_BYTES = 1024 * 1024
 """Longest text that is taken for certificates: a bundle of all public authorities has about 250 KiB."""
 
 ALERT = b"\x15\x03"
-"""How a peer that speaks TLS begins its refusal of something that is not TLS."""
+"""The first bytes of a TLS alert: the refusal of a peer that speaks TLS and received something else."""
 
-_PEM = "-----BEGIN "
+PEM = "-----BEGIN "
 _OPTION_NAMES = ("trust_certificate", "certificate", "key", "tls_verify")
 
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """What to trust, and who to be. Can be pickled; files are read where a connection is made.
+    """The certificates to trust, and the client's own. Can be pickled; files are read when a connection is made.
 
     Attributes:
-        trust: the certificates that the node's must be signed by: a PEM file, a directory of them as OpenSSL wants it,
-            or PEM text. None for those of the system.
-        certificate: PEM file with the client's own certificate (and those between it and the authority). With it the
-            node knows the user, and neither name nor password are sent.
+        trust: certificates of the authorities that may sign the node's certificate: a PEM file, a directory as OpenSSL
+            wants it, or PEM text. None for those of the system.
+        certificate: PEM file with the client's own certificate (and those between it and the authority). The node
+            then knows the user by it, and neither name nor password are sent.
         key: PEM file with its private key; None if `certificate` holds it too.
         key_password: of an encrypted key.
-        verify: whether the node's certificate and name are checked. Without that anybody on the way can read and
+        verify: whether the node's certificate and name are checked. Without the check anybody on the way can read and
             change everything; only for tests.
-        server_name: the name that the certificate must have, for a node that is reached under another one.
+        server_name: the name that the certificate must have, if the node is reached under another name.
 
     Raises:
         ConfigError: a key without a certificate, or the like.
@@ -54,7 +49,7 @@ class TlsOptions:
     server_name: str | None = None
 
     def __post_init__(self) -> None:
-        """Check what goes together."""
+        """Refuse combinations that make no sense."""
         if self.key is not None and self.certificate is None:
             raise ConfigError("key", self.key, "only with the option certificate")
         if self.trust is not None and len(self.trust) > MAX_PEM_BYTES:
@@ -62,7 +57,7 @@ class TlsOptions:
 
 
 def tls_options(given: TlsOptions | None, options: Mapping[str, str], *, is_secure: bool) -> TlsOptions | None:
-    """What holds for a connection string, with its own options where `given` says nothing.
+    """The TLS options of a connection: those of the program, completed by those of the connection string.
 
     Args:
         given: from the program, or None.
@@ -91,110 +86,22 @@ def tls_options(given: TlsOptions | None, options: Mapping[str, str], *, is_secu
     )
 
 
-def make_context(options: TlsOptions) -> ssl.SSLContext:
-    """The context for connections of a client.
-
-    Raises:
-        ConfigError: a file cannot be read or is no certificate or key, or the password of the key is wrong.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if options.verify:
-        _load_trust(context, options.trust)
-    else:
-        logger.warning(
-            "TLS certificates are NOT verified: anybody on the way to the node can read the password and all data. "
-            "Use this for tests only; give the authority's certificate (trust_certificate) instead."
-        )
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if options.certificate is not None:
-        _load_identity(context, options.certificate, options.key, options.key_password)
-    return context
-
-
-def server_name(options: TlsOptions, address: NodeAddress) -> str:
-    """The name that is asked for (SNI) and that the certificate must have."""
-    return options.server_name or address.host
-
-
-def tls_failure(address: NodeAddress, error: OSError) -> ConnectionLost:
-    """The error for a TLS handshake that failed: a TlsError if trying again cannot help."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        why = error.verify_message or str(error)
-        if "mismatch" in why or "doesn't match" in why or "not valid for" in why:
-            return TlsError(
-                f"the certificate of {address} is for another name: {why.rstrip('.')}. Connect by the name that it "
-                "has, or give server_name",
-                cause=error,
-            )
-        if "expired" in why:
-            return TlsError(
-                f"the certificate of {address}, or one above it, has expired: the node needs a new one", cause=error
-            )
-        return TlsError(
-            f"the certificate of {address} is not trusted: {why}. Give the certificate of the authority that signed "
-            "it (trust_certificate)",
-            cause=error,
-        )
-    if isinstance(error, ssl.SSLError) and error.reason in {"WRONG_VERSION_NUMBER", "UNEXPECTED_MESSAGE"}:
-        return TlsError(
-            f"{address} does not speak TLS: is this the port with TLS (11207)? Without TLS the scheme is couchbase://",
-            cause=error,
-        )
-    if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
-        return TlsError(
-            f"{address} refuses the secured connection ({error.reason}): does it want a client certificate, or another "
-            "one?",
-            cause=error,
-        )
-    return ConnectionLost(
-        f"{address} ended the TLS handshake: {error.strerror or error}; the port with TLS (11207) is another one "
-        "than that without",
-        cause=error,
-    )
-
-
 def closed_at_once(error: ConnectionLost, *, is_secured: bool) -> ConnectionLost:
-    """The error for a connection that ended before the node said anything: what is usually the reason."""
+    """The error for a connection that ended before the node sent anything, with the usual reason."""
     if error.cause is not None and is_secured:
-        return error  # it says already what was wrong with the handshake
+        return error  # its text already says what failed in the handshake
     why = "a port with TLS wants couchbases://"
     if is_secured:
-        # Servers may close without the alert that tells it.
+        # Some servers close without the alert that gives the reason.
         why = "perhaps it wants a client certificate, or knows no user by the one it got"
     return ConnectionLost(f"{error} without a word; {why}", cause=error)
 
 
 def check_for_alert(address: NodeAddress, received: bytes | bytearray | memoryview) -> None:
-    """Look at the first bytes on a connection without TLS.
+    """Check the first bytes of a connection without TLS.
 
     Raises:
         TlsError: the node speaks TLS at this port.
     """
     if bytes(received[:2]) == ALERT:
         raise TlsError(f"{address} speaks TLS at this port: use couchbases://, or the port without TLS (11210)")
-
-
-def _load_trust(context: ssl.SSLContext, trust: str | None) -> None:
-    if trust is None:
-        context.load_default_certs()
-        return
-    try:
-        if trust.lstrip().startswith(_PEM):
-            context.load_verify_locations(cadata=trust)
-        elif os.path.isdir(trust):  # noqa: PTH112 - OpenSSL takes the text
-            context.load_verify_locations(capath=trust)
-        else:
-            context.load_verify_locations(cafile=trust)
-    except (OSError, ValueError) as error:
-        raise ConfigError("trust_certificate", trust[:200], f"PEM certificates that can be read ({error})") from error
-
-
-def _load_identity(context: ssl.SSLContext, certificate: str, key: str | None, password: str | None) -> None:
-    # A function, so that OpenSSL never asks at the terminal; empty is refused like any wrong password.
-    try:
-        context.load_cert_chain(certificate, key, password=lambda: password or "")
-    except (OSError, ValueError) as error:
-        allowed = f"PEM files of a certificate and its key that can be read, with the right key_password ({error})"
-        raise ConfigError("certificate", certificate, allowed) from error

@@ -8,15 +8,8 @@ import ssl
 
 import pytest
 
-from dcpstream.client.settings.tls import (
-    MAX_PEM_BYTES,
-    TlsOptions,
-    check_for_alert,
-    closed_at_once,
-    make_context,
-    server_name,
-    tls_failure,
-)
+from dcpstream.client.settings.tls import MAX_PEM_BYTES, TlsOptions, check_for_alert, closed_at_once
+from dcpstream.client.transport import make_context, server_name, tls_failure
 from dcpstream.errors import ConfigError, ConnectionLost, TlsError
 from dcpstream.model import NodeAddress
 

@@ -1,0 +1,232 @@
+"""One blocking connection of the key-value client: the handshake, requests out, answers in."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from typing import NamedTuple
+
+from dcpstream.client.machine.connection.handshake import Handshake, reason_in
+from dcpstream.client.settings.tls import TlsOptions, check_for_alert, closed_at_once
+from dcpstream.client.transport import cannot_connect, lost_by, server_name, tls_failure
+from dcpstream.errors import ConnectionLost, ConnectTimeout, DcpstreamError, DeadConnection, RemoteProtocolError
+from dcpstream.model import NodeAddress
+from dcpstream.runtime import Clock
+from dcpstream.wire import MAX_FRAME_BYTES, Feature, Frame, FrameReader, Opcode, Status
+from dcpstream.wire.codes import code_name
+from dcpstream.wire.status import status_error
+
+ANSWER_TIMEOUT_S = 30.0
+"""How long a node may be silent while it owes answers."""
+
+RECEIVE_BYTES = 256 * 1024
+"""Bytes asked for in one read."""
+
+_ANSWER = struct.Struct(">BBHBBHI")
+_U64 = struct.Struct(">Q")
+_HEADER_BYTES = 24
+
+
+class Answered(NamedTuple):
+    """An answer, cut into parts."""
+
+    status: int
+    datatype: int
+    cas: int
+    extras: bytes
+    value: bytes
+    key: bytes = b""
+    opcode: int = 0
+
+    @property
+    def reason(self) -> str:
+        """Of a refusal: why, in the node's words; empty if it says nothing."""
+        return reason_in(self.value)
+
+
+class KvConnection:
+    """One connection to a node.
+
+    Args:
+        address: the node.
+        connect_timeout_s: limit for connecting and the handshakes.
+        clock: for that limit.
+        tls, context: how the connection is secured; None without TLS.
+
+    Raises:
+        ConnectTimeout, TlsError: no connection.
+    """
+
+    def __init__(
+        self,
+        address: NodeAddress,
+        connect_timeout_s: float,
+        clock: Clock,
+        tls: TlsOptions | None = None,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        self.address = address
+        self.has_collections = False
+        self._deadline = clock.monotonic() + connect_timeout_s
+        self._clock = clock
+        self._received = bytearray()
+        try:
+            self._socket = socket.create_connection((address.host, address.kv_port), timeout=connect_timeout_s)
+        except (OSError, ValueError) as error:  # ValueError: a name that cannot be one
+            raise cannot_connect(address, error) from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._is_secured = tls is not None
+        if tls is not None and context is not None:
+            self._secure(tls, context)
+
+    def _secure(self, tls: TlsOptions, context: ssl.SSLContext) -> None:
+        try:
+            self._socket = context.wrap_socket(self._socket, server_hostname=server_name(tls, self.address))
+        except TimeoutError as error:
+            self._socket.close()
+            raise ConnectTimeout(f"{self.address} did not finish the TLS handshake in time", cause=error) from error
+        except OSError as error:
+            self._socket.close()
+            raise tls_failure(self.address, error) from error
+
+    def shake_hands(self, handshake: Handshake) -> bytes:
+        """Do the handshake; returns the cluster map's JSON."""
+        reader = FrameReader()
+        reader_has_begun = False
+        self.send(handshake.start())
+        while not handshake.is_done:
+            if self._clock.monotonic() >= self._deadline:
+                raise ConnectTimeout(f"{self.address} did not let us in in time")
+            try:
+                data = self._receive()
+                check_for_alert(self.address, data)
+                reader_has_begun = True
+                reader.receive_data(data)
+                frames = list(reader.frames())
+            except DeadConnection as error:
+                raise ConnectTimeout(f"{self.address} did not let us in in time", cause=error) from error
+            except DcpstreamError as error:
+                if type(error) is ConnectionLost and not reader_has_begun:
+                    told = closed_at_once(error, is_secured=self._is_secured)
+                    if told is not error:
+                        raise told from error
+                if isinstance(error, ConnectionLost):
+                    raise
+                raise RemoteProtocolError(
+                    f"{self.address} does not speak this protocol; is it the data port? ({error})"
+                ) from error
+            for frame in frames:
+                self.send(handshake.receive(frame))
+        self.has_collections = Feature.COLLECTIONS in handshake.granted
+        self._socket.settimeout(ANSWER_TIMEOUT_S)
+        return handshake.config
+
+    def send(self, data: bytes) -> None:
+        """Send all of it."""
+        if not data:
+            return
+        try:
+            self._socket.sendall(data)
+        except TimeoutError as error:
+            raise DeadConnection(f"{self.address} takes no more data", cause=error) from error
+        except OSError as error:
+            raise ConnectionLost(f"{self.address}: {error.strerror or error}", cause=error) from error
+
+    def ask(self, request: bytes) -> Frame:
+        """One request that must succeed; nothing else may be on the way."""
+        answer = self.exchange(request)
+        frame = Frame(0x81, request[1], value=answer.value)
+        if answer.status != Status.SUCCESS:
+            raise status_error(answer.status, opcode=request[1])
+        return frame
+
+    def exchange(self, request: bytes) -> Answered:
+        """Send one request; its answer."""
+        self.send(request)
+        answer = self.answers(1)[0]
+        self.check(answer, request[1])
+        return answer
+
+    def check(self, answer: Answered, opcode: int) -> None:
+        """Refuse an answer to another request than the one that is next.
+
+        Raises:
+            RemoteProtocolError: it has another opcode.
+        """
+        if answer.opcode != opcode:
+            raise RemoteProtocolError(
+                f"{self.address} answered {code_name(Opcode, opcode)} with {code_name(Opcode, answer.opcode)}"
+            )
+
+    def answers(self, count: int) -> list[Answered]:
+        """The next answers, which come in the order of the requests."""
+        buffer = self._received
+        result: list[Answered] = []
+        at = 0
+        unpack = _ANSWER.unpack_from
+        for _ in range(count):
+            while len(buffer) - at < _HEADER_BYTES:
+                del buffer[:at]
+                at = 0
+                buffer += self._receive()
+            magic, opcode, key_length, extras_length, datatype, status, body = unpack(buffer, at)
+            framing = 0
+            if magic == 0x18:
+                framing, key_length = key_length >> 8, key_length & 0xFF
+            elif magic != 0x81:
+                raise RemoteProtocolError(f"{self.address} sent a frame with magic 0x{magic:02x} as an answer")
+            if body > MAX_FRAME_BYTES or framing + extras_length + key_length > body:
+                raise RemoteProtocolError(f"{self.address} sent an answer with a body of {body} bytes that cannot be")
+            end = at + _HEADER_BYTES + body
+            while len(buffer) < end:
+                del buffer[:at]
+                end -= at
+                at = 0
+                buffer += self._receive()
+            extras_at = at + _HEADER_BYTES + framing
+            key_at = extras_at + extras_length
+            value_at = key_at + key_length
+            result.append(
+                Answered(
+                    status,
+                    datatype,
+                    _U64.unpack_from(buffer, at + 16)[0],
+                    bytes(buffer[extras_at:key_at]),
+                    bytes(buffer[value_at:end]) if value_at < end else b"",
+                    bytes(buffer[key_at:value_at]) if key_length else b"",
+                    opcode,
+                )
+            )
+            at = end
+        del buffer[:at]
+        return result
+
+    def pause(self, seconds: float) -> None:
+        """Wait, on the socket: there is nothing to read."""
+        self._socket.settimeout(seconds)
+        try:
+            # With TLS there is no looking ahead; what comes unasked is kept for the next answer.
+            data = self._socket.recv(RECEIVE_BYTES)
+            if not data:
+                raise ConnectionLost(f"{self.address} closed the connection")
+            self._received += data
+        except TimeoutError:
+            pass
+        finally:
+            self._socket.settimeout(ANSWER_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def _receive(self) -> bytes:
+        try:
+            data = self._socket.recv(RECEIVE_BYTES)
+        except TimeoutError as error:
+            raise DeadConnection(f"{self.address} did not answer in time", cause=error) from error
+        except OSError as error:
+            raise lost_by(self.address, error) from error
+        if not data:
+            raise ConnectionLost(f"{self.address} closed the connection")
+        return data

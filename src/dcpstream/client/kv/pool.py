@@ -1,0 +1,147 @@
+"""The connections of a `KvClient`, one a node, and the cluster map that says which is whose."""
+
+from __future__ import annotations
+
+import ssl
+
+from dcpstream.client.kv.connection import KvConnection
+from dcpstream.client.machine.connection.handshake import Handshake
+from dcpstream.client.machine.nodes.cluster_map import parse_config
+from dcpstream.client.machine.nodes.nodes import FINAL_ERRORS, MAX_SEEDS_TRIED, is_bucket_refusal
+from dcpstream.client.settings.options import Access
+from dcpstream.client.settings.srv import resolve_seeds
+from dcpstream.client.transport import make_context
+from dcpstream.errors import ConnectionLost, ConnectTimeout, RemoteProtocolError
+from dcpstream.model import NodeAddress, VbucketMap
+from dcpstream.runtime import Clock, Random, SystemClock, SystemRandom
+from dcpstream.wire import Opcode, encode_request
+
+MIN_CONNECT_S = 0.1
+"""What even the last of many seeds gets."""
+
+
+class KvPool:
+    """The connections; they are made when they are needed.
+
+    Args:
+        given: who logs in how, and where.
+        connect_timeout_s: limit for making a connection with authentication.
+    """
+
+    def __init__(self, given: Access, connect_timeout_s: float) -> None:
+        self._given = given
+        self._connect_timeout_s = connect_timeout_s
+        self._seeds: tuple[NodeAddress, ...] = ()
+        self._context: ssl.SSLContext | None = None
+        self._clock: Clock = SystemClock()
+        self._random: Random = SystemRandom()
+        self._map: VbucketMap | None = None
+        self._links: dict[str, KvConnection] = {}
+
+    @property
+    def map(self) -> VbucketMap:
+        """The cluster map."""
+        if self._map is None:
+            self._connect_any()
+        assert self._map is not None
+        return self._map
+
+    def any(self) -> KvConnection:
+        """The one that was made first, or to whichever node answers."""
+        return next(iter(self._links.values()), None) or self._connect_any()
+
+    def close(self) -> None:
+        """Close all; a second time does nothing."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+    def take_map(self, text: bytes, origin: NodeAddress) -> bool:
+        """What a node says the map is; whether it is newer than what was known."""
+        if not text:
+            return False
+        try:
+            found = parse_config(
+                text, origin, self._given.parsed.network, self._seeds, is_secure=self._given.tls is not None
+            )
+        except RemoteProtocolError:
+            return False
+        if self._map is None or found.version > self._map.version:
+            self._map = found
+            return True
+        return False
+
+    def of(self, vbid: int) -> KvConnection:
+        """The one to the node that serves a vbucket."""
+        address = self.map.active_node(vbid)
+        if address is None:
+            # Nobody has it now: any node will say so, and the operation is repeated later.
+            return self.any()
+        link = self._links.get(str(address))
+        if link is not None:
+            return link
+        try:
+            return self._connect(address)
+        except FINAL_ERRORS:
+            raise
+        except ConnectionLost:
+            # The map may be out of date, and the node gone for good: somebody else may know.
+            if not self._finds_newer_map(address):
+                raise
+        found = self.map.active_node(vbid)
+        return self._connect_any() if found is None else self._links.get(str(found)) or self._connect(found)
+
+    def _finds_newer_map(self, gone: NodeAddress) -> bool:
+        """Ask other nodes than the one that is gone; whether one has a newer map."""
+        version = self.map.version
+        for address in list(dict.fromkeys((*self.map.nodes, *self._seeds)))[:MAX_SEEDS_TRIED]:
+            if str(address) == str(gone):
+                continue
+            try:
+                link = self._links.get(str(address)) or self._connect(address)
+                self.take_map(link.ask(encode_request(Opcode.GET_CLUSTER_CONFIG)).value, address)
+                if self.map.version > version:
+                    return True
+            except FINAL_ERRORS:
+                raise
+            except ConnectionLost:
+                self._links.pop(str(address), None)
+        return False
+
+    def _connect_any(self) -> KvConnection:
+        if not self._seeds:
+            self._seeds = resolve_seeds(self._given.parsed)
+        errors = []
+        known = self._map.nodes if self._map is not None else ()
+        candidates = list(dict.fromkeys((*self._seeds, *known)))[:MAX_SEEDS_TRIED]
+        deadline = self._clock.monotonic() + self._connect_timeout_s
+        for number, address in enumerate(candidates):
+            # A node that does not answer at all must leave time for the others.
+            left = max(deadline - self._clock.monotonic(), 0.0) / (len(candidates) - number)
+            try:
+                return self._connect(address, max(left, MIN_CONNECT_S))
+            except FINAL_ERRORS:
+                raise
+            except ConnectionLost as error:
+                errors.append(str(error))
+        raise ConnectTimeout(
+            f"no node could be reached: {'; '.join(errors)}. Is it running, and is this its data port?"
+        )
+
+    def _connect(self, address: NodeAddress, timeout_s: float | None = None) -> KvConnection:
+        if self._given.tls is not None and self._context is None:
+            self._context = make_context(self._given.tls)
+        link = KvConnection(address, timeout_s or self._connect_timeout_s, self._clock, self._given.tls, self._context)
+        try:
+            config = link.shake_hands(
+                Handshake(self._given.login, address, self._random.getrandbits(192).to_bytes(24, "big"))
+            )
+        except BaseException as error:
+            link.close()
+            if self._map is not None and is_bucket_refusal(error):
+                # It was there before: the node listens already, and the bucket is still to come.
+                raise ConnectionLost(str(error), cause=error) from error
+            raise
+        self._links[str(address)] = link
+        self.take_map(config, address)
+        return link

@@ -1,0 +1,107 @@
+"""What a system event means to the reader of one vbucket: what is told, and which collections its position covers then.
+
+An event that ends a collection has no name in it, so a position keeps the names of what it covers.
+"""
+
+from __future__ import annotations
+
+from dcpstream.client.machine.connection.events import Stream
+from dcpstream.client.machine.values import ManifestEvent
+from dcpstream.errors import FieldError
+from dcpstream.model import CollectionName, Op
+from dcpstream.wire import Frame, SystemEventId, decode_message
+from dcpstream.wire.messages.dcp import SystemEvent
+from dcpstream.wire.system_events import CollectionEvent, read_event, read_flatbuffer
+
+_FLATBUFFERS = 2
+_VALUE_BYTES_MIN = {
+    SystemEventId.CREATE_COLLECTION: 16,
+    SystemEventId.DROP_COLLECTION: 16,
+    SystemEventId.CREATE_SCOPE: 12,
+    SystemEventId.DROP_SCOPE: 12,
+}
+
+_OPS = {
+    SystemEventId.CREATE_COLLECTION: Op.COLLECTION_CREATED,
+    SystemEventId.DROP_COLLECTION: Op.COLLECTION_DROPPED,
+    SystemEventId.CREATE_SCOPE: Op.SCOPE_CREATED,
+    SystemEventId.DROP_SCOPE: Op.SCOPE_DROPPED,
+    SystemEventId.MODIFY_COLLECTION: Op.COLLECTION_MODIFIED,
+}
+
+
+def event_in(frame: Frame) -> CollectionEvent | None:
+    """The event of a message; None for one that this version does not know.
+
+    Raises:
+        FieldError: its value is not what its version says.
+    """
+    message = decode_message(frame)
+    if not isinstance(message, SystemEvent):
+        raise FieldError(f"a system event with extras of {len(frame.extras)} bytes")
+    if message.event not in _OPS:
+        return None
+    if message.version == _FLATBUFFERS:
+        return read_flatbuffer(message.event, frame.value)
+    least = _VALUE_BYTES_MIN.get(SystemEventId(message.event))
+    if message.version > _FLATBUFFERS or least is None:
+        return None
+    if len(frame.value) < least:
+        raise FieldError(f"a system event {message.event} with a value of {len(frame.value)} bytes, not {least}")
+    return read_event(frame.extras, frame.key, frame.value)
+
+
+def follow(stream: Stream, event: CollectionEvent, seqno: int) -> list[ManifestEvent]:
+    """Take an event that the stream's position has just moved over.
+
+    Returns:
+        What is to be told, in this order: usually one thing. Nothing of a collection whose end was told before, and two
+        things if a collection begins whose name was that of one that the position covers.
+    """
+    tracker, names = stream.tracker, stream.names
+    if names is None:
+        return []
+    names.take_event(event)
+    op = _OPS[SystemEventId(event.event)]
+    scope = names.scope_of(event)
+    covered = tracker.collections
+    told: list[ManifestEvent] = []
+    name = CollectionName(event.collection_id, scope, event.name)
+    if op is Op.COLLECTION_DROPPED:
+        known = {item.collection_id: item for item in covered or ()}
+        if stream.is_filtered and covered is not None and event.collection_id not in known:
+            return []
+        name = known.get(event.collection_id) or names.collection_of(event)
+        if covered is not None:
+            tracker.cover(item for item in covered if item.collection_id != event.collection_id)
+    elif op is Op.COLLECTION_CREATED:
+        if event.flush_uid:
+            op = Op.COLLECTION_FLUSHED
+        replaced = [
+            item for item in covered or () if item[1:] == name[1:] and item.collection_id != event.collection_id
+        ]
+        told += [_told(stream, Op.COLLECTION_DROPPED, event, seqno, item) for item in replaced]
+        if covered is not None:
+            tracker.cover({*covered, name}.difference(replaced))
+    elif op is Op.COLLECTION_MODIFIED:
+        name = names.collection_of(event)
+    told.append(_told(stream, op, event, seqno, name))
+    return told
+
+
+def _told(stream: Stream, op: Op, event: CollectionEvent, seqno: int, name: CollectionName) -> ManifestEvent:
+    is_of_scope = event.is_of_scope
+    says_ttl = op in {Op.COLLECTION_CREATED, Op.COLLECTION_FLUSHED, Op.COLLECTION_MODIFIED}
+    return ManifestEvent(
+        op=op,
+        vbid=stream.vbid,
+        vbuuid=stream.tracker.vbuuid,
+        seqno=seqno,
+        scope=name.scope,
+        collection="" if is_of_scope else name.collection,
+        scope_id=event.scope_id,
+        collection_id=None if is_of_scope else name.collection_id,
+        manifest_uid=event.manifest_uid,
+        offset=stream.tracker.offset,
+        max_ttl=event.max_ttl if says_ttl else None,
+    )

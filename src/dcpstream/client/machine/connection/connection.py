@@ -1,0 +1,210 @@
+"""One connection to a node from the first byte on: handshake, then the session, over one receive buffer.
+
+Sans-IO, in the shape of asyncio's BufferedProtocol: the shell reads into `get_buffer()`, says how much with
+`buffer_updated()`, sends `data_to_send()`, and calls `handle_timeout()` at `next_timeout()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from dcpstream.client.machine.connection.events import Event
+from dcpstream.client.machine.connection.handshake import Handshake
+from dcpstream.client.machine.connection.rows import ArrowDecoder, Decoder, FrameDecoder
+from dcpstream.client.machine.connection.session import DcpSession
+from dcpstream.client.settings.options import DcpSettings, Login
+from dcpstream.client.settings.tls import ALERT, check_for_alert
+from dcpstream.errors import ConnectTimeout, RemoteProtocolError, WireError
+from dcpstream.model import NodeAddress
+from dcpstream.wire import MAX_FRAME_BYTES, Feature, Magic
+from dcpstream.wire.frames import HEADER_BYTES, decode_frame, frame_length
+
+RECEIVE_BYTES = 4 * 1024 * 1024
+"""Size that the receive buffer grows to while reads fill it: one decoding step has up to ten thousand rows then, which
+halves its fixed cost against 1 MiB."""
+
+FIRST_RECEIVE_BYTES = 128 * 1024
+"""Size that it begins with: enough for questions and answers."""
+
+GROWTH = 4
+"""Factor by which it grows each time that a read has filled it."""
+
+BULK_BYTES = 1024 * 1024
+"""So much is worth a decoding step at once, however it came."""
+
+MIN_FREE_BYTES = 64 * 1024
+"""Free space below which the buffer is tidied before the next read."""
+
+_PUSHES = frozenset((Feature.CLUSTERMAP_NOTIFICATION, Feature.CLUSTERMAP_NOTIFICATION_BRIEF))
+
+
+class NodeConnection:
+    """A DCP connection as a machine.
+
+    Args:
+        address: the node.
+        login: user, password and bucket.
+        settings: how the DCP connection is opened.
+        nonce: at least 16 random bytes.
+        now: seconds of a monotonic clock.
+        connect_timeout_s: from now until the handshake is done.
+        arrow: decode rows into Arrow columns, else into frames.
+    """
+
+    def __init__(
+        self,
+        address: NodeAddress,
+        login: Login,
+        settings: DcpSettings,
+        nonce: bytes,
+        now: float,
+        *,
+        connect_timeout_s: float,
+        arrow: bool,
+    ) -> None:
+        self.address = address
+        self.settings = settings
+        self.session: DcpSession | None = None
+        self._handshake = Handshake(login, address, nonce, settings)
+        self._deadline = now + connect_timeout_s
+        self._connect_timeout_s = connect_timeout_s
+        self._make_decoder: Callable[[bool], Decoder] = ArrowDecoder if arrow else lambda _: FrameDecoder()
+        self._decoder: Decoder = FrameDecoder()
+        self._out = [self._handshake.start()]
+        self._buffer = bytearray(FIRST_RECEIVE_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+        self._was_filled = False
+        self._has_received = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the handshake is done and `session` can be used."""
+        return self.session is not None
+
+    @property
+    def takes_pushes(self) -> bool:
+        """Whether the node tells by itself when the cluster map changes."""
+        return not _PUSHES.isdisjoint(self._handshake.granted)
+
+    @property
+    def has_received(self) -> bool:
+        """Whether the node has sent anything at all."""
+        return self._has_received
+
+    @property
+    def config(self) -> bytes:
+        """The cluster map that came with the handshake, as JSON text."""
+        return self._handshake.config
+
+    def get_buffer(self) -> memoryview:
+        """Where to read to; never empty."""
+        if self._was_filled or len(self._buffer) - self._end < MIN_FREE_BYTES:
+            self._tidy()
+        return self._view[self._end :]
+
+    def buffer_updated(self, count: int) -> None:
+        """So many bytes were read into `get_buffer()`; `process()` looks at them."""
+        self._end += count
+        self._has_received = self._has_received or count > 0
+        self._was_filled = self._end == len(self._buffer)
+
+    @property
+    def has_plenty(self) -> bool:
+        """Whether what was read should be processed before more is read."""
+        return self._end - self._start >= BULK_BYTES or len(self._buffer) - self._end < MIN_FREE_BYTES
+
+    def receive_data(self, data: bytes | bytearray | memoryview, now: float) -> None:
+        """Take bytes that were read elsewhere, and process them."""
+        view = memoryview(data).cast("B")
+        while len(view):
+            room = self.get_buffer()
+            count = min(len(room), len(view))
+            room[:count] = view[:count]
+            view = view[count:]
+            self.buffer_updated(count)
+            self.process(now)
+
+    def process(self, now: float) -> None:
+        """Act on what was read.
+
+        Raises:
+            DcpstreamError: the connection cannot go on and must be closed; the class says why.
+        """
+        if self.session is None:
+            self._shake_hands(now)
+        if self.session is not None and self._end - self._start >= HEADER_BYTES:
+            rows, self._start = self._decoder.decode(self._buffer, self._start, self._end)
+            if rows.wire_bytes:
+                self.session.receive_rows(rows, now)
+        if self._start == self._end:
+            self._start = self._end = 0
+
+    def data_to_send(self) -> bytes:
+        """What the transport should send now."""
+        data = b"".join(self._out)
+        self._out.clear()
+        if self.session is not None:
+            data += self.session.data_to_send()
+        return data
+
+    def events(self) -> Iterator[Event]:
+        """The session's events, each once."""
+        return self.session.events() if self.session is not None else iter(())
+
+    def next_timeout(self) -> float:
+        """When `handle_timeout` should be called."""
+        return self._deadline if self.session is None else self.session.next_timeout()
+
+    def handle_timeout(self, now: float) -> None:
+        """Check the clocks.
+
+        Raises:
+            ConnectTimeout: the handshake takes too long.
+            DeadConnection: the node is silent.
+        """
+        if self.session is not None:
+            self.session.handle_timeout(now)
+        elif now >= self._deadline:
+            raise ConnectTimeout(f"{self.address} did not let us in within {self._connect_timeout_s:g} s")
+
+    def _shake_hands(self, now: float) -> None:
+        if self._end - self._start >= len(ALERT):
+            check_for_alert(self.address, self._view[self._start : self._start + len(ALERT)])
+        while self._end - self._start >= HEADER_BYTES and self.session is None:
+            try:
+                end = self._start + frame_length(self._buffer, self._start)
+                if end > self._end:
+                    return
+                frame = decode_frame(self._view[: self._end], self._start)
+            except WireError as error:
+                raise RemoteProtocolError(
+                    f"{self.address} does not speak this protocol; is it the data port? ({error})"
+                ) from error
+            self._start = end
+            if frame.magic == Magic.SERVER_REQUEST:
+                continue  # a cluster map that changes just now; ours is still to come
+            self._out.append(self._handshake.receive(frame))
+            if self._handshake.is_done:
+                has_collections = Feature.COLLECTIONS in self._handshake.granted
+                self._decoder = self._make_decoder(has_collections)
+                self.session = DcpSession(self.address, self.settings, has_collections, now)
+
+    def _tidy(self) -> None:
+        """Make room: move the begin of the incomplete frame to the front, of a larger buffer if it needs one."""
+        left = self._end - self._start
+        size = len(self._buffer)
+        if self._was_filled:
+            size = max(size, min(GROWTH * size, RECEIVE_BYTES))
+        if left >= HEADER_BYTES:
+            size = max(size, min(frame_length(self._buffer, self._start), MAX_FRAME_BYTES) + MIN_FREE_BYTES)
+        if size > len(self._buffer):
+            larger = bytearray(size)
+            larger[:left] = self._view[self._start : self._end]
+            self._buffer = larger
+            self._view = memoryview(larger)
+        elif self._start:
+            self._buffer[:left] = self._buffer[self._start : self._end]
+        self._start, self._end = 0, left
+        self._was_filled = False

@@ -1,0 +1,241 @@
+"""What a session tells: streams that open, end or are refused, rows, answers, other cluster maps."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dcpstream.client.machine.connection.rows import Rows, Slice
+from dcpstream.client.machine.tracker import PositionTracker, Run
+from dcpstream.client.machine.values import ManifestEvent
+from dcpstream.model import CollectionName, FailoverLog, StreamOffset
+from dcpstream.wire import Frame
+from dcpstream.wire.system_events import CollectionEvent
+
+
+class EventNames(Protocol):
+    """Knows the names that events leave out."""
+
+    def take_event(self, event: CollectionEvent) -> None:
+        """A scope or collection was created, dropped, flushed or modified."""
+        ...
+
+    def scope_of(self, event: CollectionEvent) -> str:
+        """The name of the event's scope."""
+        ...
+
+    def collection_of(self, event: CollectionEvent) -> CollectionName:
+        """The event's collection."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One stream of the connection.
+
+    Attributes:
+        opaque: u32 of its request.
+        vbid: the vbucket.
+        end_seqno: where to stop; MAX_SEQNO = never.
+        tracker: where its reader stands.
+        log: the failover log of the node's answer, once it is open.
+        names: where its events are told; None if nobody wants to know.
+        may_end_early: whether the node may end it with OK below the wanted end: it does so if the filter has left out
+            everything up to there.
+        is_filtered: whether it was asked for some collections only.
+    """
+
+    opaque: int
+    vbid: int
+    end_seqno: int
+    tracker: PositionTracker
+    log: FailoverLog | None = None
+    names: EventNames | None = None
+    may_end_early: bool = False
+    is_filtered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOpened:
+    """The node accepted the position: `offset`, now on the newest branch of `log`."""
+
+    stream: Stream
+    log: FailoverLog
+    offset: StreamOffset
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRefused:
+    """The node refused the request.
+
+    Attributes:
+        status: its status; for ROLLBACK `rollback_seqno` is set.
+        value: the answer's value (a cluster map for NOT_MY_VBUCKET).
+    """
+
+    stream: Stream
+    status: int
+    rollback_seqno: int | None = None
+    value: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDone:
+    """The stream's end was reached; it is closed."""
+
+    stream: Stream
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStopped:
+    """STREAM_END: the node will send nothing more; `reason` says why."""
+
+    stream: Stream
+    reason: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventGroup:
+    """Events of scopes and collections that are told together: in order for each vbucket, with no row between them.
+
+    Attributes:
+        events: in order.
+        moved: positions that are reached without anything to tell, after the events.
+    """
+
+    events: tuple[ManifestEvent, ...]
+    moved: Mapping[int, StreamOffset] = field(default_factory=dict)
+
+    @property
+    def offsets(self) -> dict[int, StreamOffset]:
+        """Vbucket → position after what is told of it."""
+        return {**{event.vbid: event.offset for event in self.events}, **self.moved}
+
+    def joined(self, other: EventGroup) -> EventGroup:
+        """This one, and then the other."""
+        return EventGroup((*self.events, *other.events), {**self.moved, **other.offsets})
+
+
+@dataclass(frozen=True, slots=True)
+class RowsReceived:
+    """Rows for the user.
+
+    Attributes:
+        rows: all rows of one receive.
+        runs: whose they are and with which positions, in the order of arrival; a row in no run does not count.
+        flow_bytes: what to hand to `consumed` when the user is through with them.
+        keep: the slices of rows that count, ascending.
+        offsets: vbucket → position after these rows, for every stream that moved.
+    """
+
+    rows: Rows
+    runs: Sequence[Run]
+    flow_bytes: int
+    keep: Sequence[Slice] = field(init=False)
+    offsets: dict[int, StreamOffset] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Join what lies together."""
+        keep: list[Slice] = []
+        last: dict[int, Run] = {}
+        for run in self.runs:
+            last[run.vbid] = run
+            if run.first == run.stop:
+                continue
+            if keep and keep[-1][1] == run.first:
+                keep[-1] = (keep[-1][0], run.stop)
+            else:
+                keep.append((run.first, run.stop))
+        object.__setattr__(self, "keep", keep)
+        object.__setattr__(self, "offsets", {vbid: run.offset() for vbid, run in last.items()})
+
+    def without(self, vbids: Container[int]) -> RowsReceived:
+        """The same, but for some vbuckets."""
+        return RowsReceived(self.rows, [run for run in self.runs if run.vbid not in vbids], self.flow_bytes)
+
+    def parts(self) -> Iterator[RowsReceived | EventGroup]:
+        """The same as rows without events and events without rows, in an order that is right for each vbucket.
+
+        Vbuckets do not depend on each other, so what comes before the first event of any of them goes together, and so
+        on: most receives have no event, and one of many vbuckets' beginnings has few parts.
+        """
+        if not any(run.event is not None for run in self.runs):
+            yield self
+            return
+        rows: list[list[Run]] = [[]]
+        told: list[list[ManifestEvent]] = [[]]
+        level: dict[int, int] = {}
+        is_past_rows: dict[int, bool] = {}
+        for run in self.runs:
+            at = level.get(run.vbid, 0)
+            if run.event is None:
+                rows[at].append(run)
+                is_past_rows[run.vbid] = True
+                continue
+            # A further event with no row in between belongs to the same part.
+            if at == 0 or is_past_rows[run.vbid]:
+                at += 1
+            if at == len(rows):
+                rows.append([])
+                told.append([])
+            level[run.vbid] = at
+            is_past_rows[run.vbid] = False
+            told[at].append(run.event)
+        for events, runs in zip(told, rows, strict=True):
+            if events:
+                yield EventGroup(tuple(events))
+            if runs:
+                yield RowsReceived(self.rows, runs, 0)
+
+    def pieces(self, size: int) -> Iterator[tuple[int, int, dict[int, StreamOffset]]]:
+        """The rows that count in pieces of at most so many.
+
+        Yields: (number of the first row among those that count, number after the last, position of each vbucket that
+            moved, after the piece).
+        """
+        begin = at = 0
+        moved: dict[int, tuple[Run, int]] = {}
+        for run in self.runs:
+            row = run.first
+            while row < run.stop:
+                if at - begin == size:
+                    yield begin, at, self._positions(moved)
+                    begin, moved = at, {}
+                step = min(run.stop - row, size - (at - begin))
+                row += step
+                at += step
+                moved[run.vbid] = (run, row)
+            if run.first == run.stop:
+                moved[run.vbid] = (run, row)
+        yield begin, at, self._positions(moved)
+
+    def _positions(self, moved: dict[int, tuple[Run, int]]) -> dict[int, StreamOffset]:
+        seqno = self.rows.seqno
+        return {vbid: run.offset(None if row == run.stop else seqno(row - 1)) for vbid, (run, row) in moved.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to `request`."""
+
+    opaque: int
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigPushed:
+    """The node says by itself that there is another cluster map.
+
+    Attributes:
+        bucket: whose.
+        version: (epoch, rev) of it; None if the node did not say.
+        config: the map's JSON; empty if it has to be asked for.
+    """
+
+    bucket: str
+    version: tuple[int, int] | None
+    config: bytes
+
+
+Event = ConfigPushed | StreamOpened | StreamRefused | StreamDone | StreamStopped | RowsReceived | Answer

@@ -1,0 +1,563 @@
+"""One DCP connection after its handshake: many streams, their positions, flow control, liveness.
+
+Sans-IO. Rows go in as `Rows` (see `rows`), out come events in an order that is safe to act on: answers and opened
+streams, then the rows of one receive, then streams that are done or have ended.
+
+Theory of operation (what comes once per item or snapshot is read by plain structs, the rest by the message classes):
+
+- A stream is known by the opaque of its request, which is never used again on the connection. What arrives for a
+  stream that was closed here, and still had data under way, is dropped.
+- The node is not trusted. Seqnos of a stream rise and lie within its snapshots, its rows are of its vbucket and come
+  after the answer to its request, a snapshot is complete when the node ends the stream, every other opaque and opcode
+  is known, and no more arrives than the window and one frame. Anything else is a RemoteProtocolError: it never becomes
+  data, and the positions stay before it.
+- A stream with an end is done at the first seqno at or above it: rows above the end are dropped, CLOSE_STREAM goes
+  out, and what is still under way is dropped too.
+- Flow control: the node stops when the window is full. What was dropped is acknowledged at once, the rest when the
+  user has consumed it (`consumed`), so that what waits in memory never exceeds the window.
+- Liveness: the node sends a NOOP every interval, so a connection that is silent for two intervals and a grace is dead.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from dcpstream.client.machine.connection.collection_events import event_in, follow
+from dcpstream.client.machine.connection.events import (
+    Answer,
+    ConfigPushed,
+    Event,
+    EventNames,
+    RowsReceived,
+    Stream,
+    StreamDone,
+    StreamOpened,
+    StreamRefused,
+    StreamStopped,
+)
+from dcpstream.client.machine.connection.rows import Rows
+from dcpstream.client.machine.tracker import PositionTracker, Run
+from dcpstream.client.settings.options import DcpSettings
+from dcpstream.errors import DeadConnection, RemoteProtocolError
+from dcpstream.model import MAX_SEQNO, NodeAddress, StreamOffset
+from dcpstream.wire import (
+    MAX_FRAME_BYTES,
+    Frame,
+    Magic,
+    MarkerFlag,
+    Opcode,
+    Status,
+    StreamEndReason,
+    StreamFlag,
+    encode_request,
+    encode_response,
+)
+from dcpstream.wire.codes import code_name
+from dcpstream.wire.messages.dcp import BufferAck, CloseStream, StreamRequest
+from dcpstream.wire.system_events import CollectionEvent
+from dcpstream.wire.values import decode_failover_log
+
+SILENCE_GRACE_S = 10.0
+"""Seconds beyond two NOOP intervals before a silent connection counts as dead."""
+
+ANSWER_TIMEOUT_S = 60.0
+"""Seconds a node may take to answer a request. A stream request may wait for a vbucket that is warming up."""
+
+ACK_FRACTION = 5
+"""BUFFER_ACK goes out when 1/5 of the window was consumed: often enough that the node never waits for us."""
+
+PREPARE_EXTRA_BYTES = 2
+"""What a server counts for a PREPARE in flow control beyond its length."""
+
+MAX_OPAQUE = 0xFFFFFFFF
+
+CLOSED_STREAMS_MAX = 64 * 1024
+"""Closed streams whose late messages are still told from those of streams that never were: a connection has at most
+1,024 streams at a time, and what is under way is one window."""
+
+CLUSTERMAP_CHANGE = 0x01
+"""Opcode of the one request that comes with the magic of server requests."""
+
+OSO_CONTROL = "enable_out_of_order_snapshots"
+
+_U32 = struct.Struct(">I")
+_U64 = struct.Struct(">Q")
+_RANGE = struct.Struct(">QQ")
+_VERSION = struct.Struct(">qq")
+
+_WITH_SEQNO = frozenset((Opcode.DCP_PREPARE, Opcode.DCP_SEQNO_ADVANCED))
+_WITH_SECOND_SEQNO = frozenset((Opcode.DCP_COMMIT, Opcode.DCP_ABORT))
+_OF_STREAMS = (
+    _WITH_SEQNO
+    | _WITH_SECOND_SEQNO
+    | {Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_STREAM_END, Opcode.DCP_OSO_SNAPSHOT, Opcode.DCP_SYSTEM_EVENT}
+)
+"""What a producer sends on a stream besides rows."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What one receive brings, collected in the order in which it is told.
+
+    Attributes:
+        row: how many rows stand before what is looked at.
+    """
+
+    first: list[Event] = field(default_factory=list)
+    last: list[Event] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    row: int = 0
+    uncounted: int = 0
+
+    def moved(self, stream: Stream) -> None:
+        """The stream's position moved without a row."""
+        self.runs.append(stream.tracker.run(stream.vbid, self.row, self.row))
+
+
+class DcpSession:
+    """The streams of one connection.
+
+    Args:
+        address: the node, for messages.
+        settings: what the connection was opened with.
+        has_collections: whether keys carry collection ids, and stream requests may have a filter.
+        now: seconds of a monotonic clock, as everywhere below.
+    """
+
+    def __init__(self, address: NodeAddress, settings: DcpSettings, has_collections: bool, now: float) -> None:
+        self.address = address
+        self.has_collections = has_collections
+        self._settings = settings
+        self._streams: dict[int, Stream] = {}
+        self._requests: dict[int, tuple[int, float]] = {}
+        self._closed: dict[int, int] = {}
+        self._closings: dict[int, int] = {}
+        self._allows_oso = any(key == OSO_CONTROL for key, _, _ in settings.controls())
+        self._unacked_bytes = 0
+        self._next_opaque = 1
+        self._out: list[bytes] = []
+        self._events: deque[Event] = deque()
+        self._consumed_bytes = 0
+        self._last_received = now
+        self._silence_s = 2 * settings.noop_interval_s + SILENCE_GRACE_S
+
+    @property
+    def streams(self) -> Sequence[Stream]:
+        """The streams that were asked for and have not ended."""
+        return list(self._streams.values())
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether answers are outstanding."""
+        return bool(self._requests)
+
+    def open_stream(
+        self,
+        vbid: int,
+        offset: StreamOffset,
+        end_seqno: int,
+        now: float,
+        *,
+        collection_ids: Sequence[int] | None = None,
+        scope_id: int | None = None,
+        ignore_purged: bool = False,
+        held: StreamOffset | None = None,
+        names: EventNames | None = None,
+    ) -> Stream:
+        """Ask for a vbucket's history after `offset`; answered by StreamOpened or StreamRefused.
+
+        Args:
+            vbid: the vbucket.
+            offset: where to begin.
+            end_seqno: where to stop; MAX_SEQNO = never.
+            now: as everywhere.
+            collection_ids: only these, None for all.
+            scope_id: instead of `collection_ids`: all of a scope, with what is made in it later.
+            ignore_purged: also if deletions above the offset have been purged.
+            held: the position to report all the while: the rows fill a gap below it.
+            names: where the stream's events of scopes and collections are told, and named.
+
+        Only from the active copy: a replica that lags would ask for a rollback that is none.
+        """
+        tracker = PositionTracker(offset, held=held)
+        stream = Stream(self._new_opaque(), vbid, end_seqno, tracker, names=names)
+        stream.is_filtered = self.has_collections and (scope_id is not None or collection_ids is not None)
+        stream.may_end_early = stream.is_filtered
+        start, snapshot_start, snapshot_end = offset.request_bounds()
+        wanted: dict[str, object] = {}
+        if scope_id is not None:
+            wanted["scope"] = f"{scope_id:x}"
+        elif collection_ids is not None:
+            wanted["collections"] = [f"{number:x}" for number in collection_ids]
+        if offset.manifest_uid:
+            wanted["uid"] = f"{offset.manifest_uid:x}"
+        value = json.dumps(wanted).encode() if wanted and self.has_collections else b""
+        request = StreamRequest(
+            vbid=vbid,
+            opaque=stream.opaque,
+            flags=StreamFlag.ACTIVE_ONLY | (StreamFlag.IGNORE_PURGED_TOMBSTONES if ignore_purged else 0),
+            reserved=0,
+            start_seqno=start,
+            end_seqno=max(end_seqno, start),
+            vbuuid=offset.vbuuid if start else 0,
+            snapshot_start=snapshot_start,
+            snapshot_end=snapshot_end,
+            value=value,
+        )
+        self._send(request.encode())
+        self._streams[stream.opaque] = stream
+        self._requests[stream.opaque] = (Opcode.DCP_STREAM_REQ, now)
+        return stream
+
+    def close_stream(self, stream: Stream) -> None:
+        """Say that nothing more is wanted of a stream; what is under way is dropped. No event follows."""
+        if self._streams.pop(stream.opaque, None) is None:
+            return
+        opaque = self._new_opaque()
+        self._send(CloseStream(vbid=stream.vbid, opaque=opaque).encode())
+        self._closings[opaque] = stream.opaque
+        self._closed[stream.opaque] = stream.vbid
+        for known in (self._closings, self._closed):
+            if len(known) > CLOSED_STREAMS_MAX:
+                del known[next(iter(known))]
+
+    def request(
+        self, opcode: Opcode, now: float, *, vbid: int = 0, extras: bytes = b"", key: bytes = b"", value: bytes = b""
+    ) -> int:
+        """Send any other request; its answer comes as an Answer with the returned opaque."""
+        opaque = self._new_opaque()
+        self._send(encode_request(opcode, vbid=vbid, opaque=opaque, extras=extras, key=key, value=value))
+        self._requests[opaque] = (opcode, now)
+        return opaque
+
+    def consumed(self, flow_bytes: int) -> None:
+        """The user is through with rows of so many bytes: the node may send as much again."""
+        self._consumed_bytes += flow_bytes
+        if self._consumed_bytes * ACK_FRACTION >= self._settings.buffer_bytes:
+            self._send(BufferAck(freed_bytes=self._consumed_bytes).encode())
+            self._unacked_bytes -= self._consumed_bytes
+            self._consumed_bytes = 0
+
+    def data_to_send(self) -> bytes:
+        """What the transport should send now."""
+        if not self._out:
+            return b""
+        data = b"".join(self._out)
+        self._out.clear()
+        return data
+
+    def events(self) -> Iterator[Event]:
+        """The events so far, each once."""
+        while self._events:
+            yield self._events.popleft()
+
+    def next_timeout(self) -> float:
+        """When `handle_timeout` should be called, if nothing else happens."""
+        oldest = next(iter(self._requests.values()), None)
+        silence = self._last_received + self._silence_s
+        return silence if oldest is None else min(silence, oldest[1] + ANSWER_TIMEOUT_S)
+
+    def handle_timeout(self, now: float) -> None:
+        """Check the clocks.
+
+        Raises:
+            DeadConnection: the node is silent, or owes an answer for too long.
+        """
+        if now >= self._last_received + self._silence_s:
+            raise DeadConnection(f"{self.address} has been silent for {self._silence_s:.0f} s, NOOPs included")
+        oldest = next(iter(self._requests.values()), None)
+        if oldest is not None and now >= oldest[1] + ANSWER_TIMEOUT_S:
+            raise DeadConnection(
+                f"{self.address} has not answered {code_name(Opcode, oldest[0])} within {ANSWER_TIMEOUT_S:.0f} s"
+            )
+
+    def receive_rows(self, rows: Rows, now: float) -> None:
+        """Take the rows and control messages of one receive.
+
+        Raises:
+            RemoteProtocolError: the node breaks the protocol; close the connection and resume elsewhere.
+        """
+        self._last_received = now
+        turn = _Turn()
+        try:
+            self._walk(rows, turn)
+        except struct.error as error:
+            raise RemoteProtocolError(f"{self.address} sent a message that is cut short: {error}") from error
+        finally:
+            # Also when a message breaks the protocol: positions have moved past the rows before it.
+            self._tell(rows, turn)
+        if self._unacked_bytes > self._settings.buffer_bytes + MAX_FRAME_BYTES:
+            raise RemoteProtocolError(
+                f"{self.address} has sent {self._unacked_bytes} bytes without an acknowledgement, in spite of a window "
+                f"of {self._settings.buffer_bytes}"
+            )
+
+    def _walk(self, rows: Rows, turn: _Turn) -> None:
+        controls = rows.controls
+        next_control = 0
+        unordered, strays = rows.disorder()
+        runs = rows.runs()
+        for (first, stop, opaque), (vbid, first_seqno, last_seqno) in zip(runs, rows.edges(runs), strict=True):
+            while next_control < len(controls) and controls[next_control][0] <= first:
+                turn.row = controls[next_control][0]
+                self._control(controls[next_control][1], turn)
+                next_control += 1
+            stream = self._streams.get(opaque)
+            if stream is None or stream.vbid != vbid or stream.log is None:
+                stream = self._stream_of(opaque, vbid)
+                if stream is None:
+                    continue
+            if unordered or strays:
+                self._check_run(rows, first, stop, stream, _first_within(unordered, first, stop), strays)
+            self._run(rows, first, stop, first_seqno, last_seqno, stream, turn)
+        for turn.row, frame in controls[next_control:]:
+            self._control(frame, turn)
+
+    def _stream_of(self, opaque: int, vbid: int) -> Stream | None:
+        """The open stream that a message belongs to; None for one that was closed here, whose messages are dropped.
+
+        Raises:
+            RemoteProtocolError: there was never such a stream, the node has ended it, it is another vbucket's, or the
+                node has not answered its request yet.
+        """
+        stream = self._streams.get(opaque)
+        if stream is None:
+            if opaque in self._closed:
+                return None
+            self._refuse(f"vbucket {vbid}: a message for opaque 0x{opaque:x}, which is that of no stream")
+        if stream.vbid != vbid:
+            self._refuse(f"vbucket {stream.vbid}: a message of vbucket {vbid} in its stream")
+        if stream.log is None:
+            self._refuse(f"vbucket {vbid}: a message before the answer to the stream request")
+        return stream
+
+    def _check_run(
+        self, rows: Rows, first: int, stop: int, stream: Stream, unordered: int | None, strays: Sequence[int]
+    ) -> None:
+        """Refuse a run of rows with one of another vbucket, or with one that does not follow the one before."""
+        stray = _first_within(strays, first, stop)
+        if stray is not None:
+            self._refuse(f"vbucket {stream.vbid}: a row of vbucket {rows.vbid(stray)} in its stream")
+        if unordered is not None and not stream.tracker.is_out_of_order:
+            before, after = rows.seqno(unordered - 1), rows.seqno(unordered)
+            self._refuse(f"vbucket {stream.vbid}: seqno {after} comes after {before}")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise RemoteProtocolError(f"{self.address} broke the protocol: {what}")
+
+    def _tell(self, rows: Rows, turn: _Turn) -> None:
+        flow_bytes = rows.wire_bytes - turn.uncounted
+        self._unacked_bytes += flow_bytes
+        self._events.extend(turn.first)
+        if turn.runs:
+            self._events.append(RowsReceived(rows, turn.runs, flow_bytes))
+        else:
+            self.consumed(flow_bytes)
+        self._events.extend(turn.last)
+
+    def _new_opaque(self) -> int:
+        """Never used twice on a connection: 2^32 requests are more than a connection lives to see."""
+        opaque = self._next_opaque
+        if opaque > MAX_OPAQUE:
+            raise DeadConnection(f"{self.address}: all opaques of the connection are used up; connect again")
+        self._next_opaque += 1
+        return opaque
+
+    def _send(self, data: bytes) -> None:
+        self._out.append(data)
+
+    def _run(
+        self, rows: Rows, first: int, stop: int, first_seqno: int, last_seqno: int, stream: Stream, turn: _Turn
+    ) -> None:
+        """Rows first..stop of one stream, all under the same marker, with the seqnos of the first and the last one."""
+        tracker = stream.tracker
+        if tracker.is_out_of_order:
+            # All of them count: nothing is known to be read up to a seqno before the end of such a snapshot. But what
+            # fills a gap ends where the gap does.
+            tracker.item(rows.highest(first, stop))
+            if not tracker.is_held:
+                turn.runs.append(tracker.run(stream.vbid, first, stop))
+                return
+            for row in range(first, stop):
+                if rows.seqno(row) <= stream.end_seqno:
+                    turn.runs.append(tracker.run(stream.vbid, row, row + 1))
+            return
+        if last_seqno < stream.end_seqno:
+            tracker.items(first_seqno, last_seqno)
+            end = stop
+        else:
+            tracker.check(first_seqno, last_seqno)
+            end = rows.first_above(first, stop, stream.end_seqno)
+            if end > first:
+                tracker.items(first_seqno, rows.seqno(end - 1))
+        if end > first:
+            turn.runs.append(tracker.run(stream.vbid, first, end))
+        if last_seqno >= stream.end_seqno:
+            turn.row = end
+            self._done(stream, turn)
+
+    def _done(self, stream: Stream, turn: _Turn) -> None:
+        if stream.tracker.reached(stream.end_seqno):
+            turn.moved(stream)
+        self.close_stream(stream)
+        turn.last.append(StreamDone(stream))
+
+    def _control(self, frame: Frame, turn: _Turn) -> None:
+        if frame.is_response:
+            turn.uncounted += frame.size
+            self._answer(frame, turn)
+            return
+        if frame.magic == Magic.SERVER_REQUEST:
+            turn.uncounted += frame.size
+            if frame.opcode == CLUSTERMAP_CHANGE:
+                version = _VERSION.unpack(frame.extras) if len(frame.extras) == _VERSION.size else None
+                turn.first.append(ConfigPushed(frame.key.decode(errors="replace"), version, frame.value))
+                return  # such requests want no answer
+            self._refuse(f"a request with opcode 0x{frame.opcode:02x} that was not asked for")
+        opcode = frame.opcode
+        if opcode == Opcode.DCP_NOOP:
+            turn.uncounted += frame.size
+            self._send(encode_response(Opcode.DCP_NOOP, opaque=frame.opaque))
+            return
+        if opcode == Opcode.DCP_PREPARE:
+            turn.uncounted -= PREPARE_EXTRA_BYTES
+        if opcode not in _OF_STREAMS:
+            turn.uncounted += frame.size
+            self._refuse(f"a request {code_name(Opcode, opcode)}, which a producer does not send")
+        stream = self._stream_of(frame.opaque, frame.vbid)
+        if stream is None:
+            if opcode == Opcode.DCP_STREAM_END:
+                del self._closed[frame.opaque]
+            return
+        if opcode == Opcode.DCP_SNAPSHOT_MARKER:
+            self._marker(frame, stream)
+        elif opcode == Opcode.DCP_STREAM_END:
+            self._ended(stream, _U32.unpack(frame.extras)[0], turn)
+        elif opcode == Opcode.DCP_SYSTEM_EVENT:
+            self._system_event(frame, stream, turn)
+        elif opcode in _WITH_SEQNO:
+            self._advance(stream, _U64.unpack_from(frame.extras)[0], turn)
+        elif opcode in _WITH_SECOND_SEQNO:
+            self._advance(stream, _U64.unpack_from(frame.extras, 8)[0], turn)
+        else:
+            if not self._allows_oso:
+                self._refuse(f"vbucket {stream.vbid}: an out-of-order snapshot that was not asked for")
+            stream.tracker.oso(_U32.unpack_from(frame.extras)[0] == 1)
+            turn.moved(stream)
+            if not stream.tracker.is_out_of_order and stream.tracker.seqno >= stream.end_seqno:
+                self._done(stream, turn)
+
+    def _ended(self, stream: Stream, reason: int, turn: _Turn) -> None:
+        """STREAM_END.
+
+        Raises:
+            RemoteProtocolError: it says that all was sent, which cannot be.
+        """
+        tracker = stream.tracker
+        if reason == StreamEndReason.OK:
+            why = None
+            if tracker.pending_end is not None:
+                why = "in the middle of a snapshot"
+            elif tracker.seqno < stream.end_seqno and not stream.may_end_early:
+                why = "but it has no end" if stream.end_seqno == MAX_SEQNO else f"before {stream.end_seqno}"
+            if why is not None:
+                self._refuse(f"vbucket {stream.vbid}: the stream ends with OK at seqno {tracker.seqno}, {why}")
+        elif reason == StreamEndReason.FILTER_EMPTY and not stream.may_end_early:
+            self._refuse(f"vbucket {stream.vbid}: the stream ends for its filter, but it has none")
+        del self._streams[stream.opaque]
+        turn.last.append(StreamStopped(stream, reason))
+
+    def _advance(self, stream: Stream, seqno: int, turn: _Turn, event: CollectionEvent | None = None) -> None:
+        """A seqno without a row: it moves the position like one."""
+        is_unordered = stream.tracker.is_out_of_order
+        stream.tracker.check(seqno, seqno)
+        if seqno <= stream.end_seqno or (is_unordered and not stream.tracker.is_held):
+            stream.tracker.item(seqno)
+            told = [] if event is None else follow(stream, event, seqno)
+            for one in told:
+                turn.runs.append(stream.tracker.run(stream.vbid, turn.row, turn.row)._replace(event=one))
+            if not told:
+                turn.moved(stream)
+        if seqno >= stream.end_seqno and not is_unordered:
+            self._done(stream, turn)
+
+    def _marker(self, frame: Frame, stream: Stream) -> None:
+        if len(frame.extras) == 20:
+            body = frame.extras
+        elif len(frame.extras) == 1 and len(frame.value) >= 20:
+            body = frame.value
+        else:
+            raise RemoteProtocolError("a snapshot marker of unknown layout", event=repr(frame))
+        start, end = _RANGE.unpack_from(body)
+        stream.tracker.marker(start, end)
+        if _U32.unpack_from(body, 16)[0] & MarkerFlag.ACK:
+            self._send(encode_response(Opcode.DCP_SNAPSHOT_MARKER, opaque=frame.opaque))
+
+    def _system_event(self, frame: Frame, stream: Stream, turn: _Turn) -> None:
+        """A scope or collection was created, dropped, flushed or modified; told between the rows around it."""
+        seqno = _U64.unpack_from(frame.extras)[0]
+        stream.tracker.check(seqno, seqno)
+        event = event_in(frame)
+        if event is not None:
+            stream.tracker.manifest(event.manifest_uid)
+        self._advance(stream, seqno, turn, event)
+
+    def _answer(self, frame: Frame, turn: _Turn) -> None:
+        asked = self._requests.pop(frame.opaque, None)
+        if asked is None:
+            self._unasked(frame)
+            return
+        if asked[0] != frame.opcode:
+            raise RemoteProtocolError(
+                f"{self.address} answered {code_name(Opcode, asked[0])} with {code_name(Opcode, frame.opcode)}"
+            )
+        if frame.opcode != Opcode.DCP_STREAM_REQ:
+            turn.first.append(Answer(frame.opaque, frame))
+            return
+        stream = self._streams.get(frame.opaque)
+        if stream is None:  # closed before it was answered
+            if frame.status != Status.SUCCESS:
+                self._closed.pop(frame.opaque, None)
+            return
+        if frame.status == Status.SUCCESS:
+            stream.log = decode_failover_log(frame.value)
+            stream.tracker.opened(stream.log)
+            turn.first.append(StreamOpened(stream, stream.log, stream.tracker.offset))
+            return
+        del self._streams[stream.opaque]
+        if frame.status == Status.ROLLBACK:
+            if len(frame.value) != _U64.size:
+                raise RemoteProtocolError(f"{self.address} asks for a rollback without saying to where")
+            turn.first.append(StreamRefused(stream, frame.status, _U64.unpack(frame.value)[0]))
+        else:
+            turn.first.append(StreamRefused(stream, frame.status, value=frame.value))
+
+    def _unasked(self, frame: Frame) -> None:
+        """An answer that nobody waits for: to CLOSE_STREAM, or to BUFFER_ACK, which is not answered if it succeeds.
+
+        Raises:
+            RemoteProtocolError: to anything else.
+        """
+        closed = self._closings.pop(frame.opaque, None) if frame.opcode == Opcode.DCP_CLOSE_STREAM else None
+        if closed is not None:
+            if frame.status == Status.KEY_ENOENT:
+                self._closed.pop(closed, None)  # it had ended before, so everything of it has come
+        elif frame.opcode != Opcode.DCP_BUFFER_ACK or frame.status != Status.SUCCESS:
+            self._refuse(
+                f"an answer {code_name(Opcode, frame.opcode)} ({code_name(Status, frame.status)}) with opaque "
+                f"0x{frame.opaque:x}, which no request has"
+            )
+
+
+def _first_within(rows: Sequence[int], first: int, stop: int) -> int | None:
+    """The first of some rows, ascending, that lies within first..stop and is not the first there."""
+    if not rows:
+        return None
+    index = bisect_right(rows, first)
+    return rows[index] if index < len(rows) and rows[index] < stop else None

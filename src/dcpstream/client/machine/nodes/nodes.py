@@ -1,0 +1,427 @@
+"""The connections to a bucket's nodes: which are needed, which are ready, when to try again, and the newest map.
+
+Sans-IO: the shell opens a socket for each connection of `to_connect()`, closes those of `to_disconnect()`, moves the
+bytes, and says `lost()` when a socket fails.
+
+A failed node is tried again after a pause that doubles up to a bound, with a random part, so that many clients do not
+come back in step. Refused credentials are final. A refused bucket is final only while it was never reached: a server
+that starts listens before it has its buckets, so a bucket that was reached before is waited for like a node that is
+away. A node that breaks the protocol again and again is given up (`faults`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from dcpstream.client.machine.connection.connection import NodeConnection
+from dcpstream.client.machine.connection.events import Answer, ConfigPushed, Event
+from dcpstream.client.machine.nodes.cluster_map import parse_config
+from dcpstream.client.machine.nodes.retry import PROTOCOL_PAUSE_S, Faults, RetryLog, is_fault
+from dcpstream.client.settings.options import ConnectOptions
+from dcpstream.client.settings.tls import closed_at_once
+from dcpstream.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    ConfigError,
+    ConnectionLost,
+    ConnectTimeout,
+    DcpstreamError,
+    InvalidArguments,
+    KeyNotFound,
+    NotSupported,
+    OffsetError,
+    RemoteProtocolError,
+    TlsError,
+    UnknownCommand,
+)
+from dcpstream.model import NodeAddress, VbucketMap
+from dcpstream.runtime import Random
+from dcpstream.wire import Opcode
+
+FIRST_PAUSE_S = 0.02
+"""Pause after the first failure: a node that restarts is back soon."""
+
+MAX_PAUSE_S = 1.0
+"""The longest pause between two attempts."""
+
+STABLE_S = 5.0
+"""A connection that lived so long ends a row of failures, even if nothing came over it."""
+
+NEXT_SEED_S = 0.5
+"""A seed that has not answered for so long is no reason to wait: the next one is tried beside it."""
+
+CONFIG_POLL_S = 2.5
+"""How often the map is asked for while no node pushes it; as the SDKs do."""
+
+MAX_SEEDS_TRIED = 64
+"""Addresses that are tried in turn to find a map; more would only make the error unreadable."""
+
+FINAL_ERRORS = (
+    AuthenticationFailed,
+    AccessDenied,
+    TlsError,
+    KeyNotFound,
+    ConfigError,
+    NotSupported,
+    OffsetError,
+    UnknownCommand,
+    InvalidArguments,
+)
+"""What trying again with the same values cannot help; but see `is_bucket_refusal`."""
+
+
+class Backoff:
+    """A pause that doubles with each failure."""
+
+    __slots__ = ("_random", "failures", "last_error", "retry_at", "since")
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self.failures = 0
+        self.retry_at = 0.0
+        self.since = 0.0
+        self.last_error: BaseException | None = None
+
+    def failed(self, now: float, error: BaseException | None = None, pause: float = 0.0) -> None:
+        """Count a failure and set the time of the next attempt, after `pause` seconds at the earliest."""
+        if not self.failures:
+            self.since = now
+        self.failures += 1
+        self.last_error = error
+        self.retry_at = now + max(pause, pause_s(self.failures, self._random))
+
+
+def pause_s(failures: int, random: Random, first_s: float = FIRST_PAUSE_S) -> float:
+    """Seconds to wait after so many failures in a row: doubling, bounded, half of it random."""
+    longest = min(MAX_PAUSE_S, first_s * 2.0 ** min(failures - 1, 16))
+    return longest * (0.5 + random.getrandbits(16) / 0x20000)
+
+
+def is_bucket_refusal(error: BaseException) -> bool:
+    """Whether an error is a node's answer that there is no such bucket, or none that the user may use."""
+    return isinstance(error, (AccessDenied, KeyNotFound)) and error.opcode == Opcode.SELECT_BUCKET
+
+
+def _is_another_bucket(old: VbucketMap, new: VbucketMap) -> bool:
+    """Whether a newer map is of another bucket of the same name, in the same cluster.
+
+    Servers before 7.6.4 do not name the cluster. Their maps are compared by the bucket's uuid alone.
+    """
+    return bool(old.uuid and new.uuid) and old.uuid != new.uuid and old.cluster_uuid == new.cluster_uuid
+
+
+class Nodes:
+    """Connections by node.
+
+    Args:
+        options: how to connect.
+        random: for nonces, names and pauses.
+        was_reached: whether the bucket was reached before, by other connections: then it is waited for.
+    """
+
+    def __init__(self, options: ConnectOptions, random: Random, *, was_reached: bool = False) -> None:
+        self.options = options
+        self.map: VbucketMap | None = None
+        self._was_reached = was_reached
+        self._faults = Faults()
+        self._retry_log = RetryLog()
+        self._random = random
+        self._connections: dict[str, NodeConnection] = {}
+        self._backoffs: dict[str, Backoff] = {}
+        self._to_connect: list[NodeConnection] = []
+        self._to_disconnect: list[NodeConnection] = []
+        self._config_requests: dict[NodeConnection, int] = {}
+        self._ready_since: dict[NodeConnection, float] = {}
+        self._next_seed = 0
+        self._next_seed_at = 0.0
+        self._next_poll_at = 0.0
+
+    @property
+    def was_reached(self) -> bool:
+        """Whether the bucket was ever there: then a node that does not have it now is a node that starts."""
+        return self._was_reached or self.map is not None
+
+    @property
+    def connections(self) -> list[NodeConnection]:
+        """All connections that are being made or are ready."""
+        return list(self._connections.values())
+
+    def has(self, connection: NodeConnection) -> bool:
+        """Whether a connection has not been given up."""
+        return self._connections.get(str(connection.address)) is connection
+
+    def to_connect(self) -> list[NodeConnection]:
+        """New connections that want a socket; each is returned once."""
+        result, self._to_connect = self._to_connect, []
+        return result
+
+    def to_disconnect(self) -> list[NodeConnection]:
+        """Connections that were given up; each is returned once."""
+        result, self._to_disconnect = self._to_disconnect, []
+        return result
+
+    def ready(self, address: NodeAddress, now: float) -> NodeConnection | None:
+        """The connection to a node if it can be used now; else sees to it that one is made."""
+        found = self._connections.get(str(address))
+        if found is None:
+            self._connect(address, now)
+            return None
+        return found if found.is_ready else None
+
+    def any_ready(self) -> NodeConnection | None:
+        """Some connection that can be used now."""
+        return next((connection for connection in self._connections.values() if connection.is_ready), None)
+
+    def find_map(self, now: float, *, refresh: bool = False) -> VbucketMap | None:
+        """The map; sees to it that one is found, or asked for again."""
+        if self.map is not None and not refresh:
+            return self.map
+        connection = self.any_ready()
+        if connection is not None:
+            self._ask_for_map(connection, now)
+        elif not self._connections or now >= self._next_seed_at:
+            self._try_next_seed(now)
+        return self.map
+
+    def _try_next_seed(self, now: float) -> None:
+        known = list(self.map.nodes) if self.map is not None else []
+        candidates = [*self.options.seeds, *known][:MAX_SEEDS_TRIED]
+        self._next_seed_at = now + NEXT_SEED_S
+        for _ in range(len(candidates)):
+            address = candidates[self._next_seed % len(candidates)]
+            self._next_seed += 1
+            if str(address) not in self._connections and self._connect(address, now):
+                break
+
+    def received(self, connection: NodeConnection, now: float) -> None:
+        """Bytes were read into a connection's buffer.
+
+        Raises:
+            DcpstreamError: final; see `lost`.
+        """
+        was_ready = connection.is_ready
+        try:
+            connection.process(now)
+            if connection.is_ready and not was_ready:
+                self._ready_since[connection] = now
+                self._next_poll_at = max(self._next_poll_at, now + CONFIG_POLL_S)
+                had_map = self.map is not None
+                self.update_map(connection.config, connection.address)
+                if not had_map:
+                    self._forget_other_seeds()
+        except DcpstreamError as error:
+            self.lost(connection, error, now)
+
+    def _forget_other_seeds(self) -> None:
+        """Give up attempts at seeds that were started beside the one that answered, unless the map names them."""
+        assert self.map is not None
+        named = {str(node) for node in self.map.nodes}
+        for name, connection in list(self._connections.items()):
+            if not connection.is_ready and name not in named:
+                self.drop(connection)
+
+    def events(self, connection: NodeConnection, now: float) -> Iterator[Event]:
+        """A connection's events, without what is about the map.
+
+        Raises:
+            OffsetError: the bucket was deleted and created again.
+        """
+        for event in connection.events():
+            if isinstance(event, ConfigPushed):
+                if event.bucket == self.options.login.bucket:
+                    self._pushed(connection, event, now)
+            elif isinstance(event, Answer) and self._config_requests.get(connection) == event.opaque:
+                del self._config_requests[connection]
+                self.update_map(event.frame.value, connection.address)
+            else:
+                yield event
+
+    def _pushed(self, connection: NodeConnection, event: ConfigPushed, now: float) -> None:
+        if event.config:
+            self.update_map(event.config, connection.address)
+        elif self.map is None or event.version is None or event.version > self.map.version:
+            self._ask_for_map(connection, now)
+
+    def _ask_for_map(self, connection: NodeConnection, now: float) -> None:
+        if connection not in self._config_requests and connection.session is not None:
+            self._config_requests[connection] = connection.session.request(Opcode.GET_CLUSTER_CONFIG, now)
+
+    def update_map(self, text: bytes, origin: NodeAddress) -> None:
+        """Take a map if it is newer than the one we have; unreadable ones are ignored if there is one.
+
+        Raises:
+            OffsetError: the bucket was deleted and created again.
+            TlsError, ConfigError: the map has no addresses of the kind that is needed.
+        """
+        if not text:
+            return
+        try:
+            found = parse_config(
+                text, origin, self.options.network, self.options.seeds, is_secure=self.options.tls is not None
+            )
+        except RemoteProtocolError:
+            if self.map is None:
+                raise
+            return
+        known = self.map
+        if known is None or found.version > known.version:
+            if known is not None and _is_another_bucket(known, found):
+                raise OffsetError(
+                    f"bucket {known.bucket!r} was deleted and created again (its uuid was {known.uuid} and is "
+                    f"{found.uuid}): positions in it are void. Start anew."
+                )
+            self.map = found
+        elif found.cluster_uuid != known.cluster_uuid or (not found.cluster_uuid and found.uuid != known.uuid):
+            # A node that began anew counts its versions anew. Positions are then judged by the branches they are in.
+            self.map = found
+
+    def lost(self, connection: NodeConnection, error: BaseException, now: float) -> None:
+        """A connection failed, or could not be made.
+
+        Raises:
+            DcpstreamError: the reason, if trying again cannot help.
+        """
+        if self._connections.get(str(connection.address)) is not connection:
+            return
+        since = self._ready_since.get(connection)
+        if since is not None and now - since >= STABLE_S:
+            self.worked(connection)
+        self.drop(connection)
+        is_refusal = is_bucket_refusal(error) and self.was_reached
+        if isinstance(error, FINAL_ERRORS) and not is_refusal:
+            raise error
+        if type(error) is ConnectionLost and not connection.has_received:
+            error = closed_at_once(error, is_secured=self.options.tls is not None)
+        name = str(connection.address)
+        pause = 0.0
+        # What answers the handshake with something else is another program at that port: the node is away.
+        is_broken = is_fault(error) and connection.is_ready
+        if is_broken:
+            self._faults.add(name, error, now)
+            pause = pause_s(self._faults.count(name), self._random, PROTOCOL_PAUSE_S)
+        backoff = self._backoffs.setdefault(name, Backoff(self._random))
+        backoff.failed(now, error, pause)
+        if is_broken or is_refusal or (self.was_reached and backoff.failures > 1):
+            failures = max(backoff.failures, self._faults.count(name))
+            self._retry_log.retrying(name, error, failures, backoff.retry_at - now, now)
+
+    def worked(self, connection: NodeConnection) -> None:
+        """A connection did what it is for: the next failure is the first again."""
+        self._backoffs.pop(str(connection.address), None)
+
+    def drop(self, connection: NodeConnection) -> None:
+        """Give a connection up."""
+        self._ready_since.pop(connection, None)
+        self._config_requests.pop(connection, None)
+        if self._connections.get(str(connection.address)) is connection:
+            del self._connections[str(connection.address)]
+        self._to_disconnect.append(connection)
+
+    def next_timeout(self) -> float:
+        """When `handle_timeout` should be called at the latest; infinity if there is nothing to wait for."""
+        due = min((connection.next_timeout() for connection in self._connections.values()), default=float("inf"))
+        if self.map is None:
+            if self._connections:
+                return min(due, self._next_seed_at)
+            seeds = (self._backoffs.get(str(seed)) for seed in self.options.seeds)
+            return min((backoff.retry_at for backoff in seeds if backoff is not None), default=due)
+        return min(due, self._next_poll_at) if self._polled() is not None else due
+
+    def retry_at(self, address: NodeAddress) -> float:
+        """Before when `ready` will not try a node again that has failed; 0 if it may now."""
+        backoff = self._backoffs.get(str(address))
+        return backoff.retry_at if backoff is not None and str(address) not in self._connections else 0.0
+
+    def handle_timeout(self, now: float) -> list[NodeConnection]:
+        """Check the clocks of all connections; returns those that were given up."""
+        given_up = []
+        for connection in self.connections:
+            try:
+                connection.handle_timeout(now)
+            except DcpstreamError as error:
+                given_up.append(connection)
+                self.lost(connection, error, now)
+        polled = self._polled()
+        if polled is not None and now >= self._next_poll_at:
+            self._next_poll_at = now + CONFIG_POLL_S
+            self._ask_for_map(polled, now)
+        return given_up
+
+    def _polled(self) -> NodeConnection | None:
+        """The connection on which the map is asked for from time to time, if no node pushes it."""
+        ready = [connection for connection in self._connections.values() if connection.is_ready]
+        return None if any(connection.takes_pushes for connection in ready) else next(iter(ready), None)
+
+    def complaint(
+        self, now: float, patience_s: float, needed: Collection[str] | None = None
+    ) -> ConnectTimeout | RemoteProtocolError | None:
+        """The error to raise if a node that is needed has failed for longer than the patience, else None.
+
+        Also one that has broken the protocol too often, however long that took.
+        """
+        verdict = self.verdict(needed)
+        if verdict is not None:
+            return verdict
+        hopeless = [
+            (name, backoff)
+            for name, backoff in self._backoffs.items()
+            if backoff.failures > 1
+            and now - backoff.since >= patience_s
+            and (needed is None or name in needed)
+            and not self._is_ready(name)
+        ]
+        if not hopeless:
+            return None
+        tried = "; ".join(f"{name}: {backoff.last_error} ({backoff.failures} attempts)" for name, backoff in hopeless)
+        return ConnectTimeout(
+            f"no connection for {patience_s:g} s: {tried}. Is the node running, and is this its data port?",
+            cause=hopeless[0][1].last_error,
+        )
+
+    def verdict(self, needed: Collection[str] | None = None) -> RemoteProtocolError | None:
+        """The error to raise if a node that is needed has broken the protocol too often, else None.
+
+        Args:
+            needed: names of nodes; None as long as any seed will do, that is, if all of them did it.
+        """
+        if needed is not None:
+            return self._faults.verdict(needed)
+        if self.map is not None:
+            return None
+        verdicts = [self._faults.verdict((str(seed),)) for seed in self.options.seeds]
+        return verdicts[0] if verdicts and all(verdict is not None for verdict in verdicts) else None
+
+    def _is_ready(self, name: str) -> bool:
+        return name in self._connections and self._connections[name].is_ready
+
+    def tried(self) -> str:
+        """Which nodes were tried and what came of it, for messages."""
+        parts = [f"{name}: {backoff.last_error}" for name, backoff in self._backoffs.items()]
+        parts += [
+            f"{name}: no answer yet"
+            for name, found in self._connections.items()
+            if not found.is_ready and name not in self._backoffs
+        ]
+        return "; ".join(parts) or "nothing"
+
+    def _connect(self, address: NodeAddress, now: float) -> bool:
+        name = str(address)
+        backoff = self._backoffs.get(name)
+        if backoff is not None and now < backoff.retry_at:
+            return False
+        options = self.options
+        nonce = self._random.getrandbits(192).to_bytes(24, "big")
+        unique = replace(options.settings, name=f"{options.settings.name}:{nonce[:8].hex()}")
+        connection = NodeConnection(
+            address,
+            options.login,
+            unique,
+            nonce,
+            now,
+            connect_timeout_s=options.connect_timeout_s,
+            arrow=options.arrow,
+        )
+        self._connections[name] = connection
+        self._to_connect.append(connection)
+        return True

@@ -1,0 +1,165 @@
+"""The vbuckets of a reader that wait for a stream: for a time, for a node, or for a map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from dcpstream.client.machine.connection.connection import NodeConnection
+from dcpstream.client.machine.nodes.nodes import Nodes, pause_s
+from dcpstream.client.machine.reader.catalog import Catalog
+from dcpstream.client.machine.reader.side_requests import SideRequests
+from dcpstream.client.machine.reader.vbucket import CatchUp, State, Vbucket
+from dcpstream.model import CollectionName
+from dcpstream.runtime import Random
+
+__all__ = ["OpenQueue"]
+
+
+class OpenQueue:
+    """Who waits, and asking for their streams.
+
+    Args:
+        vbuckets: all of the reader's.
+        nodes: the connections.
+        random: for pauses.
+        catalog: which collections are read.
+        side_requests: which connections know their names.
+
+        tell_dropped: called for each collection that a vbucket's position covers and that is gone: with the vbucket,
+            the collection, and a seqno that lies above its rows.
+        nothing_left: called for a vbucket of which nothing is wanted any more.
+
+    Attributes:
+        vbids: who waits.
+    """
+
+    def __init__(
+        self,
+        vbuckets: Mapping[int, Vbucket],
+        nodes: Nodes,
+        random: Random,
+        catalog: Catalog,
+        side_requests: SideRequests,
+        tell_dropped: Callable[[Vbucket, CollectionName, int], None],
+        nothing_left: Callable[[Vbucket, float], None],
+    ) -> None:
+        self._tell_dropped = tell_dropped
+        self._nothing_left = nothing_left
+        self._vbuckets = vbuckets
+        self._nodes = nodes
+        self._random = random
+        self._catalog = catalog
+        self._side_requests = side_requests
+        self.vbids: set[int] = set()
+
+    @property
+    def next_due(self) -> float:
+        """When the first of them is to be tried; infinity if none waits for a time."""
+        return min((self._vbuckets[vbid].due for vbid in self.vbids), default=float("inf"))
+
+    def open_due(self, now: float) -> None:
+        """Ask for the streams whose time has come, on nodes that are ready.
+
+        Raises:
+            DcpstreamError: the read cannot go on.
+        """
+        if not any(self._vbuckets[vbid].due <= now for vbid in self.vbids):
+            return
+        found = self._nodes.find_map(now)
+        if found is None:
+            self._postpone_all(now)
+            return
+        blocked: dict[str, float] = {}
+        for vbid in sorted(self.vbids):
+            vbucket = self._vbuckets[vbid]
+            if vbucket.due > now:
+                continue
+            address = found.active_node(vbid) if vbid < found.vbucket_count else None
+            if address is None:
+                self._nodes.find_map(now, refresh=True)
+                vbucket.trouble = "the cluster map names no node for it"
+                self.add(vbucket, now, pause_s(5, self._random))
+                continue
+            name = str(address)
+            if name not in blocked:
+                connection = self._nodes.ready(address, now)
+                if connection is None:
+                    # A map that is out of date names nodes that are gone: ask the others while this one is tried.
+                    if self._nodes.any_ready() is not None:
+                        self._nodes.find_map(now, refresh=True)
+                    blocked[name] = max(now + 0.02, self._nodes.retry_at(address))
+                elif not self._side_requests.knows_names(connection, now):
+                    vbucket.trouble = "the node does not tell its collections"
+                    blocked[name] = max(now + 0.02, self._side_requests.names_at)
+                elif self._follow_collections(vbucket, connection, now):
+                    self._open(vbucket, connection, now)
+                    continue
+                else:
+                    blocked[name] = float("inf")
+            self.add(vbucket, now, blocked[name] - now)
+
+    def _postpone_all(self, now: float) -> None:
+        for vbid in self.vbids:
+            vbucket = self._vbuckets[vbid]
+            vbucket.due = max(vbucket.due, now + 0.02)
+
+    def add(self, vbucket: Vbucket, now: float, pause: float) -> None:
+        """A vbucket without a stream: try again after a pause, in seconds."""
+        if vbucket.stuck_since is None:
+            vbucket.stuck_since = now
+        vbucket.state, vbucket.stream, vbucket.connection = State.WAITING, None, None
+        vbucket.due = now + pause
+        self.vbids.add(vbucket.range.vbid)
+
+    def wake_all(self, now: float) -> None:
+        """Something has changed that they may have waited for."""
+        for vbid in self.vbids:
+            self._vbuckets[vbid].due = min(self._vbuckets[vbid].due, now)
+
+    def _follow_collections(self, vbucket: Vbucket, connection: NodeConnection, now: float) -> bool:
+        """Tell what was dropped, and see what is new; False while the node is asked for what that needs."""
+        coverage = self._catalog.coverage(vbucket.offset, is_purged=vbucket.probes_purge)
+        if coverage.dropped:
+            bounds = {} if self._catalog.is_plan else self._side_requests.upper_bounds(connection, now)
+            if bounds is None:
+                return False
+            seqno = max(vbucket.offset.seqno, bounds.get(vbucket.range.vbid, 0))
+            untold = [*coverage.dropped]
+            while untold:
+                gone = untold.pop(0)
+                vbucket.offset = vbucket.offset.with_collections((*coverage.kept, *untold))
+                self._tell_dropped(vbucket, gone, seqno)
+        vbucket.offset = vbucket.offset.with_collections(coverage.kept)
+        if not coverage.fresh:
+            vbucket.catch_up = None
+        elif vbucket.catch_up is None or vbucket.catch_up.collections != coverage.fresh:
+            vbucket.catch_up = CatchUp(coverage.fresh)
+        return True
+
+    def _open(self, vbucket: Vbucket, connection: NodeConnection, now: float) -> None:
+        assert connection.session is not None
+        wanted, catch_up, at, held = self._catalog.wanted, vbucket.catch_up, vbucket.offset, None
+        is_empty = vbucket.emptied is not None and wanted.lies_within(vbucket.emptied)
+        if wanted.is_nothing or is_empty or (vbucket.is_at_end and catch_up is None):
+            self._nothing_left(vbucket, now)
+            return
+        ids = None if wanted.collections is None else sorted(wanted.collections)
+        scope_id, end_seqno = wanted.scope_id, vbucket.range.end_seqno
+        if catch_up is not None:
+            end_seqno = at.seqno
+            if catch_up.is_allowed:
+                ids, scope_id = [item.collection_id for item in catch_up.collections], None
+                at, held = catch_up.offset, at
+        self.vbids.discard(vbucket.range.vbid)
+        vbucket.state, vbucket.connection = State.OPENING, connection
+        vbucket.stream = connection.session.open_stream(
+            vbucket.range.vbid,
+            at,
+            end_seqno,
+            now,
+            collection_ids=ids,
+            scope_id=scope_id,
+            ignore_purged=vbucket.probes_purge,
+            held=held,
+            names=self._catalog,
+        )

@@ -1,0 +1,142 @@
+"""Values that cross the client's surface: what a bounded read is asked for, and what any read reports besides rows.
+
+All of them can be pickled, so that a planner can send them to workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dcpstream.model import FailoverLog, Op, StreamOffset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+UNKNOWN_BRANCH = -1
+"""Stands for an unknown vbuuid: reading on any branch then counts as a rollback."""
+
+
+@dataclass(frozen=True, slots=True)
+class VbucketRange:
+    """A part of one vbucket's history to read: after `start`, up to and including `end_seqno`.
+
+    Attributes:
+        vbid: the vbucket.
+        start: the recorded position to begin at; an unknown snapshot end is sent as 2^64-1.
+        end_seqno: the planned end. Rows above it are dropped: they come again in the next range.
+        earlier: recorded positions to go back along if `start` is refused, in any order.
+        end_vbuuid: the branch on which the end was planned, that is, the newest one when its high seqno was observed.
+            With it a reader can tell an end that is still to come from one that a failover has made void. 0 = the
+            branch of `start`.
+        given_vbuuid: the branch on which rows above `start` may have been delivered before: by a run that went
+            further than its last record, or by an attempt that failed. If another branch is read, those rows may be
+            void, and a RollbackEvent says so. None = the branch of `start`; 0 = no rows were delivered;
+            UNKNOWN_BRANCH = report a rollback whatever branch is read.
+    """
+
+    vbid: int
+    start: StreamOffset
+    end_seqno: int
+    earlier: tuple[StreamOffset, ...] = ()
+    end_vbuuid: int = 0
+    given_vbuuid: int | None = None
+
+    @property
+    def planned_vbuuid(self) -> int:
+        """The branch that the end belongs to; 0 if it is unknown."""
+        return self.end_vbuuid or self.start.vbuuid
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBatch:
+    """Rows of one or more vbuckets, and the positions after them.
+
+    Attributes:
+        record_batch: rows with the requested columns of CHANGE_SCHEMA; per vbucket in seqno order.
+        offsets: vbucket → position after this batch, for every vbucket that moved. The positions are those of the
+            messages that were read, with the bounds of their snapshots; a planned end is not among them.
+    """
+
+    record_batch: pa.RecordBatch
+    offsets: Mapping[int, StreamOffset]
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackEvent:
+    """The producer's history differs from what was read: rows above `to_seqno` are void.
+
+    The event also comes if the node accepts the recorded position on another branch than the recorded one: the user
+    may have rows above it that were delivered after the last record, and they may be void. How far those rows go is
+    not known, so `from_seqno` is no bound of what is void.
+
+    Attributes:
+        vbid: the vbucket.
+        from_seqno: the position that the reader asked for; equal to `to_seqno` if the node accepted it.
+        to_seqno: where reading continues. Remove all rows of this vbucket above it; the valid ones come again.
+        old_vbuuid, new_vbuuid: the branch that was left, and the one that is read from now on.
+        resumed_at: the whole position where reading continues.
+    """
+
+    vbid: int
+    from_seqno: int
+    to_seqno: int
+    old_vbuuid: int
+    new_vbuuid: int
+    resumed_at: StreamOffset
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEvent:
+    """A scope or collection was created, dropped, flushed or modified, according to one vbucket's history.
+
+    Each vbucket reports it once for itself. Creating, dropping or flushing a collection ends its rows of this vbucket
+    at or below `seqno`: a copy of the documents must remove them. A later collection of the same name has other rows,
+    all above `seqno`.
+
+    Attributes:
+        op: what happened.
+        vbid, vbuuid, seqno: where in which branch. For a drop that the history no longer contains, `seqno` lies above
+            all rows of the collection and below those of a later one of that name.
+        scope, collection: names; `collection` is empty for an event of a scope.
+        scope_id, collection_id: their ids; None where there is none, or it is not known.
+        manifest_uid: of the bucket's collections, as the event says; of several events of one change, only the last
+            has it.
+        offset: the vbucket's position after it.
+        max_ttl: for a collection that was created or modified, the longest life of its documents in seconds; 0 if the
+            bucket's limit holds, -1 for none. Otherwise None.
+    """
+
+    op: Op
+    vbid: int
+    vbuuid: int
+    seqno: int
+    scope: str
+    collection: str
+    scope_id: int | None
+    collection_id: int | None
+    manifest_uid: int
+    offset: StreamOffset
+    max_ttl: int | None = None
+
+    def details(self) -> dict[str, object]:
+        """The JSON of a control row: ids as numbers, the uid as decimal text."""
+        found = {"scope_id": self.scope_id, "collection_id": self.collection_id, "max_ttl": self.max_ttl}
+        known: dict[str, object] = {name: value for name, value in found.items() if value is not None}
+        return {**known, "manifest_uid": str(self.manifest_uid)}
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The node accepts a position and answered with this failover log."""
+
+    failover_log: FailoverLog
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackTo:
+    """The node refuses a position: nothing above `seqno` is common history."""
+
+    seqno: int

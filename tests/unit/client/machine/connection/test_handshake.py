@@ -1,0 +1,186 @@
+"""Handshakes with a node that checks passwords by the server's own machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from dcpstream.client.machine.connection.handshake import Handshake
+from dcpstream.client.settings.options import DcpSettings, Login
+from dcpstream.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    ConnectionLost,
+    InvalidArguments,
+    KeyNotFound,
+    RemoteProtocolError,
+    StatusError,
+    TlsError,
+)
+from dcpstream.wire import Feature, FrameReader, Opcode, OpenFlag, Status, encode_response
+from tests.unit.client.kit import ADDRESS, LOGIN, NONCE, FakeNode, new_connection, ready_connection
+
+SETTINGS = DcpSettings(name="reader", buffer_bytes=4096)
+
+
+def shake(node: FakeNode, login: Login = LOGIN, dcp: DcpSettings | None = SETTINGS) -> Handshake:
+    handshake = Handshake(login, ADDRESS, NONCE, dcp)
+    reader = FrameReader()
+    data = handshake.start()
+    while data:
+        reader.receive_data(node.receive(data))
+        data = b"".join(handshake.receive(frame) for frame in reader.frames())
+    assert handshake.is_done
+    return handshake
+
+
+def test_all_the_way() -> None:
+    node = FakeNode()
+    handshake = shake(node)
+    assert handshake.config == node.cluster_map
+    assert Feature.COLLECTIONS in handshake.granted
+    assert [frame.opcode for frame in node.requests[:7]] == [
+        Opcode.HELLO,
+        Opcode.SASL_LIST_MECHS,
+        Opcode.SASL_AUTH,
+        Opcode.SASL_STEP,
+        Opcode.SELECT_BUCKET,
+        Opcode.GET_CLUSTER_CONFIG,
+        Opcode.DCP_OPEN,
+    ]
+    assert node.asked(Opcode.DCP_OPEN)[0].key == b"reader"
+    controls = {frame.key: frame.value for frame in node.asked(Opcode.DCP_CONTROL)}
+    assert controls[b"connection_buffer_size"] == b"4096"
+    assert controls[b"enable_noop"] == b"true"
+
+
+def test_for_documents_nothing_of_dcp_is_sent() -> None:
+    node = FakeNode()
+    shake(node, dcp=None)
+    assert not node.asked(Opcode.DCP_OPEN)
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA256", "SCRAM-SHA1"])
+def test_falls_to_what_is_listed(mechanism: str) -> None:
+    node = FakeNode(mechanisms=mechanism)
+    shake(node)
+    assert [frame.key.decode() for frame in node.asked(Opcode.SASL_AUTH)] == ["SCRAM-SHA512", mechanism]
+
+
+def test_plain_only_if_allowed() -> None:
+    with pytest.raises(AuthenticationFailed, match="offers only PLAIN"):
+        shake(FakeNode(mechanisms="PLAIN"))
+    shake(FakeNode(mechanisms="PLAIN"), Login("Administrator", "password", "default", allow_plain=True))
+
+
+def test_wrong_password_names_user_and_node() -> None:
+    with pytest.raises(AuthenticationFailed, match=r"'Administrator' was refused by 127\.0\.0\.1:11210"):
+        shake(FakeNode(password="other"))
+
+
+def test_unknown_user() -> None:
+    with pytest.raises(AuthenticationFailed, match="'nobody'"):
+        shake(FakeNode(), Login("nobody", "password", "default"))
+
+
+def test_a_node_that_does_not_know_the_password_is_not_trusted() -> None:
+    handshake = Handshake(LOGIN, ADDRESS, NONCE)
+    reader = FrameReader()
+    reader.receive_data(FakeNode().receive(handshake.start()))
+    for frame in reader.frames():
+        handshake.receive(frame)
+    reader.receive_data(encode_response(Opcode.SASL_STEP, value=b"v=bm8="))
+    (forged,) = reader.frames()
+    with pytest.raises(AuthenticationFailed, match="cannot be trusted"):
+        handshake.receive(forged)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(Status.KEY_ENOENT, KeyNotFound), (Status.EACCESS, AccessDenied), (Status.TMPFAIL, StatusError)],
+)
+def test_refused_bucket(status: int, kind: type[StatusError]) -> None:
+    with pytest.raises(kind, match="bucket 'default' was refused"):
+        shake(FakeNode(statuses={Opcode.SELECT_BUCKET: status}))
+
+
+def test_the_node_s_reason_to_refuse_a_bucket_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = FakeNode(statuses={Opcode.SELECT_BUCKET: Status.TMPFAIL})
+    usual = node.receive
+    body = b'{"error":{"context":"its files are damaged"}}'
+
+    def receive(data: bytes) -> bytes:
+        """The usual answers, with a body where the bucket is refused."""
+        reader = FrameReader()
+        reader.receive_data(usual(data))
+        return b"".join(
+            encode_response(
+                frame.opcode,
+                status=frame.status,
+                opaque=frame.opaque,
+                extras=bytes(frame.extras),
+                key=bytes(frame.key),
+                value=body if frame.opcode == Opcode.SELECT_BUCKET else bytes(frame.value),
+            )
+            for frame in reader.frames()
+        )
+
+    monkeypatch.setattr(node, "receive", receive)
+    with pytest.raises(StatusError, match="TMPFAIL, its files are damaged"):
+        shake(node)
+
+
+def test_no_map_yet_can_be_tried_again() -> None:
+    with pytest.raises(ConnectionLost, match="no cluster map"):
+        shake(FakeNode(statuses={Opcode.GET_CLUSTER_CONFIG: Status.KEY_ENOENT}))
+
+
+def test_refused_dcp_open() -> None:
+    with pytest.raises(AccessDenied, match="opening a DCP connection"):
+        shake(FakeNode(statuses={Opcode.DCP_OPEN: Status.EACCESS}))
+
+
+def test_a_refused_control_that_is_needed() -> None:
+    with pytest.raises(InvalidArguments, match="enable_noop"):
+        shake(FakeNode(statuses={Opcode.DCP_CONTROL: Status.EINVAL}))
+
+
+def test_an_answer_to_something_else_is_refused() -> None:
+    handshake = Handshake(LOGIN, ADDRESS, NONCE)
+    handshake.start()
+    reader = FrameReader()
+    reader.receive_data(encode_response(Opcode.NOOP))
+    with pytest.raises(RemoteProtocolError, match="NOOP"):
+        handshake.receive(next(reader.frames()))
+
+
+def test_open_flags() -> None:
+    everything = OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES | OpenFlag.INCLUDE_XATTRS
+    assert DcpSettings(name="x").open_flags == everything
+    keys_only = OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES | OpenFlag.NO_VALUE
+    assert DcpSettings(name="x", xattrs=False, no_value=True).open_flags == keys_only
+
+
+def test_the_password_is_not_shown() -> None:
+    assert "password" not in repr(LOGIN).replace("allow_plain", "")
+
+
+def test_with_a_client_certificate_nothing_is_sent_to_log_in() -> None:
+    node = FakeNode()
+    ready_connection(node, login=Login("", "", "default", by_certificate=True))
+    assert not node.asked(Opcode.SASL_LIST_MECHS)
+    assert not node.asked(Opcode.SASL_AUTH)
+
+
+def test_a_mechanism_that_was_asked_for_is_the_only_one() -> None:
+    node = FakeNode()
+    ready_connection(node, login=Login("Administrator", "password", "default", mechanism="PLAIN"))
+    assert [frame.key for frame in node.asked(Opcode.SASL_AUTH)] == [b"PLAIN"]
+    without = FakeNode(mechanisms="SCRAM-SHA512")
+    with pytest.raises(AuthenticationFailed, match="PLAIN"):
+        ready_connection(without, login=Login("Administrator", "password", "default", mechanism="PLAIN"))
+    assert len(without.asked(Opcode.SASL_AUTH)) == 1
+
+
+def test_a_port_with_tls_is_told_by_its_alert() -> None:
+    with pytest.raises(TlsError, match="use couchbases://"):
+        new_connection().receive_data(bytes.fromhex("15030300020246"), 0.0)

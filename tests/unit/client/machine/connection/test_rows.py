@@ -1,0 +1,90 @@
+"""Both shapes of rows answer the same."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcpstream.client.machine.connection.rows import ArrowDecoder, FrameDecoder, require_columnar
+from dcpstream.errors import ConfigError
+from tests.unit.client.kit import deletion, marker, mutation
+
+MESSAGES = st.lists(
+    st.tuples(st.sampled_from(["mutation", "deletion", "marker"]), st.integers(1, 3), st.binary(max_size=40)),
+    max_size=80,
+)
+
+
+def encoded(messages: list[tuple[str, int, bytes]]) -> bytes:
+    parts = []
+    for seqno, (kind, opaque, value) in enumerate(messages, 1):
+        if kind == "mutation":
+            parts.append(mutation(opaque, seqno, value=value))
+        elif kind == "deletion":
+            parts.append(deletion(opaque, seqno))
+        else:
+            parts.append(marker(opaque, seqno, seqno))
+    return b"".join(parts)
+
+
+@given(messages=MESSAGES, tail=st.integers(0, 23))
+def test_frames_and_columns_answer_the_same(messages: list[tuple[str, int, bytes]], tail: int) -> None:
+    pytest.importorskip("pyarrow", reason="Arrow columns need numpy and pyarrow")
+    data = bytearray(encoded(messages) + b"\x80" + bytes(tail))
+    stop = len(data)
+    frames, frames_end = FrameDecoder().decode(data, 0, stop)
+    columns, columns_end = ArrowDecoder(collections=True).decode(data, 0, stop)
+    assert frames_end == columns_end
+    assert frames.wire_bytes == columns.wire_bytes == frames_end
+    assert frames.count == columns.count
+    assert frames.runs() == columns.runs()
+    assert list(frames.controls) == list(columns.controls)
+    assert [frames.seqno(row) for row in range(frames.count)] == [columns.seqno(row) for row in range(columns.count)]
+    for first, end, _ in frames.runs():
+        for seqno in (0, frames.seqno(first), frames.seqno(end - 1), 10**18):
+            assert frames.first_above(first, end, seqno) == columns.first_above(first, end, seqno)
+
+
+ROWS = st.lists(st.tuples(st.integers(1, 2), st.integers(0, 1), st.integers(0, 3)), max_size=90)
+
+
+@given(rows=ROWS)
+def test_what_does_not_go_with_the_row_before(rows: list[tuple[int, int, int]]) -> None:
+    pytest.importorskip("pyarrow", reason="Arrow columns need numpy and pyarrow")
+    data = bytearray(b"".join(mutation(opaque, seqno, vbid=vbid) for opaque, vbid, seqno in rows))
+    frames, _ = FrameDecoder().decode(data, 0, len(data))
+    columns, _ = ArrowDecoder(collections=True).decode(data, 0, len(data))
+    pairs = list(enumerate(pairwise(rows), 1))
+    unordered = [row for row, (old, new) in pairs if old[0] == new[0] and new[2] <= old[2]]
+    strays = [row for row, (old, new) in pairs if old[0] == new[0] and new[1] != old[1]]
+    assert frames.disorder() == columns.disorder() == (unordered, strays)
+    runs = frames.runs()
+    ends = [(rows[first][1], rows[first][2], rows[stop - 1][2]) for first, stop, _ in runs]
+    assert list(frames.edges(runs)) == list(columns.edges(runs)) == ends
+
+
+def test_runs_are_cut_at_controls_and_between_streams() -> None:
+    data = bytearray(mutation(1, 1) + mutation(1, 2) + marker(2, 0, 9) + mutation(1, 3) + mutation(2, 1))
+    rows, _ = FrameDecoder().decode(data, 0, len(data))
+    assert rows.runs() == [(0, 2, 1), (2, 3, 1), (3, 4, 2)]
+
+
+@pytest.fixture
+def without_extras(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pyarrow"]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in [name for name in sys.modules if name.startswith("dcpstream.columnar")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    return
+
+
+@pytest.mark.usefixtures("without_extras")
+def test_without_the_arrow_extra_the_error_says_what_to_do() -> None:
+    with pytest.raises(ConfigError, match=r"dcpstream\[arrow\].*changes\(\)"):
+        require_columnar()

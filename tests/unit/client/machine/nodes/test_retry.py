@@ -1,0 +1,42 @@
+"""Nodes that break the protocol again and again, and the lines in the log about them."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from dcpstream.client.machine.nodes.retry import FORGIVEN_AFTER_S, PROTOCOL_ERRORS_MAX, RETRY_LOG_S, Faults, RetryLog
+from dcpstream.errors import ConnectionLost, FrameError, RemoteProtocolError
+
+
+def test_a_node_is_given_up_with_the_last_cause() -> None:
+    faults = Faults()
+    for number in range(PROTOCOL_ERRORS_MAX):
+        assert faults.verdict(["a:1"]) is None
+        faults.add("a:1", FrameError(f"fault {number}", offset=0), float(number))
+    verdict = faults.verdict(["b:1", "a:1"])
+    assert isinstance(verdict, RemoteProtocolError)
+    assert f"a:1 broke the protocol on {PROTOCOL_ERRORS_MAX} connections" in str(verdict)
+    assert f"fault {PROTOCOL_ERRORS_MAX - 1}" in str(verdict)
+    assert isinstance(verdict.__cause__, FrameError)
+    assert faults.verdict(["b:1"]) is None
+
+
+def test_old_faults_are_forgiven() -> None:
+    faults = Faults()
+    for number in range(3 * PROTOCOL_ERRORS_MAX):
+        faults.add("a:1", RemoteProtocolError("rare"), number * FORGIVEN_AFTER_S)
+    assert faults.verdict(["a:1"]) is None
+
+
+def test_one_line_for_each_node_and_interval(caplog: pytest.LogCaptureFixture) -> None:
+    log = RetryLog()
+    with caplog.at_level(logging.WARNING):
+        for number in range(100):
+            log.retrying("a:1", ConnectionLost("gone"), number + 1, 0.5, number * RETRY_LOG_S / 50)
+            log.retrying("b:1", ConnectionLost("gone"), number + 1, 0.5, number * RETRY_LOG_S / 50)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 4
+    assert lines[0] == "a:1: attempt 1 failed, trying again in 0.5 s: gone"
+    assert lines[2] == "a:1: attempt 51 failed, trying again in 0.5 s: gone (49 more since the last line)"

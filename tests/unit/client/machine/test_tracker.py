@@ -1,0 +1,123 @@
+"""The position of a reader while messages arrive."""
+
+from __future__ import annotations
+
+import pytest
+
+from dcpstream.client.machine.tracker import PositionTracker
+from dcpstream.errors import RemoteProtocolError
+from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
+
+LOG = FailoverLog.of((0xA, 0))
+
+
+def at(seqno: int, start: int | None = None, end: int | None = None, vbuuid: int = 0xA) -> StreamOffset:
+    return StreamOffset(vbuuid, seqno, seqno if start is None else start, seqno if end is None else end)
+
+
+def opened(offset: StreamOffset = StreamOffset.ZERO, log: FailoverLog = LOG) -> PositionTracker:
+    tracker = PositionTracker(offset)
+    tracker.opened(log)
+    return tracker
+
+
+def test_positions_through_snapshots() -> None:
+    tracker = opened()
+    assert tracker.offset == StreamOffset(0xA, 0, 0, 0)
+    tracker.marker(0, 10)
+    assert tracker.offset == StreamOffset(0xA, 0, 0, 0), "a marker alone changes nothing"
+    tracker.item(4)
+    assert tracker.offset == at(4, 0, 10)
+    assert not tracker.is_complete
+    tracker.item(10)
+    assert tracker.is_complete
+    tracker.marker(11, 12)
+    assert tracker.offset == at(10, 0, 10)
+    tracker.item(11)
+    assert tracker.offset == at(11, 11, 12)
+
+
+def test_an_accepted_position_moves_to_the_newest_branch() -> None:
+    tracker = opened(at(5, 2, 9), FailoverLog.of((0xB, 9), (0xA, 0)))
+    assert tracker.offset == at(5, 2, 9, vbuuid=0xB)
+
+
+def test_a_promised_snapshot_end_is_kept_until_it_is_passed() -> None:
+    tracker = opened(at(5, 2, 20))
+    tracker.marker(2, 8)  # a producer that breaks its promise
+    tracker.item(8)
+    assert tracker.offset == at(8, 2, 20)
+    tracker.marker(9, 30)
+    tracker.item(20)
+    assert tracker.offset == at(20, 2, 30)
+    tracker.marker(31, 31)
+    tracker.item(31)
+    assert tracker.offset == at(31, 31, 31)
+
+
+def test_at_a_snapshot_start_nothing_of_it_was_received() -> None:
+    assert opened(StreamOffset(0xA, 5, 5, MAX_SEQNO)).offset == at(5)
+
+
+def test_out_of_order_snapshots_move_the_position_only_at_their_end() -> None:
+    tracker = opened()
+    tracker.oso(True)
+    for seqno in (9, 3, 5):
+        tracker.item(seqno)
+    assert tracker.offset == StreamOffset(0xA, 0, 0, 0)
+    assert not tracker.is_complete
+    tracker.oso(False)
+    assert tracker.offset == at(9)
+
+
+def test_reached_puts_the_position_at_the_end_inside_its_snapshot() -> None:
+    tracker = opened()
+    tracker.marker(0, 10)
+    tracker.item(4)
+    assert tracker.reached(6)
+    assert tracker.offset == at(6, 0, 10)
+    assert not tracker.reached(6)
+
+
+def test_reached_at_the_start_of_a_snapshot_does_not_claim_what_that_left_out() -> None:
+    """Seqno 5 was superseded within 5..11. If a failover takes 6..11 back, only a position below 5 brings it."""
+    tracker = PositionTracker(StreamOffset(0xA, 4, 0, 4))
+    tracker.opened(FailoverLog.of((0xA, 0)))
+    tracker.marker(5, 11)
+    assert tracker.reached(5)
+    assert tracker.offset == StreamOffset(0xA, 5, 4, 11)
+
+
+def test_reached_keeps_the_position_if_the_next_snapshot_begins_above() -> None:
+    tracker = opened()
+    tracker.marker(0, 4)
+    tracker.item(4)
+    tracker.marker(9, 12)
+    assert not tracker.reached(6)
+    assert tracker.offset == at(4, 0, 4)
+
+
+@pytest.mark.parametrize("seqno", [0, 3, 11])
+def test_items_outside_their_marker_are_refused(seqno: int) -> None:
+    tracker = opened()
+    tracker.marker(1, 10)
+    tracker.item(4)
+    with pytest.raises(RemoteProtocolError):
+        tracker.item(seqno)
+
+
+def test_an_item_without_a_marker_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError):
+        opened().item(1)
+
+
+def test_a_marker_the_wrong_way_round_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError):
+        opened().marker(5, 4)
+
+
+def test_the_newest_manifest_is_part_of_the_position() -> None:
+    tracker = opened()
+    tracker.manifest(7)
+    tracker.manifest(3)
+    assert tracker.offset.manifest_uid == 7
