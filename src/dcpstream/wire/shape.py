@@ -82,7 +82,7 @@ class Shape:
         if checks_extras and self.extras and len(frame.extras) not in self.extras:
             if self.extras == (0,):
                 return "Request must not include extras"
-            if len(self.extras) == 1:
+            if len(self.extras) == 1 or self.phase is Phase.DCP:  # of several versions the first is named
                 return f"Request must include extras of length {self.extras[0]}"
             return f"Request extras must be of length {' or '.join(map(str, self.extras))}"
         if frame.key and self.key is Part.NONE:
