@@ -9,15 +9,28 @@ Source: kv_engine daemon/mcbp_validators.cc, engines/ep/src/dcp/consumer.cc; tex
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from dcpstream.errors import FieldError
 from dcpstream.protocol.answers import Refusal
 from dcpstream.protocol.bucket import Change
-from dcpstream.wire import Datatype, Frame, Opcode, Status, SystemEventId, encode_request
-from dcpstream.wire.keys import leb128_decode
+from dcpstream.wire import Datatype, Frame, Opcode, Status, SystemEventId
+from dcpstream.wire.keys import key_fault
+from dcpstream.wire.layout import Request
+from dcpstream.wire.messages.dcp import (
+    Abort,
+    Commit,
+    Deletion,
+    DeletionV2,
+    Expiration,
+    Mutation,
+    Prepare,
+    SnapshotMarker,
+    SnapshotMarkerV2,
+    SnapshotMarkerV22,
+    SystemEvent,
+)
 from dcpstream.wire.stored.block import (
     encode_stored_deletion,
     encode_stored_expiration,
@@ -45,17 +58,10 @@ __all__ = [
 
 # Plain ints: every row is looked at, and enum arithmetic is slow.
 _SNAPPY, _XATTR = int(Datatype.SNAPPY), int(Datatype.XATTR)
-_MARKER = struct.Struct(">QQI")
-_MUTATION = struct.Struct(">QQIIIHB")
-_DELETION = struct.Struct(">QQ")
-_U64 = struct.Struct(">Q")
-_EVENT = struct.Struct(">QIB")
-
-MAX_KEY_BYTES = 250
-MAX_KEY_BYTES_ELSEWHERE = 246
-FIRST_RESERVED, LAST_RESERVED = 1, 7
-
-_DELETION_V1_BYTES = 18
+_unpack_mutation = Mutation.layout.extras.unpack
+_MARKERS: tuple[type[Request], ...] = (SnapshotMarker, SnapshotMarkerV2, SnapshotMarkerV22)
+_DELETION_V1_BYTES = Deletion.layout.extras_bytes
+_DELETION_BYTES = DeletionV2.layout.extras_bytes
 
 _DELETION_DATATYPES = frozenset((0, 2, 4, 5, 6, 7))
 """What a deletion's value may be: nothing, or xattrs with or without a body."""
@@ -105,11 +111,8 @@ class Decision(NamedTuple):
 
 def read_marker(frame: Frame) -> Marker:
     """A marker whose shape was checked."""
-    if len(frame.extras) != 1:
-        return Marker(*_MARKER.unpack(frame.extras))
-    start, end, flags = _MARKER.unpack_from(frame.value)
-    more = [_U64.unpack_from(frame.value, at)[0] for at in range(_MARKER.size, len(frame.value), _U64.size)]
-    return Marker(start, end, flags, *more)
+    fitting = next(version for version in _MARKERS if version.layout.mismatch(frame) is None)
+    return Marker(*fitting.unpack(frame))
 
 
 def read_change(frame: Frame, dialect: Dialect, unix_s: int) -> Change | Refusal:
@@ -118,7 +121,7 @@ def read_change(frame: Frame, dialect: Dialect, unix_s: int) -> Change | Refusal
     if isinstance(content, Refusal):
         return content
     key, value, datatype = content
-    if not _U64.unpack_from(frame.extras)[0]:
+    if not any(frame.extras[:8]):
         kind = "mutation" if frame.opcode == Opcode.DCP_MUTATION else "deletion"
         return Refusal(Status.EINVAL, f"Invalid seqno(0) for DCP {kind}")
     if frame.opcode == Opcode.DCP_MUTATION:
@@ -150,7 +153,7 @@ def _content(frame: Frame, dialect: Dialect) -> tuple[bytes, bytes, int] | Refus
 
 
 def _mutation(frame: Frame, key: bytes, value: bytes, datatype: int) -> Change | Refusal:
-    seqno, rev_seqno, flags, expiration, _, meta_bytes, nru = _MUTATION.unpack(frame.extras)
+    seqno, rev_seqno, flags, expiration, _, meta_bytes, nru = _unpack_mutation(frame.extras)
     if nru == EXACT_COUNTER:
         nru = COARSE_COUNTER  # a fresh document, as it is stored; who asks for exact counters gets that one again
     if meta_bytes:
@@ -172,9 +175,13 @@ def _mutation(frame: Frame, key: bytes, value: bytes, datatype: int) -> Change |
 
 
 def _deletion(frame: Frame, key: bytes, value: bytes, datatype: int, unix_s: int) -> Change:
-    seqno, rev_seqno = _DELETION.unpack_from(frame.extras)
-    has_time = len(frame.extras) != _DELETION_V1_BYTES
-    delete_time = int.from_bytes(frame.extras[16:20], "big") if has_time else unix_s
+    delete_time = unix_s
+    if frame.opcode == Opcode.DCP_EXPIRATION:
+        seqno, rev_seqno, delete_time = Expiration.unpack(frame)
+    elif len(frame.extras) == _DELETION_V1_BYTES:
+        seqno, rev_seqno, _ = Deletion.unpack(frame)
+    else:
+        seqno, rev_seqno, delete_time, _ = DeletionV2.unpack(frame)
     encode = encode_stored_expiration if frame.opcode == Opcode.DCP_EXPIRATION else encode_stored_deletion
     stored = encode(
         vbid=frame.vbid,
@@ -195,12 +202,13 @@ def _bad_datatype(frame: Frame, dialect: Dialect) -> Refusal | None:
     is_wrong = datatype & ~dialect.datatypes
     if frame.opcode in (Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION):
         is_wrong = is_wrong or datatype not in _DELETION_DATATYPES
-        wanted = 20
+        wanted = Expiration.layout.extras_bytes
         if frame.opcode == Opcode.DCP_DELETION:
-            wanted = 21 if dialect.has_delete_times or dialect.has_collections else _DELETION_V1_BYTES
+            has_version_2 = dialect.has_delete_times or dialect.has_collections
+            wanted = _DELETION_BYTES if has_version_2 else _DELETION_V1_BYTES
         if len(frame.extras) != wanted:
             return Refusal(Status.EINVAL, f"Request must include extras of length {wanted}")
-        if wanted == _DELETION_V1_BYTES and frame.extras[16:] != b"\0\0":
+        if wanted == _DELETION_V1_BYTES and Deletion.unpack(frame)[2]:
             return Refusal(Status.EINVAL, "Extended metadata is not supported")
     return Refusal(Status.EINVAL, "Request datatype invalid") if is_wrong else None
 
@@ -208,16 +216,8 @@ def _bad_datatype(frame: Frame, dialect: Dialect) -> Refusal | None:
 def _bad_key(key: bytes, dialect: Dialect) -> Refusal | None:
     if not dialect.has_collections:
         return None  # what is wrong with it was found with the packet's shape
-    try:
-        collection_id, prefix = leb128_decode(key)
-    except FieldError:
-        return Refusal(Status.EINVAL, "Key has no valid collection id")
-    longest = MAX_KEY_BYTES if not collection_id else MAX_KEY_BYTES_ELSEWHERE
-    if not 0 < len(key) - prefix <= longest:
-        return Refusal(Status.EINVAL, f"Key length exceeds {longest}, or is 0")
-    if FIRST_RESERVED <= collection_id <= LAST_RESERVED:
-        return Refusal(Status.EINVAL, "Collection id is reserved")
-    return None
+    context = key_fault(key)
+    return None if context is None else Refusal(Status.EINVAL, context)
 
 
 _EVENT_VALUE_BYTES = {
@@ -232,7 +232,7 @@ _NAMED = frozenset((SystemEventId.CREATE_COLLECTION, SystemEventId.CREATE_SCOPE)
 
 def read_system_event(frame: Frame, dialect: Dialect, *, has_flatbuffers: bool = False) -> Change | Refusal:
     """A system event in stored form, or why it cannot be applied; version 2 only where it was agreed."""
-    seqno, event, version = _EVENT.unpack(frame.extras)
+    seqno, event, version = SystemEvent.unpack(frame)
     if not seqno or not dialect.has_collections:
         return Refusal(Status.EINVAL)
     if version == VERSION_FLATBUFFERS:
@@ -242,9 +242,7 @@ def read_system_event(frame: Frame, dialect: Dialect, *, has_flatbuffers: bool =
     is_sound = version < len(lengths) and len(frame.value) == lengths[version] and bool(frame.key) == (event in _NAMED)
     if not is_sound:
         return Refusal(Status.EINVAL)
-    stored = encode_request(
-        Opcode.DCP_SYSTEM_EVENT, vbid=frame.vbid, extras=frame.extras, key=frame.key, value=frame.value, cas=frame.cas
-    )
+    stored = SystemEvent.pack(seqno, event, version, vbid=frame.vbid, key=frame.key, value=frame.value, cas=frame.cas)
     return Change(stored, frame.key, seqno, frame.cas, 0, int(frame_kinds(frame.opcode, 0, frame.key)))
 
 
@@ -261,8 +259,6 @@ def _flatbuffer_event(frame: Frame, seqno: int, event: int) -> Change | Refusal:
     return Change(stored, key, seqno, 0, 0, int(frame_kinds(frame.opcode, 0, key)))
 
 
-_PREPARE = struct.Struct(">QQIIIBBB")
-_PAIR = struct.Struct(">QQ")
 _LEVELS = (1, 2, 3)
 PERSIST_TO_MAJORITY = 3
 """The level at which a copy has prepared a write only once it is on its disk."""
@@ -274,7 +270,7 @@ def read_prepare(frame: Frame, dialect: Dialect) -> tuple[Change, int] | Refusal
     if isinstance(content, Refusal):
         return content
     key, value, datatype = content
-    seqno, rev_seqno, flags, expiration, _, nru, deleted, level = _PREPARE.unpack(frame.extras)
+    seqno, rev_seqno, flags, expiration, _, nru, deleted, level = Prepare.unpack(frame)
     if not (seqno and frame.cas and level in _LEVELS and deleted <= 1):
         return Refusal(Status.EINVAL, "Request must have a seqno, a CAS, a durability level and a deleted flag")
     if not deleted:
@@ -302,7 +298,7 @@ def read_decision(frame: Frame, dialect: Dialect) -> Decision | Refusal:
     refusal = _bad_key(frame.key, dialect)
     if refusal is not None:
         return refusal
-    prepared, seqno = _PAIR.unpack(frame.extras)
+    prepared, seqno = (Abort if frame.opcode == Opcode.DCP_ABORT else Commit).unpack(frame)
     if frame.cas or not 0 < prepared < seqno:
         return Refusal(Status.EINVAL, "Request must have a prepared seqno below its own, and no CAS")
     key = frame.key if dialect.has_collections else b"\0" + frame.key

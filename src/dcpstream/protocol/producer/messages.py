@@ -5,22 +5,27 @@ Source: kv_engine engines/ep/src/dcp/active_stream.cc; markers and flags as in r
 
 from __future__ import annotations
 
-import struct
-
 from dcpstream.model import VbucketState
 from dcpstream.protocol.bucket import VBucketView
 from dcpstream.protocol.producer.change_history import ChangeHistory
-from dcpstream.wire import HEADER, HEADER_BYTES, Magic, MarkerFlag, Opcode
+from dcpstream.wire import HEADER, HEADER_BYTES, FrameInfoId, Magic, MarkerFlag
+from dcpstream.wire.keys import encode_frame_info
+from dcpstream.wire.layout import Request
+from dcpstream.wire.messages.dcp import (
+    Abort,
+    Commit,
+    OsoSnapshot,
+    SeqnoAdvanced,
+    SetVbucketState,
+    SnapshotMarker,
+    SnapshotMarkerV2,
+    SnapshotMarkerV22,
+    StreamEnd,
+)
 
 __all__ = ["Buffer", "StreamMessages", "last_seqno_of"]
 
 Buffer = bytes | bytearray | memoryview
-
-_MARKER = struct.Struct(">QQI")
-_MARKER_V2 = struct.Struct(">QQIQQ")
-_MARKER_V22 = struct.Struct(">QQIQQQQ")
-_U32 = struct.Struct(">I")
-_U64 = struct.Struct(">Q")
 
 # Plain ints: flags are combined for each snapshot of each stream, and enum arithmetic is slow.
 _FROM_DISK = int(MarkerFlag.DISK | MarkerFlag.CHECKPOINT)
@@ -28,9 +33,10 @@ _FROM_MEMORY = int(MarkerFlag.MEMORY)
 _ACK = int(MarkerFlag.ACK)
 _NEW_CHECKPOINT = int(MarkerFlag.MEMORY | MarkerFlag.CHECKPOINT)
 
-_OSO_START, _OSO_END = _U32.pack(1), _U32.pack(2)
-_SEQNO_SECOND = frozenset((int(Opcode.DCP_COMMIT), int(Opcode.DCP_ABORT)))
-"""Their first number is the prepare's seqno."""
+_OSO_START, _OSO_END = 1, 2
+_SEQNO_SECOND = frozenset((Commit.layout.opcode, Abort.layout.opcode))
+"""Opcodes of messages that have the prepare's seqno first."""
+_SEQNO_BYTES = 8
 
 
 class StreamMessages:
@@ -56,13 +62,13 @@ class StreamMessages:
     __slots__ = (
         "_checkpoint_seqno",
         "_first_start",
+        "_framing",
         "_has_sync_writes",
         "_has_v2",
         "_has_v22",
         "_history",
         "_is_takeover",
         "_opaque",
-        "_stream_id",
         "_view",
         "is_first_marker",
         "last_snapshot_end",
@@ -84,7 +90,9 @@ class StreamMessages:
     ) -> None:
         self._view = view
         self._opaque = opaque
-        self._stream_id = stream_id
+        self._framing = b""
+        if stream_id is not None:
+            self._framing = encode_frame_info(FrameInfoId.DCP_STREAM_ID, stream_id.to_bytes(2, "big"))
         self._first_start = first_start
         self._history = history
         self._is_takeover = is_takeover
@@ -146,42 +154,36 @@ class StreamMessages:
         completed = 0 if durable is None or not is_disk else durable.high_completed_seqno
         if self._has_v22 and is_disk:
             prepared = 0 if durable is None else durable.high_prepared_seqno
-            value = _MARKER_V22.pack(start, end, flags, visible, completed, view.purge_seqno, prepared)
-            return self._request(Opcode.DCP_SNAPSHOT_MARKER, b"\2", value)
+            purged = view.purge_seqno
+            return self._pack(SnapshotMarkerV22, start, end, flags, visible, completed, purged, prepared)
         if self._has_v2:
-            value = _MARKER_V2.pack(start, end, flags, visible, completed)
-            return self._request(Opcode.DCP_SNAPSHOT_MARKER, b"\0", value)
-        return self._request(Opcode.DCP_SNAPSHOT_MARKER, _MARKER.pack(start, end, flags))
+            return self._pack(SnapshotMarkerV2, start, end, flags, visible, completed)
+        return self._pack(SnapshotMarker, start, end, flags)
 
     def out_of_order_start(self, end: int) -> bytes:
         """A snapshot up to `end` begins that comes without order, instead of a marker."""
         self.is_first_marker, self.last_snapshot_end = False, end
-        return self._request(Opcode.DCP_OSO_SNAPSHOT, _OSO_START)
+        return self._pack(OsoSnapshot, _OSO_START)
 
     def out_of_order_end(self) -> bytes:
         """It is whole."""
-        return self._request(Opcode.DCP_OSO_SNAPSHOT, _OSO_END)
+        return self._pack(OsoSnapshot, _OSO_END)
 
     def advanced(self, seqno: int) -> bytes:
         """There is nothing for this stream up to `seqno`."""
-        return self._request(Opcode.DCP_SEQNO_ADVANCED, _U64.pack(seqno))
+        return self._pack(SeqnoAdvanced, seqno)
 
     def set_state(self, state: VbucketState) -> bytes:
         """The other end is to change its copy's state."""
-        return self._request(Opcode.DCP_SET_VBUCKET_STATE, bytes((state,)))
+        return self._pack(SetVbucketState, state)
 
     def end(self, reason: int) -> bytes:
         """Nothing more comes."""
-        return self._request(Opcode.DCP_STREAM_END, _U32.pack(reason))
+        return self._pack(StreamEnd, reason)
 
-    def _request(self, opcode: int, extras: bytes, value: bytes = b"") -> bytes:
+    def _pack(self, message: type[Request], *fields: int) -> bytes:
         """A message of this stream, with its stream id if it has one."""
-        magic, framing, key_field = Magic.REQUEST, b"", 0
-        if self._stream_id is not None:
-            magic, framing, key_field = Magic.FLEX_REQUEST, b"\x22" + self._stream_id.to_bytes(2, "big"), 3 << 8
-        body = len(framing) + len(extras) + len(value)
-        header = HEADER.pack(magic, opcode, key_field, len(extras), 0, self._view.vbid, body, self._opaque, 0)
-        return header + framing + extras + value
+        return message.pack(*fields, vbid=self._view.vbid, opaque=self._opaque, framing=self._framing)
 
 
 def last_seqno_of(data: Buffer) -> int:
@@ -189,9 +191,8 @@ def last_seqno_of(data: Buffer) -> int:
     at = last = 0
     while at < len(data):
         last = at
-        at += HEADER_BYTES + _U32.unpack_from(data, at + 8)[0]
-    framing_bytes = data[last + 2] if data[last] == Magic.FLEX_REQUEST else 0
+        at += HEADER_BYTES + HEADER.unpack_from(data, at)[6]
+    seqno_at = last + HEADER_BYTES + (data[last + 2] if data[last] == Magic.FLEX_REQUEST else 0)
     if data[last + 1] in _SEQNO_SECOND:
-        framing_bytes += _U64.size
-    seqno: int = _U64.unpack_from(data, last + HEADER_BYTES + framing_bytes)[0]
-    return seqno
+        seqno_at += _SEQNO_BYTES
+    return int.from_bytes(data[seqno_at : seqno_at + _SEQNO_BYTES], "big")
