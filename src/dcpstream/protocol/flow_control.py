@@ -14,19 +14,13 @@ checked against recordings of a server, from which the times are taken.
 
 from __future__ import annotations
 
-from dcpstream.wire import LAYOUTS
-
 __all__ = [
     "ACK_INTERVAL_S",
     "ACK_RATIO",
     "CONSUMER_BUFFER_BYTES",
-    "FLOW_CONTROLLED",
     "ConsumerWindow",
     "ProducerWindow",
 ]
-
-FLOW_CONTROLLED = frozenset(int(layout.opcode) for layout in LAYOUTS if layout.flow_controlled)
-"""Opcodes of the messages that count."""
 
 CONSUMER_BUFFER_BYTES = 50 * 1024 * 1024
 """The buffer that a node asks for as a consumer, as recorded."""

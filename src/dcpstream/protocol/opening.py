@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from dcpstream.protocol.answers import Refusal, check_shape
 from dcpstream.wire import Datatype, Frame, OpenFlag, Status
+from dcpstream.wire.messages.dcp import Open
 
 __all__ = ["OpenRequest", "read_open"]
 
@@ -52,7 +53,7 @@ def read_open(frame: Frame) -> OpenRequest | Refusal:
     refusal = check_shape(frame)
     if refusal is not None:
         return refusal
-    flags = int.from_bytes(frame.extras[4:8], "big")
+    flags = Open.decode(frame).flags
     context = _bad_flags(flags)
     if context:
         return Refusal(Status.EINVAL, context)

@@ -36,7 +36,7 @@ from dcpstream.protocol.consumer.messages import (
 )
 from dcpstream.protocol.consumer.requests import StreamRequests
 from dcpstream.protocol.consumer.stream import ConsumerStream, StreamEvent
-from dcpstream.protocol.flow_control import FLOW_CONTROLLED, ConsumerWindow
+from dcpstream.protocol.flow_control import ConsumerWindow
 from dcpstream.protocol.noop import DEFAULT_IDLE_TIMEOUT_S
 from dcpstream.protocol.producer.stream import Buffer
 from dcpstream.protocol.stats import Pause
@@ -47,9 +47,10 @@ from dcpstream.wire import (
     Opcode,
     OpenFlag,
     Status,
-    encode_request,
     encode_response,
 )
+from dcpstream.wire.messages import FLOW_CONTROLLED
+from dcpstream.wire.messages.dcp import AddStream, BufferAck, SeqnoAcknowledged
 
 __all__ = ["ConsumerConnection", "check_add_stream"]
 
@@ -62,7 +63,7 @@ def check_add_stream(frame: Frame) -> Refusal | None:
     refusal = check_shape(frame)
     if refusal is not None:
         return refusal
-    refusal = check_stream_flags(int.from_bytes(frame.extras, "big"))
+    refusal = check_stream_flags(AddStream.decode(frame).flags)
     if refusal is not None:
         return refusal
     return Refusal(Status.EINVAL) if stream_id_of(frame) is not None else None
@@ -186,7 +187,7 @@ class ConsumerConnection:
             self._answer(frame, Status.NOT_MY_VBUCKET)
         else:
             number = self._next_number()
-            flags = int.from_bytes(frame.extras, "big")
+            flags = AddStream.decode(frame).flags
             stream = ConsumerStream(view, self.replicas, number, self._opaque_of(number), frame.opaque, flags)
             self.streams[frame.vbid] = stream
             self._requests.add(stream)
@@ -276,10 +277,7 @@ class ConsumerConnection:
 
     def _acknowledge(self, stream: ConsumerStream, seqno: int) -> None:
         if seqno:
-            extras = seqno.to_bytes(8, "big")
-            self._out.append(
-                encode_request(Opcode.DCP_SEQNO_ACKNOWLEDGED, vbid=stream.vbid, opaque=stream.opaque, extras=extras)
-            )
+            self._out.append(SeqnoAcknowledged.pack(seqno, vbid=stream.vbid, opaque=stream.opaque))
 
     def _handle_prepare(self, frame: Frame) -> None:
         found = read_prepare(frame, self._dialect)
@@ -399,7 +397,7 @@ class ConsumerConnection:
             freed = self.window.take(now)
             if freed:
                 opaque = self._opaque_of(self._next_number())
-                self._out.append(encode_request(Opcode.DCP_BUFFER_ACK, opaque=opaque, extras=freed.to_bytes(4, "big")))
+                self._out.append(BufferAck.pack(freed, opaque=opaque))
         out: list[Buffer] = list(self._out)
         self._out.clear()
         self.pause.passed(now, is_over=bool(out))

@@ -14,7 +14,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dcpstream.protocol.flow_control import CONSUMER_BUFFER_BYTES
-from dcpstream.wire import Frame, Opcode, Status, encode_request
+from dcpstream.wire import Frame, Opcode, Status
+from dcpstream.wire.messages import dcp as messages
+from dcpstream.wire.messages.kv import GetErrorMap
 
 __all__ = ["NOOP_INTERVAL_S", "Negotiation", "consumer_controls"]
 
@@ -94,7 +96,7 @@ class Negotiation:
         buffer = Control(b"connection_buffer_size", str(CONSUMER_BUFFER_BYTES).encode())
         return [
             _control(buffer, self._buffer_opaque),
-            encode_request(Opcode.GET_ERROR_MAP, opaque=self._error_map_opaque, value=b"\0\0"),
+            GetErrorMap.pack(0, opaque=self._error_map_opaque),
         ]
 
     def answered(self, frame: Frame) -> list[bytes] | None:
@@ -132,4 +134,4 @@ class Negotiation:
 
 
 def _control(control: Control, opaque: int) -> bytes:
-    return encode_request(Opcode.DCP_CONTROL, opaque=opaque, key=control.key, value=control.value)
+    return messages.Control.pack(opaque=opaque, key=control.key, value=control.value)

@@ -14,12 +14,11 @@ from collections.abc import Callable
 from dcpstream.errors import FieldError, RemoteProtocolError
 from dcpstream.protocol.bucket import ReplicaBucket
 from dcpstream.protocol.consumer.stream import ConsumerStream, StreamEvent
-from dcpstream.wire import Frame, Opcode, Status, encode_response
+from dcpstream.wire import Frame, Status
+from dcpstream.wire.messages.dcp import AddStreamResponse, RollbackResponse
 from dcpstream.wire.values import decode_failover_log
 
 __all__ = ["StreamRequests"]
-
-ROLLBACK_BYTES = 8
 
 
 class StreamRequests:
@@ -76,9 +75,9 @@ class StreamRequests:
             raise RemoteProtocolError("the peer answered a STREAM_REQ that nothing waits for")
         was_living = stream.is_living
         if frame.status == Status.ROLLBACK:
-            if len(frame.value) != ROLLBACK_BYTES:
+            if len(frame.value) != RollbackResponse.layout.value_bytes:
                 raise RemoteProtocolError(f"a rollback with {len(frame.value)} bytes instead of a seqno")
-            if stream.rolled_back(int.from_bytes(frame.value, "big")):
+            if stream.rolled_back(RollbackResponse.unpack(frame)[0]):
                 self._send(stream)
             return None
         if frame.status == Status.SUCCESS:
@@ -90,10 +89,7 @@ class StreamRequests:
         else:
             stream.go(StreamEvent.REFUSED)
         if was_living:
-            extras = stream.number.to_bytes(4, "big")
-            self._out.append(
-                encode_response(Opcode.DCP_ADD_STREAM, status=frame.status, opaque=stream.add_opaque, extras=extras)
-            )
+            self._out.append(AddStreamResponse.pack(stream.number, status=frame.status, opaque=stream.add_opaque))
         return stream if stream.is_reading else None
 
     def clear(self) -> None:

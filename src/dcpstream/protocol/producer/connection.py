@@ -35,8 +35,9 @@ from dcpstream.protocol.producer.rollback import Rollback
 from dcpstream.protocol.producer.stream import Buffer, ProducerStream, enough_of
 from dcpstream.protocol.producer.takeover import TakeoverHost, Takeovers
 from dcpstream.protocol.stats import BUFFER_FULL, INITIALIZING, NOTHING_TO_SAY, Pause
-from dcpstream.wire import Feature, Frame, Opcode, Status, StreamEndReason, StreamFlag, encode_request
+from dcpstream.wire import Feature, Frame, Opcode, Status, StreamEndReason, StreamFlag
 from dcpstream.wire.buffers import BufferPool
+from dcpstream.wire.messages.dcp import BufferAck, DcpNoop, RollbackResponse, SeqnoAcknowledged
 from dcpstream.wire.values import encode_failover_log
 
 __all__ = ["DEFAULT_LIMITS", "ProducerConnection", "ProducerLimits"]
@@ -193,7 +194,7 @@ class ProducerConnection:
         self._answer(frame)
 
     def _handle_buffer_ack(self, frame: Frame) -> None:
-        count_bytes = int.from_bytes(frame.extras, "big")
+        (count_bytes,) = BufferAck.unpack(frame)
         self.window.acknowledged(count_bytes)
         self.window.watch(self.last_received_at, has_moved=count_bytes > 0)
 
@@ -215,7 +216,7 @@ class ProducerConnection:
         else:
             living = (item for item in self._streams.get(frame.vbid, _NO_STREAMS).values() if item.end_reason is None)
             stream = next((item for item in living if item.opaque == frame.opaque), None)
-            seqno = int.from_bytes(frame.extras, "big")
+            (seqno,) = SeqnoAcknowledged.unpack(frame)
             if stream is not None and seqno > stream.last_sent_seqno:
                 self._drop(f"an acknowledgement of seqno {seqno} in vb {frame.vbid}, which was not sent yet")
             elif stream is not None and view.durability is not None:
@@ -253,7 +254,7 @@ class ProducerConnection:
         if isinstance(made, Refusal):
             self._refuse(frame, made)
         elif isinstance(made, Rollback):
-            self._answer(frame, Status.ROLLBACK, value=made.seqno.to_bytes(8, "big"))
+            self._answers.append(RollbackResponse.pack(made.seqno, status=Status.ROLLBACK, opaque=frame.opaque))
         else:
             self._add(made)
             self._answer(frame, value=encode_failover_log(made.view.failover_log))
@@ -398,7 +399,7 @@ class ProducerConnection:
             return
         opaque = self.noop.poll(now)
         if opaque is not None:
-            self._answers.append(encode_request(Opcode.DCP_NOOP, opaque=opaque))
+            self._answers.append(DcpNoop.pack(opaque=opaque))
 
     # ----------------------------------------------------------------------------------------------------- helpers
 
