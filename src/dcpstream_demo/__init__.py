@@ -1,4 +1,10 @@
-"""`dcpstream demo`: real data, real processes, real kills, and a verdict."""
+"""`dcpstream demo`: the flights of 2013 through a node into two Spark tables, with kills and a comparison at the end.
+
+A program on top of the library, which never imports it: `dcpstream.cli` loads it by name when the command is run.
+`command` reads the options, and `run` plays the whole. `flights` makes the changes, and `loader` writes them through
+`bucket`. `processes` starts and kills the node (`guarded`) and the streaming query (`query`). `watch` follows the
+seqnos of both; `display` and `picture` show them. `verdict` compares the bucket with the tables.
+"""
 
 from dcpstream_demo.command import demo_command
 

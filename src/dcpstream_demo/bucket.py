@@ -1,4 +1,4 @@
-"""The demo's two uses of the KV client: writing for the loader, reading everything for the comparison."""
+"""The KV client for the loader, which writes, and for the comparison, which reads all documents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READ_AT_ONCE = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where the bucket is, and who asks."""
+    """Address of the bucket, and the login."""
 
     connection_string: str
     username: str
@@ -30,7 +30,7 @@ class Access:
 
 
 class LoaderBucket:
-    """What the loader needs, on a KV client; see `dcpstream_demo.loader.Bucket`."""
+    """`dcpstream_demo.loader.Bucket` on a KV client."""
 
     def __init__(self, access: Access) -> None:
         self._client = access.connect()
@@ -49,7 +49,7 @@ class LoaderBucket:
         ]
 
     def persisted(self, branches: Sequence[tuple[int, int]]) -> Sequence[int]:
-        """Of each branch the last seqno that a crash cannot take any more."""
+        """The last seqno of each branch that a crash can no longer lose."""
         try:
             observed = self._client.observe_seqnos(branches)
         except KeyNotFound:
@@ -61,9 +61,9 @@ class LoaderBucket:
         self._client.close()
 
     def _delete_with_token(self, key: bytes) -> MutationToken:
-        """Delete what does not exist: a try whose answer was lost has deleted it.
+        """Delete a document that is already deleted, by a request whose answer was lost.
 
-        That deletion may still be lost too, and without a token nobody could tell; so make one that has a token.
+        That deletion may still be lost, and has no token to check it by. So write the document and delete it again.
         """
         token = self._client.mutate_many([(key, b"{}"), (key, None)])[1]
         assert token is not None
@@ -73,7 +73,7 @@ class LoaderBucket:
         try:
             item = self._client.observe_seqno(vbid, vbuuid)
         except KeyNotFound:
-            return 0  # nothing is left of a branch that the node does not know
+            return 0  # the node does not know the branch: nothing of it has survived
         return item.old_high_seqno if item.old_vbuuid else item.persisted_seqno
 
 
@@ -83,8 +83,8 @@ def read_documents(
     """All documents of the bucket, by plain reads.
 
     Args:
-        keys: all that were ever written; may hold keys of documents that do not exist.
-        on_progress: called with the number of keys that were asked for until now.
+        keys: all that were ever written; keys of documents that do not exist are allowed.
+        on_progress: called with the number of keys requested so far.
     """
     documents: dict[bytes, bytes] = {}
     asked = 0
@@ -97,6 +97,6 @@ def read_documents(
             asked += len(window)
             on_progress(asked)
         if unknown := int(client.stats()["curr_items"]) - len(documents):
-            # The node counts its documents itself: one whose key nobody knows would be a difference that no read shows.
+            # The node's own count shows documents under keys that were never written; no read would find them.
             documents[b"(documents under other keys)"] = str(unknown).encode()
     return documents

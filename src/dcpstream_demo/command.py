@@ -80,7 +80,7 @@ def demo_command(
         kills=kills,
         keep=keep,
     )
-    # Being told to end is no different from Ctrl-C: no process must be left.
+    # SIGTERM and SIGHUP end the run as Ctrl-C does, so that no process is left.
     previous = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     display = Display(Console(file=sys.stdout))
     try:

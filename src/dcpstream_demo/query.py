@@ -1,8 +1,8 @@
 """The streaming query of the demo, as a process of its own: `python -m dcpstream_demo.query`.
 
-The first line of its standard input holds the settings; it runs until SIGTERM, or until that input ends. Tells what it
-does as JSON lines on standard output. A query that fails because the node is away, or because its history went back in
-the middle of a batch, is started again from its checkpoint, a few times; that is how such a job is run in earnest, too.
+The first line of its standard input holds the settings. It runs until SIGTERM, or until that input ends, and reports
+each event as a line of JSON on standard output. A query that fails because the node is away, or because the node
+rolled back in the middle of a batch, is started again from its checkpoint, a few times, as a job scheduler would do.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from dcpstream.pipelines import BatchReport
 
 FAILURES_MAX = 6
-"""Failures of the query without a batch between them; one that fails so often has another problem than a node that is
-away."""
+"""Limit of failures in a row without a batch: more of them have another cause than a node that is away."""
 
 RESTART_PAUSE_S = 0.5
 
@@ -43,7 +42,7 @@ def emit(event: str, **detail: Any) -> None:
 
 
 def report_batch(report: BatchReport) -> None:
-    """Tell about a batch that stands in both tables."""
+    """Report a batch that is in both tables."""
     emit(
         "batch",
         batch_id=report.batch_id,
@@ -66,7 +65,7 @@ def report_batch(report: BatchReport) -> None:
 
 
 def run(settings: Mapping[str, Any], stopping: threading.Event) -> int:
-    """Run the pipeline until it is told to stop; returns the exit status.
+    """Run the pipeline until `stopping` is set; returns the exit status.
 
     Args:
         settings: `path` of the tables, `options` of the source, `trigger`, `master` and `temp` of Spark.
@@ -108,9 +107,9 @@ def run(settings: Mapping[str, Any], stopping: threading.Event) -> int:
 
 
 def root_cause(error: BaseException) -> str:
-    """The line that tells what went wrong, out of an exception that Spark has wrapped several times.
+    """The line with the cause, from an exception that Spark has wrapped several times.
 
-    It is the last line of the innermost Python traceback, best one of ours; else the first line there is.
+    It is the last line of a Python traceback, preferably one with an error of ours; else the first line of the text.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if _CAUSE.match(line) and not line.startswith(("py4j.", "org.", "pyspark."))]
@@ -119,7 +118,7 @@ def root_cause(error: BaseException) -> str:
 
 
 def main() -> int:
-    """Read the settings, run, and stop when told."""
+    """Read the settings, and run until a signal or the end of the input."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     with open(STANDARD_INPUT, "rb", buffering=0, closefd=False) as raw:
         settings = json.loads(raw.readline())

@@ -1,4 +1,4 @@
-"""What a run is asked to do, and where its files lie."""
+"""The settings of one run, and the paths of its files."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ RATE = 10_000
 """Changes per second: a million of them then last as long as a few starts of Spark and some dozen batches."""
 
 FLUSH_INTERVAL_S = 12.0
-"""Pause between the node's commits to disk. Far longer than anybody would choose in earnest: the demo needs changes
-that have reached the tables and not the disk when the node is killed."""
+"""Pause between the node's commits to disk. It is much longer than in real use: the demo needs changes that are in the
+tables but not yet on the disk when the node is killed."""
 
 _MARK = ".dcpstream-demo"
 
@@ -29,7 +29,7 @@ class Settings:
     """One run.
 
     Attributes:
-        directory: everything is written below it; emptied at the start if it is of an earlier run.
+        directory: everything is written below it; emptied at the start if an earlier run wrote it.
         flights: the input, None for the installed package.
         rows: so many flights, None for all.
         seed: decides when the kills come.
@@ -55,7 +55,7 @@ class Settings:
 
     @property
     def ready_file(self) -> Path:
-        """Where the node says that it serves."""
+        """Written by the node when it serves."""
         return self.directory / "node.ready"
 
     @property
@@ -99,7 +99,7 @@ class Settings:
         self.spark_temp.mkdir()
 
     def clean_up(self) -> None:
-        """Remove what nobody needs after a good run: tables and picture stay."""
+        """Remove everything but the tables and the picture."""
         for path in (self.node_data, self.spark_temp):
             shutil.rmtree(path, ignore_errors=True)
         for name in ("node", "query"):

@@ -1,4 +1,4 @@
-"""What can be seen from outside: the node's seqnos, the query's committed offsets, and what follows from both."""
+"""Observations from outside: the node's seqnos, the query's committed offsets, and the lag between both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dcpstream_demo.bucket import Access
 
 @dataclass(frozen=True, slots=True)
 class NodeSeqnos:
-    """A vbucket at the node: its branch, what survives a crash, and what there is."""
+    """A vbucket at the node: its branch, its persisted seqno and its high seqno."""
 
     vbuuid: int
     persisted: int
@@ -26,7 +26,7 @@ class NodeSeqnos:
 
 
 class NodeWatch:
-    """Asks a node for its seqnos, through kills and restarts."""
+    """Asks a node for its seqnos, across kills and restarts."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -49,12 +49,12 @@ class NodeWatch:
         }
 
     def survived(self, branches: Mapping[int, int]) -> dict[int, int]:
-        """Of each vbucket's branch the last seqno that a node which was started again still has.
+        """The last seqno of each vbucket's branch that the node still has after a restart.
 
         Raises:
             ConnectionLost: the node is away.
         """
-        self._client.close()  # the connection is one to the node before
+        self._client.close()  # it is connected to the process that was killed
         return {
             item.vbid: item.old_high_seqno if item.old_vbuuid else item.current_seqno
             for item in self._observe(branches)
@@ -78,7 +78,7 @@ class NodeWatch:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a streaming query has committed.
+    """The committed progress of a streaming query.
 
     Attributes:
         batch_id: the last committed batch, -1 before the first.
@@ -111,7 +111,7 @@ class Committed:
 
 
 class CheckpointWatch:
-    """Reads a query's checkpoint directory, which tells the truth also about a query that was killed."""
+    """Reads a query's checkpoint directory, which is correct even if the query was killed."""
 
     def __init__(self, directory: Path, bucket: str) -> None:
         self._directory = directory
@@ -119,7 +119,7 @@ class CheckpointWatch:
         self._known = Committed()
 
     def look(self) -> Committed:
-        """What is committed now."""
+        """The committed progress now."""
         committed = _largest_number(self._directory / "commits")
         planned = _largest_number(self._directory / "offsets")
         positions = self._known.positions
@@ -143,7 +143,12 @@ def _largest_number(directory: Path) -> int:
 
 
 def ahead_of(committed: Committed, kept: Mapping[int, int]) -> dict[int, int]:
-    """Vbucket → how far the tables are beyond a seqno that the node has kept, or would keep if it were killed."""
+    """Seqnos by which the tables are ahead of what the node has kept, by vbucket.
+
+    Args:
+        committed: positions of the tables.
+        kept: the last seqno of each vbucket that the node has kept, or would keep if it were killed.
+    """
     return {
         vbid: position.seqno - kept[vbid]
         for vbid, position in committed.positions.items()
@@ -153,7 +158,7 @@ def ahead_of(committed: Committed, kept: Mapping[int, int]) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at everything.
+    """One observation of everything.
 
     Attributes:
         at_s: seconds since the demo began.
@@ -180,11 +185,11 @@ class History:
         self.samples.append(sample)
 
     def mark(self, at_s: float, what: str) -> None:
-        """Something worth a line in the picture."""
+        """Add an event that the picture shows as a line."""
         self.events.append((at_s, what))
 
     def lags_s(self) -> list[tuple[float, float]]:
-        """(time, lag): how long ago the node was where the tables are now. 0 when they are level."""
+        """(time, lag) pairs: how long ago the node was where the tables are now; 0 when they are level."""
         result = []
         times: list[float] = []
         highs: list[int] = []

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from dcpstream.errors import ConfigError
 from dcpstream_demo.display import Display
+from dcpstream_demo.run import NODE_KILLS_MAX, kill_points
 from dcpstream_demo.settings import Settings
-from dcpstream_demo.stage import NODE_KILLS_MAX, kill_points
 
 
 @pytest.mark.parametrize("total", [30, 300, 1_001_615])

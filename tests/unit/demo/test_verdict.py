@@ -1,3 +1,5 @@
+"""The comparison of bucket and tables, and the picture."""
+
 from __future__ import annotations
 
 import json
@@ -7,7 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from dcpstream_demo import picture, result
+from dcpstream_demo import picture, verdict
+from dcpstream_demo.verdict import check_history, compare, content_hash
 from dcpstream_demo.watch import History, Sample
 
 DOCUMENTS = {
@@ -38,14 +41,14 @@ def write_tables(directory: Path, current: dict[bytes, bytes], *, repeat: bool =
 
 def test_equal_tables_are_exact(tmp_path: Path) -> None:
     write_tables(tmp_path, DOCUMENTS)
-    found = result.judge(DOCUMENTS, DOCUMENTS, tmp_path)
+    found = verdict.judge(DOCUMENTS, DOCUMENTS, tmp_path)
     assert found.is_exact
     assert found.verdict == "verdict: exact, 6 documents, 7 changes, 1 rollbacks, 0 differences"
 
 
 def test_a_document_that_differs_is_named(tmp_path: Path) -> None:
     write_tables(tmp_path, DOCUMENTS | {b"k3": b"{}"})
-    found = result.judge(DOCUMENTS, DOCUMENTS, tmp_path)
+    found = verdict.judge(DOCUMENTS, DOCUMENTS, tmp_path)
     assert not found.is_exact
     assert found.verdict.startswith("verdict: DIFFERENT, ")
     assert found.verdict.endswith(" 1 differences")
@@ -54,7 +57,7 @@ def test_a_document_that_differs_is_named(tmp_path: Path) -> None:
 
 def test_rows_that_are_there_twice_are_differences(tmp_path: Path) -> None:
     write_tables(tmp_path, DOCUMENTS, repeat=True)
-    found = result.judge(DOCUMENTS, DOCUMENTS, tmp_path)
+    found = verdict.judge(DOCUMENTS, DOCUMENTS, tmp_path)
     assert found.repeated_count == 1
     assert not found.is_exact
 
@@ -62,7 +65,7 @@ def test_rows_that_are_there_twice_are_differences(tmp_path: Path) -> None:
 def test_what_the_node_lost_is_a_difference_even_if_the_tables_follow_it(tmp_path: Path) -> None:
     write_tables(tmp_path, DOCUMENTS)
     written = DOCUMENTS | {b"lost": b"{}"}
-    assert not result.judge(written, DOCUMENTS, tmp_path).is_exact
+    assert not verdict.judge(written, DOCUMENTS, tmp_path).is_exact
 
 
 def test_carriers_with_their_mean_delay() -> None:
@@ -81,3 +84,44 @@ def test_picture_is_drawn_from_much_or_little(tmp_path: Path, count: int) -> Non
     carriers = picture.carrier_rows([*DOCUMENTS.values(), b'{"carrier":"C"}'] if count else [])
     path = picture.draw(tmp_path / "a" / "demo.png", history, carriers, "title")
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_equal_sets_have_no_difference_and_one_hash() -> None:
+    left = {b"a": b"1", b"b": b"2"}
+    result = compare(left, dict(reversed(left.items())))
+    assert result.is_equal
+    assert result.left_hash == result.right_hash == content_hash(left)
+    assert (result.left_count, result.right_count, result.difference_count) == (2, 2, 0)
+
+
+def test_every_difference_is_counted_and_the_first_are_described_in_order() -> None:
+    left = {b"k%03d" % number: b"x" for number in range(40)}
+    right = dict(left)
+    right[b"k007"] = b"y"
+    del right[b"k003"]
+    right[b"k999"] = b"z"
+    result = compare(left, right, limit=2)
+    assert not result.is_equal
+    assert result.difference_count == 3
+    lines = [item.describe("bucket", "table") for item in result.first_differences]
+    assert lines == ["k003: bucket x, table has no such document", "k007: bucket x, table y"]
+
+
+def test_hash_tells_where_keys_end() -> None:
+    assert content_hash({b"ab": b"c"}) != content_hash({b"a": b"bc"})
+
+
+def test_replaying_changes_gives_the_state_whatever_order_they_lie_in() -> None:
+    batches = [
+        ([b"a", b"b"], [b"2", b"1"], [0, 1], [5, 1]),
+        ([b"a", b"b", b"c"], [b"1", None, b"1"], [0, 1, 1], [4, 2, 3]),
+    ]
+    history = check_history(iter(batches))
+    assert history.documents == {b"a": b"2", b"c": b"1"}
+    assert history.row_count == 5
+    assert history.repeated_count == 0
+
+
+def test_repeated_rows_are_found() -> None:
+    batch = ([b"a", b"b"], [b"1", b"1"], [0, 1], [5, 5])
+    assert check_history(iter([batch, batch])).repeated_count == 2
