@@ -21,10 +21,10 @@ from urllib.parse import quote_from_bytes
 import pytest
 
 from dcpstream.node import Node
+from dcpstream.node.engine import limit_log
+from dcpstream.node.engine.limit_log import LOG_LINES_WITH_REASONS
 from dcpstream.node.http import Management
 from dcpstream.node.http.page import Route
-from dcpstream.node.shell import limit_log
-from dcpstream.node.shell.limit_log import LOG_LINES_WITH_REASONS
 from dcpstream.node.shell.limits import Limits
 from tests.unit.node.kit import engine_of
 

@@ -170,7 +170,7 @@ def test_a_client_that_does_not_read_is_slowed_down_not_fed_without_end(node):
         slow.socket.sendall(request * asked)
         assert other.call(Opcode.NOOP).status == 0
         assert node.engine is not None
-        waiting = max(session.out_bytes for session in node.engine.sessions)
+        waiting = max(session.output.nbytes for session in node.engine.sessions)
         assert waiting < 8 << 20
         for _ in range(asked):
             assert len(slow.read().value) == 1 << 20

@@ -195,7 +195,7 @@ def test_history_survives_a_restart(tmp_path, is_clean: bool) -> None:
 
 def test_history_is_kept_for_its_time_and_size() -> None:
     node = Node(settings=BucketSettings(history_retention_s=100))
-    retention = Retention(node.bucket)
+    retention = Retention(node.bucket.store)
     log = node.store.vbuckets[1]
     retention.review(0)
     rewrite(node, 3)

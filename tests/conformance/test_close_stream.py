@@ -97,8 +97,8 @@ def test_it_needs_the_privilege_of_a_producer_on_both_ends(node: Node) -> None:
     assert status(source.send(Opcode.DCP_CLOSE_STREAM, 2)) == [Status.EACCESS]
     peer = node.producer()
     peer.stream(1)
-    assert peer.session.user is not None
-    peer.session.user = node.engine.users.find("consumer")  # as if the rights were taken away
+    assert peer.session.identity.user is not None
+    peer.session.identity.user = node.engine.users.find("consumer")  # as if the rights were taken away
     assert status(peer.close_stream(1)) == [Status.EACCESS]
 
 

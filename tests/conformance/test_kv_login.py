@@ -43,7 +43,7 @@ def test_features_that_hello_refuses() -> None:
 @rule("KV-LOGIN-02")
 def test_the_user_of_a_certificate_cannot_log_in_otherwise() -> None:
     peer = Node().connect()
-    peer.session.is_certified = True
+    peer.session.identity.is_certified = True
     login = {"key": b"PLAIN", "value": b"\0admin\0secret"}
     for opcode, fields in ((Opcode.SASL_LIST_MECHS, {}), (Opcode.SASL_AUTH, login), (Opcode.SASL_STEP, login)):
         assert peer.call(opcode, **fields).status == Status.NOT_SUPPORTED, opcode

@@ -192,7 +192,7 @@ def test_rolled_back_or_purged(tmp_path) -> None:
 def test_lost_privileges_show_at_the_next_marker(node: Node, features) -> None:
     peer = node.producer(features=features, controls=[(b"connection_buffer_size", b"150")])
     assert opcodes(peer.stream(1)) == [Opcode.DCP_STREAM_REQ, Opcode.DCP_SNAPSHOT_MARKER, *[Opcode.DCP_MUTATION] * 2]
-    peer.session.user = node.engine.users.find("nostream")
+    peer.session.identity.user = node.engine.users.find("nostream")
     # The snapshot that was announced still goes out as a whole.
     rest = peer.send(Opcode.DCP_CONTROL, key=b"connection_buffer_size", value=b"0")
     assert opcodes(rest) == [Opcode.DCP_CONTROL, *[Opcode.DCP_MUTATION] * 3]

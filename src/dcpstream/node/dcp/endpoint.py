@@ -78,7 +78,7 @@ def handle_dcp(session: Session, frame: Frame, now: float) -> None:
 def _is_kept_from(session: Session, frame: Frame) -> bool:
     """Whether a request on an open connection is refused before its machine sees it."""
     privilege = _PRIVILEGES.get(frame.opcode, "")
-    if not session.may(privilege) and check_shape(frame) is None:
+    if not session.identity.may(privilege) and check_shape(frame) is None:
         session.refuse(frame, Status.EACCESS, f"Authorization failure: this needs the {privilege} privilege")
         return True
     # The server looks for a stream into the vbucket before it looks which end this is; a consumer does so itself.
@@ -104,7 +104,7 @@ def _open(session: Session, frame: Frame, now: float) -> None:
         session.send(refuse(frame, _UNORDERED))
         return
     privilege = "DcpProducer" if request.is_producer else "DcpConsumer"
-    if not session.may(privilege):
+    if not session.identity.may(privilege):
         context = f"Authorization failure: can't execute DCP_OPEN operation without the {privilege} privilege"
         session.refuse_with_reference(frame, Status.EACCESS, context, context)
         return
@@ -142,7 +142,7 @@ def _machine(
             buffers=session.engine.buffers,
             limits=bucket.parameters.producer,
         )
-        producer.is_internal = session.user is not None and session.user.name == CLUSTER_MANAGER
+        producer.is_internal = session.identity.user is not None and session.identity.user.name == CLUSTER_MANAGER
         return producer
     return ConsumerConnection(
         name,
@@ -157,7 +157,7 @@ def _machine(
 
 def _may_stream(session: Session, bucket: Bucket, scope_id: int | None, collection_id: int | None) -> Access:
     """The access of a session's user to a bucket's history, or to that of a scope or a collection."""
-    user = session.user
+    user = session.identity.user
     assert user is not None, "DCP_OPEN comes after the login"
     if scope_id is None and collection_id is None:
         return Access.GRANTED if user.may("DcpStream", bucket.name) else Access.DENIED

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from dcpstream.node.engine import engine as _engine
 from dcpstream.node.engine.access.groups import Group
 from dcpstream.node.engine.access.roles import ALL_PRIVILEGES, KINDS, PERMISSIONS, Role, RoleKind, parse_roles
 from dcpstream.node.engine.access.users import User, Users
 from dcpstream.node.engine.bucket.bucket import Bucket
 from dcpstream.node.engine.bucket.vbucket import VBucket
 from dcpstream.node.engine.config import ClusterConfig
-from dcpstream.node.engine.engine import Engine
+from dcpstream.node.engine.engine import MAX_OUTPUT_BYTES
 from dcpstream.node.engine.handlers import COMMANDS
+from dcpstream.node.engine.handlers.bulk import bulk_set
+from dcpstream.node.engine.handlers.fast import fast_handlers
 from dcpstream.node.engine.release import DEFAULT_VERSION, RELEASES, Release
-from dcpstream.node.engine.session.fast import fast_handlers
-from dcpstream.node.engine.session.session import MAX_OUTPUT_BYTES, Session
+from dcpstream.node.engine.session.session import Dispatch, Session
 from dcpstream.runtime import Random
 from dcpstream.wire import Frame
 
@@ -42,6 +44,10 @@ __all__ = [
 ]
 
 
+Engine = _engine.Engine[Session]
+"""The engine of a node whose sessions are `Session`."""
+
+
 def new_engine(
     users: Users,
     config: ClusterConfig,
@@ -55,12 +61,11 @@ def new_engine(
         dcp_handler: answers DCP frames.
         dcp_stats: keys and values of a STAT group about DCP connections and its argument, or the status.
     """
+    dispatch = Dispatch(COMMANDS.without(config.release.unknown_opcodes), fast_handlers, bulk_set, dcp_handler)
     return Engine(
         users,
         config,
         random,
-        commands=COMMANDS.without(config.release.unknown_opcodes),
-        fast_handlers=fast_handlers,
-        dcp_handler=dcp_handler,
+        open_session=lambda engine, peer, host, is_secure: Session(engine, dispatch, peer, host, is_secure=is_secure),
         dcp_stats=dcp_stats,
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from dcpstream.errors import FieldError
 from dcpstream.node.engine.access.roles import ALL_PRIVILEGES
@@ -20,11 +20,6 @@ from dcpstream.node.engine.subdocument import has_valid_xattrs
 from dcpstream.wire import Datatype, Frame, FrameInfoId, Status
 from dcpstream.wire.keys import decode_frame_infos, leb128_decode
 from dcpstream.wire.values import snappy_uncompress
-
-if TYPE_CHECKING:
-    from dcpstream.node.engine.session.session import Session
-
-Handler = Callable[["Session", Frame], None]
 
 MAX_KEY_BYTES = 250
 """Longest key, and longest name in a key field, without a collection prefix."""
@@ -40,6 +35,24 @@ MAX_DURABILITY_LEVEL = 3
 """1 majority, 2 majority and persisted on the active copy, 3 persisted by a majority."""
 
 _DATATYPES_KNOWN = 0x07
+
+
+class Requester(Protocol):
+    """The session that a request comes from.
+
+    Attributes:
+        datatypes: bits of the datatype that were negotiated.
+        has_collections: whether keys have a collection prefix.
+        frame_infos, payload: see `fault`.
+    """
+
+    datatypes: int
+    has_collections: bool
+    frame_infos: dict[int, bytes]
+    payload: bytes
+
+
+S = TypeVar("S", bound=Requester)
 
 
 class Fault(NamedTuple):
@@ -58,7 +71,7 @@ class Part(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class Command(Generic[S]):
     """One opcode's request.
 
     Attributes:
@@ -80,7 +93,7 @@ class Command:
         check: what this command alone asks of its requests, beyond their shape.
     """
 
-    handler: Handler
+    handler: Callable[[S, Frame], None]
     extras: tuple[int, ...] = (0,)
     checks_extras: bool = False
     key: Part = Part.ABSENT
@@ -95,28 +108,28 @@ class Command:
     is_anywhere: bool = False
     is_durable: bool = False
     keeps_ttl: bool = False
-    check: Callable[[Session, Frame], Fault | None] | None = None
+    check: Callable[[S, Frame], Fault | None] | None = None
 
 
-class CommandTable:
+class CommandTable(Generic[S]):
     """Opcode → command; each opcode once."""
 
     def __init__(self) -> None:
-        self._commands: dict[int, Command] = {}
+        self._commands: dict[int, Command[S]] = {}
 
-    def add(self, opcodes: int | Iterable[int], command: Command) -> None:
+    def add(self, opcodes: int | Iterable[int], command: Command[S]) -> None:
         """Register a command under one or several opcodes."""
         for opcode in (opcodes,) if isinstance(opcodes, int) else opcodes:
             assert opcode not in self._commands, f"0x{opcode:02x} has two handlers"
             self._commands[opcode] = command
 
-    def get(self, opcode: int) -> Command | None:
+    def get(self, opcode: int) -> Command[S] | None:
         """The command of that opcode, or None."""
         return self._commands.get(opcode)
 
-    def without(self, opcodes: Collection[int]) -> CommandTable:
+    def without(self, opcodes: Collection[int]) -> CommandTable[S]:
         """The same table without some opcodes."""
-        found = CommandTable()
+        found: CommandTable[S] = CommandTable()
         for opcode, command in self._commands.items():
             if opcode not in opcodes:
                 found.add(opcode, command)
@@ -127,7 +140,7 @@ class CommandTable:
         return sorted(self._commands)
 
 
-def fault(session: Session, command: Command, frame: Frame) -> Fault | None:
+def fault(session: S, command: Command[S], frame: Frame) -> Fault | None:
     """What is wrong with a request, in the server's words; None if nothing is.
 
     What the framing extras ask for is left in the session's `frame_infos`, the value without compression in `payload`.
@@ -158,7 +171,7 @@ def fault(session: Session, command: Command, frame: Frame) -> Fault | None:
 
 
 def _shape_fault(  # noqa: PLR0911 - one line per rule
-    command: Command, frame: Frame, datatypes: int, *, has_collections: bool
+    command: Command[S], frame: Frame, datatypes: int, *, has_collections: bool
 ) -> str | None:
     """What is wrong with the header's fields.
 
@@ -213,7 +226,7 @@ def key_fault(key: bytes) -> str | None:
     return f"Logical key exceeds {longest}" if len(key) - prefix > longest else None
 
 
-def frame_infos(command: Command, framing: bytes) -> tuple[dict[int, bytes], Fault | None]:
+def frame_infos(command: Command[S], framing: bytes) -> tuple[dict[int, bytes], Fault | None]:
     """(id → data, what is wrong) of a request's framing extras."""
     found: dict[int, bytes] = {}
     try:
@@ -230,11 +243,11 @@ def frame_infos(command: Command, framing: bytes) -> tuple[dict[int, bytes], Fau
     return found, None
 
 
-def _barrier_fault(_command: Command, data: bytes) -> Fault | None:
+def _barrier_fault(_command: Command[Any], data: bytes) -> Fault | None:
     return Fault(Status.EINVAL, "Barrier should not contain value") if data else None
 
 
-def _durability_fault(command: Command, data: bytes) -> Fault | None:
+def _durability_fault(command: Command[Any], data: bytes) -> Fault | None:
     if len(data) not in (1, 3):
         return Fault(Status.EINVAL, f"Invalid sized buffer provided: {len(data)}")
     if not 1 <= data[0] <= MAX_DURABILITY_LEVEL or data[1:] in (b"\0\0", b"\xff\xff"):
@@ -245,27 +258,27 @@ def _durability_fault(command: Command, data: bytes) -> Fault | None:
     return None
 
 
-def _stream_id_fault(_command: Command, data: bytes) -> Fault | None:
+def _stream_id_fault(_command: Command[Any], data: bytes) -> Fault | None:
     return None if len(data) == 2 else Fault(Status.EINVAL, f"DcpStreamId invalid size:{len(data)}")
 
 
-def _tracing_fault(_command: Command, data: bytes) -> Fault | None:
+def _tracing_fault(_command: Command[Any], data: bytes) -> Fault | None:
     return None if data else Fault(Status.EINVAL, "OpenTracingContext cannot be empty")
 
 
-def _user_fault(_command: Command, data: bytes) -> Fault | None:
+def _user_fault(_command: Command[Any], data: bytes) -> Fault | None:
     if not data:
         return Fault(Status.EINVAL, "Impersonated user must be set")
     return Fault(Status.EINVAL, "Username must be at least one character") if data == b"^" else None
 
 
-def _ttl_fault(command: Command, data: bytes) -> Fault | None:
+def _ttl_fault(command: Command[Any], data: bytes) -> Fault | None:
     if data:
         return Fault(Status.EINVAL, "PreserveTtl should not contain value")
     return None if command.keeps_ttl else Fault(Status.NOT_SUPPORTED, "This command does not support PreserveTtl")
 
 
-def _privilege_fault(_command: Command, data: bytes) -> Fault | None:
+def _privilege_fault(_command: Command[Any], data: bytes) -> Fault | None:
     if not data:
         return Fault(Status.EINVAL, "Privilege name must be set")
     is_known = data.decode(errors="replace") in _KNOWN_PRIVILEGES
@@ -284,7 +297,7 @@ _KNOWN_PRIVILEGES = ALL_PRIVILEGES | {
 }
 """What may be lent to the user that a request is made for."""
 
-_INFO_CHECKS: dict[int, Callable[[Command, bytes], Fault | None]] = {
+_INFO_CHECKS: dict[int, Callable[[Command[Any], bytes], Fault | None]] = {
     FrameInfoId.BARRIER: _barrier_fault,
     FrameInfoId.DURABILITY: _durability_fault,
     FrameInfoId.DCP_STREAM_ID: _stream_id_fault,

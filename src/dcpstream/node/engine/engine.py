@@ -1,14 +1,16 @@
-"""The node without its sockets: buckets, users, cluster configuration, sessions.
+"""The node without its sockets: buckets, users, the cluster configuration, and the set of sessions.
 
-Sans-IO: a shell tells what time it is (`set_time`), hands bytes to sessions, and after each turn sends what the
-sessions in `ready` have to say. One engine serves one thread.
+Sans-IO: a shell sets the time (`set_time`), hands bytes to sessions, and after each turn sends the output of the
+sessions in `ready`. One engine serves one thread.
+
+The engine lies below the sessions: it opens, wakes and closes them through `Client`, and is generic in their class.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.model import BucketSettings, Manifest
@@ -16,16 +18,13 @@ from dcpstream.node.engine import config as cluster_config
 from dcpstream.node.engine.access.login_guard import LoginGuard
 from dcpstream.node.engine.access.users import Users
 from dcpstream.node.engine.bucket.bucket import Bucket
+from dcpstream.node.engine.bucket.clients import Client
 from dcpstream.node.engine.bucket.counters import Counters
-from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.config import ClusterConfig
-from dcpstream.node.engine.config_push import push_config
+from dcpstream.node.engine.limit_log import LimitLog
 from dcpstream.node.engine.release import Release
-from dcpstream.node.engine.session.session import MAX_OUTPUT_BYTES, FastHandler, Session
-from dcpstream.node.shell.limit_log import LimitLog
 from dcpstream.runtime import Random
 from dcpstream.store import BucketStore
-from dcpstream.wire import Frame
 from dcpstream.wire.buffers import BufferPool
 
 logger = logging.getLogger(__name__)
@@ -36,6 +35,13 @@ MAX_CONNECTIONS = 5_000
 """Sessions at a time, each with a receive buffer; the server's default is 65,000, a test node has fewer descriptors."""
 MAX_BUCKETS = 30
 """Buckets of a node: the server's advice."""
+
+
+MAX_OUTPUT_BYTES = 2 * 1024 * 1024
+"""Answers that wait beyond which no further request of a session is read: clients that ask more than they read are
+slowed down."""
+
+S = TypeVar("S", bound=Client)
 
 
 class BucketHost(Protocol):
@@ -50,16 +56,15 @@ class BucketHost(Protocol):
         ...
 
 
-class Engine:
+class Engine(Generic[S]):
     """A node's state and behaviour.
 
     Args:
         users: who may log in.
         config: nodes of the cluster.
         random: for nonces, vbuuids and references in error messages.
-        commands: what answers each opcode but those of DCP.
-        fast_handlers: gives the direct ways for frequent requests that a session may take in its present state.
-        dcp_handler: answers DCP frames.
+        open_session: makes the session of a connection; arguments: the engine, the address of the peer, the address at
+            which it reached the node, whether the connection is encrypted.
         dcp_stats: keys and values of a STAT group about DCP connections and its argument, or the status.
 
     Attributes:
@@ -88,22 +93,18 @@ class Engine:
         config: ClusterConfig,
         random: Random,
         *,
-        commands: CommandTable,
-        fast_handlers: Callable[[Session], dict[int, FastHandler]],
-        dcp_handler: Callable[[Session, Frame, float], None],
+        open_session: Callable[[Engine[S], str, str, bool], S],
         dcp_stats: Callable[[Bucket, str, str], Iterator[tuple[str, str]] | int],
     ) -> None:
-        self.commands = commands
-        self.fast_handlers = fast_handlers
-        self.dcp_handler = dcp_handler
+        self._open_session = open_session
         self.dcp_stats = dcp_stats
         self.users = users
         self.config = config
         self.random = random
         self.buckets: dict[str, Bucket] = {}
         self.damaged: dict[str, DcpstreamError] = {}
-        self.sessions: set[Session] = set()
-        self.ready: set[Session] = set()
+        self.sessions: set[S] = set()
+        self.ready: set[S] = set()
         self.buffers = BufferPool()
         self.bucket_host: BucketHost | None = None
         self.plain_needs_tls = False
@@ -199,7 +200,7 @@ class Engine:
         self._tell_listeners()
         return bucket
 
-    def new_session(self, peer: str, local_host: str = "127.0.0.1", *, is_secure: bool = False) -> Session | None:
+    def new_session(self, peer: str, local_host: str = "127.0.0.1", *, is_secure: bool = False) -> S | None:
         """A session for a connection that was made; None if there are too many.
 
         Args:
@@ -211,11 +212,11 @@ class Engine:
         if len(self.sessions) >= self.max_connections:
             self.counters.connections_refused += 1
             return None
-        session = Session(self, peer, local_host, is_secure=is_secure)
+        session = self._open_session(self, peer, local_host, is_secure)
         self.sessions.add(session)
         return session
 
-    def end_turn(self) -> list[Session]:
+    def end_turn(self) -> list[S]:
         """Tell DCP connections what changed; returns the sessions that may have something to send now."""
         for bucket in self.buckets.values():
             if bucket.behind:
@@ -258,17 +259,19 @@ class Engine:
         """
         bucket.config_rev = self.config.next_rev()
         for session in bucket.sessions:
-            push_config(session)
+            session.push_config()
         self._tell_listeners()
 
     def node_changed(self) -> None:
         """Where the node listens has changed, or its cluster's name: every configuration is a newer one."""
         self.config.node_rev = self.config.next_rev()
+        used: set[Client] = set()
         for bucket in self.buckets.values():
             self.topology_changed(bucket)
+            used |= bucket.sessions
         for session in self.sessions:
-            if session.bucket is None:
-                push_config(session)
+            if session not in used:
+                session.push_config()
         self._tell_listeners()
 
     def _tell_listeners(self) -> None:

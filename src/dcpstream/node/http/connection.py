@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from dcpstream.node.shell.limit_log import LimitLog, described
+from dcpstream.node.engine.limit_log import LimitLog, described
 
 _TEXTS = {
     400: "The request is not well-formed.\n",

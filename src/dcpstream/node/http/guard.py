@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from dcpstream.node.engine.limit_log import LimitLog
 from dcpstream.node.http.connection import HttpConnection
 from dcpstream.node.http.page import fault
 from dcpstream.node.shell.accept import TlsListener
-from dcpstream.node.shell.limit_log import LimitLog
 from dcpstream.node.shell.limits import Limits
 
 if TYPE_CHECKING:

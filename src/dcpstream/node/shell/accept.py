@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable
 from functools import partial
 
-from dcpstream.node.shell.limit_log import LimitLog
+from dcpstream.node.engine.limit_log import LimitLog
 from dcpstream.node.shell.limits import Limits
 
 ACCEPT_PAUSE_S = 0.5

@@ -13,8 +13,8 @@ import logging
 from typing import TYPE_CHECKING, cast
 
 from dcpstream.node.engine import Session
+from dcpstream.node.engine.limit_log import described
 from dcpstream.node.engine.session.session import SLICE_S
-from dcpstream.node.shell.limit_log import described
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.access.users import User
@@ -227,9 +227,9 @@ class KvProtocol(asyncio.BufferedProtocol):
                 break
             used = session.receive(data)
             data = data[used:]
-            if session.out:
+            if session.output.pieces:
                 self._write(session.take_output())
-            if not used and session.out_bytes <= self.server.engine.output_limit:
+            if not used and session.output.nbytes <= self.server.engine.output_limit:
                 break
             if len(data) >= session.needed and self.server.loop.time() - self.server.engine.now > SLICE_S:
                 is_sliced = True
@@ -237,7 +237,7 @@ class KvProtocol(asyncio.BufferedProtocol):
         self._set_reading(session.takes_requests and self._takes_answers(transport) and not is_sliced)
         if is_sliced and not self._is_sliced:
             self._postpone()
-        if session.user is not self.user:
+        if session.identity.user is not self.user:
             self.server.count_user(self)
         if session.dcp is not None and not self._has_dcp:
             self._has_dcp = True
@@ -301,12 +301,12 @@ class KvProtocol(asyncio.BufferedProtocol):
             return
         if self._lent:
             self._give_back(transport)
-        if session.held:
+        if session.output.is_held:
             self._write(session.take_output())
         if session.is_ready_to_read_on and not self._is_reading and not self._is_sliced:
             self._process(self._take())
         pull_bytes = SHORT_PULL_BYTES if self.server.is_short else PULL_BYTES
-        if self._is_writable or (session.out and self._takes_answers(transport)):
+        if self._is_writable or (session.output.pieces and self._takes_answers(transport)):
             pieces = session.data_to_send(pull_bytes if self._is_writable else 0)
             if pieces:
                 self._write(pieces)
@@ -316,11 +316,11 @@ class KvProtocol(asyncio.BufferedProtocol):
             # Also where the last packet of a long answer has gone: requests behind it were left unread.
             was_left = session.is_ready_to_read_on and not self._is_reading
             more = session.dcp is not None or session.is_streaming or was_left
-            if session.has_more_steps or (pieces and more):
+            if session.pending.has_more_steps or (pieces and more):
                 self.server.engine.ready.add(session)
                 self.server.schedule_turn()
         if session.close_reason is not None:
-            if not session.held:
+            if not session.output.is_held:
                 self._close()
         elif session.dcp is not None:
             self._schedule_timeout()

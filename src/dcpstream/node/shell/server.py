@@ -119,7 +119,7 @@ class KvServer:
         self._watch.add(protocol)
         if encryption is not None and self._tls is not None and not self._identify(session, encryption, self._tls):
             return False
-        if session.user is not None:
+        if session.identity.user is not None:
             self.count_user(protocol)
         return True
 
@@ -130,7 +130,7 @@ class KvServer:
         name = tls.user_name(encryption.getpeercert())
         user = self.engine.users.find(name) if name is not None else None
         if user is not None:
-            session.is_certified = True
+            session.identity.is_certified = True
             session.logged_in(user)
         elif tls.settings.client_auth == "mandatory":
             text = f"{session.peer}: refused, its certificate names no user of this node ({name!r})"
@@ -144,7 +144,7 @@ class KvServer:
         assert session is not None, "connected"
         if protocol.user is not None:
             self._uncount(protocol.user.name)
-        protocol.user = user = session.user
+        protocol.user = user = session.identity.user
         if user is None:
             self._strangers[protocol] = None
             return
@@ -235,7 +235,7 @@ class KvServer:
             protocol = self.protocols.get(session)
             if protocol is None:
                 continue
-            if session.out or not (session.dcp is not None or session.is_streaming):
+            if session.output.pieces or not (session.dcp is not None or session.is_streaming):
                 protocol.send_or_drop()
             else:
                 streaming[session] = None

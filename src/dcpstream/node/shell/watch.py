@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dcpstream.node.engine.session.session import MAX_OUTPUT_BYTES
+from dcpstream.node.engine.engine import MAX_OUTPUT_BYTES
 
 if TYPE_CHECKING:
+    from dcpstream.node.engine.limit_log import LimitLog
     from dcpstream.node.shell.connection import KvProtocol
-    from dcpstream.node.shell.limit_log import LimitLog
     from dcpstream.node.shell.limits import Limits
     from dcpstream.node.shell.server import KvServer
 
@@ -147,9 +147,9 @@ class Watch:
                 continue
             if protocol.received != seen.received:
                 seen.received, seen.active_at = protocol.received, now
-            if session.user is not None:
+            if session.identity.user is not None:
                 seen.since = now  # who logs in anew has as long for it
-            if session.user is None and limits.login_s and now - seen.since > limits.login_s:
+            if session.identity.user is None and limits.login_s and now - seen.since > limits.login_s:
                 self._close(protocol, "login_s", f"closed, it has not logged in within {limits.login_s:g} s")
             elif limits.frame_s and self._trickles(protocol, seen, now):
                 self._close(protocol, "frame_s", "closed, a request comes in too slowly")
@@ -187,7 +187,7 @@ class Watch:
         session = protocol.session
         if session is None or session.dcp is not None or session.is_waiting:
             return False
-        return not session.may("IdleConnection")
+        return not session.identity.may("IdleConnection")
 
     def _close(self, protocol: KvProtocol, limit: str, what: str) -> None:
         session = protocol.session

@@ -43,7 +43,7 @@ class Upkeep:
         self._is_over = False
         self._keeps_history = False
         self._logged_at = -REPEAT_LOG_S
-        self._retention = Retention(bucket)
+        self._retention = Retention(bucket.store)
         self._retention.review(asyncio.get_running_loop().time())
 
     def start(self) -> None:

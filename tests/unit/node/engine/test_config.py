@@ -11,7 +11,6 @@ from dcpstream.errors import ConfigError
 from dcpstream.model import BucketSettings, Manifest, NodeAddress, Scope
 from dcpstream.node.engine import ClusterConfig
 from dcpstream.node.engine.config import in_url, read_alternates
-from dcpstream.node.engine.config_push import push_config
 from dcpstream.store import MemoryBucketStore
 from dcpstream.wire import Feature, Opcode, Status, encode_request
 from tests.unit.node.kit import USUAL, Talker, engine_of
@@ -169,7 +168,7 @@ def test_what_was_sent_is_not_pushed_again():
     engine = engine_of(compat_version="7.6")
     client = Talker(engine, features=(*FULL, Feature.DEDUPE_NOT_MY_VBUCKET))
     config_of(client)
-    push_config(client.session)
+    client.session.push_config()
     assert client.collect() == []
     answer = client.call(Opcode.GET, vbid=99, key=client.key("k"))
     assert (answer.status, answer.value) == (Status.NOT_MY_VBUCKET, b"")

@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 
 from dcpstream.errors import ConfigError
-from dcpstream.node.shell.limit_log import LOG_PAUSE_S, LimitLog
+from dcpstream.node.engine.limit_log import LOG_PAUSE_S, LimitLog
 from dcpstream.node.shell.limits import Limits
 
 

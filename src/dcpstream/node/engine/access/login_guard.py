@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
+from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from dcpstream.node.engine.session.session import Session
 
 FREE_FAILURES = 10
 """Refused at once: people mistype, and clients try again before they are told better."""
@@ -44,7 +41,7 @@ class LoginGuard:
 
     def __init__(self) -> None:
         self._addresses: OrderedDict[str, _Address] = OrderedDict()
-        self._queue: list[tuple[float, int, Session, str]] = []
+        self._queue: list[tuple[float, int, Callable[[], None], str]] = []
         self._numbers = count()
 
     def is_full(self, address: str) -> bool:
@@ -69,9 +66,9 @@ class LoginGuard:
             return 0.0
         return min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(over - 1, 10))
 
-    def wait(self, session: Session, address: str, until: float) -> None:
-        """Have a session refuse its login later."""
-        heapq.heappush(self._queue, (until, next(self._numbers), session, address))
+    def wait(self, refuse: Callable[[], None], address: str, until: float) -> None:
+        """Call `refuse` at `until`, monotonic seconds; the address has one more refusal waiting until then."""
+        heapq.heappush(self._queue, (until, next(self._numbers), refuse, address))
         self.begin_wait(address)
 
     def begin_wait(self, address: str) -> None:
@@ -93,6 +90,6 @@ class LoginGuard:
     def handle_timeout(self, now: float) -> None:
         """Refuse those whose time has come."""
         while self._queue and self._queue[0][0] <= now:
-            _, _, session, address = heapq.heappop(self._queue)
+            _, _, refuse, address = heapq.heappop(self._queue)
             self.end_wait(address)
-            session.resume()
+            refuse()

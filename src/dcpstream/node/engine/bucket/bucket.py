@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from dcpstream.model import BucketSettings, Collection, Manifest, Persist, VbucketState
 from dcpstream.node.engine.bucket import collections
+from dcpstream.node.engine.bucket.clients import Client
 from dcpstream.node.engine.bucket.counters import new_ops
 from dcpstream.node.engine.bucket.durability import Durability
-from dcpstream.node.engine.bucket.parameters import Parameters
 from dcpstream.node.engine.bucket.range_scans import RangeScans
 from dcpstream.node.engine.bucket.retention import keep_history
 from dcpstream.node.engine.bucket.topology import Meta
 from dcpstream.node.engine.bucket.vbucket import Fetcher, VBucket, new_failover_log
 from dcpstream.node.engine.bucket.waiters import Waiters
+from dcpstream.protocol.producer.connection import DEFAULT_LIMITS, ProducerLimits
 from dcpstream.runtime import Random
 
 if TYPE_CHECKING:
-    from dcpstream.node.engine.session.session import Session
     from dcpstream.store import BucketStore, CompactionOrder
     from dcpstream.wire.system_events import CollectionEvent
 
@@ -36,6 +37,28 @@ CATCH_UP_VBUCKETS = 64
 """Vbuckets whose history is told a new manifest in one step: below a millisecond."""
 CATCH_UP_KEYS = 20_000
 """After so many keys a step ends with the vbucket that it is at: the end of a collection looks at each of them."""
+
+
+@dataclass(slots=True)
+class Parameters:
+    """What can be changed of a bucket and is not kept with it.
+
+    Attributes:
+        lock_default_s, lock_max_s: how long GET_LOCKED locks if nobody says so, and at most.
+        seqno_persistence_timeout_s: how long SEQNO_PERSISTENCE waits.
+        scan_life_s: age at which a range scan is cancelled.
+        compression_ratio_min: how many times as long a value must be inflated to be stored compressed as it came.
+        strips_deletions: whether DELETE_WITH_META with a body is taken without it; if not, it is refused.
+        producer: bounds of DCP connections that are opened from now on.
+    """
+
+    lock_default_s: int = 15
+    lock_max_s: int = 30
+    seqno_persistence_timeout_s: float = 30.0
+    scan_life_s: float = 180.0
+    strips_deletions: bool = True
+    compression_ratio_min: float = 1.2
+    producer: ProducerLimits = field(default=DEFAULT_LIMITS)
 
 
 class Compression(Enum):
@@ -95,8 +118,8 @@ class Bucket:
         self._random = random
         self.vbuckets: list[VBucket | None] = [None] * store.vbucket_count
         self.dirty: set[int] = set()
-        self.dcp_sessions: dict[str, Session] = {}
-        self.sessions: set[Session] = set()
+        self.dcp_sessions: dict[str, Client] = {}
+        self.sessions: set[Client] = set()
         self.is_warm = False
         self.is_persisting = True
         self.compression = Compression(store.settings.compression)
@@ -106,7 +129,7 @@ class Bucket:
         self.commits_done = 0
         self.turns_kept = 0
         self.expired_by_pager = 0
-        self.holding: set[Session] = set()
+        self.holding: set[Client] = set()
         self.hurry: Callable[[], None] = _no_hurry
         self.compact: Callable[[CompactionOrder, Callable[[Exception | None], None]], bool] | None = None
         self.waiters = Waiters()
@@ -274,7 +297,7 @@ class Bucket:
     def _take_in(self, vbucket: VBucket) -> None:
         manifest, known = self.manifest, vbucket.manifest
         if known is None:
-            events = collections.events_between(collections.manifest_in(vbucket, manifest), manifest)
+            events = collections.events_between(collections.manifest_in(vbucket.log, manifest), manifest)
         else:
             # Nearly all vbuckets know the same one. It is kept, so that no other object gets its number.
             step = self._steps.get(id(known))
@@ -283,7 +306,7 @@ class Bucket:
             events = step[1]
         vbucket.manifest = manifest
         if events:
-            collections.take_in(vbucket, events, self._event_seqnos)
+            vbucket.append_events(events, self._event_seqnos)
             self.dirty.add(vbucket.vbid)
 
     def open(self, *, is_filled: bool = True) -> None:
@@ -375,7 +398,7 @@ class Bucket:
         for session in list(self.dcp_sessions.values()):
             if session.dcp is not None:
                 session.dcp.vbucket_state_changed(vbid, now)
-                session.engine.ready.add(session)
+                session.wake()
         self.range_scans.drop_vbucket(vbid)
         self.waiters.role_changed(vbid)
 
@@ -384,7 +407,7 @@ class Bucket:
         for session in list(self.dcp_sessions.values()):
             if session.dcp is not None:
                 session.dcp.vbucket_rolled_back(vbid, now)
-                session.engine.ready.add(session)
+                session.wake()
 
     # ------------------------------------------------------------------------------------------------ durable writes
 
@@ -436,7 +459,7 @@ class Bucket:
             if dcp is not None:
                 for vbid in dirty:
                     dcp.vbucket_changed(vbid, now)
-                session.engine.ready.add(session)
+                session.wake()
 
     def set_fetcher(self, fetcher: Fetcher) -> None:
         """Let somebody fetch from the disk what streams want to read."""
@@ -445,7 +468,7 @@ class Bucket:
             if vbucket is not None:
                 vbucket.fetcher = fetcher
 
-    def hold(self, session: Session) -> None:
+    def hold(self, session: Client) -> None:
         """A session has answers that wait for a commit."""
         self.holding.add(session)
         self.hurry()
@@ -460,7 +483,7 @@ class Bucket:
         self.commits_done = number
         holding, self.holding = self.holding, set()
         for session in holding:
-            session.engine.ready.add(session)
+            session.wake()
 
     def fail_commit(self, reason: str) -> None:
         """A commit failed: who waits for it cannot be told that it succeeded, nor that nothing was written."""
@@ -468,7 +491,7 @@ class Bucket:
         for session in holding:
             session.drop_held(reason)
 
-    def wait_for_persistence(self, session: Session, vbid: int, seqno: int, deadline: float) -> bool:
+    def wait_for_persistence(self, session: Client, vbid: int, seqno: int, deadline: float) -> bool:
         """Resume the session when the seqno is persisted; False if too many wait already.
 
         Args:
@@ -479,7 +502,7 @@ class Bucket:
             self.hurry()
         return is_waiting
 
-    def wait_for_role(self, session: Session, vbid: int) -> bool:
+    def wait_for_role(self, session: Client, vbid: int) -> bool:
         """Resume the session when the vbucket's role changed; False if too many wait already."""
         return self.waiters.add_for_role(session, vbid)
 

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 from dcpstream.model import Collection, Manifest, Scope
 from dcpstream.model.collections import DEFAULT_COLLECTION_ID, DEFAULT_NAME, DEFAULT_SCOPE_ID, NO_TTL
 from dcpstream.wire import SystemEventId, decode_frame
-from dcpstream.wire.stored.block import BlockKind
-from dcpstream.wire.system_events import CollectionEvent, encode_stored_event, read_event
+from dcpstream.wire.system_events import CollectionEvent, read_event
 
 if TYPE_CHECKING:
-    from dcpstream.node.engine.bucket.vbucket import VBucket
+    from dcpstream.store import VBucketLog
 
 MAX_COLLECTIONS = 1200
 """Collections of a bucket, and scopes: the server's limit."""
@@ -203,7 +202,7 @@ def events_between(old: Manifest, new: Manifest) -> list[CollectionEvent]:
     return events
 
 
-def manifest_in(vbucket: VBucket, present: Manifest) -> Manifest:
+def manifest_in(log: VBucketLog, present: Manifest) -> Manifest:
     """The manifest as a vbucket's history tells it.
 
     Args:
@@ -213,7 +212,7 @@ def manifest_in(vbucket: VBucket, present: Manifest) -> Manifest:
     keeps_history = {item.collection_id: item.history for _, item in present.collections()}
     scopes = {DEFAULT_SCOPE_ID: DEFAULT_NAME}
     found = {DEFAULT_COLLECTION_ID: (DEFAULT_SCOPE_ID, Collection(DEFAULT_COLLECTION_ID, DEFAULT_NAME))}
-    for data in vbucket.log.collection_events():
+    for data in log.collection_events():
         frame = decode_frame(data)
         event = read_event(frame.extras, frame.key, frame.value)
         uid = max(uid, event.manifest_uid)
@@ -267,25 +266,3 @@ class KnownIds:
             self.collections.discard(event.collection_id)
         else:
             self.collections.add(event.collection_id)
-
-
-def take_in(vbucket: VBucket, events: Iterable[CollectionEvent], seqnos: dict[int, int]) -> None:
-    """Write events into an active vbucket's history.
-
-    The beginning, change or end of a collection begins a checkpoint, so that it is never the later version of an
-    earlier event in the same snapshot.
-
-    Args:
-        seqnos: of the same events in other vbuckets. Equal ones are the same object, which saves 32 bytes each.
-    """
-    vbucket.log.defer_ends()
-    try:
-        for event in events:
-            if not event.is_of_scope:
-                vbucket.close_checkpoint()
-            seqno = vbucket.log.high_seqno + 1
-            seqno = seqnos.setdefault(seqno, seqno)
-            frame = encode_stored_event(event, vbid=vbucket.vbid, by_seqno=seqno)
-            vbucket.log.append(frame, b"", seqno, kinds=int(BlockKind.SYSTEM_EVENT))
-    finally:
-        vbucket.log.carry_out_ends()

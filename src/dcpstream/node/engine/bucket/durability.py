@@ -31,7 +31,8 @@ from dcpstream.wire.stored.block import BlockKind, encode_stored_deletion, encod
 from dcpstream.wire.stored.durable import StoredPrepare, encode_stored_abort, encode_stored_prepare, read_prepare
 
 if TYPE_CHECKING:
-    from dcpstream.node.engine.bucket.vbucket import VBucket
+    from dcpstream.node.engine.bucket.clients import Client
+    from dcpstream.store import VBucketLog
 
 LEVEL_MAJORITY = 1
 LEVELS = frozenset((1, 2, 3))
@@ -51,11 +52,36 @@ sessions that are gone could bring so many."""
 FREQUENCY_OF_NEW = 2
 
 
-class Client(Protocol):
-    """Who waits for the outcome of a durable write."""
+class PreparedVBucket(Protocol):
+    """The vbucket that the durable writes belong to."""
 
-    def durable_write_done(self, status: int, cas: int, seqno: int, vbuuid: int) -> None:
-        """It is committed, or was given up."""
+    log: VBucketLog
+    max_deleted_rev: int
+    memory_start_seqno: int
+    topology: str
+    vbuuid: int
+
+    @property
+    def vbid(self) -> int:
+        """Its number, u16."""
+        ...
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this is the active copy."""
+        ...
+
+    @property
+    def persisted_seqno(self) -> int:
+        """The last seqno that survives a crash."""
+        ...
+
+    def next_cas(self, unix_ns: int) -> int:
+        """A CAS above every other of this vbucket."""
+        ...
+
+    def close_checkpoint(self) -> None:
+        """Begin a new checkpoint."""
         ...
 
 
@@ -90,7 +116,7 @@ class Durability:
         accepted_count, committed_count, aborted_count: durable writes since the node was started.
     """
 
-    def __init__(self, vbucket: VBucket, changed: Callable[[int], None]) -> None:
+    def __init__(self, vbucket: PreparedVBucket, changed: Callable[[int], None]) -> None:
         self.vbucket = vbucket
         self.undecided: dict[bytes, Undecided] = {}
         self.accepted_count = self.committed_count = self.aborted_count = 0
@@ -224,7 +250,7 @@ class Durability:
             self._commit(waiting.prepare, seqno)
             if waiting.client is not None:
                 prepare = waiting.prepare
-                waiting.client.durable_write_done(Status.SUCCESS, prepare.cas, prepare.seqno, self.vbucket.vbuuid)
+                waiting.client.resume(Status.SUCCESS, prepare.cas, prepare.seqno, self.vbucket.vbuuid)
 
     def topology_changed(self) -> None:
         """Other nodes are asked now: abort what they can never decide, commit what they have decided.
@@ -272,7 +298,7 @@ class Durability:
     def _tell_ambiguous(self, waiting: Undecided) -> None:
         client, waiting.client = waiting.client, None
         if client is not None:
-            client.durable_write_done(Status.SYNC_WRITE_AMBIGUOUS, 0, 0, 0)
+            client.resume(Status.SYNC_WRITE_AMBIGUOUS, 0, 0, 0)
 
     # ---------------------------------------------------------------------------------------------- active, replica
 

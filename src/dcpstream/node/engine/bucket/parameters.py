@@ -10,14 +10,11 @@ setDcpParam).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from dcpstream.protocol.producer.connection import DEFAULT_LIMITS, ProducerLimits
-
-if TYPE_CHECKING:
-    from dcpstream.node.engine.bucket.bucket import Bucket
+from dcpstream.node.engine.bucket.bucket import Bucket
 
 FLUSH, REPLICATION, CHECKPOINT, DCP, VBUCKET, CONFIG = range(1, 7)
 """Groups of SET_PARAM."""
@@ -46,28 +43,6 @@ _NAMES: Mapping[int, frozenset[str]] = MappingProxyType(
     }
 )
 """The names that a server has in the groups where it answers KEY_ENOENT for any other."""
-
-
-@dataclass(slots=True)
-class Parameters:
-    """What can be changed of a bucket and is not kept with it.
-
-    Attributes:
-        lock_default_s, lock_max_s: how long GET_LOCKED locks if nobody says so, and at most.
-        seqno_persistence_timeout_s: how long SEQNO_PERSISTENCE waits.
-        scan_life_s: age at which a range scan is cancelled.
-        compression_ratio_min: how many times as long a value must be inflated to be stored compressed as it came.
-        strips_deletions: whether DELETE_WITH_META with a body is taken without it; if not, it is refused.
-        producer: bounds of DCP connections that are opened from now on.
-    """
-
-    lock_default_s: int = 15
-    lock_max_s: int = 30
-    seqno_persistence_timeout_s: float = 30.0
-    scan_life_s: float = 180.0
-    strips_deletions: bool = True
-    compression_ratio_min: float = 1.2
-    producer: ProducerLimits = field(default=DEFAULT_LIMITS)
 
 
 class _Parameter(NamedTuple):
@@ -152,7 +127,7 @@ def _set_idle_timeouts(bucket: Bucket, seconds: float) -> None:
     for session in bucket.dcp_sessions.values():
         if session.dcp is not None:
             session.dcp.set_idle_timeout(seconds)
-            session.engine.ready.add(session)
+            session.wake()
 
 
 def _set_out_of_order(bucket: Bucket, mode: str) -> None:

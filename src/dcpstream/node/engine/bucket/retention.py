@@ -14,8 +14,7 @@ from dcpstream.store.index.rows import LIVE
 
 if TYPE_CHECKING:
     from dcpstream.model import BucketSettings
-    from dcpstream.node.engine.bucket.bucket import Bucket
-    from dcpstream.store import VBucketLog
+    from dcpstream.store import BucketStore, VBucketLog
 
 MARKS = 64
 """Marks of a vbucket: history is kept up to a 64th of its time longer than asked for."""
@@ -29,8 +28,8 @@ def keep_history(log: VBucketLog, settings: BucketSettings) -> None:
 class Retention:
     """The retention of one bucket."""
 
-    def __init__(self, bucket: Bucket) -> None:
-        self._bucket = bucket
+    def __init__(self, store: BucketStore) -> None:
+        self._store = store
         self._marks: dict[int, deque[tuple[float, int]]] = {}
         self._branches: dict[int, tuple[VBucketLog, int]] = {}
         """Of which history the marks are: it is another one after a rollback, or when the vbucket was made anew."""
@@ -41,10 +40,10 @@ class Retention:
         Args:
             now: monotonic seconds.
         """
-        settings = self._bucket.settings
-        for vbid in self._branches.keys() - self._bucket.store.vbuckets.keys():
+        settings = self._store.settings
+        for vbid in self._branches.keys() - self._store.vbuckets.keys():
             del self._branches[vbid], self._marks[vbid]
-        for vbid, log in list(self._bucket.store.vbuckets.items()):
+        for vbid, log in list(self._store.vbuckets.items()):
             if not settings.keeps_history:
                 keep_history(log, settings)
                 continue
@@ -52,7 +51,7 @@ class Retention:
             if settings.history_retention_s:
                 kept_from = self._by_age(vbid, log, now, settings.history_retention_s)
             if settings.history_retention_bytes:
-                share = settings.history_retention_bytes // self._bucket.vbucket_count
+                share = settings.history_retention_bytes // self._store.vbucket_count
                 kept_from = max(kept_from, log.seqno_before_end(share))
             log.kept_from_seqno = kept_from
 

@@ -13,19 +13,21 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
+from dcpstream.node.engine.bucket.collections import KnownIds
+from dcpstream.node.engine.bucket.durability import Durability
 from dcpstream.node.engine.bucket.fresh_deletions import FreshDeletions
 from dcpstream.node.engine.bucket.locks import Locks
 from dcpstream.runtime import Random, new_vbuuid
 from dcpstream.store.items import prepares_of
 from dcpstream.store.vbucket import NotAtHand
 from dcpstream.wire import HEADER
-from dcpstream.wire.stored.block import FrameBlock
+from dcpstream.wire.stored.block import BlockKind, FrameBlock
+from dcpstream.wire.system_events import encode_stored_event
 
 if TYPE_CHECKING:
-    from dcpstream.node.engine.bucket.collections import KnownIds
-    from dcpstream.node.engine.bucket.durability import Durability
     from dcpstream.store import VBucketLog
     from dcpstream.store.log.bytelog import Piece
+    from dcpstream.wire.system_events import CollectionEvent
 
 MAX_TRUSTED_CAS = (1 << 63) - 1
 """A CAS is nanoseconds since 1970; one above this is no time, and the next one here would not be above it for long."""
@@ -271,6 +273,27 @@ class VBucket:
         self.memory_start_seqno = start
         if not self._checkpoints or self._checkpoints[-1] < start:
             self._checkpoints.append(start)
+
+    def append_events(self, events: Iterable[CollectionEvent], seqnos: dict[int, int]) -> None:
+        """Write system events into the history of an active copy.
+
+        An event about a collection begins a checkpoint, so that it is never the later version of an earlier event in
+        the same snapshot.
+
+        Args:
+            seqnos: of the same events in other vbuckets. Equal ones are the same object, which saves 32 bytes each.
+        """
+        self.log.defer_ends()
+        try:
+            for event in events:
+                if not event.is_of_scope:
+                    self.close_checkpoint()
+                seqno = self.log.high_seqno + 1
+                seqno = seqnos.setdefault(seqno, seqno)
+                frame = encode_stored_event(event, vbid=self.vbid, by_seqno=seqno)
+                self.log.append(frame, b"", seqno, kinds=int(BlockKind.SYSTEM_EVENT))
+        finally:
+            self.log.carry_out_ends()
 
     def age_checkpoint(self, now: float) -> None:
         """Begin a checkpoint with what was written since the last call, if the present one is old.

@@ -14,8 +14,9 @@ from dcpstream.node.engine.handlers import (
     with_meta,
     writes,
 )
+from dcpstream.node.engine.session.session import Session
 
-COMMANDS = CommandTable()
+COMMANDS: CommandTable[Session] = CommandTable()
 """Every command but those of DCP."""
 
 for _module in (admin, listing, login, reads, scans, scopes, stat, subdoc, vbuckets, with_meta, writes):

@@ -226,7 +226,7 @@ def _only_in_tests(_session: Session, _frame: Frame) -> Fault | None:
     return Fault(Status.NOT_SUPPORTED, "Only available for unit tests")
 
 
-def register(table: CommandTable) -> None:
+def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
     supervised = partial(Command, privilege="NodeSupervisor")
     hosted = partial(supervised, has_cas=True, key=Part.REQUIRED, needs_bucket=False)

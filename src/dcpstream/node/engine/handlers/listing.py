@@ -194,7 +194,7 @@ def _observed(session: Session, vbucket: VBucket, key: bytes) -> tuple[int, int]
     return _PERSISTED if is_persisted else _FOUND, meta.cas
 
 
-def register(table: CommandTable) -> None:
+def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
     table.add(
         Opcode.GET_RANDOM_KEY,

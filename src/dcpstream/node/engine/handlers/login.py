@@ -59,7 +59,7 @@ def hello(session: Session, frame: Frame) -> None:
 
 def sasl_list_mechs(session: Session, frame: Frame) -> None:
     """SASL_LIST_MECHS: the names of the mechanisms, separated by blanks, strongest first."""
-    if session.dcp is not None or session.is_certified:
+    if session.dcp is not None or session.identity.is_certified:
         session.respond(frame, Status.NOT_SUPPORTED)
     else:
         session.respond(frame, value=" ".join(session.login.offered).encode())
@@ -67,7 +67,7 @@ def sasl_list_mechs(session: Session, frame: Frame) -> None:
 
 def sasl_auth(session: Session, frame: Frame) -> None:
     """SASL_AUTH: begin a login; an earlier login of the session ends."""
-    if session.dcp is not None or session.is_certified:
+    if session.dcp is not None or session.identity.is_certified:
         session.respond(frame, Status.NOT_SUPPORTED)
         return
     if frame.key.decode(errors="replace") not in session.login.offered:
@@ -82,7 +82,7 @@ def sasl_auth(session: Session, frame: Frame) -> None:
 
 def sasl_step(session: Session, frame: Frame) -> None:
     """SASL_STEP: continue a login."""
-    if session.dcp is not None or session.is_certified:
+    if session.dcp is not None or session.identity.is_certified:
         session.respond(frame, Status.NOT_SUPPORTED)
     elif not _is_kept_out(session):
         _answer(session, frame, session.login.step(frame.key, frame.value))
@@ -127,7 +127,7 @@ def _refuse(session: Session, frame: Frame) -> None:
 
     if delay:
         session.wait(frame, refuse)
-        logins.wait(session, address, now + delay)
+        logins.wait(session.resume, address, now + delay)
     else:
         refuse()
 
@@ -141,7 +141,7 @@ def select_bucket(session: Session, frame: Frame) -> None:
         session.select(None)
         session.respond(frame)
         return
-    user = session.user
+    user = session.identity.user
     assert user is not None, "the command needs a login"
     name = frame.key.decode(errors="replace")
     bucket = session.engine.buckets.get(name)
@@ -168,7 +168,7 @@ def select_bucket(session: Session, frame: Frame) -> None:
 
 def list_buckets(session: Session, frame: Frame) -> None:
     """LIST_BUCKETS: the names of the buckets that the user may select, separated by blanks."""
-    user = session.user
+    user = session.identity.user
     names = [name for name in session.engine.buckets if user is not None and user.may_use(name)]
     session.respond(frame, value=" ".join(names).encode())
 
@@ -219,7 +219,7 @@ def leave(session: Session, frame: Frame) -> None:
     session.close("QUIT")
 
 
-def register(table: CommandTable) -> None:
+def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
     early = partial(Command, before_login=True, needs_bucket=False)
     table.add(Opcode.HELLO, early(hello, key=Part.OPTIONAL, value=Part.OPTIONAL))

@@ -239,7 +239,7 @@ def _refuse_locked(session: Session, frame: Frame) -> None:
     session.refuse(frame, Status.LOCKED if Feature.XERROR in session.features else Status.TMPFAIL)
 
 
-def register(table: CommandTable) -> None:
+def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
     reading = partial(Command, key=Part.REQUIRED, is_document=True)
     table.add((Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ), reading(get, privilege="Read"))

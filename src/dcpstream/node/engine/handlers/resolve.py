@@ -8,7 +8,6 @@ from dcpstream.model import VbucketState
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.documents import absolute_expiration, collection_of
 from dcpstream.node.engine.commands import MAX_KEY_BYTES, key_fault
-from dcpstream.node.engine.config_push import config_to_send
 from dcpstream.wire import Datatype, Frame, Opcode, Status
 from dcpstream.wire.keys import leb128_decode
 
@@ -128,7 +127,7 @@ def refuse_recommit(session: Session, frame: Frame, vbucket: VBucket, key: bytes
 
 def not_my_vbucket(session: Session, frame: Frame) -> None:
     """Answer NOT_MY_VBUCKET with the cluster map; clients that asked for that get each version once."""
-    config = config_to_send(session)
+    config = session.config_to_send()
     # Release 7.2 sets the JSON datatype even for clients that did not negotiate it.
     is_json = session.is_json or not session.engine.release.is_76
     session.respond(frame, Status.NOT_MY_VBUCKET, datatype=Datatype.JSON if config and is_json else 0, value=config)

@@ -400,7 +400,7 @@ def cancel(session: Session, frame: Frame) -> None:
         session.respond(frame)
 
 
-def register(table: CommandTable) -> None:
+def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
     table.add(
         Opcode.RANGE_SCAN_CREATE,

@@ -35,8 +35,8 @@ _NAME = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9_%$-]*")
 def _manifest(session: Session) -> Manifest:
     """The scopes and collections that the user may see."""
     assert session.bucket is not None, "the table asks for a bucket"
-    assert session.user is not None, "the command needs a login"
-    return visible_manifest(session.bucket.manifest, session.user, session.bucket.name)
+    assert session.identity.user is not None, "the command needs a login"
+    return visible_manifest(session.bucket.manifest, session.identity.user, session.bucket.name)
 
 
 def _check(_session: Session, frame: Frame) -> Fault | None:
@@ -131,7 +131,7 @@ def get_scope_id(session: Session, frame: Frame) -> None:
     refuse_unknown(session, frame, Status.UNKNOWN_SCOPE)
 
 
-def register(table: CommandTable) -> None:
+def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
     table.add(Opcode.GET_COLLECTIONS_MANIFEST, Command(get_manifest, check=_check))
     table.add(

@@ -167,10 +167,10 @@ def _datatype_name(datatype: int) -> str:
 
 def _refusal(session: Session, group: str) -> Refusal | None:
     """The refusal of a group to the user, or None. It names no privilege for a group that does not exist."""
-    if group in _OPEN or (group not in _PRIVILEGED and session.may("SimpleStats")):
+    if group in _OPEN or (group not in _PRIVILEGED and session.identity.may("SimpleStats")):
         return None
     if group in _PRIVILEGED:
-        return None if session.may("Stats") else Refusal(Status.EACCESS, "Stats")
+        return None if session.identity.may("Stats") else Refusal(Status.EACCESS, "Stats")
     return Refusal(Status.EACCESS, "SimpleStats" if group in _KNOWN else "")
 
 
@@ -214,7 +214,7 @@ def _answers(session: Session, frame: Frame, items: Items) -> Iterator[None]:
     session.respond(frame)
 
 
-def register(table: CommandTable) -> None:
+def register(table: CommandTable[Session]) -> None:
     """Add the command of this module."""
     table.add(
         Opcode.STAT,

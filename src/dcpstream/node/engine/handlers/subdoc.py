@@ -354,7 +354,7 @@ def _expiration(session: Session, request: Request, key: bytes, item: StoredItem
     return expiration_of(session, key, request.expiration)
 
 
-def register(table: CommandTable) -> None:
+def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
     command = partial(
         Command,

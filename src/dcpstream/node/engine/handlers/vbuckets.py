@@ -69,8 +69,8 @@ def get_all_vb_seqnos(session: Session, frame: Frame) -> None:
         if not may_in(session, frame, "Read", 0):
             return
     else:
-        assert session.user is not None, "the command needs a login"
-        if not session.user.may_within("Read", bucket.name):
+        assert session.identity.user is not None, "the command needs a login"
+        if not session.identity.user.may_within("Read", bucket.name):
             session.refuse(frame, Status.EACCESS)
             return
     chosen = [vbucket for vbucket in bucket.vbuckets if vbucket is not None and vbucket.state in wanted]
@@ -243,7 +243,7 @@ def compact(session: Session, frame: Frame) -> None:
         session.respond(frame, Status.TMPFAIL)
 
 
-def register(table: CommandTable) -> None:
+def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
     admin = "NodeSupervisor"
     table.add(Opcode.GET_ALL_VB_SEQNOS, Command(get_all_vb_seqnos, extras=(0, 4, 8), check=_check_get_all_vb_seqnos))

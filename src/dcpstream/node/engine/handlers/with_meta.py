@@ -352,7 +352,7 @@ def return_meta(session: Session, frame: Frame) -> None:
     session.respond(frame, cas=result.cas, extras=extras)
 
 
-def register(table: CommandTable) -> None:
+def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
     datatypes = int(Datatype.JSON | Datatype.SNAPPY | Datatype.XATTR)
     command = partial(

@@ -189,8 +189,17 @@ def put(
         return
     if isinstance(durable, _Durable):
         assert session.bucket is not None, "the table asks for a bucket"
-        is_quiet = is_silent(session, frame)
-        session.wait_for_decision(frame, answer, status, datatype=answer_datatype, is_quiet=is_quiet)
+
+        def decided(outcome: int, cas: int, seqno: int, vbuuid: int) -> None:
+            if outcome:
+                session.refuse(frame, outcome)
+                return
+            session.output.has_written = True
+            if not is_silent(session, frame):
+                token = _TOKEN.pack(vbuuid, seqno) if session.has_tokens else b""
+                session.respond(frame, status, cas=cas, datatype=answer_datatype, extras=token, value=answer)
+
+        session.wait(frame, decided)
         session.bucket.durability_of(vbucket).prepare(
             key,
             value,
@@ -486,7 +495,7 @@ def count(session: Session, frame: Frame) -> None:
     )
 
 
-def register(table: CommandTable) -> None:
+def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
     packed = int(Datatype.JSON | Datatype.SNAPPY)
     bare = partial(Command, key=Part.REQUIRED, is_document=True, has_cas=True)

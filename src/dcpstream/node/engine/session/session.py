@@ -1,13 +1,13 @@
 """One client connection, without the socket: bytes in, bytes out.
 
 Theory of operation: `receive` walks over the whole frames of a piece of the byte stream and answers each at once, so
-answers come in the order of the requests. Frequent plain requests (GET, SET, … of a session that is ready for them)
-take a direct way that never builds a `Frame`; the rest go through the command table, which refuses what is malformed
-or not allowed. DCP frames go to the DCP part. What is to be sent waits in `data_to_send`; the shell takes it while its
-transport is writable, and stops reading while too much waits.
+answers come in the order of the requests. GET and SET as every client sends them take a short path that builds no
+`Frame`; all other requests go through the command table, which refuses what is malformed or not allowed. DCP frames go
+to the DCP machine. Output waits in `output`; the shell takes it while its transport is writable, and stops reading
+while too much waits.
 
-A session waits at most for one request (SEQNO_PERSISTENCE, a durable write, a vbucket that is pending, the many packets
-of a range scan): later requests stay unread until it is answered, so answers come in order.
+A session has at most one request that waits for something (`pending`): SEQNO_PERSISTENCE, a durable write, a pending
+vbucket, the many packets of a range scan. Later requests stay unread until it is answered.
 
 Source: kv_engine docs/BinaryProtocol.md, docs/sasl.md, daemon/connection.cc, daemon/cookie.cc (errors, XERROR).
 """
@@ -15,15 +15,25 @@ Source: kv_engine docs/BinaryProtocol.md, docs/sasl.md, daemon/connection.cc, da
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dcpstream.errors import StoreError
-from dcpstream.node.engine.access.permission import NOTHING, Refusal, has, impersonated, refusal_in, refusal_of
-from dcpstream.node.engine.commands import Command, fault
-from dcpstream.node.engine.session.bulk import BULK_BYTES, bulk_set
-from dcpstream.node.engine.session.held import HeldAnswers
-from dcpstream.node.engine.session.waiting import RESPONSES, Waiting
+from dcpstream.errors import CorruptLog, StoreError
+from dcpstream.node.engine.access.permission import Refusal, impersonated
+from dcpstream.node.engine.commands import Command, CommandTable, fault
+from dcpstream.node.engine.engine import MAX_OUTPUT_BYTES
+from dcpstream.node.engine.limit_log import LOG_LINES_WITH_REASONS
+from dcpstream.node.engine.session.identity import Identity
+from dcpstream.node.engine.session.output import Output
+from dcpstream.node.engine.session.pending import PendingRequest
+from dcpstream.node.engine.session.responses import (
+    CLOSES_WITHOUT_XERROR,
+    WITHOUT_XERROR,
+    pack_duration,
+    reason_json,
+)
 from dcpstream.protocol.sasl import MECHANISMS, PLAIN, ServerLogin
 from dcpstream.wire import (
     HEADER,
@@ -37,20 +47,21 @@ from dcpstream.wire import (
     Magic,
     Opcode,
     Status,
+    encode_response,
 )
 
 if TYPE_CHECKING:
-    from dcpstream.model import Manifest
     from dcpstream.node.engine.access.users import User
     from dcpstream.node.engine.bucket.bucket import Bucket
+    from dcpstream.node.engine.bucket.clients import DcpConnection
     from dcpstream.node.engine.bucket.vbucket import VBucket
     from dcpstream.node.engine.engine import Engine
-    from dcpstream.node.engine.session.endpoint import DcpEndpoint
 
 logger = logging.getLogger(__name__)
 
-MAX_OUTPUT_BYTES = 2 * 1024 * 1024
-"""Answers that wait beyond which no further request is read: a client that asks more than it reads is slowed down."""
+STREAM_OUTPUT_BYTES = 256 * 1024
+"""Packets of one long answer are made only while less output than this waits, so that other connections have their
+turn."""
 
 SLICE_S = 0.002
 """Requests that are answered one by one take so long, then those of other connections have their turn: a thousand
@@ -60,7 +71,11 @@ _NOT_PLAIN = tuple(name for name in MECHANISMS if name != PLAIN)
 NONCE_BITS = 144
 
 
+REFERENCE_BITS = 128
+"""References to log lines look like UUIDs, as the server's do."""
+
 _REQUEST = int(Magic.REQUEST)
+_RESPONSES = frozenset((int(Magic.RESPONSE), int(Magic.FLEX_RESPONSE), int(Magic.SERVER_RESPONSE)))
 _SET = int(Opcode.SET)
 _DCP_FIRST, _DCP_LAST = int(Opcode.DCP_OPEN), int(Opcode.DCP_CACHE_TRANSFER_END)
 _OPCODES = frozenset(int(opcode) for opcode in Opcode)
@@ -68,100 +83,229 @@ _MAGICS = frozenset(int(magic) for magic in Magic)
 _FLEXIBLE = frozenset((int(Magic.FLEX_REQUEST), int(Magic.FLEX_RESPONSE)))
 
 
+BULK_REQUESTS = 200
+"""Requests in one read from which the bulk path of SET is the faster one."""
+_BULK_BYTES = BULK_REQUESTS * 34
+"""The fewest bytes that so many SETs take."""
+
+CLUSTERMAP_CHANGE = 0x01
+"""Opcode of the server's own request with a newer cluster configuration; it needs no answer."""
+_VERSION_PAIR = struct.Struct(">qq")
+
 FastHandler = Callable[["Session", bytes, int, int, int, int, int, int, int, int], bool]
 """Answers one whole request in `data[at:stop]`, or returns False to leave it to the command table. Arguments: session,
 data, at, stop, key length, extras length, datatype, vbid, opaque, CAS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """The functions that answer the requests of a session.
+
+    Attributes:
+        commands: by opcode, all but those of DCP.
+        fast: the short paths that a session may take in its present state, by opcode.
+        bulk_set: answers the plain SETs at the start of some input; returns how many bytes were consumed.
+        dcp: answers a frame with a DCP opcode; the last argument is the time, monotonic seconds.
+    """
+
+    commands: CommandTable[Session]
+    fast: Callable[[Session], dict[int, FastHandler]]
+    bulk_set: Callable[[Session, bytes], int]
+    dcp: Callable[[Session, Frame, float], None]
+
 
 _OF_WHOLE_BUCKET = frozenset((Opcode.STAT, Opcode.GET_ALL_VB_SEQNOS, Opcode.GET_RANDOM_KEY))
 """Requests that look at all vbuckets, whichever their header names."""
 
 
-class Session(Waiting):
-    """A connection's state.
+class Session:
+    """A connection's state, and the verbs with which handlers answer.
 
     Args:
-        peer: who is at the other end, for logs.
+        dispatch: the functions that answer requests.
+        peer: address of the other end, for logs.
         local_host: the address at which the client reached the node.
         is_secure: whether the connection is encrypted.
 
     Attributes:
-        user: who logged in, or None.
-        rights: what the user may do in the whole selected bucket.
-        is_certified: the user is the one of a certificate, and there is no other login.
+        dispatch: as given.
+        identity: the user and their rights.
+        login: the SASL exchange.
         bucket: the selected bucket, or None.
-        dcp: the DCP side, or None before DCP_OPEN.
-        has_written: whether the output that waits tells of a write.
-        held: answers that wait until what they tell of is durable.
+        features: HELLO features that were granted.
+        datatypes: bits of the datatype that were negotiated.
+        has_collections, has_tokens, is_tracing: HELLO features: keys with collection ids, mutation tokens in answers,
+            and the duration of the request in answers.
+        dcp: the DCP machine, or None before DCP_OPEN.
+        output: answers on their way out.
+        pending: the request that waits.
+        close_reason: set when the connection is to be closed; output that waits is still sent.
         needed: bytes that the next frame needs in all before `receive` can go on; 0 if not known.
-        ops: where its requests are counted, by opcode: with the bucket, or with the node.
-        frame_infos, payload, parsed: of the request that is being answered: what its framing extras ask for, its value
-            without compression, and what its command's check made of it.
+        ops: the requests of the session are counted here, by opcode: with the bucket, or with the node.
+        frame_infos, payload, parsed: of the request that is being answered: its framing extras, its value without
+            compression, and the result of its command's check.
+        began: when the request that is being answered came, seconds of the engine's stopwatch.
         config_sent: version of the cluster configuration that the client was sent last, of its present bucket.
         uses_maps: whether the client asked for a cluster configuration, or in HELLO for something about them.
+        fast: the short paths that the session may take, by opcode.
     """
 
-    def __init__(self, engine: Engine, peer: str, local_host: str = "127.0.0.1", *, is_secure: bool = False) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        engine: Engine[Session],
+        dispatch: Dispatch,
+        peer: str,
+        local_host: str = "127.0.0.1",
+        *,
+        is_secure: bool = False,
+    ) -> None:
         self.engine = engine
         self.peer = peer
         self.local_host = local_host
-        self.ops = engine.counters.ops
         self.agent = ""
-        self.user: User | None = None
-        self.rights = NOTHING
-        self._rights_of: User | None = None
-        self._rights_version = 0
-        self.places: dict[int, tuple[str, str]] = {}
-        self.places_of: Manifest | None = None
-        self.is_certified = False
-        self.bucket: Bucket | None = None
-        self.has_collections = False
-        self.has_tokens = False
-        self.dcp: DcpEndpoint | None = None
-        self.needed = HEADER_BYTES
+        self.identity = Identity()
         self.login = ServerLogin(
             engine.users.credentials,
             lambda: engine.random.getrandbits(NONCE_BITS).to_bytes(NONCE_BITS // 8, "big"),
             engine.users.decoy,
             MECHANISMS if is_secure or not engine.plain_needs_tls else _NOT_PLAIN,
         )
-        self.has_written = False
-        self.held = HeldAnswers()
+        self.bucket: Bucket | None = None
+        self.features: frozenset[int] = frozenset()
+        self.datatypes = 0
+        self.has_collections = False
+        self.has_tokens = False
+        self.is_tracing = False
+        self.dcp: DcpConnection | None = None
+        self.output = Output()
+        self.pending = PendingRequest()
+        self.close_reason: str | None = None
+        self.needed = HEADER_BYTES
+        self.ops = engine.counters.ops
         self.frame_infos: dict[int, bytes] = {}
         self.payload = b""
         self.parsed: object = None
+        self.began = 0.0
         self.config_sent = (0, 0)
         self.uses_maps = False
-        self._max_frame_bytes = MAX_FRAME_BYTES_BEFORE_AUTH
         self.fast: dict[int, FastHandler] = {}
+        self.dispatch = dispatch
+        self._max_frame_bytes = MAX_FRAME_BYTES_BEFORE_AUTH
 
     # ------------------------------------------------------------------------------------------------------- state
 
     @property
+    def is_closing(self) -> bool:
+        """Whether the connection is to be closed."""
+        return self.close_reason is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a request waits, so that later ones stay unread."""
+        return self.pending.frame is not None
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether packets of a long answer are still to come."""
+        return self.pending.steps is not None
+
+    @property
     def takes_requests(self) -> bool:
-        """Whether a further request may be answered: none is waited for, and not too much waits for the disk."""
-        return self._waiting is None and self.close_reason is None and self.held.size <= MAX_OUTPUT_BYTES
+        """Whether a further request may be answered: none waits, and few answers wait for the disk."""
+        return not self.is_waiting and not self.is_closing and self.output.held_bytes <= MAX_OUTPUT_BYTES
 
     @property
     def is_ready_to_read_on(self) -> bool:
         """Whether requests that were left unread can be answered now."""
-        return self._waiting is None and self.close_reason is None and self.out_bytes <= self.engine.output_limit
+        return not self.is_waiting and not self.is_closing and self.output.nbytes <= self.engine.output_limit
 
     @property
     def is_degraded(self) -> bool:
-        """Whether requests for documents are switched off in the selected bucket: what is not there may come."""
+        """Whether the selected bucket refuses requests for documents that are not there: it is still being loaded."""
         return self.bucket is not None and not self.bucket.takes_traffic
 
-    def may(self, privilege: str) -> bool:
-        """Whether the user has a privilege in the whole selected bucket, or of the node if there is none."""
-        return self.user is not None and has(self.rights, privilege)
+    @property
+    def is_json(self) -> bool:
+        """Whether the JSON datatype was negotiated."""
+        return bool(self.datatypes & Datatype.JSON)
+
+    @property
+    def user_name(self) -> str | None:
+        """Name of the user that is logged in."""
+        return None if self.identity.user is None else self.identity.user.name
 
     def refusal_in(self, privilege: str, collection_id: int) -> Refusal | None:
         """Why a privilege is refused in a collection of the selected bucket, or None."""
-        return refusal_in(self, privilege, collection_id)
+        assert self.bucket is not None, "only a bucket has collections"
+        return self.identity.refusal_in(privilege, self.bucket, collection_id, has_collections=self.has_collections)
+
+    # -------------------------------------------------------------------------------------------------- responses
+
+    def send(self, data: bytes) -> None:
+        """Append bytes to the output."""
+        self.output.add(data)
+
+    def respond(
+        self,
+        frame: Frame,
+        status: int = Status.SUCCESS,
+        *,
+        cas: int = 0,
+        datatype: int = 0,
+        extras: bytes = b"",
+        key: bytes = b"",
+        value: bytes = b"",
+    ) -> None:
+        """Answer a request."""
+        framing = pack_duration(self.engine.stopwatch() - self.began) if self.is_tracing else b""
+        self.output.add(
+            encode_response(
+                frame.opcode,
+                status=status,
+                opaque=frame.opaque,
+                cas=cas,
+                datatype=datatype,
+                framing=framing,
+                extras=extras,
+                key=key,
+                value=value,
+            )
+        )
+
+    def refuse(self, frame: Frame, status: int, context: str | None = None, **more: str) -> None:
+        """Answer with an error and its reason in JSON.
+
+        A client without XERROR gets an older status instead; if there is none, the connection is closed, as the server
+        does it.
+        """
+        if Feature.XERROR not in self.features:
+            if status in CLOSES_WITHOUT_XERROR:
+                self.close(f"status 0x{status:02x} for a client without XERROR")
+                return
+            status = WITHOUT_XERROR.get(status, status)
+        self._respond_json(frame, status, reason_json(context, **more))
+
+    def refuse_with_reference(self, frame: Frame, status: int, why: str, context: str | None = None) -> None:
+        """Answer with an error and a reference; the log has the reason under the same reference.
+
+        Args:
+            why: for the log.
+            context: reason for the client, if it may know one.
+        """
+        if status in CLOSES_WITHOUT_XERROR and Feature.XERROR not in self.features:
+            self.close(f"{why}; a client without XERROR cannot be told")
+            return
+        digits = f"{self.engine.random.getrandbits(REFERENCE_BITS):032x}"
+        reference = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+        text = f"{self.peer}: {why} (reference {reference})"
+        self.engine.log.say("refusals with a reference", text, self.engine.now, lines=LOG_LINES_WITH_REASONS)
+        self._respond_json(frame, status, reason_json(context, reference))
+
+    def _respond_json(self, frame: Frame, status: int, value: bytes) -> None:
+        self.respond(frame, status, datatype=Datatype.JSON if value and self.is_json else 0, value=value)
 
     def refuse_access(self, frame: Frame, refusal: Refusal) -> None:
-        """Refuse a request to a user who may not make it, or who may not know of the collection that it is about."""
+        """Refuse a request that the user may not make, or that is about a collection that the user must not know of."""
         if refusal.status == Status.UNKNOWN_COLLECTION:
             self.refuse_unknown(frame, refusal.status)
         elif refusal.privilege:
@@ -174,51 +318,68 @@ class Session(Waiting):
             self.refuse(frame, refusal.status)
 
     def refuse_unknown(self, frame: Frame, status: int) -> None:
-        """UNKNOWN_COLLECTION or UNKNOWN_SCOPE, with the version of the manifest that does not have it."""
+        """Answer UNKNOWN_COLLECTION or UNKNOWN_SCOPE with the version of the manifest that does not have it."""
         assert self.bucket is not None, "only a bucket has collections"
         if not (self.has_collections or Feature.XERROR in self.features):
             status = Status.EINVAL  # such a client does not know what a collection is
         uid = f"{self.bucket.manifest.uid:x}"
         self.refuse(frame, status, "Unknown scope or collection in operation", manifest_uid=uid)
 
+    def _store_failed(self, frame: Frame, error: StoreError) -> None:
+        """Answer a request whose document cannot be read, or whose change cannot be kept; nothing of it was done."""
+        if not isinstance(error, CorruptLog):  # damage is logged by the store, once
+            logger.error("%s: opcode 0x%02x of vbucket %d: %s", self.peer, frame.opcode, frame.vbid, error)
+        if frame.magic in _RESPONSES:
+            self.close("the store failed while an answer was taken")
+        else:
+            self.refuse(frame, Status.EINTERNAL, "The node cannot read or write its files; its log tells which")
+
+    def close(self, reason: str) -> None:
+        """Close the connection once the output is sent."""
+        if self.close_reason is None:
+            self.close_reason = reason
+            self.wake()
+            text = f"{self.peer}: closing: {reason}"
+            log, now = self.engine.log, self.engine.now
+            log.say("closed connections", text, now, level=logging.INFO, lines=LOG_LINES_WITH_REASONS)
+
+    def wake(self) -> None:
+        """Mark the session as one that may have something to send."""
+        self.engine.ready.add(self)
+
+    # ----------------------------------------------------------------------------------------- login, bucket, HELLO
+
     def logged_in(self, user: User) -> None:
         """The login succeeded."""
-        self.user = user
+        self.identity.user = user
         self._max_frame_bytes = MAX_FRAME_BYTES
         if self.bucket is not None and not user.may_use(self.bucket.name):
             self.select(None)
         self.update_rights()
 
     def logged_out(self) -> None:
-        """A new login begins: until it succeeds the session is nobody's."""
-        self.user = None
+        """A new login begins: until it succeeds, nobody is logged in."""
+        self.identity.user = None
         self._max_frame_bytes = MAX_FRAME_BYTES_BEFORE_AUTH
         self.update_rights()
 
     def update_rights(self) -> None:
-        """What the user may do may be something else now: after a login, in another bucket, by a change of roles."""
-        user = self.user
-        self.rights, self._rights_of = NOTHING, user
-        if user is not None:
-            self._rights_version = user.version
-            self.rights = user.rights(self.bucket.name if self.bucket is not None else "")
+        """Look up the user's rights, and the short paths that they allow: after a login, or a change of bucket."""
+        self.identity.update(self.bucket)
         self.update_fast()
 
     def select(self, bucket: Bucket | None) -> None:
         """Use a bucket from now on, or none."""
         if self.bucket is not None:
-            if bucket is not self.bucket and self.has_written and self.bucket.answers_when_durable:
-                # What was written to the one waits for its commit, whatever the other does.
-                self.out, out = [], self.out
-                self.held.hold(self.bucket, out)
+            if bucket is not self.bucket and self.output.has_written and self.bucket.answers_when_durable:
+                # Answers to writes in the old bucket wait for its commit.
+                self.output.hold(self.bucket)
                 self.bucket.hold(self)
-                self.out_bytes = self.held.size
-                self.has_written = False
             self.bucket.sessions.discard(self)
         if bucket is not self.bucket:
             self.config_sent = (0, 0)
         if bucket is not None:
-            bucket.catch_up_all()  # requests for it may be in the same read, which nobody looks through again
+            bucket.catch_up_all()  # the same read may hold requests for it, and is not searched again
         self.bucket = bucket
         self.ops = self.engine.counters.ops if bucket is None else bucket.ops
         if bucket is not None:
@@ -247,11 +408,108 @@ class Session(Waiting):
         """A vbucket of the selected bucket may have new items: DCP connections are told at the turn's end."""
         assert self.bucket is not None, "only a bucket's vbuckets change"
         self.bucket.dirty.add(vbucket.vbid)
-        self.has_written = True
+        self.output.has_written = True
 
     def update_fast(self) -> None:
-        """Choose the direct ways that this session's user and bucket allow."""
-        self.fast = self.engine.fast_handlers(self)
+        """Choose the short paths that the session's user and bucket allow."""
+        self.fast = self.dispatch.fast(self)
+
+    # ------------------------------------------------------------------------------------------ cluster configuration
+
+    def config_to_send(self) -> bytes:
+        """The cluster configuration for a NOT_MY_VBUCKET answer; empty if the client has it and said so.
+
+        A client that never showed that it knows configurations gets none, as from a server without a cluster.
+        """
+        if not self.uses_maps:
+            return b""
+        version = self.engine.config_version(self.bucket)
+        if Feature.DEDUPE_NOT_MY_VBUCKET in self.features and self.config_sent == version:
+            return b""
+        self.config_sent = version
+        return self.engine.config_json(self.bucket, self.local_host)
+
+    def push_config(self) -> None:
+        """Send the cluster configuration, or its version alone, to a client that asked in HELLO to be told of changes.
+
+        A version that the client was sent before is not sent again. A session without a bucket gets the node's.
+        """
+        bucket = self.bucket
+        is_full = Feature.CLUSTERMAP_NOTIFICATION in self.features
+        if (
+            self.is_closing
+            or self.identity.user is None
+            or not (is_full or Feature.CLUSTERMAP_NOTIFICATION_BRIEF in self.features)
+        ):
+            return
+        if self.output.nbytes > self.engine.output_limit:
+            return  # the client does not read; later it finds older versions, and asks or is told the next time
+        version = self.engine.config_version(bucket)
+        if self.config_sent == version:
+            return
+        if is_full:
+            self.config_sent = version
+        request = Frame(
+            Magic.SERVER_REQUEST,
+            CLUSTERMAP_CHANGE,
+            datatype=Datatype.JSON if is_full and self.is_json else 0,
+            extras=_VERSION_PAIR.pack(*version),
+            key=b"" if bucket is None else bucket.name.encode(),
+            value=self.engine.config_json(bucket, self.local_host) if is_full else b"",
+        )
+        self.output.add(request.encode())
+        self.wake()
+
+    # ------------------------------------------------------------------------------------------- the pending request
+
+    def wait(self, frame: Frame, resume: Callable[..., None]) -> None:
+        """Leave later requests unread until `resume` of this session is called; `resume` here takes the outcome."""
+        self.pending.wait(frame, resume)
+
+    def resume(self, status: int = Status.SUCCESS, *outcome: int) -> None:
+        """The event that the pending request waits for happened, or will not happen."""
+        resume = self.pending.finish()
+        if resume is not None and not self.is_closing:
+            resume(status, *outcome)
+            self.wake()
+
+    def try_again(self, frame: Frame) -> None:
+        """Answer a request that had to wait as if it came now."""
+        try:
+            self._handle(frame)
+        except StoreError as error:
+            self._store_failed(frame, error)
+
+    def stream(self, frame: Frame, answers: Iterator[None]) -> None:
+        """Answer a request with many packets: each step of the iterator sends some, as fast as the client reads."""
+        self.pending.stream(frame, answers)
+        self.go_on_streaming()
+
+    def go_on_streaming(self) -> None:
+        """Send packets of a long answer until enough output waits, or for one time slice."""
+        pending = self.pending
+        pending.has_more_steps = False
+        steps = pending.steps
+        if steps is None:
+            return
+        stopwatch = self.engine.stopwatch
+        began = stopwatch()
+        limit = min(STREAM_OUTPUT_BYTES, self.engine.output_limit)
+        while steps is not None and self.output.nbytes <= limit and not self.is_closing:
+            try:
+                next(steps)
+            except StopIteration:
+                steps = None
+                pending.end_stream()
+            except StoreError as error:
+                steps = None
+                frame = pending.end_stream()
+                if frame is not None:
+                    self._store_failed(frame, error)
+            self.wake()
+            if steps is not None and stopwatch() - began > SLICE_S:
+                pending.has_more_steps = True
+                break
 
     # ------------------------------------------------------------------------------------------------------- input
 
@@ -259,20 +517,20 @@ class Session(Waiting):
         """Answer the whole frames at the start of `data`.
 
         Returns: how many bytes were consumed. Hand over the rest again together with what comes next: at least
-            `needed` bytes, or after output went out (`out_bytes` above the limit), or when `is_waiting` is over. If
+            `needed` bytes, or after output went out (`output.nbytes` above the limit), or when `is_waiting` is over. If
             there are as many, what was handed over took its time, and others should have theirs.
         """
         at, end = 0, len(data)
-        user, bucket = self.user, self.bucket
+        bucket, output = self.bucket, self.output
         if bucket is not None and bucket.behind:
             _catch_up(bucket, data)
-        if user is not None and (user is not self._rights_of or user.version != self._rights_version):
+        if self.identity.is_outdated:
             self.update_rights()
         fast, ops = self.fast, self.ops
         output_limit = self.engine.output_limit
         unpack = HEADER.unpack_from
-        if end >= BULK_BYTES and _SET in fast and not self.is_tracing and data[1] == _SET and data[0] == _REQUEST:
-            at = bulk_set(self, data)
+        if end >= _BULK_BYTES and _SET in fast and not self.is_tracing and data[1] == _SET and data[0] == _REQUEST:
+            at = self.dispatch.bulk_set(self, data)
         while end - at >= HEADER_BYTES:
             magic, opcode, key_length, extras_length, datatype, vbid, body, opaque, cas = unpack(data, at)
             stop = at + HEADER_BYTES + body
@@ -288,11 +546,11 @@ class Session(Waiting):
                     and fast[opcode](self, data, at, stop, key_length, extras_length, datatype, vbid, opaque, cas)
                 )
             except StoreError:
-                is_done = False  # the long way meets the same, and can answer it
+                is_done = False  # the command table meets the same error, and answers it
             if is_done:
                 ops[opcode] += 1
                 at = stop
-                if self.out_bytes > output_limit:
+                if output.nbytes > output_limit:
                     break
                 continue
             if not self._is_sound(magic, key_length, extras_length, body):
@@ -322,7 +580,7 @@ class Session(Waiting):
             except StoreError as error:
                 self._store_failed(frame, error)
             at = stop
-            if self.close_reason is not None or self._waiting is not None or self.out_bytes > output_limit:
+            if self.close_reason is not None or self.is_waiting or output.nbytes > output_limit:
                 break
             if self.began - self.engine.now > SLICE_S or (self.bucket is not None and self.bucket.behind):
                 break
@@ -351,11 +609,11 @@ class Session(Waiting):
             return
         self.ops[frame.opcode] += 1
         is_dcp = _DCP_FIRST <= frame.opcode <= _DCP_LAST
-        if frame.magic in RESPONSES:
+        if frame.magic in _RESPONSES:
             self._handle_response(frame, is_dcp)
             return
-        command = self.engine.commands.get(frame.opcode)
-        if self.user is None and (command is None or not command.before_login):
+        command = self.dispatch.commands.get(frame.opcode)
+        if self.identity.user is None and (command is None or not command.before_login):
             self.respond(frame, Status.EACCESS)
             return
         if command is None and not is_dcp:
@@ -374,11 +632,15 @@ class Session(Waiting):
         elif self.frame_infos.get(FrameInfoId.IMPERSONATE_USER):
             self._handle_for_another(command, frame)
         else:
-            self._dispatch(command, frame)
+            self._carry_out(command, frame)
 
-    def _dispatch(self, command: Command, frame: Frame) -> None:
+    def _carry_out(self, command: Command[Session], frame: Frame) -> None:
         """Answer a well-formed request, if the user may ask for that."""
-        refusal = None if command.before_login else refusal_of(self, command, frame)
+        refusal = (
+            None
+            if command.before_login
+            else self.identity.refusal_of(command, frame, self.bucket, has_collections=self.has_collections)
+        )
         if refusal is not None:
             self.refuse_access(frame, refusal)
         elif command.needs_bucket and self.bucket is None:
@@ -386,21 +648,23 @@ class Session(Waiting):
         else:
             command.handler(self, frame)
 
-    def _handle_for_another(self, command: Command, frame: Frame) -> None:
+    def _handle_for_another(self, command: Command[Session], frame: Frame) -> None:
         """Answer a request that is made for another user: with that user's rights, if the own ones allow to ask."""
-        other = impersonated(self, self.frame_infos[FrameInfoId.IMPERSONATE_USER])
+        identity = self.identity
+        other = impersonated(identity.user, self.engine.users, self.frame_infos[FrameInfoId.IMPERSONATE_USER])
         if isinstance(other, Refusal):
             self.refuse_access(frame, other)
             return
         if command.before_login or not command.privilege:
-            self._dispatch(command, frame)
+            self._carry_out(command, frame)
             return
-        user, rights = self.user, self.rights
-        self.user, self.rights = other, other.rights(self.bucket.name if self.bucket is not None else "")
+        self.identity = Identity()
+        self.identity.user = other
+        self.identity.update(self.bucket)
         try:
-            self._dispatch(command, frame)
+            self._carry_out(command, frame)
         finally:
-            self.user, self.rights = user, rights
+            self.identity = identity
 
     def _handle_response(self, frame: Frame, is_dcp: bool) -> None:
         """Take an answer to something that the node asked: only DCP asks, and the push of cluster maps."""
@@ -412,46 +676,26 @@ class Session(Waiting):
             self.close(f"an answer with opcode 0x{frame.opcode:02x}, which was not asked")
 
     def _to_dcp(self, frame: Frame) -> None:
-        self.engine.dcp_handler(self, frame, self.engine.now)
+        self.dispatch.dcp(self, frame, self.engine.now)
         if self.dcp is not None:
             # At once, so that no later request, which may be another machine's to answer, is answered before.
             for piece in self.dcp.take_answers(self.engine.now):
                 self.send(piece)
-        self.engine.ready.add(self)
+        self.wake()
 
     # ------------------------------------------------------------------------------------------------------ output
 
     def take_output(self) -> list[bytes]:
         """The answers that can go out."""
-        out: list[bytes] = self.out
-        if out:
-            self.out = []
-            self.out_bytes = 0
-        if self.held or (self.has_written and self.bucket is not None and self.bucket.answers_when_durable):
-            return self._hold(out)
-        return out
-
-    def _hold(self, out: list[bytes]) -> list[bytes]:
-        """Keep answers until what they tell of is durable, and those behind them; returns what is."""
-        bucket = self.bucket
-        if out:
-            if self.has_written and bucket is not None and bucket.answers_when_durable:
-                self.held.hold(bucket, out)
-            else:
-                self.held.follow(out)
-            self.has_written = False
-        released = self.held.release()
-        self.out_bytes = self.held.size
-        awaited = self.held.awaited
+        out = self.output.take(self.bucket)
+        awaited = self.output.awaited
         if awaited is not None:
             awaited.hold(self)
-        return released
+        return out
 
     def drop_held(self, reason: str) -> None:
-        """What the held answers tell of could not be made durable: nobody is told that it was."""
-        self.held.drop()
-        self.out.clear()
-        self.out_bytes = 0
+        """Close the connection without the answers to writes that could not be made durable."""
+        self.output.clear()
         self.close(reason)
 
     def data_to_send(self, max_bytes: int) -> list[bytes]:
@@ -471,9 +715,9 @@ class Session(Waiting):
         self.close_reason = self.close_reason or "the peer closed it"
         self.engine.sessions.discard(self)
         self.engine.ready.discard(self)
-        self.stop_waiting()
+        self.pending.drop()
+        self.output.drop_held()
         bucket = self.bucket
-        self.held.drop()
         if bucket is not None:
             bucket.sessions.discard(self)
             bucket.holding.discard(self)

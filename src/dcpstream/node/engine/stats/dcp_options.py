@@ -46,7 +46,7 @@ def apply_options(
     left_out = tuple(
         f"eq_dcpq:{name}:"
         for name, session in bucket.dcp_sessions.items()
-        if options.user is not None and (session.user is None or session.user.name != options.user)
+        if options.user is not None and session.user_name != options.user
     )
     gathered: dict[str, dict[str, str]] = {}
     rest: list[tuple[str, object]] = []

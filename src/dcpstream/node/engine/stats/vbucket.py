@@ -203,7 +203,7 @@ def _durability(vbucket: VBucket) -> Items:
 
 
 def _collections(vbucket: VBucket) -> Items:
-    manifest, starts = manifest_in(vbucket, Manifest.DEFAULT), dict(_starts(vbucket))
+    manifest, starts = manifest_in(vbucket.log, Manifest.DEFAULT), dict(_starts(vbucket))
     counts = yield from vbucket.log.walk_collections()
     found = list(manifest.collections())
     yield "collections", len(found)
@@ -231,7 +231,7 @@ def _starts(vbucket: VBucket) -> Iterator[tuple[int, int]]:
 
 
 def _scopes(vbucket: VBucket) -> Items:
-    manifest = manifest_in(vbucket, Manifest.DEFAULT)
+    manifest = manifest_in(vbucket.log, Manifest.DEFAULT)
     yield "scopes", len(manifest.scopes)
     yield "manifest:uid", manifest.uid
     for scope in manifest.scopes:

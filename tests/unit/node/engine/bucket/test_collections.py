@@ -153,7 +153,7 @@ def test_every_active_vbucket_is_told_and_others_when_they_become_active() -> No
     set_manifest(node, manifest(2))
     node.set_vbucket(3, 1)
     assert node.vbucket(3).high_seqno == 6
-    assert {item.collection_id for _, item in manifest_in(node.vbucket(3), Manifest.DEFAULT).collections()} == {0}
+    assert {item.collection_id for _, item in manifest_in(node.vbucket(3).log, Manifest.DEFAULT).collections()} == {0}
     node.delete_vbucket(2)
     node.set_vbucket(2, 1)
     assert node.vbucket(2).high_seqno == 0, "what is over was never there for a new one"

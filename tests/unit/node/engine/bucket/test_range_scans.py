@@ -151,7 +151,7 @@ def test_many_documents_go_in_packets_and_no_faster_than_they_are_read():
     request = encode_request(CONTINUE, extras=scan_id + bytes(12)) + encode_request(Opcode.NOOP, opaque=5)
     used = client.session.receive(request)
     assert used == 24 + 28  # the NOOP has to wait
-    assert client.session.out_bytes < MAX_OUTPUT_BYTES / 4
+    assert client.session.output.nbytes < MAX_OUTPUT_BYTES / 4
     frames = []
     while client.session.is_waiting:
         assert client.session.is_streaming

@@ -14,7 +14,7 @@ AGE_S = 640.0
 def retained():
     store = MemoryBucketStore(1, BucketSettings(history_retention_s=AGE_S))
     bucket = engine_of(store, vbuckets=1).buckets["default"]
-    retention = Retention(bucket)
+    retention = Retention(bucket.store)
     retention.review(0)
     for _ in range(10):
         put(store.vbuckets[0], key_of("k"), b"v")

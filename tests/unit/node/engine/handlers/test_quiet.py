@@ -115,7 +115,7 @@ def test_what_a_quiet_form_says_of_a_failure(clients, opcode):
 
 
 def test_every_quiet_form_is_looked_at():
-    answered = set(engine_of().commands.opcodes()) - set(OBSOLETE)
+    answered = set(Talker(engine_of()).session.dispatch.commands.opcodes()) - set(OBSOLETE)
     names = {opcode for opcode in answered if "Q" in name_of(opcode)}
     assert names - {Opcode.QUITQ, Opcode.FLUSHQ} == set(FORMS)
 

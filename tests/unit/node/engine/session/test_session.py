@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from dcpstream.node.engine import MAX_OUTPUT_BYTES
-from dcpstream.node.engine.session.answers import encode_duration
+from dcpstream.node.engine.session.responses import encode_duration
 from dcpstream.protocol.sasl import MECHANISMS, ClientLogin
 from dcpstream.wire import Feature, Magic, Opcode, Status, encode_request, encode_response
 from tests.unit.node.kit import USUAL, Talker, engine_of
@@ -260,7 +260,7 @@ def test_a_client_that_asks_more_than_it_reads_is_not_read_on():
     one = encode_request(Opcode.GET, key=b"\0big")
     used = client.session.receive(one * 100)
     assert used < len(one) * 100
-    assert client.session.out_bytes < MAX_OUTPUT_BYTES + 400_000
+    assert client.session.output.nbytes < MAX_OUTPUT_BYTES + 400_000
     first = client.collect()
     assert client.session.is_ready_to_read_on
     assert len(first) == used // len(one)

@@ -11,7 +11,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from dcpstream.node.engine.bucket import documents
-from dcpstream.node.engine.session.answers import pack_duration
+from dcpstream.node.engine.session.responses import pack_duration
 from dcpstream.wire import Magic, Opcode
 from dcpstream.wire.stored.block import BlockKind
 
@@ -70,15 +70,14 @@ def fast_get(
         key = b"\0" + data[key_at:stop]
     item = vbucket.log.get(key)
     if item is None:
-        session.send(_pack_bare(_RESPONSE, _GET, 0, 0, 0, 1, 0, opaque, 0))
+        session.output.add(_pack_bare(_RESPONSE, _GET, 0, 0, 0, 1, 0, opaque, 0))
         return True
     if item.is_deleted or item.expiration or item.datatype & 6:
         return False
     value = item.value
     size = len(value) + 4
     head = _pack_flags(_RESPONSE, _GET, 0, 4, item.datatype & session.datatypes, 0, size, opaque, item.cas, item.flags)
-    session.out.append(head + value)
-    session.out_bytes += 24 + size
+    session.output.add(head + value)
     return True
 
 
@@ -140,13 +139,14 @@ def fast_set(
     )  # fmt: skip
     log.append(head + data[key_at:stop] if session.has_collections else head + key + data[value_at:stop], key, seqno)
     bucket.dirty.add(vbid)
-    session.has_written = True
+    output = session.output
+    output.has_written = True
     if session.has_tokens:
         answer = _pack_token(_RESPONSE, _SET, 0, 16, 0, 0, 16, opaque, new_cas, vbucket.vbuuid, seqno)
     else:
         answer = _pack_bare(_RESPONSE, _SET, 0, 0, 0, 0, 0, opaque, new_cas)
-    session.out.append(answer)
-    session.out_bytes += len(answer)
+    output.pieces.append(answer)
+    output.nbytes += len(answer)
     return True
 
 
@@ -169,13 +169,13 @@ def _traced(handler: FastHandler) -> FastHandler:
         began = stopwatch()
         if not handler(session, data, at, stop, key_length, extras_length, datatype, vbid, opaque, cas):
             return False
-        answer = session.out[-1]
+        answer = session.output.pieces[-1]
         framing = pack_duration(stopwatch() - began)
         size = int.from_bytes(answer[8:12], "big") + len(framing)
         # The answer has no key: the two bytes of its length become those of framing and key.
         head = _FLEXIBLE + answer[1:2] + bytes((len(framing), 0)) + answer[4:8] + size.to_bytes(4, "big")
-        session.out[-1] = b"".join((head, answer[12:24], framing, answer[24:]))
-        session.out_bytes += len(framing)
+        session.output.pieces[-1] = b"".join((head, answer[12:24], framing, answer[24:]))
+        session.output.nbytes += len(framing)
         return True
 
     return run
@@ -189,7 +189,7 @@ def fast_handlers(session: Session) -> dict[int, FastHandler]:
     handlers: dict[int, FastHandler] = {}
     bucket = session.bucket
     default = None if bucket is None else bucket.collections.get(0)
-    if session.user is not None and bucket is not None and default is not None and bucket.takes_traffic:
+    if session.identity.user is not None and bucket is not None and default is not None and bucket.takes_traffic:
         if not session.refusal_in("Read", 0):
             handlers[_GET] = _traced_get if session.is_tracing else fast_get
         is_plain = not (default.max_ttl or bucket.settings.max_ttl or bucket.settings.durability_min_level)

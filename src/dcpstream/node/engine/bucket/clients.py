@@ -1,4 +1,7 @@
-"""What a session asks of its DCP side, which is not the engine's."""
+"""What a bucket asks of the sessions that use it, and of their DCP connections.
+
+The bucket wakes, resumes and closes sessions without knowing more of them.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 
-class DcpEndpoint(Protocol):
-    """The DCP side of a session after DCP_OPEN."""
+class DcpConnection(Protocol):
+    """The DCP machine of a session after DCP_OPEN."""
 
     name: str
 
@@ -54,4 +57,50 @@ class DcpEndpoint(Protocol):
 
     def cursors(self, vbid: int) -> Iterator[tuple[str, int]]:
         """Name and position of each of its streams that reads a vbucket's newest items from memory."""
+        ...
+
+
+class Client(Protocol):
+    """A session, as its bucket and the engine see it."""
+
+    peer: str
+    """Address of the other end, for logs."""
+
+    @property
+    def dcp(self) -> DcpConnection | None:
+        """The DCP machine; None before DCP_OPEN."""
+        ...
+
+    @property
+    def user_name(self) -> str | None:
+        """Name of the user that is logged in."""
+        ...
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the connection is to be closed."""
+        ...
+
+    def close(self, reason: str) -> None:
+        """Close the connection once its output is sent."""
+        ...
+
+    def drop_held(self, reason: str) -> None:
+        """Close the connection, and drop the answers to writes that could not be made durable."""
+        ...
+
+    def resume(self, status: int = ..., *outcome: int) -> None:
+        """Go on with the request that waits."""
+        ...
+
+    def wake(self) -> None:
+        """Mark the session as one that may have something to send."""
+        ...
+
+    def update_fast(self) -> None:
+        """Choose anew which short paths the session may take."""
+        ...
+
+    def push_config(self) -> None:
+        """Send the cluster configuration to a client that asked to be told of changes."""
         ...

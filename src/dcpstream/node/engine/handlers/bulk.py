@@ -6,17 +6,19 @@ frames' heads and the answers are made as two arrays; only keys, values and the 
 The outcome is the same bytes as request by request, which a test holds against the command table.
 
 Whatever is not plain (an expired or xattr document to replace, a key twice) is left to the way of one request: then
-nothing has been done. Needs numpy; without it every request takes that way.
+nothing has been done.
 """
 
 from __future__ import annotations
 
-import importlib
 import struct
 from array import array
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dcpstream.node.engine.bucket import documents
+from dcpstream.node.engine.session.session import BULK_REQUESTS
 from dcpstream.wire import Magic, Opcode
 from dcpstream.wire.stored.block import BlockKind
 
@@ -24,16 +26,6 @@ if TYPE_CHECKING:
     from dcpstream.node.engine.bucket.bucket import Bucket
     from dcpstream.node.engine.session.session import Session
 
-np: Any
-try:
-    np = importlib.import_module("numpy")
-except ImportError:  # the arrow extra is not installed
-    np = None
-
-BULK_REQUESTS = 200
-"""Requests in one read from which this way is the faster one."""
-BULK_BYTES = BULK_REQUESTS * 34
-"""The least that so many requests take."""
 PROBE_REQUESTS = 16
 """So many first ones tell how long requests are: a read is not looked at whole for nothing where they are too long."""
 PROBE_SLACK = 1.3
@@ -75,7 +67,7 @@ _MAX_KEY = 250
 def bulk_set(session: Session, data: bytes) -> int:
     """Answer the plain SETs at the start of `data`; returns how many bytes were consumed, 0 if too few are plain."""
     bucket = session.bucket
-    if np is None or bucket is None or not bucket.store.has_room:
+    if bucket is None or not bucket.store.has_room:
         return 0
     if not _may_be_many(data):
         return 0
@@ -89,9 +81,9 @@ def bulk_set(session: Session, data: bytes) -> int:
         end = starts[requests.count]
     if not requests.find_revisions(session.engine.unix_ns // 1_000_000_000):
         return 0
-    session.has_written = True
+    session.output.has_written = True
     session.ops[_SET] += requests.count
-    session.send(requests.store(session.engine.unix_ns, has_tokens=session.has_tokens))
+    session.output.add(requests.store(session.engine.unix_ns, has_tokens=session.has_tokens))
     return end
 
 
@@ -278,6 +270,5 @@ def _active(bucket: Bucket) -> Any:
     return np.frombuffer(bytes(states), dtype=bool)
 
 
-if np is not None:
-    _JSON_TABLE = np.zeros(256, dtype=bool)
-    _JSON_TABLE[list(documents.JSON_STARTS)] = True
+_JSON_TABLE = np.zeros(256, dtype=bool)
+_JSON_TABLE[list(documents.JSON_STARTS)] = True
