@@ -23,12 +23,11 @@ from dcpstream.node.directory.directory import DataDirectory, check_bucket_name
 from dcpstream.node.directory.kept_users import KeptUsers
 from dcpstream.node.engine import DEFAULT_VERSION, ClusterConfig, Engine, Users, new_engine
 from dcpstream.node.engine.config import read_alternates
-from dcpstream.node.engine.limit_log import handler_of
 from dcpstream.node.engine.release import release_of
 from dcpstream.node.orders import NodeOrders
 from dcpstream.node.shell.limits import Limits
 from dcpstream.node.shell.listening import is_loopback, is_unspecified, listen
-from dcpstream.node.shell.server import KvServer
+from dcpstream.node.shell.server import KvServer, handler_of
 from dcpstream.node.shell.tls import Tls, TlsSettings
 from dcpstream.protocol.sasl import DEFAULT_ITERATIONS, MAX_ITERATIONS
 from dcpstream.runtime import SystemClock, SystemRandom

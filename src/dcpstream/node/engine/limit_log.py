@@ -7,15 +7,9 @@ the count is logged. Errors are described by their type and place, since message
 from __future__ import annotations
 
 import logging
-import re
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
 
 logger = logging.getLogger(__name__)
 
@@ -107,16 +101,3 @@ def described(error: BaseException) -> str:
     calls = traceback.extract_tb(error.__traceback__)[: -DESCRIBED_CALLS - 1 : -1]
     places = [f"{call.name} ({PurePath(call.filename).name}:{call.lineno})" for call in calls]
     return " < ".join([f"{type(error).__name__} in {places[0]}", *places[1:]]) if places else type(error).__name__
-
-
-def handler_of(log: LimitLog) -> Callable[[AbstractEventLoop, dict[str, Any]], None]:
-    """For the loop's exceptions that nobody catches: logs where they were raised."""
-
-    def handle(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        where = described(error) if isinstance(error, BaseException) else ""
-        what = re.split("[(<]", str(context.get("message", "")))[0].strip()  # what follows quotes arguments
-        text = f"an error that nobody caught: {what}: {where}"
-        log.say("errors that nobody caught", text, loop.time(), level=logging.ERROR)
-
-    return handle

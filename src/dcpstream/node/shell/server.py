@@ -6,11 +6,16 @@ After each turn of the loop the engine tells DCP connections what the turn chang
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 import socket
 import ssl
 from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
 
 from dcpstream.node.engine import Engine, Session
+from dcpstream.node.engine.limit_log import LimitLog, described
 from dcpstream.node.shell.accept import TlsListener
 from dcpstream.node.shell.connection import CLOSE_TIMEOUT_S, READ_BYTES, KvProtocol
 from dcpstream.node.shell.limits import Limits
@@ -277,3 +282,16 @@ class KvServer:
         self.set_time()
         self.engine.handle_timeout()
         self.schedule_turn()
+
+
+def handler_of(log: LimitLog) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+    """The loop's handler of exceptions that nobody catches: it logs where they were raised."""
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        where = described(error) if isinstance(error, BaseException) else ""
+        what = re.split("[(<]", str(context.get("message", "")))[0].strip()  # what follows quotes arguments
+        text = f"an error that nobody caught: {what}: {where}"
+        log.say("errors that nobody caught", text, loop.time(), level=logging.ERROR)
+
+    return handle

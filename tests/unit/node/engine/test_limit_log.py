@@ -8,7 +8,8 @@ import logging
 
 import pytest
 
-from dcpstream.node.engine.limit_log import LOG_PAUSE_S, LimitLog, described, handler_of
+from dcpstream.node.engine.limit_log import LOG_PAUSE_S, LimitLog, described
+from dcpstream.node.shell.server import handler_of
 
 
 def test_a_kind_has_its_lines_in_a_period(caplog: pytest.LogCaptureFixture) -> None:
