@@ -1,4 +1,380 @@
-"""Messages of operators and of the cluster manager, which client libraries do not send.
+"""Administration: the messages of cluster managers and operators, and those of former servers.
 
-Source of all: kv_engine include/mcbp/protocol/opcode.h, daemon/mcbp_validators.cc.
+Source of all: kv_engine docs/BinaryProtocol.md, daemon/mcbp_validators.cc, include/mcbp/protocol/opcode.h.
 """
+
+from __future__ import annotations
+
+from dcpstream.wire.codes import Datatype, Opcode
+from dcpstream.wire.layout import Part, Phase, Request, Response, i64, message, u8, u16, u32, u64
+from dcpstream.wire.status import Status
+
+_BINARY = "kv_engine docs/BinaryProtocol.md"
+_VALIDATORS = "kv_engine daemon/mcbp_validators.cc"
+_OPCODES = "kv_engine include/mcbp/protocol/opcode.h"
+
+# ----------------------------------------------------------------------------------------------------------- buckets
+
+
+@message(
+    Opcode.CREATE_BUCKET,
+    key=Part.REQUIRED,
+    rest=Part.REQUIRED,
+    cas=Part.OPTIONAL,
+    phase=Phase.LOGGED_IN,
+    source=_BINARY,
+)
+class CreateBucket(Request):
+    """Create a bucket named by the key; the value is the engine's module, a zero byte, and `name=value;` settings."""
+
+
+@message(Opcode.DELETE_BUCKET, rest=Part.OPTIONAL)
+class DeleteBucket(CreateBucket):
+    """Delete the bucket that the key names; the value may hold settings."""
+
+
+@message(Opcode.FLUSH, source=_BINARY)
+class Flush(Request):
+    """Delete every document of the bucket.
+
+    Attributes:
+        delay: u32, seconds; only 0 was ever supported.
+    """
+
+    delay: int | None = u32(optional=True)
+
+
+@message(Opcode.FLUSHQ)
+class FlushQ(Flush):
+    """`Flush`, answered only if it fails."""
+
+
+@message(Opcode.SET_PARAM, key=Part.REQUIRED, rest=Part.REQUIRED, cas=Part.OPTIONAL, source=_BINARY)
+class SetParam(Request):
+    """Set a parameter of the bucket: its name in the key, the text of its value in the value.
+
+    Attributes:
+        group: u32, 1 flush, 2 replication, 3 checkpoint, 4 DCP, 5 vbucket, 6 configuration.
+    """
+
+    group: int = u32()
+
+
+@message(Opcode.STOP_PERSISTENCE, source=_BINARY)
+class StopPersistence(Request):
+    """Write nothing more to disk."""
+
+
+@message(Opcode.START_PERSISTENCE, source=_BINARY)
+class StartPersistence(Request):
+    """Write to disk again."""
+
+
+@message(Opcode.ENABLE_TRAFFIC, source=_BINARY)
+class EnableTraffic(Request):
+    """Answer requests for documents."""
+
+
+@message(Opcode.DISABLE_TRAFFIC, source=_BINARY)
+class DisableTraffic(Request):
+    """Answer requests for documents TMPFAIL."""
+
+
+# ---------------------------------------------------------------------------------------------------------- vbuckets
+
+
+@message(Opcode.SET_VBUCKET, rest=Part.OPTIONAL, cas=Part.OPTIONAL, datatypes=Datatype.JSON, source=_BINARY)
+class SetVbucket(Request):
+    """Create a vbucket or change its state; the value may be JSON with the replication topology.
+
+    Attributes:
+        state: u8, 1 active, 2 replica, 3 pending, 4 dead.
+    """
+
+    state: int = u8()
+
+
+@message(Opcode.SET_VBUCKET, cas=Part.OPTIONAL, source=_BINARY)
+class SetVbucketWide(Request):
+    """An older form of `SetVbucket`.
+
+    Attributes:
+        state: u32.
+    """
+
+    state: int = u32()
+
+
+@message(Opcode.SET_VBUCKET, cas=Part.OPTIONAL, source=_BINARY)
+class SetVbucketByValue(Request):
+    """The oldest form of `SetVbucket`.
+
+    Attributes:
+        state: u32.
+    """
+
+    state: int = u32(value=True)
+
+
+@message(Opcode.GET_VBUCKET, key=Part.OPTIONAL, source=_BINARY)
+class GetVbucket(Request):
+    """Ask for a vbucket's state."""
+
+
+@message(Opcode.GET_VBUCKET, statuses=(Status.SUCCESS,), source=_BINARY)
+class GetVbucketResponse(Response):
+    """A vbucket's state.
+
+    Attributes:
+        state: u32, 1 active, 2 replica, 3 pending, 4 dead.
+    """
+
+    state: int = u32(value=True)
+
+
+@message(Opcode.DEL_VBUCKET, rest=Part.OPTIONAL, cas=Part.OPTIONAL, source=_BINARY)
+class DelVbucket(Request):
+    """Delete a vbucket; the value may be `async=0` to be answered once it is gone."""
+
+
+@message(Opcode.CREATE_CHECKPOINT, source=_BINARY)
+class CreateCheckpoint(Request):
+    """Close a vbucket's open checkpoint."""
+
+
+@message(Opcode.LAST_CLOSED_CHECKPOINT, source=_BINARY)
+class LastClosedCheckpoint(Request):
+    """Ask for the last closed checkpoint of a vbucket."""
+
+
+@message(Opcode.COMPACT_DB, source=_BINARY)
+class CompactDb(Request):
+    """Compact a vbucket's files and purge tombstones.
+
+    Attributes:
+        purge_before_time: u64, purge tombstones that are older; seconds since 1970.
+        purge_before_seqno: u64, purge only tombstones below this seqno; 0 for any.
+        drop_deletes: u8, 1 to purge every tombstone.
+        padding: u8, 0.
+        db_file_id: u16.
+        more_padding: u32, 0.
+    """
+
+    purge_before_time: int = u64()
+    purge_before_seqno: int = u64()
+    drop_deletes: int = u8()
+    padding: int = u8(default=0)
+    db_file_id: int = u16(default=0)
+    more_padding: int = u32(default=0)
+
+
+@message(Opcode.EVICT_KEY, key=Part.REQUIRED, document_key=True, source=_BINARY)
+class EvictKey(Request):
+    """Drop a document's value from memory."""
+
+
+@message(Opcode.EVICT_KEY, statuses=(Status.SUCCESS,), rest=Part.REQUIRED, source=_BINARY)
+class EvictKeyResponse(Response):
+    """The value was dropped; the value of the response is a text."""
+
+
+# ------------------------------------------------------------------------------------------------------------ server
+
+
+@message(Opcode.SET_CTRL_TOKEN, cas=Part.OPTIONAL, phase=Phase.LOGGED_IN, source=_BINARY)
+class SetCtrlToken(Request):
+    """Replace the control token; the CAS is the present one, or 0 for any.
+
+    Attributes:
+        token: u64, not 0.
+    """
+
+    token: int = u64()
+
+
+@message(Opcode.GET_CTRL_TOKEN, phase=Phase.LOGGED_IN, source=_BINARY)
+class GetCtrlToken(Request):
+    """Ask for the control token, which the response has as its CAS."""
+
+
+@message(
+    Opcode.SET_CLUSTER_CONFIG,
+    key=Part.OPTIONAL,
+    rest=Part.REQUIRED,
+    cas=Part.OPTIONAL,
+    datatypes=Datatype.JSON,
+    phase=Phase.LOGGED_IN,
+    source=_BINARY,
+)
+class SetClusterConfig(Request):
+    """Give a bucket, named by the key, its cluster map, JSON.
+
+    Attributes:
+        epoch, revision: i64, the map's version.
+    """
+
+    epoch: int = i64()
+    revision: int = i64()
+
+
+@message(Opcode.IOCTL_GET, key=Part.REQUIRED, phase=Phase.LOGGED_IN, source=_BINARY)
+class IoctlGet(Request):
+    """Ask for a property of the server, named by the key."""
+
+
+@message(Opcode.IOCTL_SET, rest=Part.OPTIONAL)
+class IoctlSet(IoctlGet):
+    """Set a property of the server, named by the key."""
+
+
+@message(
+    Opcode.IFCONFIG,
+    key=Part.REQUIRED,
+    rest=Part.OPTIONAL,
+    datatypes=Datatype.JSON,
+    phase=Phase.LOGGED_IN,
+    source=_VALIDATORS,
+)
+class Ifconfig(Request):
+    """Define, delete or list the server's interfaces, or set up TLS: the key says which."""
+
+
+@message(Opcode.CONFIG_VALIDATE, rest=Part.REQUIRED, phase=Phase.LOGGED_IN, source=_BINARY)
+class ConfigValidate(Request):
+    """Check the text of a configuration file."""
+
+
+@message(Opcode.CONFIG_RELOAD, phase=Phase.LOGGED_IN, source=_BINARY)
+class ConfigReload(Request):
+    """Read the configuration file again."""
+
+
+@message(Opcode.AUDIT_PUT, rest=Part.REQUIRED, phase=Phase.LOGGED_IN, source=_BINARY)
+class AuditPut(Request):
+    """Write an event, JSON, to the audit trail.
+
+    Attributes:
+        event_id: u32.
+    """
+
+    event_id: int = u32()
+
+
+@message(Opcode.AUDIT_CONFIG_RELOAD)
+class AuditConfigReload(ConfigReload):
+    """Read the configuration of the audit trail again."""
+
+
+@message(Opcode.SHUTDOWN, cas=Part.REQUIRED, phase=Phase.LOGGED_IN, source=_BINARY)
+class Shutdown(Request):
+    """Stop the server; the CAS is the control token."""
+
+
+@message(Opcode.SCRUB)
+class Scrub(ConfigReload):
+    """Free the memory of outdated documents."""
+
+
+@message(Opcode.ISASL_REFRESH)
+class IsaslRefresh(ConfigReload):
+    """Read the users' passwords again."""
+
+
+@message(Opcode.SSL_CERTS_REFRESH)
+class SslCertsRefresh(ConfigReload):
+    """Read the certificates again."""
+
+
+@message(Opcode.RBAC_REFRESH)
+class RbacRefresh(ConfigReload):
+    """Read the users' privileges again."""
+
+
+@message(Opcode.AUTH_PROVIDER)
+class AuthProvider(ConfigReload):
+    """Offer to authenticate users for the server."""
+
+
+@message(Opcode.UPDATE_EXTERNAL_USER_PERMISSIONS)
+class UpdateExternalUserPermissions(ConfigValidate):
+    """Tell the privileges of users that an authentication provider knows, JSON."""
+
+
+@message(Opcode.GET_CMD_TIMER, key=Part.OPTIONAL, phase=Phase.LOGGED_IN, source=_BINARY)
+class GetCmdTimer(Request):
+    """Ask how long the commands of an opcode took; the key may name a bucket.
+
+    Attributes:
+        timed_opcode: u8.
+    """
+
+    timed_opcode: int = u8()
+
+
+@message(Opcode.DROP_PRIVILEGE, key=Part.REQUIRED, phase=Phase.LOGGED_IN, source=_BINARY)
+class DropPrivilege(Request):
+    """Give up the privilege that the key names, for this connection."""
+
+
+@message(Opcode.ADJUST_TIMEOFDAY, phase=Phase.LOGGED_IN, source=_BINARY)
+class AdjustTimeofday(Request):
+    """Shift the server's clock; for tests of servers.
+
+    Attributes:
+        offset: u64, seconds.
+        mode: u8, 0 time of day, 1 uptime.
+    """
+
+    offset: int = u64()
+    mode: int = u8()
+
+
+@message(Opcode.EWOULDBLOCK_CTL, key=Part.OPTIONAL, phase=Phase.LOGGED_IN, source=_BINARY)
+class EwouldblockCtl(Request):
+    """Have the server's test engine return errors; for tests of servers.
+
+    Attributes:
+        mode, argument, injected_error: u32.
+    """
+
+    mode: int = u32()
+    argument: int = u32()
+    injected_error: int = u32()
+
+
+# ---------------------------------------------------------------------------------------- commands of former servers
+
+OBSOLETE: tuple[Opcode, ...] = (
+    *(Opcode(number) for number in range(Opcode.RGET, Opcode.RDECRQ + 1)),
+    *(Opcode(number) for number in range(Opcode.TAP_CONNECT, Opcode.TAP_CHECKPOINT_END + 1)),
+    Opcode.DEREGISTER_TAP_CLIENT,
+    Opcode.RESET_REPLICATION_CHAIN,
+    Opcode.SNAPSHOT_VB_STATES,
+    Opcode.VBUCKET_BATCH_COUNT,
+    Opcode.NOTIFY_VBUCKET_UPDATE,
+    Opcode.CHANGE_VB_FILTER,
+    Opcode.CHECKPOINT_PERSISTENCE,
+    Opcode.SET_DRIFT_COUNTER_STATE,
+    Opcode.GET_ADJUSTED_TIME,
+)
+"""Opcodes whose commands servers have dropped. A server answers them NOT_SUPPORTED, whatever the request's shape."""
+
+
+def _declare_obsolete(opcode: Opcode) -> None:
+    """Enter the request of an obsolete opcode into the table."""
+    name = "Obsolete" + "".join(word.capitalize() for word in opcode.name.split("_"))
+    doc = f"{opcode.name} of former servers: NOT_SUPPORTED."
+    message(
+        opcode,
+        any_extras=True,
+        key=Part.OPTIONAL,
+        rest=Part.OPTIONAL,
+        cas=Part.OPTIONAL,
+        phase=Phase.LOGGED_IN,
+        refused=Status.NOT_SUPPORTED,
+        source=_OPCODES,
+    )(type(name, (Request,), {"__doc__": doc, "__module__": __name__}))
+
+
+for _opcode in OBSOLETE:
+    _declare_obsolete(_opcode)

@@ -1,211 +1,764 @@
-"""Session, document and vbucket messages that a node and its clients exchange outside DCP.
+"""Sessions, documents, vbuckets and collections: the messages of clients.
 
 Source of all: kv_engine docs/BinaryProtocol.md, docs/Collections.md, docs/sasl.md, daemon/mcbp_validators.cc.
 """
 
 from __future__ import annotations
 
-from dcpstream.wire.codes import Opcode
-from dcpstream.wire.layout import Part, Request, Response, message, u8, u16, u32, u64
+from dcpstream.wire.codes import Datatype, Opcode
+from dcpstream.wire.layout import Part, Phase, Record, Request, Response, i64, message, raw, record, u8, u16, u32, u64
 from dcpstream.wire.status import Status
 
 _BINARY = "kv_engine docs/BinaryProtocol.md"
 _COLLECTIONS = "kv_engine docs/Collections.md"
 _SASL = "kv_engine docs/sasl.md"
+_OPCODES = "kv_engine include/mcbp/protocol/opcode.h"
+_OBSERVE_SEQNO = "kv_engine engines/ep/docs/protocol/observe_seqno.md"
+_RANGE_SCANS = "kv_engine docs/range_scans/"
+
+# ---------------------------------------------------------------------------------------------------------- session
 
 
-@message(Opcode.HELLO, key=Part.OPTIONAL, rest=Part.OPTIONAL, source=_BINARY)
+@message(Opcode.HELLO, key=Part.OPTIONAL, rest=Part.OPTIONAL, phase=Phase.CONNECTED, source=_BINARY)
 class Hello(Request):
-    """Who the client is (key) and which features it wants (value: u16 codes)."""
+    """Name the client and ask for features.
+
+    Attributes:
+        key: the client's name and version, free text or JSON.
+        value: one `FeatureCode` per feature.
+    """
 
 
-@message(Opcode.SASL_LIST_MECHS, source=_SASL)
+@message(Opcode.HELLO, statuses=(Status.SUCCESS,), rest=Part.OPTIONAL, source=_BINARY)
+class HelloResponse(Response):
+    """The features that are on from now on: one `FeatureCode` each."""
+
+
+@record
+class FeatureCode(Record):
+    """A feature of HELLO; see `Feature`."""
+
+    code: int = u16()
+
+
+@message(Opcode.SASL_LIST_MECHS, phase=Phase.CONNECTED, source=_SASL)
 class SaslListMechs(Request):
-    """Which mechanisms are there? The answer's value names them, separated by blanks."""
+    """Ask for the login mechanisms."""
 
 
-@message(Opcode.SASL_AUTH, key=Part.REQUIRED, rest=Part.OPTIONAL, source=_SASL)
+@message(Opcode.SASL_LIST_MECHS, statuses=(Status.SUCCESS,), rest=Part.OPTIONAL, source=_SASL)
+class SaslListMechsResponse(Response):
+    """The names of the mechanisms, separated by blanks, strongest first."""
+
+
+@message(Opcode.SASL_AUTH, key=Part.REQUIRED, rest=Part.OPTIONAL, phase=Phase.CONNECTED, source=_SASL)
 class SaslAuth(Request):
-    """Begin authentication: mechanism in the key, initial response in the value."""
+    """Begin a login: the mechanism in the key, the first message of the client in the value."""
 
 
-@message(Opcode.SASL_STEP, key=Part.REQUIRED, rest=Part.OPTIONAL, source=_SASL)
-class SaslStep(Request):
-    """Go on with authentication: mechanism in the key, response in the value."""
+@message(Opcode.SASL_AUTH, statuses=(Status.SUCCESS, Status.AUTH_CONTINUE), rest=Part.OPTIONAL, source=_SASL)
+class SaslAuthResponse(Response):
+    """The node's message in the value; with AUTH_CONTINUE the client goes on with `SaslStep`."""
 
 
-@message(Opcode.SELECT_BUCKET, key=Part.REQUIRED, source=_BINARY)
+@message(Opcode.SASL_STEP)
+class SaslStep(SaslAuth):
+    """Go on with a login: the mechanism in the key, the client's next message in the value."""
+
+
+@message(Opcode.SASL_STEP)
+class SaslStepResponse(SaslAuthResponse):
+    """The node's message in the value."""
+
+
+@message(Opcode.SELECT_BUCKET, key=Part.OPTIONAL, cas=Part.OPTIONAL, phase=Phase.LOGGED_IN, source=_BINARY)
 class SelectBucket(Request):
-    """Use the bucket named in the key."""
+    """Use the bucket that the key names; `@no bucket@` leaves the present one."""
 
 
-@message(Opcode.GET_CLUSTER_CONFIG, source=_BINARY)
+@message(Opcode.LIST_BUCKETS, cas=Part.OPTIONAL, phase=Phase.LOGGED_IN, source=_OPCODES)
+class ListBuckets(Request):
+    """Ask for the buckets that the user may select. No longer documented, but servers answer it."""
+
+
+@message(Opcode.LIST_BUCKETS, statuses=(Status.SUCCESS,), rest=Part.OPTIONAL, source=_OPCODES)
+class ListBucketsResponse(Response):
+    """The buckets' names, separated by blanks."""
+
+
+@message(Opcode.GET_CLUSTER_CONFIG, phase=Phase.LOGGED_IN, source=_BINARY)
 class GetClusterConfig(Request):
-    """Ask for the cluster map."""
+    """Ask for the cluster map: the selected bucket's, or the node's."""
 
 
-@message(Opcode.GET_CLUSTER_CONFIG, since="7.6", source=_BINARY)
-class GetClusterConfigNewer(Request):
-    """Ask for the cluster map if it is newer than (`epoch` u64, `rev` u64)."""
+@message(Opcode.GET_CLUSTER_CONFIG, since="7.6")
+class GetClusterConfigNewer(GetClusterConfig):
+    """Ask for the cluster map if it is newer than the given version.
 
-    epoch: int = u64()
-    rev: int = u64()
+    Attributes:
+        epoch, revision: i64, the version of the client's map.
+    """
+
+    epoch: int = i64()
+    revision: int = i64()
 
 
-@message(Opcode.GET_ERROR_MAP, source="kv_engine docs/ErrorMap.md")
+@message(Opcode.GET_CLUSTER_CONFIG, statuses=(Status.SUCCESS,), rest=Part.OPTIONAL, source=_BINARY)
+class GetClusterConfigResponse(Response):
+    """The cluster map, JSON; empty if the client's map is the newest."""
+
+
+@message(Opcode.GET_ERROR_MAP, phase=Phase.CONNECTED, source="kv_engine docs/ErrorMap.md")
 class GetErrorMap(Request):
-    """Ask for the error map of at most `version` (u16)."""
+    """Ask for the error map.
+
+    Attributes:
+        version: u16, the newest version of the map that the client understands.
+    """
 
     version: int = u16(value=True)
 
 
-@message(Opcode.NOOP, source=_BINARY)
+@message(Opcode.GET_ERROR_MAP, statuses=(Status.SUCCESS,), rest=Part.REQUIRED, source="kv_engine docs/ErrorMap.md")
+class GetErrorMapResponse(Response):
+    """The error map, JSON."""
+
+
+@message(Opcode.NOOP, phase=Phase.LOGGED_IN, source=_BINARY)
 class Noop(Request):
-    """Is the node alive?"""
+    """Do nothing: shows that the node answers."""
 
 
-@message(Opcode.VERSION, source=_BINARY)
+@message(Opcode.VERSION, phase=Phase.LOGGED_IN, source=_BINARY)
 class Version(Request):
-    """Which version does the node claim to be?"""
+    """Ask for the server's release."""
 
 
-@message(Opcode.STAT, key=Part.OPTIONAL, rest=Part.OPTIONAL, source=_BINARY)
+@message(Opcode.VERSION, statuses=(Status.SUCCESS,), rest=Part.REQUIRED, source=_BINARY)
+class VersionResponse(Response):
+    """The release, text."""
+
+
+@message(Opcode.VERBOSITY, phase=Phase.LOGGED_IN, source=_BINARY)
+class Verbosity(Request):
+    """Set how much the server logs.
+
+    Attributes:
+        level: u32.
+    """
+
+    level: int = u32()
+
+
+@message(Opcode.QUIT, phase=Phase.LOGGED_IN, source=_BINARY)
+class Quit(Request):
+    """Close the connection after the answer."""
+
+
+@message(Opcode.QUITQ)
+class QuitQ(Quit):
+    """Close the connection without an answer."""
+
+
+@message(Opcode.STAT, key=Part.OPTIONAL, rest=Part.OPTIONAL, datatypes=Datatype.JSON, source=_BINARY)
 class Stat(Request):
-    """Ask for a group of statistics; answered by one response an item and an empty one."""
+    """Ask for a group of statistics, named in the key; some groups take options as JSON in the value."""
 
 
-@message(Opcode.GET, key=Part.REQUIRED, source=_BINARY)
+@message(Opcode.STAT, statuses=(Status.SUCCESS,), key=Part.OPTIONAL, rest=Part.OPTIONAL, source=_BINARY)
+class StatResponse(Response):
+    """One item: its name in the key, its text in the value. A response with neither ends the group."""
+
+
+# -------------------------------------------------------------------------------------------------- reading documents
+
+
+@message(Opcode.GET, key=Part.REQUIRED, document_key=True, source=_BINARY)
 class Get(Request):
     """Read a document."""
 
 
 @message(Opcode.GET, statuses=(Status.SUCCESS,), key=Part.OPTIONAL, rest=Part.OPTIONAL, source=_BINARY)
 class GetResponse(Response):
-    """A document; `flags` (u32) are the writer's."""
+    """A document.
+
+    Attributes:
+        flags: u32, as the writer gave them.
+        key: repeated only in answers to GETK, GETKQ, GET_REPLICA and GET_RANDOM_KEY.
+    """
 
     flags: int = u32()
 
 
-@message(Opcode.SET, key=Part.REQUIRED, rest=Part.OPTIONAL, source=_BINARY)
+@message(Opcode.GETQ)
+class GetQ(Get):
+    """`Get` without an answer for a document that does not exist."""
+
+
+@message(Opcode.GETQ)
+class GetQResponse(GetResponse):
+    """A document; see `GetResponse`."""
+
+
+@message(Opcode.GETK)
+class GetK(Get):
+    """`Get` whose answer repeats the key."""
+
+
+@message(Opcode.GETK)
+class GetKResponse(GetResponse):
+    """A document with its key; see `GetResponse`."""
+
+
+@message(Opcode.GETKQ)
+class GetKQ(Get):
+    """`GetK` without an answer for a document that does not exist."""
+
+
+@message(Opcode.GETKQ)
+class GetKQResponse(GetResponse):
+    """A document with its key; see `GetResponse`."""
+
+
+@message(Opcode.GET_REPLICA)
+class GetReplica(Get):
+    """Read a document from a replica vbucket."""
+
+
+@message(Opcode.GET_REPLICA)
+class GetReplicaResponse(GetResponse):
+    """A document with its key; see `GetResponse`."""
+
+
+@message(Opcode.TOUCH, durable=True)
+class Touch(Get):
+    """Give a document a new expiration.
+
+    Attributes:
+        expiration: u32, seconds from now up to 30 days, else seconds since 1970; 0 for never.
+    """
+
+    expiration: int = u32()
+
+
+@message(Opcode.GAT)
+class Gat(Touch):
+    """Give a document a new expiration and read it; see `Touch`."""
+
+
+@message(Opcode.GAT)
+class GatResponse(GetResponse):
+    """A document; see `GetResponse`."""
+
+
+@message(Opcode.GATQ, durable=False)
+class GatQ(Gat):
+    """`Gat` without an answer for a document that does not exist."""
+
+
+@message(Opcode.GATQ)
+class GatQResponse(GetResponse):
+    """A document; see `GetResponse`."""
+
+
+@message(Opcode.GET_LOCKED)
+class GetLocked(Get):
+    """Read a document and lock it: until the lock ends, only writes with the lock's CAS succeed.
+
+    Attributes:
+        seconds: u32, how long to lock; the bucket's default if left out, 0 or too long.
+    """
+
+    seconds: int | None = u32(optional=True)
+
+
+@message(Opcode.GET_LOCKED)
+class GetLockedResponse(GetResponse):
+    """A document, with the lock's CAS; see `GetResponse`."""
+
+
+@message(Opcode.UNLOCK, cas=Part.REQUIRED)
+class Unlock(Get):
+    """Give back a lock, named by its CAS."""
+
+
+@message(Opcode.GET_META)
+class GetMeta(Get):
+    """Read a document's metadata, or that of its tombstone.
+
+    Attributes:
+        version: u8, 2 for an answer with the datatype; 0 or 1 like none.
+    """
+
+    version: int | None = u8(optional=True)
+
+
+@message(Opcode.GET_META, statuses=(Status.SUCCESS,), source=_BINARY)
+class GetMetaResponse(Response):
+    """A document's metadata.
+
+    Attributes:
+        deleted: u32, 1 for a tombstone.
+        flags: u32.
+        expiration: u32, of a tombstone the time of the deletion; seconds since 1970.
+        rev_seqno: u64, the revision.
+        datatype_stored: u8, only in answers to version 2.
+    """
+
+    deleted: int = u32()
+    flags: int = u32()
+    expiration: int = u32()
+    rev_seqno: int = u64()
+    datatype_stored: int | None = u8(optional=True)
+
+
+@message(Opcode.GETQ_META)
+class GetMetaQ(GetMeta):
+    """`GetMeta` without an answer for a document that never existed."""
+
+
+@message(Opcode.GETQ_META)
+class GetMetaQResponse(GetMetaResponse):
+    """A document's metadata; see `GetMetaResponse`."""
+
+
+@message(Opcode.GET_RANDOM_KEY, source=_BINARY)
+class GetRandomKey(Request):
+    """Read some document; only on connections without collections."""
+
+
+@message(Opcode.GET_RANDOM_KEY, since="7.0", source=_COLLECTIONS)
+class GetRandomKeyOfCollection(GetRandomKey):
+    """Read some document of a collection.
+
+    Attributes:
+        collection_id: u32.
+    """
+
+    collection_id: int = u32()
+
+
+@message(Opcode.GET_RANDOM_KEY, since="7.6")
+class GetRandomKeyWithXattrs(GetRandomKeyOfCollection):
+    """Read some document of a collection, perhaps with its extended attributes.
+
+    Attributes:
+        include_xattrs: u8, 1 to get them.
+    """
+
+    include_xattrs: int = u8()
+
+
+@message(Opcode.GET_RANDOM_KEY)
+class GetRandomKeyResponse(GetResponse):
+    """A document with its key; see `GetResponse`."""
+
+
+@message(Opcode.GET_KEYS, key=Part.REQUIRED, document_key=True, source=_BINARY)
+class GetKeys(Request):
+    """Ask for the keys of a vbucket in the collection of the given key, ascending, from that key on.
+
+    Attributes:
+        count: u32, how many at most; 1000 if left out.
+    """
+
+    count: int | None = u32(optional=True)
+
+
+@message(Opcode.GET_KEYS, statuses=(Status.SUCCESS,), rest=Part.OPTIONAL, source=_BINARY)
+class GetKeysResponse(Response):
+    """Keys, a `KeyLength` before each."""
+
+
+@record
+class KeyLength(Record):
+    """Bytes of the key that follows."""
+
+    length: int = u16()
+
+
+# -------------------------------------------------------------------------------------------------- writing documents
+
+
+@message(
+    Opcode.SET,
+    key=Part.REQUIRED,
+    document_key=True,
+    rest=Part.OPTIONAL,
+    cas=Part.OPTIONAL,
+    datatypes=Datatype.JSON | Datatype.SNAPPY,
+    durable=True,
+    keeps_ttl=True,
+    source=_BINARY,
+)
 class Set(Request):
-    """Write a document. `flags`: u32, stored as given; `expiration`: u32, up to 30 days relative, else absolute."""
+    """Write a document; with a CAS only over the version that has it.
+
+    Attributes:
+        flags: u32, stored as given.
+        expiration: u32, seconds from now up to 30 days, else seconds since 1970; 0 for never.
+    """
 
     flags: int = u32(default=0)
     expiration: int = u32(default=0)
-
-
-@message(Opcode.ADD, key=Part.REQUIRED, rest=Part.OPTIONAL, source=_BINARY)
-class Add(Request):
-    """Write a document that must not exist."""
-
-    flags: int = u32(default=0)
-    expiration: int = u32(default=0)
-
-
-@message(Opcode.REPLACE, key=Part.REQUIRED, rest=Part.OPTIONAL, source=_BINARY)
-class Replace(Request):
-    """Write a document that must exist."""
-
-    flags: int = u32(default=0)
-    expiration: int = u32(default=0)
-
-
-@message(Opcode.DELETE, key=Part.REQUIRED, source=_BINARY)
-class Delete(Request):
-    """Delete a document."""
 
 
 @message(Opcode.SET, statuses=(Status.SUCCESS,), source=_BINARY)
 class SetResponse(Response):
-    """The write's place in history: branch `vbuuid` (u64) and `seqno` (u64)."""
+    """The write's place in history, if MUTATION_SEQNO was negotiated; else the extras are empty.
+
+    Attributes:
+        vbuuid: u64, the branch of the vbucket's history.
+        seqno: u64.
+    """
 
     vbuuid: int = u64()
     seqno: int = u64()
 
 
-@message(Opcode.DELETE, statuses=(Status.SUCCESS,), source=_BINARY)
-class DeleteResponse(Response):
-    """The deletion's place in history: branch `vbuuid` (u64) and `seqno` (u64)."""
+@message(Opcode.SETQ, durable=False)
+class SetQ(Set):
+    """`Set`, answered only if it fails."""
+
+
+@message(Opcode.ADD, cas=Part.NONE, keeps_ttl=False)
+class Add(Set):
+    """Write a document that must not exist; see `Set`."""
+
+
+@message(Opcode.ADD)
+class AddResponse(SetResponse):
+    """The write's place in history; see `SetResponse`."""
+
+
+@message(Opcode.ADDQ, durable=False)
+class AddQ(Add):
+    """`Add`, answered only if it fails."""
+
+
+@message(Opcode.REPLACE)
+class Replace(Set):
+    """Write a document that must exist; see `Set`."""
+
+
+@message(Opcode.REPLACE)
+class ReplaceResponse(SetResponse):
+    """The write's place in history; see `SetResponse`."""
+
+
+@message(Opcode.REPLACEQ, durable=False)
+class ReplaceQ(Replace):
+    """`Replace`, answered only if it fails."""
+
+
+@message(Opcode.DELETE, key=Part.REQUIRED, document_key=True, cas=Part.OPTIONAL, durable=True, source=_BINARY)
+class Delete(Request):
+    """Delete a document; with a CAS only the version that has it."""
+
+
+@message(Opcode.DELETE)
+class DeleteResponse(SetResponse):
+    """The deletion's place in history; see `SetResponse`."""
+
+
+@message(Opcode.DELETEQ, durable=False)
+class DeleteQ(Delete):
+    """`Delete`, answered only if it fails."""
+
+
+@message(
+    Opcode.APPEND,
+    key=Part.REQUIRED,
+    document_key=True,
+    rest=Part.OPTIONAL,
+    cas=Part.OPTIONAL,
+    datatypes=Datatype.JSON | Datatype.SNAPPY,
+    durable=True,
+    keeps_ttl=True,
+    source=_BINARY,
+)
+class Append(Request):
+    """Add bytes to the end of a document that must exist."""
+
+
+@message(Opcode.APPEND)
+class AppendResponse(SetResponse):
+    """The write's place in history; see `SetResponse`."""
+
+
+@message(Opcode.APPENDQ, durable=False)
+class AppendQ(Append):
+    """`Append`; success is answered only if MUTATION_SEQNO was negotiated."""
+
+
+@message(Opcode.APPENDQ)
+class AppendQResponse(SetResponse):
+    """The write's place in history; see `SetResponse`."""
+
+
+@message(Opcode.PREPEND)
+class Prepend(Append):
+    """Add bytes to the start of a document that must exist."""
+
+
+@message(Opcode.PREPEND)
+class PrependResponse(SetResponse):
+    """The write's place in history; see `SetResponse`."""
+
+
+@message(Opcode.PREPENDQ, durable=False)
+class PrependQ(Prepend):
+    """`Prepend`; success is answered only if MUTATION_SEQNO was negotiated."""
+
+
+@message(Opcode.PREPENDQ)
+class PrependQResponse(SetResponse):
+    """The write's place in history; see `SetResponse`."""
+
+
+@message(Opcode.INCREMENT, key=Part.REQUIRED, document_key=True, durable=True, keeps_ttl=True, source=_BINARY)
+class Increment(Request):
+    """Add to a document that is a number in decimal text; numbers wrap at 2**64.
+
+    Attributes:
+        delta: u64.
+        initial: u64, the number that a new document begins with.
+        expiration: u32, of a new document; 0xFFFFFFFF to create none.
+    """
+
+    delta: int = u64()
+    initial: int = u64()
+    expiration: int = u32()
+
+
+@message(Opcode.INCREMENT, statuses=(Status.SUCCESS,), source=_BINARY)
+class IncrementResponse(Response):
+    """The new number, without a place in history.
+
+    Attributes:
+        number: u64.
+    """
+
+    number: int = u64(value=True)
+
+
+@message(Opcode.INCREMENT)
+class IncrementTokenResponse(IncrementResponse):
+    """The new number with the write's place in history, if MUTATION_SEQNO was negotiated.
+
+    Attributes:
+        vbuuid: u64, the branch of the vbucket's history.
+        seqno: u64.
+        number: u64.
+    """
 
     vbuuid: int = u64()
     seqno: int = u64()
 
 
-@message(Opcode.SET_VBUCKET, rest=Part.OPTIONAL, source=_BINARY)
-class SetVbucket(Request):
-    """Create a vbucket or change its state (u8). The value may be JSON with the replication topology."""
-
-    state: int = u8()
+@message(Opcode.INCREMENTQ, durable=False)
+class IncrementQ(Increment):
+    """`Increment`, answered only if it fails."""
 
 
-@message(Opcode.GET_VBUCKET, source=_BINARY)
-class GetVbucket(Request):
-    """Which state is the vbucket in?"""
+@message(Opcode.DECREMENT)
+class Decrement(Increment):
+    """Subtract from a document that is a number in decimal text; numbers stop at 0. See `Increment`."""
 
 
-@message(Opcode.GET_VBUCKET, statuses=(Status.SUCCESS,), source=_BINARY)
-class GetVbucketResponse(Response):
-    """The vbucket's state (u32)."""
-
-    state: int = u32(value=True)
+@message(Opcode.DECREMENT)
+class DecrementResponse(IncrementResponse):
+    """The new number; see `IncrementResponse`."""
 
 
-@message(Opcode.DEL_VBUCKET, rest=Part.OPTIONAL, source=_BINARY)
-class DelVbucket(Request):
-    """Remove a vbucket."""
+@message(Opcode.DECREMENT)
+class DecrementTokenResponse(IncrementTokenResponse):
+    """The new number with the write's place in history; see `IncrementTokenResponse`."""
+
+
+@message(Opcode.DECREMENTQ, durable=False)
+class DecrementQ(Decrement):
+    """`Decrement`, answered only if it fails."""
+
+
+@message(
+    Opcode.SET_WITH_META,
+    key=Part.REQUIRED,
+    document_key=True,
+    rest=Part.OPTIONAL,
+    cas=Part.OPTIONAL,
+    datatypes=Datatype.JSON | Datatype.SNAPPY | Datatype.XATTR,
+    source=_BINARY,
+)
+class SetWithMeta(Request):
+    """Write a version of a document as another cluster has it; it stays if it wins over the present version.
+
+    Attributes:
+        flags: u32.
+        time: u32, the expiration, of a deletion its time; seconds since 1970.
+        rev_seqno: u64, the version's revision.
+        cas_of_version: u64, the version's CAS.
+        options: u32, see `MetaOption`.
+        extension_bytes: u16, length of further metadata at the end of the value: a version byte 1 and `MetaField`s.
+    """
+
+    flags: int = u32()
+    time: int = u32()
+    rev_seqno: int = u64()
+    cas_of_version: int = u64()
+    options: int | None = u32(optional=True)
+    extension_bytes: int | None = u16(optional=True)
+
+
+@record
+class MetaField(Record):
+    """The head of a field of further metadata: its type, and the length of what follows."""
+
+    kind: int = u8()
+    length: int = u16()
+
+
+@message(Opcode.SET_WITH_META)
+class SetWithMetaResponse(SetResponse):
+    """The write's place in history; see `SetResponse`."""
+
+
+@message(Opcode.SETQ_WITH_META)
+class SetWithMetaQ(SetWithMeta):
+    """`SetWithMeta`, answered only if it fails."""
+
+
+@message(Opcode.ADD_WITH_META)
+class AddWithMeta(SetWithMeta):
+    """`SetWithMeta` of a document that must not exist."""
+
+
+@message(Opcode.ADD_WITH_META)
+class AddWithMetaResponse(SetResponse):
+    """The write's place in history; see `SetResponse`."""
+
+
+@message(Opcode.ADDQ_WITH_META)
+class AddWithMetaQ(AddWithMeta):
+    """`AddWithMeta`, answered only if it fails."""
+
+
+@message(Opcode.DELETE_WITH_META)
+class DeleteWithMeta(SetWithMeta):
+    """Write a deletion as another cluster has it; the value may hold extended attributes. See `SetWithMeta`."""
+
+
+@message(Opcode.DELETE_WITH_META)
+class DeleteWithMetaResponse(SetResponse):
+    """The deletion's place in history; see `SetResponse`."""
+
+
+@message(Opcode.DELETEQ_WITH_META)
+class DeleteWithMetaQ(DeleteWithMeta):
+    """`DeleteWithMeta`, answered only if it fails."""
+
+
+@message(
+    Opcode.RETURN_META,
+    key=Part.REQUIRED,
+    document_key=True,
+    rest=Part.OPTIONAL,
+    cas=Part.OPTIONAL,
+    source=_BINARY,
+)
+class ReturnMeta(Request):
+    """Write or delete a document and ask for its new metadata.
+
+    Attributes:
+        mode: u32, 1 to set, 2 to add, 3 to delete.
+        flags: u32.
+        expiration: u32; see `Set`.
+    """
+
+    mode: int = u32()
+    flags: int = u32()
+    expiration: int = u32()
+
+
+@message(Opcode.RETURN_META, statuses=(Status.SUCCESS,), source=_BINARY)
+class ReturnMetaResponse(Response):
+    """The document's metadata; its CAS is in the header.
+
+    Attributes:
+        flags: u32.
+        expiration: u32, seconds since 1970.
+        rev_seqno: u64, the revision.
+    """
+
+    flags: int = u32()
+    expiration: int = u32()
+    rev_seqno: int = u64()
+
+
+# ---------------------------------------------------------------------------------------------------------- vbuckets
 
 
 @message(Opcode.GET_ALL_VB_SEQNOS, source=_BINARY)
 class GetAllVbSeqnos(Request):
-    """High seqnos of all living vbuckets."""
+    """Ask for the high seqnos of the node's vbuckets.
+
+    Attributes:
+        state: u32, only vbuckets in this state; all but dead ones if 0 or left out.
+        collection_id: u32, seqnos of this collection alone; since 7.0.
+    """
+
+    state: int | None = u32(optional=True)
+    collection_id: int | None = u32(optional=True, since="7.0")
 
 
-@message(Opcode.GET_ALL_VB_SEQNOS, source=_BINARY)
-class GetAllVbSeqnosOfState(Request):
-    """High seqnos of the vbuckets in `state` (u32; 0 = all but dead)."""
-
-    state: int = u32()
+@message(Opcode.GET_ALL_VB_SEQNOS, statuses=(Status.SUCCESS,), rest=Part.OPTIONAL, source=_BINARY)
+class GetAllVbSeqnosResponse(Response):
+    """One `VbucketSeqno` for each vbucket."""
 
 
-@message(Opcode.GET_ALL_VB_SEQNOS, since="7.0", source=_COLLECTIONS)
-class GetAllVbSeqnosOfCollection(Request):
-    """High seqnos of a collection (u32) in the vbuckets in `state` (u32)."""
-
-    state: int = u32()
-    collection_id: int = u32()
-
-
-@message(Opcode.OBSERVE_SEQNO, source="kv_engine engines/ep/docs/protocol/observe_seqno.md")
+@message(Opcode.OBSERVE_SEQNO, cas=Part.OPTIONAL, source=_OBSERVE_SEQNO)
 class ObserveSeqno(Request):
-    """What of branch `vbuuid` (u64) is in memory and on disk?"""
+    """Ask how much of a branch is in memory and on disk.
+
+    Attributes:
+        vbuuid: u64, the branch.
+    """
 
     vbuuid: int = u64(value=True)
 
 
-@message(
-    Opcode.OBSERVE_SEQNO,
-    statuses=(Status.SUCCESS,),
-    source="kv_engine engines/ep/docs/protocol/observe_seqno.md",
-)
+@message(Opcode.OBSERVE_SEQNO, statuses=(Status.SUCCESS,), source=_OBSERVE_SEQNO)
 class ObserveSeqnoResponse(Response):
-    """The branch is the newest: `persisted_seqno` and `current_seqno` (u64)."""
+    """The branch is the newest one.
 
-    format: int = u8(default=0, fixed=0, value=True)
+    Attributes:
+        format: u8, 0.
+        observed_vbid: u16.
+        vbuuid: u64, the newest branch.
+        persisted_seqno, current_seqno: u64.
+    """
+
+    format: int = u8(fixed=0, value=True)
     observed_vbid: int = u16(value=True)
     vbuuid: int = u64(value=True)
     persisted_seqno: int = u64(value=True)
     current_seqno: int = u64(value=True)
 
 
-@message(
-    Opcode.OBSERVE_SEQNO,
-    statuses=(Status.SUCCESS,),
-    source="kv_engine engines/ep/docs/protocol/observe_seqno.md",
-)
+@message(Opcode.OBSERVE_SEQNO, statuses=(Status.SUCCESS,), source=_OBSERVE_SEQNO)
 class ObserveSeqnoFailoverResponse(Response):
-    """There is a newer branch; `last_seqno` (u64) is where the asked one (`old_vbuuid`) ended."""
+    """A newer branch has replaced the one that was asked about.
 
-    format: int = u8(default=1, fixed=1, value=True)
+    Attributes:
+        format: u8, 1.
+        observed_vbid: u16.
+        vbuuid: u64, the newest branch.
+        persisted_seqno, current_seqno: u64, of the newest branch.
+        old_vbuuid: u64, the branch that was asked about.
+        last_seqno: u64, where that branch ended.
+    """
+
+    format: int = u8(fixed=1, value=True)
     observed_vbid: int = u16(value=True)
     vbuuid: int = u64(value=True)
     persisted_seqno: int = u64(value=True)
@@ -214,56 +767,180 @@ class ObserveSeqnoFailoverResponse(Response):
     last_seqno: int = u64(value=True)
 
 
-@message(Opcode.GET_FAILOVER_LOG, source="kv_engine include/mcbp/protocol/opcode.h")
+@message(Opcode.OBSERVE, rest=Part.REQUIRED, source=_BINARY)
+class Observe(Request):
+    """Ask whether documents exist and are persisted: an `ObservedKey` and the key for each."""
+
+
+@message(Opcode.OBSERVE, statuses=(Status.SUCCESS,), rest=Part.REQUIRED, source=_BINARY)
+class ObserveResponse(Response):
+    """An `ObservedKey`, the key and an `ObservedState` for each document."""
+
+
+@record
+class ObservedKey(Record):
+    """A document of OBSERVE; its key follows."""
+
+    vbid: int = u16()
+    key_length: int = u16()
+
+
+@record
+class ObservedState(Record):
+    """The state of a document: 0x00 found, 0x01 persisted, 0x80 not found, 0x81 deleted but not persisted."""
+
+    state: int = u8()
+    cas: int = u64()
+
+
+@message(Opcode.GET_FAILOVER_LOG, cas=Part.OPTIONAL, source=_OPCODES)
 class GetFailoverLogPlain(Request):
-    """A vbucket's branches, asked on a connection that is not a DCP connection."""
+    """Ask for the branches of a vbucket on a connection that is not a DCP connection."""
+
+
+@message(Opcode.GET_FAILOVER_LOG, statuses=(Status.SUCCESS,), rest=Part.REQUIRED, source=_OPCODES)
+class GetFailoverLogPlainResponse(Response):
+    """The branches of a vbucket, newest first: a vbuuid (u64) and a seqno (u64) each."""
 
 
 @message(Opcode.SEQNO_PERSISTENCE, source=_BINARY)
 class SeqnoPersistence(Request):
-    """Answer once `seqno` (u64) is on disk."""
+    """Ask for an answer once a seqno is on disk.
+
+    Attributes:
+        seqno: u64.
+    """
 
     seqno: int = u64()
 
 
-@message(Opcode.GET_META, key=Part.REQUIRED, source=_BINARY)
-class GetMeta(Request):
-    """A document's metadata, deleted or not."""
-
-
-@message(Opcode.GET_META, key=Part.REQUIRED, source=_BINARY)
-class GetMetaVersioned(Request):
-    """The same in a chosen `version` (u8, 2 adds the datatype)."""
-
-    version: int = u8()
+# -------------------------------------------------------------------------------------------------------- collections
 
 
 @message(Opcode.GET_COLLECTIONS_MANIFEST, source=_COLLECTIONS)
 class GetCollectionsManifest(Request):
-    """The list of scopes and collections, as JSON."""
+    """Ask for the scopes and collections."""
+
+
+@message(Opcode.GET_COLLECTIONS_MANIFEST, statuses=(Status.SUCCESS,), rest=Part.REQUIRED, source=_COLLECTIONS)
+class GetCollectionsManifestResponse(Response):
+    """The manifest, JSON."""
+
+
+@message(Opcode.SET_COLLECTIONS, rest=Part.REQUIRED, source=_COLLECTIONS)
+class SetCollections(Request):
+    """Replace the manifest of scopes and collections; the value is JSON."""
 
 
 @message(Opcode.GET_COLLECTION_ID, key=Part.OPTIONAL, rest=Part.OPTIONAL, source=_COLLECTIONS)
 class GetCollectionId(Request):
-    """The id of `scope.collection`, given in the key or in the value."""
+    """Ask for the id of `scope.collection`, which is in the key or in the value."""
 
 
 @message(Opcode.GET_COLLECTION_ID, statuses=(Status.SUCCESS,), source=_COLLECTIONS)
 class GetCollectionIdResponse(Response):
-    """`manifest_uid` (u64) and `collection_id` (u32)."""
+    """A collection's id.
+
+    Attributes:
+        manifest_uid: u64, the manifest that it is from.
+        collection_id: u32.
+    """
 
     manifest_uid: int = u64()
     collection_id: int = u32()
 
 
-@message(Opcode.GET_SCOPE_ID, key=Part.OPTIONAL, rest=Part.OPTIONAL, source=_COLLECTIONS)
-class GetScopeId(Request):
-    """The id of a scope, given in the key or in the value."""
+@message(Opcode.GET_SCOPE_ID)
+class GetScopeId(GetCollectionId):
+    """Ask for the id of a scope, whose name is in the key or in the value; what follows a dot is ignored."""
 
 
 @message(Opcode.GET_SCOPE_ID, statuses=(Status.SUCCESS,), source=_COLLECTIONS)
 class GetScopeIdResponse(Response):
-    """`manifest_uid` (u64) and `scope_id` (u32)."""
+    """A scope's id.
+
+    Attributes:
+        manifest_uid: u64, the manifest that it is from.
+        scope_id: u32.
+    """
 
     manifest_uid: int = u64()
     scope_id: int = u32()
+
+
+# -------------------------------------------------------------------------------------------------------- range scans
+
+
+@message(Opcode.RANGE_SCAN_CREATE, rest=Part.REQUIRED, datatypes=Datatype.JSON, since="7.6", source=_RANGE_SCANS)
+class RangeScanCreate(Request):
+    """Begin a scan of a vbucket's keys; the value describes range or sample, JSON."""
+
+
+@message(Opcode.RANGE_SCAN_CREATE, statuses=(Status.SUCCESS,), since="7.6", source=_RANGE_SCANS)
+class RangeScanCreateResponse(Response):
+    """The scan was made.
+
+    Attributes:
+        scan_id: 16 bytes, names the scan.
+    """
+
+    scan_id: bytes = raw(16, value=True)
+
+
+@message(Opcode.RANGE_SCAN_CONTINUE, since="7.6", source=_RANGE_SCANS)
+class RangeScanContinue(Request):
+    """Ask for the next keys or documents of a scan.
+
+    Attributes:
+        scan_id: 16 bytes.
+        item_limit: u32, how many at most; 0 for no limit.
+        time_limit_ms: u32, for how long; 0 for no limit.
+        byte_limit: u32, how many bytes at most; 0 for no limit.
+    """
+
+    scan_id: bytes = raw(16)
+    item_limit: int = u32()
+    time_limit_ms: int = u32()
+    byte_limit: int = u32()
+
+
+@message(
+    Opcode.RANGE_SCAN_CONTINUE,
+    statuses=(Status.SUCCESS, Status.RANGE_SCAN_MORE, Status.RANGE_SCAN_COMPLETE),
+    rest=Part.OPTIONAL,
+    since="7.6",
+    source=_RANGE_SCANS,
+)
+class RangeScanContinueResponse(Response):
+    """Keys or documents of a scan.
+
+    A key is its length (LEB128) and its bytes; a document is a `ScannedDocument`, then key and value in that form.
+    With SUCCESS more responses follow; RANGE_SCAN_MORE ends the answer, RANGE_SCAN_COMPLETE the scan.
+
+    Attributes:
+        content: u32, 0 keys, 1 documents.
+    """
+
+    content: int = u32()
+
+
+@record
+class ScannedDocument(Record):
+    """The metadata of a scanned document."""
+
+    flags: int = u32()
+    expiration: int = u32()
+    seqno: int = u64()
+    cas: int = u64()
+    datatype: int = u8()
+
+
+@message(Opcode.RANGE_SCAN_CANCEL, since="7.6", source=_RANGE_SCANS)
+class RangeScanCancel(Request):
+    """End a scan.
+
+    Attributes:
+        scan_id: 16 bytes.
+    """
+
+    scan_id: bytes = raw(16)
