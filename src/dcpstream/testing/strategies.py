@@ -5,13 +5,14 @@ Needs Hypothesis, which is not a dependency of the package: `pip install hypothe
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from hypothesis import strategies as st
 
 from dcpstream.wire import frames
 from dcpstream.wire.codes import Magic
-from dcpstream.wire.layout import Kind, Layout, Message, Part, decode_message
+from dcpstream.wire.layout import Field, Kind, Layout, Message, Part, decode_message
 
 MAX_PART_BYTES = 64
 """Enough for every boundary of a part's handling; longer parts only slow the search down."""
@@ -24,8 +25,7 @@ def _part(part: Part, limit: int = MAX_PART_BYTES) -> st.SearchStrategy[bytes]:
     return st.binary(min_size=1 if part is Part.REQUIRED else 0, max_size=limit)
 
 
-def _field_bytes(layout: Layout, place: str) -> st.SearchStrategy[bytes]:
-    fields = layout.extras_fields if place == "extras" else layout.value_fields
+def _bytes_of(fields: Iterable[Field]) -> st.SearchStrategy[bytes]:
     return st.tuples(
         *(
             st.just(item.fixed.to_bytes(item.width, "big"))
@@ -34,6 +34,12 @@ def _field_bytes(layout: Layout, place: str) -> st.SearchStrategy[bytes]:
             for item in fields
         )
     ).map(b"".join)
+
+
+def _extras_of(layout: Layout) -> st.SearchStrategy[bytes]:
+    """Extras of each length that the layout allows."""
+    fields = layout.extras_fields
+    return st.one_of([_bytes_of(fields[at] for at in variant.present) for variant in layout.variants])
 
 
 @st.composite
@@ -53,9 +59,9 @@ def frames_of(draw: st.DrawFn, layout: Layout) -> frames.Frame:
         opaque=draw(st.integers(0, 2**32 - 1)),
         cas=draw(st.integers(0, 2**64 - 1)),
         framing=framing,
-        extras=draw(_field_bytes(layout, "extras")),
+        extras=draw(_extras_of(layout)),
         key=draw(_part(layout.key)),
-        value=draw(_field_bytes(layout, "value")) + draw(_part(layout.rest)),
+        value=draw(_bytes_of(layout.value_fields)) + draw(_part(layout.rest)),
     )
 
 

@@ -195,7 +195,7 @@ class Layout:
         phase: when a request may be sent.
         flow_controlled: whether it counts against the consumer's buffer.
         statuses: for a response, the statuses this layout belongs to; empty = any.
-        any_extras: a request is well formed with extras of every length.
+        any_extras: a node accepts extras of every length; a frame with extras that are not declared decodes raw.
         refused: what a node answers to the request, whatever its shape; None: it looks at it.
         rest_needs: the feature that a connection needs for bytes after the value's fields, or None.
         without: the feature that a connection must not have for this layout, or None.
@@ -273,7 +273,7 @@ class Layout:
 
     def mismatch(self, frame: Frame) -> str | None:
         """Why the frame does not have this layout, or None if it does."""
-        if not self.any_extras and len(frame.extras) not in self.extras_lengths:
+        if len(frame.extras) not in self.extras_lengths:
             return f"extras of {len(frame.extras)} bytes, not {' or '.join(map(str, self.extras_lengths))}"
         if not self.key.accepts(frame.key):
             return f"key of {len(frame.key)} bytes: it {self.key.value}"
@@ -614,7 +614,7 @@ class Message:
     @classmethod
     def _of(cls, frame: Frame) -> Self:
         layout = cls.layout
-        numbers = layout.unpack(frame) if not layout.any_extras or layout.fields else ()
+        numbers = layout.unpack(frame)
         fields = {item.name: number for item, number in zip(layout.fields, numbers, strict=True)}
         fields["status" if layout.kind is Kind.RESPONSE else "vbid"] = frame.vbid
         return cls(

@@ -66,24 +66,7 @@ def test_well_formed_requests_of_the_scenarios_have_layouts() -> None:
                 request = asked.get((line.connection, frame.opcode, frame.opaque))
                 if request is not None and isinstance(wire.decode_message(request), wire.RawRequest):
                     raw.add(wire.code_name(wire.Opcode, request.opcode))
-    # Administration of a server, and commands with a syntax of their own: they survive, without a layout.
-    assert raw <= {
-        "SUBDOC_MULTI_MUTATION",
-        "SET_PARAM",
-        "SET_COLLECTIONS",
-        "CREATE_CHECKPOINT",
-        "COMPACT_DB",
-        "SET_WITH_META",
-        "DELETE_WITH_META",
-        "STOP_PERSISTENCE",
-        "START_PERSISTENCE",
-        "ENABLE_TRAFFIC",
-        "GET_REPLICA",
-        "QUIT",
-        "CREATE_BUCKET",
-        "DELETE_BUCKET",
-        "LIST_BUCKETS",
-    }
+    assert raw == set()
 
 
 def _decode_exactly(data: bytes) -> None:
