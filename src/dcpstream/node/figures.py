@@ -14,7 +14,7 @@ from dcpstream.node.dcp.stats import remaining_of
 from dcpstream.node.engine import Bucket
 from dcpstream.protocol.consumer.connection import ConsumerConnection
 from dcpstream.protocol.producer.connection import ProducerConnection
-from dcpstream.protocol.producer.stream import StreamState
+from dcpstream.protocol.producer.states import StreamState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from dcpstream.protocol.consumer.connection import ConsumerConnection
 from dcpstream.protocol.consumer.stats import consumer_stats
 from dcpstream.protocol.producer.connection import ProducerConnection
+from dcpstream.protocol.producer.states import StreamState
 from dcpstream.protocol.producer.stats import producer_stats
-from dcpstream.protocol.producer.stream import ProducerStream, StreamState
+from dcpstream.protocol.producer.stream import ProducerStream
 from dcpstream.wire import Status
 
 if TYPE_CHECKING:

@@ -332,11 +332,7 @@ class ConsumerConnection:
 
     def _handle_response(self, frame: Frame) -> None:
         if frame.opcode in (Opcode.DCP_CONTROL, Opcode.GET_ERROR_MAP):
-            questions = self.negotiation.answered(frame)
-            if questions is None:
-                self._drop(f"the peer answered opcode 0x{frame.opcode:02x} with an opaque that nothing waits for")
-                return
-            self._out.extend(questions)
+            self._out.extend(self.negotiation.answered(frame))
             if self.negotiation.is_done:
                 self._requests.send_waiting()
         elif frame.opcode == Opcode.DCP_STREAM_REQ:

@@ -1,9 +1,8 @@
-"""What a consumer asks of its producer before the first stream: controls, one by one, and the error map.
+"""The controls of a consumer: what it asks of its producer before the first stream.
 
-In the order recorded from a server: the size of the buffer; GET_ERROR_MAP, whose answer tells old producers from new
-ones, and everything waits for it; then one control after the other, each when the one before was answered. Whatever
-the answers say, the next one follows: a control that is refused is off, and no more. The answer to the first control
-alone is not waited for.
+The order is that of a recorded server: the size of the buffer and GET_ERROR_MAP first; then each control when the one
+before was answered. Nothing waits for the answer to the buffer's size. The answer to GET_ERROR_MAP tells old producers
+from new ones. A refused control stays off, and the next one follows.
 
 Source: kv_engine engines/ep/src/dcp/consumer.cc, recordings of accepted, refused and unanswered controls.
 """
@@ -11,21 +10,25 @@ Source: kv_engine engines/ep/src/dcp/consumer.cc, recordings of accepted, refuse
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import NamedTuple
 
+from dcpstream.errors import RemoteProtocolError
 from dcpstream.protocol.flow_control import CONSUMER_BUFFER_BYTES
+from dcpstream.protocol.transitions import Transitions
 from dcpstream.wire import Frame, Opcode, Status
 from dcpstream.wire.messages import dcp as messages
 from dcpstream.wire.messages.kv import GetErrorMap
 
-__all__ = ["NOOP_INTERVAL_S", "Negotiation", "consumer_controls"]
+__all__ = ["NOOP_INTERVAL_S", "TRANSITIONS", "Negotiation", "NegotiationEvent", "NegotiationState", "consumer_controls"]
 
 NOOP_INTERVAL_S = 1
 """Seconds between the NOOPs that a consumer asks for, as recorded."""
 
 NOOP_INTERVAL_OF_OLD_S = 180
-"""The same of a producer that does not know GET_ERROR_MAP: one from before 5.0."""
+"""The same for a producer without GET_ERROR_MAP: one from before 5.0."""
 
+BUFFER_SIZE = b"connection_buffer_size"
 NOOP_INTERVAL = b"set_noop_interval"
 V7_STATUS_CODES = b"v7_dcp_status_codes"
 FLATBUFFERS = b"flatbuffers_system_events"
@@ -62,76 +65,121 @@ def consumer_controls(consumer_name: str = "", noop_interval_s: int = NOOP_INTER
     )
 
 
+class NegotiationState(Enum):
+    """The answer that the next question waits for."""
+
+    IDLE = "nothing asked"
+    ERROR_MAP = "error map"
+    CONTROLS = "control"
+    DONE = "done"
+
+
+class NegotiationEvent(Enum):
+    """What happens to a negotiation."""
+
+    BEGUN = "first ADD_STREAM"
+    BUFFER_ANSWERED = "connection_buffer_size answered"
+    ERROR_MAP_ANSWERED = "GET_ERROR_MAP answered"
+    CONTROL_ANSWERED = "control answered, more follow"
+    LAST_ANSWERED = "last control answered"
+
+
+TRANSITIONS = Transitions(
+    "controls of a consumer",
+    NegotiationState.IDLE,
+    {
+        NegotiationState.IDLE: {
+            NegotiationEvent.BEGUN: NegotiationState.ERROR_MAP,
+        },
+        NegotiationState.ERROR_MAP: {
+            NegotiationEvent.BUFFER_ANSWERED: NegotiationState.ERROR_MAP,
+            NegotiationEvent.ERROR_MAP_ANSWERED: NegotiationState.CONTROLS,
+        },
+        NegotiationState.CONTROLS: {
+            NegotiationEvent.BUFFER_ANSWERED: NegotiationState.CONTROLS,
+            NegotiationEvent.CONTROL_ANSWERED: NegotiationState.CONTROLS,
+            NegotiationEvent.LAST_ANSWERED: NegotiationState.DONE,
+        },
+        NegotiationState.DONE: {
+            NegotiationEvent.BUFFER_ANSWERED: NegotiationState.DONE,
+        },
+    },
+    peer_events=set(NegotiationEvent) - {NegotiationEvent.BEGUN},
+)
+
+
 class Negotiation:
-    """The questions of one connection; sans-IO, and without time: a producer that never answers is never streamed from.
+    """The questions of one connection. There is no time-out: a producer that never answers is asked for no stream.
 
     Args:
         consumer_name: see `consumer_controls`.
         next_opaque: gives a fresh opaque for each question.
 
     Attributes:
-        has_begun: the first question was asked.
-        is_done: the last one was answered; streams may be asked for.
-        asked_for_noops: the producer was told how often to send NOOPs, so that its silence means something.
-        accepted: keys of the controls that the producer took.
+        state: see `TRANSITIONS`.
+        asked_for_noops: the producer was asked for NOOPs, so that its silence means something.
+        accepted: keys of the controls that the producer accepted.
     """
 
     def __init__(self, consumer_name: str, next_opaque: Callable[[], int]) -> None:
         self._consumer_name = consumer_name
         self._controls: list[Control] = []
         self._next_opaque = next_opaque
-        self._buffer_opaque: int | None = None
-        self._error_map_opaque: int | None = None
-        self._asked: tuple[int, bytes] | None = None
-        self.has_begun = False
-        self.is_done = False
+        self._unanswered: dict[tuple[int, int], bytes] = {}
+        self.state = TRANSITIONS.start
         self.asked_for_noops = False
         self.accepted: set[bytes] = set()
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the first question was asked."""
+        return self.state is not NegotiationState.IDLE
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the last question was answered; streams may be asked for."""
+        return self.state is NegotiationState.DONE
+
+    def _go(self, event: NegotiationEvent) -> None:
+        self.state = TRANSITIONS.after(self.state, event)
+
     def begin(self) -> list[bytes]:
         """The first two questions."""
-        assert not self.has_begun, "asked once"
-        self.has_begun = True
-        self._buffer_opaque, self._error_map_opaque = self._next_opaque(), self._next_opaque()
-        buffer = Control(b"connection_buffer_size", str(CONSUMER_BUFFER_BYTES).encode())
-        return [
-            _control(buffer, self._buffer_opaque),
-            GetErrorMap.pack(0, opaque=self._error_map_opaque),
-        ]
+        self._go(NegotiationEvent.BEGUN)
+        buffer = Control(BUFFER_SIZE, str(CONSUMER_BUFFER_BYTES).encode())
+        return [self._ask(buffer), GetErrorMap.pack(0, opaque=self._opaque_for(Opcode.GET_ERROR_MAP, b""))]
 
-    def answered(self, frame: Frame) -> list[bytes] | None:
-        """Take the answer to a control or to GET_ERROR_MAP.
+    def answered(self, frame: Frame) -> list[bytes]:
+        """The questions that follow on the answer to a control or to GET_ERROR_MAP.
 
-        Returns: the next question, nothing if there is none; None if no question has this opaque, which is a fault of
-            the peer.
+        Raises:
+            RemoteProtocolError: no question waits for this answer.
         """
+        key = self._unanswered.pop((frame.opcode, frame.opaque), None)
+        if key is None:
+            raise RemoteProtocolError(
+                f"the peer answered opcode 0x{frame.opcode:02x} with an opaque that nothing waits for"
+            )
         if frame.opcode == Opcode.GET_ERROR_MAP:
-            if self._error_map_opaque is None or frame.opaque != self._error_map_opaque:
-                return None
-            self._error_map_opaque = None
+            self._go(NegotiationEvent.ERROR_MAP_ANSWERED)
             is_old = frame.status == Status.UNKNOWN_COMMAND
             interval = NOOP_INTERVAL_OF_OLD_S if is_old else NOOP_INTERVAL_S
             self._controls = list(consumer_controls(self._consumer_name, interval))
-            return self._ask()
-        if self._buffer_opaque is not None and frame.opaque == self._buffer_opaque:
-            self._buffer_opaque = None
+        elif key == BUFFER_SIZE:
+            self._go(NegotiationEvent.BUFFER_ANSWERED)
             return []
-        if self._asked is None or frame.opaque != self._asked[0]:
-            return None
-        if frame.status == Status.SUCCESS:
-            self.accepted.add(self._asked[1])
-        self._asked = None
-        return self._ask()
+        else:
+            self._go(NegotiationEvent.CONTROL_ANSWERED if self._controls else NegotiationEvent.LAST_ANSWERED)
+            if frame.status == Status.SUCCESS:
+                self.accepted.add(key)
+        return [self._ask(self._controls.pop(0))] if self._controls else []
 
-    def _ask(self) -> list[bytes]:
-        if not self._controls:
-            self.is_done = True
-            return []
-        control = self._controls.pop(0)
-        self._asked = self._next_opaque(), control.key
+    def _ask(self, control: Control) -> bytes:
         self.asked_for_noops |= control.key == NOOP_INTERVAL
-        return [_control(control, self._asked[0])]
+        opaque = self._opaque_for(Opcode.DCP_CONTROL, control.key)
+        return messages.Control.pack(opaque=opaque, key=control.key, value=control.value)
 
-
-def _control(control: Control, opaque: int) -> bytes:
-    return messages.Control.pack(opaque=opaque, key=control.key, value=control.value)
+    def _opaque_for(self, opcode: Opcode, key: bytes) -> int:
+        opaque = self._next_opaque()
+        self._unanswered[opcode, opaque] = key
+        return opaque

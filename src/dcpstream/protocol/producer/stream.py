@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from enum import Enum
 from types import MappingProxyType
 
 from dcpstream.errors import StoreError
@@ -38,8 +37,8 @@ from dcpstream.protocol.producer.change_history import ChangeHistory
 from dcpstream.protocol.producer.messages import Buffer, StreamMessages, last_seqno_of
 from dcpstream.protocol.producer.privilege import StreamAccess, everything, refusal_of
 from dcpstream.protocol.producer.rollback import Accept
+from dcpstream.protocol.producer.states import STREAM, TAKEOVER, StreamEvent, StreamState, TakeoverEvent, TakeoverState
 from dcpstream.protocol.producer.stream_filter import LiveFilter, StreamFilter
-from dcpstream.protocol.transitions import Transitions
 from dcpstream.wire import StreamEndReason, StreamFlag
 from dcpstream.wire.buffers import BufferPool
 from dcpstream.wire.stored.block import BlockKind, events_of, seqnos_of
@@ -47,67 +46,7 @@ from dcpstream.wire.stored.durable import DurableForm
 from dcpstream.wire.stored.form import StreamForm
 from dcpstream.wire.stored.rendering import render
 
-__all__ = ["TRANSITIONS", "Buffer", "ProducerStream", "StreamEvent", "StreamState"]
-
-
-class StreamState(Enum):
-    """What a stream does; the values are those of the server's stats."""
-
-    PENDING = "pending"
-    BACKFILLING = "backfilling"
-    IN_MEMORY = "in-memory"
-    TAKEOVER_SEND = "takeover-send"
-    TAKEOVER_WAIT = "takeover-wait"
-    DEAD = "dead"
-
-
-class StreamEvent(Enum):
-    """What happens to a stream."""
-
-    DISK = "goes on from disk"
-    MEMORY = "goes on from memory"
-    HANDOVER = "goes on from memory, as a takeover"
-    STATE_SENT = "SET_VBUCKET_STATE sent"
-    STATE_ANSWERED = "SET_VBUCKET_STATE pending answered"
-    ENDED = "end, close or failure"
-
-
-TRANSITIONS = Transitions(
-    "producer stream of vb {}",
-    StreamState.PENDING,
-    {
-        StreamState.PENDING: {
-            StreamEvent.DISK: StreamState.BACKFILLING,
-            StreamEvent.MEMORY: StreamState.IN_MEMORY,
-            StreamEvent.HANDOVER: StreamState.TAKEOVER_SEND,
-            StreamEvent.ENDED: StreamState.DEAD,
-        },
-        StreamState.BACKFILLING: {
-            StreamEvent.DISK: StreamState.BACKFILLING,
-            StreamEvent.MEMORY: StreamState.IN_MEMORY,
-            StreamEvent.HANDOVER: StreamState.TAKEOVER_SEND,
-            StreamEvent.ENDED: StreamState.DEAD,
-        },
-        StreamState.IN_MEMORY: {
-            StreamEvent.DISK: StreamState.BACKFILLING,
-            StreamEvent.MEMORY: StreamState.IN_MEMORY,
-            StreamEvent.ENDED: StreamState.DEAD,
-        },
-        StreamState.TAKEOVER_SEND: {
-            StreamEvent.HANDOVER: StreamState.TAKEOVER_SEND,
-            StreamEvent.STATE_SENT: StreamState.TAKEOVER_WAIT,
-            StreamEvent.ENDED: StreamState.DEAD,
-        },
-        StreamState.TAKEOVER_WAIT: {
-            StreamEvent.STATE_ANSWERED: StreamState.TAKEOVER_SEND,
-            StreamEvent.ENDED: StreamState.DEAD,
-        },
-        StreamState.DEAD: {},
-    },
-)
-"""As in kv_engine's ActiveStream::transitionState."""
-
-TAKEOVER_STATES = frozenset((StreamState.TAKEOVER_SEND, StreamState.TAKEOVER_WAIT))
+__all__ = ["Buffer", "ProducerStream"]
 
 _NO_COMMITS: Mapping[int, int] = MappingProxyType({})
 OUT_OF_ORDER_WITH_END = "true_with_seqno_advanced"
@@ -152,10 +91,10 @@ class ProducerStream:
         buffers: where blocks are copied to; fresh memory by default.
 
     Attributes:
-        state: see `TRANSITIONS`.
+        state: see `states.STREAM`.
         is_queued: whether the connection has it in its ready queue.
         is_finished: its STREAM_END went out; nothing more will come.
-        is_handing_over: it changes the vbucket's role itself, which does not end it.
+        takeover: see `states.TAKEOVER`; None if the stream is no takeover.
         end_reason: why it ends, as soon as that is known.
         last_read_seqno: everything up to here was sent, or is not for this stream.
         last_sent_seqno: seqno of the last message or SEQNO_ADVANCED.
@@ -167,7 +106,6 @@ class ProducerStream:
         "_access",
         "_buffers",
         "_filter",
-        "_handover_state",
         "_has_cursor_dropping",
         "_has_marker_v2",
         "_has_sync_writes",
@@ -192,7 +130,6 @@ class ProducerStream:
         "flags",
         "form",
         "is_finished",
-        "is_handing_over",
         "is_queued",
         "last_advance_seqno",
         "last_read_seqno",
@@ -201,6 +138,7 @@ class ProducerStream:
         "messages_sent",
         "opaque",
         "state",
+        "takeover",
         "vbid",
         "view",
         "wanted",
@@ -234,10 +172,10 @@ class ProducerStream:
         self.accepted = accepted
         self.wanted = wanted
         self.form = form
-        self.state = TRANSITIONS.start
+        self.state = STREAM.start
         self.is_queued = False
         self.is_finished = False
-        self.is_handing_over = False
+        self.takeover = TAKEOVER.start if flags & StreamFlag.TAKEOVER else None
         self.end_reason: int | None = None
         self.last_read_seqno = accepted.start_seqno
         self.last_sent_seqno = accepted.start_seqno
@@ -270,7 +208,6 @@ class ProducerStream:
         self._ignores_purge = bool(flags & StreamFlag.IGNORE_PURGED_TOMBSTONES)
         self._purge_seqno = view.purge_seqno
         self._skipped = 0
-        self._handover_state = VbucketState.PENDING
         # The snapshot under way: announced end, how far the log is read for it, where it began; end None between two.
         self._snapshot_end: int | None = None
         self._held_view: object = None
@@ -301,31 +238,40 @@ class ProducerStream:
     @property
     def is_takeover(self) -> bool:
         """Whether it hands the vbucket over."""
-        return bool(self.flags & StreamFlag.TAKEOVER)
+        return self.takeover is not None
+
+    @property
+    def is_handing_over(self) -> bool:
+        """Whether the stream itself makes the vbucket dead now; that change of state does not end the stream."""
+        return self.takeover is TakeoverState.HANDING_OVER
 
     @property
     def is_before_handover(self) -> bool:
-        """Whether it sends, and the vbucket is still served here."""
-        return self.state in TAKEOVER_STATES and self._handover_state is VbucketState.PENDING
+        """Whether it has sent everything that was old, and the vbucket is still served here."""
+        is_served = self.takeover in (TakeoverState.SERVED, TakeoverState.PENDING_ASKED)
+        return is_served and self.state in (StreamState.TAKEOVER_SEND, StreamState.TAKEOVER_WAIT)
 
     def marker_answered(self) -> None:
-        """The other end has the whole of a snapshot."""
+        """The other end has received the whole of a snapshot."""
         self._messages.marker_answered()
 
     def state_answered(self) -> bool:
-        """The other end changed its copy's state; whether the vbucket here is to be made dead now.
+        """The other end changed its copy's state; as on the server, the status of the answer does not matter.
 
-        What the answer says does not matter, as on the server.
+        Returns: whether the caller must make the vbucket here dead now, and then call `made_dead`.
         """
         if self.state is not StreamState.TAKEOVER_WAIT:
             return False
-        if self._handover_state is VbucketState.ACTIVE:
+        self._take_over(TakeoverEvent.ANSWERED)
+        if self.takeover is TakeoverState.OVER:
             self.end(StreamEndReason.OK)
-            return False
-        self._handover_state = VbucketState.ACTIVE
+        return self.is_handing_over
+
+    def made_dead(self) -> None:
+        """The vbucket here is dead: what was written until now follows."""
+        self._take_over(TakeoverEvent.MADE_DEAD)
         self._messages.role_changed()
         self._go(StreamEvent.STATE_ANSWERED)
-        return True
 
     @property
     def has_news(self) -> bool:
@@ -339,6 +285,8 @@ class ProducerStream:
         if self.end_reason is None:
             self.end_reason = reason
             self._go(StreamEvent.ENDED)
+            if self.takeover not in (None, TakeoverState.OVER):
+                self._take_over(TakeoverEvent.ENDED)
 
     def close(self, reason: int) -> None:
         """As `end`, but what was chosen from memory is sent before; the vbucket must be here, its history intact."""
@@ -357,7 +305,11 @@ class ProducerStream:
             self._kept = self._safely(self._open_snapshot) or b""
 
     def _go(self, event: StreamEvent) -> None:
-        self.state = TRANSITIONS.after(self.state, event, self.vbid)
+        self.state = STREAM.after(self.state, event, self.vbid)
+
+    def _take_over(self, event: TakeoverEvent) -> None:
+        assert self.takeover is not None, "the stream is a takeover"
+        self.takeover = TAKEOVER.after(self.takeover, event, self.vbid)
 
     # ------------------------------------------------------------------------------------------------- what to send
 
@@ -589,7 +541,9 @@ class ProducerStream:
         if self._messages.unanswered_markers:
             return None
         self._go(StreamEvent.STATE_SENT)
-        return self._messages.set_state(self._handover_state)
+        self._take_over(TakeoverEvent.ASKED)
+        is_first = self.takeover is TakeoverState.PENDING_ASKED
+        return self._messages.set_state(VbucketState.PENDING if is_first else VbucketState.ACTIVE)
 
     def _read_on(self, room: int, credit: int | None) -> Buffer | None:
         """The next messages of the snapshot under way."""

@@ -58,9 +58,8 @@ class Takeovers:
             stream.marker_answered()
         elif stream.state_answered():
             assert self._host is not None, "without it there are no takeovers"
-            stream.is_handing_over = True
             self._host.hand_over(stream.vbid)
-            stream.is_handing_over = False
+            stream.made_dead()
             self._let_write(stream)
         return stream
 

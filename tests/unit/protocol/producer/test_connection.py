@@ -8,8 +8,8 @@ from dcpstream.errors import CorruptLog, LocalProtocolError
 from dcpstream.model import MAX_SEQNO, Collection, Manifest, Scope, SnapshotRange, VbucketState
 from dcpstream.protocol.producer import stream as producer_stream
 from dcpstream.protocol.producer.connection import ProducerConnection, ProducerLimits
+from dcpstream.protocol.producer.states import STREAM, StreamEvent, StreamState
 from dcpstream.protocol.producer.stats import producer_stats
-from dcpstream.protocol.producer.stream import TRANSITIONS, StreamEvent, StreamState
 from dcpstream.wire import (
     Feature,
     Opcode,
@@ -96,9 +96,9 @@ def summary(frames):
 
 
 def test_only_death_is_final_and_every_other_state_may_die():
-    assert TRANSITIONS.final == {StreamState.DEAD}
-    assert not TRANSITIONS.rows[StreamState.DEAD]
-    assert all(TRANSITIONS.is_legal(state, StreamEvent.ENDED) for state in StreamState if state is not StreamState.DEAD)
+    assert STREAM.final == {StreamState.DEAD}
+    assert not STREAM.rows[StreamState.DEAD]
+    assert all(STREAM.is_legal(state, StreamEvent.ENDED) for state in StreamState if state is not StreamState.DEAD)
 
 
 @pytest.mark.parametrize("state", StreamState)
@@ -108,9 +108,9 @@ def test_every_event_in_every_state_leads_to_the_state_of_the_table_or_is_refuse
     client.request()
     stream = client.machine.stream(0)
     stream.state = state
-    if TRANSITIONS.is_legal(state, event):
+    if STREAM.is_legal(state, event):
         stream._go(event)
-        assert stream.state is TRANSITIONS.rows[state][event]
+        assert stream.state is STREAM.rows[state][event]
     else:
         with pytest.raises(LocalProtocolError, match="vb 0") as caught:
             stream._go(event)

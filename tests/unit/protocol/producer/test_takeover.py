@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.protocol.producer.connection import ProducerConnection
-from dcpstream.protocol.producer.stream import TRANSITIONS, StreamState
+from dcpstream.protocol.producer.states import STREAM, StreamState
 from dcpstream.wire import Opcode, OpenFlag, StreamFlag, decode_frame, encode_response
 from dcpstream.wire.messages.dcp import StreamRequest
 from tests.unit.protocol.list_history import ListSource, ListVBucket, frames_in
@@ -69,7 +69,7 @@ def test_its_states_in_order():
     assert end.opcode == Opcode.DCP_STREAM_END
     assert takeover.machine.stream_count == 0
     for before, after in zip(takeover.states, takeover.states[1:], strict=False):
-        assert after in TRANSITIONS.rows[before].values()
+        assert after in STREAM.rows[before].values()
 
 
 def test_a_takeover_of_what_is_on_disk_sends_nothing_until_the_vbucket_changes():
@@ -108,7 +108,7 @@ def test_any_sequence_of_answers_and_events(events, documents):
         seen += takeover.take()
         stream = machine.stream(0)
         if stream is not None:
-            assert stream.state in TRANSITIONS.rows
+            assert stream.state in STREAM.rows
     asked = [frame.extras for frame in seen if frame.opcode == Opcode.DCP_SET_VBUCKET_STATE]
     assert asked in ([], [b"\3"], [b"\3", b"\1"])
     assert len([frame for frame in seen if frame.opcode == Opcode.DCP_STREAM_END]) <= 1
