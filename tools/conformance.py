@@ -23,8 +23,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.conformance import rules as rulebook  # noqa: E402
-from tests.fixtures import recorded  # noqa: E402
+from tests.kit import recorded  # noqa: E402
+from tests.kit import rules as rulebook  # noqa: E402
 from tools.pages import publish  # noqa: E402
 from tools.patience import patient  # noqa: E402
 

@@ -22,7 +22,7 @@ from dcpstream.protocol.consumer import connection as consumer  # noqa: E402
 from dcpstream.protocol.producer import connection as producer  # noqa: E402
 from dcpstream.wire import LAYOUTS, Kind, Opcode  # noqa: E402
 from dcpstream.wire.codes import code_name  # noqa: E402
-from tests.fixtures import recorded  # noqa: E402
+from tests.kit import recorded  # noqa: E402
 from tools.pages import publish  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "support.md"

@@ -15,9 +15,9 @@ from dcpstream.errors import ConfigError, CorruptLog, DcpstreamError
 from dcpstream.node.directory import directory as directory_module
 from dcpstream.store import DiskBucketStore
 from dcpstream.wire import Opcode, Status
-from tests.behaviour.http_kit import ask
-from tests.behaviour.peer import Peer
-from tests.behaviour.power_cuts import StoppingDisk
+from tests.kit.disks import StoppingDisk
+from tests.kit.peer import Peer
+from tests.kit.rest import ask
 
 VBUCKETS = 2
 POWER_CUTS = 6

@@ -14,7 +14,7 @@ from dcpstream.errors import DcpstreamError
 from dcpstream.model import BucketSettings
 from dcpstream.store import DiskBucketStore
 from dcpstream.wire import Opcode
-from tests.behaviour.peer import Peer
+from tests.kit.peer import Peer
 
 FAST_CHANGES, SLOW_CHANGES = 25, 600
 """Of each file."""

@@ -41,7 +41,7 @@ from dcpstream.errors import (
 )
 from dcpstream.model import StreamOffset
 from dcpstream.wire import Opcode, encode_request
-from tests.behaviour.proxy import Proxy
+from tests.kit.proxy import Proxy
 from tools.patience import patient
 
 LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}

@@ -19,7 +19,8 @@ from dcpstream.client.blocking import loop
 from dcpstream.errors import ConfigError, ConnectionLost, ConnectTimeout, HistoryPurged, KeyNotFound, OffsetError
 from dcpstream.model import StreamOffset
 from dcpstream.wire import Frame, Opcode, encode_request
-from tests.unit.client.kit import FakeNode, accepted, config, marker, mutation
+from tests.kit.fake_node import FakeNode, config
+from tests.kit.messages import accepted, marker, mutation
 from tools.patience import patient
 
 LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}

@@ -28,9 +28,9 @@ from dcpstream.client import (
 from dcpstream.errors import ConfigError
 from dcpstream.model import Op, StreamOffset
 from dcpstream.wire import Opcode, encode_request
-from tests.behaviour.proxy import Proxy
 from tests.behaviour.test_node_compaction import Client as Peer
 from tests.behaviour.test_node_compaction import store_of
+from tests.kit.proxy import Proxy
 
 LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
 VBUCKETS = 4

@@ -12,24 +12,24 @@ import dcpstream
 from dcpstream.client import Change, Client, KvClient
 from dcpstream.errors import ConfigError, ConnectionLost, ConnectTimeout
 from dcpstream.model import MAX_SEQNO, vbucket_of_key
-from tests.behaviour.cluster_kit import ACTIVE, FakeCluster
+from tests.kit.cluster import ACTIVE, MappedNodes
 
 LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
-    with FakeCluster(tmp_path, 2, 2) as running:
+def cluster(tmp_path: Path) -> Iterator[MappedNodes]:
+    with MappedNodes(tmp_path, 2, 2) as running:
         yield running
 
 
 @pytest.fixture
-def client(cluster: FakeCluster) -> Iterator[Client]:
+def client(cluster: MappedNodes) -> Iterator[Client]:
     with Client(cluster.connection_string, **LOGIN, connect_timeout_s=5.0) as one:
         yield one
 
 
-def write(cluster: FakeCluster, *keys: str) -> None:
+def write(cluster: MappedNodes, *keys: str) -> None:
     with KvClient(cluster.connection_string, **LOGIN) as kv:
         kv.set_many((key, "{}") for key in keys)
 
@@ -45,7 +45,7 @@ def take(stream: Iterator[Change], count: int) -> list[str]:
     return [next(stream).key.decode() for _ in range(count)]
 
 
-def test_a_vbucket_that_moves_while_it_is_streamed(cluster: FakeCluster, client: Client) -> None:
+def test_a_vbucket_that_moves_while_it_is_streamed(cluster: MappedNodes, client: Client) -> None:
     before, after = names("before", 1, 20), names("after", 1, 20)
     write(cluster, *before)
     stream = client.changes(end={1: MAX_SEQNO}, idle_timeout_s=20.0)
@@ -57,7 +57,7 @@ def test_a_vbucket_that_moves_while_it_is_streamed(cluster: FakeCluster, client:
         assert sorted(take(stream, 20)) == sorted(after)
 
 
-def test_both_nodes_are_read(cluster: FakeCluster, client: Client) -> None:
+def test_both_nodes_are_read(cluster: MappedNodes, client: Client) -> None:
     keys = [*names("one", 0, 10), *names("other", 1, 10)]
     write(cluster, *keys)
     cluster.move(1, 0, 1)
@@ -65,7 +65,7 @@ def test_both_nodes_are_read(cluster: FakeCluster, client: Client) -> None:
     assert sorted(change.key.decode() for change in client.changes(end="latest")) == sorted(keys)
 
 
-def test_what_a_replica_does_not_have_is_not_seen(cluster: FakeCluster, client: Client) -> None:
+def test_what_a_replica_does_not_have_is_not_seen(cluster: MappedNodes, client: Client) -> None:
     keys = names("doc", 1, 10)
     cluster.set_map([[0], [0, 1]])
     write(cluster, *keys)
@@ -77,7 +77,7 @@ def test_what_a_replica_does_not_have_is_not_seen(cluster: FakeCluster, client: 
 
 
 def test_a_failover_that_loses_changes_takes_nothing_back_from_a_stable_reader(
-    cluster: FakeCluster, client: Client
+    cluster: MappedNodes, client: Client
 ) -> None:
     kept, lost, new = names("kept", 1, 10), names("lost", 1, 10), names("new", 1, 10)
     cluster.set_map([[0], [0, 1]])
@@ -99,7 +99,7 @@ def test_a_failover_that_loses_changes_takes_nothing_back_from_a_stable_reader(
         assert sorted(take(stream, 10)) == sorted(new)
 
 
-def test_documents_of_a_node_that_is_gone_for_good(cluster: FakeCluster) -> None:
+def test_documents_of_a_node_that_is_gone_for_good(cluster: MappedNodes) -> None:
     """The map that the client has still names it; another node has a newer one."""
     (key,) = names("doc", 1, 1)
     with KvClient(cluster.connection_string, **LOGIN, connect_timeout_s=2.0) as kv:

@@ -14,7 +14,7 @@ from dcpstream.client.machine.values import VbucketRange
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.client.streaming import StreamOptions
 from dcpstream.model import Op, StreamOffset
-from tests.behaviour.proxy import Proxy
+from tests.kit.proxy import Proxy
 
 LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
 VBUCKETS = 2

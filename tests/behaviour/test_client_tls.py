@@ -25,8 +25,8 @@ from dcpstream.errors import (
 )
 from dcpstream.node.shell.tls import TlsSettings
 from dcpstream.wire import Opcode
-from tests.behaviour.tls_kit import Authority, Identity, TlsServer
-from tests.unit.client.kit import FakeNode, config
+from tests.kit.fake_node import FakeNode, config
+from tests.kit.tls import Authority, Identity, TlsServer
 from tools.patience import patient
 
 LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}

@@ -13,8 +13,9 @@ from dcpstream.cli.app import cli
 from dcpstream.errors import ConfigError, CorruptLog
 from dcpstream.node import Node
 from dcpstream.wire import Opcode, Status
-from tests.behaviour.http_kit import ask
-from tests.behaviour.peer import TIMEOUT_S, Peer
+from tests.kit.peer import Peer
+from tests.kit.rest import ask
+from tests.kit.waiting import TIMEOUT_S
 
 
 def start(path) -> Node:

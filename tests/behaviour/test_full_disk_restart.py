@@ -19,10 +19,10 @@ from dcpstream.store.metadata import Metadata
 from dcpstream.store.repair.check import check_store
 from dcpstream.wire import Opcode, Status, encode_request
 from dcpstream.wire.values import decode_failover_log
-from tests.behaviour.http_kit import ask
-from tests.behaviour.peer import Peer
-from tests.behaviour.security_kit import wait_until
-from tests.behaviour.store_kit import fill, key_of, put, read_all
+from tests.kit.peer import Peer
+from tests.kit.rest import ask
+from tests.kit.stores import fill, key_of, put, read_all
+from tests.kit.waiting import wait_until
 
 DISK_BYTES = 2 * 1024 * 1024
 VBUCKETS = 4

@@ -32,7 +32,8 @@ from dcpstream.errors import (
 from dcpstream.wire import Datatype, Frame, Magic, Opcode, Status, encode_request, encode_response
 from dcpstream.wire.frames import HEADER
 from dcpstream.wire.values import encode_vbucket_seqnos
-from tests.behaviour.hostile_kit import (
+from tests.kit.fake_node import config
+from tests.kit.hostile import (
     LONG_S,
     READINGS,
     ROWS,
@@ -49,8 +50,8 @@ from tests.behaviour.hostile_kit import (
     rows,
     start_of,
 )
-from tests.fixtures.recorded import split_frames
-from tests.unit.client.kit import accepted, config, marker, mutation, rollback, seqno_advanced, stream_end
+from tests.kit.messages import accepted, marker, mutation, rollback, seqno_advanced, stream_end
+from tests.kit.recorded import split_frames
 from tools.patience import patient
 
 BOUND_S = 20.0

@@ -26,7 +26,7 @@ from dcpstream.node.engine.limit_log import LOG_LINES_WITH_REASONS
 from dcpstream.node.http import Management
 from dcpstream.node.http.page import Route
 from dcpstream.node.shell.limits import Limits
-from tests.unit.node.kit import engine_of
+from tests.kit.engine import engine_of
 
 TIMEOUT_S = 30.0
 CANARY = "canary-c0ffee-swordfish"

@@ -24,7 +24,7 @@ MAKE = """
 import os, random, sys
 from pathlib import Path
 from dcpstream.node.directory.directory import DataDirectory
-from tests.unit.node.kit import engine_of
+from tests.kit.engine import engine_of
 import dcpstream.store.disk
 os.write(2, b"the mark")
 directory = DataDirectory(Path(sys.argv[1]), random.Random(1))

@@ -17,7 +17,8 @@ from dcpstream.node.shell.connection import OWN_BYTES
 from dcpstream.node.shell.limits import Limits
 from dcpstream.node.shell.server import KvServer
 from dcpstream.wire import Opcode, Status, encode_request
-from tests.behaviour.security_kit import Wire, wait_until
+from tests.kit.peer import Wire
+from tests.kit.waiting import wait_until
 
 MIB = 1024 * 1024
 BUDGET = 16 * MIB

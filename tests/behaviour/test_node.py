@@ -17,7 +17,8 @@ from dcpstream.model import vbucket_of_key
 from dcpstream.node import Node
 from dcpstream.wire import Opcode, Status, encode_request
 from dcpstream.wire.values import decode_failover_log
-from tests.behaviour.peer import TIMEOUT_S, Peer
+from tests.kit.peer import Peer
+from tests.kit.waiting import TIMEOUT_S
 
 LARGE = 5 * 1024 * 1024
 

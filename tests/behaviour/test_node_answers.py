@@ -6,7 +6,7 @@ import struct
 
 from dcpstream.node import Node
 from dcpstream.wire import Opcode, encode_request
-from tests.behaviour.peer import Peer
+from tests.kit.peer import Peer
 
 VBUCKETS = 16
 END = (1 << 64) - 1

@@ -12,7 +12,7 @@ from dcpstream.model import BucketSettings
 from dcpstream.node import Node
 from dcpstream.wire import FrameInfoId, Opcode, Status
 from dcpstream.wire.keys import encode_frame_info
-from tests.behaviour.peer import Peer
+from tests.kit.peer import Peer
 
 
 def client(node: Node, bucket: str) -> KvClient:

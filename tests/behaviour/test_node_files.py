@@ -25,8 +25,9 @@ from dcpstream.node.directory.kept_users import read_users_file
 from dcpstream.runtime import SystemFileSystem
 from dcpstream.store import DiskBucketStore
 from dcpstream.wire import Opcode
-from tests.behaviour.http_kit import ask
-from tests.behaviour.peer import TIMEOUT_S, Peer
+from tests.kit.peer import Peer
+from tests.kit.rest import ask
+from tests.kit.waiting import TIMEOUT_S
 
 NODE_FILE, USERS_FILE = Path(".node.json"), Path(".security") / "users.json"
 EPHEMERAL = BucketSettings(is_ephemeral=True, max_ttl=77)

@@ -20,8 +20,9 @@ from dcpstream.store import BucketStore, CompactionOrder, DiskBucketStore, Memor
 from dcpstream.store.index.rows import LIVE
 from dcpstream.store.metadata import Metadata
 from dcpstream.wire import Feature, Opcode, Status, StreamEndReason, encode_request
-from tests.behaviour.peer import TIMEOUT_S, Peer
-from tests.unit.node.kit import Talker, engine_of
+from tests.kit.engine import Talker, engine_of
+from tests.kit.peer import Peer
+from tests.kit.waiting import TIMEOUT_S
 
 COMPACT = struct.pack(">QQBBHI", 0, 0, 1, 0, 0, 0)
 

@@ -16,7 +16,8 @@ from dcpstream.errors import ConfigError, StoreError
 from dcpstream.model import BucketSettings
 from dcpstream.node import Node
 from dcpstream.store.metadata import Metadata, VbucketMetadata
-from tests.behaviour.http_kit import TIMEOUT_S, ask
+from tests.kit.rest import ask
+from tests.kit.waiting import TIMEOUT_S
 
 BUCKETS = "/pools/default/buckets"
 SMALL = {"name": "shop", "ramQuotaMB": "100"}

@@ -9,7 +9,7 @@ import pytest
 from dcpstream.client.kv.client import KvClient
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.node import Node
-from tests.behaviour.http_kit import Answer, ask
+from tests.kit.rest import Answer, ask
 
 USERS = "/settings/rbac/users"
 BUCKETS = "/pools/default/buckets"

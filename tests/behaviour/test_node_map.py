@@ -14,7 +14,8 @@ from dcpstream.client.kv.client import KvClient
 from dcpstream.node import Node
 from dcpstream.node.http import cluster_map
 from dcpstream.wire import Feature, Frame, FrameReader, Opcode, encode_request
-from tests.behaviour.http_kit import TIMEOUT_S, ask
+from tests.kit.rest import ask
+from tests.kit.waiting import TIMEOUT_S
 
 PASSWORD = "a password of one's own"
 

@@ -13,7 +13,8 @@ import pytest
 from dcpstream.client.kv.client import KvClient
 from dcpstream.node import Node
 from dcpstream.wire import FrameReader, Opcode, encode_request
-from tests.behaviour.http_kit import TIMEOUT_S, ask
+from tests.kit.rest import ask
+from tests.kit.waiting import TIMEOUT_S
 
 VOID = {"meta", "link", "rect"}
 

@@ -9,7 +9,7 @@ import pytest
 
 from dcpstream.node import Node
 from dcpstream.wire import Feature, Opcode, Status, encode_request
-from tests.behaviour.peer import Peer
+from tests.kit.peer import Peer
 
 ALL = json.dumps({"range": {"start": "", "end": "/////w=="}}).encode()
 DOCUMENTS = 6000

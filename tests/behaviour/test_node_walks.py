@@ -11,7 +11,7 @@ import pytest
 
 from dcpstream.node import Node
 from dcpstream.wire import Datatype, Feature, Opcode, Status, encode_request
-from tests.behaviour.security_kit import Wire
+from tests.kit.peer import Wire
 
 KEYS = 60_000
 

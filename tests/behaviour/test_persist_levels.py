@@ -12,7 +12,8 @@ from dcpstream.model import BucketSettings, Persist
 from dcpstream.node import Node
 from dcpstream.wire import FrameInfoId, Opcode, Status, encode_request
 from dcpstream.wire.keys import encode_frame_info
-from tests.behaviour.peer import TIMEOUT_S, Peer
+from tests.kit.peer import Peer
+from tests.kit.waiting import TIMEOUT_S
 
 NEVER_S = 3600.0
 KEY = b"\0k"

@@ -10,7 +10,8 @@ import pytest
 from dcpstream.node import Node
 from dcpstream.wire import Frame, Opcode
 from dcpstream.wire.messages.dcp import StreamRequest
-from tests.behaviour.peer import TIMEOUT_S, Peer
+from tests.kit.peer import Peer
+from tests.kit.waiting import TIMEOUT_S
 
 DOCUMENTS = 300
 VBUCKETS = 4

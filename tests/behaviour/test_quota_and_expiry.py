@@ -14,7 +14,8 @@ from dcpstream.model.settings import MIN_RAM_QUOTA_BYTES
 from dcpstream.node import Node
 from dcpstream.node.http.health import state_of
 from dcpstream.wire import Opcode, Status, encode_request
-from tests.behaviour.peer import TIMEOUT_S, Peer
+from tests.kit.peer import Peer
+from tests.kit.waiting import TIMEOUT_S
 from tools.patience import patient
 
 SETTINGS = BucketSettings(ram_quota_bytes=MIN_RAM_QUOTA_BYTES)

@@ -10,7 +10,9 @@ import pytest
 
 from dcpstream.node import Node
 from dcpstream.node.engine.access.login_guard import FREE_FAILURES
-from tests.behaviour.security_kit import TIMEOUT_S, Wire, rest
+from tests.kit.peer import Wire
+from tests.kit.rest import rest
+from tests.kit.waiting import TIMEOUT_S
 
 USERS = {"ann": {"password": "hunter22", "roles": ["data_reader[default:_default:_default]"]}}
 TOKEN = "Basic " + base64.b64encode(b"Administrator:password").decode()

@@ -17,7 +17,10 @@ from dcpstream.node import Node
 from dcpstream.node.shell.limits import Limits
 from dcpstream.node.shell.server import KvServer
 from dcpstream.wire import HEADER_BYTES, MAX_FRAME_BYTES_BEFORE_AUTH, Magic, Opcode, Status, encode_request
-from tests.behaviour.security_kit import TIMEOUT_S, Wire, rest, trusting, wait_until
+from tests.kit.peer import Wire
+from tests.kit.rest import rest
+from tests.kit.tls import trusting
+from tests.kit.waiting import TIMEOUT_S, wait_until
 
 MIB = 1024 * 1024
 USERS = {"ann": {"password": "hunter22", "roles": ["data_reader[default]", "data_writer[default]"]}}

@@ -12,7 +12,7 @@ from dcpstream.errors import ConfigError
 from dcpstream.node import Node
 from dcpstream.protocol.sasl import MECHANISMS, ClientLogin
 from dcpstream.wire import Frame, Opcode, Status
-from tests.behaviour.security_kit import NONCE, Wire
+from tests.kit.peer import NONCE, Wire
 
 USERS = {"ann": {"password": "hunter22", "roles": ["data_reader[default]"]}}
 

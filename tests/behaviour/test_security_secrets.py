@@ -18,7 +18,9 @@ from dcpstream.errors import ConfigError
 from dcpstream.node import Node
 from dcpstream.protocol.sasl import MECHANISMS
 from dcpstream.wire import Opcode, Status, encode_request
-from tests.behaviour.security_kit import Wire, rest, trusting
+from tests.kit.peer import Wire
+from tests.kit.rest import rest
+from tests.kit.tls import trusting
 
 ADMIN, ANN, NEW = "corect-horse-battery", "hunter22-of-ann", "another-staple-9"
 BODY = "a-body-that-is-nobodys-business"

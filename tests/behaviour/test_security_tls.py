@@ -16,7 +16,10 @@ from dcpstream.node import Node
 from dcpstream.node.shell.certificates import Authority
 from dcpstream.node.shell.tls import TlsSettings
 from dcpstream.wire import Opcode, Status
-from tests.behaviour.security_kit import TIMEOUT_S, Wire, rest, trusting, wait_until, with_certificate
+from tests.kit.peer import Wire
+from tests.kit.rest import rest
+from tests.kit.tls import trusting, with_certificate
+from tests.kit.waiting import TIMEOUT_S, wait_until
 
 USERS = {"ann": {"password": "hunter22", "roles": ["data_reader[default]", "data_writer[default]"]}}
 

@@ -14,7 +14,7 @@ from dcpstream.store.index import snapshots as snapshots_module
 from dcpstream.wire import SystemEventId
 from dcpstream.wire.messages.dcp import SystemEvent
 from dcpstream.wire.stored.block import BlockKind
-from tests.behaviour.store_kit import LOG, fill, frame_of, key_of, put, read_all
+from tests.kit.stores import LOG, fill, frame_of, key_of, put, read_all
 
 
 @pytest.fixture(params=["memory", "disk"])

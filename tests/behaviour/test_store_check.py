@@ -13,7 +13,7 @@ from dcpstream.store import DiskBucketStore
 from dcpstream.store.compact.compaction import CompactionOrder
 from dcpstream.store.repair.check import check_store
 from dcpstream.store.repair.repair import repair_store
-from tests.behaviour.store_kit import LOG, fill, key_of, put, read_all
+from tests.kit.stores import LOG, fill, key_of, put, read_all
 from tools.patience import patient
 
 VBUCKETS = 3

@@ -20,7 +20,7 @@ from dcpstream.store.compact.segment_rewriting import Cleaning
 from dcpstream.store.index.removal import Rewrite
 from dcpstream.store.metadata import Metadata
 from dcpstream.wire import SystemEventId
-from tests.behaviour.store_kit import fill, key_of, put, read_all
+from tests.kit.stores import fill, key_of, put, read_all
 from tools.patience import patient
 
 FULL = CompactionOrder(is_full=True)

@@ -27,7 +27,7 @@ from dcpstream.store.metadata import Metadata
 from dcpstream.wire import SystemEventId
 from dcpstream.wire.messages.dcp import SystemEvent
 from dcpstream.wire.stored.block import BlockKind
-from tests.behaviour.store_kit import LOG, fill, frame_of, key_of, put, read_all
+from tests.kit.stores import LOG, fill, frame_of, key_of, put, read_all
 from tools.patience import patient
 
 FIRST = "segment-0000000001.log"
@@ -529,7 +529,7 @@ import json, random, sys
 from pathlib import Path
 from dcpstream.store import DiskBucketStore
 from dcpstream.store import disk as disk_module
-from tests.behaviour.store_kit import fill, key_of, put
+from tests.kit.stores import fill, key_of, put
 store = DiskBucketStore(Path(sys.argv[1]), 8, segment_bytes=50_000)
 chance = random.Random(int(sys.argv[2]))
 if not store.vbuckets:

@@ -15,8 +15,8 @@ from dcpstream.model import VbucketState
 from dcpstream.store import DiskBucketStore
 from dcpstream.store.metadata import Metadata
 from dcpstream.store.repair.check import check_store
-from tests.behaviour.store_faults import FaultyFileSystem
-from tests.behaviour.store_kit import LOG, fill, key_of, put, read_all
+from tests.kit.disks import FaultyFileSystem
+from tests.kit.stores import LOG, fill, key_of, put, read_all
 
 VBUCKETS = 2
 SEGMENT_BYTES = 500

@@ -17,7 +17,7 @@ from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.model import Collection, FailoverLog, Manifest, Scope, SnapshotRange, VbucketState
 from dcpstream.store import DiskBucketStore
 from dcpstream.store.log import blocks
-from tests.behaviour.store_kit import fill, key_of, put, read_all
+from tests.kit.stores import fill, key_of, put, read_all
 
 VBUCKETS = 2
 KEYS = [key_of(number) for number in range(12)]

@@ -14,7 +14,7 @@ from dcpstream.store.compact import purging
 from dcpstream.store.log import blocks, pending
 from dcpstream.store.metadata import InDoubtError, Metadata
 from dcpstream.store.repair.check import check_store
-from tests.behaviour.store_kit import fill, key_of, put, read_all
+from tests.kit.stores import fill, key_of, put, read_all
 
 FULL = CompactionOrder(is_full=True)
 PURGE_ONLY = CompactionOrder(rewrites=False, before_time=1 << 32)

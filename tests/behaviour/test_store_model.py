@@ -18,7 +18,7 @@ from dcpstream.store.compact import choosing, purging
 from dcpstream.store.index import removal, selection
 from dcpstream.store.log import blocks, bytelog, entering
 from dcpstream.wire.stored.block import frame_kinds
-from tests.behaviour.store_kit import LOG, ModelVbucket, fill, frame_of, key_of, put, read_all
+from tests.kit.stores import LOG, ModelVbucket, fill, frame_of, key_of, put, read_all
 
 VBUCKETS = 2
 NAMES = st.integers(0, 7)

@@ -19,8 +19,8 @@ from xxhash import xxh3_64_intdigest
 from dcpstream.model import SnapshotRange, VbucketState
 from dcpstream.store import DiskBucketStore
 from dcpstream.wire import Opcode
-from tests.behaviour.store_kit import LOG, fill, key_of, put
-from tests.unit.node.kit import Talker, engine_of
+from tests.kit.engine import Talker, engine_of
+from tests.kit.stores import LOG, fill, key_of, put
 
 
 class NotAsThePageSays(Exception):

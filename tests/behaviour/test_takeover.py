@@ -14,7 +14,7 @@ import pytest
 
 import dcpstream
 from dcpstream.wire import Frame, Opcode, Status, StreamFlag
-from tests.behaviour.manager import Address, Move, Wire
+from tests.kit.cluster import Address, Move, Wire
 
 ACTIVE, REPLICA, PENDING, DEAD = 1, 2, 3, 4
 VBID = 1

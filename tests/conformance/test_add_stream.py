@@ -5,6 +5,14 @@ from __future__ import annotations
 import pytest
 
 from dcpstream.model import MAX_SEQNO, FailoverLog
+from dcpstream.testing.simulation import (
+    USUAL_FEATURES,
+    WITHOUT_COLLECTIONS,
+    PretendWire,
+    ScriptedProducer,
+    SimulatedNode,
+)
+from dcpstream.testing.simulation.replication import CONTROLS
 from dcpstream.wire import (
     Feature,
     Opcode,
@@ -17,24 +25,13 @@ from dcpstream.wire import (
 )
 from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.values import encode_failover_log
-from tests.conformance.harness import (
-    ACTIVE,
-    DEAD,
-    PENDING,
-    REPLICA,
-    USUAL,
-    WITHOUT_COLLECTIONS,
-    Node,
-    of,
-    opcodes,
-)
-from tests.conformance.replication import CONTROLS, Link, Source
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
+from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of, opcodes
 
 
 @pytest.fixture
-def node() -> Node:
-    node = Node()
+def node() -> SimulatedNode:
+    node = SimulatedNode()
     for vbid in (1, 2):
         node.set_vbucket(vbid, REPLICA)
     return node
@@ -69,8 +66,8 @@ def test_the_published_answer() -> None:
 @pytest.mark.parametrize(
     "fields", [{"extras": b""}, {"extras": bytes(8)}, {"key": b"k"}, {"value": b"v"}, {"datatype": 1}]
 )
-def test_what_is_malformed_is_invalid_and_asks_nothing(node: Node, fields) -> None:
-    source = Source(node)
+def test_what_is_malformed_is_invalid_and_asks_nothing(node: SimulatedNode, fields) -> None:
+    source = ScriptedProducer(node)
     (answer,) = source.add(**{"extras": bytes(4), **fields})
     assert (answer.status, answer.extras) == (Status.EINVAL, b"")
     assert source.accept().status == Status.SUCCESS
@@ -80,27 +77,27 @@ def test_what_is_malformed_is_invalid_and_asks_nothing(node: Node, fields) -> No
 @pytest.mark.parametrize(
     "fields", [{"flags": 8}, {"flags": 9}, {"flags": 0x200}, {"flags": 0x80000000}, {"framing": b"\x22\0\1"}]
 )
-def test_flags_that_are_gone_or_unknown_and_stream_ids_are_invalid(node: Node, fields) -> None:
-    source = Source(node)
+def test_flags_that_are_gone_or_unknown_and_stream_ids_are_invalid(node: SimulatedNode, fields) -> None:
+    source = ScriptedProducer(node)
     assert [(frame.status, frame.extras) for frame in source.add(**fields)] == [(Status.EINVAL, b"")]
     assert source.accept().status == Status.SUCCESS
 
 
 @rule("ADD-08")
-def test_the_flag_that_is_gone_is_refused_by_name(node: Node) -> None:
-    (answer,) = Source(node).add(flags=8)
+def test_the_flag_that_is_gone_is_refused_by_name(node: SimulatedNode) -> None:
+    (answer,) = ScriptedProducer(node).add(flags=8)
     assert b"no longer used" in answer.value
 
 
 @rule("ADD-10")
 @pytest.mark.parametrize("flags", [0x100, 0x101, 0x110, 0x111, 0x102, 0x104, 0x120])
-def test_cache_transfer_came_later(node: Node, flags: int) -> None:
-    assert [frame.status for frame in Source(node).add(2, flags)] == [Status.EINVAL]
+def test_cache_transfer_came_later(node: SimulatedNode, flags: int) -> None:
+    assert [frame.status for frame in ScriptedProducer(node).add(2, flags)] == [Status.EINVAL]
 
 
 @rule("ADD-42")
-def test_the_cas_is_not_looked_at(node: Node) -> None:
-    source = Source(node)
+def test_the_cas_is_not_looked_at(node: SimulatedNode) -> None:
+    source = ScriptedProducer(node)
     (request,) = source.negotiate(source.add(cas=77))
     assert request.opcode == Opcode.DCP_STREAM_REQ
 
@@ -110,13 +107,13 @@ def test_the_cas_is_not_looked_at(node: Node) -> None:
 
 @rule("ADD-07")
 @pytest.mark.parametrize("flags", [0, 0x01, 0x02, 0x04, 0x10, 0x20, 0x80, 0x37, 0xB7])
-def test_flags_are_passed_on_unchanged(node: Node, flags: int) -> None:
-    assert requested(Source(node).request(1, flags)).flags == flags
+def test_flags_are_passed_on_unchanged(node: SimulatedNode, flags: int) -> None:
+    assert requested(ScriptedProducer(node).request(1, flags)).flags == flags
 
 
 @rule("ADD-11", "ADD-12", "ADD-13")
-def test_one_request_with_an_opaque_of_its_own_and_the_answer_after_its_answer(node: Node) -> None:
-    source = Source(node)
+def test_one_request_with_an_opaque_of_its_own_and_the_answer_after_its_answer(node: SimulatedNode) -> None:
+    source = ScriptedProducer(node)
     request = source.request(opaque=0x51)
     assert request.vbid == 1
     assert request.opaque != 0x51
@@ -131,8 +128,8 @@ def test_one_request_with_an_opaque_of_its_own_and_the_answer_after_its_answer(n
 
 
 @rule("ADD-15", "ADD-16")
-def test_a_second_one_for_the_vbucket_exists_already(node: Node) -> None:
-    source = Source(node)
+def test_a_second_one_for_the_vbucket_exists_already(node: SimulatedNode) -> None:
+    source = ScriptedProducer(node)
     request = source.request()
     assert [(frame.status, frame.extras) for frame in source.add(opaque=2)] == [(Status.KEY_EEXISTS, b"")]
     source.peer.answer(request, value=encode_failover_log(FailoverLog.of((7, 0))))
@@ -142,8 +139,8 @@ def test_a_second_one_for_the_vbucket_exists_already(node: Node) -> None:
 
 
 @rule("ADD-17")
-def test_another_connection_has_it_already(node: Node) -> None:
-    first, second = Source(node, b"first"), Source(node, b"second")
+def test_another_connection_has_it_already(node: SimulatedNode) -> None:
+    first, second = ScriptedProducer(node, b"first"), ScriptedProducer(node, b"second")
     first.accept(1)
     assert [frame.status for frame in second.add(1)] == [Status.KEY_EEXISTS]
     assert second.accept(2).status == Status.SUCCESS
@@ -162,8 +159,8 @@ def test_another_connection_has_it_already(node: Node) -> None:
         Status.UNKNOWN_COLLECTION,
     ],
 )
-def test_a_refusal_of_the_producer_is_passed_on(node: Node, status: Status) -> None:
-    source = Source(node)
+def test_a_refusal_of_the_producer_is_passed_on(node: SimulatedNode, status: Status) -> None:
+    source = ScriptedProducer(node)
     request = source.request()
     (answer,) = source.peer.answer(request, status=status)
     assert (answer.opcode, answer.status, answer.opaque) == (Opcode.DCP_ADD_STREAM, status, 0x51)
@@ -176,9 +173,9 @@ def test_a_refusal_of_the_producer_is_passed_on(node: Node, status: Status) -> N
 
 @rule("ADD-19")
 @pytest.mark.parametrize("vbid", [3, 4, 1023])
-def test_a_vbucket_that_is_not_here(node: Node, vbid: int) -> None:
+def test_a_vbucket_that_is_not_here(node: SimulatedNode, vbid: int) -> None:
     node.delete_vbucket(3)
-    source = Source(node)
+    source = ScriptedProducer(node)
     answers = source.add(vbid)
     assert [(frame.opcode, frame.status, frame.extras) for frame in answers] == [
         (Opcode.DCP_ADD_STREAM, Status.NOT_MY_VBUCKET, b"")
@@ -187,9 +184,9 @@ def test_a_vbucket_that_is_not_here(node: Node, vbid: int) -> None:
 
 @rule("ADD-20")
 @pytest.mark.parametrize("state", [ACTIVE, REPLICA, PENDING, DEAD])
-def test_roles_that_may_be_streamed_into(node: Node, state: int) -> None:
+def test_roles_that_may_be_streamed_into(node: SimulatedNode, state: int) -> None:
     node.set_vbucket(1, state)
-    source = Source(node)
+    source = ScriptedProducer(node)
     frames = source.negotiate(source.add())
     if state == ACTIVE:
         assert [frame.status for frame in frames] == [Status.NOT_MY_VBUCKET]
@@ -198,13 +195,13 @@ def test_roles_that_may_be_streamed_into(node: Node, state: int) -> None:
 
 
 @rule("ADD-22")
-def test_a_rollback_is_carried_out_before_the_answer(node: Node) -> None:
-    source = Source(node, b"one")
+def test_a_rollback_is_carried_out_before_the_answer(node: SimulatedNode) -> None:
+    source = ScriptedProducer(node, b"one")
     source.accept()
     source.snapshot(b"a", b"b", start=1)
     source.snapshot(b"c", b"d", start=3)
     source.peer.disconnect()
-    again = Source(node, b"two")
+    again = ScriptedProducer(node, b"two")
     request = again.request()
     assert requested(request).start_seqno == 4
     (second,) = again.peer.answer(request, status=Status.ROLLBACK, value=(2).to_bytes(8, "big"))
@@ -216,8 +213,8 @@ def test_a_rollback_is_carried_out_before_the_answer(node: Node) -> None:
 
 
 @rule("ADD-23")
-def test_refusals_at_once_have_no_extras_also_while_controls_are_under_way(node: Node) -> None:
-    source = Source(node)
+def test_refusals_at_once_have_no_extras_also_while_controls_are_under_way(node: SimulatedNode) -> None:
+    source = ScriptedProducer(node)
     asked = source.add(1)
     assert opcodes(asked) == list(CONTROLS)
     for vbid, status in ((1, Status.KEY_EEXISTS), (3, Status.NOT_MY_VBUCKET)):
@@ -227,38 +224,38 @@ def test_refusals_at_once_have_no_extras_also_while_controls_are_under_way(node:
 
 
 @rule("ADD-24")
-def test_a_producer_drops_the_connection(node: Node) -> None:
+def test_a_producer_drops_the_connection(node: SimulatedNode) -> None:
     peer = node.producer()
     assert peer.send(Opcode.DCP_ADD_STREAM, vbid=1, extras=bytes(4)) == []
     assert peer.closed
 
 
 @rule("ADD-25")
-def test_a_producer_says_first_that_a_consumer_streams_the_vbucket(node: Node) -> None:
-    Source(node).accept(1)
+def test_a_producer_says_first_that_a_consumer_streams_the_vbucket(node: SimulatedNode) -> None:
+    ScriptedProducer(node).accept(1)
     peer = node.producer()
     assert peer.call(Opcode.DCP_ADD_STREAM, vbid=1, extras=bytes(4)).status == Status.KEY_EEXISTS
     assert not peer.closed
 
 
 @rule("ADD-26")
-def test_a_name_taken_over_answers_nothing(node: Node) -> None:
-    older = Source(node, b"same")
-    Source(node, b"same")
+def test_a_name_taken_over_answers_nothing(node: SimulatedNode) -> None:
+    older = ScriptedProducer(node, b"same")
+    ScriptedProducer(node, b"same")
     assert older.add() == []
     assert older.closed
 
 
 @rule("ADD-27")
-def test_before_dcp_open(node: Node) -> None:
+def test_before_dcp_open(node: SimulatedNode) -> None:
     peer = node.connect()
     assert peer.call(Opcode.DCP_ADD_STREAM, vbid=1, extras=bytes(4)).status == Status.EINVAL
     assert not peer.closed
 
 
 @rule("ADD-29")
-def test_nothing_is_said_before_the_first_one(node: Node) -> None:
-    source = Source(node)
+def test_nothing_is_said_before_the_first_one(node: SimulatedNode) -> None:
+    source = ScriptedProducer(node)
     node.advance(600)
     source.peer.session.dcp.handle_timeout(node.now)  # nobody asked for it
     node.pump()
@@ -268,8 +265,8 @@ def test_nothing_is_said_before_the_first_one(node: Node) -> None:
 
 
 @rule("ADD-30")
-def test_controls_one_at_a_time_and_then_the_requests_in_order(node: Node) -> None:
-    source = Source(node)
+def test_controls_one_at_a_time_and_then_the_requests_in_order(node: SimulatedNode) -> None:
+    source = ScriptedProducer(node)
     waiting = [*source.add(2), *source.add(1, opaque=0x52)]
     assert opcodes(waiting) == list(CONTROLS)
     asked = 0
@@ -287,8 +284,8 @@ def test_controls_one_at_a_time_and_then_the_requests_in_order(node: Node) -> No
 
 @rule("ADD-31")
 @pytest.mark.parametrize("how", ["closed", "ended"])
-def test_after_its_end_the_vbucket_can_be_added_again(node: Node, how: str) -> None:
-    source = Source(node)
+def test_after_its_end_the_vbucket_can_be_added_again(node: SimulatedNode, how: str) -> None:
+    source = ScriptedProducer(node)
     first = source.accept()
     if how == "closed":
         assert [frame.status for frame in source.send(Opcode.DCP_CLOSE_STREAM)] == [Status.SUCCESS]
@@ -299,8 +296,8 @@ def test_after_its_end_the_vbucket_can_be_added_again(node: Node, how: str) -> N
 
 
 @rule("ADD-32")
-def test_two_vbuckets_are_answered_in_the_order_of_the_producer(node: Node) -> None:
-    source = Source(node)
+def test_two_vbuckets_are_answered_in_the_order_of_the_producer(node: SimulatedNode) -> None:
+    source = ScriptedProducer(node)
     first = source.request(1, opaque=0x61)
     second = source.request(2, opaque=0x62)
     assert first.opaque != second.opaque
@@ -310,43 +307,43 @@ def test_two_vbuckets_are_answered_in_the_order_of_the_producer(node: Node) -> N
 
 
 @rule("ADD-40")
-@pytest.mark.parametrize("features", [USUAL, WITHOUT_COLLECTIONS])
-def test_what_an_empty_copy_asks_for(node: Node, features) -> None:
-    request = requested(Source(node, features=features).request())
+@pytest.mark.parametrize("features", [USUAL_FEATURES, WITHOUT_COLLECTIONS])
+def test_what_an_empty_copy_asks_for(node: SimulatedNode, features) -> None:
+    request = requested(ScriptedProducer(node, features=features).request())
     assert (request.start_seqno, request.end_seqno, request.vbuuid) == (0, MAX_SEQNO, 0)
     assert request.value == b""  # as recorded: there is no manifest yet
 
 
 @rule("ADD-40", "ADD-41")
-def test_what_a_copy_with_data_asks_for(node: Node) -> None:
-    source = Source(node, b"one")
+def test_what_a_copy_with_data_asks_for(node: SimulatedNode) -> None:
+    source = ScriptedProducer(node, b"one")
     source.accept(log=FailoverLog.of((0x22, 1), (0x11, 0)))
     source.snapshot(b"a", b"b", start=1)
     source.peer.disconnect()
-    whole = requested(Source(node, b"two").request())
+    whole = requested(ScriptedProducer(node, b"two").request())
     assert (whole.start_seqno, whole.snapshot_start, whole.snapshot_end, whole.vbuuid) == (2, 2, 2, 0x22)
 
 
 @rule("ADD-41")
-def test_what_a_copy_in_the_middle_of_a_snapshot_asks_for(node: Node) -> None:
-    source = Source(node, b"one")
+def test_what_a_copy_in_the_middle_of_a_snapshot_asks_for(node: SimulatedNode) -> None:
+    source = ScriptedProducer(node, b"one")
     source.accept()
     source.snapshot(b"a", b"b", start=1)
     assert source.marker(3, 6, 5) == []
     assert source.mutation(b"c", 3) == []
     assert source.mutation(b"d", 4) == []
     source.peer.disconnect()
-    request = requested(Source(node, b"two").request())
+    request = requested(ScriptedProducer(node, b"two").request())
     assert (request.start_seqno, request.snapshot_start, request.snapshot_end) == (4, 3, 6)
 
 
 @rule("ADD-43")
-def test_it_needs_the_privilege_of_a_producer(node: Node) -> None:
-    source = Source(node, user="consumer")
+def test_it_needs_the_privilege_of_a_producer(node: SimulatedNode) -> None:
+    source = ScriptedProducer(node, user="consumer")
     assert [frame.status for frame in source.add()] == [Status.EACCESS]
     assert not source.closed
     without_xerror = tuple(code for code in WITHOUT_COLLECTIONS if code != Feature.XERROR)
-    dropped = Source(node, b"other", user="consumer", features=without_xerror)
+    dropped = ScriptedProducer(node, b"other", user="consumer", features=without_xerror)
     assert dropped.add() == []
     assert dropped.closed
 
@@ -354,14 +351,14 @@ def test_it_needs_the_privilege_of_a_producer(node: Node) -> None:
 # ----------------------------------------------------------------------------------- what the flags do at the source
 
 
-def filled(path=None) -> Node:
-    node = Node(path=path)
+def filled(path=None) -> SimulatedNode:
+    node = SimulatedNode(path=path)
     node.fill(1, 5)
     return node
 
 
-def copy() -> Node:
-    node = Node()
+def copy() -> SimulatedNode:
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
     return node
 
@@ -369,7 +366,7 @@ def copy() -> Node:
 @rule("ADD-33")
 def test_takeover_hands_the_vbucket_over() -> None:
     old, new = filled(), copy()
-    link = Link(old, new)
+    link = PretendWire(old, new)
     link.add_stream(1, StreamFlag.TAKEOVER)
     link.run()
     assert (old.vbucket(1).state, new.vbucket(1).state) == (DEAD, ACTIVE)
@@ -382,7 +379,7 @@ def test_disk_only_sends_what_is_persisted(tmp_path) -> None:
     old, new = filled(tmp_path), copy()
     old.flush()
     old.set_doc(1, "late")
-    link = Link(old, new)
+    link = PretendWire(old, new)
     link.add_stream(1, StreamFlag.DISK_ONLY)
     link.run()
     assert new.vbucket(1).high_seqno == 5
@@ -392,7 +389,7 @@ def test_disk_only_sends_what_is_persisted(tmp_path) -> None:
 @rule("ADD-35")
 def test_to_latest_ends_at_the_present_high_seqno() -> None:
     old, new = filled(), copy()
-    link = Link(old, new)
+    link = PretendWire(old, new)
     link.add_stream(1, StreamFlag.TO_LATEST)
     link.run()
     assert new.vbucket(1).high_seqno == 5
@@ -403,7 +400,7 @@ def test_to_latest_ends_at_the_present_high_seqno() -> None:
 def test_active_only_does_not_stream_from_a_copy() -> None:
     old, new = filled(), copy()
     old.set_vbucket(1, REPLICA)
-    link = Link(old, new)
+    link = PretendWire(old, new)
     link.add_stream(1, StreamFlag.ACTIVE_ONLY)
     link.run()
     assert [frame.status for frame in link.answers] == [Status.NOT_MY_VBUCKET]
@@ -425,7 +422,7 @@ def test_strict_vbuuid_looks_at_the_branch_also_at_0() -> None:
 def test_from_latest_came_later() -> None:
     (answer,) = filled().producer().stream(1, 2, vbuuid=0, flags=StreamFlag.FROM_LATEST)
     assert answer.status == Status.EINVAL
-    assert [frame.status for frame in Source(copy()).add(1, StreamFlag.FROM_LATEST)] == [Status.EINVAL]
+    assert [frame.status for frame in ScriptedProducer(copy()).add(1, StreamFlag.FROM_LATEST)] == [Status.EINVAL]
 
 
 @rule("ADD-39")

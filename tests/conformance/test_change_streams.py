@@ -7,10 +7,10 @@ import pytest
 from dcpstream.model import BucketSettings
 from dcpstream.node.engine.bucket.retention import Retention
 from dcpstream.store.compact.compaction import CompactionOrder
+from dcpstream.testing.simulation import Peer, SimulatedNode
 from dcpstream.wire import MarkerFlag, Status
-from tests.conformance.harness import Node, Peer
-from tests.conformance.rules import rule
-from tests.conformance.streams_kit import (
+from tests.kit.rules import rule
+from tests.kit.streams import (
     CHECKPOINT,
     FROM_DISK,
     FROM_MEMORY,
@@ -29,31 +29,31 @@ ALL_FROM_DISK = FROM_DISK | CHECKPOINT | HISTORY | REPEATS
 KEEPING = BucketSettings(history_retention_s=3600)
 
 
-def keeping(**options: object) -> Node:
-    return Node(settings=KEEPING, **options)  # type: ignore[arg-type]
+def keeping(**options: object) -> SimulatedNode:
+    return SimulatedNode(settings=KEEPING, **options)  # type: ignore[arg-type]
 
 
-def producer(node: Node) -> Peer:
+def producer(node: SimulatedNode) -> Peer:
     peer = node.producer()
     assert peer.control(b"change_streams", b"true").status == Status.SUCCESS
     return peer
 
 
-def to_disk(node: Node) -> None:
+def to_disk(node: SimulatedNode) -> None:
     """What is there counts as being on disk from now on."""
     for vbucket in node.bucket.vbuckets:
         assert vbucket is not None
         vbucket.close_checkpoint()
 
 
-def rewrite(node: Node, versions: int, key: str = "k") -> None:
+def rewrite(node: SimulatedNode, versions: int, key: str = "k") -> None:
     for number in range(versions):
         node.set_doc(1, key, b"%d" % number)
 
 
 @rule("CTL-25")
 def test_only_a_bucket_that_keeps_history_streams_changes() -> None:
-    assert Node().producer().control(b"change_streams", b"true").status == Status.NOT_SUPPORTED
+    assert SimulatedNode().producer().control(b"change_streams", b"true").status == Status.NOT_SUPPORTED
     peer = keeping().producer()
     assert peer.control(b"change_streams", b"false").status == Status.EINVAL
     assert peer.control(b"change_streams", b"true").status == Status.SUCCESS
@@ -126,7 +126,7 @@ def test_what_is_older_than_the_history_comes_before_without_repetitions() -> No
     ]
 
 
-def drop_superseded(node: Node) -> None:
+def drop_superseded(node: SimulatedNode) -> None:
     """As a compaction does, without what is kept for rollbacks."""
     for vbucket in node.bucket.vbuckets:
         assert vbucket is not None
@@ -194,7 +194,7 @@ def test_history_survives_a_restart(tmp_path, is_clean: bool) -> None:
 
 
 def test_history_is_kept_for_its_time_and_size() -> None:
-    node = Node(settings=BucketSettings(history_retention_s=100))
+    node = SimulatedNode(settings=BucketSettings(history_retention_s=100))
     retention = Retention(node.bucket.store)
     log = node.store.vbuckets[1]
     retention.review(0)

@@ -9,10 +9,12 @@ import pytest
 from dcpstream.client.machine.connection.events import ConfigPushed
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
+from dcpstream.testing.simulation import SimulatedNode
 from dcpstream.wire import Frame, Magic, Opcode, OpenFlag, decode_message, encode_request
 from dcpstream.wire.messages.dcp import Mutation, SnapshotMarker, StreamRequest
-from tests.conformance.harness import ClientEnd, Node, client_of_streams, of
-from tests.conformance.rules import rule
+from tests.kit.client_machines import ClientEnd, client_of_streams
+from tests.kit.rules import rule
+from tests.kit.streams import of
 
 
 def request_of(frame: Frame) -> StreamRequest:
@@ -93,7 +95,7 @@ def test_a_marker_without_a_message_changes_nothing(next_start: int) -> None:
 @rule("CLI-06")
 @pytest.mark.parametrize("snapshot", [(5, 5), (0, 5), (2, 5)])
 def test_at_the_end_of_a_snapshot_both_bounds_are_accepted(snapshot: tuple[int, int]) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 5)
     frames = node.producer().stream(1, start=5, snapshot=snapshot)
     assert frames[0].status == 0
@@ -103,7 +105,7 @@ def test_at_the_end_of_a_snapshot_both_bounds_are_accepted(snapshot: tuple[int, 
 @rule("CLI-08", "CLI-10")
 def test_our_rule_after_a_rollback_is_accepted_by_the_node() -> None:
     """The position that is gone back to keeps its own bounds; without any, the beginning."""
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 10)
     ahead = node.producer().stream(1, start=15, snapshot=(12, 20))
     assert ahead[0].status == 0x23
@@ -165,7 +167,7 @@ def test_a_request_of_the_server_is_not_answered() -> None:
 
 @rule("CLI-24")
 def test_noops_are_enabled_before_the_first_stream() -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = node.connect()
     peer.dcp_open(b"n", OpenFlag.PRODUCER)
     assert peer.stream(1)[0].status == 0x83, "a server with collections insists on it"

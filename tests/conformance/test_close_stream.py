@@ -8,30 +8,31 @@ import pytest
 
 from dcpstream.client.machine.connection.events import RowsReceived
 from dcpstream.model import MAX_SEQNO, StreamOffset
+from dcpstream.testing.simulation import USUAL_FEATURES, Peer, ScriptedProducer, SimulatedNode
 from dcpstream.wire import Frame, Opcode, OpenFlag, Status, decode_frame, encode_request, encode_response
-from tests.conformance.harness import DEAD, REPLICA, USUAL, WITHOUT_XERROR, Node, Peer, of, opcodes
-from tests.conformance.replication import Source
-from tests.conformance.rules import rule
-from tests.unit.client.kit import accepted, marker, mutation, pump, ready_connection
-from tests.unit.protocol.list_history import frames_in
+from tests.kit.client_machines import pump, ready_connection
+from tests.kit.lists import frames_in
+from tests.kit.messages import accepted, marker, mutation
+from tests.kit.rules import rule
+from tests.kit.streams import DEAD, REPLICA, WITHOUT_XERROR, of, opcodes
 
 STREAM_END_CONTROL = (b"send_stream_end_on_client_close_stream", b"true")
 STREAM_IDS = (b"enable_stream_id", b"true")
 
 
 @pytest.fixture
-def node() -> Node:
-    node = Node()
+def node() -> SimulatedNode:
+    node = SimulatedNode()
     node.fill(1, 5)
     return node
 
 
-def consumer(node: Node, **options: object) -> Source:
+def consumer(node: SimulatedNode, **options: object) -> ScriptedProducer:
     node.set_vbucket(2, REPLICA)
-    return Source(node, **options)  # type: ignore[arg-type]
+    return ScriptedProducer(node, **options)  # type: ignore[arg-type]
 
 
-def with_ids(node: Node, *ids: int) -> Peer:
+def with_ids(node: SimulatedNode, *ids: int) -> Peer:
     """A producer connection with a stream of vbucket 1 for each id; the opaque is 0x70 + id."""
     peer = node.producer(controls=[STREAM_IDS, STREAM_END_CONTROL])
     for stream_id in ids:
@@ -58,7 +59,7 @@ def test_the_published_request() -> None:
 @rule("CLS-02", "CLS-03", "CLS-04", "CLS-05")
 @pytest.mark.parametrize("role", ["producer", "consumer"])
 @pytest.mark.parametrize("fields", [{"extras": bytes(4)}, {"key": b"k"}, {"value": b"v"}, {"datatype": 1}])
-def test_more_than_a_header_is_invalid_and_closes_nothing(node: Node, role: str, fields) -> None:
+def test_more_than_a_header_is_invalid_and_closes_nothing(node: SimulatedNode, role: str, fields) -> None:
     if role == "producer":
         peer = node.producer()
         peer.stream(1)
@@ -74,7 +75,7 @@ def test_more_than_a_header_is_invalid_and_closes_nothing(node: Node, role: str,
 
 
 @rule("CLS-06", "CLS-07")
-def test_it_is_answered_with_a_bare_header_whatever_its_opaque(node: Node) -> None:
+def test_it_is_answered_with_a_bare_header_whatever_its_opaque(node: SimulatedNode) -> None:
     expected = encode_response(Opcode.DCP_CLOSE_STREAM, opaque=0x99)
     peer = node.producer()
     peer.stream(1, opaque=0x77)
@@ -85,14 +86,14 @@ def test_it_is_answered_with_a_bare_header_whatever_its_opaque(node: Node) -> No
 
 
 @rule("CLS-30")
-def test_before_dcp_open(node: Node) -> None:
+def test_before_dcp_open(node: SimulatedNode) -> None:
     peer = node.connect()
     assert status(peer.close_stream(1)) == [Status.EINVAL]
     assert not peer.closed
 
 
 @rule("CLS-31")
-def test_it_needs_the_privilege_of_a_producer_on_both_ends(node: Node) -> None:
+def test_it_needs_the_privilege_of_a_producer_on_both_ends(node: SimulatedNode) -> None:
     source = consumer(node, user="consumer")
     assert status(source.send(Opcode.DCP_CLOSE_STREAM, 2)) == [Status.EACCESS]
     peer = node.producer()
@@ -104,7 +105,7 @@ def test_it_needs_the_privilege_of_a_producer_on_both_ends(node: Node) -> None:
 
 @rule("CLS-29")
 @pytest.mark.parametrize("role", ["producer", "consumer"])
-def test_a_name_taken_over_answers_nothing(node: Node, role: str) -> None:
+def test_a_name_taken_over_answers_nothing(node: SimulatedNode, role: str) -> None:
     if role == "producer":
         older = node.producer(b"same")
         older.stream(1)
@@ -123,7 +124,7 @@ def test_a_name_taken_over_answers_nothing(node: Node, role: str) -> None:
 
 
 @rule("CLS-08")
-def test_without_a_stream(node: Node) -> None:
+def test_without_a_stream(node: SimulatedNode) -> None:
     peer = node.producer()
     assert status(peer.close_stream(1)) == [Status.KEY_ENOENT]
     node.producer(b"other").stream(1)
@@ -131,7 +132,7 @@ def test_without_a_stream(node: Node) -> None:
 
 
 @rule("CLS-09")
-def test_an_ended_stream_whose_end_is_not_sent_yet(node: Node) -> None:
+def test_an_ended_stream_whose_end_is_not_sent_yet(node: SimulatedNode) -> None:
     peer = node.producer(controls=[STREAM_END_CONTROL, (b"connection_buffer_size", b"50")])
     peer.stream(1)
     node.set_vbucket(1, REPLICA)  # ends the stream, and the window is full
@@ -140,7 +141,7 @@ def test_an_ended_stream_whose_end_is_not_sent_yet(node: Node) -> None:
 
 
 @rule("CLS-10", "CLS-15")
-def test_with_the_control_one_end_follows_each_close(node: Node) -> None:
+def test_with_the_control_one_end_follows_each_close(node: SimulatedNode) -> None:
     peer = node.producer(controls=[STREAM_END_CONTROL])
     node.fill(2, 1)
     peer.stream(1, opaque=0x71)
@@ -154,7 +155,7 @@ def test_with_the_control_one_end_follows_each_close(node: Node) -> None:
 
 
 @rule("CLS-11")
-def test_without_the_control_there_is_no_end(node: Node) -> None:
+def test_without_the_control_there_is_no_end(node: SimulatedNode) -> None:
     peer = node.producer(controls=[(STREAM_END_CONTROL[0], b"no")])
     peer.stream(1)
     assert opcodes(peer.close_stream(1)) == [Opcode.DCP_CLOSE_STREAM]
@@ -164,7 +165,7 @@ def test_without_the_control_there_is_no_end(node: Node) -> None:
 
 
 @rule("CLS-12")
-def test_a_consumer_takes_what_comes_between_the_answer_and_the_end(node: Node) -> None:
+def test_a_consumer_takes_what_comes_between_the_answer_and_the_end(node: SimulatedNode) -> None:
     source = consumer(node)
     source.accept(2)
     source.snapshot(b"a", start=1, vbid=2)
@@ -191,7 +192,7 @@ def test_a_client_drops_what_was_under_way() -> None:
 
 
 @rule("CLS-14")
-def test_answers_until_the_end_are_tolerated(node: Node) -> None:
+def test_answers_until_the_end_are_tolerated(node: SimulatedNode) -> None:
     peer = node.producer(controls=[STREAM_END_CONTROL, (b"connection_buffer_size", b"50")])
     peer.stream(1, opaque=0x77)
     peer.close_stream(1)
@@ -209,7 +210,7 @@ def test_answers_until_the_end_are_tolerated(node: Node) -> None:
 
 @rule("CLS-16")
 @pytest.mark.parametrize("controls", [[], [STREAM_END_CONTROL]])
-def test_other_ends_are_told_with_and_without_the_control(node: Node, controls) -> None:
+def test_other_ends_are_told_with_and_without_the_control(node: SimulatedNode, controls) -> None:
     peer = node.producer(controls=controls)
     peer.stream(1)
     node.set_vbucket(1, DEAD)
@@ -217,7 +218,7 @@ def test_other_ends_are_told_with_and_without_the_control(node: Node, controls) 
 
 
 @rule("CLS-17")
-def test_the_vbucket_can_be_streamed_again_at_once(node: Node) -> None:
+def test_the_vbucket_can_be_streamed_again_at_once(node: SimulatedNode) -> None:
     peer = node.producer()
     peer.stream(1, opaque=0x77)
     peer.close_stream(1)
@@ -227,7 +228,7 @@ def test_the_vbucket_can_be_streamed_again_at_once(node: Node) -> None:
 
 
 @rule("CLS-18")
-def test_a_new_request_takes_the_place_of_an_end_that_was_not_sent(node: Node) -> None:
+def test_a_new_request_takes_the_place_of_an_end_that_was_not_sent(node: SimulatedNode) -> None:
     peer = node.producer(controls=[STREAM_END_CONTROL, (b"connection_buffer_size", b"50")])
     peer.stream(1, opaque=0x77)
     peer.close_stream(1)
@@ -239,7 +240,7 @@ def test_a_new_request_takes_the_place_of_an_end_that_was_not_sent(node: Node) -
 
 
 @rule("CLS-32")
-def test_its_end_waits_for_the_window_and_counts(node: Node) -> None:
+def test_its_end_waits_for_the_window_and_counts(node: SimulatedNode) -> None:
     peer = node.producer(controls=[STREAM_END_CONTROL, (b"connection_buffer_size", b"100")])
     sent = sum(frame.size for frame in peer.stream(1)[1:])
     assert opcodes(peer.close_stream(1)) == [Opcode.DCP_CLOSE_STREAM]
@@ -257,7 +258,7 @@ def test_its_end_waits_for_the_window_and_counts(node: Node) -> None:
 @rule("CLS-10", "CLS-11")
 @pytest.mark.parametrize("has_control", [True, False])
 def test_in_the_middle_of_a_backfill(tmp_path: Path, has_control: bool) -> None:
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     node.fill(1, 20)
     node.flush()
     assert node.admin.call(Opcode.CREATE_CHECKPOINT, vbid=1).status == 0
@@ -275,7 +276,7 @@ def test_in_the_middle_of_a_backfill(tmp_path: Path, has_control: bool) -> None:
 
 
 @rule("CLS-19", "CLS-20")
-def test_an_id_where_none_may_be_and_none_where_one_must(node: Node) -> None:
+def test_an_id_where_none_may_be_and_none_where_one_must(node: SimulatedNode) -> None:
     plain = node.producer()
     plain.stream(1)
     assert status(plain.close_stream(1, framing=b"\x22\0\1")) == [Status.DCP_STREAMID_INVALID]
@@ -283,7 +284,7 @@ def test_an_id_where_none_may_be_and_none_where_one_must(node: Node) -> None:
 
 
 @rule("CLS-21")
-def test_the_id_0_is_none(node: Node) -> None:
+def test_the_id_0_is_none(node: SimulatedNode) -> None:
     plain = node.producer()
     plain.stream(1)
     assert status(plain.close_stream(1, framing=b"\x22\0\0")) == [Status.SUCCESS]
@@ -291,14 +292,14 @@ def test_the_id_0_is_none(node: Node) -> None:
 
 
 @rule("CLS-22")
-def test_an_id_that_no_stream_has(node: Node) -> None:
+def test_an_id_that_no_stream_has(node: SimulatedNode) -> None:
     peer = with_ids(node, 1)
     assert status(peer.close_stream(1, framing=b"\x22\0\2")) == [Status.DCP_STREAMID_INVALID]
     assert status(peer.close_stream(2, framing=b"\x22\0\1")) == [Status.KEY_ENOENT]
 
 
 @rule("CLS-23")
-def test_the_other_ids_stream_on(node: Node) -> None:
+def test_the_other_ids_stream_on(node: SimulatedNode) -> None:
     peer = with_ids(node, 1, 2)
     assert opcodes(peer.close_stream(1, framing=b"\x22\0\1")) == [Opcode.DCP_CLOSE_STREAM, Opcode.DCP_STREAM_END]
     node.set_doc(1, "more")
@@ -307,8 +308,8 @@ def test_the_other_ids_stream_on(node: Node) -> None:
 
 @rule("CLS-24")
 @pytest.mark.parametrize("has_xerror", [True, False])
-def test_only_clients_with_extended_errors_are_told(node: Node, has_xerror: bool) -> None:
-    peer = node.producer(features=USUAL if has_xerror else WITHOUT_XERROR)
+def test_only_clients_with_extended_errors_are_told(node: SimulatedNode, has_xerror: bool) -> None:
+    peer = node.producer(features=USUAL_FEATURES if has_xerror else WITHOUT_XERROR)
     peer.stream(1)
     answers = peer.close_stream(1, framing=b"\x22\0\1")
     assert status(answers) == ([Status.DCP_STREAMID_INVALID] if has_xerror else [])
@@ -319,7 +320,7 @@ def test_only_clients_with_extended_errors_are_told(node: Node, has_xerror: bool
 
 
 @rule("CLS-25", "CLS-26")
-def test_a_closed_stream_takes_nothing_and_says_nothing(node: Node) -> None:
+def test_a_closed_stream_takes_nothing_and_says_nothing(node: SimulatedNode) -> None:
     source = consumer(node)
     source.accept(2)
     source.snapshot(b"a", start=1, vbid=2)
@@ -333,7 +334,7 @@ def test_a_closed_stream_takes_nothing_and_says_nothing(node: Node) -> None:
 
 
 @rule("CLS-27")
-def test_a_consumer_without_a_stream(node: Node) -> None:
+def test_a_consumer_without_a_stream(node: SimulatedNode) -> None:
     source = consumer(node)
     assert status(source.send(Opcode.DCP_CLOSE_STREAM, 2)) == [Status.KEY_ENOENT]
     source.accept(2)
@@ -345,7 +346,7 @@ def test_a_consumer_without_a_stream(node: Node) -> None:
 
 
 @rule("CLS-28")
-def test_a_consumer_knows_no_stream_ids(node: Node) -> None:
+def test_a_consumer_knows_no_stream_ids(node: SimulatedNode) -> None:
     source = consumer(node)
     source.accept(2)
     assert status(source.send(Opcode.DCP_CLOSE_STREAM, 2, framing=b"\x22\0\1")) == [Status.EINVAL]
@@ -353,7 +354,7 @@ def test_a_consumer_knows_no_stream_ids(node: Node) -> None:
 
 
 @rule("CLS-10", "CLS-25")
-def test_during_a_takeover(node: Node) -> None:
+def test_during_a_takeover(node: SimulatedNode) -> None:
     peer = node.producer(flags=OpenFlag.PRODUCER, controls=[STREAM_END_CONTROL])
     frames = peer.stream(1, flags=1)
     assert len(of(frames, Opcode.DCP_MUTATION)) == 5

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from dcpstream.errors import FieldError
+from dcpstream.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, ScriptedProducer, SimulatedNode
 from dcpstream.wire import Feature, Frame, Opcode, OpenFlag, Status, StreamEndReason, SystemEventId
 from dcpstream.wire.keys import leb128_decode, leb128_encode
 from dcpstream.wire.system_events import CollectionEvent, flatbuffer_of
-from tests.conformance.harness import REPLICA, USUAL, WITHOUT_COLLECTIONS, Node
-from tests.conformance.replication import Source
-from tests.conformance.rules import rule
-from tests.conformance.streams_kit import (
+from tests.kit.rules import rule
+from tests.kit.streams import (
     DISK,
     FIRST,
     FRUIT,
     FRUIT_KEY,
     LATER,
+    REPLICA,
     VEG,
     VEG_KEY,
     VEG_SCOPE,
@@ -246,7 +246,7 @@ def test_options_of_cache_transfer_are_an_unknown_name(options: str) -> None:
 
 @rule("COL-13", "END-12")
 def test_a_stream_of_no_collection_ends_before_it_sends_anything_from_memory() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 5)
     peer = node.producer()
     assert sent(peer.stream(1, value=b'{"collections":[]}')) == [end(StreamEndReason.FILTER_EMPTY)]
@@ -258,7 +258,7 @@ def test_a_stream_of_no_collection_ends_before_it_sends_anything_from_memory() -
 
 @rule("COL-20", "COL-22", "COL-23", "COL-24", "COL-26")
 def test_the_beginning_of_scopes_and_collections() -> None:
-    node = Node()
+    node = SimulatedNode()
     set_manifest(node, GARDEN_WITH_TTL)
     made, with_ttl, without = events(node.producer().stream(1))
     for seqno, frame in enumerate((made, with_ttl, without), 1):
@@ -306,9 +306,9 @@ def test_only_the_last_event_has_the_new_uid() -> None:
     [(0, 0, None), (3, 0, None), (2, 0, 4), (6, 0, 4), (99, 0, 4), (0, 3, 4), (0, 255, 4)],
 )
 def test_events_that_a_copy_takes(event: int, version: int, status: int | None) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
-    source = Source(node, features=USUAL)
+    source = ScriptedProducer(node, features=USUAL_FEATURES)
     source.accept(1)
     assert source.marker(1, 1) == []
     value = struct.pack(">QI", 5, 9) if event == 3 else struct.pack(">QII", 5, 0, 8)
@@ -321,7 +321,7 @@ def test_events_that_a_copy_takes(event: int, version: int, status: int | None) 
 
 @rule("COL-27")
 def test_with_flatbuffers_every_event_is_of_version_2() -> None:
-    node = Node()
+    node = SimulatedNode()
     set_manifest(node, GARDEN_WITH_TTL)
     peer = node.producer(controls=[FLATBUFFERS])
     found = events(peer.stream(1))
@@ -423,7 +423,7 @@ def test_nothing_follows_the_end(is_on_disk: bool, tmp_path: Path) -> None:
 
 @rule("COL-33")
 def test_events_are_items() -> None:
-    node = Node()
+    node = SimulatedNode()
     set_manifest(node, GARDEN_WITH_TTL)
     new_checkpoint(node)
     assert node.vbucket(1).high_seqno == 3
@@ -437,9 +437,9 @@ def test_events_are_items() -> None:
 
 @rule("COL-34")
 def test_a_flushed_collection_begins_anew() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
-    source = Source(node, features=USUAL)
+    source = ScriptedProducer(node, features=USUAL_FEATURES)
     source.accept(1)
     begin = {"key": b"fruit", "value": struct.pack(">QII", 5, 0, 8)}
     assert source.marker(1, 4) == []

@@ -6,19 +6,20 @@ import pytest
 
 from dcpstream.model import MAX_SEQNO
 from dcpstream.protocol.producer.connection import ProducerConnection
+from dcpstream.testing.simulation import USUAL_FEATURES, Peer, ScriptedProducer, SimulatedNode
 from dcpstream.wire import Datatype, Feature, Opcode, OpenFlag, Status, decode_frame
 from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.values import encode_xattrs, snappy_compress, snappy_uncompress
-from tests.conformance.harness import REPLICA, USUAL, Node, Peer
-from tests.conformance.replication import Source
-from tests.conformance.rules import rule
-from tests.conformance.streams_kit import read
-from tests.unit.protocol.list_history import ListSource, ListVBucket, frame_of, frames_in
+from tests.kit.lists import ListSource, ListVBucket, frame_of, frames_in
+from tests.kit.rules import rule
+from tests.kit.streams import REPLICA, read
 
 LONG = b"hello hello hello hello hello hello hello hello"
 PACKED = snappy_compress(LONG)
 FORCE = (b"force_value_compression", b"true")
-WITHOUT_SNAPPY = tuple(feature for feature in USUAL if feature not in (Feature.SNAPPY, Feature.SNAPPY_EVERYWHERE))
+WITHOUT_SNAPPY = tuple(
+    feature for feature in USUAL_FEATURES if feature not in (Feature.SNAPPY, Feature.SNAPPY_EVERYWHERE)
+)
 JSON, SNAPPY, XATTR = 1, 2, 4
 
 
@@ -64,7 +65,7 @@ def test_without_snappy_all_is_inflated(flags: int) -> None:
 
 @rule("CMP-02")
 def test_with_snappy_values_come_as_they_are_stored() -> None:
-    frames = streamed(stored(), USUAL, 1 | OpenFlag.INCLUDE_XATTRS)
+    frames = streamed(stored(), USUAL_FEATURES, 1 | OpenFlag.INCLUDE_XATTRS)
     assert [frame.datatype for frame in frames] == [SNAPPY, 0, 0, SNAPPY | XATTR, XATTR]
     assert frames[0].value == PACKED
     assert frames[1].value == LONG
@@ -74,7 +75,7 @@ def test_with_snappy_values_come_as_they_are_stored() -> None:
 def test_forced_where_it_makes_a_value_smaller() -> None:
     vbucket = stored()
     vbucket.set(b"short", b"v")
-    frames = streamed(vbucket, USUAL, 1 | OpenFlag.INCLUDE_XATTRS, FORCE)
+    frames = streamed(vbucket, USUAL_FEATURES, 1 | OpenFlag.INCLUDE_XATTRS, FORCE)
     assert [bool(frame.datatype & SNAPPY) for frame in frames] == [True, True, False, True, True, False]
     assert snappy_uncompress(frames[1].value) == LONG
     assert snappy_uncompress(frames[4].value).endswith(b"\0")
@@ -84,7 +85,7 @@ def test_forced_where_it_makes_a_value_smaller() -> None:
 
 @rule("CMP-03")
 def test_the_same_of_a_whole_node() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_doc(1, "long", LONG)
     node.set_doc(1, "short", b"v")
     peer = node.producer(controls=[FORCE])
@@ -98,11 +99,11 @@ def test_the_same_of_a_whole_node() -> None:
 @rule("CMP-04")
 def test_empty_values_are_never_compressed() -> None:
     for controls in ((), (FORCE,)):
-        empty = streamed(stored(), USUAL, 1, *controls)[2]
+        empty = streamed(stored(), USUAL_FEATURES, 1, *controls)[2]
         assert (empty.value, empty.datatype) == (b"", 0)
-        without = streamed(stored(), USUAL, 1 | OpenFlag.NO_VALUE, *controls)
+        without = streamed(stored(), USUAL_FEATURES, 1 | OpenFlag.NO_VALUE, *controls)
         assert {(frame.value, frame.datatype) for frame in without} == {(b"", 0)}
-    kept = streamed(stored(), USUAL, 1 | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE)
+    kept = streamed(stored(), USUAL_FEATURES, 1 | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE)
     assert (kept[0].value, kept[0].datatype) == (b"", SNAPPY)
 
 
@@ -113,7 +114,7 @@ def test_the_format_is_the_raw_block() -> None:
     assert snappy_uncompress(b"\x17\x14hello B\x06\x00") == b"hello hello hello hello"
     assert snappy_compress(LONG)[0] == len(LONG)
     assert b"sNaPpY" not in snappy_compress(LONG)
-    node = Node()
+    node = SimulatedNode()
     node.set_doc(1, "k", b"\x17\x14hello B\x06\x00", datatype=SNAPPY)
     peer = node.producer(features=WITHOUT_SNAPPY)
     assert peer.stream(1)[-1].value == b"hello hello hello hello"
@@ -124,9 +125,9 @@ def test_the_format_is_the_raw_block() -> None:
 
 @rule("CMP-06")
 def test_markers_and_events_are_never_compressed() -> None:
-    from tests.conformance.streams_kit import collection, manifest, set_manifest
+    from tests.kit.streams import collection, manifest, set_manifest
 
-    node = Node()
+    node = SimulatedNode()
     set_manifest(node, manifest(1, default=[collection("a" * 200, 8)]))
     for controls in ([FORCE], [FORCE, (b"flatbuffers_system_events", b"true")]):
         peer: Peer = node.producer(controls=controls)
@@ -139,7 +140,7 @@ def test_markers_and_events_are_never_compressed() -> None:
 @rule("CMP-07")
 @pytest.mark.parametrize("is_forced", [False, True])
 def test_the_compressed_size_counts(is_forced: bool) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_doc(1, "long", LONG * 10)
     peer = node.producer(controls=[*([FORCE] if is_forced else []), (b"connection_buffer_size", b"1")])
     marker = peer.stream(1, end=1)[1]
@@ -154,10 +155,10 @@ def test_the_compressed_size_counts(is_forced: bool) -> None:
 @pytest.mark.parametrize("has_snappy", [False, True])
 @pytest.mark.parametrize("opcode", [Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION])
 def test_a_copy_takes_compressed_values_from_who_negotiated_them(has_snappy: bool, opcode: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
     features = (Feature.XERROR, Feature.XATTR, Feature.JSON, *((Feature.SNAPPY,) if has_snappy else ()))
-    source = Source(node, features=features)
+    source = ScriptedProducer(node, features=features)
     source.accept(1)
     assert source.marker(1, 2) == []
     section = encode_xattrs({"_sync": b'"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"'})

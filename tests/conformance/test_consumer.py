@@ -7,23 +7,13 @@ import struct
 import pytest
 
 from dcpstream.model import FailoverLog
+from dcpstream.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, ScriptedProducer, SimulatedNode
 from dcpstream.wire import Feature, Opcode, Status, decode_message, encode_request, encode_response
 from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.system_events import CollectionEvent, flatbuffer_of
 from dcpstream.wire.values import encode_failover_log
-from tests.conformance.harness import (
-    ACTIVE,
-    DEAD,
-    PENDING,
-    REPLICA,
-    USUAL,
-    WITHOUT_COLLECTIONS,
-    Node,
-    of,
-    opcodes,
-)
-from tests.conformance.replication import Source
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
+from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of, opcodes
 
 BUFFER = (b"connection_buffer_size", b"52428800")
 FIRST = [
@@ -46,16 +36,16 @@ NAMED = {"value": b'{"consumer_name":"node-a"}', "datatype": 1}
 
 
 @pytest.fixture
-def node() -> Node:
-    node = Node()
+def node() -> SimulatedNode:
+    node = SimulatedNode()
     for vbid in (1, 2):
         node.set_vbucket(vbid, REPLICA)
     return node
 
 
 @pytest.fixture
-def source(node: Node) -> Source:
-    source = Source(node)
+def source(node: SimulatedNode) -> ScriptedProducer:
+    source = ScriptedProducer(node)
     source.accept()
     return source
 
@@ -65,7 +55,7 @@ def statuses(frames) -> list[int]:
     return [frame.status for frame in frames]
 
 
-def controls_of(source: Source) -> list[tuple[bytes, bytes]]:
+def controls_of(source: ScriptedProducer) -> list[tuple[bytes, bytes]]:
     return [(frame.key, frame.value) for frame in of(source.peer.received, Opcode.DCP_CONTROL)]
 
 
@@ -74,8 +64,8 @@ def controls_of(source: Source) -> list[tuple[bytes, bytes]]:
 
 @rule("CON-01", "CON-02")
 @pytest.mark.parametrize("is_named", [False, True])
-def test_the_controls_in_the_recorded_order(node: Node, is_named: bool) -> None:
-    source = Source(node, **(NAMED if is_named else {}))
+def test_the_controls_in_the_recorded_order(node: SimulatedNode, is_named: bool) -> None:
+    source = ScriptedProducer(node, **(NAMED if is_named else {}))
     source.request()
     durability = OF_DURABILITY if is_named else []
     assert controls_of(source) == [BUFFER, *FIRST, *durability, *LAST]
@@ -87,8 +77,8 @@ def test_the_controls_in_the_recorded_order(node: Node, is_named: bool) -> None:
 
 
 @rule("CON-01")
-def test_each_control_waits_for_the_answer_to_the_one_before(node: Node) -> None:
-    source = Source(node)
+def test_each_control_waits_for_the_answer_to_the_one_before(node: SimulatedNode) -> None:
+    source = ScriptedProducer(node)
     buffer, error_map = source.add()
     assert source.peer.answer(buffer) == []
     (asked,) = source.peer.answer(error_map)
@@ -102,8 +92,8 @@ def test_each_control_waits_for_the_answer_to_the_one_before(node: Node) -> None
 
 @rule("CON-03", "CON-04")
 @pytest.mark.parametrize("status", [Status.EINVAL, Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED])
-def test_a_refused_control_is_only_noted(node: Node, status: Status) -> None:
-    source = Source(node)
+def test_a_refused_control_is_only_noted(node: SimulatedNode, status: Status) -> None:
+    source = ScriptedProducer(node)
     frames = source.negotiate(source.add(), lambda frame: status if frame.opcode == Opcode.DCP_CONTROL else 0)
     assert opcodes(frames) == [Opcode.DCP_STREAM_REQ]
     assert controls_of(source) == [BUFFER, *FIRST, *LAST]  # none is repeated
@@ -111,24 +101,24 @@ def test_a_refused_control_is_only_noted(node: Node, status: Status) -> None:
 
 
 @rule("CON-03")
-def test_a_producer_without_an_error_map_is_asked_for_rare_noops(node: Node) -> None:
-    source = Source(node)
+def test_a_producer_without_an_error_map_is_asked_for_rare_noops(node: SimulatedNode) -> None:
+    source = ScriptedProducer(node)
     source.negotiate(source.add(), lambda frame: Status.UNKNOWN_COMMAND if frame.opcode == Opcode.GET_ERROR_MAP else 0)
     assert (b"set_noop_interval", b"180") in controls_of(source)
 
 
 @rule("CON-05")
 @pytest.mark.parametrize("opcode", [Opcode.DCP_CONTROL, Opcode.GET_ERROR_MAP])
-def test_an_answer_to_a_control_that_was_not_asked(node: Node, opcode: int) -> None:
-    source = Source(node)
+def test_an_answer_to_a_control_that_was_not_asked(node: SimulatedNode, opcode: int) -> None:
+    source = ScriptedProducer(node)
     source.add()
     assert source.peer.send_bytes(encode_response(opcode, opaque=0x12345678)) == []
     assert source.closed
 
 
 @rule("CON-06")
-def test_opaques_come_from_one_counter(node: Node) -> None:
-    source = Source(node)
+def test_opaques_come_from_one_counter(node: SimulatedNode) -> None:
+    source = ScriptedProducer(node)
     source.accept(1)
     source.accept(2, opaque=0x52)
     source.snapshot(b"a", start=1, vbid=2)
@@ -143,8 +133,8 @@ def test_opaques_come_from_one_counter(node: Node) -> None:
 
 
 @rule("CON-07")
-def test_without_a_stream(node: Node) -> None:
-    source = Source(node)
+def test_without_a_stream(node: SimulatedNode) -> None:
+    source = ScriptedProducer(node)
     assert statuses(source.marker(1, 2)) == [Status.KEY_ENOENT]
     assert statuses(source.mutation(b"a", 1)) == [Status.KEY_ENOENT]
     source.accept()
@@ -155,8 +145,8 @@ def test_without_a_stream(node: Node) -> None:
 
 @rule("CON-08")
 @pytest.mark.parametrize("has_v7", [True, False])
-def test_another_opaque(node: Node, has_v7: bool) -> None:
-    source = Source(node)
+def test_another_opaque(node: SimulatedNode, has_v7: bool) -> None:
+    source = ScriptedProducer(node)
     (request,) = source.negotiate(source.add(), 0 if has_v7 else Status.EINVAL)
     source.opaque = request.opaque
     source.peer.answer(request, value=encode_failover_log(FailoverLog.of((1, 0))))
@@ -169,7 +159,7 @@ def test_another_opaque(node: Node, has_v7: bool) -> None:
 
 
 @rule("CON-09")
-def test_a_dead_stream_swallows(source: Source) -> None:
+def test_a_dead_stream_swallows(source: ScriptedProducer) -> None:
     source.send(Opcode.DCP_CLOSE_STREAM)
     assert source.marker(1, 2) == []
     assert source.mutation(b"a", 1) == []
@@ -179,7 +169,9 @@ def test_a_dead_stream_swallows(source: Source) -> None:
 
 
 @rule("CON-09", "CLS-26")
-def test_a_dead_stream_swallows_also_what_is_for_a_vbucket_that_is_gone(node: Node, source: Source) -> None:
+def test_a_dead_stream_swallows_also_what_is_for_a_vbucket_that_is_gone(
+    node: SimulatedNode, source: ScriptedProducer
+) -> None:
     source.send(Opcode.DCP_CLOSE_STREAM)
     node.set_vbucket(1, DEAD)
     node.delete_vbucket(1)
@@ -191,8 +183,8 @@ def test_a_dead_stream_swallows_also_what_is_for_a_vbucket_that_is_gone(node: No
 
 @rule("CON-10")
 @pytest.mark.parametrize("how", ["unknown opaque", "answered twice", "replaced"])
-def test_an_answer_to_no_stream_request(node: Node, how: str) -> None:
-    source = Source(node)
+def test_an_answer_to_no_stream_request(node: SimulatedNode, how: str) -> None:
+    source = ScriptedProducer(node)
     request = source.request()
     log = encode_failover_log(FailoverLog.of((1, 0)))
     opaque = request.opaque
@@ -208,8 +200,8 @@ def test_an_answer_to_no_stream_request(node: Node, how: str) -> None:
 
 @rule("CON-11")
 @pytest.mark.parametrize("size", [0, 8, 15, 17, 24])
-def test_a_success_without_a_sound_failover_log(node: Node, size: int) -> None:
-    source = Source(node)
+def test_a_success_without_a_sound_failover_log(node: SimulatedNode, size: int) -> None:
+    source = ScriptedProducer(node)
     request = source.request()
     assert source.peer.answer(request, value=bytes(size)) == []
     assert source.closed
@@ -217,8 +209,8 @@ def test_a_success_without_a_sound_failover_log(node: Node, size: int) -> None:
 
 @rule("CON-10", "CON-11")
 @pytest.mark.parametrize("size", [0, 4, 9, 16])
-def test_a_rollback_without_a_seqno(node: Node, size: int) -> None:
-    source = Source(node)
+def test_a_rollback_without_a_seqno(node: SimulatedNode, size: int) -> None:
+    source = ScriptedProducer(node)
     request = source.request()
     assert source.peer.answer(request, status=Status.ROLLBACK, value=bytes(size)) == []
     assert source.closed
@@ -227,14 +219,14 @@ def test_a_rollback_without_a_seqno(node: Node, size: int) -> None:
 @rule("CON-12")
 @pytest.mark.parametrize("opcode", [Opcode.DCP_BUFFER_ACK, Opcode.DCP_SEQNO_ACKNOWLEDGED])
 @pytest.mark.parametrize("status", [0, Status.EINVAL, Status.KEY_ENOENT])
-def test_answers_to_what_has_none_are_swallowed(source: Source, opcode: int, status: int) -> None:
+def test_answers_to_what_has_none_are_swallowed(source: ScriptedProducer, opcode: int, status: int) -> None:
     assert source.peer.send_bytes(encode_response(opcode, status=status, opaque=1)) == []
     assert not source.closed
 
 
 @rule("CON-12")
 @pytest.mark.parametrize("opcode", [Opcode.DCP_OPEN, Opcode.DCP_NOOP, Opcode.DCP_MUTATION, Opcode.DCP_STREAM_END])
-def test_answers_to_what_a_consumer_never_asks(source: Source, opcode: int) -> None:
+def test_answers_to_what_a_consumer_never_asks(source: ScriptedProducer, opcode: int) -> None:
     assert source.peer.send_bytes(encode_response(opcode, opaque=1)) == []
     assert source.closed
 
@@ -243,7 +235,7 @@ def test_answers_to_what_a_consumer_never_asks(source: Source, opcode: int) -> N
 
 
 @rule("CON-13", "CON-14")
-def test_seqnos_out_of_order_cost_their_message_only(source: Source) -> None:
+def test_seqnos_out_of_order_cost_their_message_only(source: ScriptedProducer) -> None:
     assert statuses(source.mutation(b"early", 1)) == [Status.ERANGE]
     assert source.marker(1, 5) == []
     assert source.mutation(b"a", 2) == []
@@ -270,7 +262,7 @@ def test_seqnos_out_of_order_cost_their_message_only(source: Source) -> None:
     ],
 )
 def test_markers_of_no_version_are_refused_as_recorded(
-    source: Source, extras: bytes, value: bytes, text: bytes
+    source: ScriptedProducer, extras: bytes, value: bytes, text: bytes
 ) -> None:
     (answer,) = source.send(Opcode.DCP_SNAPSHOT_MARKER, extras=extras, value=value)
     assert answer.status == Status.EINVAL
@@ -280,11 +272,11 @@ def test_markers_of_no_version_are_refused_as_recorded(
 
 
 @rule("CON-15")
-def test_a_disk_marker_without_high_completed_seqno_where_writes_are_durable(node: Node) -> None:
-    plain = Source(node, b"plain")
+def test_a_disk_marker_without_high_completed_seqno_where_writes_are_durable(node: SimulatedNode) -> None:
+    plain = ScriptedProducer(node, b"plain")
     plain.accept(1)
     assert plain.marker(1, 3, 2) == []
-    durable = Source(node, b"durable", **NAMED)
+    durable = ScriptedProducer(node, b"durable", **NAMED)
     durable.accept(2)
     assert durable.marker(1, 3, 1, vbid=2) == []
     whole = struct.pack(">QQIQQ", 1, 4, 2, 4, 0)
@@ -297,7 +289,7 @@ def test_a_disk_marker_without_high_completed_seqno_where_writes_are_durable(nod
 @rule("CON-16")
 @pytest.mark.parametrize("which", ["visible", "purge", "prepared"])
 @pytest.mark.parametrize("excess", [0, 1])
-def test_a_marker_whose_claims_are_above_its_end(source: Source, which: str, excess: int) -> None:
+def test_a_marker_whose_claims_are_above_its_end(source: ScriptedProducer, which: str, excess: int) -> None:
     seqno = 5 + excess
     if which == "visible":
         frames = source.marker_v2(1, 5, visible=seqno)
@@ -313,21 +305,23 @@ def test_a_marker_whose_claims_are_above_its_end(source: Source, which: str, exc
     ("flags", "start"),
     [((1, 1), 1), ((5, 1), 1), ((1, 5), 4), ((2, 1), 4), ((1, 2), 4), ((6, 6), 4)],
 )
-def test_which_markers_extend_a_snapshot(node: Node, flags: tuple[int, int], start: int) -> None:
-    source = Source(node, b"one")
+def test_which_markers_extend_a_snapshot(node: SimulatedNode, flags: tuple[int, int], start: int) -> None:
+    source = ScriptedProducer(node, b"one")
     source.accept()
     source.snapshot(b"a", b"b", b"c", start=1, flags=flags[0])
     assert source.marker(4, 9, flags[1]) == []
     assert source.mutation(b"d", 4) == []
     assert source.mutation(b"e", 6) == []
     source.peer.disconnect()
-    request = decode_message(Source(node, b"two").request())
+    request = decode_message(ScriptedProducer(node, b"two").request())
     assert isinstance(request, StreamRequest)
     assert (request.start_seqno, request.snapshot_start, request.snapshot_end) == (6, start, 9)
 
 
 @rule("CON-18")
-def test_while_its_first_disk_snapshot_comes_a_copy_is_nobodys_source(node: Node, source: Source) -> None:
+def test_while_its_first_disk_snapshot_comes_a_copy_is_nobodys_source(
+    node: SimulatedNode, source: ScriptedProducer
+) -> None:
     assert source.marker(0, 3, 2) == []
     assert source.mutation(b"a", 1) == []
     peer = node.producer()
@@ -338,7 +332,7 @@ def test_while_its_first_disk_snapshot_comes_a_copy_is_nobodys_source(node: Node
 
 @rule("CON-19")
 @pytest.mark.parametrize("state", [DEAD, ACTIVE])
-def test_data_for_a_vbucket_that_is_no_copy_any_more(source: Source, state: int) -> None:
+def test_data_for_a_vbucket_that_is_no_copy_any_more(source: ScriptedProducer, state: int) -> None:
     source.snapshot(b"a", start=1)
     assert source.marker(2, 3) == []
     assert statuses(source.set_state(state)) == [Status.SUCCESS]
@@ -347,7 +341,7 @@ def test_data_for_a_vbucket_that_is_no_copy_any_more(source: Source, state: int)
 
 
 @rule("CON-19")
-def test_data_for_a_vbucket_that_was_made_anew(node: Node, source: Source) -> None:
+def test_data_for_a_vbucket_that_was_made_anew(node: SimulatedNode, source: ScriptedProducer) -> None:
     source.snapshot(b"a", b"b", start=1)
     node.set_vbucket(1, DEAD)
     node.delete_vbucket(1)
@@ -356,8 +350,8 @@ def test_data_for_a_vbucket_that_was_made_anew(node: Node, source: Source) -> No
     assert node.vbucket(1).high_seqno == 0
 
 
-def test_without_room_nothing_is_acknowledged_and_nothing_dropped(node: Node, monkeypatch) -> None:
-    source = Source(node)
+def test_without_room_nothing_is_acknowledged_and_nothing_dropped(node: SimulatedNode, monkeypatch) -> None:
+    source = ScriptedProducer(node)
     source.accept()
     monkeypatch.setattr(type(node.store), "has_room", property(lambda store: False))
     source.snapshot(b"a", b"b", start=1)
@@ -372,7 +366,7 @@ def test_without_room_nothing_is_acknowledged_and_nothing_dropped(node: Node, mo
 
 
 @rule("CON-21", "CON-22")
-def test_there_is_no_cache_transfer_in_this_version(source: Source) -> None:
+def test_there_is_no_cache_transfer_in_this_version(source: ScriptedProducer) -> None:
     record = struct.pack(">QQQIIIHBB", 1, 1, 1, 1, 0, 0, 2, 0, 0) + b"\x08k" + b"v"
     assert statuses(source.send(Opcode.DCP_CACHE_TRANSFER, value=record)) == [Status.UNKNOWN_COMMAND]
     assert statuses(source.send(Opcode.DCP_CACHE_TRANSFER_END)) == [Status.UNKNOWN_COMMAND]
@@ -380,7 +374,7 @@ def test_there_is_no_cache_transfer_in_this_version(source: Source) -> None:
 
 
 @rule("CON-23")
-def test_a_marker_is_answered_after_its_last_row_and_before_anything_newer(source: Source) -> None:
+def test_a_marker_is_answered_after_its_last_row_and_before_anything_newer(source: ScriptedProducer) -> None:
     assert source.marker(1, 2, 9) == []
     assert source.mutation(b"a", 1) == []
     (answer,) = source.mutation(b"b", 2)
@@ -408,8 +402,10 @@ def test_a_marker_is_answered_after_its_last_row_and_before_anything_newer(sourc
         (9, 0, b"fruit", struct.pack(">QII", 1, 0, 8)),
     ],
 )
-def test_system_events_that_cannot_be_applied(node: Node, event: int, version: int, key: bytes, value: bytes) -> None:
-    source = Source(node, features=USUAL)
+def test_system_events_that_cannot_be_applied(
+    node: SimulatedNode, event: int, version: int, key: bytes, value: bytes
+) -> None:
+    source = ScriptedProducer(node, features=USUAL_FEATURES)
     source.accept()
     assert source.marker(1, 2) == []
     extras = struct.pack(">QIB", 1, event, version)
@@ -441,9 +437,9 @@ FRUIT = CollectionEvent(0, 1, 0, 8, "fruit")
     ],
 )
 def test_system_events_of_every_version(
-    node: Node, seqno: int, event: int, version: int, fields, is_sound: bool
+    node: SimulatedNode, seqno: int, event: int, version: int, fields, is_sound: bool
 ) -> None:
-    source = Source(node, features=USUAL)
+    source = ScriptedProducer(node, features=USUAL_FEATURES)
     source.accept()
     assert source.marker(0, 2) == []
     extras = struct.pack(">QIB", seqno, event, version)
@@ -454,8 +450,8 @@ def test_system_events_of_every_version(
 
 @rule("CON-24")
 @pytest.mark.parametrize("lacks", ["collections", "flatbuffers"])
-def test_system_events_that_were_not_agreed(node: Node, lacks: str) -> None:
-    source = Source(node, features=WITHOUT_COLLECTIONS if lacks == "collections" else USUAL)
+def test_system_events_that_were_not_agreed(node: SimulatedNode, lacks: str) -> None:
+    source = ScriptedProducer(node, features=WITHOUT_COLLECTIONS if lacks == "collections" else USUAL_FEATURES)
     (request,) = source.negotiate(source.add(), Status.EINVAL)
     source.opaque = request.opaque
     source.peer.answer(request, value=encode_failover_log(FailoverLog.of((1, 0))))
@@ -466,7 +462,7 @@ def test_system_events_that_were_not_agreed(node: Node, lacks: str) -> None:
 
 
 @rule("CON-25")
-def test_a_vbucket_that_becomes_active_here_loses_its_stream(node: Node, source: Source) -> None:
+def test_a_vbucket_that_becomes_active_here_loses_its_stream(node: SimulatedNode, source: ScriptedProducer) -> None:
     source.snapshot(b"a", start=1)
     node.set_vbucket(1, ACTIVE)
     assert statuses(source.marker(2, 2)) == [Status.DCP_STREAM_NOT_FOUND]
@@ -499,8 +495,8 @@ LONG = b"k" * 251
         *((bytes([number]) + b"k", number == 8) for number in range(1, 9)),
     ],
 )
-def test_keys_with_collections(node: Node, kind: str, key: bytes, is_sound: bool) -> None:
-    source = Source(node, features=USUAL)
+def test_keys_with_collections(node: SimulatedNode, kind: str, key: bytes, is_sound: bool) -> None:
+    source = ScriptedProducer(node, features=USUAL_FEATURES)
     source.accept()
     assert source.marker(1, 9) == []
     for seqno, number in ((1, 8), (2, 255)):
@@ -520,7 +516,7 @@ def test_keys_with_collections(node: Node, kind: str, key: bytes, is_sound: bool
 
 @rule("HDR-16")
 @pytest.mark.parametrize(("length", "expected"), [(250, []), (251, [Status.EINVAL])])
-def test_keys_without_collections(source: Source, length: int, expected: list[int]) -> None:
+def test_keys_without_collections(source: ScriptedProducer, length: int, expected: list[int]) -> None:
     assert source.marker(1, 9) == []
     assert statuses(source.mutation(LONG[:length], 1)) == expected
 
@@ -528,8 +524,8 @@ def test_keys_without_collections(source: Source, length: int, expected: list[in
 # ---------------------------------------------------------------------------------------------- flow control, silence
 
 
-def test_bytes_are_acknowledged_at_a_fifth_of_the_buffer_or_after_five_seconds(node: Node) -> None:
-    source = Source(node)
+def test_bytes_are_acknowledged_at_a_fifth_of_the_buffer_or_after_five_seconds(node: SimulatedNode) -> None:
+    source = ScriptedProducer(node)
     source.accept()
     value = bytes(1 << 20)
     for seqno in range(1, 10):
@@ -548,7 +544,7 @@ def test_bytes_are_acknowledged_at_a_fifth_of_the_buffer_or_after_five_seconds(n
 
 
 @rule("CON-12")
-def test_noops_are_answered_and_silence_ends_the_connection(node: Node, source: Source) -> None:
+def test_noops_are_answered_and_silence_ends_the_connection(node: SimulatedNode, source: ScriptedProducer) -> None:
     (answer,) = source.peer.send(Opcode.DCP_NOOP, opaque=0x81969800)
     assert (answer.opcode, answer.status, answer.opaque) == (Opcode.DCP_NOOP, 0, 0x81969800)
     node.advance(359)
@@ -558,8 +554,8 @@ def test_noops_are_answered_and_silence_ends_the_connection(node: Node, source: 
 
 
 @rule("CON-08")
-def test_expirations_deletions_and_features(node: Node) -> None:
-    source = Source(node, features=(*USUAL, Feature.PRESERVE_TTL), flags=0x20)
+def test_expirations_deletions_and_features(node: SimulatedNode) -> None:
+    source = ScriptedProducer(node, features=(*USUAL_FEATURES, Feature.PRESERVE_TTL), flags=0x20)
     source.accept()
     assert source.marker(1, 4) == []
     assert source.mutation(b"a", 1) == []

@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from dcpstream.protocol.producer.controls import ProducerSettings, apply_control
+from dcpstream.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, OpenFlag, Status, encode_request, encode_response
-from tests.conformance.harness import USUAL, Node, Peer, client_of_streams, of, opcodes
-from tests.conformance.rules import rule
-from tests.unit.client.kit import FakeNode, ready_connection
+from tests.kit.client_machines import client_of_streams, ready_connection
+from tests.kit.fake_node import FakeNode
+from tests.kit.rules import rule
+from tests.kit.streams import of, opcodes
 
 OK, EINVAL, NOT_SUPPORTED = Status.SUCCESS, Status.EINVAL, Status.NOT_SUPPORTED
-NO_SNAPPY = tuple(feature for feature in USUAL if feature != Feature.SNAPPY)
+NO_SNAPPY = tuple(feature for feature in USUAL_FEATURES if feature != Feature.SNAPPY)
 SWITCHES = {
     b"enable_noop": "noop_enabled",
     b"force_value_compression": "force_value_compression",
@@ -21,7 +23,7 @@ SWITCHES = {
 }
 
 
-def setting(node: Node, name: str) -> str:
+def setting(node: SimulatedNode, name: str) -> str:
     """What the stats say of the connection `reader`."""
     stats = node.stats("dcp")
     if name == "max_buffer_bytes" and stats["eq_dcpq:reader:flow_control"] == "disabled":
@@ -41,7 +43,7 @@ def setting(node: Node, name: str) -> str:
     ],
 )
 def test_key_and_value_and_nothing_else(fields: dict[str, bytes]) -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = node.connect()
     peer.dcp_open()
     assert peer.call(Opcode.DCP_CONTROL, **fields).status == EINVAL
@@ -53,7 +55,7 @@ def test_key_and_value_and_nothing_else(fields: dict[str, bytes]) -> None:
 def test_the_bytes_of_enable_noop() -> None:
     data = bytes.fromhex("80 5e 000b 00 00 0005 0000000f 00000010 0000000000000000") + b"enable_nooptrue"
     assert encode_request(Opcode.DCP_CONTROL, vbid=5, opaque=16, key=b"enable_noop", value=b"true") == data
-    node = Node()
+    node = SimulatedNode()
     peer = node.connect()
     peer.dcp_open()
     (answer,) = peer.send_bytes(data)
@@ -66,7 +68,7 @@ def test_the_bytes_of_enable_noop() -> None:
     "key", [b"bogus", b"set_window", b"include_xattrs", b"enable_ext_metadata", b"enable_noopx", b"\xff\0", b"k" * 250]
 )
 def test_an_unknown_key_is_invalid(key: bytes) -> None:
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     assert peer.control(key, b"true").status == EINVAL
     assert not peer.closed
     assert peer.control(b"enable_noop", b"true").status == OK
@@ -76,7 +78,7 @@ def test_an_unknown_key_is_invalid(key: bytes) -> None:
 @pytest.mark.parametrize("key", SWITCHES)
 @pytest.mark.parametrize("value", [b"false", b"0", b"TRUE", b"True", b"true ", b"xyz", b"\0", b"1"])
 def test_a_switch_takes_any_text_and_only_true_means_on(key: bytes, value: bytes) -> None:
-    node = Node()
+    node = SimulatedNode()
     flags = OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES
     peer = node.producer(flags=flags)
     assert peer.control(key, b"true").status == OK
@@ -103,7 +105,7 @@ def test_a_switch_takes_any_text_and_only_true_means_on(key: bytes, value: bytes
     ],
 )
 def test_what_a_key_does_not_take_is_invalid(key: bytes, value: bytes) -> None:
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     assert peer.control(key, value).status == EINVAL
     assert not peer.closed
 
@@ -111,7 +113,7 @@ def test_what_a_key_does_not_take_is_invalid(key: bytes, value: bytes) -> None:
 @rule("CTL-06")
 @pytest.mark.parametrize("key", [b"enable_noop", b"connection_buffer_size", b"bogus"])
 def test_a_consumer_takes_no_control(key: bytes) -> None:
-    peer = Node().consumer()
+    peer = SimulatedNode().consumer()
     assert peer.send(Opcode.DCP_CONTROL, key=key, value=b"true") == []
     assert peer.closed
 
@@ -119,7 +121,7 @@ def test_a_consumer_takes_no_control(key: bytes) -> None:
 @rule("CTL-07")
 @pytest.mark.parametrize(("value", "is_on"), [(b"true", True), (b"false", False), (b"on", False), (b"TRUE", False)])
 def test_enable_noop(value: bytes, is_on: bool) -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = node.connect()
     peer.dcp_open()
     assert peer.control(b"set_noop_interval", b"1").status == OK
@@ -137,7 +139,7 @@ def test_enable_noop(value: bytes, is_on: bool) -> None:
     ],
 )  # fmt: skip
 def test_the_noop_interval_has_whole_seconds(value: bytes, status: Status) -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = node.producer()
     assert peer.control(b"set_noop_interval", value).status == status
     seconds = max(1, int(value)) if status == OK else 20
@@ -158,7 +160,7 @@ def test_the_noop_interval_has_whole_seconds(value: bytes, status: Status) -> No
     ],
 )  # fmt: skip
 def test_the_buffer_size_is_a_number(value: bytes, status: Status, size: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = node.producer(controls=[(b"connection_buffer_size", b"77")])
     assert peer.control(b"connection_buffer_size", value).status == status
     assert setting(node, "max_buffer_bytes") == str(size)
@@ -168,14 +170,14 @@ def test_the_buffer_size_is_a_number(value: bytes, status: Status, size: int) ->
 @rule("CTL-10")
 @pytest.mark.parametrize("value", [b"0", b"1024", b"true", b"x"])
 def test_there_is_no_buffer_for_a_stream(value: bytes) -> None:
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     assert peer.control(b"stream_buffer_size", value).status == NOT_SUPPORTED
     assert not peer.closed
 
 
 @rule("CTL-11")
 def test_three_priorities() -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = node.producer()
     assert setting(node, "priority") == "Medium"
     for value in (b"high", b"low", b"medium"):
@@ -189,7 +191,7 @@ def test_three_priorities() -> None:
 @rule("CTL-12")
 @pytest.mark.parametrize("value", [b"true", b"false", b"x"])
 def test_forced_compression_needs_snappy(value: bytes) -> None:
-    node = Node()
+    node = SimulatedNode()
     assert node.producer(b"other", features=NO_SNAPPY).control(b"force_value_compression", value).status == EINVAL
     peer = node.producer()
     assert peer.control(b"force_value_compression", value).status == OK
@@ -198,7 +200,7 @@ def test_forced_compression_needs_snappy(value: bytes) -> None:
 
 @rule("CTL-13")
 def test_two_names_of_cursor_dropping() -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = node.producer()
     for on in (b"supports_cursor_dropping", b"supports_cursor_dropping_vulcan"):
         for off in (b"supports_cursor_dropping", b"supports_cursor_dropping_vulcan"):
@@ -211,7 +213,7 @@ def test_two_names_of_cursor_dropping() -> None:
 @rule("CTL-14")
 @pytest.mark.parametrize("value", [b"true", b"false", b"x"])
 def test_hifi_mfu_changes_one_byte_at_most(value: bytes) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_doc(1, "k")
     (plain,) = of(node.producer(b"plain").stream(1), Opcode.DCP_MUTATION)
     peer = node.producer(controls=[(b"supports_hifi_MFU", value)])
@@ -222,7 +224,7 @@ def test_hifi_mfu_changes_one_byte_at_most(value: bytes) -> None:
 
 @rule("CTL-15")
 def test_stream_end_on_close_cannot_be_switched_off() -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = node.producer()
     key = b"send_stream_end_on_client_close_stream"
     for value in (b"false", b"x", b"TRUE"):
@@ -270,7 +272,7 @@ def test_the_client_expects_no_end_after_it_closed_a_stream() -> None:
 
 def expiry_opcodes(flags: int, value: bytes) -> tuple[int, list[int]]:
     """Status of enable_expiry_opcode, and how an expired document then comes."""
-    node = Node()
+    node = SimulatedNode()
     node.set_doc(1, "k", expiration=1)
     node.advance(3)
     node.admin.call(Opcode.GET, vbid=1, key=b"\0k")
@@ -294,7 +296,7 @@ def test_the_expiry_opcode_needs_delete_times(flags: int, value: bytes) -> None:
 )
 def test_stream_ids_and_sync_writes_exclude_each_other(first: bytes, second: bytes) -> None:
     names = {b"enable_stream_id": "enable_stream_id", b"enable_sync_writes": "synchronous_writes"}
-    node = Node()
+    node = SimulatedNode()
     peer = node.producer()
     for value in (b"false", b"TRUE", b"1"):
         assert peer.control(first, value).status == EINVAL
@@ -314,7 +316,7 @@ def test_stream_ids_and_sync_writes_exclude_each_other(first: bytes, second: byt
 )
 def test_a_name_and_sync_writes_make_a_replica(order: tuple[bytes, bytes]) -> None:
     values = {b"consumer_name": b"replica", b"enable_sync_writes": b"true"}
-    node = Node()
+    node = SimulatedNode()
     peer = node.producer()
     peer.stream(1)
     acknowledge = {"extras": bytes(8), "vbid": 1, "opaque": 0x77}
@@ -336,7 +338,7 @@ def test_out_of_order_snapshots(value: bytes, status: Status) -> None:
     settings = ProducerSettings()
     assert apply_control(settings, b"enable_out_of_order_snapshots", value)[0] == status
     assert settings.out_of_order == (value.decode() if status == OK else "")
-    assert Node().producer().control(b"enable_out_of_order_snapshots", value).status == status
+    assert SimulatedNode().producer().control(b"enable_out_of_order_snapshots", value).status == status
 
 
 @rule("CTL-22")
@@ -345,7 +347,7 @@ def test_out_of_order_snapshots(value: bytes, status: Status) -> None:
     [(0x105, b"true", OK), (0x105, b"false", EINVAL), (0x5, b"true", EINVAL), (0x1, b"true", EINVAL)],
 )
 def test_user_xattrs_of_deletions_are_a_probe(flags: int, value: bytes, status: Status) -> None:
-    peer = Node().producer(flags=flags)
+    peer = SimulatedNode().producer(flags=flags)
     assert peer.control(b"include_deleted_user_xattrs", value).status == status
     assert not peer.closed
 
@@ -360,17 +362,17 @@ def test_what_can_only_be_switched_on(key: bytes, name: str) -> None:
     for value in (b"false", b"TRUE", b"true ", b"1", b"x"):
         assert apply_control(settings, key, value)[0] == EINVAL
         assert getattr(settings, name) is False
-        assert Node().producer().control(key, value).status == EINVAL
+        assert SimulatedNode().producer().control(key, value).status == EINVAL
     assert apply_control(settings, key, b"true")[0] == OK
     assert getattr(settings, name) is True
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     assert peer.control(key, b"true").status == OK
     assert peer.control(key, b"false").status == EINVAL
 
 
 @rule("CTL-25")
 def test_this_storage_keeps_no_history() -> None:
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     assert peer.control(b"change_streams", b"true").status == NOT_SUPPORTED
     for value in (b"false", b"TRUE", b"x"):
         assert peer.control(b"change_streams", value).status == EINVAL
@@ -381,7 +383,7 @@ def test_this_storage_keeps_no_history() -> None:
 @pytest.mark.parametrize("value", [b"2.2", b"2.0", b"2.1", b"2.3", b"true", b"1"])
 def test_a_later_marker_version_cannot_be_asked_for(value: bytes) -> None:
     # Recorded with 2.2: the key is of a later version, so it is unknown, with collections as without.
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     assert peer.control(b"max_marker_version", value).status == EINVAL
     assert not peer.closed
 
@@ -389,7 +391,7 @@ def test_a_later_marker_version_cannot_be_asked_for(value: bytes) -> None:
 @rule("CTL-27")
 @pytest.mark.parametrize("value", [b"true", b"false", b"x"])
 def test_cache_transfer_depends_on_the_bucket_only(value: bytes) -> None:
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     assert peer.control(b"cache_transfer", value).status == NOT_SUPPORTED
     assert not peer.closed
     settings = ProducerSettings(has_cache_transfer=True)
@@ -398,7 +400,7 @@ def test_cache_transfer_depends_on_the_bucket_only(value: bytes) -> None:
 
 @rule("CTL-28")
 def test_backfill_orders() -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = node.producer()
     assert setting(node, "backfill_order") == "round-robin"
     for value in (b"sequential", b"round-robin"):
@@ -419,7 +421,7 @@ def snappy_items(peer: Peer, vbid: int) -> list[int]:
 
 @rule("CTL-29")
 def test_a_stream_keeps_the_form_it_was_made_with() -> None:
-    node = Node()
+    node = SimulatedNode()
     text = b"compressible " * 100
     peer = node.producer()
     assert snappy_items(peer, 1) == []
@@ -432,7 +434,7 @@ def test_a_stream_keeps_the_form_it_was_made_with() -> None:
 
 @rule("CTL-29")
 def test_sync_writes_shape_only_later_markers() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_doc(1, "k")
     node.set_doc(2, "k")
     peer = node.producer()
@@ -451,7 +453,7 @@ def test_sync_writes_shape_only_later_markers() -> None:
     [b"ENABLE_NOOP", b"Enable_Noop", b"enable_noop ", b"set_Priority", b"supports_hifi_mfu", b"V7_DCP_STATUS_CODES"],
 )
 def test_keys_are_compared_byte_for_byte(key: bytes) -> None:
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     assert peer.control(key, b"true").status == EINVAL
 
 
@@ -468,4 +470,4 @@ def test_keys_are_compared_byte_for_byte(key: bytes) -> None:
     ],
 )
 def test_three_keys_match_by_their_beginning(key: bytes, value: bytes, status: Status) -> None:
-    assert Node().producer().control(key, value).status == status
+    assert SimulatedNode().producer().control(key, value).status == status

@@ -7,13 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from dcpstream.testing.simulation import (
+    START_UNIX_S,
+    USUAL_FEATURES,
+    WITHOUT_COLLECTIONS,
+    ScriptedProducer,
+    SimulatedNode,
+)
 from dcpstream.wire import Datatype, Frame, Opcode, OpenFlag, Status, values
 from dcpstream.wire.stored import block
 from dcpstream.wire.stored.block import encode_stored_deletion
 from dcpstream.wire.values import encode_xattrs
-from tests.conformance.harness import REPLICA, START_UNIX_S, USUAL, WITHOUT_COLLECTIONS, Node, of
-from tests.conformance.replication import Source
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
+from tests.kit.streams import REPLICA, of
 
 V1 = struct.Struct(">QQH")
 V2 = struct.Struct(">QQIB")
@@ -21,13 +27,13 @@ SYSTEM = {"_sync": b"1"}
 BOTH = {"_sync": b"1", "mine": b"2"}
 
 
-def deletions(node: Node, *, flags: int = 0, features: tuple[int, ...] = USUAL) -> list[Frame]:
+def deletions(node: SimulatedNode, *, flags: int = 0, features: tuple[int, ...] = USUAL_FEATURES) -> list[Frame]:
     """The deletions that a new producer connection gets of vbucket 1."""
     peer = node.producer(f"reader-{len(node.peers)}".encode(), flags | OpenFlag.PRODUCER, features=features)
     return of(peer.stream(1), Opcode.DCP_DELETION)
 
 
-def bury(node: Node, value: bytes, datatype: int, *, key: bytes = b"\0k") -> None:
+def bury(node: SimulatedNode, value: bytes, datatype: int, *, key: bytes = b"\0k") -> None:
     """A tombstone with any value, straight into the history."""
     vbucket = node.vbucket(1)
     seqno = vbucket.high_seqno + 1
@@ -38,27 +44,29 @@ def bury(node: Node, value: bytes, datatype: int, *, key: bytes = b"\0k") -> Non
     vbucket.log.append(frame, key, seqno, is_deleted=True, kinds=kinds)
 
 
-def replica(features: tuple[int, ...] = WITHOUT_COLLECTIONS, *, flags: int = 0) -> tuple[Node, Source]:
+def replica(
+    features: tuple[int, ...] = WITHOUT_COLLECTIONS, *, flags: int = 0
+) -> tuple[SimulatedNode, ScriptedProducer]:
     """A copy in the middle of a snapshot 1..9 that holds `k` at seqno 1."""
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
-    source = Source(node, features=features, flags=flags)
+    source = ScriptedProducer(node, features=features, flags=flags)
     source.accept()
     source.marker(1, 9)
     assert source.mutation(b"k", 1) == []
     return node, source
 
 
-def send(source: Source, extras: bytes, *, key: bytes = b"k", **fields: object) -> list[Frame]:
+def send(source: ScriptedProducer, extras: bytes, *, key: bytes = b"k", **fields: object) -> list[Frame]:
     prefix = b"\0" if source.has_collections else b""
     fields.setdefault("cas", 0x5000)
     return source.send(Opcode.DCP_DELETION, key=prefix + key, extras=extras, **fields)
 
 
 @rule("DEL-01", "DEL-02")
-@pytest.mark.parametrize("features", [USUAL, WITHOUT_COLLECTIONS])
+@pytest.mark.parametrize("features", [USUAL_FEATURES, WITHOUT_COLLECTIONS])
 def test_the_layout_follows_the_open_flag(features: tuple[int, ...]) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_doc(1, "k")
     node.delete_doc(1, "k")
     (first,) = deletions(node, features=features)
@@ -74,7 +82,7 @@ def test_the_layout_follows_the_open_flag(features: tuple[int, ...]) -> None:
     [
         (WITHOUT_COLLECTIONS, 0, V1.pack(2, 2, 0)),
         (WITHOUT_COLLECTIONS, OpenFlag.INCLUDE_DELETE_TIMES, V2.pack(2, 2, 5, 0)),
-        (USUAL, 0, V2.pack(2, 2, 5, 0)),
+        (USUAL_FEATURES, 0, V2.pack(2, 2, 5, 0)),
     ],
 )
 def test_which_layout_a_consumer_wants(features: tuple[int, ...], flags: int, wanted: bytes) -> None:
@@ -89,7 +97,7 @@ def test_which_layout_a_consumer_wants(features: tuple[int, ...], flags: int, wa
 
 @rule("DEL-04")
 def test_the_time_of_a_deletion(tmp_path: Path) -> None:
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     node.set_doc(1, "k")
     node.advance(50)
     node.delete_doc(1, "k")
@@ -102,7 +110,7 @@ def test_the_time_of_a_deletion(tmp_path: Path) -> None:
 
 @rule("DEL-05")
 def test_a_deletion_may_carry_xattrs() -> None:
-    node = Node()
+    node = SimulatedNode()
     bury(node, encode_xattrs(BOTH), Datatype.XATTR)
     (frame,) = deletions(node, flags=OpenFlag.INCLUDE_XATTRS)
     assert (frame.value, frame.datatype) == (encode_xattrs(SYSTEM), Datatype.XATTR)
@@ -118,7 +126,7 @@ def test_a_deletion_may_carry_xattrs() -> None:
 @rule("DEL-06")
 @pytest.mark.parametrize("datatype", range(8))
 def test_datatypes_of_a_deletion(datatype: int) -> None:
-    node, source = replica(USUAL)
+    node, source = replica(USUAL_FEATURES)
     value = encode_xattrs(SYSTEM) if datatype & Datatype.XATTR else b""
     if datatype & Datatype.SNAPPY:
         value = values.snappy_compress(value)
@@ -133,7 +141,7 @@ def test_datatypes_of_a_deletion(datatype: int) -> None:
 
 @rule("DEL-07")
 def test_a_body_is_stripped_and_xattrs_are_kept() -> None:
-    node, source = replica(USUAL)
+    node, source = replica(USUAL_FEATURES)
     value = encode_xattrs(SYSTEM, b"body")
     assert send(source, V2.pack(2, 2, 5, 0), value=value, datatype=Datatype.XATTR) == []
     assert send(source, V2.pack(3, 2, 5, 0), key=b"other", value=b"body") == []
@@ -170,7 +178,7 @@ def test_nmeta_must_be_zero() -> None:
 
 @rule("DEL-12")
 def test_seqno_and_revision_of_a_deletion() -> None:
-    node = Node()
+    node = SimulatedNode()
     for _ in range(3):
         node.set_doc(1, "k")
     node.set_doc(1, "other")
@@ -181,10 +189,10 @@ def test_seqno_and_revision_of_a_deletion() -> None:
 
 @rule("DEL-11")
 def test_tombstones_are_part_of_every_backfill(tmp_path: Path) -> None:
-    peer = Node().connect()
+    peer = SimulatedNode().connect()
     answer = peer.dcp_open(b"n", OpenFlag.PRODUCER | OpenFlag.SKIP_DELETES_IN_BACKFILL)
     assert answer.status == Status.EINVAL
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     node.set_doc(1, "k")
     node.delete_doc(1, "k")
     node.flush()

@@ -6,10 +6,11 @@ import pytest
 
 from dcpstream.protocol.producer.responses import is_tolerated
 from dcpstream.store import MemoryBucketStore
+from dcpstream.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
 from dcpstream.wire import Opcode, OpenFlag, Status, encode_response
 from dcpstream.wire.keys import encode_frame_info
-from tests.conformance.harness import REPLICA, USUAL, WITHOUT_XERROR, Node, Peer, of, opcodes
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
+from tests.kit.streams import REPLICA, WITHOUT_XERROR, of, opcodes
 
 TO_A_PRODUCER = {
     "add stream": (Opcode.DCP_ADD_STREAM, {"extras": bytes(4)}),
@@ -48,7 +49,7 @@ NEVER_FINE = (
 def drops(opcode: int, status: int, *, has_v7_codes: bool) -> bool:
     """Whether a producer drops a client that answers so."""
     controls = [(b"v7_dcp_status_codes", b"true")] if has_v7_codes else []
-    peer = Node().producer(controls=controls)
+    peer = SimulatedNode().producer(controls=controls)
     peer.stream(1)
     assert peer.send_bytes(encode_response(opcode, status=status, opaque=0x77)) == []
     assert peer.closed != is_tolerated(opcode, status, has_v7_codes=has_v7_codes)
@@ -57,7 +58,7 @@ def drops(opcode: int, status: int, *, has_v7_codes: bool) -> bool:
 
 @rule("DIS-01")
 def test_a_drop_is_without_a_last_word() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 5)
     peer = node.producer(controls=[(b"send_stream_end_on_client_close_stream", b"true")])
     assert len(of(peer.stream(1), Opcode.DCP_MUTATION)) == 5
@@ -75,7 +76,7 @@ def test_a_drop_is_without_a_last_word() -> None:
 @pytest.mark.parametrize("name", TO_A_CONSUMER)
 def test_a_consumer_takes_no_command_of_producers(name: str) -> None:
     opcode, fields = TO_A_CONSUMER[name]
-    peer = Node().consumer()
+    peer = SimulatedNode().consumer()
     assert peer.send(opcode, vbid=1, **fields) == []
     assert peer.closed
 
@@ -85,7 +86,7 @@ def test_a_consumer_takes_no_command_of_producers(name: str) -> None:
 def test_a_producer_takes_no_command_of_consumers(name: str) -> None:
     opcode, fields = TO_A_PRODUCER[name]
     flags = OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES
-    peer = Node().producer(flags=flags)
+    peer = SimulatedNode().producer(flags=flags)
     assert peer.send(opcode, vbid=1, **fields) == []
     assert peer.closed
 
@@ -93,14 +94,14 @@ def test_a_producer_takes_no_command_of_consumers(name: str) -> None:
 @rule("DIS-03")
 @pytest.mark.parametrize("opcode", [0x66, 0x67])
 def test_cache_transfer_is_unknown_to_a_producer(opcode: int) -> None:
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     assert peer.call(opcode).status == Status.UNKNOWN_COMMAND
     assert not peer.closed
 
 
 @rule("DIS-04")
 def test_both_kinds_take_close_stream() -> None:
-    node = Node()
+    node = SimulatedNode()
     producer, consumer = node.producer(), node.consumer()
     for peer in (producer, consumer):
         assert peer.close_stream(3)[0].status == Status.KEY_ENOENT
@@ -113,7 +114,7 @@ def test_both_kinds_take_close_stream() -> None:
 @rule("DIS-05")
 @pytest.mark.parametrize("flags", [0, 1])
 def test_a_displaced_connection_is_gone_before_its_next_command(flags: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     older = node.connect()
     older.dcp_open(b"same", 1)
     node.connect().dcp_open(b"same", flags)
@@ -125,7 +126,7 @@ def test_a_displaced_connection_is_gone_before_its_next_command(flags: int) -> N
 
 @rule("DIS-05")
 def test_a_displaced_connection_that_does_not_read_sends_nothing_more() -> None:
-    node = Node()
+    node = SimulatedNode()
     older = node.producer(b"same")
     older.stream(1)
     older.is_reading = False
@@ -160,7 +161,7 @@ def test_with_codes_of_its_own_the_older_ones_drop(opcode: int) -> None:
 @rule("DIS-08")
 @pytest.mark.parametrize("opcode", STREAM_MESSAGES)
 def test_success_need_not_be_told_but_may(opcode: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 3)
     peer = node.producer()
     for frame in peer.stream(1):
@@ -197,7 +198,7 @@ def trigger(peer: Peer, status: int) -> list[int]:
 @pytest.mark.parametrize(
     ("status", "user", "bucket"),
     [
-        (Status.EACCESS, "nodcp", "default"),
+        (Status.EACCESS, "writer", "default"),
         (Status.NO_BUCKET, "admin", None),
         (Status.DCP_STREAMID_INVALID, "admin", "default"),
         (Status.DURABILITY_IMPOSSIBLE, "admin", "default"),
@@ -205,8 +206,8 @@ def trigger(peer: Peer, status: int) -> list[int]:
     ],
 )
 def test_what_came_with_xerror_is_a_drop_without_it(status: int, user: str, bucket: str | None) -> None:
-    node = Node()
-    peer = node.connect(user=user, bucket=bucket, features=USUAL)
+    node = SimulatedNode()
+    peer = node.connect(user=user, bucket=bucket, features=USUAL_FEATURES)
     assert trigger(peer, status) == [status]
     assert not peer.closed
     plain = node.connect(user=user, bucket=bucket, features=WITHOUT_XERROR)
@@ -216,7 +217,7 @@ def test_what_came_with_xerror_is_a_drop_without_it(status: int, user: str, buck
 
 @rule("DIS-10")
 def test_older_statuses_are_told_without_xerror() -> None:
-    peer = Node().producer(features=WITHOUT_XERROR)
+    peer = SimulatedNode().producer(features=WITHOUT_XERROR)
     assert peer.control(b"bogus", b"x").status == Status.EINVAL
     assert peer.stream(99)[0].status == Status.NOT_MY_VBUCKET
     assert peer.close_stream(1)[0].status == Status.KEY_ENOENT
@@ -226,7 +227,7 @@ def test_older_statuses_are_told_without_xerror() -> None:
 
 @rule("DIS-11")
 def test_closing_the_socket_releases_everything() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 3)
     peer = node.producer(b"gone")
     peer.stream(1)
@@ -245,7 +246,7 @@ def test_closing_the_socket_releases_everything() -> None:
 
 @rule("DIS-12")
 def test_deleting_the_bucket_closes_its_connections() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 3)
     producer, consumer, idle, elsewhere = node.producer(), node.consumer(), node.connect(), node.connect(bucket=None)
     assert len(of(producer.stream(1), Opcode.DCP_MUTATION)) == 3
@@ -260,7 +261,7 @@ def test_deleting_the_bucket_closes_its_connections() -> None:
 
 @rule("DIS-13")
 def test_a_fault_of_one_stream_leaves_the_others() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 2)
     peer = node.producer()
     assert len(of(peer.stream(1, opaque=1), Opcode.DCP_MUTATION)) == 2
@@ -283,7 +284,7 @@ def test_a_fault_of_one_stream_leaves_the_others() -> None:
 class Host:
     """Makes and deletes buckets in memory."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: SimulatedNode) -> None:
         self.engine = node.engine
 
     def create(self, name: str, vbucket_count: int) -> None:
@@ -295,7 +296,7 @@ class Host:
 
 @rule("DIS-12")
 def test_a_manager_makes_and_deletes_a_bucket() -> None:
-    node = Node()
+    node = SimulatedNode()
     settings = b"ep.so\0dbname=db/b2;max_vbuckets=64"
     manager = node.connect(user="@admin", bucket=None)
     assert manager.call(0x85, key=b"b2", value=settings).status == Status.NOT_SUPPORTED

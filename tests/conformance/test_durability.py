@@ -9,23 +9,20 @@ from pathlib import Path
 import pytest
 
 from dcpstream import wire
+from dcpstream.testing.simulation import (
+    START_UNIX_S,
+    USUAL_FEATURES,
+    WITHOUT_COLLECTIONS,
+    Peer,
+    ScriptedProducer,
+    SimulatedNode,
+)
 from dcpstream.wire import Datatype, Frame, Opcode, Status, values
 from dcpstream.wire.keys import encode_frame_info
 from dcpstream.wire.messages import dcp
 from dcpstream.wire.values import encode_xattrs
-from tests.conformance.harness import (
-    ACTIVE,
-    REPLICA,
-    START_UNIX_S,
-    USUAL,
-    WITHOUT_COLLECTIONS,
-    Node,
-    Peer,
-    of,
-    opcodes,
-)
-from tests.conformance.replication import Source
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
+from tests.kit.streams import ACTIVE, REPLICA, of, opcodes
 
 PREPARE = struct.Struct(">QQIIIBBB")
 PAIR = struct.Struct(">QQ")
@@ -36,9 +33,9 @@ SYNC = (b"enable_sync_writes", b"true")
 NAME = (b"consumer_name", b"rep1")
 
 
-def durable_node(topology: bytes = ALONE, **fields: object) -> Node:
+def durable_node(topology: bytes = ALONE, **fields: object) -> SimulatedNode:
     """A node whose vbucket 1 takes durable writes."""
-    node = Node(**fields)  # type: ignore[arg-type]
+    node = SimulatedNode(**fields)  # type: ignore[arg-type]
     node.set_vbucket(1, ACTIVE, topology)
     return node
 
@@ -56,7 +53,7 @@ def durable_set(peer: Peer, key: bytes, value: bytes = b"v", *, level: int = 1, 
     )  # fmt: skip
 
 
-def sync_replica(node: Node) -> Peer:
+def sync_replica(node: SimulatedNode) -> Peer:
     """A connection that takes part in durable writes."""
     return node.producer(b"replica", controls=(SYNC, NAME))
 
@@ -299,16 +296,16 @@ def test_only_who_is_in_the_chain_decides() -> None:
 # ---------------------------------------------------------------------------------------------------- the consumer
 
 
-def copy(**fields: object) -> tuple[Node, Source]:
+def copy(**fields: object) -> tuple[SimulatedNode, ScriptedProducer]:
     """A copy that takes part in durable writes, and its source."""
-    node = Node(**fields)  # type: ignore[arg-type]
+    node = SimulatedNode(**fields)  # type: ignore[arg-type]
     node.set_vbucket(1, REPLICA)
-    source = Source(node, features=USUAL, value=b'{"consumer_name":"rep1"}', datatype=1)
+    source = ScriptedProducer(node, features=USUAL_FEATURES, value=b'{"consumer_name":"rep1"}', datatype=1)
     source.accept()
     return node, source
 
 
-def prepare(source: Source, seqno: int, key: bytes = b"\0k", **fields: object) -> list[Frame]:
+def prepare(source: ScriptedProducer, seqno: int, key: bytes = b"\0k", **fields: object) -> list[Frame]:
     """A PREPARE."""
     cas, level, deleted = fields.pop("cas", 0x77), fields.pop("level", 1), fields.pop("deleted", 0)
     extras = PREPARE.pack(seqno, 1, 0, 0, 0, 0, deleted, level)
@@ -316,7 +313,7 @@ def prepare(source: Source, seqno: int, key: bytes = b"\0k", **fields: object) -
 
 
 def decide(
-    source: Source, opcode: int, prepared: int, seqno: int, key: bytes = b"\0k", **fields: object
+    source: ScriptedProducer, opcode: int, prepared: int, seqno: int, key: bytes = b"\0k", **fields: object
 ) -> list[Frame]:
     """A COMMIT or ABORT."""
     fields.setdefault("extras", PAIR.pack(prepared, seqno))
@@ -391,7 +388,7 @@ def test_and_right_after_the_stream_was_accepted(tmp_path: Path) -> None:
     prepare(source, 1)
     node.flush()
     node.restart()
-    again = Source(node, features=USUAL, value=b'{"consumer_name":"rep1"}', datatype=1)
+    again = ScriptedProducer(node, features=USUAL_FEATURES, value=b'{"consumer_name":"rep1"}', datatype=1)
     request = again.request()
     log = values.encode_failover_log(node.failover_log(1))
     answer, ack = again.peer.answer(request, value=log)

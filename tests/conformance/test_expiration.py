@@ -6,27 +6,29 @@ import struct
 
 import pytest
 
+from dcpstream.testing.simulation import START_UNIX_S, WITHOUT_COLLECTIONS, ScriptedProducer, SimulatedNode
 from dcpstream.wire import Datatype, Frame, Opcode, OpenFlag, Status
 from dcpstream.wire.stored import block
 from dcpstream.wire.stored.block import encode_stored_expiration
 from dcpstream.wire.values import encode_xattrs
-from tests.conformance.harness import REPLICA, START_UNIX_S, WITHOUT_COLLECTIONS, Node
-from tests.conformance.replication import Source
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
+from tests.kit.streams import REPLICA
 
 EXTRAS = struct.Struct(">QQI")
 ENABLE = (b"enable_expiry_opcode", b"true")
 WITH_TIMES = OpenFlag.INCLUDE_DELETE_TIMES
 
 
-def changes(node: Node, flags: int = WITH_TIMES, controls: tuple[tuple[bytes, bytes], ...] = (ENABLE,)) -> list[Frame]:
+def changes(
+    node: SimulatedNode, flags: int = WITH_TIMES, controls: tuple[tuple[bytes, bytes], ...] = (ENABLE,)
+) -> list[Frame]:
     """What a new producer connection gets of vbucket 1, without markers."""
     peer = node.producer(f"reader-{len(node.peers)}".encode(), flags | OpenFlag.PRODUCER, controls=controls)
     wanted = (Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION)
     return [frame for frame in peer.stream(1) if frame.is_request and frame.opcode in wanted]
 
 
-def expire(node: Node) -> None:
+def expire(node: SimulatedNode) -> None:
     """A document whose time is over, and somebody who looks for it."""
     node.set_doc(1, "k", expiration=10)
     node.advance(60)
@@ -35,7 +37,7 @@ def expire(node: Node) -> None:
 
 @rule("EXP-01", "EXP-03")
 def test_the_extras() -> None:
-    node = Node()
+    node = SimulatedNode()
     expire(node)
     (frame,) = changes(node)
     assert frame.opcode == Opcode.DCP_EXPIRATION
@@ -58,7 +60,7 @@ def test_the_extras() -> None:
 def test_only_with_flag_and_control(
     flags: int, controls: tuple[tuple[bytes, bytes], ...], opcode: int, extras_bytes: int
 ) -> None:
-    node = Node()
+    node = SimulatedNode()
     expire(node)
     (frame,) = changes(node, flags, controls)
     assert (frame.opcode, len(frame.extras)) == (opcode, extras_bytes)
@@ -66,7 +68,7 @@ def test_only_with_flag_and_control(
 
 @rule("EXP-04")
 def test_it_may_carry_system_xattrs() -> None:
-    node = Node()
+    node = SimulatedNode()
     value = encode_xattrs({"_sync": b"1"})
     vbucket = node.vbucket(1)
     frame = encode_stored_expiration(
@@ -80,18 +82,18 @@ def test_it_may_carry_system_xattrs() -> None:
 
 @rule("EXP-05")
 def test_an_explicit_delete_stays_a_deletion() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_doc(1, "k", expiration=1000)
     node.delete_doc(1, "k")
     (frame,) = changes(node)
     assert frame.opcode == Opcode.DCP_DELETION
 
 
-def replica() -> tuple[Node, Source]:
+def replica() -> tuple[SimulatedNode, ScriptedProducer]:
     """A copy in the middle of a snapshot 1..9 that holds `k` at seqno 1."""
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
-    source = Source(node, features=WITHOUT_COLLECTIONS)
+    source = ScriptedProducer(node, features=WITHOUT_COLLECTIONS)
     source.accept()
     source.marker(1, 9)
     assert source.mutation(b"k", 1) == []

@@ -10,13 +10,12 @@ import pytest
 
 from dcpstream.model import FailoverEntry, FailoverLog, SnapshotRange
 from dcpstream.runtime import new_vbuuid
+from dcpstream.testing.simulation import ScriptedProducer, SeededRandom, SimulatedNode
 from dcpstream.wire import Opcode, Status
 from dcpstream.wire.stored.block import encode_stored_mutation
 from dcpstream.wire.values import decode_failover_log, encode_failover_log
-from tests.conformance.harness import ACTIVE, DEAD, PENDING, REPLICA, Node
-from tests.conformance.replication import Source
-from tests.conformance.rules import rule
-from tests.unit.node.kit import SeededRandom
+from tests.kit.rules import rule
+from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA
 
 EXAMPLE = bytes.fromhex(
     "00000000feeddeca 0000000000005432 0000000000decafe 0000000001343214"
@@ -24,18 +23,18 @@ EXAMPLE = bytes.fromhex(
 )
 
 
-def entries(node: Node, vbid: int = 1) -> list[tuple[int, int]]:
+def entries(node: SimulatedNode, vbid: int = 1) -> list[tuple[int, int]]:
     return [(entry.vbuuid, entry.seqno) for entry in node.failover_log(vbid)]
 
 
-def seqnos(node: Node, vbid: int = 1) -> list[int]:
+def seqnos(node: SimulatedNode, vbid: int = 1) -> list[int]:
     return [seqno for _, seqno in entries(node, vbid)]
 
 
 @rule("FOL-01")
 @pytest.mark.parametrize("fields", [{"extras": b"\0"}, {"key": b"k"}, {"value": b"v"}, {"datatype": 1}])
 def test_the_request_is_a_bare_header(fields: dict[str, object]) -> None:
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     answer = peer.call(Opcode.DCP_GET_FAILOVER_LOG, vbid=1, **fields)
     assert answer.status == Status.EINVAL
     assert not peer.closed
@@ -44,7 +43,7 @@ def test_the_request_is_a_bare_header(fields: dict[str, object]) -> None:
 
 @rule("FOL-02")
 def test_entries_of_16_bytes_newest_first_as_in_a_stream_request() -> None:
-    node = Node()
+    node = SimulatedNode()
     for _ in range(3):
         node.fill(1, 2, prefix=f"round{_}-")
         node.set_vbucket(1, REPLICA)
@@ -62,7 +61,7 @@ def test_entries_of_16_bytes_newest_first_as_in_a_stream_request() -> None:
 
 @rule("FOL-03")
 def test_the_vbuckets_state_does_not_matter_but_it_must_be_here() -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = node.producer()
     for vbid in (4, 1024, 65535):
         answer = peer.call(Opcode.DCP_GET_FAILOVER_LOG, vbid=vbid)
@@ -76,14 +75,14 @@ def test_the_vbuckets_state_does_not_matter_but_it_must_be_here() -> None:
 
 @rule("FOL-04")
 def test_a_consumer_drops_who_asks_it() -> None:
-    peer = Node().consumer()
+    peer = SimulatedNode().consumer()
     assert peer.send(Opcode.DCP_GET_FAILOVER_LOG, vbid=1) == []
     assert peer.closed
 
 
 @rule("FOL-05")
 def test_without_open_the_plain_twin_answers_the_same() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 2)
     node.set_vbucket(1, REPLICA)
     node.set_vbucket(1, ACTIVE)
@@ -99,7 +98,7 @@ def test_without_open_the_plain_twin_answers_the_same() -> None:
 
 @rule("FOL-06")
 def test_a_new_vbucket_has_one_branch_that_begins_at_0() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 3)
     old = entries(node)
     node.delete_vbucket(1)
@@ -114,7 +113,7 @@ def test_a_new_vbucket_has_one_branch_that_begins_at_0() -> None:
 
 @rule("FOL-07")
 def test_25_entries_and_the_oldest_goes() -> None:
-    node = Node()
+    node = SimulatedNode()
     known = entries(node)
     for round_ in range(30):
         node.set_doc(1, f"k{round_}")
@@ -129,7 +128,7 @@ def test_25_entries_and_the_oldest_goes() -> None:
 @rule("FOL-08")
 @pytest.mark.parametrize("state", [REPLICA, PENDING, DEAD])
 def test_a_promotion_in_memory_begins_at_the_high_seqno(state: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 5)
     before = entries(node)
     node.set_vbucket(1, state)
@@ -141,7 +140,7 @@ def test_a_promotion_in_memory_begins_at_the_high_seqno(state: int) -> None:
     assert after[0][0] != before[0][0]
 
 
-def store_row(node: Node, seqno: int) -> None:
+def store_row(node: SimulatedNode, seqno: int) -> None:
     """A row as replication stores it."""
     frame = encode_stored_mutation(vbid=1, key=b"\0k%d" % seqno, value=b"v", by_seqno=seqno, rev_seqno=1, cas=seqno)
     node.vbucket(1).log.append(frame, b"\0k%d" % seqno, seqno)
@@ -151,7 +150,7 @@ def store_row(node: Node, seqno: int) -> None:
 @pytest.mark.parametrize(("last", "begins"), [(10, 10), (7, 5), (6, 5), (5, 5)])
 def test_a_promotion_on_disk_begins_where_a_whole_snapshot_is_persisted(tmp_path: Path, last: int, begins: int) -> None:
     # The snapshot [0, 5] is persisted, of [5, 10] only what comes up to `last`.
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     node.set_vbucket(1, REPLICA)
     log = node.vbucket(1).log
     log.set_snapshot(SnapshotRange(0, 5))
@@ -167,7 +166,7 @@ def test_a_promotion_on_disk_begins_where_a_whole_snapshot_is_persisted(tmp_path
 
 @rule("FOL-08")
 def test_what_is_not_persisted_does_not_count(tmp_path: Path) -> None:
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     node.fill(1, 3)
     node.flush()
     node.fill(1, 3, prefix="later")
@@ -178,7 +177,7 @@ def test_what_is_not_persisted_does_not_count(tmp_path: Path) -> None:
 
 @rule("FOL-09")
 def test_a_takeover_goes_on_with_the_branch() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 3)
     before = entries(node)
     node.set_vbucket(1, PENDING)
@@ -191,7 +190,7 @@ def test_a_takeover_goes_on_with_the_branch() -> None:
 
 @rule("FOL-10")
 def test_active_stays_active() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 3)
     before = entries(node)
     for _ in range(3):
@@ -211,7 +210,7 @@ def test_a_new_branch_voids_those_that_began_above_it(seqno: int, kept: list[int
 
 @rule("FOL-11")
 def test_a_promotion_below_a_branch_voids_it(tmp_path: Path) -> None:
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     node.fill(1, 3)
     node.vbucket(1).log.failover_log = FailoverLog.of((0xB, 3), (0xA, 0))
     node.set_vbucket(1, REPLICA)
@@ -221,7 +220,7 @@ def test_a_promotion_below_a_branch_voids_it(tmp_path: Path) -> None:
 
 @rule("FOL-12")
 def test_only_an_unclean_end_begins_a_branch(tmp_path: Path) -> None:
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     node.fill(1, 3)
     node.flush()
     before = entries(node)
@@ -248,7 +247,7 @@ def test_names_of_branches_have_48_bits_and_are_never_0() -> None:
     assert 0 < new_vbuuid(Bits(0, 0, (1 << 64) - 1)) < 1 << 48
     chance = random.Random(7)
     assert all(0 < new_vbuuid(chance) < 1 << 48 for _ in range(1000))
-    node = Node(vbuckets=64)
+    node = SimulatedNode(vbuckets=64)
     assert all(0 < node.vbucket(vbid).vbuuid < 1 << 48 for vbid in range(64))
 
 
@@ -268,7 +267,7 @@ def test_a_loaded_log_is_put_right(
     tmp_path: Path, stored: list[tuple[int, int]], loaded: list[tuple[int, int]]
 ) -> None:
     assert FailoverLog.from_json([[str(a), str(b)] for a, b in stored]) == FailoverLog.of(*loaded)
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     node.vbucket(1).log.failover_log = FailoverLog.of(*stored)
     node.restart(clean=True)
     assert entries(node) == loaded
@@ -276,7 +275,7 @@ def test_a_loaded_log_is_put_right(
 
 @rule("FOL-14")
 def test_seqnos_never_increase_from_newest_to_oldest() -> None:
-    node = Node()
+    node = SimulatedNode()
     for number in range(6):
         node.fill(1, number % 3, prefix=f"{number}-")
         node.set_vbucket(1, REPLICA)
@@ -296,18 +295,18 @@ def test_the_documented_example_is_not_sorted() -> None:
 
 @rule("FOL-17")
 def test_the_node_gives_entries_as_they_are_stored() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.vbucket(1).log.failover_log = decode_failover_log(EXAMPLE)
     assert node.producer().call(Opcode.DCP_GET_FAILOVER_LOG, vbid=1).value == EXAMPLE
 
 
 @rule("FOL-15")
 def test_a_copy_takes_over_the_whole_log_of_its_source_durably(tmp_path: Path) -> None:
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     node.set_vbucket(1, REPLICA)
     own = entries(node)
     log = FailoverLog.of((0xB, 0), (0xA, 0))
-    Source(node).accept(log=log)
+    ScriptedProducer(node).accept(log=log)
     assert entries(node) == [(0xB, 0), (0xA, 0)]
     assert own[0] not in entries(node)
     node.flush()
@@ -317,19 +316,19 @@ def test_a_copy_takes_over_the_whole_log_of_its_source_durably(tmp_path: Path) -
 
 @rule("FOL-15")
 def test_a_refused_stream_leaves_the_log() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
     own = entries(node)
-    source = Source(node)
+    source = ScriptedProducer(node)
     source.peer.answer(source.request(), status=Status.KEY_EEXISTS)
     assert entries(node) == own
 
 
-def copy_with(log: FailoverLog, count: int) -> Node:
+def copy_with(log: FailoverLog, count: int) -> SimulatedNode:
     """A node whose vbucket 1 is a copy with `count` items, one snapshot each, and this failover log."""
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
-    source = Source(node)
+    source = ScriptedProducer(node)
     source.accept(log=log)
     for seqno in range(1, count + 1):
         source.snapshot(b"k%d" % seqno, start=seqno)
@@ -337,9 +336,9 @@ def copy_with(log: FailoverLog, count: int) -> Node:
     return node
 
 
-def roll_back(node: Node, seqno: int) -> None:
+def roll_back(node: SimulatedNode, seqno: int) -> None:
     """The source asks for a rollback."""
-    source = Source(node)
+    source = ScriptedProducer(node)
     source.peer.answer(source.request(), status=Status.ROLLBACK, value=seqno.to_bytes(8, "big"))
     assert node.vbucket(1).high_seqno == seqno
 
@@ -378,7 +377,7 @@ def test_a_rollback_below_every_branch_begins_one() -> None:
     ],
 )
 def test_what_is_asked_of_a_vbucket_that_is_not_here(opcode: int, fields: dict[str, bytes]) -> None:
-    node = Node()
+    node = SimulatedNode()
     assert node.admin.call(opcode, vbid=4, **fields).status == Status.NOT_MY_VBUCKET
     if opcode != Opcode.DEL_VBUCKET:
         assert node.admin.call(opcode, vbid=3, **fields).status in (Status.SUCCESS, Status.KEY_ENOENT)
@@ -388,7 +387,7 @@ def test_what_is_asked_of_a_vbucket_that_is_not_here(opcode: int, fields: dict[s
 
 @rule("FOL-06", "FOL-10")
 def test_set_vbucket_knows_four_states_and_the_number_of_vbuckets() -> None:
-    node = Node()
+    node = SimulatedNode()
     before = entries(node, 3)
 
     def status(vbid: int, state: int, value: bytes = b"") -> int:
@@ -416,7 +415,7 @@ def test_set_vbucket_knows_four_states_and_the_number_of_vbuckets() -> None:
 @rule("FOL-08")
 def test_what_is_not_written_cannot_be_waited_for(tmp_path: Path) -> None:
     # A manager waits for persistence before it changes a role; a seqno that does not exist would never come.
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     node.fill(1, 3)
     extras = (4).to_bytes(8, "big")
     assert node.admin.send(Opcode.SEQNO_PERSISTENCE, vbid=1, extras=extras) == []

@@ -6,11 +6,12 @@ import pytest
 
 from dcpstream.client.machine.connection.events import RowsReceived
 from dcpstream.errors import RemoteProtocolError
+from dcpstream.testing.simulation import WITHOUT_COLLECTIONS, Peer, ScriptedProducer, SimulatedNode
 from dcpstream.wire import LAYOUTS, Opcode, OpenFlag, Status, encode_request, encode_response
 from dcpstream.wire.messages.dcp import CacheTransferEnd, OsoSnapshot, SeqnoAdvanced, SetVbucketState
-from tests.conformance.harness import REPLICA, WITHOUT_COLLECTIONS, Node, Peer, client_of_streams, of, opcodes
-from tests.conformance.replication import Source
-from tests.conformance.rules import rule
+from tests.kit.client_machines import client_of_streams
+from tests.kit.rules import rule
+from tests.kit.streams import REPLICA, of, opcodes
 
 VALUE = b"v" * 100
 ITEM_BYTES = 24 + 31 + len(b"\0k0") + len(VALUE)
@@ -23,16 +24,16 @@ COUNTED = (
 )  # fmt: skip
 
 
-def unacked(node: Node, name: str = "reader") -> int:
+def unacked(node: SimulatedNode, name: str = "reader") -> int:
     stats = node.stats("dcp")
     if stats[f"eq_dcpq:{name}:flow_control"] == "disabled":
         return 0  # without a limit there is no such name
     return int(stats[f"eq_dcpq:{name}:unacked_bytes"])
 
 
-def window(size: int, *, items: int = 9) -> tuple[Node, Peer]:
+def window(size: int, *, items: int = 9) -> tuple[SimulatedNode, Peer]:
     """A node with documents in vbucket 1, and a producer connection with a buffer of that size."""
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, items, value=VALUE)
     return node, node.producer(controls=[(b"connection_buffer_size", b"%d" % size)])
 
@@ -40,7 +41,7 @@ def window(size: int, *, items: int = 9) -> tuple[Node, Peer]:
 @rule("FLC-01")
 @pytest.mark.parametrize("controls", [[], [(b"connection_buffer_size", b"0")]])
 def test_without_a_buffer_everything_is_sent(controls: list[tuple[bytes, bytes]]) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 200, value=b"v" * 10_000)
     peer = node.producer(controls=controls)
     assert len(of(peer.stream(1), Opcode.DCP_MUTATION)) == 200
@@ -84,7 +85,7 @@ def test_an_acknowledgement_has_4_bytes(fields: dict[str, object]) -> None:
 def test_the_bytes_of_an_acknowledgement_of_4096() -> None:
     data = bytes.fromhex("80 5d 0000 04 00 0000 00000004 00000000 0000000000000000 00001000")
     assert encode_request(Opcode.DCP_BUFFER_ACK, extras=(4096).to_bytes(4, "big")) == data
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 100, value=VALUE)
     peer = node.producer(controls=[(b"connection_buffer_size", b"5000")])
     peer.stream(1)
@@ -115,7 +116,7 @@ def test_too_much_acknowledged_counts_as_all() -> None:
 
 @rule("FLC-08")
 def test_without_flow_control_acknowledgements_are_ignored() -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = node.producer()
     assert peer.buffer_ack(1000) == []
     assert not peer.closed
@@ -127,7 +128,7 @@ def test_without_flow_control_acknowledgements_are_ignored() -> None:
 
 @rule("FLC-09")
 def test_a_consumer_takes_no_acknowledgement() -> None:
-    peer = Node().consumer()
+    peer = SimulatedNode().consumer()
     assert peer.buffer_ack(1) == []
     assert peer.closed
 
@@ -147,7 +148,7 @@ def test_the_window_is_the_connections() -> None:
 
 @rule("FLC-11", "FLC-13")
 def test_what_counts_is_what_was_sent_for_streams() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_doc(1, "mutation", VALUE)
     node.set_doc(1, "deletion")
     node.delete_doc(1, "deletion")
@@ -194,7 +195,7 @@ def test_noops_and_answers_do_not_count() -> None:
 @rule("FLC-13")
 @pytest.mark.parametrize(("features", "prefix"), [(None, 1), (WITHOUT_COLLECTIONS, 0)])
 def test_the_prefix_of_a_key_counts(features: tuple[int, ...] | None, prefix: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_doc(1, "key", b"value")
     controls = [(b"connection_buffer_size", b"1000")]
     peer = node.producer(controls=controls) if features is None else node.producer(controls=controls, features=features)
@@ -204,7 +205,7 @@ def test_the_prefix_of_a_key_counts(features: tuple[int, ...] | None, prefix: in
 
 @rule("FLC-13")
 def test_a_stream_id_counts() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_doc(1, "key", b"value")
     peer = node.producer(controls=[(b"connection_buffer_size", b"1000"), (b"enable_stream_id", b"true")])
     peer.stream(1, value=b'{"sid":7}')
@@ -275,8 +276,8 @@ def test_the_buffer_can_change_at_any_time() -> None:
     assert unacked(node) == since, "counted from 0, also while there was no limit"
 
 
-def stuck(name: bytes) -> tuple[Node, Peer]:
-    node = Node()
+def stuck(name: bytes) -> tuple[SimulatedNode, Peer]:
+    node = SimulatedNode()
     node.fill(1, 9, value=VALUE)
     peer = node.connect()
     assert peer.dcp_open(name).status == 0
@@ -286,7 +287,7 @@ def stuck(name: bytes) -> tuple[Node, Peer]:
     return node, peer
 
 
-def live_on(node: Node, peer: Peer, seconds: int) -> None:
+def live_on(node: SimulatedNode, peer: Peer, seconds: int) -> None:
     """Time passes while the peer answers NOOPs and acknowledges nothing."""
     for _ in range(seconds // 20):
         node.advance(20)
@@ -318,18 +319,18 @@ def test_other_names_may_stay_stuck() -> None:
 CONSUMER_BUFFER_BYTES = 50 * 1024 * 1024
 
 
-def replica() -> tuple[Node, Source]:
+def replica() -> tuple[SimulatedNode, ScriptedProducer]:
     """A node's copy of vbucket 1, and its source, with nothing left to acknowledge."""
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
-    source = Source(node)
+    source = ScriptedProducer(node)
     source.accept()
     node.advance(10)
     source.peer.take()
     return node, source
 
 
-def acks(source: Source) -> list[int]:
+def acks(source: ScriptedProducer) -> list[int]:
     """What the node has acknowledged since the last look."""
     return [int.from_bytes(frame.extras, "big") for frame in of(source.peer.take(), Opcode.DCP_BUFFER_ACK)]
 

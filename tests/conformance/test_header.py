@@ -8,11 +8,12 @@ import pytest
 
 from dcpstream.client.machine.connection.events import RowsReceived, StreamOpened, StreamRefused
 from dcpstream.errors import FieldError, FrameError
+from dcpstream.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, Peer, SimulatedNode
 from dcpstream.wire import Datatype, Feature, FrameReader, Opcode, Status, decode_frame, encode_request, encode_response
 from dcpstream.wire.keys import decode_frame_infos, encode_frame_info
 from dcpstream.wire.values import snappy_compress
-from tests.conformance.harness import USUAL, WITHOUT_COLLECTIONS, Node, Peer, client_of_streams
-from tests.conformance.rules import rule
+from tests.kit.client_machines import client_of_streams
+from tests.kit.rules import rule
 
 NO_FEATURES = (Feature.XERROR, Feature.SELECT_BUCKET)
 NOOP = encode_request(Opcode.NOOP, opaque=0xA11CE)
@@ -44,7 +45,7 @@ def test_the_header_is_24_bytes_with_each_field_at_its_place() -> None:
 @rule("HDR-02")
 @pytest.mark.parametrize("value", [b"", b"v", b"v" * 1000])
 def test_a_value_is_what_the_body_has_beyond_the_other_parts(value: bytes) -> None:
-    peer = Node().connect(features=WITHOUT_COLLECTIONS)
+    peer = SimulatedNode().connect(features=WITHOUT_COLLECTIONS)
     assert peer.call(Opcode.SET, vbid=1, key=b"key", value=value, extras=SET_EXTRAS).status == 0
     answer = peer.call(Opcode.GET, vbid=1, key=b"key")
     assert (answer.extras, answer.key, answer.value) == (bytes(4), b"", value)
@@ -58,7 +59,7 @@ def test_a_value_is_what_the_body_has_beyond_the_other_parts(value: bytes) -> No
 @rule("HDR-03")
 @pytest.mark.parametrize("magic", [0x00, 0x07, 0x09, 0x17, 0x19, 0x7F, 0x84, 0xFF])
 def test_another_magic_closes_without_an_answer(magic: int) -> None:
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     assert peer.send_bytes(bytes([magic]) + NOOP[1:]) == []
     assert peer.closed
     with pytest.raises(FrameError, match="magic"):
@@ -83,7 +84,7 @@ def test_six_magics_are_legal(magic: int) -> None:
     ],
 )
 def test_parts_longer_than_the_body_close_without_an_answer(header: bytes) -> None:
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     body = struct.unpack_from(">I", header, 8)[0]
     assert peer.send_bytes(header + bytes(body) + NOOP) == []
     assert peer.closed
@@ -93,7 +94,7 @@ def test_parts_longer_than_the_body_close_without_an_answer(header: bytes) -> No
 
 @rule("HDR-04")
 def test_parts_as_long_as_the_body_are_fine() -> None:
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     (answer,) = peer.send_bytes(struct.pack(">BBHBBHIIQ", 0x80, 0x5E, 8, 8, 0, 0, 16, 1, 0) + bytes(16))
     assert answer.status == Status.EINVAL
     assert is_alive(peer)
@@ -112,7 +113,7 @@ def test_with_framing_extras_the_key_length_has_one_byte() -> None:
 
 @rule("HDR-05")
 def test_the_node_reads_a_key_behind_framing_extras() -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = node.connect(features=WITHOUT_COLLECTIONS)
     framing = encode_frame_info(5, b"")
     assert peer.call(Opcode.SET, vbid=1, framing=framing, key=b"key", extras=SET_EXTRAS, value=b"v").status == 0
@@ -147,7 +148,7 @@ OVERRUNS = [b"\x22\x00", b"\x22", b"\xf1\x00", b"\xf0", b"\x4f", b"\x4f\x00" + b
 def test_a_frame_info_beyond_the_section_is_invalid(framing: bytes) -> None:
     with pytest.raises(FieldError):
         list(decode_frame_infos(framing))
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     for opcode in (Opcode.DCP_GET_FAILOVER_LOG, Opcode.DCP_CLOSE_STREAM, Opcode.NOOP):
         assert peer.call(opcode, framing=framing).status == Status.EINVAL
     assert is_alive(peer)
@@ -156,7 +157,7 @@ def test_a_frame_info_beyond_the_section_is_invalid(framing: bytes) -> None:
 @rule("HDR-08")
 @pytest.mark.parametrize("framing", [b"\x70", b"\x72ab", b"\xe0", b"\xf1\x00\x00"])
 def test_an_unassigned_frame_info_is_told_apart(framing: bytes) -> None:
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     for opcode in (Opcode.DCP_GET_FAILOVER_LOG, Opcode.DCP_CLOSE_STREAM, Opcode.NOOP):
         assert peer.call(opcode, framing=framing).status == Status.UNKNOWN_FRAME_INFO
     assert is_alive(peer)
@@ -165,7 +166,7 @@ def test_an_unassigned_frame_info_is_told_apart(framing: bytes) -> None:
 @rule("HDR-09")
 def test_a_stream_id_is_two_bytes() -> None:
     assert encode_frame_info(2, b"\x12\x34") == b"\x22\x12\x34"
-    node = Node()
+    node = SimulatedNode()
     peer = node.producer(controls=[(b"enable_stream_id", b"true")])
     assert peer.stream(1, value=b'{"sid":4660}')[0].status == 0
     for framing in (b"\x20", b"\x21\x12", b"\x23\x12\x34\x56"):
@@ -177,7 +178,7 @@ def test_a_stream_id_is_two_bytes() -> None:
 @rule("HDR-10")
 @pytest.mark.parametrize("opcode", [Opcode.DCP_GET_FAILOVER_LOG, Opcode.NOOP])
 def test_a_barrier_carries_no_data(opcode: int) -> None:
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     assert peer.call(opcode, framing=b"\x01x").status == Status.EINVAL
     assert peer.call(opcode, framing=b"\x00").status == Status.SUCCESS
 
@@ -185,7 +186,7 @@ def test_a_barrier_carries_no_data(opcode: int) -> None:
 @rule("HDR-11")
 @pytest.mark.parametrize("framing", [b"\x11\x01", b"\x13\x01\x00\x10"])
 def test_durability_belongs_to_writes_only(framing: bytes) -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = node.producer()
     assert peer.call(Opcode.DCP_GET_FAILOVER_LOG, framing=framing).status == Status.EINVAL
     assert peer.close_stream(1, framing=framing)[0].status == Status.EINVAL
@@ -200,7 +201,7 @@ def test_durability_belongs_to_writes_only(framing: bytes) -> None:
 @rule("HDR-12")
 @pytest.mark.parametrize("opaque", [0, 1, 0x01020304, 0x80000000, 0xFFFFFFFF])
 def test_an_answer_has_the_bytes_of_the_opaque(opaque: int) -> None:
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     for opcode in (Opcode.DCP_GET_FAILOVER_LOG, Opcode.NOOP, Opcode.DCP_CLOSE_STREAM, 0xEE):
         (answer,) = peer.send(opcode, opaque=opaque)
         assert answer.opaque == opaque
@@ -210,7 +211,7 @@ def test_an_answer_has_the_bytes_of_the_opaque(opaque: int) -> None:
 @rule("HDR-13")
 @pytest.mark.parametrize("datatype", [0x08, 0x0F, 0x10, 0x80, 0xFF])
 def test_a_datatype_above_7_is_invalid(datatype: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = node.producer()
     assert peer.call(Opcode.DCP_GET_FAILOVER_LOG, datatype=datatype).status == Status.EINVAL
     assert peer.call(Opcode.NOOP, datatype=datatype).status == Status.EINVAL
@@ -225,7 +226,7 @@ def test_a_datatype_above_7_is_invalid(datatype: int) -> None:
     [(Feature.JSON, Datatype.JSON), (Feature.SNAPPY, Datatype.SNAPPY), (Feature.XATTR, Datatype.XATTR)],
 )
 def test_a_datatype_that_hello_did_not_enable_is_invalid(feature: Feature, datatype: Datatype) -> None:
-    node = Node()
+    node = SimulatedNode()
     plain = snappy_compress(b"{}") if datatype == Datatype.SNAPPY else b"{}"
     value = b"\0\0\0\0{}" if datatype == Datatype.XATTR else plain
     fields = {"vbid": 1, "key": b"k", "extras": SET_EXTRAS, "value": value, "datatype": datatype}
@@ -244,7 +245,7 @@ def test_a_datatype_that_hello_did_not_enable_is_invalid(feature: Feature, datat
 @rule("HDR-15")
 @pytest.mark.parametrize("value", [b"", b"\xff\xff\xff\xff\xff\xff", b"no snappy at all", b"\x05ab"])
 def test_snappy_that_cannot_be_inflated_is_invalid(value: bytes) -> None:
-    peer = Node().connect()
+    peer = SimulatedNode().connect()
     fields = {"vbid": 1, "key": b"\0k", "extras": SET_EXTRAS}
     assert peer.call(Opcode.SET, value=value, datatype=Datatype.SNAPPY, **fields).status == Status.EINVAL
     assert peer.call(Opcode.GET, vbid=1, key=b"\0k").status == Status.KEY_ENOENT
@@ -253,9 +254,9 @@ def test_snappy_that_cannot_be_inflated_is_invalid(value: bytes) -> None:
 
 
 @rule("HDR-16")
-@pytest.mark.parametrize(("features", "prefix"), [(WITHOUT_COLLECTIONS, b""), (USUAL, b"\0")])
+@pytest.mark.parametrize(("features", "prefix"), [(WITHOUT_COLLECTIONS, b""), (USUAL_FEATURES, b"\0")])
 def test_a_key_has_at_most_250_bytes(features: tuple[Feature, ...], prefix: bytes) -> None:
-    peer = Node().connect(features=features)
+    peer = SimulatedNode().connect(features=features)
     for opcode, extras in ((Opcode.SET, SET_EXTRAS), (Opcode.GET, b""), (Opcode.DELETE, b"")):
         longest = prefix + b"k" * 250
         assert peer.call(opcode, vbid=1, key=longest, extras=extras).status == 0
@@ -268,7 +269,7 @@ def test_a_key_has_at_most_250_bytes(features: tuple[Feature, ...], prefix: byte
 @rule("HDR-17")
 @pytest.mark.parametrize("opcode", [0x66, 0x6F, 0xD8, 0xEE, 0xFF])
 def test_an_unknown_opcode_leaves_the_connection_open(opcode: int) -> None:
-    for peer in (Node().connect(), Node().producer(), Node().consumer()):
+    for peer in (SimulatedNode().connect(), SimulatedNode().producer(), SimulatedNode().consumer()):
         assert peer.call(opcode).status == Status.UNKNOWN_COMMAND
         assert is_alive(peer)
 
@@ -301,7 +302,7 @@ def test_an_unknown_opcode_leaves_the_connection_open(opcode: int) -> None:
     ],
 )
 def test_what_is_malformed_is_refused_and_the_connection_stays(opcode: int, fields: dict[str, bytes]) -> None:
-    for peer in (Node().connect(), Node().producer(), Node().consumer()):
+    for peer in (SimulatedNode().connect(), SimulatedNode().producer(), SimulatedNode().consumer()):
         assert peer.call(opcode, **fields).status == Status.EINVAL
         assert is_alive(peer)
 
@@ -309,7 +310,7 @@ def test_what_is_malformed_is_refused_and_the_connection_stays(opcode: int, fiel
 @rule("HDR-19")
 @pytest.mark.parametrize("opcode", [0x01, 0x02, Opcode.DCP_NOOP, 0xEE])
 def test_a_request_with_the_servers_magic_closes(opcode: int) -> None:
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     assert peer.send_bytes(struct.pack(">BBHBBHIIQ", 0x82, opcode, 0, 0, 0, 0, 0, 1, 0)) == []
     assert peer.closed
 
@@ -318,7 +319,7 @@ def test_a_request_with_the_servers_magic_closes(opcode: int) -> None:
 @pytest.mark.parametrize("magic", [0x81, 0x18])
 @pytest.mark.parametrize("opcode", [Opcode.GET, Opcode.SET, Opcode.NOOP, Opcode.HELLO, 0xEE])
 def test_an_answer_that_has_no_handler_closes(magic: int, opcode: int) -> None:
-    for peer in (Node().connect(), Node().producer()):
+    for peer in (SimulatedNode().connect(), SimulatedNode().producer()):
         assert peer.send_bytes(struct.pack(">BBHBBHIIQ", magic, opcode, 0, 0, 0, 0, 0, 1, 0) + NOOP) == []
         assert peer.closed
 
@@ -327,12 +328,12 @@ def test_an_answer_that_has_no_handler_closes(magic: int, opcode: int) -> None:
 def test_a_frame_above_30_mib_closes() -> None:
     limit = 30 * 1024 * 1024
     header = struct.pack(">BBHBBHIIQ", 0x80, 0x5E, 11, 0, 0, 0, limit - 24 + 1, 1, 0)
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     assert peer.send_bytes(header) == []
     assert peer.closed
     with pytest.raises(FrameError, match="allowed"):
         reader_of(header).next_frame()
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     at_limit = struct.pack(">BBHBBHIIQ", 0x80, 0x5E, 11, 0, 0, 0, limit - 24, 1, 0)
     assert peer.send_bytes(at_limit) == []
     assert not peer.closed
@@ -362,7 +363,7 @@ def test_the_client_reads_the_status_and_not_the_text_of_an_error() -> None:
 
 @rule("HDR-23")
 def test_flush_is_not_supported() -> None:
-    for peer in (Node().connect(), Node().producer(), Node().consumer()):
+    for peer in (SimulatedNode().connect(), SimulatedNode().producer(), SimulatedNode().consumer()):
         assert peer.call(Opcode.DCP_FLUSH).status == Status.NOT_SUPPORTED
         assert is_alive(peer)
 
@@ -370,7 +371,7 @@ def test_flush_is_not_supported() -> None:
 @rule("HDR-24")
 @pytest.mark.parametrize(("opcode", "extras"), [(0x64, bytes(8)), (0x65, bytes(4)), (0x64, b""), (0x65, b"")])
 def test_what_a_node_only_produces_is_unknown_to_it(opcode: int, extras: bytes) -> None:
-    for peer in (Node().connect(), Node().producer(), Node().consumer()):
+    for peer in (SimulatedNode().connect(), SimulatedNode().producer(), SimulatedNode().consumer()):
         assert peer.call(opcode, extras=extras).status == Status.UNKNOWN_COMMAND
         assert is_alive(peer)
 
@@ -397,7 +398,7 @@ def test_the_client_tells_requests_from_answers_by_the_magic() -> None:
 
 @rule("HDR-25")
 def test_the_node_tells_requests_from_answers_by_the_magic() -> None:
-    node = Node()
+    node = SimulatedNode()
     consumer = node.consumer()
     assert consumer.call(Opcode.DCP_NOOP).status == 0
     producer = node.producer(controls=[(b"set_noop_interval", b"1")])
@@ -424,7 +425,7 @@ def test_less_than_a_frame_is_none(length: int) -> None:
     reader.receive_data(whole[length:])
     assert reader.next_frame() == decode_frame(whole) == decode_frame(b"before" + whole, 6)
     assert reader.pending_bytes == 0
-    node = Node()
+    node = SimulatedNode()
     peer = node.producer()
     assert peer.send_bytes(whole[:length]) == []
     (answer,) = peer.send_bytes(whole[length:])

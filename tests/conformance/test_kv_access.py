@@ -8,10 +8,10 @@ import struct
 import pytest
 
 from dcpstream.node.engine import ALL_PRIVILEGES, Users
+from dcpstream.testing.simulation import WITHOUT_COLLECTIONS, Peer, SeededRandom, SimulatedNode
 from dcpstream.wire import Opcode, Status
-from tests.conformance.harness import REPLICA, WITHOUT_COLLECTIONS, WITHOUT_XERROR, Node, Peer
-from tests.conformance.rules import rule
-from tests.unit.node.kit import SeededRandom
+from tests.kit.rules import rule
+from tests.kit.streams import REPLICA, WITHOUT_XERROR
 
 KEY = b"\0k"
 NOWHERE = b"\x09k"
@@ -40,13 +40,13 @@ WRITES = {
 }
 
 
-def node_for(**privileges: str) -> Node:
+def node_for(**privileges: str) -> SimulatedNode:
     """A node with users and what they may do, everybody's password being `secret`."""
     users = Users(SeededRandom(), iterations=1)
     users.add("@admin", "secret")
     for name, given in privileges.items():
         users.add(name, "secret", frozenset(given.split()))
-    node = Node(users=users)
+    node = SimulatedNode(users=users)
     node.set_doc(1, "k", b'{"p":1}')
     return node
 

@@ -6,30 +6,30 @@ import struct
 
 import pytest
 
+from dcpstream.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, Peer, SimulatedNode
 from dcpstream.wire import Feature, Opcode, Status
-from tests.conformance.harness import USUAL, WITHOUT_COLLECTIONS, Node, Peer
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
 
 KEY = b"\0k"
 STORE = bytes(8)
 U64 = 1 << 64
-WITHOUT_TOKENS = tuple(feature for feature in USUAL if feature != Feature.MUTATION_SEQNO)
+WITHOUT_TOKENS = tuple(feature for feature in USUAL_FEATURES if feature != Feature.MUTATION_SEQNO)
 
 
 @pytest.fixture
-def node() -> Node:
-    node = Node()
+def node() -> SimulatedNode:
+    node = SimulatedNode()
     node.set_doc(1, "k", b"7", flags=5, expiration=1000)
     return node
 
 
 @pytest.fixture
-def peer(node: Node) -> Peer:
+def peer(node: SimulatedNode) -> Peer:
     return node.connect()
 
 
 @rule("KV-ANSWER-01")
-def test_the_key_in_answers(node: Node, peer: Peer) -> None:
+def test_the_key_in_answers(node: SimulatedNode, peer: Peer) -> None:
     for who, key in ((peer, KEY), (node.connect(features=WITHOUT_COLLECTIONS), b"k")):
         for opcode in (Opcode.GETK, Opcode.GETKQ):
             assert who.call(opcode, vbid=1, key=key).key == key
@@ -53,7 +53,7 @@ def test_touch_and_gat(peer: Peer) -> None:
 
 @rule("KV-ANSWER-03")
 @pytest.mark.parametrize("opcode", [Opcode.APPENDQ, Opcode.PREPENDQ])
-def test_quiet_joining_answers_with_a_token(node: Node, peer: Peer, opcode: Opcode) -> None:
+def test_quiet_joining_answers_with_a_token(node: SimulatedNode, peer: Peer, opcode: Opcode) -> None:
     answer = peer.call(opcode, vbid=1, key=KEY, value=b"1")
     assert (answer.status, len(answer.extras)) == (0, 16)
     assert answer.cas == peer.call(Opcode.GET, vbid=1, key=KEY).cas
@@ -110,13 +110,13 @@ def test_extremes_of_counters(peer: Peer) -> None:
         (b"\0", None),
     ],
 )
-def test_which_texts_are_numbers(node: Node, peer: Peer, text: bytes, number: int | None) -> None:
+def test_which_texts_are_numbers(node: SimulatedNode, peer: Peer, text: bytes, number: int | None) -> None:
     node.set_doc(1, "k", text)
     assert count(peer, Opcode.INCREMENT, 0) == (Status.DELTA_BADVAL if number is None else number)
 
 
 @rule("KV-COUNT-03")
-def test_counters_that_are_made(node: Node, peer: Peer) -> None:
+def test_counters_that_are_made(node: SimulatedNode, peer: Peer) -> None:
     assert count(peer, Opcode.INCREMENT, 1, 5, 0xFFFFFFFF, key=b"\0new") == Status.KEY_ENOENT
     assert count(peer, Opcode.DECREMENT, 1, U64 - 1, 100, key=b"\0new") == U64 - 1
     meta = node.vbucket(1).log.meta(b"\0new")

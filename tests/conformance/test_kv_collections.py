@@ -6,17 +6,17 @@ import json
 
 import pytest
 
+from dcpstream.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, SimulatedNode
 from dcpstream.wire import Feature, Opcode, Status
-from tests.conformance.harness import USUAL, WITHOUT_COLLECTIONS, Node
-from tests.conformance.rules import rule
-from tests.conformance.streams_kit import GARDEN, collection, manifest, set_manifest
+from tests.kit.rules import rule
+from tests.kit.streams import GARDEN, collection, manifest, set_manifest
 
 IDS = pytest.mark.parametrize("opcode", [Opcode.GET_COLLECTION_ID, Opcode.GET_SCOPE_ID])
 
 
 @pytest.fixture
-def node() -> Node:
-    node = Node()
+def node() -> SimulatedNode:
+    node = SimulatedNode()
     set_manifest(node, GARDEN)
     return node
 
@@ -24,7 +24,7 @@ def node() -> Node:
 @rule("KV-COL-01")
 @pytest.mark.parametrize("path", [b"", b"a", b"a.b.c", b".."])
 @pytest.mark.parametrize("part", ["key", "value"])
-def test_the_dots_of_a_path(node: Node, path: bytes, part: str) -> None:
+def test_the_dots_of_a_path(node: SimulatedNode, path: bytes, part: str) -> None:
     peer = node.connect()
     answer = peer.call(Opcode.GET_COLLECTION_ID, **{part: path})
     assert (answer.status, answer.value) == (Status.EINVAL, b"")
@@ -35,7 +35,7 @@ def test_the_dots_of_a_path(node: Node, path: bytes, part: str) -> None:
 
 @rule("KV-COL-02")
 @pytest.mark.parametrize("path", [b".", b"_default._default", b"._default", b"_default."])
-def test_empty_parts_mean_the_default(node: Node, path: bytes) -> None:
+def test_empty_parts_mean_the_default(node: SimulatedNode, path: bytes) -> None:
     answer = node.connect().call(Opcode.GET_COLLECTION_ID, value=path)
     assert (answer.status, answer.extras, answer.value) == (0, bytes(7) + b"\1" + bytes(4), b"")
 
@@ -43,7 +43,7 @@ def test_empty_parts_mean_the_default(node: Node, path: bytes) -> None:
 @rule("KV-COL-03")
 @pytest.mark.parametrize("name", [b"$a", b"a b", b"a/b", b"\xc3\xa4", b"x" * 252])
 @IDS
-def test_a_path_that_cannot_be_a_name_closes_the_connection(node: Node, opcode: int, name: bytes) -> None:
+def test_a_path_that_cannot_be_a_name_closes_the_connection(node: SimulatedNode, opcode: int, name: bytes) -> None:
     for path in (name + b".c", b"s1." + name):
         if path.startswith(b"s1") and opcode == Opcode.GET_SCOPE_ID:
             continue
@@ -56,7 +56,7 @@ def test_a_path_that_cannot_be_a_name_closes_the_connection(node: Node, opcode: 
 
 @rule("KV-COL-04")
 @IDS
-def test_a_path_is_in_the_key_or_in_the_value(node: Node, opcode: int) -> None:
+def test_a_path_is_in_the_key_or_in_the_value(node: SimulatedNode, opcode: int) -> None:
     peer = node.connect()
     assert peer.call(opcode, key=b"s1.veg", value=b"s1.veg").status == Status.EINVAL
     assert peer.call(opcode, value=b"s1.veg", vbid=1).status == Status.EINVAL
@@ -64,7 +64,7 @@ def test_a_path_is_in_the_key_or_in_the_value(node: Node, opcode: int) -> None:
 
 
 @rule("KV-COL-05")
-def test_what_cannot_follow_the_present_manifest(node: Node) -> None:
+def test_what_cannot_follow_the_present_manifest(node: SimulatedNode) -> None:
     for value in (manifest(0), manifest(1), manifest(2, default=[collection("other", 8)])):
         answer = node.admin.call(Opcode.SET_COLLECTIONS, value=value)
         assert answer.status == Status.CANNOT_APPLY_MANIFEST
@@ -73,13 +73,15 @@ def test_what_cannot_follow_the_present_manifest(node: Node) -> None:
     assert node.admin.call(Opcode.SET_COLLECTIONS, value=GARDEN, datatype=1).status == Status.EINVAL
     assert node.admin.call(Opcode.SET_COLLECTIONS, value=GARDEN, vbid=1).status == Status.EINVAL
     assert node.admin.call(Opcode.SET_COLLECTIONS, value=b"{").status == Status.EINVAL
-    old = node.connect(features=[feature for feature in USUAL if feature != Feature.XERROR], user="@admin")
+    old = node.connect(features=[feature for feature in USUAL_FEATURES if feature != Feature.XERROR], user="@admin")
     assert old.call(Opcode.SET_COLLECTIONS, value=manifest(0)).status == Status.EINTERNAL
 
 
 @rule("KV-COL-06")
 @pytest.mark.parametrize("has_xerror", [True, False])
-def test_an_unknown_collection_is_told_to_clients_with_xerror_or_collections(node: Node, has_xerror: bool) -> None:
+def test_an_unknown_collection_is_told_to_clients_with_xerror_or_collections(
+    node: SimulatedNode, has_xerror: bool
+) -> None:
     content = json.loads(manifest(2))
     content["scopes"][0]["collections"] = []
     dropped = json.dumps(content).encode()

@@ -7,27 +7,27 @@ import struct
 
 import pytest
 
+from dcpstream.testing.simulation import USUAL_FEATURES, ScriptedProducer, SimulatedNode
 from dcpstream.wire import Feature, Opcode, Status
 from dcpstream.wire.system_events import CollectionEvent, flatbuffer_of
 from dcpstream.wire.values import snappy_compress
-from tests.conformance.harness import ACTIVE, DEAD, PENDING, REPLICA, USUAL, Node, of
-from tests.conformance.replication import Source
-from tests.conformance.rules import rule
 from tests.conformance.test_durability import copy, decide, prepare
+from tests.kit.rules import rule
+from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of
 
 MEMORY, DISK, CHECKPOINT = 1, 2, 4
 
 
 @pytest.fixture
-def node() -> Node:
-    node = Node()
+def node() -> SimulatedNode:
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
     return node
 
 
 @pytest.fixture
-def source(node: Node) -> Source:
-    source = Source(node, features=USUAL)
+def source(node: SimulatedNode) -> ScriptedProducer:
+    source = ScriptedProducer(node, features=USUAL_FEATURES)
     source.accept()
     return source
 
@@ -37,7 +37,7 @@ def statuses(frames: list) -> list[int]:
     return [frame.status for frame in frames]
 
 
-def reported(node: Node, vbid: int = 1) -> int:
+def reported(node: SimulatedNode, vbid: int = 1) -> int:
     """What GET_ALL_VB_SEQNOS says of a vbucket."""
     answer = node.admin.call(Opcode.GET_ALL_VB_SEQNOS)
     assert answer.status == 0
@@ -49,13 +49,13 @@ def reported(node: Node, vbid: int = 1) -> int:
 
 @rule("KV-COPY-01")
 @pytest.mark.parametrize(("start", "end", "taken"), [(0, 2, False), (1, 1, False), (2, 2, True), (1, 3, True)])
-def test_markers_at_the_last_seqno(source: Source, start: int, end: int, taken: bool) -> None:
+def test_markers_at_the_last_seqno(source: ScriptedProducer, start: int, end: int, taken: bool) -> None:
     source.snapshot(b"a", b"b", start=1)
     assert statuses(source.marker(start, end)) == ([] if taken else [Status.ERANGE])
 
 
 @rule("KV-COPY-02")
-def test_an_extended_snapshot_takes_rows_from_the_last_marker_s_start_on(source: Source) -> None:
+def test_an_extended_snapshot_takes_rows_from_the_last_marker_s_start_on(source: ScriptedProducer) -> None:
     source.marker(1, 5)
     assert source.mutation(b"a", 1) == []
     assert source.marker(4, 9) == []
@@ -64,16 +64,16 @@ def test_an_extended_snapshot_takes_rows_from_the_last_marker_s_start_on(source:
 
 
 @rule("KV-COPY-03")
-def test_a_dead_copy_takes_no_notice_of_markers(node: Node) -> None:
+def test_a_dead_copy_takes_no_notice_of_markers(node: SimulatedNode) -> None:
     node.set_vbucket(1, DEAD)
-    source = Source(node)
+    source = ScriptedProducer(node)
     source.accept()
     assert source.marker(1, 5) == []
     assert statuses(source.mutation(b"a", 1)) == [Status.ERANGE]
 
 
 @rule("KV-COPY-04")
-def test_the_seqno_that_is_told_of_a_copy_inside_a_snapshot(node: Node, source: Source) -> None:
+def test_the_seqno_that_is_told_of_a_copy_inside_a_snapshot(node: SimulatedNode, source: ScriptedProducer) -> None:
     assert reported(node) == 0
     source.marker(0, 5)
     assert reported(node) == 5, "a snapshot from 0 has begun with its marker"
@@ -109,7 +109,9 @@ def test_prepares_count_for_clients_with_collections_only() -> None:
 
 @rule("KV-COPY-06")
 @pytest.mark.parametrize("kind", ["mutation", "deletion", "prepare"])
-def test_a_row_of_a_collection_that_the_history_does_not_have(node: Node, source: Source, kind: str) -> None:
+def test_a_row_of_a_collection_that_the_history_does_not_have(
+    node: SimulatedNode, source: ScriptedProducer, kind: str
+) -> None:
     assert source.marker(1, 9) == []
     opcode, extras = {
         "mutation": (Opcode.DCP_MUTATION, struct.pack(">QQIIIHB", 1, 1, 0, 0, 0, 0, 0)),
@@ -178,7 +180,7 @@ def test_a_decision_without_its_prepare() -> None:
 
 
 @rule("KV-COPY-10")
-def test_a_system_event_outside_of_its_snapshot(node: Node, source: Source) -> None:
+def test_a_system_event_outside_of_its_snapshot(node: SimulatedNode, source: ScriptedProducer) -> None:
     def event(seqno: int) -> list[int]:
         value = struct.pack(">QII", 3, 0, 8)
         extras = struct.pack(">QIB", seqno, 0, 0)
@@ -194,7 +196,9 @@ def test_a_system_event_outside_of_its_snapshot(node: Node, source: Source) -> N
 
 
 @rule("KV-COPY-15")
-def test_events_must_fit_the_scopes_and_collections_that_are_there(node: Node, source: Source) -> None:
+def test_events_must_fit_the_scopes_and_collections_that_are_there(
+    node: SimulatedNode, source: ScriptedProducer
+) -> None:
     source.marker(1, 9)
 
     def event(seqno: int, kind: int, *ids: int, name: bytes = b"fruit") -> list[int]:
@@ -215,7 +219,7 @@ def test_events_must_fit_the_scopes_and_collections_that_are_there(node: Node, s
 
 
 @rule("KV-COPY-15")
-def test_only_a_collection_that_is_there_is_modified(node: Node, source: Source) -> None:
+def test_only_a_collection_that_is_there_is_modified(node: SimulatedNode, source: ScriptedProducer) -> None:
     source.marker(1, 9)
 
     def event(seqno: int, kind: int) -> list[int]:
@@ -234,7 +238,7 @@ def test_only_a_collection_that_is_there_is_modified(node: Node, source: Source)
 
 @rule("KV-COPY-11")
 @pytest.mark.parametrize("state", [ACTIVE, PENDING, DEAD])
-def test_only_a_replica_answers_get_replica(node: Node, state: int) -> None:
+def test_only_a_replica_answers_get_replica(node: SimulatedNode, state: int) -> None:
     node.set_vbucket(1, state)
     for vbid in (1, 99):
         assert node.admin.call(Opcode.GET_REPLICA, vbid=vbid, key=b"\0k").status == Status.NOT_MY_VBUCKET
@@ -254,7 +258,7 @@ def test_get_replica_shows_what_is_committed() -> None:
 
 
 @rule("KV-COPY-13")
-def test_get_replica_of_a_document_past_its_time(node: Node, source: Source) -> None:
+def test_get_replica_of_a_document_past_its_time(node: SimulatedNode, source: ScriptedProducer) -> None:
     source.marker(1, 1)
     extras = struct.pack(">QQIIIHB", 1, 1, 0, 1, 0, 0, 0)
     assert source.mutation(b"k", 1, extras=extras) == []
@@ -264,19 +268,19 @@ def test_get_replica_of_a_document_past_its_time(node: Node, source: Source) -> 
 
 @rule("KV-COPY-14")
 @pytest.mark.parametrize("datatype", [2, 3])
-def test_a_compressed_value_stays_compressed(node: Node, source: Source, datatype: int) -> None:
+def test_a_compressed_value_stays_compressed(node: SimulatedNode, source: ScriptedProducer, datatype: int) -> None:
     value = b'{"text":"' + b"x" * 200 + b'"}'
     packed = snappy_compress(value)
     source.marker(1, 1)
     assert source.mutation(b"k", 1, value=packed, datatype=datatype) == []
     answer = node.admin.call(Opcode.GET_REPLICA, vbid=1, key=b"\0k")
     assert (answer.value, answer.datatype) == (packed, datatype)
-    plain = node.connect(features=[feature for feature in USUAL if feature != Feature.SNAPPY])
+    plain = node.connect(features=[feature for feature in USUAL_FEATURES if feature != Feature.SNAPPY])
     answer = plain.call(Opcode.GET_REPLICA, vbid=1, key=b"\0k")
     assert (answer.value, answer.datatype) == (value, datatype & 1)
     node.set_vbucket(1, ACTIVE)
     for snappy, expected in ((True, packed), (False, value)):
-        features = [feature for feature in USUAL if snappy or feature != Feature.SNAPPY]
+        features = [feature for feature in USUAL_FEATURES if snappy or feature != Feature.SNAPPY]
         peer = node.producer(b"reader%d" % snappy, features=features)
         (mutation,) = of(peer.stream(1), Opcode.DCP_MUTATION)
         assert mutation.value == expected

@@ -8,18 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from dcpstream.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
 from dcpstream.wire import Feature, Frame, Opcode, Status
 from dcpstream.wire.keys import encode_frame_info
 from dcpstream.wire.values import encode_xattrs
-from tests.conformance.harness import ACTIVE, REPLICA, USUAL, WITHOUT_XERROR, Node, Peer
-from tests.conformance.rules import rule
 from tests.conformance.test_durability import copy, durable_set, prepare
+from tests.kit.rules import rule
+from tests.kit.streams import ACTIVE, REPLICA, WITHOUT_XERROR
 
 KEY = b"\0k"
 TWO_NODES = b'{"topology":[["a","b"]]}'
 IMPOSSIBLE = b'{"topology":[["a",null]]}'
 MAJORITY = encode_frame_info(1, b"\1")
-FEATURES = (*USUAL, Feature.SUBDOC_CREATE_AS_DELETED)
+FEATURES = (*USUAL_FEATURES, Feature.SUBDOC_CREATE_AS_DELETED)
 COUNT = struct.pack(">QQI", 1, 5, 0)
 NEVER_CREATE = struct.pack(">QQI", 1, 5, 0xFFFFFFFF)
 PATH = struct.pack(">HB", 1, 0)
@@ -88,9 +89,9 @@ def send(peer: Peer, name: str, **more: object) -> Frame:
     return answer
 
 
-def under_way(value: bytes | None = None) -> Node:
+def under_way(value: bytes | None = None) -> SimulatedNode:
     """A node with an undecided durable write of a document, over `value` if there is one."""
-    node = Node()
+    node = SimulatedNode()
     if value is not None:
         node.set_doc(1, "k", value)
     node.set_vbucket(1, ACTIVE, TWO_NODES)
@@ -133,7 +134,7 @@ def test_clients_without_xerror_try_again_later(name: str) -> None:
 @pytest.mark.parametrize("name", DURABLE)
 @pytest.mark.parametrize("exists", [False, True])
 def test_a_durable_write_that_is_impossible(name: str, exists: bool) -> None:
-    node = Node()
+    node = SimulatedNode()
     if exists:
         node.set_doc(1, "k", b'{"a":1}' if "document" in name else b"5")
     node.set_vbucket(1, ACTIVE, IMPOSSIBLE)
@@ -149,7 +150,7 @@ def test_a_durable_write_that_is_impossible(name: str, exists: bool) -> None:
 @rule("KV-DUR-11")
 @pytest.mark.parametrize("topology", [TWO_NODES, IMPOSSIBLE])
 def test_a_deletion_that_keeps_system_xattrs_is_not_durable(topology: bytes) -> None:
-    node = Node()
+    node = SimulatedNode()
     for key, name in ((b"\0k", "_sync"), (b"\0mine", "mine")):
         value = encode_xattrs({name: b"1"}) + b"{}"
         extras = struct.pack(">IIQQ", 0, 0, 5, 0x1234)
@@ -191,7 +192,7 @@ def test_reads_while_a_write_is_prepared_show_what_was_there() -> None:
 # ------------------------------------------------------------------------------------------------------ taken over
 
 
-def taken_over() -> Node:
+def taken_over() -> SimulatedNode:
     """A node whose vbucket became active with a prepare that another node may have committed."""
     node, source = copy()
     source.marker_v2(1, 2)
@@ -217,7 +218,10 @@ READS: dict[str, tuple[int, dict[str, object]]] = {
 def test_what_may_have_been_seen_elsewhere_is_not_read(name: str) -> None:
     node = taken_over()
     opcode, fields = READS[name]
-    for features, status in ((USUAL, Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS), (WITHOUT_XERROR, Status.TMPFAIL)):
+    for features, status in (
+        (USUAL_FEATURES, Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS),
+        (WITHOUT_XERROR, Status.TMPFAIL),
+    ):
         (answer,) = node.connect(features=features).send(opcode, **{"vbid": 1, "key": KEY, **fields})
         assert answer.status == status
     node.set_vbucket(1, ACTIVE, b'{"topology":[["a"]]}')
@@ -249,7 +253,7 @@ def test_a_prepare_that_left_the_active_role_may_have_been_seen() -> None:
 
 @rule("KV-DUR-09")
 def test_a_prepare_from_before_a_restart_may_have_been_seen(tmp_path: Path) -> None:
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     node.set_vbucket(1, ACTIVE, TWO_NODES)
     durable_set(node.connect(), b"k")
     node.flush()
@@ -263,7 +267,7 @@ def test_a_prepare_from_before_a_restart_may_have_been_seen(tmp_path: Path) -> N
 
 @rule("KV-DUR-10")
 def test_observe_of_a_dead_vbucket_and_of_a_document_past_its_time(tmp_path: Path) -> None:
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     node.set_doc(1, "k", expiration=1)
     node.advance(5)
     value = struct.pack(">HH", 1, 2) + KEY

@@ -6,10 +6,11 @@ import struct
 
 import pytest
 
+from dcpstream.testing.simulation import Peer, SimulatedNode
 from dcpstream.wire import Frame, Opcode, Status
 from dcpstream.wire.values import encode_xattrs
-from tests.conformance.harness import WITHOUT_XERROR, Node, Peer
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
+from tests.kit.streams import WITHOUT_XERROR
 
 KEY = b"\0k"
 ALL_ONES = (1 << 64) - 1
@@ -28,8 +29,8 @@ CHANGES = {
 }
 
 
-def node_with(value: bytes = b"1", **fields: int) -> Node:
-    node = Node()
+def node_with(value: bytes = b"1", **fields: int) -> SimulatedNode:
+    node = SimulatedNode()
     node.set_doc(1, "k", value, **fields)
     return node
 
@@ -51,7 +52,7 @@ def test_get_of_a_locked_document_shows_all_ones_as_its_cas() -> None:
 @rule("KV-LOCK-02")
 @pytest.mark.parametrize(("version", "status"), [("7.2", Status.TMPFAIL), ("7.6", Status.NOT_LOCKED)])
 def test_unlocking(version: str, status: int) -> None:
-    node = Node(compat_version=version)
+    node = SimulatedNode(compat_version=version)
     node.set_doc(1, "k", b"v")
     peer = node.connect()
     unlock = {"opcode": Opcode.UNLOCK, "vbid": 1, "key": KEY}

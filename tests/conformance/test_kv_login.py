@@ -9,10 +9,10 @@ import pytest
 
 from dcpstream.errors import StoreError
 from dcpstream.node.engine import Users
+from dcpstream.testing.simulation import Peer, SeededRandom, SimulatedNode
 from dcpstream.wire import Feature, Frame, Opcode, Status, encode_response
-from tests.conformance.harness import WITHOUT_XERROR, Node, Peer
-from tests.conformance.rules import rule
-from tests.unit.node.kit import SeededRandom
+from tests.kit.rules import rule
+from tests.kit.streams import WITHOUT_XERROR
 
 
 def hello(peer: Peer, *features: int) -> Frame:
@@ -21,7 +21,7 @@ def hello(peer: Peer, *features: int) -> Frame:
 
 @rule("KV-LOGIN-01")
 def test_features_that_hello_refuses() -> None:
-    peer = Node().connect(user=None)
+    peer = SimulatedNode().connect(user=None)
     odd = peer.call(Opcode.HELLO, key=b"test", value=b"\0\1\0")
     assert odd.status == Status.EINVAL
     assert b"even length" in odd.value
@@ -42,7 +42,7 @@ def test_features_that_hello_refuses() -> None:
 
 @rule("KV-LOGIN-02")
 def test_the_user_of_a_certificate_cannot_log_in_otherwise() -> None:
-    peer = Node().connect()
+    peer = SimulatedNode().connect()
     peer.session.identity.is_certified = True
     login = {"key": b"PLAIN", "value": b"\0admin\0secret"}
     for opcode, fields in ((Opcode.SASL_LIST_MECHS, {}), (Opcode.SASL_AUTH, login), (Opcode.SASL_STEP, login)):
@@ -50,13 +50,13 @@ def test_the_user_of_a_certificate_cannot_log_in_otherwise() -> None:
     assert peer.call(Opcode.GET, vbid=1, key=b"\0k").status == Status.KEY_ENOENT, "still logged in"
 
 
-def node_for_ann() -> Node:
+def node_for_ann() -> SimulatedNode:
     """A node whose user ann may read in no bucket but `beer`, which is not there."""
     users = Users(SeededRandom(), iterations=1)
     users.add("admin", "secret")
     users.add("@admin", "secret")
     users.put("ann", "secret", ["data_reader[beer]"])
-    return Node(users=users)
+    return SimulatedNode(users=users)
 
 
 @rule("KV-LOGIN-03")
@@ -81,7 +81,7 @@ def test_a_damaged_bucket_is_told_only_to_those_who_may_use_it() -> None:
 
 @rule("KV-LOGIN-04")
 def test_a_wrong_password_is_told_with_and_without_xerror() -> None:
-    node = Node()
+    node = SimulatedNode()
     for features in ((Feature.XERROR,), (Feature.SNAPPY,)):
         peer = node.connect(user=None, features=features)
         answer = peer.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0admin\0wrong")
@@ -92,7 +92,7 @@ def test_a_wrong_password_is_told_with_and_without_xerror() -> None:
 
 @rule("KV-LOGIN-04", "SEC-01")
 def test_a_second_login_that_fails_leaves_nobody_logged_in() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_doc(1, "k")
     peer = node.connect()
     assert peer.call(Opcode.GET, vbid=1, key=b"\0k").status == 0
@@ -108,7 +108,7 @@ def test_a_second_login_that_fails_leaves_nobody_logged_in() -> None:
 
 @rule("KV-FRAME-06")
 def test_nobody_asks_for_another_user_before_the_login() -> None:
-    peer = Node().connect(user=None)
+    peer = SimulatedNode().connect(user=None)
     answer = peer.call(Opcode.HELLO, key=b"test", framing=b"\x45admin")
     assert answer.status == Status.EACCESS
     assert b"Impersonate" in answer.value
@@ -117,7 +117,7 @@ def test_nobody_asks_for_another_user_before_the_login() -> None:
 @rule("CLI-22")
 def test_an_answer_to_a_pushed_map_is_ignored() -> None:
     for user in (None, "admin"):
-        peer = Node().connect(user=user)
+        peer = SimulatedNode().connect(user=user)
         answer = bytearray(encode_response(1, opaque=7))
         answer[0] = 0x83
         assert peer.send_bytes(bytes(answer)) == []

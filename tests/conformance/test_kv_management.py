@@ -9,18 +9,18 @@ import pytest
 
 from dcpstream.node.engine import Engine
 from dcpstream.node.engine.bucket.collections import MAX_COLLECTIONS, read_manifest
+from dcpstream.testing.simulation import Peer, SimulatedNode
 from dcpstream.wire import Opcode, Status, encode_request
-from tests.conformance.harness import Node, Peer
-from tests.conformance.rules import rule
-from tests.conformance.streams_kit import collection, manifest, scope
+from tests.kit.rules import rule
+from tests.kit.streams import collection, manifest, scope
 
 CREATE_BUCKET, DELETE_BUCKET = 0x85, 0x86
 IFCONFIG = 0xAF
 
 
 @pytest.fixture
-def node() -> Node:
-    return Node()
+def node() -> SimulatedNode:
+    return SimulatedNode()
 
 
 class Host:
@@ -39,7 +39,7 @@ class Host:
 
 
 @rule("KV-BUCKET-01")
-def test_buckets_that_can_be_made_and_those_that_cannot(node: Node) -> None:
+def test_buckets_that_can_be_made_and_those_that_cannot(node: SimulatedNode) -> None:
     def create(name: bytes, value: bytes) -> int:
         return node.admin.call(CREATE_BUCKET, key=name, value=value).status
 
@@ -62,13 +62,13 @@ def test_buckets_that_can_be_made_and_those_that_cannot(node: Node) -> None:
     assert host.deleted == ["default"]
 
 
-def set_parameter(node: Node, name: bytes, value: bytes, group: int = 1) -> int:
+def set_parameter(node: SimulatedNode, name: bytes, value: bytes, group: int = 1) -> int:
     extras = struct.pack(">I", group)
     return node.admin.call(Opcode.SET_PARAM, key=name, value=value, extras=extras).status
 
 
 @rule("KV-PARAM-01")
-def test_values_that_parameters_take_and_those_that_they_do_not(node: Node) -> None:
+def test_values_that_parameters_take_and_those_that_they_do_not(node: SimulatedNode) -> None:
     for name, taken, refused in (
         (b"getl_max_timeout", (b"1", b"2147483647"), (b"0", b"2147483648", b"", "\u0663".encode(), b"x")),
         (b"max_ttl", (b"0", b"2147483647"), (b"2147483648", b"-1", b"+5", b"1_0", b" 5")),
@@ -84,7 +84,7 @@ def test_values_that_parameters_take_and_those_that_they_do_not(node: Node) -> N
 
 
 @rule("KV-PARAM-01")
-def test_groups_of_parameters(node: Node) -> None:
+def test_groups_of_parameters(node: SimulatedNode) -> None:
     assert set_parameter(node, b"max_ttl", b"1", 2) == Status.KEY_ENOENT
     for group in (0, 7):
         answer = node.admin.call(Opcode.SET_PARAM, key=b"max_ttl", value=b"1", extras=struct.pack(">I", group))
@@ -103,7 +103,7 @@ def stat(peer: Peer, group: str) -> int:
 
 
 @rule("KV-STAT-01", "KV-STAT-02", "KV-STAT-03")
-def test_arguments_of_groups_of_statistics(node: Node) -> None:
+def test_arguments_of_groups_of_statistics(node: SimulatedNode) -> None:
     node.set_doc(1, "k", b"{}")
     node.set_doc(1, "gone")
     node.delete_doc(1, "gone")
@@ -129,7 +129,7 @@ def test_arguments_of_groups_of_statistics(node: Node) -> None:
 
 
 @rule("KV-STAT-03")
-def test_a_bucket_without_collections_has_statistics_of_none(node: Node) -> None:
+def test_a_bucket_without_collections_has_statistics_of_none(node: SimulatedNode) -> None:
     value = json.dumps({"uid": "1", "scopes": [{"name": "_default", "uid": "0"}]}).encode()
     assert node.admin.call(Opcode.SET_COLLECTIONS, value=value).status == 0
     assert stat(node.admin, "collections") == 0
@@ -148,7 +148,7 @@ def test_the_largest_manifest() -> None:
 
 
 @rule("KV-KEYS-02")
-def test_what_observe_finds(node: Node) -> None:
+def test_what_observe_finds(node: SimulatedNode) -> None:
     node.set_doc(1, "k")
     cas = node.admin.call(Opcode.GET, vbid=1, key=b"\0k").cas
 
@@ -166,14 +166,14 @@ def test_what_observe_finds(node: Node) -> None:
 
 
 @rule("KV-REQ-16")
-def test_a_deletion_cannot_be_evicted(node: Node) -> None:
+def test_a_deletion_cannot_be_evicted(node: SimulatedNode) -> None:
     node.set_doc(1, "gone")
     node.delete_doc(1, "gone")
     assert node.admin.call(Opcode.EVICT_KEY, vbid=1, key=b"\0gone").status == Status.KEY_ENOENT
 
 
 @rule("KV-REQ-14")
-def test_interfaces_are_checked_and_then_not_supported(node: Node) -> None:
+def test_interfaces_are_checked_and_then_not_supported(node: SimulatedNode) -> None:
     for fields in ({"key": b"list"}, {"key": b"tls"}, {"key": b"tls", "value": b"{}"}):
         assert node.admin.call(IFCONFIG, **fields).status == Status.NOT_SUPPORTED, fields
     for key in (b"define", b"delete"):

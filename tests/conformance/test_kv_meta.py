@@ -9,26 +9,27 @@ from pathlib import Path
 import pytest
 
 from dcpstream.model import BucketSettings, ConflictResolution
+from dcpstream.testing.simulation import START_UNIX_S, USUAL_FEATURES, Peer, SimulatedNode
 from dcpstream.wire import Feature, Frame, Opcode, Status
 from dcpstream.wire.values import encode_xattrs
-from tests.conformance.harness import PENDING, REPLICA, START_UNIX_S, USUAL, Node, Peer
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
+from tests.kit.streams import PENDING, REPLICA
 
 KEY = b"\0k"
 STORE = bytes(8)
 MIB = 1 << 20
 FORCE, TIMES, REGENERATE, SKIP, EXPIRATION = 1, 2, 4, 8, 16
-WITHOUT_JSON = tuple(feature for feature in USUAL if feature != Feature.JSON)
+WITHOUT_JSON = tuple(feature for feature in USUAL_FEATURES if feature != Feature.JSON)
 SET, ADD, DELETE = Opcode.SET_WITH_META, Opcode.ADD_WITH_META, Opcode.DELETE_WITH_META
 
 
 @pytest.fixture
-def node() -> Node:
-    return Node()
+def node() -> SimulatedNode:
+    return SimulatedNode()
 
 
 @pytest.fixture
-def peer(node: Node) -> Peer:
+def peer(node: SimulatedNode) -> Peer:
     return node.connect()
 
 
@@ -87,7 +88,7 @@ def test_options(peer: Peer, options: int, is_right: bool) -> None:
 
 @rule("KV-META-02")
 def test_options_of_a_bucket_that_resolves_by_time() -> None:
-    peer = Node(settings=BucketSettings(conflict_resolution=ConflictResolution.LWW)).connect()
+    peer = SimulatedNode(settings=BucketSettings(conflict_resolution=ConflictResolution.LWW)).connect()
     for options, is_right in (
         (0, False), (FORCE, False), (SKIP, False), (TIMES, True), (TIMES | SKIP, True), (REGENERATE | SKIP, True),
         (REGENERATE | FORCE, True), (REGENERATE, False), (REGENERATE | TIMES, False),
@@ -98,7 +99,7 @@ def test_options_of_a_bucket_that_resolves_by_time() -> None:
 
 @rule("KV-META-02")
 @pytest.mark.parametrize("state", [REPLICA, PENDING])
-def test_a_forced_write_is_taken_in_other_roles(node: Node, peer: Peer, state: int) -> None:
+def test_a_forced_write_is_taken_in_other_roles(node: SimulatedNode, peer: Peer, state: int) -> None:
     node.set_vbucket(1, state)
     for opcode in (SET, DELETE):
         for options in (FORCE, FORCE | REGENERATE):
@@ -121,7 +122,7 @@ def test_a_forced_write_is_taken_in_other_roles(node: Node, peer: Peer, state: i
         (b"x", False),
     ],
 )
-def test_further_metadata(node: Node, peer: Peer, extension: bytes, is_right: bool) -> None:
+def test_further_metadata(node: SimulatedNode, peer: Peer, extension: bytes, is_right: bool) -> None:
     for extras in (extras_of(nmeta=len(extension)), extras_of(rev=6, options=0, nmeta=len(extension))):
         answer = peer.call(SET, vbid=1, key=KEY, value=b"v" + extension, extras=extras)
         assert answer.status == (0 if is_right else Status.EINVAL)
@@ -133,7 +134,7 @@ def test_further_metadata(node: Node, peer: Peer, extension: bytes, is_right: bo
 
 
 @rule("KV-META-04")
-def test_the_datatype_is_kept_as_sent_or_found(node: Node, peer: Peer) -> None:
+def test_the_datatype_is_kept_as_sent_or_found(node: SimulatedNode, peer: Peer) -> None:
     for rev, (value, sent, stored) in enumerate([(b"{}", 0, 0), (b"no", 1, 1), (b"{}", 1, 1), (b"", 1, 0)], 10):
         assert write(peer, value=value, datatype=sent, rev=rev).status == 0
         assert Told(peer).datatype == stored
@@ -157,7 +158,7 @@ def test_sizes(peer: Peer) -> None:
 
 
 @rule("KV-META-06")
-def test_the_cas_in_the_header(node: Node, peer: Peer) -> None:
+def test_the_cas_in_the_header(node: SimulatedNode, peer: Peer) -> None:
     for opcode in (SET, ADD):
         assert write(peer, opcode, cas=9).status == Status.KEY_ENOENT
         assert write(peer, opcode, cas=9, options=SKIP).status == Status.KEY_ENOENT
@@ -172,7 +173,7 @@ def test_the_cas_in_the_header(node: Node, peer: Peer) -> None:
 
 
 @rule("KV-META-07", "KV-META-10")
-def test_a_deletion_from_elsewhere_keeps_what_is_the_systems(node: Node, peer: Peer) -> None:
+def test_a_deletion_from_elsewhere_keeps_what_is_the_systems(node: SimulatedNode, peer: Peer) -> None:
     xattrs = {"_s": b"1", "u": b"2"}
     assert write(peer, value=encode_xattrs(xattrs, b"{}"), datatype=4).status == 0
     assert write(peer, DELETE, rev=6, flags=9, time=77).status == 0
@@ -198,7 +199,7 @@ def test_conflicts_of_equal_versions(peer: Peer) -> None:
 
 
 @rule("KV-META-09")
-def test_metadata_of_an_expired_document(node: Node, peer: Peer) -> None:
+def test_metadata_of_an_expired_document(node: SimulatedNode, peer: Peer) -> None:
     node.set_doc(1, "k", b"{}", flags=5, expiration=10)
     node.advance(11)
     told = Told(peer)
@@ -213,8 +214,8 @@ def test_metadata_of_an_expired_document(node: Node, peer: Peer) -> None:
 
 
 @rule("KV-META-10")
-def test_flags_of_deletions(node: Node, peer: Peer, tmp_path: Path) -> None:
-    disk = Node(path=tmp_path)
+def test_flags_of_deletions(node: SimulatedNode, peer: Peer, tmp_path: Path) -> None:
+    disk = SimulatedNode(path=tmp_path)
     for where in (node, disk):
         where.set_doc(1, "k", b"{}", flags=5)
         where.delete_doc(1, "k")
@@ -231,7 +232,7 @@ def test_flags_of_deletions(node: Node, peer: Peer, tmp_path: Path) -> None:
 
 @rule("KV-META-11")
 def test_times_of_deletions(tmp_path: Path) -> None:
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     peer = node.connect()
     for expiration, early in ((0, 0), (1000, START_UNIX_S + 1000)):
         node.set_doc(1, "k", b"{}", expiration=expiration)
@@ -249,7 +250,7 @@ def test_times_of_deletions(tmp_path: Path) -> None:
 
 @rule("KV-META-11")
 @pytest.mark.parametrize("asks", ["stat", "observe", "time"])
-def test_times_of_deletions_in_memory(node: Node, peer: Peer, asks: str) -> None:
+def test_times_of_deletions_in_memory(node: SimulatedNode, peer: Peer, asks: str) -> None:
     node.set_doc(1, "k", b"{}")
     node.delete_doc(1, "k")
     assert Told(peer).time == 0
@@ -271,7 +272,7 @@ def returning(peer: Peer, kind: int, value: bytes = b"{}", *, cas: int = 0) -> t
 
 
 @rule("KV-META-12")
-def test_return_meta(node: Node, peer: Peer) -> None:
+def test_return_meta(node: SimulatedNode, peer: Peer) -> None:
     assert returning(peer, 2, cas=99) == (0, (7, 0, 1))
     assert Told(peer).datatype == 0
     assert returning(peer, 2) == (Status.NOT_STORED, ())

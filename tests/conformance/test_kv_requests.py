@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.node.engine import COMMANDS
+from dcpstream.node.engine import COMMANDS, Users
+from dcpstream.testing.simulation import WITHOUT_COLLECTIONS, Peer, SeededRandom, SimulatedNode
 from dcpstream.wire import Frame, Opcode, Status
 from dcpstream.wire.values import encode_xattrs, snappy_compress
-from tests.conformance.harness import WITHOUT_COLLECTIONS, Node, Peer, known_users
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
 
 KEY = b"\0k"
 STORE = bytes(8)
@@ -24,12 +24,12 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def node() -> Node:
-    return Node()
+def node() -> SimulatedNode:
+    return SimulatedNode()
 
 
 @pytest.fixture
-def peer(node: Node) -> Peer:
+def peer(node: SimulatedNode) -> Peer:
     return node.connect()
 
 
@@ -45,7 +45,7 @@ def context_of(frame: Frame) -> str | None:
 
 
 @rule("KV-REQ-01")
-def test_what_is_wrong_is_found_in_the_servers_order(node: Node) -> None:
+def test_what_is_wrong_is_found_in_the_servers_order(node: SimulatedNode) -> None:
     reader = node.connect(user="producer")
     wrong = {
         "datatype": 0x80, "extras": b"x", "value": b"v", "cas": 1, "key": KEY, "vbid": FOREIGN_VBUCKET,
@@ -65,7 +65,7 @@ def test_what_is_wrong_is_found_in_the_servers_order(node: Node) -> None:
     ]
     assert reader.call(Opcode.DELETE, **wrong).status == Status.EACCESS, "the privilege comes before the vbucket"
     assert reader.call(Opcode.DELETE, **{**wrong, "key": b"\x01k"}).status == Status.EINVAL, "and after the key"
-    writer = node.connect(user="nodcp")
+    writer = node.connect(user="writer")
     assert writer.call(Opcode.DELETE, **{**wrong, "key": LEB_9 + b"k"}).status == Status.NOT_MY_VBUCKET
     assert writer.call(Opcode.DELETE, vbid=1, key=LEB_9 + b"k").status == Status.UNKNOWN_COLLECTION
 
@@ -98,7 +98,7 @@ def test_the_longest_keys_with_collections(peer: Peer, key: bytes, status: int) 
 
 
 @rule("KV-REQ-02")
-def test_the_longest_keys_without_collections(node: Node) -> None:
+def test_the_longest_keys_without_collections(node: SimulatedNode) -> None:
     peer = node.connect(features=WITHOUT_COLLECTIONS)
     assert peer.call(Opcode.SET, vbid=1, key=b"k" * 250, extras=STORE).status == 0
     answer = peer.call(Opcode.SET, vbid=FOREIGN_VBUCKET, key=b"k" * 251, extras=STORE)
@@ -116,7 +116,7 @@ def test_a_key_has_a_sound_prefix(peer: Peer, key: bytes) -> None:
 
 
 @rule("KV-REQ-03")
-def test_what_is_missing_of_a_key_is_told(node: Node, peer: Peer) -> None:
+def test_what_is_missing_of_a_key_is_told(node: SimulatedNode, peer: Peer) -> None:
     short, bare = (peer.call(Opcode.GET, vbid=1, key=key) for key in (b"\0", b"\x88\x01"))
     assert (context_of(short), context_of(bare)) == ("Key length must be >= 2", "No logical key found")
     for key in (b"", b"\0", b"\x88\x01", b"\x01k"):
@@ -165,7 +165,7 @@ def test_broken_attributes_are_refused(peer: Peer, value: bytes) -> None:
 
 
 @rule("KV-REQ-06")
-def test_which_commands_take_a_cas(node: Node, peer: Peer) -> None:
+def test_which_commands_take_a_cas(node: SimulatedNode, peer: Peer) -> None:
     for opcode in (Opcode.ADD, Opcode.ADDQ):
         answer = peer.call(opcode, vbid=FOREIGN_VBUCKET, key=KEY, extras=STORE, cas=5)
         assert (answer.status, context_of(answer)) == (Status.EINVAL, "Request CAS must not be set")
@@ -179,7 +179,7 @@ def test_which_commands_take_a_cas(node: Node, peer: Peer) -> None:
 
 
 @rule("KV-REQ-19")
-def test_set_param_needs_no_cas_or_the_control_token(node: Node) -> None:
+def test_set_param_needs_no_cas_or_the_control_token(node: SimulatedNode) -> None:
     parameter = {"key": b"max_ttl", "value": b"5", "extras": struct.pack(">I", 1)}
     assert node.admin.call(Opcode.SET_PARAM, cas=5, **parameter).status == Status.KEY_EEXISTS
     for cas in (0, 0xDEADBEEF):
@@ -189,13 +189,13 @@ def test_set_param_needs_no_cas_or_the_control_token(node: Node) -> None:
 
 @rule("KV-REQ-19")
 @pytest.mark.parametrize("group", [2, 3, 4, 5])
-def test_parameters_that_a_group_does_not_have(node: Node, group: int) -> None:
+def test_parameters_that_a_group_does_not_have(node: SimulatedNode, group: int) -> None:
     answer = node.admin.call(Opcode.SET_PARAM, key=b"max_ttl", value=b"5", extras=struct.pack(">I", group))
     assert (answer.status, context_of(answer)) == (Status.KEY_ENOENT, "Unknown config param")
 
 
 @rule("KV-REQ-19")
-def test_the_highest_cas_of_a_vbucket_is_set(node: Node) -> None:
+def test_the_highest_cas_of_a_vbucket_is_set(node: SimulatedNode) -> None:
     def set_max_cas(text: bytes, vbid: int = 1) -> int:
         extras = struct.pack(">I", 5)
         return node.admin.call(Opcode.SET_PARAM, vbid=vbid, key=b"max_cas", value=text, extras=extras).status
@@ -244,7 +244,7 @@ def test_what_is_said_of_extras_after_the_key(peer: Peer, opcode: int, length: i
 
 
 @rule("KV-REQ-18")
-def test_the_extras_of_get_random_key(node: Node) -> None:
+def test_the_extras_of_get_random_key(node: SimulatedNode) -> None:
     node.set_doc(1, "k", b"1")
     old = node.connect(features=WITHOUT_COLLECTIONS)
     for peer, length in ((node.connect(), 4), (old, 0)):
@@ -252,12 +252,12 @@ def test_the_extras_of_get_random_key(node: Node) -> None:
         for wrong in {0, 4, 5} - {length}:
             answer = peer.call(Opcode.GET_RANDOM_KEY, extras=bytes(wrong))
             assert (answer.status, bool(context_of(answer))) == (Status.EINVAL, True)
-    stranger = Node(users=known_users()).connect(user="consumer")
+    stranger = SimulatedNode().connect(user="consumer")
     assert stranger.call(Opcode.GET_RANDOM_KEY).status == Status.EINVAL
 
 
 @rule("KV-REQ-17")
-def test_what_changes_a_bucket_takes_no_datatype(node: Node) -> None:
+def test_what_changes_a_bucket_takes_no_datatype(node: SimulatedNode) -> None:
     reader = node.connect(user="producer")
     for opcode, fields, reason in (
         (Opcode.SET_COLLECTIONS, {"value": b"{}", "datatype": 1}, "Request datatype invalid"),
@@ -297,12 +297,12 @@ def test_former_commands_are_not_supported_and_others_unknown(peer: Peer) -> Non
 
 
 @rule("KV-REQ-09")
-def test_flush(node: Node, peer: Peer) -> None:
+def test_flush(node: SimulatedNode, peer: Peer) -> None:
     for extras in (b"", bytes(4)):
         answer = peer.call(Opcode.FLUSH, extras=extras)
         assert (answer.status, answer.value) == (Status.NOT_SUPPORTED, b"")
     assert context_of(peer.call(Opcode.FLUSH, extras=b"\0\0\0\1")) == "Delayed flush no longer supported"
-    assert node.connect(user="nodcp").call(Opcode.FLUSH).status == Status.EACCESS
+    assert node.connect(user="writer").call(Opcode.FLUSH).status == Status.EACCESS
 
 
 @rule("KV-REQ-10")
@@ -319,7 +319,7 @@ def test_commands_that_are_about_no_vbucket_name_none(peer: Peer) -> None:
 
 
 @rule("KV-REQ-11")
-def test_without_a_bucket_there_is_no_bucket_whatever_the_privileges(node: Node) -> None:
+def test_without_a_bucket_there_is_no_bucket_whatever_the_privileges(node: SimulatedNode) -> None:
     peer = node.connect(user="producer", bucket=None)
     for opcode, fields in (
         (Opcode.GET, {"key": KEY}),
@@ -421,7 +421,7 @@ def test_an_empty_user_and_an_empty_privilege_are_refused(peer: Peer) -> None:
 
 @rule("KV-FRAME-05")
 @pytest.mark.parametrize("framing", [b"", b"\x50"])
-def test_counting_and_joining_keep_the_expiration(node: Node, peer: Peer, framing: bytes) -> None:
+def test_counting_and_joining_keep_the_expiration(node: SimulatedNode, peer: Peer, framing: bytes) -> None:
     node.set_doc(1, "k", b"1", expiration=1000)
     before = node.vbucket(1).log.meta(KEY)
     assert before is not None
@@ -444,18 +444,18 @@ def impersonation(name: bytes) -> bytes:
 
 
 @rule("KV-FRAME-06")
-def test_a_request_for_another_user_has_that_users_rights(node: Node, peer: Peer) -> None:
+def test_a_request_for_another_user_has_that_users_rights(node: SimulatedNode, peer: Peer) -> None:
     node.set_doc(1, "k", b"v")
-    as_nodcp, as_producer = impersonation(b"nodcp"), impersonation(b"producer")
-    assert peer.call(Opcode.GET, vbid=1, key=KEY, framing=as_nodcp).value == b"v"
-    assert peer.call(Opcode.SET, vbid=1, key=KEY, extras=STORE, framing=as_nodcp).status == 0
+    as_writer, as_producer = impersonation(b"writer"), impersonation(b"producer")
+    assert peer.call(Opcode.GET, vbid=1, key=KEY, framing=as_writer).value == b"v"
+    assert peer.call(Opcode.SET, vbid=1, key=KEY, extras=STORE, framing=as_writer).status == 0
     refused = peer.call(Opcode.SET, vbid=1, key=KEY, extras=STORE, framing=as_producer)
     assert (refused.status, "Upsert" in str(context_of(refused))) == (Status.EACCESS, True)
     assert peer.call(Opcode.SET, vbid=1, key=KEY, extras=STORE).status == 0, "the next request is the user's own again"
     for name, status in ((b"nobody", Status.EACCESS), (b"^someone", Status.NOT_SUPPORTED), (b"^", Status.EINVAL)):
         answer = peer.call(Opcode.GET, vbid=1, key=KEY, framing=impersonation(name))
         assert (answer.status, bool(context_of(answer))) == (status, True)
-    other = node.connect(user="nodcp").call(Opcode.GET, vbid=1, key=KEY, framing=as_producer)
+    other = node.connect(user="writer").call(Opcode.GET, vbid=1, key=KEY, framing=as_producer)
     assert (other.status, bool(context_of(other))) == (Status.EACCESS, True)
 
 
@@ -467,7 +467,9 @@ def test_a_request_for_another_user_has_that_users_rights(node: Node, peer: Peer
     ("ratio", "value", "is_kept"),
     [(None, b"a" * 200, True), (None, b"0123456789abcdef", False), (b"50", b"a" * 200, False)],
 )
-def test_which_values_stay_compressed(node: Node, peer: Peer, ratio: bytes | None, value: bytes, is_kept: bool) -> None:
+def test_which_values_stay_compressed(
+    node: SimulatedNode, peer: Peer, ratio: bytes | None, value: bytes, is_kept: bool
+) -> None:
     def set_parameter(name: bytes, text: bytes) -> None:
         assert node.admin.call(Opcode.SET_PARAM, key=name, value=text, extras=b"\0\0\0\1").status == 0
 
@@ -483,7 +485,7 @@ def test_which_values_stay_compressed(node: Node, peer: Peer, ratio: bytes | Non
 
 
 @rule("KV-REQ-13")
-def test_while_traffic_is_switched_off(node: Node, peer: Peer) -> None:
+def test_while_traffic_is_switched_off(node: SimulatedNode, peer: Peer) -> None:
     node.set_doc(1, "k", b"1")
     node.set_doc(1, "gone", b"1")
     node.set_doc(1, "object", b"{}")
@@ -556,9 +558,10 @@ FOR_ALL = (0xF3, 0xFB)
 @rule("KV-REQ-14")
 @pytest.mark.parametrize("opcode", sorted(OPERATOR))
 def test_commands_for_who_runs_a_server_are_checked_first(opcode: int) -> None:
-    users = known_users()
+    users = Users(SeededRandom())
     users.add("writer", "secret", frozenset(("Upsert",)))
-    node = Node(users=users)
+    users.add("@admin", "secret")
+    node = SimulatedNode(users=users)
     fields = OPERATOR[opcode]
     stranger = node.connect(user="writer")
     broken = [{**fields, "extras": bytes(3)}, {**fields, "datatype": 2}]
@@ -574,7 +577,7 @@ def test_commands_for_who_runs_a_server_are_checked_first(opcode: int) -> None:
 
 
 @rule("KV-REQ-14")
-def test_what_single_commands_for_who_runs_a_server_ask(node: Node) -> None:
+def test_what_single_commands_for_who_runs_a_server_ask(node: SimulatedNode) -> None:
     admin = node.admin
     assert admin.call(0x23, key=b"nonsense").status == Status.EINVAL
     assert admin.call(0x24, key=b"nonsense", value=b"1").status == Status.EINVAL
@@ -599,7 +602,7 @@ def test_what_single_commands_for_who_runs_a_server_ask(node: Node) -> None:
 
 
 @rule("KV-REQ-15")
-def test_the_control_token(node: Node) -> None:
+def test_the_control_token(node: SimulatedNode) -> None:
     admin = node.admin
     role = {"vbid": 1, "extras": b"\1"}
 
@@ -622,7 +625,7 @@ def test_the_control_token(node: Node) -> None:
 
 @rule("KV-REQ-16")
 def test_a_key_is_evicted(tmp_path: Path) -> None:
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     admin = node.admin
 
     def evict(key: bytes = KEY, vbid: int = 1) -> tuple[int, bytes]:

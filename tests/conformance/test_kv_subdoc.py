@@ -8,11 +8,11 @@ import struct
 import pytest
 
 from dcpstream.node.engine import ALL_PRIVILEGES, Users
+from dcpstream.testing.simulation import USUAL_FEATURES, Peer, SeededRandom, SimulatedNode
 from dcpstream.wire import Feature, Frame, Opcode, Status
 from dcpstream.wire.values import encode_xattrs
-from tests.conformance.harness import USUAL, WITHOUT_XERROR, Node, Peer
-from tests.conformance.rules import rule
-from tests.unit.node.kit import SeededRandom
+from tests.kit.rules import rule
+from tests.kit.streams import WITHOUT_XERROR
 
 KEY = b"\0k"
 ALL_ONES = (1 << 64) - 1
@@ -58,14 +58,14 @@ def reason(frame: Frame) -> tuple[int, bool]:
 
 
 @pytest.fixture
-def node() -> Node:
-    node = Node()
+def node() -> SimulatedNode:
+    node = SimulatedNode()
     node.set_doc(1, "k", b'{"a":1,"n":9223372036854775807,"big":9223372036854775808}', flags=5)
     return node
 
 
 @pytest.fixture
-def peer(node: Node) -> Peer:
+def peer(node: SimulatedNode) -> Peer:
     return node.connect()
 
 
@@ -73,7 +73,7 @@ def peer(node: Node) -> Peer:
 
 
 @rule("KV-SUBDOC-01")
-def test_locked_documents(node: Node, peer: Peer) -> None:
+def test_locked_documents(node: SimulatedNode, peer: Peer) -> None:
     old = node.connect(features=WITHOUT_XERROR)
     cas = peer.call(Opcode.GET_LOCKED, vbid=1, key=KEY).cas
     requests = {
@@ -135,7 +135,9 @@ def test_locked_documents(node: Node, peer: Peer) -> None:
         (Opcode.SUBDOC_MULTI_LOOKUP, {"value": look(GET, b"")}),
     ],
 )
-def test_what_is_wrong_with_a_request_is_told_first(node: Node, opcode: int, fields: dict[str, object]) -> None:
+def test_what_is_wrong_with_a_request_is_told_first(
+    node: SimulatedNode, opcode: int, fields: dict[str, object]
+) -> None:
     fields = {"value": b"p", **fields}
     answer = node.connect(user="consumer").call(opcode, vbid=NOWHERE, key=KEY, **fields)
     assert reason(answer) == (Status.EINVAL, True)
@@ -174,21 +176,21 @@ def test_a_value_is_missed_before_a_name_is_judged(peer: Peer) -> None:
 
 
 @rule("KV-SUBDOC-03")
-def test_several_attributes_in_a_request(node: Node, peer: Peer) -> None:
+def test_several_attributes_in_a_request(node: SimulatedNode, peer: Peer) -> None:
     both = spec(UPSERT, b"u.x", b"1", XATTR | PARENTS), spec(UPSERT, b"v", b"1", XATTR)
     assert reason(mutate(peer, *both)) == (Status.SUBDOC_XATTR_INVALID_KEY_COMBO, False)
     assert mutate(peer, both[0], spec(UPSERT, b"u.y", b"1", XATTR)).status == 0
     refused = look_up(peer, look(GET, b"u", XATTR), look(GET, b"v", XATTR))
     assert reason(refused) == (Status.SUBDOC_XATTR_INVALID_KEY_COMBO, False)
     assert look_up(peer, look(GET, b"$document", XATTR), look(GET, b"u", XATTR), look(GET, b"$XTOC", XATTR)).status == 0
-    newer = Node(compat_version="7.6")
+    newer = SimulatedNode(compat_version="7.6")
     newer.set_doc(1, "k", b"{}")
     assert mutate(newer.connect(), *both).status == 0
 
 
 @rule("KV-SUBDOC-04")
-def test_what_came_with_later_releases(node: Node, peer: Peer) -> None:
-    newer = Node(compat_version="7.6")
+def test_what_came_with_later_releases(node: SimulatedNode, peer: Peer) -> None:
+    newer = SimulatedNode(compat_version="7.6")
     newer.set_doc(1, "k", b"{}")
     for who, is_known in ((peer, False), (newer.connect(), True)):
         answers = [
@@ -218,13 +220,13 @@ def test_which_paths_go_together(peer: Peer) -> None:
 
 
 @rule("KV-SUBDOC-06")
-def test_attributes_in_requests(node: Node, peer: Peer) -> None:
+def test_attributes_in_requests(node: SimulatedNode, peer: Peer) -> None:
     for path in (b"!u", b"u" * 16, b"_", b"$", b"", b"u\0", b".u", b"\xff"):
         expected = Status.XATTR_EINVAL
         assert reason(one(peer, GET, path, flags=XATTR)) == (expected, True), path
         assert reason(look_up(peer, look(GET, path, XATTR))) == (expected, True), path
     assert one(peer, GET, b"u" * 15, flags=XATTR).status == Status.SUBDOC_PATH_ENOENT
-    plain = node.connect(features=[feature for feature in USUAL if feature != Feature.XATTR])
+    plain = node.connect(features=[feature for feature in USUAL_FEATURES if feature != Feature.XATTR])
     assert reason(one(plain, GET, b"u", flags=XATTR)) == (Status.NOT_SUPPORTED, True)
     virtual = one(peer, UPSERT, b"$document.x", b"1", flags=XATTR)
     assert reason(virtual) == (Status.SUBDOC_XATTR_CANT_MODIFY_VATTR, False)
@@ -245,7 +247,7 @@ def test_attributes_of_the_system_need_a_privilege() -> None:
     users = Users(SeededRandom(), iterations=1)
     users.add("@admin", "secret")
     users.add("some", "secret", frozenset(("Read", "Upsert")))
-    node = Node(users=users)
+    node = SimulatedNode(users=users)
     node.set_doc(1, "k", b'{"a":1}')
     admin, peer = node.admin, node.connect(user="some")
     assert one(admin, UPSERT, b"_s", b"1", flags=XATTR).status == 0
@@ -273,7 +275,7 @@ def test_mutations_need_upsert_alone() -> None:
     users.add("@admin", "secret")
     users.add("some", "secret", frozenset(("Upsert",)))
     users.add("other", "secret", ALL_PRIVILEGES - {"Upsert", "Administrator"})
-    node = Node(users=users)
+    node = SimulatedNode(users=users)
     node.set_doc(1, "k", b'{"a":1}')
     peer, other = node.connect(user="some"), node.connect(user="other")
     for specs in ((spec(COUNTER, b"a", b"1"),), (spec(Opcode.DELETE, b""),)):
@@ -285,7 +287,7 @@ def test_mutations_need_upsert_alone() -> None:
 
 
 @rule("KV-SUBDOC-08")
-def test_creating_over_a_tombstone_that_is_not_seen(node: Node, peer: Peer) -> None:
+def test_creating_over_a_tombstone_that_is_not_seen(node: SimulatedNode, peer: Peer) -> None:
     node.delete_doc(1, "k")
     path = {"path": b"_s", "value": b"1", "flags": XATTR}
     assert one(peer, UPSERT, doc=AS_DELETED | MKDOC, **path).status == Status.TMPFAIL
@@ -297,7 +299,7 @@ def test_creating_over_a_tombstone_that_is_not_seen(node: Node, peer: Peer) -> N
 
 
 @rule("KV-SUBDOC-09")
-def test_deleting_a_tombstone(node: Node, peer: Peer) -> None:
+def test_deleting_a_tombstone(node: SimulatedNode, peer: Peer) -> None:
     node.delete_doc(1, "k")
     assert mutate(peer, spec(Opcode.DELETE, b""), doc=DELETED).status == Status.SUBDOC_SUCCESS_DELETED
     assert mutate(peer, spec(UPSERT, b"u", b"1", XATTR), doc=DELETED).status == Status.SUBDOC_SUCCESS_DELETED
@@ -307,7 +309,7 @@ def test_deleting_a_tombstone(node: Node, peer: Peer) -> None:
 
 
 @rule("KV-SUBDOC-10")
-def test_flags_of_deletions(node: Node, peer: Peer) -> None:
+def test_flags_of_deletions(node: SimulatedNode, peer: Peer) -> None:
     def told() -> tuple[int, int]:
         answer = peer.call(Opcode.GET_META, vbid=1, key=KEY)
         is_deleted, flags, *_ = struct.unpack(">IIIQ", answer.extras)
@@ -326,7 +328,7 @@ def test_flags_of_deletions(node: Node, peer: Peer) -> None:
 
 
 @rule("KV-SUBDOC-12")
-def test_sizes(node: Node, peer: Peer) -> None:
+def test_sizes(node: SimulatedNode, peer: Peer) -> None:
     text = b'"' + b"x" * (MIB - 20) + b'"'
     assert one(peer, UPSERT, b"_s", text, flags=XATTR).status == 0
     assert one(peer, UPSERT, b"_t", text, flags=XATTR).status == Status.E2BIG

@@ -7,16 +7,17 @@ import struct
 
 import pytest
 
+from dcpstream.testing.simulation import Peer, SimulatedNode
 from dcpstream.wire import Feature, Opcode, Status
-from tests.conformance.harness import ACTIVE, DEAD, PENDING, REPLICA, Node, Peer
-from tests.conformance.rules import rule
 from tests.conformance.test_durability import durable_set, sync_replica
+from tests.kit.rules import rule
+from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA
 
 TOKEN = 0xDEADBEEF
 TWO_NODES = b'{"topology":[["a","b"]]}'
 
 
-def set_vbucket(node: Node, vbid: int = 1, **fields: object) -> int | None:
+def set_vbucket(node: SimulatedNode, vbid: int = 1, **fields: object) -> int | None:
     """The status; None if the node closed the connection."""
     peer = node.connect()
     frames = peer.send(Opcode.SET_VBUCKET, vbid=vbid, **fields)
@@ -24,7 +25,7 @@ def set_vbucket(node: Node, vbid: int = 1, **fields: object) -> int | None:
     return None if peer.closed else frames[0].status
 
 
-def state_of(node: Node, vbid: int = 1) -> int:
+def state_of(node: SimulatedNode, vbid: int = 1) -> int:
     """What GET_VBUCKET says; 0 if there is no copy."""
     answer = node.admin.call(Opcode.GET_VBUCKET, vbid=vbid)
     if answer.status:
@@ -38,7 +39,7 @@ def state_of(node: Node, vbid: int = 1) -> int:
 @pytest.mark.parametrize("part", ["extras", "value"])
 @pytest.mark.parametrize("width", [1, 4])
 def test_the_forms_of_set_vbucket(state: int, part: str, width: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     status = set_vbucket(node, **{part: int(state).to_bytes(width, "big")})
     if (part, width) == ("value", 1):
         assert status == Status.EINVAL
@@ -64,7 +65,7 @@ def test_the_forms_of_set_vbucket(state: int, part: str, width: int) -> None:
     ids=str,
 )
 def test_other_forms_are_refused(fields: dict[str, object]) -> None:
-    assert set_vbucket(Node(), **fields) == Status.EINVAL
+    assert set_vbucket(SimulatedNode(), **fields) == Status.EINVAL
 
 
 @rule("KV-VB-02")
@@ -79,20 +80,20 @@ def test_other_forms_are_refused(fields: dict[str, object]) -> None:
     ids=str,
 )
 def test_a_topology_must_say_that_it_is_json(fields: dict[str, object], status: int) -> None:
-    assert set_vbucket(Node(), extras=b"\1", **fields) == status
+    assert set_vbucket(SimulatedNode(), extras=b"\1", **fields) == status
 
 
 @rule("KV-VB-03")
 @pytest.mark.parametrize("state", [b"\0", b"\5", b"\xff", bytes(4), b"\0\0\1\1"], ids=bytes.hex)
 def test_a_state_must_be_one(state: bytes) -> None:
-    assert set_vbucket(Node(), extras=state) == Status.EINVAL
+    assert set_vbucket(SimulatedNode(), extras=state) == Status.EINVAL
 
 
 @rule("KV-VB-04")
 @pytest.mark.parametrize("state", [REPLICA, PENDING, DEAD])
 @pytest.mark.parametrize("value", [TWO_NODES, b"{}", b"null", b"x"])
 def test_only_an_active_vbucket_takes_a_value(state: int, value: bytes) -> None:
-    node = Node()
+    node = SimulatedNode()
     assert set_vbucket(node, extras=bytes([state]), value=value, datatype=1) == Status.EINVAL
     assert state_of(node) == ACTIVE
 
@@ -100,14 +101,14 @@ def test_only_an_active_vbucket_takes_a_value(state: int, value: bytes) -> None:
 @rule("KV-VB-05")
 @pytest.mark.parametrize("value", [b"x", b"{", b"[1", b"NaN", b"\xff", b"{} {}"])
 def test_what_is_no_json_is_refused(value: bytes) -> None:
-    node = Node()
+    node = SimulatedNode()
     assert set_vbucket(node, extras=b"\1", value=value, datatype=1) == Status.EINVAL
 
 
 @rule("KV-VB-06")
 @pytest.mark.parametrize("value", [b"null", b"{}", b"[]"])
 def test_an_empty_value_says_nothing(value: bytes) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, ACTIVE, TWO_NODES)
     assert set_vbucket(node, extras=b"\1", value=value, datatype=1) == 0
     assert json.loads(node.vbucket(1).topology) == [["a", "b"]]
@@ -139,7 +140,7 @@ def test_an_empty_value_says_nothing(value: bytes) -> None:
     ],
 )
 def test_a_topology_that_is_none_closes_the_connection(value: bytes) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
     assert set_vbucket(node, extras=b"\1", value=value, datatype=1) is None
     assert state_of(node) == REPLICA, "it stays as it was"
@@ -155,7 +156,7 @@ def test_a_topology_that_is_none_closes_the_connection(value: bytes) -> None:
 @rule("KV-VB-08")
 @pytest.mark.parametrize("chain", [["a", "a"], ["a", "b", "b"], [""], ["", "b"]], ids=str)
 def test_a_chain_that_cannot_be_used_leaves_the_vbucket_active(chain: list[str]) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
     value = json.dumps({"topology": [chain]}).encode()
     before = node.failover_log(1)
@@ -183,7 +184,7 @@ def test_a_chain_that_cannot_be_used_leaves_the_vbucket_active(chain: list[str])
     ids=str,
 )
 def test_which_topologies_make_durable_writes_possible(topology: list, is_possible: bool) -> None:
-    node = Node()
+    node = SimulatedNode()
     assert set_vbucket(node, extras=b"\1", value=json.dumps({"topology": topology}).encode(), datatype=1) == 0
     answers = durable_set(node.connect(), b"k")
     refused = [frame.status for frame in answers] == [Status.DURABILITY_IMPOSSIBLE]
@@ -192,7 +193,7 @@ def test_which_topologies_make_durable_writes_possible(topology: list, is_possib
 
 @rule("KV-VB-10")
 def test_a_state_that_is_there_changes_nothing() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, ACTIVE, TWO_NODES)
     node.set_vbucket(1, ACTIVE)
     assert json.loads(node.vbucket(1).topology) == [["a", "b"]]
@@ -203,7 +204,7 @@ def test_a_state_that_is_there_changes_nothing() -> None:
 
 @rule("KV-VB-11")
 def test_a_topology_without_a_majority_aborts_what_waits() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, ACTIVE, TWO_NODES)
     replica, client = sync_replica(node), node.connect()
     replica.stream(1)
@@ -217,7 +218,7 @@ def test_a_topology_without_a_majority_aborts_what_waits() -> None:
 @pytest.mark.parametrize("opcode", [Opcode.SET_VBUCKET, Opcode.DEL_VBUCKET])
 @pytest.mark.parametrize(("cas", "status"), [(0, 0), (TOKEN, 0), (1, Status.KEY_EEXISTS)])
 def test_the_cas_is_the_control_token(opcode: int, cas: int, status: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     extras = b"\2" if opcode == Opcode.SET_VBUCKET else b""
     answer = node.connect().call(opcode, vbid=1, cas=cas, extras=extras)
     assert (answer.status, answer.cas) == (status, 0 if status else cas)
@@ -226,7 +227,7 @@ def test_the_cas_is_the_control_token(opcode: int, cas: int, status: int) -> Non
 
 @rule("KV-VB-13")
 def test_a_vbucket_beyond_the_last_cannot_be_made() -> None:
-    node = Node()
+    node = SimulatedNode()
     answer = node.connect().call(Opcode.SET_VBUCKET, vbid=4, extras=b"\1")
     assert answer.status == Status.ERANGE
     assert "context" in json.loads(answer.value)["error"]
@@ -235,7 +236,7 @@ def test_a_vbucket_beyond_the_last_cannot_be_made() -> None:
 @rule("KV-VB-14")
 @pytest.mark.parametrize("value", [b"", b"async=0", b"async=1", b"x", b"async=0 "])
 def test_any_value_of_del_vbucket_deletes(value: bytes) -> None:
-    node = Node()
+    node = SimulatedNode()
     assert node.connect().call(Opcode.DEL_VBUCKET, vbid=1, value=value).status == 0
     assert state_of(node) == 0
     assert node.connect().call(Opcode.DEL_VBUCKET, vbid=1, value=value).status == Status.NOT_MY_VBUCKET
@@ -244,9 +245,9 @@ def test_any_value_of_del_vbucket_deletes(value: bytes) -> None:
 @rule("KV-VB-15")
 @pytest.mark.parametrize("state", [ACTIVE, REPLICA, PENDING, DEAD])
 def test_get_vbucket_needs_no_privilege_and_ignores_a_key(state: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, state)
-    peer = node.connect(user="nodcp")
+    peer = node.connect(user="writer")
     for key in (b"", b"k"):
         answer = peer.call(Opcode.GET_VBUCKET, vbid=1, key=key)
         assert (answer.status, answer.value) == (0, struct.pack(">I", state))
@@ -257,7 +258,7 @@ def test_get_vbucket_needs_no_privilege_and_ignores_a_key(state: int) -> None:
 @rule("KV-VB-16")
 @pytest.mark.parametrize("opcode", [Opcode.GET, Opcode.GET_META, Opcode.GET_VBUCKET, Opcode.GET_FAILOVER_LOG])
 def test_not_my_vbucket_has_the_map_for_clients_that_use_maps(opcode: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.delete_vbucket(1)
     key = b"\0k" if opcode in (Opcode.GET, Opcode.GET_META) else b""
 

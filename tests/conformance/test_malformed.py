@@ -13,6 +13,7 @@ from dcpstream.errors import FieldError
 from dcpstream.node.engine import ALL_PRIVILEGES, COMMANDS, Users
 from dcpstream.node.engine.commands import Command, Part
 from dcpstream.node.engine.subdocument import KINDS as SUBDOCUMENT_KINDS
+from dcpstream.testing.simulation import Peer, SeededRandom, SimulatedNode
 from dcpstream.wire import LAYOUTS, Frame, Kind, Magic, Opcode, Status, decode_frame, decode_message
 from dcpstream.wire.keys import leb128_decode, leb128_encode
 from dcpstream.wire.layout import Layout
@@ -25,10 +26,9 @@ from dcpstream.wire.values import (
     snappy_compress,
     snappy_uncompress,
 )
-from tests.conformance.harness import WITHOUT_XERROR, Node, Peer
-from tests.conformance.rules import rule
-from tests.fixtures import recorded
-from tests.unit.node.kit import SeededRandom
+from tests.kit import recorded
+from tests.kit.rules import rule
+from tests.kit.streams import WITHOUT_XERROR
 
 ENDING = (Opcode.QUIT, Opcode.QUITQ)
 NEWEST = "7.6"
@@ -109,7 +109,7 @@ def faults(command: Command) -> list[tuple[dict[str, object], str]]:
 @rule("HDR-18", "HDR-22")
 @pytest.mark.parametrize(("opcode", "command"), SHAPES, ids=[f"0x{opcode:02x}" for opcode, _ in SHAPES])
 def test_every_command_refuses_what_has_not_its_shape(opcode: int, command: Command) -> None:
-    peer = Node(compat_version=NEWEST).connect(user="@admin")
+    peer = SimulatedNode(compat_version=NEWEST).connect(user="@admin")
     for fields, context in faults(command):
         answer = peer.call(opcode, **fields)
         assert answer.status == Status.EINVAL, (fields, answer)
@@ -132,7 +132,7 @@ def test_every_command_refuses_what_has_not_its_shape(opcode: int, command: Comm
 @rule("HDR-07", "HDR-08", "HDR-10", "HDR-11")
 @pytest.mark.parametrize(("opcode", "command"), SHAPES, ids=[f"0x{opcode:02x}" for opcode, _ in SHAPES])
 def test_every_command_refuses_frame_infos_that_are_not_for_it(opcode: int, command: Command) -> None:
-    peer = Node(compat_version=NEWEST).connect(user="@admin")
+    peer = SimulatedNode(compat_version=NEWEST).connect(user="@admin")
     for framing, info_id, status in (
         (b"\x70", 7, Status.UNKNOWN_FRAME_INFO),
         (b"\xf0\x00", 15, Status.UNKNOWN_FRAME_INFO),
@@ -165,7 +165,7 @@ def replayed(name: str) -> tuple[list[str], int]:
     users.add("@admin", "password")
     users.add("readonly", "password", frozenset(("DcpProducer", "Read")))
     users.add("nodcp", "password", frozenset(("Read", "Upsert", "Insert", "Delete")))
-    node = Node(vbuckets=1024, users=users)
+    node = SimulatedNode(vbuckets=1024, users=users)
     peers: dict[str, Peer] = {}
     due: dict[str, list[Frame]] = {}
     differences: list[str] = []
@@ -354,7 +354,7 @@ def users_without(privilege: str) -> Users:
 def test_every_command_that_needs_a_bucket_or_a_privilege_says_so(opcode: int, command: Command) -> None:
     fields = acceptable(opcode, command)
     if command.needs_bucket:
-        node = Node(compat_version=NEWEST)
+        node = SimulatedNode(compat_version=NEWEST)
         assert node.connect(user="@admin", bucket=None).call(opcode, **fields).status == Status.NO_BUCKET
         plain = node.connect(user="@admin", bucket=None, features=WITHOUT_XERROR)
         assert plain.send(opcode, **fields) == []
@@ -362,7 +362,7 @@ def test_every_command_that_needs_a_bucket_or_a_privilege_says_so(opcode: int, c
     for privilege in command.privilege.split():
         if "|" in privilege:
             continue  # one of several is enough
-        node = Node(users=users_without(privilege), compat_version=NEWEST)
+        node = SimulatedNode(users=users_without(privilege), compat_version=NEWEST)
         peer = node.connect(user="some")
         assert peer.call(opcode, **fields).status == Status.EACCESS
         assert not peer.closed
@@ -403,7 +403,7 @@ def test_a_value_may_inflate_to_a_limit() -> None:
 @rule("HDR-18")
 @pytest.mark.parametrize("place", [17, 20, 23])
 def test_what_pads_a_request_is_zero(place: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     extras = bytearray(24)
     assert node.admin.call(Opcode.COMPACT_DB, vbid=1, extras=bytes(extras)).status == 0
     extras[place] = 1

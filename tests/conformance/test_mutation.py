@@ -8,26 +8,26 @@ from pathlib import Path
 import pytest
 
 from dcpstream import wire
+from dcpstream.testing.simulation import USUAL_FEATURES, ScriptedProducer, SimulatedNode
 from dcpstream.wire import Datatype, Frame, Opcode, OpenFlag, Status
 from dcpstream.wire.messages import dcp
 from dcpstream.wire.stored import block
 from dcpstream.wire.stored.block import encode_stored_mutation
 from dcpstream.wire.values import encode_xattrs
-from tests.conformance.harness import REPLICA, USUAL, Node, of
-from tests.conformance.replication import Source
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
+from tests.kit.streams import REPLICA, of
 
 EXTRAS = struct.Struct(">QQIIIHB")
 XATTRS = {"_sync": b'{"rev":"1"}', "mine": b"2"}
 
 
-def mutations(node: Node, vbid: int = 1, *, flags: int = 0) -> list[Frame]:
+def mutations(node: SimulatedNode, vbid: int = 1, *, flags: int = 0) -> list[Frame]:
     """The mutations that a new producer connection gets of a vbucket."""
     peer = node.producer(f"reader-{len(node.peers)}".encode(), flags | OpenFlag.PRODUCER)
     return of(peer.stream(vbid), Opcode.DCP_MUTATION)
 
 
-def put(node: Node, value: bytes, datatype: int, *, key: bytes = b"\0k", vbid: int = 1) -> None:
+def put(node: SimulatedNode, value: bytes, datatype: int, *, key: bytes = b"\0k", vbid: int = 1) -> None:
     """A document with any datatype, straight into the history."""
     vbucket = node.vbucket(vbid)
     seqno = vbucket.high_seqno + 1
@@ -37,11 +37,11 @@ def put(node: Node, value: bytes, datatype: int, *, key: bytes = b"\0k", vbid: i
     vbucket.log.append(frame, key, seqno, kinds=block.frame_kinds(Opcode.DCP_MUTATION, datatype, key))
 
 
-def replica(**fields: object) -> tuple[Node, Source]:
+def replica(**fields: object) -> tuple[SimulatedNode, ScriptedProducer]:
     """A copy that has accepted a stream."""
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
-    source = Source(node, **fields)  # type: ignore[arg-type]
+    source = ScriptedProducer(node, **fields)  # type: ignore[arg-type]
     source.accept()
     return node, source
 
@@ -49,7 +49,7 @@ def replica(**fields: object) -> tuple[Node, Source]:
 @rule("MUT-01", "MUT-03")
 @pytest.mark.parametrize("flags", [0, 6, 0x02000000, 0xFFFFFFFF, 0x01020304])
 def test_the_extras(flags: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     expiration = 1_800_000_000
     node.set_doc(1, "k")
     node.set_doc(1, "k", flags=flags, expiration=expiration)
@@ -77,7 +77,7 @@ def test_the_documented_example() -> None:
 
 @rule("MUT-04")
 def test_nmeta_is_zero_and_must_be() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_doc(1, "k")
     assert EXTRAS.unpack(mutations(node)[0].extras)[5] == 0
     copy, source = replica()
@@ -102,7 +102,7 @@ def test_neither_without_a_seqno_nor_without_a_key() -> None:
 @rule("MUT-07")
 @pytest.mark.parametrize(("value", "datatype"), [(b'{"a":1}', Datatype.JSON), (b"text", Datatype.RAW), (b"", 0)])
 def test_cas_and_datatype_are_those_of_the_document(value: bytes, datatype: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_doc(1, "k", value)
     document = node.admin.call(Opcode.GET, vbid=1, key=b"\0k")
     (frame,) = mutations(node)
@@ -156,7 +156,7 @@ def test_an_impossible_cas_is_made_anew(cas: int) -> None:
 
 @rule("MUT-12")
 def test_without_values() -> None:
-    node = Node()
+    node = SimulatedNode()
     put(node, encode_xattrs(XATTRS, b'{"a":1}'), Datatype.JSON | Datatype.XATTR)
     put(node, b'{"b":1}', Datatype.JSON, key=b"\0plain")
     plain = mutations(node, flags=OpenFlag.NO_VALUE)
@@ -167,7 +167,7 @@ def test_without_values() -> None:
 
 @rule("MUT-13")
 def test_without_values_but_with_their_datatype() -> None:
-    node = Node()
+    node = SimulatedNode()
     put(node, b'{"b":1}', Datatype.JSON)
     put(node, encode_xattrs(XATTRS, b'{"a":1}'), Datatype.JSON | Datatype.XATTR, key=b"\0x")
     frames = mutations(node, flags=OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE)
@@ -179,7 +179,7 @@ def test_without_values_but_with_their_datatype() -> None:
 
 @rule("MUT-14")
 def test_without_xattrs() -> None:
-    node = Node()
+    node = SimulatedNode()
     put(node, encode_xattrs(XATTRS, b'{"a":1}'), Datatype.JSON | Datatype.XATTR)
     put(node, encode_xattrs(XATTRS, b"text"), Datatype.XATTR, key=b"\0text")
     assert [(frame.value, frame.datatype) for frame in mutations(node)] == [(b'{"a":1}', Datatype.JSON), (b"text", 0)]
@@ -187,7 +187,7 @@ def test_without_xattrs() -> None:
 
 @rule("MUT-15")
 def test_an_expired_document_that_nobody_has_looked_at() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_doc(1, "k", expiration=10)
     node.advance(1000)
     (frame,) = mutations(node)
@@ -197,7 +197,7 @@ def test_an_expired_document_that_nobody_has_looked_at() -> None:
 @rule("MUT-16")
 @pytest.mark.parametrize("from_disk", [False, True])
 def test_a_durable_write_is_a_plain_mutation(from_disk: bool, tmp_path: Path) -> None:
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     node.set_vbucket(1, 1, b'{"topology":[["active"]]}')
     answer = node.admin.call(Opcode.SET, vbid=1, key=b"\0k", value=b"v", extras=bytes(8), framing=bytes.fromhex("1101"))
     assert answer.status == 0
@@ -213,14 +213,14 @@ def test_a_durable_write_is_a_plain_mutation(from_disk: bool, tmp_path: Path) ->
 
 @rule("MUT-17")
 def test_a_mutation_to_a_producer() -> None:
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     assert peer.send(Opcode.DCP_MUTATION, vbid=1, key=b"\0k", extras=EXTRAS.pack(1, 1, 0, 0, 0, 0, 0), cas=1) == []
     assert peer.closed
 
 
 @rule("MUT-07")
 def test_the_copy_keeps_cas_flags_and_revision() -> None:
-    node, source = replica(features=USUAL)
+    node, source = replica(features=USUAL_FEATURES)
     source.marker(1, 1)
     assert source.mutation(b"k", 1, extras=EXTRAS.pack(1, 9, 7, 0, 0, 0, 0), cas=0x1234) == []
     (frame,) = mutations(node)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dcpstream.errors import DeadConnection
+from dcpstream.testing.simulation import Peer, ScriptedProducer, SimulatedNode
 from dcpstream.wire import Opcode, Status, encode_request, encode_response
-from tests.conformance.harness import REPLICA, Node, Peer, client_of_streams, of, opcodes
-from tests.conformance.replication import Source
-from tests.conformance.rules import rule
+from tests.kit.client_machines import client_of_streams
+from tests.kit.rules import rule
+from tests.kit.streams import REPLICA, of, opcodes
 
 IDLE_S = 360
 
@@ -18,7 +19,7 @@ def noops(peer: Peer) -> list[bytes]:
     return [frame.encode()[12:16] for frame in of(peer.take(), Opcode.DCP_NOOP)]
 
 
-def opened(node: Node, *controls: tuple[bytes, bytes]) -> Peer:
+def opened(node: SimulatedNode, *controls: tuple[bytes, bytes]) -> Peer:
     """A producer connection without any control but these."""
     peer = node.connect()
     assert peer.dcp_open().status == 0
@@ -40,7 +41,7 @@ def answer_all(peer: Peer) -> int:
 
 @rule("NOP-01")
 def test_a_noop_is_a_bare_header_and_so_is_its_answer() -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = opened(node, ENABLE)
     node.advance(20)
     (noop,) = peer.take()
@@ -55,7 +56,7 @@ def test_a_noop_is_a_bare_header_and_so_is_its_answer() -> None:
 
 @rule("NOP-02", "NOP-09")
 def test_off_until_enabled_and_then_nobody_is_dropped() -> None:
-    node = Node()
+    node = SimulatedNode()
     silent = opened(node, (b"set_noop_interval", b"1"))
     node.advance(10 * IDLE_S)
     assert silent.take() == []
@@ -67,7 +68,7 @@ def test_off_until_enabled_and_then_nobody_is_dropped() -> None:
 
 @rule("NOP-09")
 def test_switched_off_again_nobody_is_dropped() -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = opened(node, ENABLE, (b"enable_noop", b"false"))
     node.advance(3 * IDLE_S)
     assert peer.take() == []
@@ -76,7 +77,7 @@ def test_switched_off_again_nobody_is_dropped() -> None:
 
 @rule("NOP-03")
 def test_every_20_seconds_by_default() -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = opened(node, ENABLE)
     for _ in range(3):
         node.advance(19.9)
@@ -88,7 +89,7 @@ def test_every_20_seconds_by_default() -> None:
 @rule("NOP-03")
 @pytest.mark.parametrize("seconds", [1, 7, 180])
 def test_an_interval_can_be_set(seconds: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = opened(node, ENABLE, (b"set_noop_interval", b"%d" % seconds))
     for _ in range(3):
         node.advance(seconds - 0.1)
@@ -100,7 +101,7 @@ def test_an_interval_can_be_set(seconds: int) -> None:
 @rule("NOP-04")
 def test_opaques_count_from_10000001_per_connection() -> None:
     # In the byte order of the server's machine, which is little-endian, as recorded.
-    node = Node()
+    node = SimulatedNode()
     for name in (b"first", b"second"):
         peer = node.connect()
         peer.dcp_open(name)
@@ -117,7 +118,7 @@ def test_opaques_count_from_10000001_per_connection() -> None:
 
 @rule("NOP-05")
 def test_data_does_not_postpone_a_noop() -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = opened(node, ENABLE)
     peer.stream(1)
     for second in range(19):
@@ -132,7 +133,7 @@ def test_data_does_not_postpone_a_noop() -> None:
 
 @rule("NOP-05")
 def test_no_noop_while_one_is_unanswered() -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = opened(node, ENABLE)
     node.advance(20)
     (noop,) = peer.take()
@@ -145,7 +146,7 @@ def test_no_noop_while_one_is_unanswered() -> None:
 
 @rule("NOP-06")
 def test_noops_pass_a_full_window_and_do_not_count() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 10, value=b"v" * 100)
     peer = opened(node, ENABLE, (b"connection_buffer_size", b"100"))
     peer.stream(1)
@@ -161,7 +162,7 @@ def test_noops_pass_a_full_window_and_do_not_count() -> None:
 
 @rule("NOP-07")
 def test_360_seconds_of_silence_end_the_connection() -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = opened(node, ENABLE)
     node.advance(IDLE_S - 0.1)
     assert len(noops(peer)) == 1, "one that is not answered for many intervals drops nobody"
@@ -174,7 +175,7 @@ def test_360_seconds_of_silence_end_the_connection() -> None:
 @rule("NOP-08")
 @pytest.mark.parametrize("kind", ["control", "ack", "noop", "answer", "failover log"])
 def test_whatever_comes_in_counts_as_life(kind: str) -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = opened(node, ENABLE)
     node.advance(IDLE_S - 1)
     (noop,) = of(peer.take(), Opcode.DCP_NOOP)
@@ -197,7 +198,7 @@ def test_whatever_comes_in_counts_as_life(kind: str) -> None:
 @rule("NOP-10")
 @pytest.mark.parametrize("shift", [1, -1, 1 << 24])
 def test_an_answer_with_another_opaque_drops(shift: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = opened(node, ENABLE)
     node.advance(20)
     (noop,) = peer.take()
@@ -207,7 +208,7 @@ def test_an_answer_with_another_opaque_drops(shift: int) -> None:
 
 @rule("NOP-10")
 def test_an_answer_that_nothing_waits_for_drops() -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = opened(node, ENABLE)
     peer.send_bytes(encode_response(Opcode.DCP_NOOP, opaque=0x81969800))
     assert peer.closed
@@ -243,7 +244,7 @@ def test_a_client_gives_up_after_two_intervals_of_silence() -> None:
 
 @rule("NOP-13")
 def test_only_a_consumer_answers_a_noop() -> None:
-    node = Node()
+    node = SimulatedNode()
     consumer = node.consumer()
     answer = consumer.call(Opcode.DCP_NOOP, opaque=0x51)
     assert answer.encode() == bytes.fromhex("81 5c 0000 00 00 0000 00000000 00000051 0000000000000000")
@@ -256,7 +257,7 @@ def test_only_a_consumer_answers_a_noop() -> None:
 @rule("NOP-14")
 @pytest.mark.parametrize("fields", [{"extras": b"x"}, {"key": b"k"}, {"value": b"v"}, {"datatype": 1}])
 def test_a_noop_has_no_parts(fields: dict[str, object]) -> None:
-    node = Node()
+    node = SimulatedNode()
     for peer in (node.consumer(), opened(node), node.connect()):
         assert peer.call(Opcode.DCP_NOOP, **fields).status == Status.EINVAL
         assert not peer.closed
@@ -264,9 +265,9 @@ def test_a_noop_has_no_parts(fields: dict[str, object]) -> None:
 
 @rule("NOP-11")
 def test_a_consumer_gives_up_a_silent_source() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
-    source = Source(node)
+    source = ScriptedProducer(node)
     source.accept()
     node.advance(IDLE_S - 1)
     assert not source.closed
@@ -281,7 +282,7 @@ def test_a_consumer_gives_up_a_silent_source() -> None:
     assert source.closed
 
 
-def set_idle_timeout(node: Node, seconds: int) -> None:
+def set_idle_timeout(node: SimulatedNode, seconds: int) -> None:
     """SET_PARAM of the bucket's DCP connections, also of those that are open."""
     found = node.admin.call(
         Opcode.SET_PARAM, key=b"dcp_idle_timeout", value=str(seconds).encode(), extras=(4).to_bytes(4, "big")
@@ -292,9 +293,9 @@ def set_idle_timeout(node: Node, seconds: int) -> None:
 
 @rule("NOP-07", "NOP-11")
 def test_the_idle_timeout_may_be_set_and_holds_for_open_connections() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
-    source, producer, before_any_stream = Source(node), opened(node, ENABLE), node.consumer(b"idle")
+    source, producer, before_any_stream = ScriptedProducer(node), opened(node, ENABLE), node.consumer(b"idle")
     source.accept()
     set_idle_timeout(node, 3)
     node.advance(2.9)
@@ -308,10 +309,10 @@ def test_the_idle_timeout_may_be_set_and_holds_for_open_connections() -> None:
 
 @rule("NOP-11")
 def test_only_requests_of_the_source_break_its_silence() -> None:
-    node = Node()
+    node = SimulatedNode()
     set_idle_timeout(node, 3)
     node.set_vbucket(1, REPLICA)
-    source = Source(node)
+    source = ScriptedProducer(node)
     buffer, error_map = source.add()
     node.advance(10)
     assert not source.closed, "it is not watched before it was asked for NOOPs"

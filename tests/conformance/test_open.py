@@ -6,16 +6,10 @@ import struct
 
 import pytest
 
+from dcpstream.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, Peer, SimulatedNode
 from dcpstream.wire import Feature, Opcode, OpenFlag, Status, encode_request
-from tests.conformance.harness import (
-    USUAL,
-    WITHOUT_COLLECTIONS,
-    WITHOUT_XERROR,
-    Node,
-    Peer,
-    of,
-)
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
+from tests.kit.streams import WITHOUT_XERROR, of
 
 CONSUMER, PRODUCER = 0, OpenFlag.PRODUCER
 
@@ -35,7 +29,7 @@ def test_the_documented_example() -> None:
     )
     name = b"bucketstream vb[100-105]"
     assert encode_request(Opcode.DCP_OPEN, opaque=1, extras=bytes(8), key=name) == data
-    peer = Node().connect()
+    peer = SimulatedNode().connect()
     (answer,) = peer.send_bytes(data)
     assert answer.encode() == bytes.fromhex("81 50 0000 00 00 0000 00000000 00000001 0000000000000000")
     assert peer.session.dcp is not None
@@ -47,14 +41,14 @@ def test_the_documented_example() -> None:
 @pytest.mark.parametrize("flags", [CONSUMER, PRODUCER])
 @pytest.mark.parametrize("opaque", [0, 0xDEADBEEF])
 def test_the_answer_is_a_bare_header(flags: int, opaque: int) -> None:
-    answer = Node().connect().dcp_open(b"n", flags, opaque=opaque)
+    answer = SimulatedNode().connect().dcp_open(b"n", flags, opaque=opaque)
     assert answer.encode() == struct.pack(">BBHBBHIIQ", 0x81, 0x50, 0, 0, 0, 0, 0, opaque, 0)
 
 
 @rule("OPEN-03")
 @pytest.mark.parametrize("length", [0, 1, 4, 7, 9, 12, 16])
 def test_the_extras_have_8_bytes(length: int) -> None:
-    peer = Node().connect()
+    peer = SimulatedNode().connect()
     assert peer.call(Opcode.DCP_OPEN, key=b"n", extras=b"\0" * length).status == Status.EINVAL
     assert peer.session.dcp is None
     assert peer.dcp_open(b"n").status == 0
@@ -63,7 +57,7 @@ def test_the_extras_have_8_bytes(length: int) -> None:
 @rule("OPEN-04")
 @pytest.mark.parametrize("flags", [CONSUMER, PRODUCER])
 def test_a_name_must_be_there(flags: int) -> None:
-    peer = Node().connect()
+    peer = SimulatedNode().connect()
     assert peer.dcp_open(b"", flags).status == Status.EINVAL
     assert peer.session.dcp is None
 
@@ -73,7 +67,7 @@ def test_a_name_must_be_there(flags: int) -> None:
     ("flags", "expected"), [(0, "consumer"), (4, "consumer"), (0x20, "consumer"), (1, "producer"), (5, "producer")]
 )
 def test_bit_1_chooses_the_role(flags: int, expected: str) -> None:
-    peer = Node().connect()
+    peer = SimulatedNode().connect()
     assert peer.dcp_open(b"n", flags).status == 0
     assert role(peer) == expected
 
@@ -82,14 +76,14 @@ def test_bit_1_chooses_the_role(flags: int, expected: str) -> None:
 @pytest.mark.parametrize("flags", [0x2, 0x10, *(1 << bit for bit in range(10, 32)), 0xFFFFFFFF])
 @pytest.mark.parametrize("base", [CONSUMER, PRODUCER])
 def test_unknown_and_abandoned_flags_are_invalid(flags: int, base: int) -> None:
-    peer = Node().connect()
+    peer = SimulatedNode().connect()
     assert peer.dcp_open(b"n", flags | base).status == Status.EINVAL
     assert peer.session.dcp is None
 
 
 @rule("OPEN-06")
 def test_point_in_time_recovery_can_be_opened_by_producers_and_streams_nothing() -> None:
-    node = Node()
+    node = SimulatedNode()
     assert node.connect().dcp_open(b"n", 0x80).status == Status.EINVAL
     peer = node.connect()
     assert peer.dcp_open(b"n", 0x81).status == 0
@@ -100,7 +94,7 @@ def test_point_in_time_recovery_can_be_opened_by_producers_and_streams_nothing()
 @rule("OPEN-07")
 @pytest.mark.parametrize("base", [CONSUMER, PRODUCER, PRODUCER | 4])
 def test_two_ways_of_no_value_exclude_each_other(base: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     assert node.connect().dcp_open(b"n", base | 0x48).status == Status.EINVAL
     assert node.connect().dcp_open(b"a", PRODUCER | 0x08).status == 0
     assert node.connect().dcp_open(b"b", PRODUCER | 0x40).status == 0
@@ -109,16 +103,16 @@ def test_two_ways_of_no_value_exclude_each_other(base: int) -> None:
 @rule("OPEN-08")
 @pytest.mark.parametrize("base", [CONSUMER, PRODUCER])
 def test_user_xattrs_of_deletions_need_xattrs(base: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     assert node.connect().dcp_open(b"n", base | 0x100).status == Status.EINVAL
     assert node.connect().dcp_open(b"n", base | 0x104).status == 0
 
 
 @rule("OPEN-09", "OPEN-28")
-@pytest.mark.parametrize("features", [USUAL, (*USUAL, Feature.DCP_SKIP_DELETES_IN_BACKFILL)])
+@pytest.mark.parametrize("features", [USUAL_FEATURES, (*USUAL_FEATURES, Feature.DCP_SKIP_DELETES_IN_BACKFILL)])
 def test_skipping_deletes_is_not_to_be_had(features: tuple[Feature, ...]) -> None:
     # Neither a consumer nor, as recorded, a producer may ask for it; so HELLO does not grant what tells of it.
-    node = Node()
+    node = SimulatedNode()
     peer = node.connect(features=features)
     granted = peer.hello(features).value
     assert Feature.DCP_SKIP_DELETES_IN_BACKFILL not in {code for (code,) in struct.iter_unpack(">H", granted)}
@@ -147,7 +141,7 @@ def test_skipping_deletes_is_not_to_be_had(features: tuple[Feature, ...]) -> Non
 )
 def test_a_value_is_a_json_object(value: bytes, datatype: int) -> None:
     for flags in (CONSUMER, PRODUCER):
-        peer = Node().connect()
+        peer = SimulatedNode().connect()
         assert peer.dcp_open(b"n", flags, value=value, datatype=datatype).status == Status.EINVAL
         assert peer.session.dcp is None
         assert not peer.closed
@@ -156,7 +150,7 @@ def test_a_value_is_a_json_object(value: bytes, datatype: int) -> None:
 @rule("OPEN-10", "OPEN-11")
 @pytest.mark.parametrize("value", [b"", b'{"consumer_name":"c"}', b'{ "consumer_name" : "" }'])
 def test_a_consumer_may_say_its_name(value: bytes) -> None:
-    assert Node().connect().dcp_open(b"n", CONSUMER, value=value, datatype=1 if value else 0).status == 0
+    assert SimulatedNode().connect().dcp_open(b"n", CONSUMER, value=value, datatype=1 if value else 0).status == 0
 
 
 @rule("OPEN-11")
@@ -174,7 +168,7 @@ def test_a_consumer_may_say_its_name(value: bytes) -> None:
     ],
 )
 def test_only_a_consumers_name_may_be_in_the_value(flags: int, value: bytes) -> None:
-    peer = Node().connect()
+    peer = SimulatedNode().connect()
     assert peer.dcp_open(b"n", flags, value=value, datatype=1).status == Status.EINVAL
     assert peer.session.dcp is None
     assert not peer.closed
@@ -182,14 +176,14 @@ def test_only_a_consumers_name_may_be_in_the_value(flags: int, value: bytes) -> 
 
 @rule("OPEN-12")
 def test_an_empty_object_drops_a_consumer() -> None:
-    peer = Node().connect()
+    peer = SimulatedNode().connect()
     assert peer.send(Opcode.DCP_OPEN, key=b"n", extras=bytes(8), value=b"{}", datatype=1) == []
     assert peer.closed
 
 
 @rule("OPEN-11", "OPEN-12")
 def test_an_empty_object_says_nothing_of_a_producer() -> None:
-    peer = Node().connect()
+    peer = SimulatedNode().connect()
     assert peer.dcp_open(b"n", PRODUCER, value=b"{}", datatype=1).status == Status.SUCCESS
     assert not peer.closed
     assert role(peer) == "producer"
@@ -199,7 +193,7 @@ def test_an_empty_object_says_nothing_of_a_producer() -> None:
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (0, 1), (1, 0), (1, 1)])
 @pytest.mark.parametrize("name", [b"n", b"other"])
 def test_a_second_open_changes_nothing(first: int, second: int, name: bytes) -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = node.connect()
     assert peer.dcp_open(b"n", first).status == 0
     assert peer.dcp_open(name, second).status == Status.EINVAL
@@ -211,18 +205,18 @@ def test_a_second_open_changes_nothing(first: int, second: int, name: bytes) -> 
 @rule("OPEN-14")
 @pytest.mark.parametrize("flags", [CONSUMER, PRODUCER])
 def test_unordered_execution_excludes_dcp(flags: int) -> None:
-    peer = Node().connect(features=(*USUAL, Feature.UNORDERED_EXECUTION))
+    peer = SimulatedNode().connect(features=(*USUAL_FEATURES, Feature.UNORDERED_EXECUTION))
     assert peer.dcp_open(b"n", flags).status == Status.NOT_SUPPORTED
     assert peer.session.dcp is None
     assert not peer.closed
-    assert peer.hello(USUAL).status == 0
+    assert peer.hello(USUAL_FEATURES).status == 0
     assert peer.dcp_open(b"n", flags).status == 0
 
 
 @rule("OPEN-15")
 @pytest.mark.parametrize("flags", [CONSUMER, PRODUCER])
 def test_hello_grants_no_unordered_execution_later(flags: int) -> None:
-    peer = Node().connect()
+    peer = SimulatedNode().connect()
     peer.dcp_open(b"n", flags)
     answer = peer.hello((Feature.XATTR, Feature.UNORDERED_EXECUTION, Feature.XERROR))
     assert (answer.status, answer.value) == (0, bytes.fromhex("0006 0007"))
@@ -231,7 +225,7 @@ def test_hello_grants_no_unordered_execution_later(flags: int) -> None:
 
 @rule("OPEN-16")
 def test_without_a_bucket_there_is_nothing_to_open() -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = node.connect(bucket=None)
     assert peer.dcp_open().status == Status.NO_BUCKET
     assert not peer.closed
@@ -244,7 +238,7 @@ def test_without_a_bucket_there_is_nothing_to_open() -> None:
 @pytest.mark.parametrize("older_flags", [CONSUMER, PRODUCER])
 @pytest.mark.parametrize("newer_flags", [CONSUMER, PRODUCER])
 def test_a_name_belongs_to_the_connection_that_opened_it_last(older_flags: int, newer_flags: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     older, bystander, newer = node.connect(), node.connect(), node.connect()
     assert older.dcp_open(b"same", older_flags).status == 0
     assert bystander.dcp_open(b"another", older_flags).status == 0
@@ -261,7 +255,7 @@ def test_a_name_belongs_to_the_connection_that_opened_it_last(older_flags: int, 
 @rule("OPEN-19")
 @pytest.mark.parametrize("length", [1, 200, 201, 249, 250])
 def test_names_may_be_as_long_as_keys(length: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     assert node.connect().dcp_open(b"n" * length).status == 0
     assert node.connect().dcp_open(b"n" * 251).status == Status.EINVAL
 
@@ -269,10 +263,10 @@ def test_names_may_be_as_long_as_keys(length: int) -> None:
 @rule("OPEN-20")
 @pytest.mark.parametrize("first", [1, 5, 0x7FFFFFFF, 0xFFFFFFFF])
 def test_the_first_word_of_the_extras_is_ignored(first: int) -> None:
-    peer = Node().connect()
+    peer = SimulatedNode().connect()
     assert peer.dcp_open(b"n", PRODUCER, first=first).status == 0
     assert role(peer) == "producer"
-    peer = Node().connect()
+    peer = SimulatedNode().connect()
     assert peer.dcp_open(b"n", CONSUMER, first=first).status == 0
     assert role(peer) == "consumer"
 
@@ -280,7 +274,7 @@ def test_the_first_word_of_the_extras_is_ignored(first: int) -> None:
 @rule("OPEN-21", "OPEN-22")
 @pytest.mark.parametrize("flags", [CONSUMER, PRODUCER])
 def test_the_bucket_and_the_user_are_settled(flags: int) -> None:
-    peer = Node().connect()
+    peer = SimulatedNode().connect()
     peer.dcp_open(b"n", flags)
     for opcode, key, value in (
         (Opcode.SELECT_BUCKET, b"default", b""),
@@ -318,7 +312,7 @@ def test_the_bucket_and_the_user_are_settled(flags: int) -> None:
     ],
 )
 def test_everything_else_needs_an_open_connection(opcode: int, fields: dict[str, bytes]) -> None:
-    peer = Node().connect()
+    peer = SimulatedNode().connect()
     assert peer.call(opcode, vbid=1, **fields).status == Status.EINVAL
     assert not peer.closed
     assert peer.dcp_open().status == 0
@@ -326,7 +320,7 @@ def test_everything_else_needs_an_open_connection(opcode: int, fields: dict[str,
 
 @rule("OPEN-24")
 def test_a_consumer_waits_for_the_end_of_warm_up() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.bucket.is_warm = False
     peer = node.connect()
     assert peer.dcp_open(b"c", CONSUMER).status == Status.TMPFAIL
@@ -337,9 +331,9 @@ def test_a_consumer_waits_for_the_end_of_warm_up() -> None:
 
 
 @rule("OPEN-25")
-@pytest.mark.parametrize(("features", "key"), [(USUAL, b"\0doc"), (WITHOUT_COLLECTIONS, b"doc")])
+@pytest.mark.parametrize(("features", "key"), [(USUAL_FEATURES, b"\0doc"), (WITHOUT_COLLECTIONS, b"doc")])
 def test_hello_decides_about_collections(features: tuple[Feature, ...], key: bytes) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_doc(1, "doc")
     peer = node.producer(features=features)
     (item,) = of(peer.stream(1), Opcode.DCP_MUTATION)
@@ -348,18 +342,18 @@ def test_hello_decides_about_collections(features: tuple[Feature, ...], key: byt
 
 @rule("OPEN-25")
 def test_a_later_hello_does_not_change_an_open_connection() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_doc(1, "doc")
     peer = node.producer(features=WITHOUT_COLLECTIONS)
-    peer.hello(USUAL)
+    peer.hello(USUAL_FEATURES)
     (item,) = of(peer.stream(1), Opcode.DCP_MUTATION)
     assert item.key == b"doc"
 
 
 @rule("OPEN-26")
 def test_opening_enables_json() -> None:
-    without_json = tuple(feature for feature in USUAL if feature != Feature.JSON)
-    peer = Node().connect(features=without_json)
+    without_json = tuple(feature for feature in USUAL_FEATURES if feature != Feature.JSON)
+    peer = SimulatedNode().connect(features=without_json)
     fields = {"vbid": 1, "key": b"\0k", "extras": bytes(8), "value": b"{}", "datatype": 1}
     assert peer.call(Opcode.SET, **fields).status == Status.EINVAL
     assert peer.dcp_open().status == 0
@@ -372,6 +366,6 @@ def test_opening_enables_json() -> None:
     ("name", "is_on"), [("plain", "true"), ("replication:a->b", "false"), ("my-replication", "false"), ("rep", "true")]
 )
 def test_replication_begins_without_cursor_dropping(name: str, is_on: str) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.producer(name.encode())
     assert node.stats("dcp")[f"eq_dcpq:{name}:cursor_dropping"] == is_on

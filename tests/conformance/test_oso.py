@@ -8,10 +8,10 @@ import pytest
 
 from dcpstream.client.machine.tracker import PositionTracker
 from dcpstream.model import FailoverLog, StreamOffset
+from dcpstream.testing.simulation import WITHOUT_COLLECTIONS, SimulatedNode
 from dcpstream.wire import Frame, Opcode, Status, StreamFlag
-from tests.conformance.harness import WITHOUT_COLLECTIONS, Node
-from tests.conformance.rules import rule
-from tests.conformance.streams_kit import (
+from tests.kit.rules import rule
+from tests.kit.streams import (
     DISK,
     FIRST,
     FRUIT_KEY,
@@ -34,7 +34,7 @@ VEG_ITEMS = [("event", 2, 0), 5, 7, 9]
 LOG = FailoverLog.of((0xA, 0))
 
 
-def on_disk() -> Node:
+def on_disk() -> SimulatedNode:
     """`garden`, all of it on disk."""
     node = garden()
     new_checkpoint(node)
@@ -95,7 +95,7 @@ def test_only_the_first_disk_snapshot() -> None:
     node.set_doc(1, "more")
     node.set_doc(1, "apx", collection=FRUIT_KEY)
     assert drain(peer) == [(11, 12, FIRST), 12]
-    fresh = Node()
+    fresh = SimulatedNode()
     fresh.set_doc(1, "k")
     other = fresh.producer(controls=[OSO])
     assert sent(other.stream(1, value=b'{"collections":["0"]}')) == [(0, 1, FIRST), 1], "from memory"

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from dcpstream.testing.simulation import Peer, ScriptedProducer, SimulatedNode
 from dcpstream.wire import Status, StreamEndReason, StreamFlag
-from tests.conformance.harness import REPLICA, Node, Peer
-from tests.conformance.replication import Source
-from tests.conformance.rules import rule
-from tests.conformance.streams_kit import (
+from tests.kit.rules import rule
+from tests.kit.streams import (
     DISK,
     FRUIT_KEY,
+    REPLICA,
     answer,
     drain,
     end,
@@ -29,7 +29,7 @@ from tests.conformance.streams_kit import (
 @rule("PRG-01")
 @pytest.mark.parametrize("is_on_disk", [False, True])
 def test_what_was_purged_is_never_sent(is_on_disk: bool, tmp_path: Path) -> None:
-    node = Node(path=tmp_path) if is_on_disk else Node()
+    node = SimulatedNode(path=tmp_path) if is_on_disk else SimulatedNode()
     node.fill(1, 6)
     for index in range(4):
         node.delete_doc(1, f"k{index}")
@@ -52,7 +52,7 @@ def test_what_was_purged_is_never_sent(is_on_disk: bool, tmp_path: Path) -> None
 
 @rule("PRG-01")
 def test_the_last_seqno_stays() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 2)
     node.delete_doc(1, "k0")
     node.delete_doc(1, "k1")
@@ -111,7 +111,7 @@ def test_a_client_that_does_not_mind() -> None:
     assert not any(item == end(StreamEndReason.ROLLBACK) for item in read(blocked.received))
 
 
-def blocked_reader(node: Node, start: int, *, flags: int = 0) -> Peer:
+def blocked_reader(node: SimulatedNode, start: int, *, flags: int = 0) -> Peer:
     """A stream that cannot send: another one has filled the window."""
     peer = node.producer(b"blocked", controls=[(b"connection_buffer_size", b"1")])
     node.set_doc(2, "filler")
@@ -120,7 +120,7 @@ def blocked_reader(node: Node, start: int, *, flags: int = 0) -> Peer:
     return peer
 
 
-def write_and_purge(node: Node) -> None:
+def write_and_purge(node: SimulatedNode) -> None:
     for index in range(3):
         node.set_doc(1, f"n{index}")
     for index in range(3):
@@ -157,7 +157,7 @@ def test_a_purge_that_overtakes_a_stream_ends_it(start: int, is_ended: bool) -> 
 @rule("PRG-07")
 def test_a_slow_stream_that_lost_its_place_in_memory_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dcpstream.node.engine.bucket.vbucket.MEMORY_ITEMS", 4)
-    node = Node()
+    node = SimulatedNode()
     node.set_doc(1, "first")
     peer = node.producer()
     assert sent(peer.stream(1)) == [(0, 1, 5), 1]
@@ -184,9 +184,9 @@ def test_markers_tell_the_purge_seqno() -> None:
     peer.session.dcp.settings.max_marker_version = "2.2"  # type: ignore[union-attr]
     marker = peer.stream(1)[1]
     assert struct.unpack_from(">Q", marker.value, 36) == (10,)
-    copy = Node()
+    copy = SimulatedNode()
     copy.set_vbucket(1, REPLICA)
-    source = Source(copy)
+    source = ScriptedProducer(copy)
     source.accept(1)
     for start, purge_seqno, known in ((1, 3, 3), (11, 2, 3), (21, 12, 12)):
         assert source.marker_v2(start, start + 9, DISK, more=struct.pack(">QQ", purge_seqno, 0)) == []
@@ -196,9 +196,9 @@ def test_markers_tell_the_purge_seqno() -> None:
 
 @rule("PRG-09")
 def test_a_copy_stores_the_purge_seqno_of_the_disk(tmp_path: Path) -> None:
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     node.set_vbucket(1, REPLICA)
-    source = Source(node)
+    source = ScriptedProducer(node)
     source.accept(1)
     assert source.marker_v2(1, 5, DISK, more=struct.pack(">QQ", 4, 0)) == []
     assert source.mutation(b"k", 5) == []

@@ -6,27 +6,27 @@ import struct
 
 import pytest
 
+from dcpstream.testing.simulation import USUAL_FEATURES, ScriptedProducer, SimulatedNode
 from dcpstream.wire import MarkerFlag, Opcode, Status
 from dcpstream.wire.keys import leb128_encode
-from tests.conformance.harness import REPLICA, USUAL, Node
-from tests.conformance.replication import Source
-from tests.conformance.rules import rule
 from tests.conformance.test_durability import copy, decide
+from tests.kit.rules import rule
+from tests.kit.streams import REPLICA
 
 PREPARE = struct.Struct(">QQIIIBBB")
 
 
-def copy_with_collections() -> tuple[Node, Source]:
+def copy_with_collections() -> tuple[SimulatedNode, ScriptedProducer]:
     """A copy of vbucket 1 that takes keys of collections, inside a snapshot of 100."""
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
-    source = Source(node, features=USUAL)
+    source = ScriptedProducer(node, features=USUAL_FEATURES)
     source.accept()
     assert source.marker(1, 100) == []
     return node, source
 
 
-def statuses(source: Source, key: bytes, seqno: int = 1) -> list[int]:
+def statuses(source: ScriptedProducer, key: bytes, seqno: int = 1) -> list[int]:
     """The answers to a mutation with this key, prefix included."""
     extras = struct.pack(">QQIIIHB", seqno, 1, 0, 0, 0, 0, 0)
     return [frame.status for frame in source.send(Opcode.DCP_MUTATION, key=key, value=b"v", extras=extras, cas=1)]

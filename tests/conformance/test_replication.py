@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from dcpstream.testing.simulation import PretendWire, SimulatedNode
 from dcpstream.wire import Opcode, Status, StreamFlag
-from tests.conformance.harness import ACTIVE, DEAD, REPLICA, Node, of
-from tests.conformance.replication import Link
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
+from tests.kit.streams import ACTIVE, DEAD, REPLICA, of
 
 FRUIT = b"\x08"
 MANIFEST = (
@@ -18,7 +18,7 @@ MANIFEST = (
 )
 
 
-def everything(node: Node, vbid: int = 1) -> list[tuple[int, bytes]]:
+def everything(node: SimulatedNode, vbid: int = 1) -> list[tuple[int, bytes]]:
     """Seqno and frame of every row that is the newest of its key.
 
     Without the opaque: a deletion has the document's flags there, and the message that brings it has no flags.
@@ -33,8 +33,10 @@ def everything(node: Node, vbid: int = 1) -> list[tuple[int, bytes]]:
     ]
 
 
-def joined(old: Node, new: Node, flags: int = 0, *, name: bytes = b"replication", consumer_name: str = "") -> Link:
-    link = Link(old, new, name=name, consumer_name=consumer_name)
+def joined(
+    old: SimulatedNode, new: SimulatedNode, flags: int = 0, *, name: bytes = b"replication", consumer_name: str = ""
+) -> PretendWire:
+    link = PretendWire(old, new, name=name, consumer_name=consumer_name)
     link.add_stream(1, flags)
     link.run()
     assert [frame.status for frame in link.answers] == [0]
@@ -44,19 +46,19 @@ def joined(old: Node, new: Node, flags: int = 0, *, name: bytes = b"replication"
 
 
 @pytest.fixture
-def old() -> Node:
-    return Node()
+def old() -> SimulatedNode:
+    return SimulatedNode()
 
 
 @pytest.fixture
-def new() -> Node:
-    node = Node()
+def new() -> SimulatedNode:
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
     return node
 
 
 @rule("ADD-33", "TKO-10")
-def test_a_copy_equals_its_source_row_by_row(old: Node, new: Node) -> None:
+def test_a_copy_equals_its_source_row_by_row(old: SimulatedNode, new: SimulatedNode) -> None:
     for node in (old, new):
         assert node.admin.call(Opcode.SET_COLLECTIONS, value=MANIFEST).status == 0
     old.fill(1, 5)
@@ -73,7 +75,7 @@ def test_a_copy_equals_its_source_row_by_row(old: Node, new: Node) -> None:
 
 
 @rule("CON-23", "TKO-02")
-def test_collections_can_be_used_at_the_new_owner(old: Node, new: Node) -> None:
+def test_collections_can_be_used_at_the_new_owner(old: SimulatedNode, new: SimulatedNode) -> None:
     for node in (old, new):
         assert node.admin.call(Opcode.SET_COLLECTIONS, value=MANIFEST).status == 0
     old.set_doc(1, "apple", collection=FRUIT)
@@ -84,8 +86,8 @@ def test_collections_can_be_used_at_the_new_owner(old: Node, new: Node) -> None:
 
 
 @rule("ADD-32", "TKO-02")
-def test_several_vbuckets_move_at_once_over_one_connection(old: Node, new: Node) -> None:
-    link = Link(old, new)
+def test_several_vbuckets_move_at_once_over_one_connection(old: SimulatedNode, new: SimulatedNode) -> None:
+    link = PretendWire(old, new)
     for vbid in (1, 2, 3):
         new.set_vbucket(vbid, REPLICA)
         old.fill(vbid, vbid)
@@ -99,7 +101,7 @@ def test_several_vbuckets_move_at_once_over_one_connection(old: Node, new: Node)
 
 
 @rule("CON-02", "CON-15")
-def test_durable_writes_are_acknowledged_by_the_copy(old: Node, new: Node) -> None:
+def test_durable_writes_are_acknowledged_by_the_copy(old: SimulatedNode, new: SimulatedNode) -> None:
     old.set_vbucket(1, ACTIVE, b'{"topology":[["node-a","node-b"]]}')
     link = joined(old, new, consumer_name="node-b")
     writer = old.connect()
@@ -119,7 +121,7 @@ def test_durable_writes_are_acknowledged_by_the_copy(old: Node, new: Node) -> No
 
 @rule("CON-25", "ADD-22")
 def test_a_failover_and_the_way_back(tmp_path: Path) -> None:
-    old, new = Node(path=tmp_path / "old"), Node(path=tmp_path / "new")
+    old, new = SimulatedNode(path=tmp_path / "old"), SimulatedNode(path=tmp_path / "new")
     new.set_vbucket(1, REPLICA)
     old.fill(1, 4)
     joined(old, new)
@@ -139,7 +141,7 @@ def test_a_failover_and_the_way_back(tmp_path: Path) -> None:
 
 @rule("ADD-41")
 def test_a_promotion_in_the_middle_of_a_snapshot_begins_its_branch_where_the_snapshot_began(
-    old: Node, new: Node
+    old: SimulatedNode, new: SimulatedNode
 ) -> None:
     old.fill(1, 3)
     link = joined(old, new)
@@ -158,7 +160,7 @@ def test_a_promotion_in_the_middle_of_a_snapshot_begins_its_branch_where_the_sna
 
 
 @rule("ADD-31", "CLS-25")
-def test_a_copy_that_was_closed_goes_on_where_it_was(old: Node, new: Node) -> None:
+def test_a_copy_that_was_closed_goes_on_where_it_was(old: SimulatedNode, new: SimulatedNode) -> None:
     old.fill(1, 3)
     link = joined(old, new)
     assert [frame.status for frame in link.consumer.close_stream(1)] == [Status.SUCCESS]
@@ -173,7 +175,7 @@ def test_a_copy_that_was_closed_goes_on_where_it_was(old: Node, new: Node) -> No
 
 
 @rule("END-07", "END-24")
-def test_the_end_of_the_source_ends_the_stream_and_keeps_the_copy(old: Node, new: Node) -> None:
+def test_the_end_of_the_source_ends_the_stream_and_keeps_the_copy(old: SimulatedNode, new: SimulatedNode) -> None:
     old.fill(1, 3)
     link = joined(old, new)
     old.set_vbucket(1, DEAD)

@@ -10,12 +10,11 @@ import pytest
 
 from dcpstream.model import MAX_SEQNO, FailoverLog, VbucketState
 from dcpstream.protocol.producer.rollback import Accept, Refuse, Rollback, decide
+from dcpstream.testing.simulation import ScriptedProducer, SimulatedNode
 from dcpstream.wire import Opcode, Status, StreamEndReason, StreamFlag, decode_message
 from dcpstream.wire.messages.dcp import StreamRequest
-from tests.conformance.harness import DEAD, PENDING, REPLICA, Node
-from tests.conformance.replication import Source
-from tests.conformance.rules import rule
-from tests.conformance.streams_kit import answer, branched, drain, end, purge, purged
+from tests.kit.rules import rule
+from tests.kit.streams import DEAD, PENDING, REPLICA, answer, branched, drain, end, purge, purged
 
 A, B, C, Z = 0xA, 0xB, 0xC, 0x99
 
@@ -53,7 +52,7 @@ def decided(facts: Facts, start: int, vbuuid: int, low: int, high: int, flags: i
     return None
 
 
-def asked(node: Node, start: int, **fields: object) -> int | None:
+def asked(node: SimulatedNode, start: int, **fields: object) -> int | None:
     """The same of a node."""
     status, value = answer(node.producer().stream(1, start, **fields))  # type: ignore[arg-type]
     if status == 0:
@@ -74,7 +73,7 @@ def test_nothing_is_rolled_back_at_0(facts: Facts, snapshot: tuple[int, int]) ->
 
 @rule("RBK-02")
 def test_at_0_only_a_strict_client_with_an_unknown_branch_is_rolled_back() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 10)
     known = node.vbucket(1).vbuuid
     assert asked(node, 0, vbuuid=Z, flags=STRICT) == 0
@@ -109,7 +108,7 @@ def test_the_purge_comes_before_the_branch() -> None:
 @rule("RBK-07", "RBK-08")
 @pytest.mark.parametrize("start", [1, 5, 10])
 def test_unknown_branches(start: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 10)
     assert asked(node, start, vbuuid=Z) == 0
     assert asked(node, start, vbuuid=0) == 0
@@ -123,7 +122,7 @@ def test_a_branch_ends_where_the_next_begins() -> None:
         (1200, C, None), (1201, C, 1200),
     ):  # fmt: skip
         assert decided(V2, start, vbuuid, start, start) == expected
-    node = Node()
+    node = SimulatedNode()
     old, new = branched(node)
     assert [asked(node, start, vbuuid=old) for start in (8, 10, 12)] == [None, None, 10]
     assert [asked(node, start, vbuuid=new) for start in (8, 13, 15, 16)] == [None, None, None, 15]
@@ -135,7 +134,7 @@ def test_a_snapshot_of_which_nothing_was_received_does_not_count() -> None:
     assert decided(V1, 91, A, 90, 120) == 90
     assert decided(V1, 95, A, 90, 100) is None, "it ends where the history does"
     assert decided(V1, 95, A, 90, 101) == 90
-    node = Node()
+    node = SimulatedNode()
     old, _ = branched(node)
     assert asked(node, 10, vbuuid=old, snapshot=(10, 12)) is None
     assert asked(node, 9, vbuuid=old, snapshot=(8, 12)) == 8
@@ -179,7 +178,7 @@ def test_never_forward(facts: Facts) -> None:
 
 @rule("RBK-16")
 def test_who_went_back_is_accepted() -> None:
-    node = Node()
+    node = SimulatedNode()
     old, _ = branched(node)
     assert asked(node, 12, vbuuid=old, snapshot=(9, 12)) == 10
     assert asked(node, 10, vbuuid=old) is None
@@ -194,20 +193,20 @@ def test_who_went_back_is_accepted() -> None:
 # ------------------------------------------------------------------------------------------------ carried out by a copy
 
 
-def copy_of(log: FailoverLog, rows: int = 10, path: Path | None = None) -> tuple[Node, Source]:
+def copy_of(log: FailoverLog, rows: int = 10, path: Path | None = None) -> tuple[SimulatedNode, ScriptedProducer]:
     """A replica with some rows that has lost its source, and a new source that asked nothing yet."""
-    node = Node(path=path)
+    node = SimulatedNode(path=path)
     node.set_vbucket(1, REPLICA)
-    first = Source(node, b"first")
+    first = ScriptedProducer(node, b"first")
     first.accept(1, log=log)
     for number in range(1, rows + 1):
         first.snapshot(b"k%d" % number, start=number)
     first.end(int(StreamEndReason.STATE_CHANGED))
     first.peer.disconnect()
-    return node, Source(node, b"second")
+    return node, ScriptedProducer(node, b"second")
 
 
-def rolled_back(source: Source, request: object, seqno: bytes) -> list:
+def rolled_back(source: ScriptedProducer, request: object, seqno: bytes) -> list:
     """The source answers ROLLBACK."""
     return source.peer.answer(request, status=Status.ROLLBACK, value=seqno)  # type: ignore[arg-type]
 
@@ -269,16 +268,16 @@ def test_it_asks_again_from_where_it_is() -> None:
 
 @rule("RBK-20")
 def test_it_may_go_further_back_and_its_own_readers_are_told() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
-    first = Source(node, b"first")
+    first = ScriptedProducer(node, b"first")
     first.accept(1, log=FailoverLog.of((A, 0)))
     first.snapshot(b"a", b"b", start=1)
     first.snapshot(b"c", b"d", b"e", b"f", start=3, flags=6)
     first.peer.disconnect()
     reader = node.producer()
     reader.stream(1)
-    source = Source(node, b"second")
+    source = ScriptedProducer(node, b"second")
     (again,) = rolled_back(source, source.request(1), u64(4))
     assert decode_message(again).start_seqno == 2, "the middle of a snapshot is no state"  # type: ignore[attr-defined]
     assert node.vbucket(1).high_seqno == 2

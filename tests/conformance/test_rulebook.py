@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance import rules as rulebook
-from tests.fixtures import recorded
+from tests.kit import recorded
+from tests.kit import rules as rulebook
 from tools.patience import patient
 
 ROOT = Path(__file__).parents[2]

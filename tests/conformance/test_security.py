@@ -11,10 +11,10 @@ from dcpstream.errors import RemoteProtocolError
 from dcpstream.node.engine import Users
 from dcpstream.protocol import sasl
 from dcpstream.protocol.sasl import MECHANISMS, ClientLogin
+from dcpstream.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, Peer, SeededRandom, SimulatedNode
 from dcpstream.wire import Feature, Opcode, Status, encode_request, encode_response
-from tests.conformance.harness import USUAL, WITHOUT_COLLECTIONS, WITHOUT_XERROR, Node, Peer, of, opcodes
-from tests.conformance.rules import rule
-from tests.unit.node.kit import SeededRandom
+from tests.kit.rules import rule
+from tests.kit.streams import WITHOUT_XERROR, of, opcodes
 
 SCOPES = {
     "uid": "1",
@@ -34,14 +34,14 @@ def users(*privileges: str) -> Users:
     return found
 
 
-def node_for(*privileges: str) -> Node:
+def node_for(*privileges: str) -> SimulatedNode:
     """A node with collections and the user `some`."""
-    node = Node(users=users(*privileges))
+    node = SimulatedNode(users=users(*privileges))
     assert node.admin.call(Opcode.SET_COLLECTIONS, value=json.dumps(SCOPES).encode()).status == 0
     return node
 
 
-def status_of(node: Node, value: bytes, *, features: tuple[int, ...] = USUAL) -> int:
+def status_of(node: SimulatedNode, value: bytes, *, features: tuple[int, ...] = USUAL_FEATURES) -> int:
     """The status of a stream request by the user `some`."""
     peer = node.producer(user="some", features=features)
     return peer.stream(1, value=value)[0].status
@@ -52,7 +52,7 @@ BEFORE_LOGIN = {Opcode.HELLO, Opcode.SASL_LIST_MECHS, Opcode.SASL_AUTH, Opcode.S
 
 @rule("SEC-01")
 def test_five_commands_before_the_login() -> None:
-    node = Node()
+    node = SimulatedNode()
     for opcode in (item for item in Opcode if item not in BEFORE_LOGIN):
         peer = node.connect(user=None)
         assert peer.call(opcode).status == Status.EACCESS, opcode
@@ -70,7 +70,7 @@ def test_five_commands_before_the_login() -> None:
 
 @rule("SEC-01")
 def test_what_is_unknown_is_not_told_before_the_login() -> None:
-    node = Node()
+    node = SimulatedNode()
     assert node.connect(user=None).call(0xEE).status == Status.EACCESS
     assert node.connect().call(0xEE).status == Status.UNKNOWN_COMMAND
 
@@ -78,7 +78,7 @@ def test_what_is_unknown_is_not_told_before_the_login() -> None:
 @rule("SEC-02")
 def test_16_kib_before_the_login() -> None:
     limit = 16 * 1024
-    node = Node()
+    node = SimulatedNode()
     peer = node.connect(user=None)
     assert peer.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"x" * (limit - 24 - 5)).status == Status.EINVAL
     header = struct.pack(">BBHBBHIIQ", 0x80, Opcode.SASL_AUTH, 5, 0, 0, 0, limit - 24 + 1, 1, 0)
@@ -92,7 +92,7 @@ def test_16_kib_before_the_login() -> None:
 @rule("SEC-03")
 @pytest.mark.parametrize("opcode", [Opcode.DCP_NOOP, Opcode.DCP_MUTATION, Opcode.GET_ERROR_MAP, Opcode.GET, 0xEE])
 def test_an_answer_before_the_login_closes(opcode: int) -> None:
-    peer = Node().connect(user=None)
+    peer = SimulatedNode().connect(user=None)
     assert peer.send_bytes(encode_response(opcode, opaque=1) + encode_request(Opcode.SASL_LIST_MECHS)) == []
     assert peer.closed
 
@@ -105,14 +105,14 @@ def test_an_answer_before_the_login_closes(opcode: int) -> None:
         ("producer", 0, Status.EACCESS),
         ("consumer", 0, 0),
         ("consumer", 1, Status.EACCESS),
-        ("nodcp", 0, Status.EACCESS),
-        ("nodcp", 1, Status.EACCESS),
+        ("writer", 0, Status.EACCESS),
+        ("writer", 1, Status.EACCESS),
         ("admin", 0, 0),
         ("admin", 1, 0),
     ],
 )
 def test_each_role_has_its_privilege(user: str, flags: int, status: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = node.connect(user=user)
     assert peer.dcp_open(b"n", flags).status == status
     assert (peer.session.dcp is None) == bool(status)
@@ -186,7 +186,7 @@ def test_what_the_user_cannot_see_does_not_exist(privileges: list[str], value: b
 
 
 @rule("SEC-07")
-@pytest.mark.parametrize(("features", "reason"), [(USUAL, 8), (WITHOUT_COLLECTIONS, 0)])
+@pytest.mark.parametrize(("features", "reason"), [(USUAL_FEATURES, 8), (WITHOUT_COLLECTIONS, 0)])
 def test_a_lost_privilege_ends_the_stream_at_the_next_marker(features: tuple[int, ...], reason: int) -> None:
     node = node_for("DcpStream")
     peer = node.producer(user="some", features=features)
@@ -206,14 +206,14 @@ def test_a_lost_privilege_ends_the_stream_at_the_next_marker(features: tuple[int
 
 @rule("SEC-08")
 def test_the_mechanisms() -> None:
-    peer = Node().connect(user=None)
+    peer = SimulatedNode().connect(user=None)
     answer = peer.call(Opcode.SASL_LIST_MECHS)
     assert (answer.status, answer.value) == (0, b"SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1 PLAIN")
 
 
 @rule("SEC-09")
 def test_plain_takes_one_step() -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = node.connect(user=None)
     answer = peer.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0admin\0secret")
     assert (answer.status, answer.key, answer.extras) == (0, b"", b"")
@@ -242,7 +242,7 @@ def scram(peer: Peer, mechanism: str, password: str) -> tuple[list[int], bytes]:
 @rule("SEC-10")
 @pytest.mark.parametrize("mechanism", [name for name in MECHANISMS if name != "PLAIN"])
 def test_scram_takes_two_steps(mechanism: str) -> None:
-    peer = Node().connect(user=None)
+    peer = SimulatedNode().connect(user=None)
     statuses, value = scram(peer, mechanism, "secret")
     assert statuses == [Status.AUTH_CONTINUE, Status.SUCCESS]
     assert value.startswith(b"v=")
@@ -252,7 +252,7 @@ def test_scram_takes_two_steps(mechanism: str) -> None:
 @rule("SEC-10", "SEC-11")
 @pytest.mark.parametrize("mechanism", [name for name in MECHANISMS if name != "PLAIN"])
 def test_scram_with_a_wrong_password(mechanism: str) -> None:
-    peer = Node().connect(user=None)
+    peer = SimulatedNode().connect(user=None)
     statuses, _ = scram(peer, mechanism, "wrong")
     assert statuses == [Status.AUTH_CONTINUE, Status.AUTH_ERROR]
     assert peer.call(Opcode.SELECT_BUCKET, key=b"default").status == Status.EACCESS
@@ -271,7 +271,7 @@ def test_scram_with_a_wrong_password(mechanism: str) -> None:
     ],
 )
 def test_who_is_not_known_or_knows_not_how_is_refused(mechanism: bytes, value: bytes) -> None:
-    peer = Node().connect(user=None)
+    peer = SimulatedNode().connect(user=None)
     assert peer.call(Opcode.SASL_AUTH, key=mechanism, value=value).status == Status.AUTH_ERROR
     assert not peer.closed
     assert peer.call(Opcode.SELECT_BUCKET, key=b"default").status == Status.EACCESS
@@ -337,7 +337,7 @@ def test_the_client_wants_the_servers_proof() -> None:
     ],
 )
 def test_hello_refuses_what_does_not_go_together(features: bytes, status: int) -> None:
-    peer = Node().connect(user=None, features=())
+    peer = SimulatedNode().connect(user=None, features=())
     assert peer.call(Opcode.HELLO, key=b"agent", value=features).status == status
     assert not peer.closed
 
@@ -355,7 +355,7 @@ def test_hello_refuses_what_does_not_go_together(features: bytes, status: int) -
     ],
 )
 def test_the_error_map_has_versions(fields: dict[str, object], status: int) -> None:
-    peer = Node().connect(user=None)
+    peer = SimulatedNode().connect(user=None)
     answer = peer.call(Opcode.GET_ERROR_MAP, **fields)
     assert answer.status == status
     assert status or json.loads(answer.value)["errors"]
@@ -363,7 +363,7 @@ def test_the_error_map_has_versions(fields: dict[str, object], status: int) -> N
 
 @rule("SEC-10")
 def test_a_step_needs_a_beginning() -> None:
-    peer = Node().connect(user=None)
+    peer = SimulatedNode().connect(user=None)
     assert peer.call(Opcode.SASL_STEP, key=b"SCRAM-SHA1", value=b"c=biws,r=x,p=AAAA").status == Status.EINVAL
     for value in (b"", b"x", b"n,,", b"n,,n=admin", b"n,,r=abc", b"p=tls,,n=admin,r=abc"):
         assert peer.call(Opcode.SASL_AUTH, key=b"SCRAM-SHA1", value=value).status == Status.EINVAL
@@ -372,7 +372,7 @@ def test_a_step_needs_a_beginning() -> None:
 
 @rule("SEC-01", "SEC-09")
 def test_a_bucket_that_is_not_there() -> None:
-    node = Node()
+    node = SimulatedNode()
     internal = node.connect(user="@admin", bucket=None)
     assert internal.call(Opcode.SELECT_BUCKET, key=b"nosuch").status == Status.KEY_ENOENT
     other = node.connect(user="producer", bucket=None)

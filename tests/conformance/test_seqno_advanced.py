@@ -7,11 +7,11 @@ import pytest
 from dcpstream.client.machine.tracker import PositionTracker
 from dcpstream.model import FailoverLog, StreamOffset
 from dcpstream.protocol.producer import stream as producer_stream
+from dcpstream.testing.simulation import WITHOUT_COLLECTIONS
 from dcpstream.wire import Opcode, StreamFlag, SystemEventId
 from dcpstream.wire.system_events import CollectionEvent
-from tests.conformance.harness import WITHOUT_COLLECTIONS
-from tests.conformance.rules import rule
-from tests.conformance.streams_kit import (
+from tests.kit.rules import rule
+from tests.kit.streams import (
     DISK,
     FIRST,
     FRUIT_KEY,

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from dcpstream.testing.simulation import ScriptedProducer, SimulatedNode
 from dcpstream.wire import Opcode, Status, decode_frame, encode_request, encode_response
-from tests.conformance.harness import ACTIVE, DEAD, PENDING, REPLICA, Node, of
-from tests.conformance.replication import Source
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
+from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of
 
 
 @pytest.fixture
-def node() -> Node:
-    node = Node()
+def node() -> SimulatedNode:
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
     return node
 
 
 @pytest.fixture
-def source(node: Node) -> Source:
-    source = Source(node)
+def source(node: SimulatedNode) -> ScriptedProducer:
+    source = ScriptedProducer(node)
     source.accept()
     return source
 
@@ -41,7 +41,7 @@ def statuses(frames) -> list[int]:
         {"datatype": 1},
     ],
 )
-def test_another_shape_or_state_is_invalid(source: Source, fields) -> None:
+def test_another_shape_or_state_is_invalid(source: ScriptedProducer, fields) -> None:
     assert statuses(source.set_state(PENDING, **fields)) == [Status.EINVAL]
     assert source.node.vbucket(1).state == REPLICA
     assert not source.closed
@@ -56,7 +56,7 @@ def test_the_published_example() -> None:
 
 @rule("SVS-03")
 @pytest.mark.parametrize("state", [ACTIVE, REPLICA, PENDING, DEAD])
-def test_the_state_is_applied_and_answered(source: Source, state: int) -> None:
+def test_the_state_is_applied_and_answered(source: ScriptedProducer, state: int) -> None:
     answers = source.set_state(state)
     expected = encode_response(Opcode.DCP_SET_VBUCKET_STATE, opaque=source.opaque)
     assert [frame.encode() for frame in answers] == [expected]
@@ -64,13 +64,13 @@ def test_the_state_is_applied_and_answered(source: Source, state: int) -> None:
 
 
 @rule("SVS-04")
-def test_without_a_stream_or_with_another_opaque(node: Node) -> None:
-    source = Source(node)
+def test_without_a_stream_or_with_another_opaque(node: SimulatedNode) -> None:
+    source = ScriptedProducer(node)
     assert statuses(source.set_state(ACTIVE)) == [Status.KEY_ENOENT]
     source.accept()
     assert statuses(source.set_state(ACTIVE, 2)) == [Status.DCP_STREAM_NOT_FOUND]
     assert statuses(source.set_state(ACTIVE, opaque=0x999)) == [Status.OPAQUE_NO_MATCH]
-    old = Source(node, b"old")
+    old = ScriptedProducer(node, b"old")
     node.set_vbucket(3, REPLICA)
     (request,) = old.negotiate(old.add(3), Status.EINVAL)
     old.peer.answer(request, value=bytes(7) + b"\1" + bytes(8))
@@ -79,7 +79,7 @@ def test_without_a_stream_or_with_another_opaque(node: Node) -> None:
 
 
 @rule("SVS-05")
-def test_active_by_stream_keeps_the_stream_and_the_branch(node: Node, source: Source) -> None:
+def test_active_by_stream_keeps_the_stream_and_the_branch(node: SimulatedNode, source: ScriptedProducer) -> None:
     source.snapshot(b"a", b"b", start=1)
     log = node.failover_log(1)
     assert statuses(source.set_state(ACTIVE)) == [Status.SUCCESS]
@@ -91,7 +91,7 @@ def test_active_by_stream_keeps_the_stream_and_the_branch(node: Node, source: So
 
 
 @rule("SVS-06")
-def test_a_producer_drops_the_connection(node: Node) -> None:
+def test_a_producer_drops_the_connection(node: SimulatedNode) -> None:
     peer = node.producer()
     peer.stream(2)
     assert peer.send(Opcode.DCP_SET_VBUCKET_STATE, vbid=2, extras=b"\1") == []
@@ -100,7 +100,9 @@ def test_a_producer_drops_the_connection(node: Node) -> None:
 
 @rule("SVS-08")
 @pytest.mark.parametrize("state", [ACTIVE, PENDING, DEAD])
-def test_the_ordinary_command_closes_the_stream_in_only_when_active(node: Node, source: Source, state: int) -> None:
+def test_the_ordinary_command_closes_the_stream_in_only_when_active(
+    node: SimulatedNode, source: ScriptedProducer, state: int
+) -> None:
     source.snapshot(b"a", start=1)
     reader = node.producer()
     reader.stream(1)

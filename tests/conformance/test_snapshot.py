@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from dcpstream.testing.simulation import WITHOUT_COLLECTIONS, Peer, ScriptedProducer, SimulatedNode
 from dcpstream.wire import (
     MarkerFlag,
     Opcode,
@@ -17,15 +18,14 @@ from dcpstream.wire import (
     encode_request,
 )
 from dcpstream.wire.messages.dcp import SnapshotMarker, SnapshotMarkerV2, SnapshotMarkerV21, SnapshotMarkerV22
-from tests.conformance.harness import REPLICA, WITHOUT_COLLECTIONS, Node, Peer
-from tests.conformance.replication import Source
-from tests.conformance.rules import rule
-from tests.conformance.streams_kit import (
+from tests.kit.rules import rule
+from tests.kit.streams import (
     CHECKPOINT,
     DISK,
     FIRST,
     FROM_DISK,
     LATER,
+    REPLICA,
     VEG_KEY,
     drain,
     garden,
@@ -40,7 +40,7 @@ from tests.conformance.streams_kit import (
 SYNC_REPLICATION = ((b"enable_sync_writes", b"true"), (b"consumer_name", b"replica"))
 
 
-def reader_of_22(node: Node, **options: object) -> Peer:
+def reader_of_22(node: SimulatedNode, **options: object) -> Peer:
     """A reader that gets markers in version 2.2, which no control of a 7.2 server asks for."""
     peer = node.producer(b"new", **options)  # type: ignore[arg-type]
     peer.session.dcp.settings.max_marker_version = "2.2"  # type: ignore[union-attr]
@@ -54,7 +54,7 @@ def markers(frames: list) -> list:
 @rule("SNP-01", "SNP-06")
 @pytest.mark.parametrize("controls", [(), SYNC_REPLICATION[:1]])
 def test_version_1_has_20_bytes_of_extras(controls: tuple) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 3)
     (marker,) = markers(node.producer(controls=controls).stream(1))
     assert (len(marker.extras), marker.key, marker.value, marker.datatype, marker.cas) == (20, b"", b"", 0, 0)
@@ -67,7 +67,7 @@ def test_version_1_has_20_bytes_of_extras(controls: tuple) -> None:
 @rule("SNP-02", "SNP-07")
 @pytest.mark.parametrize("is_disk", [False, True])
 def test_replicas_of_durable_writes_get_version_2(is_disk: bool) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 3)
     if is_disk:
         new_checkpoint(node)
@@ -123,9 +123,9 @@ def test_with_durable_writes_those_from_memory_stay_in_version_2() -> None:
     ],
 )
 def test_markers_of_another_shape(extras: bytes, value: bytes) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
-    source = Source(node)
+    source = ScriptedProducer(node)
     source.accept(1)
     (found,) = source.send(Opcode.DCP_SNAPSHOT_MARKER, extras=extras, value=value)
     assert found.status == Status.EINVAL
@@ -144,9 +144,9 @@ def test_a_marker_is_decoded_by_its_version_and_not_by_its_length_alone(size: in
 
 @rule("SNP-04")
 def test_markers_with_a_key() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
-    source = Source(node)
+    source = ScriptedProducer(node)
     source.accept(1)
     assert read(source.marker(1, 2, key=b"k")) == [("answer", Status.EINVAL)]
     assert source.marker(1, 2) == []
@@ -168,7 +168,7 @@ def test_version_2_1_is_never_sent() -> None:
 def test_the_bits() -> None:
     bits = {"MEMORY": 1, "DISK": 2, "CHECKPOINT": 4, "ACK": 8, "HISTORY": 0x10, "MAY_DUPLICATE": 0x20}
     assert {flag.name: int(flag) for flag in MarkerFlag} == bits
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 2)
     peer = node.producer()
     assert sent(peer.stream(1))[0] == (0, 2, bits["MEMORY"] | bits["CHECKPOINT"])
@@ -185,7 +185,7 @@ def test_the_bits() -> None:
 
 @rule("SNP-10")
 def test_from_disk_to_memory_is_a_checkpoint() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 2)
     new_checkpoint(node)
     peer = node.producer()
@@ -198,7 +198,7 @@ def test_from_disk_to_memory_is_a_checkpoint() -> None:
 
 @rule("SNP-11")
 def test_no_history_without_change_streams() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 5)
     new_checkpoint(node)
     peer = node.producer()
@@ -214,7 +214,7 @@ def test_no_history_without_change_streams() -> None:
 @pytest.mark.parametrize("start", [0, 4])
 @pytest.mark.parametrize("is_disk", [False, True])
 def test_order_within_and_between_snapshots(start: int, is_disk: bool) -> None:
-    node = Node()
+    node = SimulatedNode()
     for round_ in range(3):
         for index in range(4):
             node.set_doc(1, f"k{index % 3}", b"%d" % round_)
@@ -250,7 +250,7 @@ def test_order_within_and_between_snapshots(start: int, is_disk: bool) -> None:
 @rule("SNP-14")
 @pytest.mark.parametrize("is_disk", [False, True])
 def test_the_first_marker_covers_what_the_client_had(is_disk: bool) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 10)
     if is_disk:
         new_checkpoint(node)
@@ -297,9 +297,9 @@ def test_a_client_without_collections_gets_ends_that_it_sees() -> None:
 @rule("SNP-20")
 @pytest.mark.parametrize("is_last_first", [False, True])
 def test_a_marker_with_ack_is_answered_at_its_end(is_last_first: bool) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
-    source = Source(node)
+    source = ScriptedProducer(node)
     source.accept(1)
     assert source.marker(1, 3, int(MarkerFlag.MEMORY | MarkerFlag.ACK)) == []
     if not is_last_first:
@@ -312,9 +312,9 @@ def test_a_marker_with_ack_is_answered_at_its_end(is_last_first: bool) -> None:
 
 @rule("SNP-21")
 def test_other_markers_are_not_answered() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
-    source = Source(node)
+    source = ScriptedProducer(node)
     source.accept(1)
     source.snapshot(b"a", b"b", start=1)
     source.snapshot(b"c", start=3, flags=int(MarkerFlag.MEMORY | MarkerFlag.CHECKPOINT))
@@ -324,9 +324,9 @@ def test_other_markers_are_not_answered() -> None:
 
 @rule("SNP-22", "SNP-23")
 def test_markers_that_make_no_sense() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
-    source = Source(node)
+    source = ScriptedProducer(node)
     source.accept(1)
     assert read(source.marker(5, 4)) == [("answer", Status.EINVAL)]
     source.snapshot(b"a", b"b", b"c", start=1)
@@ -340,10 +340,10 @@ def test_markers_that_make_no_sense() -> None:
 @rule("SNP-24")
 @pytest.mark.parametrize("has_v7", [False, True])
 def test_markers_for_other_streams(has_v7: bool) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
     node.set_vbucket(2, REPLICA)
-    source = Source(node)
+    source = ScriptedProducer(node)
     request = source.negotiate(
         source.add(1), lambda frame: 0x04 if frame.key == b"v7_dcp_status_codes" and not has_v7 else 0
     )[0]
@@ -356,9 +356,9 @@ def test_markers_for_other_streams(has_v7: bool) -> None:
 
 @rule("SNP-25")
 def test_a_copy_announces_its_unfinished_snapshot_as_one() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
-    source = Source(node)
+    source = ScriptedProducer(node)
     source.accept(1)
     source.snapshot(b"a", b"b", start=1, flags=DISK)
     assert source.marker(3, 6, FROM_DISK | CHECKPOINT) == []
@@ -378,7 +378,7 @@ def test_a_copy_announces_its_unfinished_snapshot_as_one() -> None:
 
 @rule("SNP-26")
 def test_a_producer_takes_no_marker() -> None:
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     assert peer.send(Opcode.DCP_SNAPSHOT_MARKER, vbid=1, extras=struct.pack(">QQI", 1, 2, 1)) == []
     assert peer.closed
 

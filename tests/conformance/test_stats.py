@@ -9,21 +9,12 @@ from pathlib import Path
 import pytest
 
 from dcpstream.model import SnapshotRange
+from dcpstream.testing.simulation import WITHOUT_COLLECTIONS, Peer, SimulatedNode
 from dcpstream.wire import Feature, Opcode, Status, decode_frame, encode_response
 from dcpstream.wire.messages.dcp import SnapshotMarker
-from tests.conformance.harness import (
-    ACTIVE,
-    DEAD,
-    PENDING,
-    REPLICA,
-    WITHOUT_COLLECTIONS,
-    Node,
-    Peer,
-    of,
-)
-from tests.conformance.rules import rule
-from tests.conformance.streams_kit import garden
-from tests.fixtures import recorded
+from tests.kit import recorded
+from tests.kit.rules import rule
+from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, garden, of
 
 
 def seqnos(peer: Peer, extras: bytes = b"") -> list[tuple[int, int]]:
@@ -36,7 +27,7 @@ def seqnos(peer: Peer, extras: bytes = b"") -> list[tuple[int, int]]:
 @rule("STA-01")
 @pytest.mark.parametrize("group", [b"vbucket", b"vbucket-seqno", b"failovers", b"dcp", b"uuid", b""])
 def test_one_answer_an_item_and_an_empty_one_at_the_end(group: bytes) -> None:
-    peer = Node().connect()
+    peer = SimulatedNode().connect()
     *items, last = peer.send(Opcode.STAT, key=group, opaque=0xABCD)
     assert items
     assert all(item.status == 0 and item.key and item.opaque == 0xABCD and not item.extras for item in items)
@@ -45,7 +36,7 @@ def test_one_answer_an_item_and_an_empty_one_at_the_end(group: bytes) -> None:
 
 @rule("STA-02", "STA-03")
 def test_a_connection_and_its_streams_have_names() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 3)
     peer = node.producer(b"one:two", controls=[(b"connection_buffer_size", b"10000")])
     peer.stream(1, opaque=0x55)
@@ -63,7 +54,7 @@ def test_a_connection_and_its_streams_have_names() -> None:
 
 @rule("STA-03")
 def test_states_of_streams(tmp_path: Path) -> None:
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     node.fill(1, 3)
     node.flush()
     node.restart()
@@ -91,7 +82,7 @@ def test_states_of_streams(tmp_path: Path) -> None:
 
 @rule("STA-04")
 def test_noop_and_window_of_a_producer() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 2)
     peer = node.producer(controls=[(b"connection_buffer_size", b"1000")])
     name = "eq_dcpq:reader:"
@@ -112,7 +103,7 @@ def test_noop_and_window_of_a_producer() -> None:
 
 @rule("STA-04")
 def test_only_messages_of_streams_count_as_sent() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 2)
     peer = node.producer(controls=[(b"connection_buffer_size", b"1000")])
     peer.call(Opcode.DCP_GET_FAILOVER_LOG, vbid=1)
@@ -129,7 +120,7 @@ def test_only_messages_of_streams_count_as_sent() -> None:
 
 @rule("STA-04")
 def test_every_acknowledgement_counts_in_full() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 2)
     peer = node.producer(controls=[(b"connection_buffer_size", b"1000")])
     peer.stream(1)
@@ -142,7 +133,7 @@ def test_every_acknowledgement_counts_in_full() -> None:
 
 @rule("STA-04")
 def test_a_connection_whose_window_is_full_is_paused() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 5)
     peer = node.producer(controls=[(b"connection_buffer_size", b"100")])
     sent = sum(frame.size for frame in peer.stream(1) if frame.is_request)
@@ -162,7 +153,7 @@ def test_a_connection_whose_window_is_full_is_paused() -> None:
 
 
 def test_what_a_connection_does_not_have_is_not_among_its_stats() -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = node.producer(features=(Feature.XERROR, Feature.COLLECTIONS))
     name = "eq_dcpq:reader:"
     window = {name + key for key in ("max_buffer_bytes", "unacked_bytes", "total_acked_bytes")}
@@ -193,7 +184,7 @@ def test_the_filter_of_a_stream(value: bytes, shown: tuple[str, ...]) -> None:
 
 
 def test_streams_with_ids_are_named_by_them() -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = node.producer(controls=[(b"enable_stream_id", b"true")])
     for number in (1, 2):
         peer.stream(1, value=b'{"sid":%d}' % number)
@@ -205,7 +196,7 @@ def test_streams_with_ids_are_named_by_them() -> None:
 
 @rule("STA-05")
 def test_failovers_newest_first() -> None:
-    node = Node()
+    node = SimulatedNode()
     for _ in range(2):
         node.set_doc(1, "k")
         node.set_vbucket(1, REPLICA)
@@ -222,7 +213,7 @@ def test_failovers_newest_first() -> None:
 
 @rule("STA-06")
 def test_vbucket_seqno(tmp_path: Path) -> None:
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     node.fill(1, 2)
     node.flush()
     node.set_doc(1, "later")
@@ -242,7 +233,7 @@ def test_vbucket_seqno(tmp_path: Path) -> None:
 
 @rule("STA-07")
 def test_vbucket_seqno_of_what_is_not_there() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.delete_vbucket(2)
     node.set_vbucket(3, DEAD)
     for group in (b"vbucket-seqno 2", b"vbucket-seqno 3", b"vbucket-seqno 4"):
@@ -252,7 +243,7 @@ def test_vbucket_seqno_of_what_is_not_there() -> None:
 
 @rule("STA-08")
 def test_takeover_of_a_connection_that_does_not_exist() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 5)
     node.delete_doc(1, "k0")
     for group in ("dcp-vbtakeover 1", "dcp-vbtakeover 1 nobody"):
@@ -265,7 +256,7 @@ def test_takeover_of_a_connection_that_does_not_exist() -> None:
 
 @rule("STA-09")
 def test_takeover_of_a_stream(tmp_path: Path) -> None:
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     node.fill(1, 5)
     node.flush()
     peer = node.producer(b"mover")
@@ -291,7 +282,7 @@ def test_takeover_of_a_stream(tmp_path: Path) -> None:
 
 @rule("STA-10")
 def test_seqnos_of_all_vbuckets_in_order() -> None:
-    node = Node()
+    node = SimulatedNode()
     for vbid, count in enumerate((1, 2, 3, 4)):
         node.fill(vbid, count)
     node.set_vbucket(1, REPLICA)
@@ -310,14 +301,14 @@ def test_seqnos_of_all_vbuckets_in_order() -> None:
     "extras", [b"\0", bytes(2), bytes(5), bytes(12), struct.pack(">I", 5), struct.pack(">II", 5, 0)]
 )
 def test_odd_arguments_of_get_all_vb_seqnos(extras: bytes) -> None:
-    peer = Node().connect()
+    peer = SimulatedNode().connect()
     assert peer.call(Opcode.GET_ALL_VB_SEQNOS, extras=extras).status == Status.EINVAL
     assert not peer.closed
 
 
 @rule("STA-11")
 def test_seqnos_of_a_collection_need_collections() -> None:
-    node = Node()
+    node = SimulatedNode()
     extras = struct.pack(">II", ACTIVE, 0)
     assert node.connect().call(Opcode.GET_ALL_VB_SEQNOS, extras=extras).status == 0
     plain = node.connect(features=WITHOUT_COLLECTIONS)
@@ -326,7 +317,7 @@ def test_seqnos_of_a_collection_need_collections() -> None:
 
 @rule("STA-12")
 def test_a_replica_reports_the_end_of_its_snapshot() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 3)
     node.set_vbucket(1, REPLICA)
     node.vbucket(1).log.set_snapshot(SnapshotRange(3, 10))
@@ -357,7 +348,7 @@ def test_a_replica_reports_the_end_of_its_snapshot() -> None:
 
 @rule("STA-13")
 def test_seqnos_by_collection() -> None:
-    node = Node()
+    node = SimulatedNode()
     manifest = (
         b'{"uid":"1","scopes":[{"name":"_default","uid":"0","collections":'
         b'[{"name":"_default","uid":"0"},{"name":"fruit","uid":"8"}]}]}'
@@ -376,7 +367,7 @@ def test_seqnos_by_collection() -> None:
 
 @rule("STA-14")
 def test_observe_seqno(tmp_path: Path) -> None:
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     node.fill(1, 2)
     node.flush()
     node.set_doc(1, "later")
@@ -414,7 +405,7 @@ def recorded_names(group: str) -> set[str]:
 
 @pytest.mark.parametrize("group", ["vbucket-details", "checkpoint", "vbucket-seqno", "failovers", "dcp-vbtakeover"])
 def test_groups_about_vbuckets_have_the_names_that_a_server_gives_them(group: str) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 5)
     node.producer(b"stats-prod").stream(1)
     argument = " 1 stats-prod" if group == "dcp-vbtakeover" else " 1"

@@ -7,28 +7,26 @@ import pytest
 from dcpstream.client.machine.connection.events import StreamOpened, StreamStopped
 from dcpstream.errors import StoreError
 from dcpstream.model import MAX_SEQNO, StreamOffset
-from dcpstream.wire import Opcode, Status, StreamEndReason, StreamFlag, decode_frame, encode_request, encode_response
-from tests.conformance.harness import (
-    DEAD,
-    PENDING,
-    REPLICA,
-    USUAL,
+from dcpstream.testing.simulation import (
+    USUAL_FEATURES,
     WITHOUT_COLLECTIONS,
-    Node,
     Peer,
-    of,
-    opcodes,
+    PretendWire,
+    ScriptedProducer,
+    SimulatedNode,
 )
-from tests.conformance.replication import Link, Source
-from tests.conformance.rules import rule
-from tests.unit.client.kit import accepted, pump, ready_connection, stream_end
+from dcpstream.wire import Opcode, Status, StreamEndReason, StreamFlag, decode_frame, encode_request, encode_response
+from tests.kit.client_machines import pump, ready_connection
+from tests.kit.messages import accepted, stream_end
+from tests.kit.rules import rule
+from tests.kit.streams import DEAD, PENDING, REPLICA, of, opcodes
 
 STREAM_END_CONTROL = (b"send_stream_end_on_client_close_stream", b"true")
 
 
 @pytest.fixture
-def node() -> Node:
-    node = Node()
+def node() -> SimulatedNode:
+    node = SimulatedNode()
     node.fill(1, 5)
     return node
 
@@ -52,9 +50,9 @@ def test_the_published_example() -> None:
 @pytest.mark.parametrize(
     "fields", [{"extras": b""}, {"extras": bytes(5)}, {"key": b"k"}, {"value": b"v"}, {"datatype": 1}]
 )
-def test_a_receiver_refuses_another_shape(node: Node, fields) -> None:
+def test_a_receiver_refuses_another_shape(node: SimulatedNode, fields) -> None:
     node.set_vbucket(2, REPLICA)
-    source = Source(node)
+    source = ScriptedProducer(node)
     source.accept(2)
     answers = source.send(Opcode.DCP_STREAM_END, 2, **{"extras": bytes(4), **fields})
     assert [frame.status for frame in answers] == [Status.EINVAL]
@@ -62,14 +60,14 @@ def test_a_receiver_refuses_another_shape(node: Node, fields) -> None:
 
 
 @rule("END-03")
-def test_its_header(node: Node) -> None:
+def test_its_header(node: SimulatedNode) -> None:
     peer = node.producer()
     (end,) = of(peer.stream(1, end=5, opaque=0x1234), Opcode.DCP_STREAM_END)
     assert (end.vbid, end.opaque, end.cas, end.datatype, end.key, end.value) == (1, 0x1234, 0, 0, b"", b"")
 
 
 @rule("END-20", "END-21")
-def test_with_a_stream_id_and_what_it_counts(node: Node) -> None:
+def test_with_a_stream_id_and_what_it_counts(node: SimulatedNode) -> None:
     peer = node.producer(controls=[(b"enable_stream_id", b"true"), (b"connection_buffer_size", b"100000")])
     frames = peer.stream(1, end=5, value=b'{"sid":258}')
     end = frames[-1]
@@ -86,23 +84,23 @@ def test_with_a_stream_id_and_what_it_counts(node: Node) -> None:
 
 @rule("END-05")
 def test_ok_when_all_was_sent(tmp_path) -> None:
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     node.fill(1, 5)
     node.flush()
     peer = node.producer()
     assert reasons(peer.stream(1, end=5)) == [0]
     assert reasons(peer.stream(1, flags=StreamFlag.DISK_ONLY)) == [0]
     assert reasons(peer.stream(1, flags=StreamFlag.TO_LATEST)) == [0]
-    new = Node()
+    new = SimulatedNode()
     new.set_vbucket(1, PENDING)
-    link = Link(node, new)
+    link = PretendWire(node, new)
     link.add_stream(1, StreamFlag.TAKEOVER)
     link.run()
     assert reasons(frame for _, frame in link.passed) == [0]
 
 
 @rule("END-06")
-def test_closed(node: Node) -> None:
+def test_closed(node: SimulatedNode) -> None:
     peer = node.producer(controls=[STREAM_END_CONTROL])
     peer.stream(1)
     assert reasons(peer.close_stream(1)) == [1]
@@ -110,7 +108,7 @@ def test_closed(node: Node) -> None:
 
 @rule("END-07")
 @pytest.mark.parametrize("state", [REPLICA, PENDING, DEAD, None])
-def test_state_changed(node: Node, state: int | None) -> None:
+def test_state_changed(node: SimulatedNode, state: int | None) -> None:
     peers = [node.producer(b"one"), node.producer(b"two")]
     for peer in peers:
         peer.stream(1)
@@ -122,7 +120,7 @@ def test_state_changed(node: Node, state: int | None) -> None:
 
 
 @rule("END-07")
-def test_also_when_a_copy_becomes_active(node: Node) -> None:
+def test_also_when_a_copy_becomes_active(node: SimulatedNode) -> None:
     node.set_vbucket(1, REPLICA)
     peer = node.producer()
     peer.stream(1)
@@ -145,7 +143,7 @@ def test_reasons_of_older_servers_reach_the_user_of_a_client(reason: StreamEndRe
 
 
 @rule("END-08", "END-09")
-def test_a_node_does_not_send_them(node: Node) -> None:
+def test_a_node_does_not_send_them(node: SimulatedNode) -> None:
     peer = node.producer(controls=[(b"connection_buffer_size", b"50")])
     peer.stream(1)
     node.advance(300)  # a slow client
@@ -156,7 +154,7 @@ def test_a_node_does_not_send_them(node: Node) -> None:
 
 
 @rule("END-10")
-def test_backfill_failed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backfill_failed(node: SimulatedNode, monkeypatch: pytest.MonkeyPatch) -> None:
     log = node.vbucket(1).log
 
     def broken(*_: object, **__: object) -> None:
@@ -169,15 +167,15 @@ def test_backfill_failed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @rule("END-11")
 def test_rolled_back_or_purged(tmp_path) -> None:
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     node.set_vbucket(2, REPLICA)
-    source = Source(node, b"one")
+    source = ScriptedProducer(node, b"one")
     source.accept(2)
     source.snapshot(b"a", b"b", start=1, vbid=2)
     peer = node.producer()
     peer.stream(2)
     source.peer.disconnect()
-    again = Source(node, b"two")
+    again = ScriptedProducer(node, b"two")
     again.peer.answer(again.request(2), status=Status.ROLLBACK, value=bytes(8))
     assert reasons(peer.take()) == [6]
     purged = node.producer(b"purged", controls=[(b"connection_buffer_size", b"60")])
@@ -188,8 +186,8 @@ def test_rolled_back_or_purged(tmp_path) -> None:
 
 
 @rule("END-13", "END-14", "END-15")
-@pytest.mark.parametrize("features", [USUAL, WITHOUT_COLLECTIONS])
-def test_lost_privileges_show_at_the_next_marker(node: Node, features) -> None:
+@pytest.mark.parametrize("features", [USUAL_FEATURES, WITHOUT_COLLECTIONS])
+def test_lost_privileges_show_at_the_next_marker(node: SimulatedNode, features) -> None:
     peer = node.producer(features=features, controls=[(b"connection_buffer_size", b"150")])
     assert opcodes(peer.stream(1)) == [Opcode.DCP_STREAM_REQ, Opcode.DCP_SNAPSHOT_MARKER, *[Opcode.DCP_MUTATION] * 2]
     peer.session.identity.user = node.engine.users.find("nostream")
@@ -200,11 +198,14 @@ def test_lost_privileges_show_at_the_next_marker(node: Node, features) -> None:
     assert of(peer.take(), Opcode.DCP_STREAM_END) == []
     node.set_doc(1, "more")
     (end,) = peer.take()
-    assert (end.opcode, end.extras) == (Opcode.DCP_STREAM_END, b"\0\0\0\x08" if features is USUAL else bytes(4))
+    assert (end.opcode, end.extras) == (
+        Opcode.DCP_STREAM_END,
+        b"\0\0\0\x08" if features is USUAL_FEATURES else bytes(4),
+    )
 
 
 @rule("END-17", "END-19")
-def test_nothing_follows_and_the_vbucket_can_be_asked_for_again(node: Node) -> None:
+def test_nothing_follows_and_the_vbucket_can_be_asked_for_again(node: SimulatedNode) -> None:
     peer = node.producer()
     frames = peer.stream(1, end=3, opaque=0x71)
     assert frames[-1].opcode == Opcode.DCP_STREAM_END
@@ -215,7 +216,7 @@ def test_nothing_follows_and_the_vbucket_can_be_asked_for_again(node: Node) -> N
 
 
 @rule("END-18")
-def test_one_for_each_stream_unless_the_connection_goes(node: Node) -> None:
+def test_one_for_each_stream_unless_the_connection_goes(node: SimulatedNode) -> None:
     peer, leaving = node.producer(b"one"), node.producer(b"two")
     for vbid in (1, 2, 3):
         peer.stream(vbid, opaque=0x70 + vbid)
@@ -228,7 +229,7 @@ def test_one_for_each_stream_unless_the_connection_goes(node: Node) -> None:
 
 
 @rule("END-28")
-def test_a_change_of_state_ends_each_stream_id(node: Node) -> None:
+def test_a_change_of_state_ends_each_stream_id(node: SimulatedNode) -> None:
     peer = node.producer(controls=[(b"enable_stream_id", b"true")])
     for stream_id in (1, 2, 3):
         peer.stream(1, value=b'{"sid":%d}' % stream_id, opaque=0x70 + stream_id)
@@ -268,22 +269,22 @@ def test_an_unknown_reason_ends_that_stream_only() -> None:
     assert connection.is_ready
 
 
-def replica(node: Node, **options: object) -> Source:
+def replica(node: SimulatedNode, **options: object) -> ScriptedProducer:
     node.set_vbucket(2, REPLICA)
-    source = Source(node, **options)  # type: ignore[arg-type]
+    source = ScriptedProducer(node, **options)  # type: ignore[arg-type]
     source.accept(2)
     return source
 
 
 @rule("END-22")
-def test_a_consumer_without_that_stream(node: Node) -> None:
-    fresh = Source(node, b"fresh")
+def test_a_consumer_without_that_stream(node: SimulatedNode) -> None:
+    fresh = ScriptedProducer(node, b"fresh")
     assert [frame.status for frame in fresh.end(0, 2)] == [Status.KEY_ENOENT]
     assert [frame.status for frame in replica(node).end(0, 3)] == [Status.DCP_STREAM_NOT_FOUND]
 
 
 @rule("END-23")
-def test_a_consumer_ignores_another_opaque(node: Node) -> None:
+def test_a_consumer_ignores_another_opaque(node: SimulatedNode) -> None:
     source = replica(node)
     assert source.end(0, 2, opaque=0x999) == []
     source.snapshot(b"a", start=1, vbid=2)
@@ -292,7 +293,7 @@ def test_a_consumer_ignores_another_opaque(node: Node) -> None:
 
 @rule("END-24")
 @pytest.mark.parametrize("reason", [*StreamEndReason, 99])
-def test_a_consumer_takes_every_reason(node: Node, reason: int) -> None:
+def test_a_consumer_takes_every_reason(node: SimulatedNode, reason: int) -> None:
     source = replica(node)
     source.snapshot(b"a", start=1, vbid=2)
     assert source.end(reason, 2) == []
@@ -304,7 +305,7 @@ def test_a_consumer_takes_every_reason(node: Node, reason: int) -> None:
 
 @rule("END-25")
 @pytest.mark.parametrize("is_open", [True, False])
-def test_elsewhere_it_is_out_of_place(node: Node, is_open: bool) -> None:
+def test_elsewhere_it_is_out_of_place(node: SimulatedNode, is_open: bool) -> None:
     peer: Peer = node.producer() if is_open else node.connect()
     answers = peer.send(Opcode.DCP_STREAM_END, vbid=1, extras=bytes(4))
     # A connection that is no DCP connection yet is told so.
@@ -324,7 +325,9 @@ def test_elsewhere_it_is_out_of_place(node: Node, is_open: bool) -> None:
     ],
 )
 @pytest.mark.parametrize("has_v7", [True, False])
-def test_answers_to_it_that_a_producer_tolerates(node: Node, status: Status, goes_on: bool, has_v7: bool) -> None:
+def test_answers_to_it_that_a_producer_tolerates(
+    node: SimulatedNode, status: Status, goes_on: bool, has_v7: bool
+) -> None:
     peer = node.producer(controls=[(b"v7_dcp_status_codes", b"true")] if has_v7 else [])
     peer.stream(1, end=5, opaque=0x77)
     assert peer.send_bytes(encode_response(Opcode.DCP_STREAM_END, status=status, opaque=0x77)) == []
@@ -332,12 +335,12 @@ def test_answers_to_it_that_a_producer_tolerates(node: Node, status: Status, goe
 
 
 @rule("END-12", "END-14", "END-16")
-@pytest.mark.parametrize("features", [USUAL, WITHOUT_COLLECTIONS])
+@pytest.mark.parametrize("features", [USUAL_FEATURES, WITHOUT_COLLECTIONS])
 def test_a_filter_whose_collections_are_gone(features) -> None:
-    node = Node()
+    node = SimulatedNode()
     manifest = b'{"uid":"%x","scopes":[{"name":"_default","uid":"0","collections":[%s]}]}'
     default, fruit = b'{"name":"_default","uid":"0"}', b'{"name":"fruit","uid":"8"}'
-    has_collections = features is USUAL
+    has_collections = features is USUAL_FEATURES
     assert node.admin.call(Opcode.SET_COLLECTIONS, value=manifest % (1, default + b"," + fruit)).status == 0
     peer = node.producer(features=features)
     if has_collections:

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from dcpstream.testing.simulation import Peer, SimulatedNode
 from dcpstream.wire import Magic, Opcode, Status, decode_frame, encode_request
 from dcpstream.wire.keys import decode_frame_infos
-from tests.conformance.harness import Node, Peer
-from tests.conformance.rules import rule
-from tests.conformance.streams_kit import (
+from tests.kit.rules import rule
+from tests.kit.streams import (
     DISK,
     FRUIT_KEY,
     VEG_KEY,
@@ -35,28 +35,28 @@ def sid(number: object, **more: object) -> bytes:
     return json.dumps({"sid": number, **more}).encode()
 
 
-def reader(node: Node, name: bytes = b"reader", *controls: tuple[bytes, bytes]) -> Peer:
+def reader(node: SimulatedNode, name: bytes = b"reader", *controls: tuple[bytes, bytes]) -> Peer:
     return node.producer(name, controls=[WITH_IDS, *controls])
 
 
 @rule("SID-01")
 @pytest.mark.parametrize("value", [b"", b'{"uid":"0"}', b'{"collections":["0"]}'])
 def test_every_request_needs_one(value: bytes) -> None:
-    peer = reader(Node())
+    peer = reader(SimulatedNode())
     assert answer(peer.stream(1, value=value))[0] == Status.DCP_STREAMID_INVALID
     assert answer(peer.stream(1, value=sid(1)))[0] == 0
 
 
 @rule("SID-02")
 def test_none_without_the_control() -> None:
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     assert answer(peer.stream(1, value=sid(1)))[0] == Status.DCP_STREAMID_INVALID
     assert answer(peer.stream(1))[0] == 0
 
 
 @rule("SID-03")
 def test_0_is_none() -> None:
-    node = Node()
+    node = SimulatedNode()
     for peer in (reader(node), node.producer(b"without")):
         assert answer(peer.stream(1, value=sid(0)))[0] == Status.DCP_STREAMID_INVALID
 
@@ -64,7 +64,7 @@ def test_0_is_none() -> None:
 @rule("SID-04")
 @pytest.mark.parametrize("number", ["1", 1.5, -1, True, None, [1]])
 def test_only_unsigned_integers(number: object) -> None:
-    peer = reader(Node())
+    peer = reader(SimulatedNode())
     assert answer(peer.stream(1, value=sid(number)))[0] == Status.EINVAL
     assert not peer.closed
 
@@ -74,7 +74,7 @@ def test_only_unsigned_integers(number: object) -> None:
     ("number", "status"), [(1, 0), (65535, 0), (65536, Status.DCP_STREAMID_INVALID), (65537, 0), (131072, 0x8D)]
 )
 def test_16_bits_count(number: int, status: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 1)
     frames = reader(node).stream(1, value=sid(number))
     assert answer(frames)[0] == status
@@ -84,7 +84,7 @@ def test_16_bits_count(number: int, status: int) -> None:
 
 @rule("SID-06")
 def test_a_vbucket_several_times() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 2)
     peer = reader(node)
     for number in (1, 2, 65535):
@@ -128,7 +128,7 @@ def test_every_message_carries_it() -> None:
 
 @rule("SID-08")
 def test_answers_do_not() -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = reader(node)
     (opened,) = peer.stream(1, value=sid(7), opaque=0x55)
     assert (opened.magic, opened.framing, opened.opaque) == (0x81, b"", 0x55)
@@ -171,7 +171,7 @@ def test_each_has_its_own_filter_position_and_snapshots() -> None:
 @rule("SID-11")
 @pytest.mark.parametrize("order", [0, 1])
 def test_not_with_durable_writes(order: int) -> None:
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     first, second = [(WITH_IDS), (b"enable_sync_writes", b"true")][:: 1 if order else -1]
     assert peer.control(*first).status == 0
     assert peer.control(*second).status == Status.NOT_SUPPORTED

@@ -9,15 +9,19 @@ import pytest
 
 from dcpstream.model import MAX_SEQNO
 from dcpstream.protocol.producer.connection import ProducerConnection
+from dcpstream.testing.simulation import WITHOUT_COLLECTIONS, SimulatedNode
 from dcpstream.wire import Feature, Magic, Opcode, OpenFlag, Status, StreamEndReason, StreamFlag, decode_frame
 from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.values import decode_failover_log
-from tests.conformance.harness import DEAD, PENDING, REPLICA, WITHOUT_COLLECTIONS, Node
-from tests.conformance.rules import rule
-from tests.conformance.streams_kit import (
+from tests.kit.lists import ListSource, ListVBucket, frame_of, frames_in
+from tests.kit.rules import rule
+from tests.kit.streams import (
+    DEAD,
     DISK,
     FIRST,
     LATER,
+    PENDING,
+    REPLICA,
     answer,
     branched,
     drain,
@@ -27,7 +31,6 @@ from tests.conformance.streams_kit import (
     read,
     sent,
 )
-from tests.unit.protocol.list_history import ListSource, ListVBucket, frame_of, frames_in
 
 EXTRAS = struct.Struct(">IIQQQQQ")
 
@@ -41,7 +44,7 @@ def extras(**fields: int) -> bytes:
 @rule("REQ-01")
 @pytest.mark.parametrize("length", [0, 40, 47, 49, 56])
 def test_the_extras_have_48_bytes(length: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = node.producer()
     assert peer.call(Opcode.DCP_STREAM_REQ, vbid=1, extras=extras()[:length].ljust(length, b"\0")).status == 0x04
     assert peer.call(Opcode.DCP_STREAM_REQ, vbid=1, extras=extras()).status == 0
@@ -49,7 +52,7 @@ def test_the_extras_have_48_bytes(length: int) -> None:
 
 @rule("REQ-01")
 def test_every_field_is_read_where_it_stands() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 10)
     vbuuid = node.vbucket(1).vbuuid
     peer = node.producer()
@@ -65,14 +68,14 @@ def test_every_field_is_read_where_it_stands() -> None:
 @rule("REQ-02")
 @pytest.mark.parametrize("fields", [{"key": b"k"}, {"datatype": 1}, {"datatype": 1, "value": b'{"uid":"0"}'}])
 def test_neither_key_nor_datatype(fields: dict[str, object]) -> None:
-    peer = Node().producer()
+    peer = SimulatedNode().producer()
     assert peer.call(Opcode.DCP_STREAM_REQ, vbid=1, extras=extras(), **fields).status == Status.EINVAL
     assert not peer.closed
 
 
 @rule("REQ-03")
 def test_a_value_needs_collections() -> None:
-    peer = Node().producer(features=WITHOUT_COLLECTIONS)
+    peer = SimulatedNode().producer(features=WITHOUT_COLLECTIONS)
     assert answer(peer.stream(1, value=b'{"uid":"0"}'))[0] == Status.EINVAL
     assert answer(peer.stream(99, value=b'{"uid":"0"}'))[0] == Status.EINVAL, "before the vbucket is looked for"
     assert answer(peer.stream(1))[0] == 0
@@ -80,7 +83,7 @@ def test_a_value_needs_collections() -> None:
 
 @rule("REQ-04")
 def test_the_reserved_word_is_ignored() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 2)
     frames = node.producer().send(Opcode.DCP_STREAM_REQ, vbid=1, extras=extras(reserved=0xFFFFFFFF))
     assert sent(frames) == [(0, 2, FIRST), 1, 2]
@@ -89,7 +92,7 @@ def test_the_reserved_word_is_ignored() -> None:
 @rule("REQ-05")
 @pytest.mark.parametrize("flags", [0x08, 0x09, 0x100, 0x101, 0x102, 0x200, 0x8000_0000])
 def test_unknown_flags_are_refused(flags: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 1)
     peer = node.producer()
     assert answer(peer.stream(1, flags=flags))[0] == Status.EINVAL
@@ -98,7 +101,7 @@ def test_unknown_flags_are_refused(flags: int) -> None:
 
 @rule("REQ-06")
 def test_the_first_check_that_fails_gives_the_answer() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 10)
     node.set_vbucket(2, DEAD)
     peer = node.connect()
@@ -123,7 +126,7 @@ def test_the_first_check_that_fails_gives_the_answer() -> None:
 @rule("REQ-07")
 @pytest.mark.parametrize("vbid", [3, 4, 1024, 65535])
 def test_a_vbucket_that_is_not_here(vbid: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.delete_vbucket(3)
     assert answer(node.producer().stream(vbid))[0] == Status.NOT_MY_VBUCKET
 
@@ -133,14 +136,14 @@ def test_a_vbucket_that_is_not_here(vbid: int) -> None:
     ("state", "status"), [(1, 0), (REPLICA, 0), (PENDING, Status.NOT_MY_VBUCKET), (DEAD, Status.NOT_MY_VBUCKET)]
 )
 def test_the_role_decides(state: int, status: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, state)
     assert answer(node.producer().stream(1))[0] == status
 
 
 @rule("REQ-09")
 def test_an_active_vbucket_only() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
     peer = node.producer()
     assert answer(peer.stream(1, flags=StreamFlag.ACTIVE_ONLY))[0] == Status.NOT_MY_VBUCKET
@@ -157,7 +160,7 @@ def test_an_active_vbucket_only() -> None:
     ],
 )
 def test_noops_come_before_collections_and_xattrs(flags: int, features: tuple[int, ...], is_needed: bool) -> None:
-    peer = Node().connect(features=features)
+    peer = SimulatedNode().connect(features=features)
     peer.dcp_open(flags=flags)
     assert answer(peer.stream(1))[0] == (Status.NOT_SUPPORTED if is_needed else 0)
     peer.control(b"enable_noop", b"true")
@@ -179,7 +182,7 @@ def test_noops_come_before_collections_and_xattrs(flags: int, features: tuple[in
 def test_start_lies_in_its_snapshot_and_before_the_end(
     start: int, last: int, snapshot: tuple[int, int], status: int
 ) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 10)
     assert answer(node.producer().stream(1, start, last, snapshot=snapshot))[0] == status
 
@@ -187,7 +190,7 @@ def test_start_lies_in_its_snapshot_and_before_the_end(
 @rule("REQ-14")
 @pytest.mark.parametrize("flag", [StreamFlag.TO_LATEST, StreamFlag.DISK_ONLY])
 def test_the_end_as_it_was_sent_is_compared(flag: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 20)
     peer = node.producer()
     assert answer(peer.stream(1, 10, 0, flags=flag))[0] == Status.ERANGE
@@ -196,7 +199,7 @@ def test_the_end_as_it_was_sent_is_compared(flag: int) -> None:
 
 @rule("REQ-15")
 def test_a_second_stream_of_a_vbucket() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 3)
     peer = node.producer()
     peer.stream(1)
@@ -207,7 +210,7 @@ def test_a_second_stream_of_a_vbucket() -> None:
 
 @rule("REQ-16")
 def test_a_stream_that_ended_makes_place() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 3)
     peer = node.producer(controls=[(b"connection_buffer_size", b"1")])
     peer.stream(1)
@@ -222,7 +225,7 @@ def test_a_stream_that_ended_makes_place() -> None:
 
 @rule("REQ-17")
 def test_success_carries_the_failover_log() -> None:
-    node = Node()
+    node = SimulatedNode()
     branched(node)
     frames = node.producer().stream(1)
     first = frames[0]
@@ -233,7 +236,7 @@ def test_success_carries_the_failover_log() -> None:
 
 @rule("REQ-18")
 def test_a_rollback_carries_the_seqno() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 10)
     frames = node.producer().stream(1, 20)
     assert len(frames) == 1
@@ -243,7 +246,7 @@ def test_a_rollback_carries_the_seqno() -> None:
 
 @rule("REQ-19")
 def test_the_published_exchange() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 1)
     for _ in range(3):
         node.flush()
@@ -259,7 +262,7 @@ def test_the_published_exchange() -> None:
 
 @rule("REQ-20")
 def test_no_stream_is_left_by_a_rollback() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 10)
     peer = node.producer()
     assert answer(peer.stream(1, 20))[0] == Status.ROLLBACK
@@ -268,7 +271,7 @@ def test_no_stream_is_left_by_a_rollback() -> None:
 
 @rule("REQ-21", "REQ-22")
 def test_the_answer_comes_first_and_every_message_carries_the_opaque() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(2, 3)
     frames = node.producer().stream(2, end=3, opaque=0xDEADBEEF)
     assert frames[0].is_response
@@ -281,14 +284,14 @@ def test_the_answer_comes_first_and_every_message_carries_the_opaque() -> None:
 @rule("REQ-23")
 @pytest.mark.parametrize("at", [0, 5, 10])
 def test_an_empty_range_ends_at_once(at: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 10)
     assert sent(node.producer().stream(1, at, at)) == [end()]
 
 
 @rule("REQ-24")
 def test_without_an_end_the_stream_stays_open() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 2)
     peer = node.producer()
     assert sent(peer.stream(1)) == [(0, 2, FIRST), 1, 2]
@@ -301,7 +304,7 @@ def test_without_an_end_the_stream_stays_open() -> None:
 @rule("REQ-25")
 @pytest.mark.parametrize("is_disk", [False, True])
 def test_a_snapshot_is_finished_beyond_the_end(is_disk: bool) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 10)
     if is_disk:
         new_checkpoint(node)
@@ -334,7 +337,7 @@ def test_to_latest_of_collections_that_end_below_the_start() -> None:
 
 @rule("REQ-28")
 def test_disk_only_ends_at_what_is_persisted(tmp_path: object) -> None:
-    node = Node(path=tmp_path)  # type: ignore[arg-type]
+    node = SimulatedNode(path=tmp_path)  # type: ignore[arg-type]
     node.fill(1, 5)
     node.flush()
     node.fill(1, 3, prefix="unsaved")
@@ -347,7 +350,7 @@ def test_disk_only_ends_at_what_is_persisted(tmp_path: object) -> None:
 @rule("REQ-29")
 @pytest.mark.parametrize("start", [0, 3, 99])
 def test_from_latest_is_an_unknown_flag(start: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 5)
     (found,) = node.producer().stream(1, start, vbuuid=0, flags=StreamFlag.FROM_LATEST)
     assert found.status == Status.EINVAL
@@ -356,14 +359,14 @@ def test_from_latest_is_an_unknown_flag(start: int) -> None:
 
 @rule("REQ-30")
 def test_a_start_beyond_the_end_is_a_rollback() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 10)
     assert answer(node.producer().stream(1, 11)) == (Status.ROLLBACK, struct.pack(">Q", 10))
 
 
 @rule("REQ-31")
 def test_a_snapshot_of_which_nothing_came_may_end_beyond_the_last_seqno() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 10)
     peer = node.producer()
     assert answer(peer.stream(1, 8, snapshot=(8, 20)))[0] == 0
@@ -375,7 +378,7 @@ def test_a_snapshot_of_which_nothing_came_may_end_beyond_the_last_seqno() -> Non
 
 @rule("REQ-32")
 def test_a_takeover_has_no_end() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 3)
     peer = node.producer()
     frames = peer.stream(1, end=1, flags=StreamFlag.TAKEOVER)
@@ -427,7 +430,7 @@ def test_a_replica_finishes_the_snapshot_that_it_receives() -> None:
 
 @rule("REQ-34")
 def test_a_copy_that_is_being_filled_has_no_streams() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 2)
     node.vbucket(1).is_receiving_initial_snapshot = True
     peer = node.producer()
@@ -450,14 +453,14 @@ def test_no_stream_begins_while_memory_is_short() -> None:
 
 @rule("REQ-36")
 def test_a_consumer_does_not_take_requests() -> None:
-    peer = Node().consumer()
+    peer = SimulatedNode().consumer()
     assert peer.stream(1) == []
     assert peer.closed
 
 
 @rule("REQ-37")
 def test_a_displaced_connection_is_not_answered() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 1)
     older = node.producer(b"same")
     newer = node.producer(b"same")
@@ -470,7 +473,7 @@ def test_a_displaced_connection_is_not_answered() -> None:
 @pytest.mark.parametrize("last", [0, 3, MAX_SEQNO])
 @pytest.mark.parametrize("more", [0, StreamFlag.TAKEOVER, StreamFlag.ACTIVE_ONLY])
 def test_cached_values_are_not_to_be_had(last: int, more: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 3)
     peer = node.producer()
     frames = peer.stream(1, end=last, flags=StreamFlag.CACHE_TRANSFER | more)
@@ -482,7 +485,7 @@ def test_cached_values_are_not_to_be_had(last: int, more: int) -> None:
 @rule("REQ-42", "REQ-43")
 @pytest.mark.parametrize("size", [0, 41, 42, 100])
 def test_a_transfer_of_cached_values_is_an_unknown_command(size: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     for peer in (node.producer(), node.consumer()):
         answered = peer.call(Opcode.DCP_CACHE_TRANSFER, vbid=1, value=bytes(size))
         assert answered.status == Status.UNKNOWN_COMMAND

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from dcpstream.testing.simulation import Peer, PretendWire, SimulatedNode
 from dcpstream.wire import Frame, Opcode, Status, StreamFlag, encode_response
-from tests.conformance.harness import ACTIVE, DEAD, PENDING, REPLICA, Node, Peer, of, opcodes
-from tests.conformance.replication import Link
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
+from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of, opcodes
 
 OPAQUE = 0x77
 
 
 @pytest.fixture
-def node() -> Node:
-    node = Node()
+def node() -> SimulatedNode:
+    node = SimulatedNode()
     node.fill(1, 3)
     return node
 
 
-def begun(node: Node) -> tuple[Peer, list[Frame]]:
+def begun(node: SimulatedNode) -> tuple[Peer, list[Frame]]:
     """A takeover stream of vbucket 1, and what it said first."""
     peer = node.producer()
     frames = peer.stream(1, flags=StreamFlag.TAKEOVER, opaque=OPAQUE)
@@ -36,7 +36,7 @@ def marker_flags(frames: list[Frame]) -> list[int]:
 
 
 @rule("TKO-01", "TKO-02")
-def test_markers_are_to_be_answered_and_then_the_copy_is_to_be_pending(node: Node) -> None:
+def test_markers_are_to_be_answered_and_then_the_copy_is_to_be_pending(node: SimulatedNode) -> None:
     peer, frames = begun(node)
     assert opcodes(frames) == [Opcode.DCP_SNAPSHOT_MARKER, *[Opcode.DCP_MUTATION] * 3]
     assert marker_flags(frames) == [0xD]
@@ -53,7 +53,7 @@ def test_markers_are_to_be_answered_and_then_the_copy_is_to_be_pending(node: Nod
 
 @rule("TKO-02")
 def test_what_is_empty_or_from_disk_needs_no_answer_first(tmp_path) -> None:
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     peer, frames = begun(node)
     assert [frame.extras for frame in frames] == [b"\3"]
     node.fill(2, 3)
@@ -65,7 +65,7 @@ def test_what_is_empty_or_from_disk_needs_no_answer_first(tmp_path) -> None:
 
 
 @rule("TKO-03", "TKO-04")
-def test_dead_then_the_rest_then_active_then_the_end(node: Node) -> None:
+def test_dead_then_the_rest_then_active_then_the_end(node: SimulatedNode) -> None:
     peer, _ = begun(node)
     answer(peer, Opcode.DCP_SNAPSHOT_MARKER)
     node.set_doc(1, "during", b"x")
@@ -82,7 +82,7 @@ def test_dead_then_the_rest_then_active_then_the_end(node: Node) -> None:
 
 
 @rule("TKO-05")
-def test_its_own_death_does_not_end_the_takeover_but_every_other_stream(node: Node) -> None:
+def test_its_own_death_does_not_end_the_takeover_but_every_other_stream(node: SimulatedNode) -> None:
     peer, _ = begun(node)
     reader = node.producer(b"other")
     reader.stream(1)
@@ -94,7 +94,7 @@ def test_its_own_death_does_not_end_the_takeover_but_every_other_stream(node: No
 
 @rule("TKO-05")
 @pytest.mark.parametrize("steps", [0, 1, 2])
-def test_a_change_from_outside_does_end_it(node: Node, steps: int) -> None:
+def test_a_change_from_outside_does_end_it(node: SimulatedNode, steps: int) -> None:
     peer, _ = begun(node)
     for opcode in (Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE)[:steps]:
         answer(peer, opcode)
@@ -103,7 +103,7 @@ def test_a_change_from_outside_does_end_it(node: Node, steps: int) -> None:
 
 
 @rule("TKO-06")
-def test_a_takeover_that_lasts_puts_writes_off(node: Node) -> None:
+def test_a_takeover_that_lasts_puts_writes_off(node: SimulatedNode) -> None:
     peer, _ = begun(node)
 
     def write() -> int:
@@ -121,7 +121,7 @@ def test_a_takeover_that_lasts_puts_writes_off(node: Node) -> None:
 
 
 @rule("TKO-06")
-def test_writes_that_were_put_off_go_to_the_new_owner_in_the_end(node: Node) -> None:
+def test_writes_that_were_put_off_go_to_the_new_owner_in_the_end(node: SimulatedNode) -> None:
     peer, _ = begun(node)
     node.advance(61)
     answer(peer, Opcode.DCP_SNAPSHOT_MARKER)
@@ -136,7 +136,7 @@ def test_writes_that_were_put_off_go_to_the_new_owner_in_the_end(node: Node) -> 
 
 @rule("TKO-07")
 @pytest.mark.parametrize("status", [Status.SUCCESS, Status.EINVAL, Status.KEY_ENOENT, Status.NOT_MY_VBUCKET])
-def test_only_the_opaque_of_the_answer_matters(node: Node, status: Status) -> None:
+def test_only_the_opaque_of_the_answer_matters(node: SimulatedNode, status: Status) -> None:
     peer, _ = begun(node)
     answer(peer, Opcode.DCP_SNAPSHOT_MARKER)
     assert answer(peer, Opcode.DCP_SET_VBUCKET_STATE, opaque=0x99) == []
@@ -147,7 +147,7 @@ def test_only_the_opaque_of_the_answer_matters(node: Node, status: Status) -> No
 
 
 @rule("TKO-08")
-def test_a_takeover_stays_in_memory_whatever_is_written(node: Node) -> None:
+def test_a_takeover_stays_in_memory_whatever_is_written(node: SimulatedNode) -> None:
     peer, _ = begun(node)
     peer.is_reading = False
     node.vbucket(1).close_checkpoint()
@@ -162,7 +162,7 @@ def test_a_takeover_stays_in_memory_whatever_is_written(node: Node) -> None:
 
 
 @rule("TKO-09")
-def test_a_marker_answer_that_fits_no_stream_is_ignored(node: Node) -> None:
+def test_a_marker_answer_that_fits_no_stream_is_ignored(node: SimulatedNode) -> None:
     peer, _ = begun(node)
     assert answer(peer, Opcode.DCP_SNAPSHOT_MARKER, opaque=0x99) == []
     assert not peer.closed
@@ -170,11 +170,11 @@ def test_a_marker_answer_that_fits_no_stream_is_ignored(node: Node) -> None:
 
 
 @rule("TKO-10")
-def test_clients_go_on_at_the_new_owner_without_a_rollback(node: Node) -> None:
-    new = Node()
+def test_clients_go_on_at_the_new_owner_without_a_rollback(node: SimulatedNode) -> None:
+    new = SimulatedNode()
     new.set_vbucket(1, REPLICA)
     before = node.failover_log(1)
-    link = Link(node, new)
+    link = PretendWire(node, new)
     link.add_stream(1, StreamFlag.TAKEOVER)
     link.run()
     assert [frame.status for frame in link.answers] == [0]
@@ -185,10 +185,10 @@ def test_clients_go_on_at_the_new_owner_without_a_rollback(node: Node) -> None:
 
 @rule("TKO-01", "TKO-02", "TKO-03", "TKO-04")
 @pytest.mark.parametrize("state", [REPLICA, PENDING])
-def test_both_ends_step_by_step(node: Node, state: int) -> None:
-    new = Node()
+def test_both_ends_step_by_step(node: SimulatedNode, state: int) -> None:
+    new = SimulatedNode()
     new.set_vbucket(1, state)
-    link = Link(node, new)
+    link = PretendWire(node, new)
     link.add_stream(1, StreamFlag.TAKEOVER)
     seen = []
     while True:

@@ -6,16 +6,16 @@ import struct
 
 import pytest
 
+from dcpstream.testing.simulation import SimulatedNode
 from dcpstream.wire import Opcode, Status, StreamEndReason
-from tests.conformance.harness import DEAD, PENDING, REPLICA, Node
-from tests.conformance.rules import rule
-from tests.conformance.streams_kit import end, read
+from tests.kit.rules import rule
+from tests.kit.streams import DEAD, PENDING, REPLICA, end, read
 
 
 @rule("STA-14")
 @pytest.mark.parametrize("length", [0, 7, 9, 16])
 def test_observe_seqno_asks_for_one_branch(length: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     value = struct.pack(">Q", node.vbucket(1).vbuuid).ljust(length, b"\0")[:length]
     assert node.admin.call(Opcode.OBSERVE_SEQNO, vbid=1, value=value).status == Status.EINVAL
 
@@ -26,7 +26,7 @@ def test_observe_seqno_asks_for_one_branch(length: int) -> None:
     [(1, 0), (REPLICA, 0), (PENDING, 0), (DEAD, Status.NOT_MY_VBUCKET), (None, Status.NOT_MY_VBUCKET)],
 )
 def test_observe_seqno_of_a_vbucket_that_is_there(state: int | None, status: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     if state is None:
         node.delete_vbucket(1)
     else:
@@ -38,7 +38,7 @@ def test_observe_seqno_of_a_vbucket_that_is_there(state: int | None, status: int
 @rule("PRG-01")
 @pytest.mark.parametrize(("pad", "more_pad", "status"), [(0, 0, 0), (1, 0, Status.EINVAL), (0, 1, Status.EINVAL)])
 def test_only_a_proper_request_purges(pad: int, more_pad: int, status: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_doc(1, "k")
     node.delete_doc(1, "k")
     node.set_doc(1, "last")
@@ -49,7 +49,7 @@ def test_only_a_proper_request_purges(pad: int, more_pad: int, status: int) -> N
 
 @rule("PRG-01")
 def test_without_drop_deletes_only_old_deletions_are_purged() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_doc(1, "k")
     node.delete_doc(1, "k")
     node.set_doc(1, "last")
@@ -63,7 +63,7 @@ def test_without_drop_deletes_only_old_deletions_are_purged() -> None:
 
 @rule("END-07")
 def test_only_a_proper_request_deletes_and_ends_streams() -> None:
-    node = Node()
+    node = SimulatedNode()
     peer = node.producer()
     peer.stream(1)
     for fields in ({"extras": b"x"}, {"key": b"k"}, {"value": b"{}", "datatype": 1}):

@@ -6,12 +6,12 @@ import struct
 
 import pytest
 
+from dcpstream.testing.simulation import USUAL_FEATURES, ScriptedProducer, SimulatedNode
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, OpenFlag, Status
 from dcpstream.wire.stored.block import encode_stored_deletion, frame_kinds
 from dcpstream.wire.values import decode_xattrs, encode_xattrs, snappy_compress, snappy_uncompress
-from tests.conformance.harness import REPLICA, USUAL, Node, of
-from tests.conformance.replication import Source
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
+from tests.kit.streams import REPLICA, of
 
 XATTRS = int(OpenFlag.INCLUDE_XATTRS)
 USER_XATTRS = int(OpenFlag.INCLUDE_XATTRS | OpenFlag.INCLUDE_DELETED_USER_XATTRS)
@@ -19,7 +19,7 @@ WANTS_USER_XATTRS = ((b"include_deleted_user_xattrs", b"true"),)
 BODY = b'{"body":1}'
 
 
-def set_xattr(node: Node, key: bytes, path: bytes, text: bytes, body: bytes | None = None) -> None:
+def set_xattr(node: SimulatedNode, key: bytes, path: bytes, text: bytes, body: bytes | None = None) -> None:
     """SUBDOC_MULTI_MUTATION: an attribute, and the body too if one is given."""
     specs = struct.pack(">BBHI", Opcode.SUBDOC_DICT_UPSERT, 5, len(path), len(text)) + path + text
     if body is not None:
@@ -29,7 +29,7 @@ def set_xattr(node: Node, key: bytes, path: bytes, text: bytes, body: bytes | No
     assert answer.status == 0, answer
 
 
-def bury(node: Node, value: bytes, datatype: int) -> None:
+def bury(node: SimulatedNode, value: bytes, datatype: int) -> None:
     """A tombstone with this value, as another node may have made it."""
     vbucket = node.vbucket(1)
     seqno = vbucket.high_seqno + 1
@@ -40,7 +40,7 @@ def bury(node: Node, value: bytes, datatype: int) -> None:
     vbucket.log.append(frame, b"\0k", seqno, is_deleted=True, kinds=kinds)
 
 
-def last(node: Node, flags: int = XATTRS, **fields: object) -> Frame:
+def last(node: SimulatedNode, flags: int = XATTRS, **fields: object) -> Frame:
     """The last message of a new stream."""
     peer = node.producer(f"reader-{len(node.peers)}".encode(), flags, **fields)  # type: ignore[arg-type]
     return peer.stream(1)[-1]
@@ -48,7 +48,7 @@ def last(node: Node, flags: int = XATTRS, **fields: object) -> Frame:
 
 @rule("XAT-01", "XAT-02")
 def test_the_section_to_the_byte() -> None:
-    node = Node()
+    node = SimulatedNode()
     set_xattr(node, b"k", b"txn", b'{"id":1}', BODY)
     set_xattr(node, b"k", b"_a", b"2")
     frame = last(node)
@@ -64,9 +64,9 @@ def test_the_section_to_the_byte() -> None:
     ids=["too short", "beyond the value", "pair beyond the section", "no separator", "no zero byte at the end"],
 )
 def test_a_section_that_does_not_parse(value: bytes) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
-    source = Source(node, features=USUAL)
+    source = ScriptedProducer(node, features=USUAL_FEATURES)
     source.accept()
     source.marker(1, 2)
     assert [frame.status for frame in source.mutation(b"k", 1, value=value, datatype=4)] == [Status.XATTR_EINVAL]
@@ -79,15 +79,15 @@ def test_a_section_that_does_not_parse(value: bytes) -> None:
 def test_nor_as_a_version_from_elsewhere() -> None:
     extras = struct.pack(">IIQQ", 0, 0, 1, 1)
     fields = {"key": b"\0k", "extras": extras, "datatype": 4}
-    answer = Node().admin.call(Opcode.SET_WITH_META, vbid=1, value=b"\0\0\0\xff", **fields)
+    answer = SimulatedNode().admin.call(Opcode.SET_WITH_META, vbid=1, value=b"\0\0\0\xff", **fields)
     assert answer.status == Status.XATTR_EINVAL
 
 
 @rule("XAT-04")
 def test_compression_covers_section_and_body() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
-    source = Source(node, features=USUAL)
+    source = ScriptedProducer(node, features=USUAL_FEATURES)
     source.accept()
     source.marker(1, 1)
     whole = encode_xattrs({"a": b'"%s"' % (b"x" * 300)}) + BODY
@@ -105,7 +105,7 @@ def test_compression_covers_section_and_body() -> None:
 @rule("XAT-05")
 @pytest.mark.parametrize("flags", [XATTRS, USER_XATTRS])
 def test_a_delete_keeps_system_xattrs(flags: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     set_xattr(node, b"k", b"_sync", b"1", BODY)
     set_xattr(node, b"k", b"mine", b"2")
     node.delete_doc(1, "k")
@@ -117,7 +117,7 @@ def test_a_delete_keeps_system_xattrs(flags: int) -> None:
 
 @rule("XAT-05")
 def test_a_delete_without_system_xattrs_keeps_nothing() -> None:
-    node = Node()
+    node = SimulatedNode()
     set_xattr(node, b"k", b"mine", b"2", BODY)
     node.delete_doc(1, "k")
     frame = last(node)
@@ -126,7 +126,7 @@ def test_a_delete_without_system_xattrs_keeps_nothing() -> None:
 
 @rule("XAT-06")
 def test_user_xattrs_of_deletions_are_for_those_who_asked() -> None:
-    node = Node()
+    node = SimulatedNode()
     both = encode_xattrs({"_sync": b"1", "mine": b"2"})
     bury(node, both, 4)
     assert last(node).value == encode_xattrs({"_sync": b"1"})
@@ -141,7 +141,7 @@ def test_user_xattrs_of_deletions_are_for_those_who_asked() -> None:
     [(OpenFlag.NO_VALUE, 0), (OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE, 5)],
 )
 def test_an_item_without_value(flags: int, datatype: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     set_xattr(node, b"k", b"mine", b"2", BODY)
     frame = last(node, int(flags))
     assert (frame.value, frame.datatype) == (b"", datatype)
@@ -157,7 +157,7 @@ def test_an_item_without_value(flags: int, datatype: int) -> None:
     ids=["a system xattr remains", "none remains"],
 )
 def test_the_datatype_after_user_xattrs_were_stripped(xattrs: dict[str, bytes], value: bytes, datatype: int) -> None:
-    node = Node()
+    node = SimulatedNode()
     bury(node, encode_xattrs(xattrs), int(Datatype.XATTR | Datatype.JSON))
     frame = last(node)
     assert frame.opcode == Opcode.DCP_DELETION
@@ -166,17 +166,17 @@ def test_the_datatype_after_user_xattrs_were_stripped(xattrs: dict[str, bytes], 
 
 @rule("XAT-09")
 def test_the_open_flag_is_enough() -> None:
-    node = Node()
+    node = SimulatedNode()
     set_xattr(node, b"k", b"mine", b"2", BODY)
-    features = tuple(feature for feature in USUAL if feature != Feature.XATTR)
+    features = tuple(feature for feature in USUAL_FEATURES if feature != Feature.XATTR)
     frame = last(node, features=features)
     assert (frame.datatype, frame.value) == (5, encode_xattrs({"mine": b"2"}) + BODY)
 
 
 @rule("XAT-10")
 def test_streams_with_xattrs_need_noops() -> None:
-    node = Node()
-    features = tuple(feature for feature in USUAL if feature != Feature.COLLECTIONS)
+    node = SimulatedNode()
+    features = tuple(feature for feature in USUAL_FEATURES if feature != Feature.COLLECTIONS)
     for flags, status in ((XATTRS, Status.NOT_SUPPORTED), (0, Status.SUCCESS)):
         peer = node.connect(features=features)
         assert peer.dcp_open(b"reader", flags | OpenFlag.PRODUCER).status == 0

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 import dcpstream
-from tests.fixtures import recorded
+from tests.kit import recorded
 from tools.patience import patient
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 USERS = {
     "readonly": {"password": "password", "privileges": ["DcpProducer", "Read"]},
-    "nodcp": {"password": "password", "privileges": ["Read", "Upsert", "Insert", "Delete"]},
+    "writer": {"password": "password", "privileges": ["Read", "Upsert", "Insert", "Delete"]},
 }
 SLOW = ["s02", "s09", "s11", "s13", "s18", "s19", "s20", "s23", "s25", "s31"]
 QUICK = [name[:3] for name in recorded.scenario_names() if name[:3] not in SLOW]

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from dcpstream.testing.simulation import Peer, PretendWire, SimulatedNode
 from dcpstream.wire import Frame, Opcode, OpenFlag, decode_frame, decode_message
-from tests.conformance.harness import REPLICA, Node, Peer
-from tests.conformance.replication import Link
+from tests.kit.streams import REPLICA
 from tools.patience import patient
 
 pytestmark = [
@@ -137,7 +137,7 @@ def check(capture: Capture, path: Path) -> set[int]:
 
 
 def test_a_producer(capture: Capture, tmp_path: Path) -> None:
-    node = Node()
+    node = SimulatedNode()
     node.fill(1, 5)
     node.delete_doc(1, "k0")
     node.set_doc(1, "brief", expiration=5)
@@ -182,10 +182,10 @@ def test_a_producer(capture: Capture, tmp_path: Path) -> None:
 
 
 def test_a_consumer_that_takes_a_vbucket_over(capture: Capture, tmp_path: Path) -> None:
-    old, new = Node(), Node()
+    old, new = SimulatedNode(), SimulatedNode()
     old.fill(1, 4)
     new.set_vbucket(1, REPLICA)
-    link = Link(old, new)
+    link = PretendWire(old, new)
     link.add_stream(1, 1)
     link.run()
     assert [answer.status for answer in link.answers] == [0]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dcpstream.model import VbucketState
 from dcpstream.wire import Feature, Opcode, decode_frame, encode_request, encode_response
 from dcpstream.wire.values import encode_failover_log
-from tests.unit.protocol.list_replica import LOG, Source, replica
+from tests.kit.lists import LOG, Source, replica
 
 SEQNOS = st.integers(0, 12)
 EXTRAS = {

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from dcpstream.testing.simulation import Peer, PretendWire, SimulatedNode
 from dcpstream.wire import Frame, MarkerFlag, Opcode, Status
 from dcpstream.wire.keys import encode_frame_info
-from tests.conformance.harness import ACTIVE, REPLICA, Node, Peer
-from tests.conformance.replication import Link
+from tests.kit.streams import ACTIVE, REPLICA
 
 TOPOLOGY = b'{"topology":[["node-a","node-b"]]}'
 ALONE = b'{"topology":[["node-a"]]}'
@@ -46,7 +46,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
-        self.old, self.new = Node(), Node(path=self.path)
+        self.old, self.new = SimulatedNode(), SimulatedNode(path=self.path)
         self.old.set_vbucket(1, ACTIVE, TOPOLOGY)
         self.new.set_vbucket(1, REPLICA)
         self.plain = self.old.connect()
@@ -54,10 +54,10 @@ class World:
         self.links = 0
         self.link = self.join()
 
-    def join(self) -> Link:
+    def join(self) -> PretendWire:
         """Join the copy, which asks for what it does not have."""
         self.links += 1
-        link = Link(self.old, self.new, name=b"replication-%d" % self.links, consumer_name="node-b")
+        link = PretendWire(self.old, self.new, name=b"replication-%d" % self.links, consumer_name="node-b")
         link.add_stream(1)
         return link
 
@@ -139,7 +139,7 @@ class World:
                     assert frame.status == Status.SYNC_WRITE_AMBIGUOUS
                     self.ambiguous += 1
 
-    def held_by(self, node: Node) -> dict[bytes, bytes | None]:
+    def held_by(self, node: SimulatedNode) -> dict[bytes, bytes | None]:
         """What GET finds."""
         found = {key: node.admin.call(Opcode.GET, vbid=1, key=key) for key in KEYS}
         return {key: frame.value if frame.status == Status.SUCCESS else None for key, frame in found.items()}

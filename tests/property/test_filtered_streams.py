@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from dcpstream.client.machine.tracker import PositionTracker
 from dcpstream.model import StreamOffset
+from dcpstream.testing.simulation import Peer, SimulatedNode
 from dcpstream.wire import Frame, Opcode, Status, StreamEndReason
 from dcpstream.wire.keys import leb128_decode, leb128_encode
 from dcpstream.wire.values import decode_failover_log
-from tests.conformance.harness import Node, Peer
-from tests.conformance.streams_kit import collection, manifest, message, new_checkpoint, purge, scope, set_manifest
+from tests.kit.streams import collection, manifest, message, new_checkpoint, purge, scope, set_manifest
 
 SCOPES = {0x20: "s1", 0x21: "s2"}
 IDS = (0x30, 0x31, 0x32, 0x33)
@@ -120,7 +120,7 @@ class World:
     """The node, what should be there, and who reads it."""
 
     def __init__(self) -> None:
-        self.node = Node(vbuckets=2)
+        self.node = SimulatedNode(vbuckets=2)
         self.uid = 0
         self.living: set[int] = set()
         self.scopes: set[int] = set()

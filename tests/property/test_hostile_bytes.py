@@ -18,18 +18,10 @@ from dcpstream.errors import DcpstreamError
 from dcpstream.model import NodeAddress, StreamOffset
 from dcpstream.wire import Datatype, Frame, Magic, Opcode, encode_request
 from dcpstream.wire.values import encode_xattrs, snappy_compress
-from tests.behaviour.hostile_kit import mutated
-from tests.unit.client.kit import (
-    accepted,
-    config,
-    deletion,
-    marker,
-    mutation,
-    seqno_advanced,
-    stream_end,
-    system_event,
-)
-from tests.unit.client.world import World
+from tests.kit.client_machines import World
+from tests.kit.fake_node import config
+from tests.kit.hostile import mutated
+from tests.kit.messages import accepted, deletion, marker, mutation, seqno_advanced, stream_end, system_event
 
 END = 60
 FAST, SLOW = 200, 3_000

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dcpstream.node.engine.bucket.locks import HIDDEN_CAS
 from dcpstream.wire import Opcode, Status
-from tests.unit.node.kit import Talker, engine_of, pass_time
+from tests.kit.engine import Talker, engine_of, pass_time
 
 KEYS = ("a", "b")
 LOCK_S = 10

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from dcpstream.errors import FieldError
 from dcpstream.node.engine import COMMANDS
 from dcpstream.node.engine.handlers.bulk import bulk_set
+from dcpstream.testing.simulation import USUAL_FEATURES
 from dcpstream.wire import Feature, Opcode, encode_request
-from tests.unit.node.kit import USUAL, Talker, engine_of, pass_time
+from tests.kit.engine import Talker, engine_of, pass_time
 
 FRAMES = 2000
 OPCODES = [*COMMANDS.opcodes(), *range(Opcode.DCP_OPEN, Opcode.DCP_CACHE_TRANSFER_END + 1), 0xEE]
@@ -60,7 +61,7 @@ def test_the_engine_survives_any_requests(seed):
     chance = random.Random(seed)
     engine = engine_of(vbuckets=4)
     clients: list[Talker] = []
-    feature_sets = (USUAL, USUAL[:3], (), (*USUAL, Feature.UNORDERED_EXECUTION))
+    feature_sets = (USUAL_FEATURES, USUAL_FEATURES[:3], (), (*USUAL_FEATURES, Feature.UNORDERED_EXECUTION))
     for _ in range(FRAMES):
         if len(clients) < 6:
             user = chance.choice(("admin", "admin", "reader", "writer", None))
@@ -105,7 +106,9 @@ operations = st.lists(
 
 @given(operations, st.booleans())
 def test_the_direct_ways_do_what_the_command_table_does(steps, has_collections):
-    features = USUAL if has_collections else tuple(code for code in USUAL if code != Feature.COLLECTIONS)
+    features = (
+        USUAL_FEATURES if has_collections else tuple(code for code in USUAL_FEATURES if code != Feature.COLLECTIONS)
+    )
     direct, by_table = (Talker(engine_of(vbuckets=4), features=features) for _ in range(2))
     assert direct.session.fast
     by_table.session.fast = {}
@@ -160,7 +163,9 @@ def any_sets(chance: random.Random, client: Talker, count: int) -> bytes:
 @pytest.mark.parametrize("has_collections", [True, False])
 @pytest.mark.parametrize("seed", range(6))
 def test_many_sets_at_once_do_what_the_command_table_does(seed, has_collections):
-    features = USUAL if has_collections else tuple(code for code in USUAL if code != Feature.COLLECTIONS)
+    features = (
+        USUAL_FEATURES if has_collections else tuple(code for code in USUAL_FEATURES if code != Feature.COLLECTIONS)
+    )
     if seed == 0:
         features = tuple(code for code in features if code != Feature.MUTATION_SEQNO)
     bulk, by_table = (Talker(engine_of(vbuckets=4), features=features) for _ in range(2))

@@ -13,7 +13,7 @@ from dcpstream.model import MAX_SEQNO
 from dcpstream.protocol.producer.connection import ProducerConnection, ProducerLimits
 from dcpstream.wire import Feature, Opcode, OpenFlag, decode_frame, decode_message
 from dcpstream.wire.messages.dcp import StreamRequest
-from tests.unit.protocol.list_history import UUID, ListSource, ListVBucket, frame_of, frames_in
+from tests.kit.lists import UUID, ListSource, ListVBucket, frame_of, frames_in
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d", b"e", b"f"])
 SIZES = st.integers(1, 400)

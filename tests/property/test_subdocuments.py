@@ -12,7 +12,7 @@ from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.subdocument.attributes import name_of
 from dcpstream.wire import Datatype, Opcode, Status
 from dcpstream.wire.values import decode_xattrs
-from tests.unit.node.kit import Talker, engine_of
+from tests.kit.engine import Talker, engine_of
 
 REQUESTS = 1500
 DIFFERENT_STATUSES = 15

@@ -1,7 +1,7 @@
 """Consumers that stop at any row stay exact, and the model that says so would notice if they did not.
 
 A failing run prints its seed; replay it with
-`python -c "from tests.simulation.consumer_world import *; print(run(SEED, 'batches'))"`.
+`python -c "from tests.kit.consumer_world import *; print(run(SEED, 'batches'))"`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
 
-from tests.simulation.consumer_world import WRONG, Kind, run
+from tests.kit.consumer_world import WRONG, Kind, run
 from tests.simulation.test_resume_model import first_seed
 
 FAST_RUNS = 60

@@ -1,7 +1,7 @@
 """The resume rule loses nothing, and the model that says so would notice if it did.
 
 A failing run prints its seed; replay it with
-`python -c "from tests.simulation.resume_world import *; print(run(SEED, RIGHT, PlannedReader))"`.
+`python -c "from tests.kit.resume_world import *; print(run(SEED, RIGHT, PlannedReader))"`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import secrets
 
 import pytest
 
-from tests.simulation.resume_world import RIGHT, WRONG, LiveReader, PlannedReader, run
+from tests.kit.resume_world import RIGHT, WRONG, LiveReader, PlannedReader, run
 
 FAST_RUNS = 3_000
 SLOW_RUNS = 100_000

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from dcpstream.testing.simulation import PretendWire, SimulatedNode
 from dcpstream.wire import Opcode, StreamFlag
-from tests.conformance.harness import ACTIVE, DEAD, REPLICA, Node
-from tests.conformance.replication import Link
+from tests.kit.streams import ACTIVE, DEAD, REPLICA
 
 VBID = 1
 ATTEMPTS_MAX = 10
@@ -23,7 +23,7 @@ class World:
     """Two nodes, and what must not be lost."""
 
     def __init__(self, path: Path) -> None:
-        self.old, self.new = Node(path=path / "old", vbuckets=2), Node(path=path / "new", vbuckets=2)
+        self.old, self.new = SimulatedNode(path=path / "old", vbuckets=2), SimulatedNode(path=path / "new", vbuckets=2)
         self.new.set_vbucket(VBID, REPLICA)
         self.durable: dict[str, bytes] = {}
         self.frames = 0
@@ -42,7 +42,7 @@ class World:
 
     def move(self, *, stop_after: int | None = None) -> bool:
         """One attempt; False if it was stopped after so many frames."""
-        link = Link(self.old, self.new)
+        link = PretendWire(self.old, self.new)
         link.add_stream(VBID, StreamFlag.TAKEOVER)
         passed = 0
         while stop_after is None or passed < stop_after:

@@ -9,7 +9,7 @@ import pytest
 
 import dcpstream
 from dcpstream.pipelines import Pipeline
-from tests.behaviour.proxy import Proxy
+from tests.kit.proxy import Proxy
 from tests.spark.conftest import VBUCKETS, Bucket, current_of
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pytest
 
 from dcpstream.cli.app import run
 from dcpstream.store import DiskBucketStore
-from tests.behaviour.store_kit import fill, key_of, put
+from tests.kit.stores import fill, key_of, put
 
 
 @pytest.fixture

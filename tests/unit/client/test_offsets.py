@@ -12,7 +12,7 @@ import pytest
 from dcpstream.client.offsets import FileOffsetStore, OffsetStore, SavedOffset, SqliteOffsetStore
 from dcpstream.errors import OffsetError
 from dcpstream.model import MAX_SEQNO, CollectionName, StreamOffset
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
 
 Make = Callable[[Path], OffsetStore]
 RECORD = SavedOffset(

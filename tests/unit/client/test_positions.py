@@ -18,17 +18,8 @@ from dcpstream.client.streaming import Positions, StreamOptions, rollback_change
 from dcpstream.errors import RollbackRequired
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
 from dcpstream.wire import Opcode, Status, StreamEndReason, encode_request
-from tests.unit.client.kit import (
-    accepted,
-    marker,
-    mutation,
-    ready_connection,
-    rollback,
-    seqno_advanced,
-    stream_end,
-    system_event,
-)
-from tests.unit.client.world import World, at, history
+from tests.kit.client_machines import World, at, history, ready_connection
+from tests.kit.messages import accepted, marker, mutation, rollback, seqno_advanced, stream_end, system_event
 
 NEW = FailoverLog.of((0xB, 5), (0xA, 0))
 

@@ -11,8 +11,8 @@ from dcpstream.client.machine.values import RollbackEvent, VbucketRange
 from dcpstream.errors import HistoryPurged, RollbackRequired
 from dcpstream.model import MAX_SEQNO, FailoverLog
 from dcpstream.wire import Frame, StreamFlag
-from tests.unit.client.kit import rollback
-from tests.unit.client.world import World, at, history
+from tests.kit.client_machines import World, at, history
+from tests.kit.messages import rollback
 
 IGNORE = StreamFlag.IGNORE_PURGED_TOMBSTONES
 RANGE = VbucketRange(0, at(5), 9)

@@ -13,8 +13,8 @@ from dcpstream.client.machine.values import ManifestEvent, RollbackEvent, Vbucke
 from dcpstream.errors import StreamEnded, UnknownCollection
 from dcpstream.model import MAX_SEQNO, Collection, CollectionName, FailoverLog, Manifest, Op, Scope, StreamOffset
 from dcpstream.wire import Frame, Opcode, Status, encode_request
-from tests.unit.client.kit import accepted, marker, mutation, rollback, seqno_advanced, stream_end
-from tests.unit.client.world import World, at, history, refused
+from tests.kit.client_machines import World, at, history, refused
+from tests.kit.messages import accepted, marker, mutation, rollback, seqno_advanced, stream_end
 
 FLIGHTS, FLEET = CollectionName(8, "_default", "flights"), CollectionName(9, "_default", "fleet")
 NAMES = ["_default.flights", "_default.fleet"]

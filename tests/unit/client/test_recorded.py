@@ -12,8 +12,9 @@ from dcpstream.client.machine.connection.rows import ArrowRows, FrameRows
 from dcpstream.client.machine.reader.changes import changes_of
 from dcpstream.model import MAX_SEQNO, StreamOffset
 from dcpstream.wire import Feature
-from tests.fixtures.recorded import STREAMS, expected_crcs, stream_bytes
-from tests.unit.client.kit import GRANTED, FakeNode, ready_connection
+from tests.kit.client_machines import ready_connection
+from tests.kit.fake_node import GRANTED, FakeNode
+from tests.kit.recorded import STREAMS, expected_crcs, stream_bytes
 
 FIRST_OPAQUE = 0x1000
 VBUCKETS = 1024

@@ -26,7 +26,7 @@ from dcpstream.client.machine.connection.session import OSO_CONTROL, DcpSession
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.model import NodeAddress, StreamOffset
 from dcpstream.wire import FrameReader, Opcode, Status, StreamFlag
-from tests.fixtures.recorded import Line, scenario_names, server_transcript
+from tests.kit.recorded import Line, scenario_names, server_transcript
 
 HEADER = struct.Struct(">BBHBBHIIQ")
 REQUEST = struct.Struct(">IIQQQQQ")

@@ -15,7 +15,7 @@ from dcpstream.client.offsets import SavedOffset
 from dcpstream.client.streaming import Positions, StreamOptions, rollback_change
 from dcpstream.errors import ConfigError
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
 
 LOG = FailoverLog.of((0xA, 0))
 OBSERVED = {vbid: BranchState(0xA, 10 * vbid, LOG) for vbid in range(4)}

@@ -10,7 +10,7 @@ import pytest
 
 from dcpstream.columnar import boundaries
 from dcpstream.columnar.boundaries import find_boundaries
-from tests.unit.columnar import build
+from tests.kit import raw_frames
 
 
 def one_by_one(buffer: bytes, start: int, stop: int) -> tuple[list[int], int]:
@@ -52,7 +52,7 @@ def walked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def stream(count: int, size: Callable[[int], int], seed: int = 1, **fields: object) -> bytes:
     chance = random.Random(seed)
     return b"".join(
-        build.mutation(b"\0key%d" % number, chance.randbytes(size(number)), seqno=number + 1, **fields)  # type: ignore[arg-type]
+        raw_frames.mutation(b"\0key%d" % number, chance.randbytes(size(number)), seqno=number + 1, **fields)  # type: ignore[arg-type]
         for number in range(count)
     )
 
@@ -75,7 +75,7 @@ def test_large_frames_are_followed_one_by_one(walked: list[int]) -> None:
 
 
 def test_a_crowd_of_answers_in_front_does_not_spoil_the_mean(walked: list[int]) -> None:
-    answers = build.frame(0x53, magic=0x81, value=bytes(16)) * 1000
+    answers = raw_frames.frame(0x53, magic=0x81, value=bytes(16)) * 1000
     check(answers + stream(4000, lambda _: 300))
     assert sum(walked) < 2500
 
@@ -88,11 +88,11 @@ def test_mixed_sizes_and_kinds(seed: int) -> None:
         kind = chance.random()
         value = chance.randbytes(chance.choice([0, 1, 30, 200, 200, 200, 3000]))
         if kind < 0.8:
-            parts.append(build.mutation(b"\0%d" % number, value))
+            parts.append(raw_frames.mutation(b"\0%d" % number, value))
         elif kind < 0.9:
-            parts.append(build.deletion(b"\0%d" % number, delete_time=chance.choice([None, 5])))
+            parts.append(raw_frames.deletion(b"\0%d" % number, delete_time=chance.choice([None, 5])))
         else:
-            parts.append(chance.choice(build.controls()))
+            parts.append(chance.choice(raw_frames.controls()))
     check(b"".join(parts))
 
 
@@ -115,7 +115,7 @@ def test_bytes_behind_the_stop_are_not_read() -> None:
 
 
 def test_the_last_frame_is_a_header_alone() -> None:
-    buffer = stream(900, lambda _: 50) + build.frame(0x5C)
+    buffer = stream(900, lambda _: 50) + raw_frames.frame(0x5C)
     check(buffer)
     assert find_boundaries(buffer, 0, len(buffer))[1] == len(buffer)
 
@@ -139,17 +139,21 @@ class TestForgedHeaders:
     @pytest.mark.parametrize("seed", range(10))
     def test_values_that_are_chains_of_whole_frames(self, seed: int) -> None:
         chance = random.Random(seed)
-        chain = b"".join(build.mutation(b"\0forged%d" % i, chance.randbytes(chance.randrange(60))) for i in range(20))
+        chain = b"".join(
+            raw_frames.mutation(b"\0forged%d" % i, chance.randbytes(chance.randrange(60))) for i in range(20)
+        )
         parts = [
-            build.mutation(b"\0%d" % number, chain[: chance.randrange(len(chain))] if chance.random() < 0.7 else b"x")
+            raw_frames.mutation(
+                b"\0%d" % number, chain[: chance.randrange(len(chain))] if chance.random() < 0.7 else b"x"
+            )
             for number in range(3000)
         ]
         check(b"".join(parts))
 
     def test_every_guess_is_forged(self, walked: list[int]) -> None:
         """A header in every value that a lane must find before the next true one."""
-        forged = build.mutation(b"\0forged", bytes(40))[:60]
-        buffer = b"".join(build.mutation(b"\0%d" % number, bytes(30) + forged * 12) for number in range(2000))
+        forged = raw_frames.mutation(b"\0forged", bytes(40))[:60]
+        buffer = b"".join(raw_frames.mutation(b"\0%d" % number, bytes(30) + forged * 12) for number in range(2000))
         check(buffer)
         assert sum(walked) > 1500, "the test does not test what it means to"
 
@@ -157,39 +161,39 @@ class TestForgedHeaders:
         """A forged header whose length leads to a true boundary makes a lane with one frame too many."""
         parts = []
         for number in range(3000):
-            inner = build.mutation(b"\0in", bytes(number % 50))
-            parts.append(build.mutation(b"\0%d" % number, bytes(100) + inner))
+            inner = raw_frames.mutation(b"\0in", bytes(number % 50))
+            parts.append(raw_frames.mutation(b"\0%d" % number, bytes(100) + inner))
         check(b"".join(parts))
 
     def test_chains_that_jump_over_lanes(self) -> None:
         """A forged length of megabytes, and one that leaves the buffer."""
         parts = []
         for number in range(3000):
-            forged = bytearray(build.mutation(b"\0in"))
+            forged = bytearray(raw_frames.mutation(b"\0in"))
             forged[8:12] = (1 << (number % 32)).to_bytes(4, "big")
-            parts.append(build.mutation(b"\0%d" % number, bytes(number % 40) + bytes(forged) + bytes(100)))
+            parts.append(raw_frames.mutation(b"\0%d" % number, bytes(number % 40) + bytes(forged) + bytes(100)))
         check(b"".join(parts))
 
     def test_chains_of_headers_only(self) -> None:
         """The slowest forged chain: frames of 24 zero bytes."""
-        head = build.frame(0x57)
-        parts = [build.mutation(b"\0%d" % number, (head * 8)[: number % 190]) for number in range(3000)]
+        head = raw_frames.frame(0x57)
+        parts = [raw_frames.mutation(b"\0%d" % number, (head * 8)[: number % 190]) for number in range(3000)]
         check(b"".join(parts))
 
     @pytest.mark.parametrize("byte", [0x00, 0x80, 0x57, 0xFF])
     def test_values_of_one_byte(self, byte: int) -> None:
-        check(b"".join(build.mutation(b"\0%d" % number, bytes([byte]) * 300) for number in range(1500)))
+        check(b"".join(raw_frames.mutation(b"\0%d" % number, bytes([byte]) * 300) for number in range(1500)))
 
     @pytest.mark.parametrize("cut", range(0, 400, 7))
     def test_the_last_frame_is_cut_and_holds_frames(self, cut: int) -> None:
-        inner = build.mutation(b"\0in", bytes(30)) * 5
-        buffer = stream(1500, lambda _: 60) + build.mutation(b"\0big", inner)
+        inner = raw_frames.mutation(b"\0in", bytes(30)) * 5
+        buffer = stream(1500, lambda _: 60) + raw_frames.mutation(b"\0big", inner)
         check(buffer[: len(buffer) - cut])
 
     def test_a_whole_stream_inside_a_value(self) -> None:
         inner = stream(2000, lambda _: 60)
-        check(stream(1000, lambda _: 60) + build.mutation(b"\0big", inner) + stream(1000, lambda _: 60, seed=2))
-        cut = stream(1000, lambda _: 60) + build.mutation(b"\0big", inner)
+        check(stream(1000, lambda _: 60) + raw_frames.mutation(b"\0big", inner) + stream(1000, lambda _: 60, seed=2))
+        cut = stream(1000, lambda _: 60) + raw_frames.mutation(b"\0big", inner)
         check(cut[:-1])
 
 

@@ -26,7 +26,7 @@ from dcpstream.columnar import (
 from dcpstream.errors import ConfigError, FieldError
 from dcpstream.wire.keys import leb128_encode
 from dcpstream.wire.values import encode_xattrs
-from tests.unit.columnar import build
+from tests.kit import raw_frames
 
 NAMES = {0: ("_default", "_default"), 8: ("inventory", "airline"), 0x555: ("inventory", "route")}
 CONTEXT = ChangeContext(collection_names=NAMES, vbuuids={3: 2**64 - 1, 4: 77})
@@ -52,7 +52,7 @@ def rows_of(*frames: bytes, **options: Any) -> list[dict[str, Any]]:
 
 def test_all_columns_of_a_mutation() -> None:
     (row,) = rows_of(
-        build.mutation(
+        raw_frames.mutation(
             leb128_encode(8) + b"airline_10",
             b'{"id":10}',
             seqno=12,
@@ -89,7 +89,10 @@ def test_all_columns_of_a_mutation() -> None:
 
 def test_kinds_of_change() -> None:
     rows = rows_of(
-        build.mutation(rev=1), build.mutation(rev=2), build.deletion(rev=1), build.expiration(rev=3, delete_time=50)
+        raw_frames.mutation(rev=1),
+        raw_frames.mutation(rev=2),
+        raw_frames.deletion(rev=1),
+        raw_frames.expiration(rev=3, delete_time=50),
     )
     assert [(row["_change_type"], row["op"]) for row in rows] == [
         ("insert", "mutation"),
@@ -101,18 +104,18 @@ def test_kinds_of_change() -> None:
 
 @pytest.mark.parametrize(("rev", "kind"), [(1, "insert"), (2, "update_postimage")])
 def test_kinds_of_change_when_all_are_the_same(rev: int, kind: str) -> None:
-    rows = rows_of(build.mutation(rev=rev), build.mutation(rev=rev))
+    rows = rows_of(raw_frames.mutation(rev=rev), raw_frames.mutation(rev=rev))
     assert {row["_change_type"] for row in rows} == {kind}
 
 
 def test_what_a_deletion_leaves() -> None:
     body = encode_xattrs({"_sync": b"{}"}, b"kept")
     rows = rows_of(
-        build.deletion(delete_time=100),
-        build.deletion(value=encode_xattrs({"_sync": b"{}"}), datatype=4),
-        build.deletion(value=body, datatype=4),
-        build.mutation(value=b""),
-        build.expiration(),
+        raw_frames.deletion(delete_time=100),
+        raw_frames.deletion(value=encode_xattrs({"_sync": b"{}"}), datatype=4),
+        raw_frames.deletion(value=body, datatype=4),
+        raw_frames.mutation(value=b""),
+        raw_frames.expiration(),
     )
     assert [row["value"] for row in rows] == [None, None, b"kept", b"", None]
     assert [row["xattrs"] for row in rows] == [None, [("_sync", "{}")], [("_sync", "{}")], None, None]
@@ -125,11 +128,11 @@ def test_every_combination_of_datatypes(value_format: str, json_bit: int) -> Non
     body = b'{"x": "' + b"y" * 200 + b'"}'
     section = encode_xattrs({"_a": b"1", "b": b"[2]"}, body)
     rows = rows_of(
-        build.mutation(value=body, datatype=json_bit),
-        build.mutation(value=bytes(cramjam.snappy.compress_raw(body)), datatype=json_bit | 2),
-        build.mutation(value=section, datatype=json_bit | 4),
-        build.mutation(value=bytes(cramjam.snappy.compress_raw(section)), datatype=json_bit | 6),
-        build.deletion(value=bytes(cramjam.snappy.compress_raw(encode_xattrs({"_a": b"1"}))), datatype=6),
+        raw_frames.mutation(value=body, datatype=json_bit),
+        raw_frames.mutation(value=bytes(cramjam.snappy.compress_raw(body)), datatype=json_bit | 2),
+        raw_frames.mutation(value=section, datatype=json_bit | 4),
+        raw_frames.mutation(value=bytes(cramjam.snappy.compress_raw(section)), datatype=json_bit | 6),
+        raw_frames.deletion(value=bytes(cramjam.snappy.compress_raw(encode_xattrs({"_a": b"1"}))), datatype=6),
         value_format=value_format,
     )
     expected = body if value_format == "binary" else body.decode()
@@ -140,7 +143,7 @@ def test_every_combination_of_datatypes(value_format: str, json_bit: int) -> Non
 
 
 def test_numbers_without_sign_keep_their_bits() -> None:
-    (row,) = rows_of(build.mutation(seqno=2**64 - 1, rev=2**63, cas=2**64 - 1, flags=2**32 - 1, expiry=2**32 - 1))
+    (row,) = rows_of(raw_frames.mutation(seqno=2**64 - 1, rev=2**63, cas=2**64 - 1, flags=2**32 - 1, expiry=2**32 - 1))
     assert (row["seqno"], row["_commit_version"], row["rev"], row["cas"]) == (-1, -1, -(2**63), -1)
     assert row["flags"] == -1
     assert row["expiry"] == datetime.fromtimestamp(2**32 - 1, UTC)
@@ -148,25 +151,27 @@ def test_numbers_without_sign_keep_their_bits() -> None:
 
 
 def test_a_cas_of_zero_has_no_time() -> None:
-    rows = rows_of(build.mutation(cas=0), build.mutation(cas=CAS))
+    rows = rows_of(raw_frames.mutation(cas=0), raw_frames.mutation(cas=CAS))
     assert rows[0]["_commit_timestamp"] is None
     assert rows[1]["_commit_timestamp"] is not None
 
 
 class TestText:
     def test_keys_that_are_no_utf_8_are_visible_and_different(self) -> None:
-        rows = rows_of(build.mutation(b"\0\xff\xfe"), build.mutation(b"\0\xff"), build.mutation("\0é".encode()))
+        rows = rows_of(
+            raw_frames.mutation(b"\0\xff\xfe"), raw_frames.mutation(b"\0\xff"), raw_frames.mutation("\0é".encode())
+        )
         assert [row["key"] for row in rows] == [r"\xff\xfe", r"\xff", "é"]
 
     def test_values_that_are_no_utf_8(self) -> None:
-        frames = [build.mutation(value=b"\xff\\"), build.mutation(value=b"text\\"), build.deletion()]
+        frames = [raw_frames.mutation(value=b"\xff\\"), raw_frames.mutation(value=b"text\\"), raw_frames.deletion()]
         assert [row["value"] for row in rows_of(*frames, value_format="string")] == [r"\xff\\", "text\\", None]
         assert [row["value"] for row in rows_of(*frames)] == [b"\xff\\", b"text\\", None]
 
 
 class TestNames:
     def test_collections(self) -> None:
-        frames = [build.mutation(leb128_encode(number) + b"k") for number in (0, 8, 0x555, 9, 0xFFFFFFFF, 9)]
+        frames = [raw_frames.mutation(leb128_encode(number) + b"k") for number in (0, 8, 0x555, 9, 0xFFFFFFFF, 9)]
         assert [(row["scope"], row["collection"]) for row in rows_of(*frames)] == [
             ("_default", "_default"),
             ("inventory", "airline"),
@@ -175,28 +180,31 @@ class TestNames:
             (None, "_0xffffffff"),
             (None, "_0x9"),
         ]
-        assert rows_of(build.mutation(b"\x09k"))[0]["collection"] == "_0x9"
-        assert rows_of(build.mutation(b"\x09k"), context=ChangeContext(collection_names={}))[0]["collection"] == "_0x9"
+        assert rows_of(raw_frames.mutation(b"\x09k"))[0]["collection"] == "_0x9"
+        assert (
+            rows_of(raw_frames.mutation(b"\x09k"), context=ChangeContext(collection_names={}))[0]["collection"]
+            == "_0x9"
+        )
 
     def test_no_names_at_all(self) -> None:
-        rows = rows_of(build.mutation(b"\x09k"), build.mutation(), context=ChangeContext(collection_names={}))
+        rows = rows_of(raw_frames.mutation(b"\x09k"), raw_frames.mutation(), context=ChangeContext(collection_names={}))
         assert [row["collection"] for row in rows] == ["_0x9", "_0x0"]
 
     def test_branches(self) -> None:
-        rows = rows_of(*(build.mutation(vbucket=vbucket) for vbucket in (3, 4, 5, 65535)))
+        rows = rows_of(*(raw_frames.mutation(vbucket=vbucket) for vbucket in (3, 4, 5, 65535)))
         assert [row["vbuuid"] for row in rows] == [str(2**64 - 1), "77", None, None]
-        assert rows_of(build.mutation(vbucket=5))[0]["vbuuid"] is None
-        assert rows_of(build.mutation(), context=ChangeContext())[0]["scope"] == "_default"
+        assert rows_of(raw_frames.mutation(vbucket=5))[0]["vbuuid"] is None
+        assert rows_of(raw_frames.mutation(), context=ChangeContext())[0]["scope"] == "_default"
 
     def test_a_context_can_be_sent_to_a_worker(self) -> None:
         again = pickle.loads(pickle.dumps(CONTEXT))
         assert again == CONTEXT
-        assert rows_of(build.mutation(vbucket=4), context=again)[0]["vbuuid"] == "77"
+        assert rows_of(raw_frames.mutation(vbucket=4), context=again)[0]["vbuuid"] == "77"
 
 
 class TestShapes:
     def chunk(self, count: int = 3) -> WireChunk:
-        return decode_messages(build.mutation() * count)
+        return decode_messages(raw_frames.mutation() * count)
 
     def test_all_columns(self) -> None:
         assert to_changes(self.chunk(), context=CONTEXT).schema == CHANGE_SCHEMA
@@ -223,7 +231,9 @@ class TestShapes:
         assert (batch.num_rows, batch.schema) == (0, CHANGE_SCHEMA)
 
     def test_slices_and_selections(self) -> None:
-        frames = [build.deletion(b"\0%d" % n) if n % 3 else build.mutation(b"\0%d" % n, b"v") for n in range(90)]
+        frames = [
+            raw_frames.deletion(b"\0%d" % n) if n % 3 else raw_frames.mutation(b"\0%d" % n, b"v") for n in range(90)
+        ]
         chunk = decode_wire(b"".join(frames), scan(b"".join(frames)))
         every = to_changes(chunk, context=CONTEXT)
         part = to_changes(chunk.slice(5, 60), context=CONTEXT)
@@ -243,7 +253,7 @@ class TestShapes:
 )
 def test_a_value_that_cannot_be_read_says_where(value: bytes, datatype: int) -> None:
     chunk = decode_messages(
-        build.mutation(seqno=40) + build.mutation(value=value, datatype=datatype, seqno=41, vbucket=17)
+        raw_frames.mutation(seqno=40) + raw_frames.mutation(value=value, datatype=datatype, seqno=41, vbucket=17)
     )
     with pytest.raises(FieldError, match=r"seqno 41 in vbucket 17 \(datatype 0x0[246]\)"):
         to_changes(chunk, context=CONTEXT)
@@ -251,7 +261,7 @@ def test_a_value_that_cannot_be_read_says_where(value: bytes, datatype: int) -> 
 
 
 def test_batches_do_not_change_when_the_buffer_is_used_again() -> None:
-    received = bytearray(b"".join(build.mutation(b"\0%d" % n, b"value %d" % n, cas=CAS) for n in range(300)))
+    received = bytearray(b"".join(raw_frames.mutation(b"\0%d" % n, b"value %d" % n, cas=CAS) for n in range(300)))
     changes = to_changes(decode_wire(received, scan(received)), context=CONTEXT)
     expected = to_changes(decode_messages(bytes(received)), context=CONTEXT)
     received[:] = b"\xaa" * len(received)
@@ -260,7 +270,7 @@ def test_batches_do_not_change_when_the_buffer_is_used_again() -> None:
 
 
 def test_keys_without_collections() -> None:
-    chunk = decode_messages(build.mutation(b"key"), DecodeOptions(collections=False))
+    chunk = decode_messages(raw_frames.mutation(b"key"), DecodeOptions(collections=False))
     assert to_changes(chunk, context=CONTEXT).column("key").to_pylist() == ["key"]
 
 

@@ -11,13 +11,13 @@ import pytest
 from dcpstream.columnar import MAX_BUFFER_BYTES, scan
 from dcpstream.errors import FrameError
 from dcpstream.wire.frames import MAX_FRAME_BYTES
-from tests.unit.columnar import build
+from tests.kit import raw_frames
 
-MANY = b"".join(build.mutation(b"\0%d" % number, bytes(50)) for number in range(800))
+MANY = b"".join(raw_frames.mutation(b"\0%d" % number, bytes(50)) for number in range(800))
 
 
 def test_index_of_a_few_frames() -> None:
-    first, second = build.mutation(), build.marker()
+    first, second = raw_frames.mutation(), raw_frames.marker()
     index = scan(first + second + b"\x80\x57")
     assert index.starts.tolist() == [0, len(first)]
     assert index.starts.dtype == np.int64
@@ -26,7 +26,7 @@ def test_index_of_a_few_frames() -> None:
 
 
 def test_consumed_counts_from_the_start_and_end_from_the_buffer() -> None:
-    first, second = build.mutation(), build.marker()
+    first, second = raw_frames.mutation(), raw_frames.marker()
     index = scan(first + second, len(first))
     assert index.starts.tolist() == [len(first)]
     assert (index.consumed, index.end) == (len(second), len(first + second))
@@ -41,24 +41,24 @@ def test_nothing_is_there() -> None:
 
 @pytest.mark.parametrize("copies", [1, 60])
 def test_every_cut_of_the_last_frame(copies: int) -> None:
-    before = build.mutation() * copies
-    last = build.deletion(b"\0key", delete_time=3, stream_id=1)
+    before = raw_frames.mutation() * copies
+    last = raw_frames.deletion(b"\0key", delete_time=3, stream_id=1)
     for cut in range(len(last)):
         assert scan(before + last[:cut]).consumed == len(before)
     assert scan(before + last).consumed == len(before) + len(last)
 
 
 def broken_frames() -> dict[str, bytes]:
-    long_key = bytearray(build.mutation(b"\0key", b""))
+    long_key = bytearray(raw_frames.mutation(b"\0key", b""))
     long_key[2:4] = struct.pack(">H", 400)
-    long_extras = bytearray(build.frame(0x5C))
+    long_extras = bytearray(raw_frames.frame(0x5C))
     long_extras[4] = 1
-    long_framing = bytearray(build.mutation(stream_id=4))
+    long_framing = bytearray(raw_frames.mutation(stream_id=4))
     long_framing[2] = 250
-    huge = bytearray(build.mutation())
+    huge = bytearray(raw_frames.mutation())
     huge[8:12] = struct.pack(">I", MAX_FRAME_BYTES - 23)
     return {
-        "no magic": b"\x47" + build.mutation()[1:],
+        "no magic": b"\x47" + raw_frames.mutation()[1:],
         "zeros": bytes(24),
         "text": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
         "key longer than the body": bytes(long_key),
@@ -69,8 +69,10 @@ def broken_frames() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", broken_frames())
-@pytest.mark.parametrize("before", [b"", build.mutation() * 3, build.mutation() * 60, MANY], ids=[0, 3, 60, 800])
-@pytest.mark.parametrize("after", [b"", build.mutation() * 100, MANY], ids=[0, 100, 800])
+@pytest.mark.parametrize(
+    "before", [b"", raw_frames.mutation() * 3, raw_frames.mutation() * 60, MANY], ids=[0, 3, 60, 800]
+)
+@pytest.mark.parametrize("after", [b"", raw_frames.mutation() * 100, MANY], ids=[0, 100, 800])
 def test_what_is_no_frame_is_refused_with_its_offset(name: str, before: bytes, after: bytes) -> None:
     broken = broken_frames()[name]
     with pytest.raises(FrameError) as caught:
@@ -80,15 +82,15 @@ def test_what_is_no_frame_is_refused_with_its_offset(name: str, before: bytes, a
 
 
 def test_the_largest_frame_is_awaited() -> None:
-    head = bytearray(build.mutation())
+    head = bytearray(raw_frames.mutation())
     head[8:12] = struct.pack(">I", MAX_FRAME_BYTES - 24)
     assert scan(bytes(head)).consumed == 0
 
 
 def test_the_largest_frame_among_many() -> None:
-    largest = build.mutation(b"\0k", bytes(MAX_FRAME_BYTES - 24 - 31 - 2))
+    largest = raw_frames.mutation(b"\0k", bytes(MAX_FRAME_BYTES - 24 - 31 - 2))
     assert len(largest) == MAX_FRAME_BYTES
-    index = scan(build.mutation() * 100 + largest + build.mutation())
+    index = scan(raw_frames.mutation() * 100 + largest + raw_frames.mutation())
     assert len(index) == 102
 
 

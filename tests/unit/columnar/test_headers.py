@@ -7,15 +7,17 @@ import pytest
 
 from dcpstream.columnar.headers import Headers, gather, swap_words
 from dcpstream.wire.frames import decode_frame
-from tests.unit.columnar import build
+from tests.kit import raw_frames
 
 FRAMES = [
-    build.mutation(b"\0key", b"value", seqno=2**64 - 1, rev=2**63, flags=7, expiry=8, vbucket=1023, cas=9, opaque=10),
-    build.deletion(b"\0k", delete_time=99, datatype=7, stream_id=5),
-    build.frame(0x53, magic=0x81, vbucket=0x23, value=bytes(8)),
-    build.frame(0x5C, magic=0x18, framing=b"\x00", key=bytes(255)),
-    build.frame(0x57, magic=0x80, key=bytes(0x1234)),
-    build.deletion(b"\0"),
+    raw_frames.mutation(
+        b"\0key", b"value", seqno=2**64 - 1, rev=2**63, flags=7, expiry=8, vbucket=1023, cas=9, opaque=10
+    ),
+    raw_frames.deletion(b"\0k", delete_time=99, datatype=7, stream_id=5),
+    raw_frames.frame(0x53, magic=0x81, vbucket=0x23, value=bytes(8)),
+    raw_frames.frame(0x5C, magic=0x18, framing=b"\x00", key=bytes(255)),
+    raw_frames.frame(0x57, magic=0x80, key=bytes(0x1234)),
+    raw_frames.deletion(b"\0"),
 ]
 BUFFER = b"".join(FRAMES)
 STARTS = np.cumsum([0] + [len(frame) for frame in FRAMES[:-1]])
@@ -72,9 +74,9 @@ def test_bytes_behind_the_end_are_zero(width: int, length: int) -> None:
     ("change", "broken"),
     [({0: 0x80}, False), ({0: 0x84}, True), ({2: 0xFF}, True), ({4: 0xFF}, True), ({8: 2}, True), ({8: 1}, False)],
 )
-@pytest.mark.parametrize("others", [[], [build.mutation(stream_id=3)]], ids=["classic only", "mixed"])
+@pytest.mark.parametrize("others", [[], [raw_frames.mutation(stream_id=3)]], ids=["classic only", "mixed"])
 def test_broken_headers(change: dict[int, int], broken: bool, others: list[bytes]) -> None:
-    frame = bytearray(build.mutation(value=bytes(100)))
+    frame = bytearray(raw_frames.mutation(value=bytes(100)))
     for at, byte in change.items():
         frame[at] = byte
     buffer = b"".join(others) + bytes(frame)

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from dcpstream.columnar import ChangeContext, DecodeOptions, decode_messages, decode_wire, scan, to_changes
-from tests.fixtures.recorded import STREAMS, expected_crcs, scenario_names, server_transcript, stream_bytes
-from tests.unit.columnar import build
+from tests.kit import raw_frames
+from tests.kit.recorded import STREAMS, expected_crcs, scenario_names, server_transcript, stream_bytes
 
 CONTEXT = ChangeContext()
 EXTRA_DOCUMENTS = 40
@@ -34,7 +34,7 @@ def test_both_decoders_agree(name: str) -> None:
     index = scan(buffer)
     assert index.consumed == len(buffer)
     chunk = decode_wire(buffer, index, options_of(name))
-    build.same(chunk, decode_messages(buffer, options_of(name)))
+    raw_frames.same(chunk, decode_messages(buffer, options_of(name)))
     kinds = Counter(frame.opcode for _, frame in chunk.controls)
     assert kinds == {0x53: 1024, 0x56: 1023, 0x55: 1024}
     assert Counter(chunk.opcode.tolist()) == (
@@ -115,4 +115,4 @@ def test_transcripts_of_other_features(scenario: str) -> None:
     for stream in sent.values():
         for options in (DecodeOptions(collections=False), DecodeOptions(collections=False, stream_ids=True)):
             buffer = bytes(stream) * 3
-            build.same(decode_wire(buffer, scan(buffer), options), decode_messages(buffer, options))
+            raw_frames.same(decode_wire(buffer, scan(buffer), options), decode_messages(buffer, options))

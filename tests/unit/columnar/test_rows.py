@@ -14,7 +14,7 @@ from dcpstream.columnar.frame_index import SMALL_BATCH_FRAMES
 from dcpstream.errors import FieldError
 from dcpstream.wire.frames import decode_frame
 from dcpstream.wire.keys import leb128_encode
-from tests.unit.columnar import build
+from tests.kit import raw_frames
 
 PREFIXED = DecodeOptions()
 PLAIN = DecodeOptions(collections=False)
@@ -25,7 +25,7 @@ def decode(buffer: bytes, options: DecodeOptions = PREFIXED) -> WireChunk:
     """Fast, checked against the other one."""
     index = scan(buffer)
     chunk = decode_wire(buffer, index, options)
-    build.same(chunk, decode_messages(buffer, options))
+    raw_frames.same(chunk, decode_messages(buffer, options))
     return chunk
 
 
@@ -37,7 +37,7 @@ def many(frames: list[bytes], minimum: int = 2 * SMALL_BATCH_FRAMES) -> list[byt
 class TestFields:
     def test_all_fields_of_every_kind(self) -> None:
         frames = [
-            build.mutation(
+            raw_frames.mutation(
                 b"\0a",
                 b"one",
                 seqno=2**64 - 1,
@@ -49,9 +49,9 @@ class TestFields:
                 opaque=0xFFFFFFFF,
                 datatype=1,
             ),
-            build.deletion(b"\0b", seqno=3, rev=4, vbucket=5, cas=6, opaque=7),
-            build.deletion(b"\0c", b"tombstone", seqno=3, rev=4, delete_time=99, datatype=4),
-            build.expiration(b"\0d", seqno=8, rev=9, delete_time=77),
+            raw_frames.deletion(b"\0b", seqno=3, rev=4, vbucket=5, cas=6, opaque=7),
+            raw_frames.deletion(b"\0c", b"tombstone", seqno=3, rev=4, delete_time=99, datatype=4),
+            raw_frames.expiration(b"\0d", seqno=8, rev=9, delete_time=77),
         ]
         chunk = decode(b"".join(many(frames)))
         assert chunk.batch.slice(0, 4).to_pylist() == [
@@ -109,48 +109,53 @@ class TestFields:
 
     @pytest.mark.parametrize("count", [0, 1, SMALL_BATCH_FRAMES - 1, SMALL_BATCH_FRAMES, SMALL_BATCH_FRAMES + 1, 500])
     def test_any_number_of_rows(self, count: int) -> None:
-        chunk = decode(b"".join(build.mutation(b"\0%d" % n, b"v%d" % n, seqno=n + 1) for n in range(count)))
+        chunk = decode(b"".join(raw_frames.mutation(b"\0%d" % n, b"v%d" % n, seqno=n + 1) for n in range(count)))
         assert len(chunk) == chunk.batch.num_rows == count
         assert chunk.key.to_pylist() == [b"%d" % n for n in range(count)]
         assert chunk.value.to_pylist() == [b"v%d" % n for n in range(count)]
 
     def test_empty_keys_and_values(self) -> None:
         chunk = decode(
-            b"".join(many([build.mutation(b"", b""), build.mutation(b"", b"x"), build.deletion(b"")])), PLAIN
+            b"".join(many([raw_frames.mutation(b"", b""), raw_frames.mutation(b"", b"x"), raw_frames.deletion(b"")])),
+            PLAIN,
         )
         assert chunk.key.to_pylist()[:3] == [b"", b"", b""]
         assert chunk.value.to_pylist()[:3] == [b"", b"x", b""]
 
     def test_the_last_frame_is_shorter_than_the_gathered_words(self) -> None:
         """A deletion of 43 bytes at the very end; 48 are gathered."""
-        for tail in ([build.deletion(b"\0")], [build.frame(0x5C)], [build.frame(0x5C), build.frame(0x5C)]):
-            decode(b"".join([*many([build.mutation()]), *tail]))
-            decode(b"".join([*many([build.mutation(stream_id=3)]), *tail]), IDS)
+        for tail in (
+            [raw_frames.deletion(b"\0")],
+            [raw_frames.frame(0x5C)],
+            [raw_frames.frame(0x5C), raw_frames.frame(0x5C)],
+        ):
+            decode(b"".join([*many([raw_frames.mutation()]), *tail]))
+            decode(b"".join([*many([raw_frames.mutation(stream_id=3)]), *tail]), IDS)
 
     def test_behind_a_start_and_before_a_stop(self) -> None:
-        buffer = build.stream_end() + build.mutation() * 70 + b"rubbish that was never received"
-        index = scan(buffer, len(build.stream_end()), len(buffer) - 31)
-        build.same(decode_wire(buffer, index), decode_messages(build.mutation() * 70))
+        buffer = raw_frames.stream_end() + raw_frames.mutation() * 70 + b"rubbish that was never received"
+        index = scan(buffer, len(raw_frames.stream_end()), len(buffer) - 31)
+        raw_frames.same(decode_wire(buffer, index), decode_messages(raw_frames.mutation() * 70))
 
 
 class TestControls:
     @pytest.mark.parametrize("copies", [1, 10])
     def test_every_other_frame_stands_at_its_place(self, copies: int) -> None:
         frames = []
-        for number, control in enumerate(build.controls() * copies):
-            frames += [control, *[build.mutation(seqno=number + 1)] * (number % 3)]
+        for number, control in enumerate(raw_frames.controls() * copies):
+            frames += [control, *[raw_frames.mutation(seqno=number + 1)] * (number % 3)]
         chunk = decode(b"".join(frames))
-        assert len(chunk.controls) == len(build.controls()) * copies
-        assert [frame.encode() for _, frame in chunk.controls] == build.controls() * copies
+        assert len(chunk.controls) == len(raw_frames.controls()) * copies
+        assert [frame.encode() for _, frame in chunk.controls] == raw_frames.controls() * copies
         rows_before = np.cumsum([0] + [number % 3 for number in range(len(chunk.controls) - 1)])
         assert [row for row, _ in chunk.controls] == rows_before.tolist()
 
     def test_only_controls(self) -> None:
-        chunk = decode(b"".join(many(build.controls())))
+        chunk = decode(b"".join(many(raw_frames.controls())))
         assert len(chunk) == 0
         assert chunk.batch.num_rows == 0
         assert len(chunk.controls) >= 100
-        assert decode(b"".join(many(build.controls())), IDS).stream_ids is not None
+        assert decode(b"".join(many(raw_frames.controls())), IDS).stream_ids is not None
 
 
 class TestCollections:
@@ -158,16 +163,16 @@ class TestCollections:
 
     @pytest.mark.parametrize("number", IDS)
     def test_one_collection(self, number: int) -> None:
-        chunk = decode(b"".join(many([build.mutation(leb128_encode(number) + b"key")])))
+        chunk = decode(b"".join(many([raw_frames.mutation(leb128_encode(number) + b"key")])))
         assert set(chunk.collection_ids.tolist()) == {number}
         assert set(chunk.key.to_pylist()) == {b"key"}
 
     def test_mixed(self) -> None:
-        chunk = decode(b"".join(build.mutation(leb128_encode(n) + b"key") for n in self.IDS * 10))
+        chunk = decode(b"".join(raw_frames.mutation(leb128_encode(n) + b"key") for n in self.IDS * 10))
         assert chunk.collection_ids.tolist() == list(self.IDS) * 10
 
     def test_keys_without_prefix_stay_whole(self) -> None:
-        chunk = decode(b"".join(many([build.mutation(b"\x80\x80 plain")])), PLAIN)
+        chunk = decode(b"".join(many([raw_frames.mutation(b"\x80\x80 plain")])), PLAIN)
         assert chunk.key[0].as_py() == b"\x80\x80 plain"
         assert not chunk.collection_ids.any()
 
@@ -185,8 +190,8 @@ class TestCollections:
     )
     @pytest.mark.parametrize("copies", [0, 100])
     def test_unreadable_ids(self, key: bytes, copies: int) -> None:
-        before = build.mutation(leb128_encode(300) + b"key") * copies
-        buffer = before + build.mutation(key, b"value") + build.mutation() * copies
+        before = raw_frames.mutation(leb128_encode(300) + b"key") * copies
+        buffer = before + raw_frames.mutation(key, b"value") + raw_frames.mutation() * copies
         with pytest.raises(FieldError, match="collection id") as caught:
             decode_wire(buffer, scan(buffer))
         assert caught.value.offset == len(before)
@@ -194,7 +199,7 @@ class TestCollections:
             decode_messages(buffer)
 
     def test_an_unreadable_id_at_the_very_end(self) -> None:
-        buffer = build.mutation() * 100 + build.mutation(b"", b"")
+        buffer = raw_frames.mutation() * 100 + raw_frames.mutation(b"", b"")
         with pytest.raises(FieldError, match="collection id"):
             decode_wire(buffer, scan(buffer))
 
@@ -202,10 +207,10 @@ class TestCollections:
 class TestFlexibleFraming:
     def test_stream_ids(self) -> None:
         frames = [
-            build.mutation(stream_id=1),
-            build.deletion(stream_id=65535, delete_time=8),
-            build.expiration(),
-            build.deletion(stream_id=4),
+            raw_frames.mutation(stream_id=1),
+            raw_frames.deletion(stream_id=65535, delete_time=8),
+            raw_frames.expiration(),
+            raw_frames.deletion(stream_id=4),
         ]
         chunk = decode(b"".join(many(frames)), IDS)
         assert chunk.stream_ids is not None
@@ -213,7 +218,7 @@ class TestFlexibleFraming:
         assert chunk.expiry[:4].tolist() == [0, 8, 0, 0]
 
     def test_the_index_is_not_changed(self) -> None:
-        buffer = build.mutation(seqno=7, stream_id=1) * 60
+        buffer = raw_frames.mutation(seqno=7, stream_id=1) * 60
         index = scan(buffer)
         assert index.headers is not None
         words = index.headers.words.copy()
@@ -221,7 +226,7 @@ class TestFlexibleFraming:
         np.testing.assert_array_equal(index.headers.words, words)
 
     def test_not_asked_for(self) -> None:
-        assert decode(b"".join(many([build.mutation(stream_id=1)]))).stream_ids is None
+        assert decode(b"".join(many([raw_frames.mutation(stream_id=1)]))).stream_ids is None
 
     @pytest.mark.parametrize(
         "framing",
@@ -236,8 +241,8 @@ class TestFlexibleFraming:
         ],
     )
     def test_other_elements_beside_it(self, framing: bytes) -> None:
-        odd = build.frame(0x57, magic=0x08, framing=framing, extras=bytes(31), key=b"\0k", value=b"v")
-        buffer = b"".join(many([build.mutation(stream_id=3)])) + odd
+        odd = raw_frames.frame(0x57, magic=0x08, framing=framing, extras=bytes(31), key=b"\0k", value=b"v")
+        buffer = b"".join(many([raw_frames.mutation(stream_id=3)])) + odd
         try:
             expected = decode_messages(buffer, IDS)
         except FieldError as error:
@@ -245,13 +250,13 @@ class TestFlexibleFraming:
                 decode_wire(buffer, scan(buffer), IDS)
             assert caught.value.offset == error.offset  # noqa: PT017 - either outcome is right
         else:
-            build.same(decode_wire(buffer, scan(buffer), IDS), expected)
+            raw_frames.same(decode_wire(buffer, scan(buffer), IDS), expected)
         decode(buffer)
 
     @pytest.mark.parametrize("framing", [b"\x22\x00", b"\x21\x00", b"\x23\x00\x01\x02", b"\xf2"])
     def test_unreadable_framing_extras(self, framing: bytes) -> None:
-        before = build.mutation(stream_id=3) * 100
-        odd = build.frame(0x57, magic=0x08, framing=framing, extras=bytes(31), key=b"\0k")
+        before = raw_frames.mutation(stream_id=3) * 100
+        odd = raw_frames.frame(0x57, magic=0x08, framing=framing, extras=bytes(31), key=b"\0k")
         with pytest.raises(FieldError) as caught:
             decode_wire(before + odd, scan(before + odd), IDS)
         assert caught.value.offset == len(before)
@@ -261,15 +266,15 @@ class TestFlexibleFraming:
 @pytest.mark.parametrize("length", [0, 17, 19, 22, 30, 32])
 @pytest.mark.parametrize("copies", [0, 100])
 def test_extras_of_another_length(opcode: int, length: int, copies: int) -> None:
-    before = build.mutation() * copies + build.deletion() * copies
-    buffer = before + build.frame(opcode, extras=bytes(length), key=b"\0k", value=bytes(50))
+    before = raw_frames.mutation() * copies + raw_frames.deletion() * copies
+    buffer = before + raw_frames.frame(opcode, extras=bytes(length), key=b"\0k", value=bytes(50))
     with pytest.raises(FieldError, match=f"extras of {length} bytes") as caught:
         decode_wire(buffer, scan(buffer))
     assert caught.value.offset == len(before)
 
 
 def test_a_wrong_length_among_mutations_only() -> None:
-    buffer = build.mutation() * 100 + build.frame(0x57, extras=bytes(20), key=b"\0k")
+    buffer = raw_frames.mutation() * 100 + raw_frames.frame(0x57, extras=bytes(20), key=b"\0k")
     with pytest.raises(FieldError, match="extras of 20 bytes"):
         decode_wire(buffer, scan(buffer))
 
@@ -281,7 +286,11 @@ class TestMemory:
     @pytest.mark.parametrize("view", [bytearray, memoryview])
     def test_the_buffer_is_free_afterwards(self, copies: int, view: Callable[[bytearray], bytearray]) -> None:
         frames = many(
-            [build.mutation(b"\0key", bytes(range(256)), cas=7), build.deletion(stream_id=4), build.marker(opaque=3)],
+            [
+                raw_frames.mutation(b"\0key", bytes(range(256)), cas=7),
+                raw_frames.deletion(stream_id=4),
+                raw_frames.marker(opaque=3),
+            ],
             copies,
         )
         received = bytearray(b"".join(frames))
@@ -289,12 +298,12 @@ class TestMemory:
         expected = decode_messages(bytes(received), IDS)
         batch = chunk.batch
         received[:] = b"\xaa" * len(received)
-        build.same(chunk, expected)
+        raw_frames.same(chunk, expected)
         assert batch.equals(expected.batch)
         received.clear()  # a bytearray that somebody still looks into refuses this with a BufferError
 
     def test_after_an_error_too(self) -> None:
-        received = bytearray(build.mutation() * 100 + build.mutation(b""))
+        received = bytearray(raw_frames.mutation() * 100 + raw_frames.mutation(b""))
         index = scan(received)
         try:
             decode_wire(received, index)
@@ -306,7 +315,7 @@ class TestMemory:
 
 def test_large_batches_of_small_rows() -> None:
     """More rows than the cached indices."""
-    buffer = build.mutation(b"\0k", b"") * 70_000
+    buffer = raw_frames.mutation(b"\0k", b"") * 70_000
     chunk = decode_wire(buffer, scan(buffer))
     assert len(chunk) == 70_000
     assert set(chunk.key.to_pylist()) == {b"k"}
@@ -316,13 +325,13 @@ def test_large_batches_of_small_rows() -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_values_that_hold_frames(seed: int) -> None:
     chance = random.Random(seed)
-    chain = b"".join(build.mutation(b"\0forged%d" % number, chance.randbytes(40)) for number in range(10))
-    parts = [build.mutation(b"\0%d" % number, chain[: chance.randrange(len(chain))]) for number in range(1500)]
-    parts[700:700] = build.controls()
+    chain = b"".join(raw_frames.mutation(b"\0forged%d" % number, chance.randbytes(40)) for number in range(10))
+    parts = [raw_frames.mutation(b"\0%d" % number, chain[: chance.randrange(len(chain))]) for number in range(1500)]
+    parts[700:700] = raw_frames.controls()
     chunk = decode(b"".join(parts))
     assert chunk.key.to_pylist() == [b"%d" % number for number in range(1500)]
 
 
 def test_controls_are_the_frames_themselves() -> None:
-    buffer = build.mutation() * 60 + build.marker_v2(vbucket=3, opaque=9)
-    assert decode(buffer).controls == [(60, decode_frame(buffer, len(build.mutation()) * 60))]
+    buffer = raw_frames.mutation() * 60 + raw_frames.marker_v2(vbucket=3, opaque=9)
+    assert decode(buffer).controls == [(60, decode_frame(buffer, len(raw_frames.mutation()) * 60))]

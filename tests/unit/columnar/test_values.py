@@ -10,7 +10,7 @@ import pytest
 from dcpstream.columnar.values import MAX_VALUE_BYTES, inflate, split_sections, with_nulls
 from dcpstream.errors import FieldError
 from dcpstream.wire.values import encode_xattrs
-from tests.unit.columnar.build import JSON, SNAPPY, XATTR
+from tests.kit.raw_frames import JSON, SNAPPY, XATTR
 
 
 def blame(row: int, what: str) -> FieldError:

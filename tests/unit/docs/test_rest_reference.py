@@ -11,7 +11,7 @@ from dcpstream.node.http import Management
 from dcpstream.node.http.bucket_form import read_form, settings_json
 from dcpstream.node.http.page import ANYBODY
 from dcpstream.node.metrics import METRICS
-from tests.unit.node.kit import engine_of
+from tests.kit.engine import engine_of
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 ROW = re.compile(r"^\| ([A-Z]+) \| `([^`]+)` \| ([^|]+) \|", re.MULTILINE)

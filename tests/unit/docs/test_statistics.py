@@ -9,7 +9,7 @@ import pytest
 
 from dcpstream.node.engine.bucket.parameters import CONFIG, DCP, FLUSH, PARAMETERS
 from dcpstream.node.engine.stats.vbucket import PER_VBUCKET
-from tests.unit.node.kit import Talker, engine_of
+from tests.kit.engine import Talker, engine_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "statistics.md").read_text(encoding="utf-8")
 ROWS = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("| ")]

@@ -12,7 +12,7 @@ from dcpstream.node.figures import bucket_figures
 from dcpstream.node.metrics import METRICS, Metrics
 from dcpstream.store import DiskBucketStore, MemoryBucketStore
 from dcpstream.wire import Opcode, encode_request
-from tests.unit.node.kit import Talker, engine_of
+from tests.kit.engine import Talker, engine_of
 
 
 def values_of(engine) -> dict[tuple[str, ...], float]:

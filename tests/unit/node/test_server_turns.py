@@ -7,7 +7,7 @@ import asyncio
 from dcpstream.node.shell.limits import Limits
 from dcpstream.node.shell.server import KvServer
 from dcpstream.runtime import SystemClock
-from tests.unit.node.kit import engine_of
+from tests.kit.engine import engine_of
 
 OUT_OF_TURN = 10
 ROUNDS = 50

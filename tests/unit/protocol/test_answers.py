@@ -15,7 +15,7 @@ from dcpstream.protocol.answers import (
     stream_id_of,
 )
 from dcpstream.wire import Datatype, Opcode, Status, decode_frame
-from tests.unit.protocol.list_history import frame_of
+from tests.kit.lists import frame_of
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import struct
 import pytest
 
 from dcpstream.wire import MarkerFlag, Opcode, Status, decode_frame
-from tests.conformance.rules import rule
-from tests.unit.protocol.list_replica import Source, replica
+from tests.kit.lists import Source, replica
+from tests.kit.rules import rule
 
 
 def prepare(source, key, seqno, *, level=1, deleted=0, cas=0x77, value=b"v"):

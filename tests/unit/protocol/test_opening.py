@@ -5,7 +5,7 @@ import pytest
 from dcpstream.protocol.answers import Refusal
 from dcpstream.protocol.opening import OpenRequest, read_open
 from dcpstream.wire import Opcode, Status
-from tests.unit.protocol.list_history import frame_of
+from tests.kit.lists import frame_of
 
 
 def read(flags=1, key=b"name", value=b"", datatype=0):

@@ -5,8 +5,8 @@ import pytest
 from dcpstream.protocol.answers import Refusal, refuse
 from dcpstream.protocol.opening import read_open
 from dcpstream.wire import Opcode, decode_frame
-from tests.fixtures.recorded import server_transcript
-from tests.unit.protocol.replay import Replay, comparable
+from tests.kit.recorded import server_transcript
+from tests.kit.replay import Replay, comparable
 
 SCENARIOS = ("s03", "s05", "s07", "s08", "s09", "s10", "s15", "s17", "s26", "s28")
 NOT_PURE = {

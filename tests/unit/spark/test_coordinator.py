@@ -10,7 +10,8 @@ from dcpstream.model import StreamOffset
 from dcpstream.spark.coordinator import FULL_OBSERVATION_INTERVAL_S, Coordinator
 from dcpstream.spark.offsets import SourceOffset
 from dcpstream.spark.options import OffsetSpec, SourceOptions
-from tests.unit.spark.model import FakeClock, FakeCluster
+from dcpstream.testing.simulation import VirtualClock
+from tests.kit.spark_model import FakeCluster
 
 NEEDED = {"connectionString": "couchbase://localhost", "username": "u", "password": "p", "bucket": "b"}
 
@@ -20,7 +21,7 @@ class Setup:
 
     def __init__(self, default: OffsetSpec | None = None, **options: str) -> None:
         self.cluster = FakeCluster(2)
-        self.clock = FakeClock()
+        self.clock = VirtualClock()
         for vbid in (0, 1):
             for number in range(3):
                 self.cluster.write(vbid, f"k{number}", number)
@@ -193,13 +194,13 @@ class Away(FakeCluster):
             self.clock.now += 1
             raise self.error
 
-    clock: FakeClock
+    clock: VirtualClock
 
 
 def away(failures: int, **options: str) -> tuple[Coordinator, Away, dict[str, Any]]:
     cluster = Away(1)
     cluster.write(0, "k", 1)
-    cluster.clock = FakeClock()
+    cluster.clock = VirtualClock()
     coordinator = Coordinator(
         SourceOptions.parse({**NEEDED, **options}),
         default_start=OffsetSpec("earliest"),

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from dcpstream.spark import planner
 from dcpstream.spark.coordinator import FULL_OBSERVATION_INTERVAL_S, Coordinator
 from dcpstream.spark.options import OffsetSpec, SourceOptions
-from tests.unit.spark.model import FakeClock, FakeCluster, Sink, collapsed, read_range
+from dcpstream.testing.simulation import VirtualClock
+from tests.kit.spark_model import FakeCluster, Sink, collapsed, read_range
 
 KEYS = st.sampled_from("abcde")
 OPERATIONS = st.one_of(
@@ -47,7 +48,7 @@ class Query:
             }
         )
         self.sink = Sink(is_transactional=is_transactional)
-        self.clock = FakeClock()
+        self.clock = VirtualClock()
         self.restart()
         self.start: dict[str, Any] = self.coordinator.start_marker().to_json()
         self.end: dict[str, Any] | None = None

@@ -10,7 +10,7 @@ from dcpstream.model import VbucketState
 from dcpstream.store import DiskBucketStore, MemoryBucketStore, VBucketLog
 from dcpstream.wire.stored.block import frame_kinds
 from dcpstream.wire.stored.durable import encode_stored_prepare
-from tests.behaviour.store_kit import LOG, key_of, put
+from tests.kit.stores import LOG, key_of, put
 
 
 @pytest.fixture(params=["disk", "memory"])

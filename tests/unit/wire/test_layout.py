@@ -8,7 +8,7 @@ from dcpstream import wire
 from dcpstream.errors import FieldError
 from dcpstream.wire import LAYOUTS, Kind, Opcode
 from dcpstream.wire.messages import dcp
-from tests.fixtures import recorded
+from tests.kit import recorded
 
 # Bytes on the wire before the key, by opcode: what flow control counts for an empty document.
 FLOW_CONTROLLED = {

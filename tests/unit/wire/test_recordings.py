@@ -6,7 +6,7 @@ import pytest
 
 from dcpstream import wire
 from dcpstream.errors import FrameError
-from tests.fixtures import recorded
+from tests.kit import recorded
 
 
 @pytest.mark.parametrize("name", recorded.scenario_names())

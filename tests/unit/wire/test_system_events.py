@@ -22,8 +22,8 @@ from dcpstream.wire.system_events import (
     read_event,
     read_flatbuffer,
 )
-from tests.conformance.rules import rule
-from tests.fixtures import recorded
+from tests.kit import recorded
+from tests.kit.rules import rule
 
 EVERY = (
     CollectionEvent(SystemEventId.CREATE_SCOPE, 0, 9, 0, "s1"),

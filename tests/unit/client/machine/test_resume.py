@@ -16,7 +16,7 @@ from dcpstream.client.machine.resume import (
     step_back,
 )
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
 
 LOG = FailoverLog.of((0xA, 0))
 

@@ -7,9 +7,10 @@ import struct
 import pytest
 
 from dcpstream.model import MAX_SEQNO
+from dcpstream.testing.simulation import USUAL_FEATURES
 from dcpstream.wire import Feature, Frame, Opcode, OpenFlag, Status, StreamEndReason, decode_message, encode_request
 from dcpstream.wire.messages.dcp import StreamRequest
-from tests.unit.node.kit import USUAL, Talker, engine_of, pass_time
+from tests.kit.engine import Talker, engine_of, pass_time
 
 
 def open_dcp(talker: Talker, name: bytes = b"reader", flags: int = OpenFlag.PRODUCER, **fields: object) -> Frame:
@@ -93,7 +94,7 @@ def test_opening_needs_the_privilege_of_the_role() -> None:
 
 
 def test_unordered_execution_and_dcp_exclude_each_other() -> None:
-    talker = Talker(engine_of(), features=(*USUAL, Feature.UNORDERED_EXECUTION))
+    talker = Talker(engine_of(), features=(*USUAL_FEATURES, Feature.UNORDERED_EXECUTION))
     assert open_dcp(talker).status == Status.NOT_SUPPORTED
     assert talker.session.dcp is None
 

@@ -11,8 +11,9 @@ from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
 from dcpstream.node.dcp.replica import Replicas, Takeovers
 from dcpstream.protocol.bucket import Change
 from dcpstream.store import DiskBucketStore
+from dcpstream.testing.simulation import SimulatedNode
 from dcpstream.wire.stored.block import encode_stored_mutation
-from tests.conformance.harness import ACTIVE, DEAD, REPLICA, Node
+from tests.kit.streams import ACTIVE, DEAD, REPLICA
 
 
 def row(seqno: int, cas: int = 5) -> Change:
@@ -21,17 +22,17 @@ def row(seqno: int, cas: int = 5) -> Change:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
-    node = Node(path=tmp_path)
+def node(tmp_path: Path) -> SimulatedNode:
+    node = SimulatedNode(path=tmp_path)
     node.set_vbucket(1, REPLICA)
     return node
 
 
-def replicas_of(node: Node) -> Replicas:
+def replicas_of(node: SimulatedNode) -> Replicas:
     return Replicas(node.bucket, node.engine)
 
 
-def test_rows_remember_their_snapshot_and_raise_the_cas(node: Node) -> None:
+def test_rows_remember_their_snapshot_and_raise_the_cas(node: SimulatedNode) -> None:
     replicas, view = replicas_of(node), node.vbucket(1)
     replicas.begin_snapshot(view, SnapshotRange(1, 4), 0, is_initial_from_disk=True)
     replicas.store(view, row(2, cas=1 << 62))
@@ -44,14 +45,14 @@ def test_rows_remember_their_snapshot_and_raise_the_cas(node: Node) -> None:
     assert 1 in node.bucket.dirty
 
 
-def test_a_cas_that_is_no_time_does_not_raise_it(node: Node) -> None:
+def test_a_cas_that_is_no_time_does_not_raise_it(node: SimulatedNode) -> None:
     replicas, view = replicas_of(node), node.vbucket(1)
     replicas.begin_snapshot(view, SnapshotRange(1, 1), 0, is_initial_from_disk=False)
     replicas.store(view, row(1, cas=(1 << 64) - 2))
     assert view.max_cas < 1 << 63
 
 
-def test_a_failover_log_is_adopted_durably(node: Node) -> None:
+def test_a_failover_log_is_adopted_durably(node: SimulatedNode) -> None:
     log = FailoverLog.of((0x22, 7), (0x11, 0))
     replicas_of(node).adopt_failover_log(node.vbucket(1), log)
     assert node.vbucket(1).vbuuid == 0x22
@@ -60,7 +61,7 @@ def test_a_failover_log_is_adopted_durably(node: Node) -> None:
 
 
 @pytest.mark.parametrize(("seqno", "entries"), [(3, 2), (2, 1)])
-def test_a_rollback_prunes_the_log_and_ends_streams(node: Node, seqno: int, entries: int) -> None:
+def test_a_rollback_prunes_the_log_and_ends_streams(node: SimulatedNode, seqno: int, entries: int) -> None:
     replicas, view = replicas_of(node), node.vbucket(1)
     replicas.adopt_failover_log(view, FailoverLog.of((0x22, 3), (0x11, 0)))
     for number in range(1, 5):
@@ -75,7 +76,7 @@ def test_a_rollback_prunes_the_log_and_ends_streams(node: Node, seqno: int, entr
     assert replicas.received_snapshot(view) == view.snapshot
 
 
-def test_an_empty_copy_has_a_log_of_its_own(node: Node) -> None:
+def test_an_empty_copy_has_a_log_of_its_own(node: SimulatedNode) -> None:
     replicas, view = replicas_of(node), node.vbucket(1)
     replicas.adopt_failover_log(view, FailoverLog.of((0x22, 3), (0x11, 0)))
     replicas.begin_snapshot(view, SnapshotRange(1, 2), 0, is_initial_from_disk=False)
@@ -86,7 +87,7 @@ def test_an_empty_copy_has_a_log_of_its_own(node: Node) -> None:
     assert entry.vbuuid not in (0x11, 0x22)
 
 
-def test_a_copy_is_durable_before_it_is_active(node: Node) -> None:
+def test_a_copy_is_durable_before_it_is_active(node: SimulatedNode) -> None:
     replicas, view = replicas_of(node), node.vbucket(1)
     replicas.begin_snapshot(view, SnapshotRange(1, 1), 0, is_initial_from_disk=False)
     replicas.store(view, row(1))
@@ -99,7 +100,9 @@ def test_a_copy_is_durable_before_it_is_active(node: Node) -> None:
     assert (node.vbucket(1).state, node.vbucket(1).high_seqno) == (ACTIVE, 1)
 
 
-def test_a_copy_that_cannot_be_made_durable_does_not_become_active(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_cannot_be_made_durable_does_not_become_active(
+    node: SimulatedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(_: object) -> None:
         raise StoreError("the disk is full")
 
@@ -110,7 +113,7 @@ def test_a_copy_that_cannot_be_made_durable_does_not_become_active(node: Node, m
     monkeypatch.undo()
 
 
-def test_handing_over(node: Node) -> None:
+def test_handing_over(node: SimulatedNode) -> None:
     takeovers, revision = Takeovers(node.bucket, node.engine), node.engine.config.rev
     takeovers.hand_over(2)
     takeovers.hand_over(2)

@@ -13,7 +13,7 @@ from dcpstream.errors import ConfigError, CorruptLog, StoreError
 from dcpstream.model import BucketSettings, Manifest, Scope
 from dcpstream.node.directory.directory import FILE_NAME, DataDirectory, check_bucket_name
 from dcpstream.store import DiskBucketStore, MemoryBucketStore
-from tests.unit.node.kit import engine_of
+from tests.kit.engine import engine_of
 
 EPHEMERAL = BucketSettings(is_ephemeral=True, max_ttl=7)
 

@@ -11,7 +11,7 @@ import pytest
 from dcpstream.errors import ConfigError
 from dcpstream.node.directory.kept_users import MAX_FILE_BYTES, KeptUsers
 from dcpstream.node.engine import Group, Users, parse_roles
-from tests.unit.node.kit import SeededRandom
+from dcpstream.testing.simulation import SeededRandom
 
 
 def users_of(path: Path | None) -> Users:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from dcpstream.testing.simulation import USUAL_FEATURES
 from dcpstream.wire import Feature, Opcode, Status
 from dcpstream.wire.values import encode_xattrs, snappy_compress, snappy_uncompress
-from tests.conformance.rules import rule
-from tests.unit.node.kit import USUAL, Talker, engine_of
+from tests.kit.engine import Talker, engine_of
+from tests.kit.rules import rule
 
 LONG = b"a" * 100
-WITHOUT_SNAPPY = tuple(code for code in USUAL if code != Feature.SNAPPY)
+WITHOUT_SNAPPY = tuple(code for code in USUAL_FEATURES if code != Feature.SNAPPY)
 
 
 def set_mode(engine, mode: bytes, *, group: int = 1, name: bytes = b"compression_mode") -> int:

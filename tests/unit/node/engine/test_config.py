@@ -12,11 +12,12 @@ from dcpstream.model import BucketSettings, Manifest, NodeAddress, Scope
 from dcpstream.node.engine import ClusterConfig
 from dcpstream.node.engine.config import in_url, read_alternates
 from dcpstream.store import MemoryBucketStore
+from dcpstream.testing.simulation import USUAL_FEATURES
 from dcpstream.wire import Feature, Opcode, Status, encode_request
-from tests.unit.node.kit import USUAL, Talker, engine_of
+from tests.kit.engine import Talker, engine_of
 
-FULL = (*USUAL, Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION)
-BRIEF = (*USUAL, Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION_BRIEF)
+FULL = (*USUAL_FEATURES, Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION)
+BRIEF = (*USUAL_FEATURES, Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION_BRIEF)
 
 
 def config_of(client: Talker, extras: bytes = b"") -> dict:
@@ -130,7 +131,7 @@ def test_what_did_not_change_keeps_its_version():
 
 def test_a_client_that_has_the_newest_gets_nothing():
     engine = engine_of(compat_version="7.6")
-    client = Talker(engine, features=(*USUAL, Feature.CLUSTER_CONFIG_KNOWN_VERSION))
+    client = Talker(engine, features=(*USUAL_FEATURES, Feature.CLUSTER_CONFIG_KNOWN_VERSION))
     config = config_of(client)
     known = struct.pack(">qq", config["revEpoch"], config["rev"])
     assert client.call(Opcode.GET_CLUSTER_CONFIG, extras=known).value == b""
@@ -176,7 +177,7 @@ def test_what_was_sent_is_not_pushed_again():
 
 def test_not_my_vbucket_brings_the_map():
     engine = engine_of(compat_version="7.6")
-    plain, dedupe = Talker(engine), Talker(engine, features=(*USUAL, Feature.DEDUPE_NOT_MY_VBUCKET))
+    plain, dedupe = Talker(engine), Talker(engine, features=(*USUAL_FEATURES, Feature.DEDUPE_NOT_MY_VBUCKET))
     assert plain.call(Opcode.GET, vbid=9, key=plain.key("k")).value == b"", "who never spoke of maps gets none"
     plain.call(Opcode.GET_CLUSTER_CONFIG)
     for _ in range(2):
@@ -222,7 +223,7 @@ def test_a_flushed_bucket_is_empty_and_begins_anew():
 
 def test_a_flush_ends_streams():
     engine = engine_of()
-    client = Talker(engine, features=(*USUAL,))
+    client = Talker(engine, features=(*USUAL_FEATURES,))
     client.set("k", b"v")
     old = engine.buckets["default"].vbuckets[0].vbuuid
     assert client.call(Opcode.DCP_OPEN, key=b"s", extras=struct.pack(">II", 0, 1)).status == 0

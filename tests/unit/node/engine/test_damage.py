@@ -13,7 +13,7 @@ from dcpstream.store import DiskBucketStore
 from dcpstream.store.log import blocks
 from dcpstream.store.repair.repair import repair_store
 from dcpstream.wire import Feature, Opcode, Status, StreamEndReason, encode_request
-from tests.unit.node.kit import Talker, engine_of
+from tests.kit.engine import Talker, engine_of
 
 
 @pytest.fixture

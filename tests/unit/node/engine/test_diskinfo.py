@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.conformance.harness import Node
+from dcpstream.testing.simulation import SimulatedNode
 
 
 def test_sizes_follow_what_is_written(tmp_path: Path) -> None:
-    on_disk, in_memory = Node(path=tmp_path), Node()
+    on_disk, in_memory = SimulatedNode(path=tmp_path), SimulatedNode()
     for node in (on_disk, in_memory):
         node.fill(1, 20, value=b"x" * 100)
         node.flush()

@@ -13,7 +13,7 @@ from dcpstream.node.engine.bucket.bucket import CATCH_UP_KEYS, CATCH_UP_VBUCKETS
 from dcpstream.node.engine.bucket.manifests import ManifestEditor, Wanted
 from dcpstream.wire import Opcode, Status, encode_request
 from dcpstream.wire.keys import leb128_encode
-from tests.unit.node.kit import Talker, engine_of
+from tests.kit.engine import Talker, engine_of
 
 VBUCKETS = 4 * CATCH_UP_VBUCKETS
 

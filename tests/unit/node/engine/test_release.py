@@ -12,9 +12,10 @@ from dcpstream.model import BucketSettings
 from dcpstream.node import Node
 from dcpstream.node.engine.release import RELEASES, release_of
 from dcpstream.store import MemoryBucketStore
+from dcpstream.testing.simulation import USUAL_FEATURES
 from dcpstream.wire import Feature, Opcode, Status
-from tests.conformance.rules import rule
-from tests.unit.node.kit import USUAL, Talker, engine_of
+from tests.kit.engine import Talker, engine_of
+from tests.kit.rules import rule
 
 BOTH = pytest.mark.parametrize("name", RELEASES)
 CAME_WITH_76 = (
@@ -59,7 +60,7 @@ def test_the_version_and_the_compatibility_agree(name: str):
 
 
 def test_hello_grants_what_the_release_knows():
-    asked = (*USUAL, Feature.DUPLEX, Feature.POINT_IN_TIME_RECOVERY, *CAME_WITH_76)
+    asked = (*USUAL_FEATURES, Feature.DUPLEX, Feature.POINT_IN_TIME_RECOVERY, *CAME_WITH_76)
     old = granted(Talker(engine_of(), features=()), asked)
     new = granted(Talker(engine_of(compat_version="7.6"), features=()), asked)
     assert new - old == set(CAME_WITH_76)

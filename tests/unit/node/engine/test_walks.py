@@ -13,8 +13,8 @@ import pytest
 from dcpstream.node.engine import Engine
 from dcpstream.store.index.walking import KEYS_A_STEP
 from dcpstream.wire import Datatype, Frame, Opcode, Status, encode_request
-from tests.conformance.rules import rule
-from tests.unit.node.kit import Talker, engine_of, with_collection
+from tests.kit.engine import Talker, engine_of, with_collection
+from tests.kit.rules import rule
 
 KEYS = 3 * KEYS_A_STEP + 10
 _CONTINUE = struct.Struct(">16sIII")

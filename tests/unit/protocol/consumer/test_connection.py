@@ -6,7 +6,7 @@ from dcpstream.model import VbucketState
 from dcpstream.protocol.consumer.connection import ConsumerConnection
 from dcpstream.protocol.consumer.stats import consumer_stats
 from dcpstream.wire import Opcode, Status, decode_frame, encode_response
-from tests.unit.protocol.list_history import ListSource, ListVBucket, frame_of, frames_in
+from tests.kit.lists import ListSource, ListVBucket, frame_of, frames_in
 
 
 class ListReplicas(ListSource):

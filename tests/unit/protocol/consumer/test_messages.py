@@ -8,7 +8,7 @@ from dcpstream.protocol.answers import Refusal
 from dcpstream.protocol.consumer.messages import Dialect, Marker, read_change, read_marker, read_system_event
 from dcpstream.wire import Opcode, Status, decode_frame
 from dcpstream.wire.values import encode_xattrs, snappy_compress
-from tests.unit.protocol.list_history import frame_of
+from tests.kit.lists import frame_of
 
 PLAIN = Dialect(datatypes=7)
 NAMED = Dialect(has_collections=True, datatypes=7)

@@ -10,7 +10,7 @@ from dcpstream.protocol.consumer.requests import StreamRequests
 from dcpstream.protocol.consumer.stream import ConsumerState, ConsumerStream, StreamEvent
 from dcpstream.wire import Opcode, Status, decode_frame, encode_response
 from dcpstream.wire.values import encode_failover_log
-from tests.unit.protocol.list_replica import LOG, ListReplicas, replica
+from tests.kit.lists import LOG, ListReplicas, replica
 
 
 class Requests:

@@ -2,8 +2,8 @@
 
 from dcpstream.protocol.consumer.stats import consumer_stats
 from dcpstream.wire import Opcode, decode_frame
-from tests.fixtures import recorded
-from tests.unit.protocol.list_replica import Source
+from tests.kit import recorded
+from tests.kit.lists import Source
 
 RECORDED = "eq_dcpq:stats-cons:"
 

@@ -11,8 +11,8 @@ from dcpstream.protocol.consumer.messages import Marker
 from dcpstream.protocol.consumer.stream import TRANSITIONS, ConsumerState, ConsumerStream, StreamEvent
 from dcpstream.wire import MarkerFlag, Opcode, Status, decode_frame, decode_message
 from dcpstream.wire.values import encode_failover_log
-from tests.conformance.rules import rule
-from tests.unit.protocol.list_replica import LOG, ListReplicas, Source, replica
+from tests.kit.lists import LOG, ListReplicas, Source, replica
+from tests.kit.rules import rule
 
 
 def new_stream(**fields):

@@ -24,7 +24,7 @@ from dcpstream.wire import (
 )
 from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.system_events import CollectionEvent
-from tests.unit.protocol.list_history import UUID, ListSource, ListVBucket, frame_of, frames_in
+from tests.kit.lists import UUID, ListSource, ListVBucket, frame_of, frames_in
 
 PLAIN = frozenset((Feature.XERROR, Feature.JSON))
 COLLECTIONS = PLAIN | {Feature.COLLECTIONS, Feature.SNAPPY}

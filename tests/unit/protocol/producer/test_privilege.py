@@ -7,7 +7,7 @@ import pytest
 from dcpstream.protocol.producer.privilege import Access, everything, refusal_of
 from dcpstream.protocol.producer.stream_filter import StreamFilter
 from dcpstream.wire import Status
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
 
 GRANTED, DENIED, INVISIBLE = Access
 

@@ -5,8 +5,8 @@ import re
 from dcpstream.protocol.producer.connection import ProducerConnection
 from dcpstream.protocol.producer.stats import producer_stats
 from dcpstream.wire import Feature, Opcode, decode_frame
-from tests.fixtures.recorded import server_transcript
-from tests.unit.protocol.list_history import ListSource, ListVBucket, frame_of
+from tests.kit.lists import ListSource, ListVBucket, frame_of
+from tests.kit.recorded import server_transcript
 
 
 def recorded_names():

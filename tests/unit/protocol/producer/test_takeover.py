@@ -9,7 +9,7 @@ from dcpstream.protocol.producer.connection import ProducerConnection
 from dcpstream.protocol.producer.states import STREAM, StreamState
 from dcpstream.wire import Opcode, OpenFlag, StreamFlag, decode_frame, encode_response
 from dcpstream.wire.messages.dcp import StreamRequest
-from tests.unit.protocol.list_history import ListSource, ListVBucket, frames_in
+from tests.kit.lists import ListSource, ListVBucket, frames_in
 
 OPAQUE = 0x77
 

@@ -23,7 +23,7 @@ from dcpstream.store.log.blocks import (
     split_rows,
     was_committed_after,
 )
-from tests.behaviour.store_kit import fill, key_of, put
+from tests.kit.stores import fill, key_of, put
 
 
 def xxh3(data: bytes, seed: int) -> bytes:

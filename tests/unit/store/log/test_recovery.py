@@ -20,7 +20,7 @@ from dcpstream.store.log.segmentfile import Segment
 from dcpstream.wire import SystemEventId
 from dcpstream.wire.messages.dcp import SystemEvent
 from dcpstream.wire.stored.block import BlockKind, frame_kinds
-from tests.behaviour.store_kit import fill, frame_of, key_of, put
+from tests.kit.stores import fill, frame_of, key_of, put
 
 
 def event(vbid: int, seqno: int, kind: SystemEventId, collection: int) -> bytes:

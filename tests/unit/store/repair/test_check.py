@@ -14,7 +14,7 @@ from dcpstream.store import DiskBucketStore
 from dcpstream.store.log import blocks
 from dcpstream.store.repair import check
 from dcpstream.store.repair.check import check_store
-from tests.behaviour.store_kit import fill, key_of, put
+from tests.kit.stores import fill, key_of, put
 
 FIRST = "segment-0000000001.log"
 

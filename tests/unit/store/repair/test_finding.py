@@ -11,7 +11,7 @@ import pytest
 from dcpstream.store import DiskBucketStore
 from dcpstream.store.metadata import FILE_NAME
 from dcpstream.store.repair.finding import is_store, is_unfinished, vbuckets_of
-from tests.behaviour.store_kit import fill, key_of, put
+from tests.kit.stores import fill, key_of, put
 
 
 def test_a_store_with_and_without_documents(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from dcpstream.store.metadata import Metadata
 from dcpstream.store.repair import repair as repair_module
 from dcpstream.store.repair.check import check_store
 from dcpstream.store.repair.repair import Repair, repair_store
-from tests.behaviour.store_kit import fill, key_of, put, read_all
+from tests.kit.stores import fill, key_of, put, read_all
 
 FIRST = "segment-0000000001.log"
 

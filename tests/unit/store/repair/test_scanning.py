@@ -12,7 +12,7 @@ from dcpstream.store.log.blocks import (
     encode_segment_header,
 )
 from dcpstream.store.repair.scanning import Damage, damage_of, ends_of, pages_of, walk_blocks
-from tests.behaviour.store_kit import frame_of, key_of
+from tests.kit.stores import frame_of, key_of
 
 SALT = 7
 FRAMES = [frame_of(3, key_of(name), seqno, b"value") for seqno, name in enumerate("abcd", 11)]

@@ -23,7 +23,7 @@ from dcpstream.wire.stored.block import (
 from dcpstream.wire.stored.form import StreamForm
 from dcpstream.wire.stored.rendering import render
 from dcpstream.wire.values import decode_xattrs, encode_xattrs, snappy_compress, snappy_uncompress
-from tests.fixtures import recorded
+from tests.kit import recorded
 
 AS_STORED = StreamForm()
 LEGACY = StreamForm(collections=False, xattrs=False, delete_times=False, expiry_opcode=False, snappy="none")

@@ -17,7 +17,8 @@ from dcpstream.errors import (
     TlsError,
 )
 from dcpstream.wire import Feature, FrameReader, Opcode, OpenFlag, Status, encode_response
-from tests.unit.client.kit import ADDRESS, LOGIN, NONCE, FakeNode, new_connection, ready_connection
+from tests.kit.client_machines import NONCE, new_connection, ready_connection
+from tests.kit.fake_node import ADDRESS, LOGIN, FakeNode
 
 SETTINGS = DcpSettings(name="reader", buffer_bytes=4096)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dcpstream.client.machine.connection.rows import ArrowDecoder, FrameDecoder, require_columnar
 from dcpstream.errors import ConfigError
-from tests.unit.client.kit import deletion, marker, mutation
+from tests.kit.messages import deletion, marker, mutation
 
 MESSAGES = st.lists(
     st.tuples(st.sampled_from(["mutation", "deletion", "marker"]), st.integers(1, 3), st.binary(max_size=40)),

@@ -40,24 +40,21 @@ from dcpstream.wire import (
     encode_response,
 )
 from dcpstream.wire.system_events import CollectionEvent, encode_stored_event, flatbuffer_of
-from tests.conformance.rules import rule
-from tests.fixtures.recorded import split_frames
-from tests.unit.client.kit import (
-    GRANTED,
+from tests.kit.client_machines import new_connection, pump, ready_connection
+from tests.kit.fake_node import GRANTED, FakeNode
+from tests.kit.messages import (
     LOG,
-    FakeNode,
     accepted,
     deletion,
     marker,
     mutation,
-    new_connection,
-    pump,
-    ready_connection,
     rollback,
     seqno_advanced,
     stream_end,
     system_event,
 )
+from tests.kit.recorded import split_frames
+from tests.kit.rules import rule
 
 
 def open_stream(connection: NodeConnection, end: int = MAX_SEQNO, offset: StreamOffset = StreamOffset.ZERO) -> Stream:

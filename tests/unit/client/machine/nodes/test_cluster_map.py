@@ -10,7 +10,7 @@ import pytest
 from dcpstream.client.machine.nodes.cluster_map import manifest_of, parse_config
 from dcpstream.errors import ConfigError, RemoteProtocolError, TlsError
 from dcpstream.model import NodeAddress
-from tests.unit.client.kit import config
+from tests.kit.fake_node import config
 
 ORIGIN = NodeAddress("10.0.0.1", 11210)
 

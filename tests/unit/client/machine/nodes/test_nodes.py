@@ -24,8 +24,9 @@ from dcpstream.errors import (
 )
 from dcpstream.model import NodeAddress
 from dcpstream.wire import Feature, Magic, Opcode, Status
-from tests.conformance.rules import rule
-from tests.unit.client.kit import GRANTED, LOGIN, FakeNode, config, new_connection
+from tests.kit.client_machines import new_connection
+from tests.kit.fake_node import GRANTED, LOGIN, FakeNode, config
+from tests.kit.rules import rule
 
 SEEDS = (NodeAddress("a", 1), NodeAddress("b", 2))
 

@@ -10,7 +10,7 @@ from dcpstream.client.machine.reader.changes import change_of
 from dcpstream.errors import FieldError
 from dcpstream.wire import Datatype, Frame, Opcode, decode_frame
 from dcpstream.wire.values import encode_xattrs, snappy_compress
-from tests.unit.client.kit import deletion, mutation
+from tests.kit.messages import deletion, mutation
 
 NAMES = {0: ("_default", "_default"), 8: ("inventory", "flights")}
 

@@ -25,17 +25,10 @@ from dcpstream.errors import (
 )
 from dcpstream.model import MAX_SEQNO, FailoverLog, NodeAddress, StreamOffset
 from dcpstream.wire import Frame, Opcode, Status, encode_request
-from tests.conformance.rules import rule
-from tests.unit.client.kit import (
-    accepted,
-    config,
-    marker,
-    mutation,
-    rollback,
-    stream_end,
-    system_event,
-)
-from tests.unit.client.world import World, at, history, refused
+from tests.kit.client_machines import World, at, history, refused
+from tests.kit.fake_node import config
+from tests.kit.messages import accepted, marker, mutation, rollback, stream_end, system_event
+from tests.kit.rules import rule
 
 
 def test_a_range_from_the_beginning() -> None:

@@ -9,9 +9,10 @@ from dcpstream.client.machine.rollback_policy import RollbackPolicy
 from dcpstream.client.machine.values import RollbackEvent, VbucketRange
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
 from dcpstream.wire import Frame, Opcode, Status, encode_response
-from tests.conformance.rules import rule
-from tests.unit.client.kit import LOG, accepted, config, marker, mutation, rollback, stream_end
-from tests.unit.client.world import World, at, history
+from tests.kit.client_machines import World, at, history
+from tests.kit.fake_node import config
+from tests.kit.messages import LOG, accepted, marker, mutation, rollback, stream_end
+from tests.kit.rules import rule
 
 REPLICATED = config(4, ports=(11210, 11211)).replace(b"[0]", b"[0, 1]")
 PORTS = (11210, 11211)

@@ -12,7 +12,7 @@ from dcpstream.node.engine.access.login_guard import (
     LoginGuard,
 )
 from dcpstream.wire import Opcode, Status, encode_request
-from tests.unit.node.kit import Talker, engine_of, pass_time
+from tests.kit.engine import Talker, engine_of, pass_time
 
 
 def test_the_first_failures_are_free_and_then_each_takes_longer() -> None:

@@ -11,9 +11,10 @@ from dcpstream.model import Collection, Manifest, Scope
 from dcpstream.node.dcp.endpoint import dcp_stats, handle_dcp
 from dcpstream.node.engine import ClusterConfig, Engine, Group, Role, Users, new_engine, parse_roles
 from dcpstream.store import MemoryBucketStore
+from dcpstream.testing.simulation import START_UNIX_S, SeededRandom
 from dcpstream.wire import Frame, Opcode, Status
-from tests.conformance.rules import rule
-from tests.unit.node.kit import START_UNIX_S, SeededRandom, Talker
+from tests.kit.engine import Talker
+from tests.kit.rules import rule
 
 AIRLINE, HOTEL, LANDMARK = 8, 9, 10
 MANIFEST = Manifest(

@@ -8,7 +8,7 @@ import pytest
 
 from dcpstream.errors import ConfigError
 from dcpstream.node.engine import ALL_PRIVILEGES, Users
-from tests.unit.node.kit import SeededRandom
+from dcpstream.testing.simulation import SeededRandom
 
 
 @pytest.fixture

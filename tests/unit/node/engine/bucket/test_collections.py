@@ -11,11 +11,11 @@ import pytest
 from dcpstream.model import Collection, Manifest, Scope
 from dcpstream.model.collections import NO_TTL
 from dcpstream.node.engine.bucket.collections import events_between, manifest_in, read_manifest
+from dcpstream.testing.simulation import SimulatedNode
 from dcpstream.wire import Opcode, Status, SystemEventId
 from dcpstream.wire.system_events import CollectionEvent
-from tests.conformance.harness import Node
-from tests.conformance.rules import rule
-from tests.conformance.streams_kit import FRUIT_KEY, GARDEN, VEG_KEY, collection, manifest, scope, set_manifest
+from tests.kit.rules import rule
+from tests.kit.streams import FRUIT_KEY, GARDEN, VEG_KEY, collection, manifest, scope, set_manifest
 
 BEGIN, END, MODIFY = (
     SystemEventId.CREATE_COLLECTION,
@@ -72,7 +72,7 @@ NEW_SCOPE, OLD_SCOPE = SystemEventId.CREATE_SCOPE, SystemEventId.DROP_SCOPE
 def test_manifests_that_cannot_be(value: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         read_manifest(value)
-    node = Node()
+    node = SimulatedNode()
     answer = node.admin.call(Opcode.SET_COLLECTIONS, value=value)
     assert answer.status == Status.EINVAL
     assert why in json.loads(answer.value)["error"]["context"]
@@ -92,7 +92,7 @@ def test_manifests_that_may_be() -> None:
 
 @rule("KV-COL-05")
 def test_one_manifest_follows_another() -> None:
-    node = Node()
+    node = SimulatedNode()
     set_manifest(node, GARDEN)
     high = node.vbucket(0).high_seqno
     set_manifest(node, GARDEN)
@@ -108,13 +108,13 @@ def test_one_manifest_follows_another() -> None:
 
 
 def test_it_needs_an_administrator() -> None:
-    peer = Node().connect(user="producer")
+    peer = SimulatedNode().connect(user="producer")
     assert peer.call(Opcode.SET_COLLECTIONS, value=GARDEN).status == Status.EACCESS
 
 
 @rule("KV-COL-02")
 def test_the_manifest_can_be_asked_for() -> None:
-    node = Node()
+    node = SimulatedNode()
     set_manifest(node, GARDEN)
     assert read_manifest(node.admin.call(Opcode.GET_COLLECTIONS_MANIFEST).value) == read_manifest(GARDEN)
     found = node.admin.call(Opcode.GET_COLLECTION_ID, value=b"s1.veg")
@@ -143,7 +143,7 @@ def test_the_order_of_events() -> None:
 
 
 def test_every_active_vbucket_is_told_and_others_when_they_become_active() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.set_vbucket(3, 2)
     set_manifest(node, GARDEN)
     assert [node.vbucket(vbid).high_seqno for vbid in range(4)] == [3, 3, 3, 0]
@@ -160,7 +160,7 @@ def test_every_active_vbucket_is_told_and_others_when_they_become_active() -> No
 
 
 def test_the_manifest_survives_and_events_lost_in_a_crash_are_written_again(tmp_path: Path) -> None:
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     node.set_doc(1, "k")
     node.flush()
     set_manifest(node, GARDEN)
@@ -177,7 +177,7 @@ def test_the_manifest_survives_and_events_lost_in_a_crash_are_written_again(tmp_
 
 def test_history_and_limits_are_told_once(tmp_path: Path) -> None:
     """What no event in the store can tell is no reason to tell it again after each restart."""
-    node = Node(path=tmp_path)
+    node = SimulatedNode(path=tmp_path)
     fruit, veg = collection("fruit", 8, history=True), collection("veg", 0xA, maxTTL=0)
     set_manifest(node, manifest(1, default=[fruit, veg]))
     assert [item.max_ttl for _, item in node.bucket.manifest.collections()] == [0, 0, NO_TTL]
@@ -189,7 +189,7 @@ def test_history_and_limits_are_told_once(tmp_path: Path) -> None:
 
 
 def test_a_collection_without_a_limit_in_a_bucket_with_one() -> None:
-    node = Node()
+    node = SimulatedNode()
     node.bucket.store.settings = replace(node.bucket.settings, max_ttl=50)
     set_manifest(node, manifest(1, default=[collection("fruit", 8), collection("veg", 0xA, maxTTL=0)]))
     for key, expected in ((FRUIT_KEY, node.engine.unix_s + 50), (VEG_KEY, 0)):
@@ -200,7 +200,7 @@ def test_a_collection_without_a_limit_in_a_bucket_with_one() -> None:
 
 
 def test_documents_live_no_longer_than_their_collection_allows() -> None:
-    node = Node()
+    node = SimulatedNode()
     set_manifest(node, manifest(1, default=[collection("fruit", 8), collection("veg", 0xA, maxTTL=100)]))
     now = node.engine.unix_s
     for name, asked, expected in (("a", 0, 100), ("b", 50, 50), ("c", 5000, 100), ("d", now + 60, 60)):
@@ -215,7 +215,7 @@ def test_documents_live_no_longer_than_their_collection_allows() -> None:
 
 
 def test_the_default_collection_can_have_a_limit_too() -> None:
-    node = Node()
+    node = SimulatedNode()
     scopes = [{"name": "_default", "uid": "0", "collections": [{"name": "_default", "uid": "0", "maxTTL": 30}]}]
     set_manifest(node, json.dumps({"uid": "1", "scopes": scopes}).encode())
     node.set_doc(1, "k")

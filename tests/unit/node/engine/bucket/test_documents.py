@@ -7,15 +7,16 @@ import struct
 import pytest
 
 from dcpstream.node.engine.bucket.documents import is_json
+from dcpstream.testing.simulation import START_UNIX_S, USUAL_FEATURES
 from dcpstream.wire import Feature, Opcode, Status, decode_frame, encode_request
 from dcpstream.wire.values import encode_xattrs, snappy_compress
-from tests.conformance.rules import rule
-from tests.unit.node.kit import START_UNIX_S, USUAL, Talker, engine_of, pass_time
+from tests.kit.engine import Talker, engine_of, pass_time
+from tests.kit.rules import rule
 
-WITHOUT_COLLECTIONS = tuple(code for code in USUAL if code != Feature.COLLECTIONS)
+WITHOUT_COLLECTIONS = tuple(code for code in USUAL_FEATURES if code != Feature.COLLECTIONS)
 
 
-@pytest.fixture(params=[USUAL, WITHOUT_COLLECTIONS, (Feature.XERROR,)], ids=["all", "no collections", "old"])
+@pytest.fixture(params=[USUAL_FEATURES, WITHOUT_COLLECTIONS, (Feature.XERROR,)], ids=["all", "no collections", "old"])
 def client(request):
     return Talker(engine_of(), features=request.param)
 
@@ -278,7 +279,7 @@ def test_vbuckets_that_are_not_here(client):
 
 
 def test_a_client_that_knows_the_map_is_not_sent_it_again():
-    client = Talker(engine_of(compat_version="7.6"), features=(*USUAL, Feature.DEDUPE_NOT_MY_VBUCKET))
+    client = Talker(engine_of(compat_version="7.6"), features=(*USUAL_FEATURES, Feature.DEDUPE_NOT_MY_VBUCKET))
     assert client.get("k", vbid=9).value
     assert client.get("k", vbid=9).value == b""
 

@@ -10,12 +10,13 @@ import pytest
 from dcpstream.model import VbucketState
 from dcpstream.node.engine.bucket.topology import is_possible, parse_topology
 from dcpstream.store import DiskBucketStore
+from dcpstream.testing.simulation import USUAL_FEATURES
 from dcpstream.wire import Feature, Opcode, Status, encode_request
 from dcpstream.wire.keys import encode_frame_info
 from dcpstream.wire.stored.durable import read_prepare
-from tests.unit.node.kit import USUAL, Talker, engine_of, pass_time
+from tests.kit.engine import Talker, engine_of, pass_time
 
-DURABLE = (*USUAL, Feature.SYNC_REPLICATION)
+DURABLE = (*USUAL_FEATURES, Feature.SYNC_REPLICATION)
 EXTRAS = bytes(8)
 
 
@@ -142,7 +143,7 @@ def test_nobody_else_writes_meanwhile():
     assert [frame.status for frame in other.send(request())] == [Status.SYNC_WRITE_IN_PROGRESS]
     assert other.get("k").value == b"old"
     assert other.set("l", b"x").status == 0
-    old = Talker(engine, features=[code for code in USUAL if code != Feature.XERROR])
+    old = Talker(engine, features=[code for code in USUAL_FEATURES if code != Feature.XERROR])
     assert old.set("k", b"x").status == Status.TMPFAIL
     vbucket.durability.acknowledged("b", 2)
     assert other.set("k", b"x").status == 0

@@ -7,11 +7,12 @@ import struct
 import pytest
 
 from dcpstream.node.engine.bucket.locks import HIDDEN_CAS, LOCKS_MAX, Lock, Locks
+from dcpstream.testing.simulation import USUAL_FEATURES
 from dcpstream.wire import Feature, Opcode, Status, encode_request
-from tests.unit.node.kit import USUAL, Talker, engine_of, pass_time
+from tests.kit.engine import Talker, engine_of, pass_time
 
-NO_XERROR = tuple(code for code in USUAL if code != Feature.XERROR)
-NO_COLLECTIONS = tuple(code for code in USUAL if code != Feature.COLLECTIONS)
+NO_XERROR = tuple(code for code in USUAL_FEATURES if code != Feature.XERROR)
+NO_COLLECTIONS = tuple(code for code in USUAL_FEATURES if code != Feature.COLLECTIONS)
 STORE = bytes(8)
 COUNTER = struct.pack(">QQI", 1, 1, 0)
 META = struct.pack(">IIQQ", 0, 0, 99, 1 << 60)
@@ -32,7 +33,7 @@ WRITES = [
 ]
 
 
-@pytest.fixture(params=[USUAL, NO_COLLECTIONS], ids=["all", "no collections"])
+@pytest.fixture(params=[USUAL_FEATURES, NO_COLLECTIONS], ids=["all", "no collections"])
 def client(request):
     client = Talker(engine_of(), features=request.param)
     client.set("k", b"7", flags=3)

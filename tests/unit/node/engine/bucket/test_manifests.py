@@ -12,7 +12,7 @@ from dcpstream.node.engine.bucket.manifests import ManifestEditor, NameMissingEr
 from dcpstream.store.items import PREPARE_NAMESPACE, SYSTEM_COLLECTION
 from dcpstream.wire import Opcode
 from dcpstream.wire.keys import leb128_encode
-from tests.unit.node.kit import Talker, engine_of
+from tests.kit.engine import Talker, engine_of
 
 NAMES = st.sampled_from(["a", "b", "c"])
 WHOLE = st.dictionaries(NAMES, st.dictionaries(NAMES, st.just(Wanted()), max_size=3), max_size=3)

@@ -9,8 +9,8 @@ import pytest
 
 from dcpstream.node.engine.bucket.parameters import CONFIG, DCP, FLUSH, PARAMETERS, VBUCKET
 from dcpstream.wire import Opcode, Status
-from tests.conformance.rules import rule
-from tests.unit.node.kit import Talker, engine_of
+from tests.kit.engine import Talker, engine_of
+from tests.kit.rules import rule
 
 GOOD = {
     "compression_mode": ("active", "active"),

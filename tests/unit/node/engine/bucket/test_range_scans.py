@@ -11,11 +11,12 @@ import pytest
 from dcpstream.node.engine import MAX_OUTPUT_BYTES
 from dcpstream.node.engine.bucket.range_scans import SCANNED_KEYS_MAX, SCANS_MAX, sampled
 from dcpstream.store import DiskBucketStore
+from dcpstream.testing.simulation import USUAL_FEATURES
 from dcpstream.wire import Feature, Opcode, Status, encode_request
 from dcpstream.wire.keys import leb128_decode
 from dcpstream.wire.values import encode_xattrs, snappy_uncompress
-from tests.conformance.rules import rule
-from tests.unit.node.kit import USUAL, Talker, engine_of, pass_time, with_collection
+from tests.kit.engine import Talker, engine_of, pass_time, with_collection
+from tests.kit.rules import rule
 
 CREATE, CONTINUE, CANCEL = Opcode.RANGE_SCAN_CREATE, Opcode.RANGE_SCAN_CONTINUE, Opcode.RANGE_SCAN_CANCEL
 MORE, COMPLETE = Status.RANGE_SCAN_MORE, Status.RANGE_SCAN_COMPLETE
@@ -424,4 +425,6 @@ def test_scans_are_bounded(client, monkeypatch):
 
 def test_features_for_xattrs_are_granted():
     asked = [Feature.RANGE_SCAN_XATTR, Feature.RANDOM_KEY_XATTR]
-    assert Talker(engine_of(compat_version="7.6"), features=USUAL).hello(asked).value == struct.pack(">2H", *asked)
+    assert Talker(engine_of(compat_version="7.6"), features=USUAL_FEATURES).hello(asked).value == struct.pack(
+        ">2H", *asked
+    )

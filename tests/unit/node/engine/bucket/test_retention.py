@@ -5,8 +5,8 @@ from __future__ import annotations
 from dcpstream.model import BucketSettings, FailoverLog, VbucketState
 from dcpstream.node.engine.bucket.retention import Retention
 from dcpstream.store import MemoryBucketStore
-from tests.behaviour.store_kit import key_of, put
-from tests.unit.node.kit import engine_of
+from tests.kit.engine import engine_of
+from tests.kit.stores import key_of, put
 
 AGE_S = 640.0
 

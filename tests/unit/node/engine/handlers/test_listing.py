@@ -7,13 +7,14 @@ import struct
 import pytest
 
 from dcpstream.store import DiskBucketStore
+from dcpstream.testing.simulation import USUAL_FEATURES
 from dcpstream.wire import Datatype, Feature, Opcode, Status
 from dcpstream.wire.values import encode_xattrs, snappy_compress
-from tests.conformance.rules import rule
-from tests.unit.node.kit import USUAL, Talker, engine_of, pass_time, with_collection
+from tests.kit.engine import Talker, engine_of, pass_time, with_collection
+from tests.kit.rules import rule
 
-NO_COLLECTIONS = tuple(code for code in USUAL if code != Feature.COLLECTIONS)
-NO_SNAPPY = tuple(code for code in USUAL if code not in (Feature.SNAPPY, Feature.XATTR))
+NO_COLLECTIONS = tuple(code for code in USUAL_FEATURES if code != Feature.COLLECTIONS)
+NO_SNAPPY = tuple(code for code in USUAL_FEATURES if code not in (Feature.SNAPPY, Feature.XATTR))
 FRUIT = 9
 
 

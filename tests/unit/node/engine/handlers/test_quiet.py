@@ -8,12 +8,13 @@ from typing import NamedTuple
 import pytest
 
 from dcpstream.node.engine.handlers.admin import OBSOLETE
+from dcpstream.testing.simulation import USUAL_FEATURES
 from dcpstream.wire import Feature, Opcode, Status, encode_request
-from tests.unit.node.kit import USUAL, Talker, engine_of
+from tests.kit.engine import Talker, engine_of
 
 KINDS = {
-    "all": USUAL,
-    "no collections": tuple(code for code in USUAL if code != Feature.COLLECTIONS),
+    "all": USUAL_FEATURES,
+    "no collections": tuple(code for code in USUAL_FEATURES if code != Feature.COLLECTIONS),
     "old": (),
 }
 STORE = bytes(8)

@@ -11,10 +11,11 @@ from dcpstream.model import BucketSettings
 from dcpstream.node.engine.bucket.pager import expire_some
 from dcpstream.node.engine.stats import bucket as bucket_stats
 from dcpstream.store import DiskBucketStore, MemoryBucketStore
+from dcpstream.testing.simulation import START_UNIX_S, USUAL_FEATURES
 from dcpstream.wire import Feature, Opcode, Status, encode_request
 from dcpstream.wire.keys import encode_frame_info
-from tests.conformance.rules import rule
-from tests.unit.node.kit import START_UNIX_S, USUAL, Talker, engine_of, pass_time, with_collection
+from tests.kit.engine import Talker, engine_of, pass_time, with_collection
+from tests.kit.rules import rule
 
 
 @pytest.fixture
@@ -130,12 +131,12 @@ def test_details_of_a_vbucket(tmp_path):
 
 
 def test_durable_writes_are_counted():
-    client = Talker(engine_of(), features=(*USUAL, Feature.SYNC_REPLICATION))
+    client = Talker(engine_of(), features=(*USUAL_FEATURES, Feature.SYNC_REPLICATION))
     client.call(Opcode.SET_VBUCKET, extras=b"\1", value=b'{"topology":[["a","b"]]}', datatype=1)
     framing = encode_frame_info(1, b"\1")
     vbucket = client.engine.buckets["default"].vbuckets[0]
     for number in range(3):
-        other = Talker(client.engine, features=(*USUAL, Feature.SYNC_REPLICATION))
+        other = Talker(client.engine, features=(*USUAL_FEATURES, Feature.SYNC_REPLICATION))
         other.session.receive(encode_request(Opcode.SET, key=b"\0%d" % number, extras=bytes(8), framing=framing))
         if not number:
             vbucket.durability.acknowledged("b", vbucket.high_seqno)

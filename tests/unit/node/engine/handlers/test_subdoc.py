@@ -10,10 +10,11 @@ import pytest
 from dcpstream.model import VbucketState
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.subdocument import SYSTEM_BYTES_MAX
+from dcpstream.testing.simulation import START_UNIX_S, USUAL_FEATURES
 from dcpstream.wire import Datatype, Opcode, Status
 from dcpstream.wire.values import encode_xattrs, snappy_compress
-from tests.conformance.rules import rule
-from tests.unit.node.kit import START_UNIX_S, USUAL, Talker, engine_of
+from tests.kit.engine import Talker, engine_of
+from tests.kit.rules import rule
 
 GET, EXISTS, COUNT = Opcode.SUBDOC_GET, Opcode.SUBDOC_EXISTS, Opcode.SUBDOC_GET_COUNT
 UPSERT, DELETE, COUNTER = Opcode.SUBDOC_DICT_UPSERT, Opcode.SUBDOC_DELETE, Opcode.SUBDOC_COUNTER
@@ -482,7 +483,7 @@ def test_who_may_do_what(client):
 
 def test_without_attributes_negotiated(client):
     client.set("k", b"{}")
-    plain = Talker(client.engine, features=tuple(feature for feature in USUAL if feature != 6))
+    plain = Talker(client.engine, features=tuple(feature for feature in USUAL_FEATURES if feature != 6))
     assert one(plain, GET, "$document", flags=XATTR).status == Status.NOT_SUPPORTED
     assert one(plain, UPSERT, "a", b"1").status == 0
 

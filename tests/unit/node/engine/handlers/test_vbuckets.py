@@ -11,10 +11,11 @@ import pytest
 from dcpstream.model import VbucketState
 from dcpstream.node.engine.bucket.vbucket import MEMORY_ITEMS
 from dcpstream.store import DiskBucketStore
+from dcpstream.testing.simulation import USUAL_FEATURES, SeededRandom
 from dcpstream.wire import Opcode, Status, encode_request
 from dcpstream.wire.values import decode_failover_log, decode_vbucket_seqnos
-from tests.conformance.rules import rule
-from tests.unit.node.kit import USUAL, SeededRandom, Talker, engine_of, pass_time
+from tests.kit.engine import Talker, engine_of, pass_time
+from tests.kit.rules import rule
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_seqnos_of_all_vbuckets_by_state(client):
     assert seqnos(client, b"\0\0\0\1\0\0\0\0") == [(0, 0), (1, 2)]
     assert client.call(Opcode.GET_ALL_VB_SEQNOS, extras=b"\0\0\0\5").status == Status.EINVAL
     assert client.call(Opcode.GET_ALL_VB_SEQNOS, extras=b"\0\0\0\1\0\0\0\x63").status == Status.UNKNOWN_COLLECTION
-    old = Talker(client.engine, features=USUAL[:2])
+    old = Talker(client.engine, features=USUAL_FEATURES[:2])
     assert seqnos(old) == [(0, 0), (1, 2), (2, 0)]
     assert old.call(Opcode.GET_ALL_VB_SEQNOS, extras=bytes(8)).status == Status.EINVAL
 

@@ -8,10 +8,11 @@ import pytest
 
 from dcpstream.model import BucketSettings, ConflictResolution
 from dcpstream.store import MemoryBucketStore
+from dcpstream.testing.simulation import START_UNIX_S
 from dcpstream.wire import Opcode, Status, encode_request
 from dcpstream.wire.values import encode_xattrs, snappy_compress
-from tests.conformance.rules import rule
-from tests.unit.node.kit import START_UNIX_S, Talker, engine_of, with_collection
+from tests.kit.engine import Talker, engine_of, with_collection
+from tests.kit.rules import rule
 
 SET, ADD, DELETE = Opcode.SET_WITH_META, Opcode.ADD_WITH_META, Opcode.DELETE_WITH_META
 SKIP, REGENERATE, EXPIRATION = 8, 4, 16

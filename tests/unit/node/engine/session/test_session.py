@@ -10,8 +10,9 @@ import pytest
 from dcpstream.node.engine import MAX_OUTPUT_BYTES
 from dcpstream.node.engine.session.responses import encode_duration
 from dcpstream.protocol.sasl import MECHANISMS, ClientLogin
+from dcpstream.testing.simulation import USUAL_FEATURES
 from dcpstream.wire import Feature, Magic, Opcode, Status, encode_request, encode_response
-from tests.unit.node.kit import USUAL, Talker, engine_of
+from tests.kit.engine import Talker, engine_of
 
 NOOP = encode_request(Opcode.NOOP, opaque=5)
 
@@ -200,18 +201,18 @@ def test_nobody_acts_for_others(framing):
 
 def test_answers_tell_how_long_they_took_where_tracing_was_granted():
     engine = engine_of()
-    client = Talker(engine, features=(*USUAL, Feature.TRACING))
+    client = Talker(engine, features=(*USUAL_FEATURES, Feature.TRACING))
     ticks = iter(range(1000))
     engine.stopwatch = lambda: next(ticks) * 0.001
     for answer in (client.set("k", b"v"), client.get("k"), client.get("none"), client.call(Opcode.NOOP)):
         # One millisecond: (2 * 1000) ** (1 / 1.74), rounded.
         assert (answer.magic, answer.framing) == (Magic.FLEX_RESPONSE, b"\x02\x00\x4f")
-    assert client.hello(USUAL).framing == b""
+    assert client.hello(USUAL_FEATURES).framing == b""
     assert client.get("k").framing == b""
 
 
 def test_many_requests_at_once_are_traced_too():
-    client, plain = Talker(engine_of(), features=(*USUAL, Feature.TRACING)), Talker(engine_of())
+    client, plain = Talker(engine_of(), features=(*USUAL_FEATURES, Feature.TRACING)), Talker(engine_of())
     requests = [
         encode_request(Opcode.SET, key=b"\0k%d" % number, value=b"v" * number, extras=bytes(8), opaque=number)
         for number in range(400)
@@ -288,8 +289,8 @@ def test_the_configuration_comes_with_and_without_a_bucket():
 def test_a_new_configuration_is_pushed_to_those_who_asked():
     engine = engine_of(compat_version="7.6")
     admin, plain = Talker(engine), Talker(engine)
-    full = Talker(engine, features=(*USUAL, Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION))
-    brief = Talker(engine, features=(*USUAL, Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION_BRIEF))
+    full = Talker(engine, features=(*USUAL_FEATURES, Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION))
+    brief = Talker(engine, features=(*USUAL_FEATURES, Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION_BRIEF))
     admin.call(Opcode.SET_VBUCKET, vbid=1, extras=b"\x04")
     assert plain.collect() == []
     (pushed,), (short,) = full.collect(), brief.collect()

@@ -23,7 +23,7 @@ from dcpstream.node.engine.subdocument.attributes import (
 )
 from dcpstream.node.engine.subdocument.paths import PathError
 from dcpstream.wire import Datatype, Status
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
 
 ORIGIN = Origin(
     cas=1_700_000_000_123_456_789,

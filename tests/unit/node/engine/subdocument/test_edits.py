@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dcpstream.node.engine.subdocument import edits, scanner
 from dcpstream.node.engine.subdocument.paths import Path, PathError, parse_path
 from dcpstream.wire import Opcode, Status
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
 
 ADD, UPSERT, REPLACE = Opcode.SUBDOC_DICT_ADD, Opcode.SUBDOC_DICT_UPSERT, Opcode.SUBDOC_REPLACE
 DELETE, COUNTER, INSERT = Opcode.SUBDOC_DELETE, Opcode.SUBDOC_COUNTER, Opcode.SUBDOC_ARRAY_INSERT

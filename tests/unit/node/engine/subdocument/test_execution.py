@@ -9,7 +9,7 @@ import pytest
 from dcpstream.node.engine.subdocument import Document, Origin, execute, read_request, template
 from dcpstream.wire import Opcode, Status
 from dcpstream.wire.values import encode_xattrs
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
 
 GET, UPSERT, SET, DELETE = Opcode.SUBDOC_GET, Opcode.SUBDOC_DICT_UPSERT, Opcode.SET, Opcode.DELETE
 XATTR, MACRO = 4, 0x10

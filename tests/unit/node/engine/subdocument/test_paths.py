@@ -6,7 +6,7 @@ import pytest
 
 from dcpstream.node.engine.subdocument.paths import PATH_PARTS_MAX, PathError, parse_path
 from dcpstream.wire import Status
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
 
 
 @rule("KV-SUBDOC-16")

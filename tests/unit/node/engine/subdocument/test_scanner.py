@@ -10,7 +10,7 @@ from dcpstream.node.engine.subdocument import scanner
 from dcpstream.node.engine.subdocument.paths import LEVELS_MAX, PathError, parse_path
 from dcpstream.node.engine.subdocument.scanner import Found, Missing, Text, is_deeper, locate, members
 from dcpstream.wire import Status
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
 
 TEXT = ' { "a" : {"b":[1 , {"c":"x]}"} ]} ,\n"é":null, "a":2, "q\\"":[ ], "\\u0062":7}'
 

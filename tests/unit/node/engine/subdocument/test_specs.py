@@ -8,7 +8,7 @@ import pytest
 
 from dcpstream.node.engine.subdocument.specs import KINDS, SPECS_MAX, DocFlag, PathFlag, RefusedError, read_request
 from dcpstream.wire import Opcode, Status
-from tests.conformance.rules import rule
+from tests.kit.rules import rule
 
 GET, UPSERT, EXISTS = Opcode.SUBDOC_GET, Opcode.SUBDOC_DICT_UPSERT, Opcode.SUBDOC_EXISTS
 MULTI_LOOKUP, MULTI_MUTATION = Opcode.SUBDOC_MULTI_LOOKUP, Opcode.SUBDOC_MULTI_MUTATION

@@ -1,4 +1,4 @@
-"""Frames as a node sends them, and a node of a few lines that answers handshakes and what a test tells it to."""
+"""A node of a few lines that answers handshakes, and other requests as a test tells it to; no sockets."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ import struct
 from collections.abc import Callable, Iterable
 from functools import cache
 
-from dcpstream.client.machine.connection.connection import NodeConnection
-from dcpstream.client.settings.options import DcpSettings, Login
-from dcpstream.model import FailoverLog, NodeAddress
+from dcpstream.client.settings.options import Login
+from dcpstream.model import NodeAddress
 from dcpstream.protocol.sasl import Credentials, Outcome, ServerLogin
-from dcpstream.wire import Feature, Frame, FrameReader, Opcode, Status, encode_request, encode_response
-from dcpstream.wire.values import encode_failover_log
+from dcpstream.wire import Feature, Frame, FrameReader, Opcode, Status, encode_response
 
 ADDRESS = NodeAddress("127.0.0.1", 11210)
 LOGIN = Login("Administrator", "password", "default")
-NONCE = bytes(range(24))
-LOG = FailoverLog.of((0xA, 0))
 GRANTED = (Feature.SELECT_BUCKET, Feature.XATTR, Feature.XERROR, Feature.JSON, Feature.COLLECTIONS)
 
 
@@ -32,50 +28,6 @@ def config(vbuckets: int = 4, *, rev: int = 1, ports: tuple[int, ...] = (11210,)
             "vBucketServerMap": {"vBucketMap": [[owner] for _ in range(vbuckets)]},
         }
     ).encode()
-
-
-def marker(opaque: int, start: int, end: int, *, vbid: int = 0, flags: int = 1) -> bytes:
-    extras = struct.pack(">QQI", start, end, flags)
-    return encode_request(Opcode.DCP_SNAPSHOT_MARKER, vbid=vbid, opaque=opaque, extras=extras)
-
-
-def mutation(opaque: int, seqno: int, *, vbid: int = 0, key: bytes = b"k", value: bytes = b"v", rev: int = 1) -> bytes:
-    extras = struct.pack(">QQIIIHB", seqno, rev, 7, 0, 0, 0, 0)
-    return encode_request(
-        Opcode.DCP_MUTATION, vbid=vbid, opaque=opaque, cas=seqno << 16, extras=extras, key=b"\0" + key, value=value
-    )
-
-
-def deletion(opaque: int, seqno: int, *, vbid: int = 0, key: bytes = b"k") -> bytes:
-    extras = struct.pack(">QQIB", seqno, 2, 1_700_000_000, 0)
-    return encode_request(Opcode.DCP_DELETION, vbid=vbid, opaque=opaque, cas=seqno, extras=extras, key=b"\0" + key)
-
-
-def seqno_advanced(opaque: int, seqno: int, *, vbid: int = 0) -> bytes:
-    return encode_request(Opcode.DCP_SEQNO_ADVANCED, vbid=vbid, opaque=opaque, extras=struct.pack(">Q", seqno))
-
-
-def system_event(opaque: int, seqno: int, name: str, collection_id: int, *, uid: int = 5, vbid: int = 0) -> bytes:
-    return encode_request(
-        Opcode.DCP_SYSTEM_EVENT,
-        vbid=vbid,
-        opaque=opaque,
-        extras=struct.pack(">QIB", seqno, 0, 0),
-        key=name.encode(),
-        value=struct.pack(">QII", uid, 0, collection_id),
-    )
-
-
-def stream_end(opaque: int, reason: int = 0, *, vbid: int = 0) -> bytes:
-    return encode_request(Opcode.DCP_STREAM_END, vbid=vbid, opaque=opaque, extras=struct.pack(">I", reason))
-
-
-def accepted(opaque: int, log: FailoverLog = LOG) -> bytes:
-    return encode_response(Opcode.DCP_STREAM_REQ, opaque=opaque, value=encode_failover_log(log))
-
-
-def rollback(opaque: int, seqno: int) -> bytes:
-    return encode_response(Opcode.DCP_STREAM_REQ, status=Status.ROLLBACK, opaque=opaque, value=struct.pack(">Q", seqno))
 
 
 @cache
@@ -170,25 +122,3 @@ class FakeNode:
             Outcome.MALFORMED: Status.EINVAL,
         }
         return statuses[step.outcome], step.data
-
-
-def new_connection(*, arrow: bool = False, buffer_bytes: int = 1000, login: Login = LOGIN) -> NodeConnection:
-    settings = DcpSettings(name="test", buffer_bytes=buffer_bytes)
-    return NodeConnection(ADDRESS, login, settings, NONCE, 0.0, connect_timeout_s=5.0, arrow=arrow)
-
-
-def pump(connection: NodeConnection, node: FakeNode, now: float = 0.0) -> None:
-    """Carry bytes between the two until both are silent."""
-    while data := connection.data_to_send():
-        answers = node.receive(data)
-        if answers:
-            connection.receive_data(answers, now)
-
-
-def ready_connection(node: FakeNode | None = None, **options: object) -> tuple[NodeConnection, FakeNode]:
-    """A connection whose handshake is done."""
-    node = node or FakeNode()
-    connection = new_connection(**options)  # type: ignore[arg-type]
-    pump(connection, node)
-    assert connection.is_ready
-    return connection, node

@@ -11,8 +11,8 @@ from dcpstream.protocol.opening import read_open
 from dcpstream.protocol.producer.connection import ProducerConnection
 from dcpstream.wire import MarkerFlag, Opcode, Status, decode_frame, decode_message
 from dcpstream.wire.values import decode_failover_log
-from tests.fixtures.recorded import is_whole_frame, server_transcript
-from tests.unit.protocol.list_history import ListSource, ListVBucket, frames_in
+from tests.kit.lists import ListSource, ListVBucket, frames_in
+from tests.kit.recorded import is_whole_frame, server_transcript
 
 DCP = range(0x50, 0x66)
 LOG_OPCODES = (Opcode.DCP_STREAM_REQ, Opcode.DCP_GET_FAILOVER_LOG, Opcode.GET_FAILOVER_LOG)

@@ -45,8 +45,9 @@ from dcpstream.protocol.producer.rollback import Accept, Rollback, decide
 from dcpstream.wire import Frame, FrameReader, Opcode, Status, decode_message, encode_request, encode_response
 from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.values import encode_failover_log
-from tests.simulation.resume_world import Producer, Request, Table
-from tests.unit.client.kit import config, marker, seqno_advanced, stream_end
+from tests.kit.fake_node import config
+from tests.kit.messages import marker, seqno_advanced, stream_end
+from tests.kit.resume_world import Producer, Request, Table
 
 VBUCKETS = 2
 ADDRESS = NodeAddress("127.0.0.1", 11210)

@@ -1,22 +1,16 @@
-"""Clients for tests of a node's security: byte by byte, encrypted or not, well-behaved or not."""
+"""Blocking sockets to a running node that send and read single frames, encrypted or not."""
 
 from __future__ import annotations
 
-import base64
-import http.client
 import socket
 import ssl
 import struct
-import time
-from collections.abc import Callable
-from pathlib import Path
 
 from dcpstream.node import Node
 from dcpstream.protocol.sasl import ClientLogin
 from dcpstream.wire import Feature, Frame, FrameReader, Opcode, Status, encode_request
-from tools.patience import patient
+from tests.kit.waiting import TIMEOUT_S
 
-TIMEOUT_S = patient(20.0)
 NONCE = bytes(range(24))
 
 
@@ -97,48 +91,56 @@ class Wire:
         self.close()
 
 
-def trusting(node: Node) -> ssl.SSLContext:
-    """A client's context that trusts the node's own authority and nobody else."""
-    return ssl.create_default_context(cadata=node.ca_certificate)
+class Peer:
+    """A plain socket that speaks frames."""
 
+    def __init__(self, node: Node, *, login: bool = True) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", node.port), TIMEOUT_S)
+        self.reader = FrameReader()
+        if login:
+            features = struct.pack(">3H", Feature.XERROR, Feature.MUTATION_SEQNO, Feature.COLLECTIONS)
+            assert self.call(Opcode.HELLO, value=features).status == 0
+            assert self.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0Administrator\0password").status == 0
+            assert self.call(Opcode.SELECT_BUCKET, key=b"default").status == 0
 
-def with_certificate(context: ssl.SSLContext, directory: Path, pair: tuple[str, str]) -> ssl.SSLContext:
-    """The same, with a client's certificate and key."""
-    file = directory / "client.pem"
-    file.write_text(pair[0] + pair[1])
-    context.load_cert_chain(file)
-    return context
+    def read(self) -> Frame | None:
+        """The next frame, None when the node has closed."""
+        while True:
+            frame = self.reader.next_frame()
+            if frame is not None:
+                return frame
+            data = self.socket.recv(1 << 20)
+            if not data:
+                return None
+            self.reader.receive_data(data)
 
+    def call(self, opcode: int, **fields: object) -> Frame:
+        self.socket.sendall(encode_request(opcode, **fields))  # type: ignore[arg-type]
+        frame = self.read()
+        assert frame is not None
+        return frame
 
-def rest(
-    node: Node,
-    path: str,
-    method: str = "GET",
-    user: str = "Administrator",
-    password: str = "password",
-    body: str | None = None,
-    context: ssl.SSLContext | None = None,
-) -> tuple[int, bytes]:
-    """(status, body) of a request to the management port."""
-    if context is not None:
-        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-            "localhost", node.mgmt_tls_port, timeout=TIMEOUT_S, context=context
-        )
-    else:
-        connection = http.client.HTTPConnection("127.0.0.1", node.mgmt_port, timeout=TIMEOUT_S)
-    headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    if user:
-        headers["Authorization"] = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
-    connection.request(method, path, body, headers)
-    answer = connection.getresponse()
-    content = answer.read()
-    connection.close()
-    return answer.status, content
+    def set(self, key: str, value: bytes, vbid: int = 0) -> Frame:
+        return self.call(Opcode.SET, key=b"\0" + key.encode(), value=value, extras=bytes(8), vbid=vbid)
 
+    def get(self, key: str, vbid: int = 0) -> Frame:
+        return self.call(Opcode.GET, key=b"\0" + key.encode(), vbid=vbid)
 
-def wait_until(is_true: Callable[[], bool], why: str) -> None:
-    """Wait for something that another thread does; not for a time."""
-    end = time.monotonic() + TIMEOUT_S
-    while not is_true():
-        assert time.monotonic() < end, why
-        time.sleep(0.005)
+    def persisted(self, seqno: int, vbid: int = 0) -> None:
+        """Wait until a seqno is on disk."""
+        assert self.call(Opcode.SEQNO_PERSISTENCE, extras=struct.pack(">Q", seqno), vbid=vbid).status == 0
+
+    def is_closed_by_node(self) -> bool:
+        try:
+            return self.read() is None
+        except ConnectionError:
+            return True
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

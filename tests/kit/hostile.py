@@ -29,7 +29,8 @@ from dcpstream.client.settings.options import DcpSettings
 from dcpstream.model import StreamOffset
 from dcpstream.wire import Feature, Frame, Opcode, encode_response
 from dcpstream.wire.values import encode_failover_log, encode_vbucket_seqnos
-from tests.unit.client.kit import GRANTED, LOG, FakeNode, accepted, config, marker, mutation, stream_end
+from tests.kit.fake_node import GRANTED, FakeNode, config
+from tests.kit.messages import LOG, accepted, marker, mutation, stream_end
 
 VBUCKETS = 2
 ROWS = 100

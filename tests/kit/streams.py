@@ -1,4 +1,4 @@
-"""What the tests of streams share: readings of frames, manifests, purges."""
+"""DCP streams of simulated nodes: frames in the form that tests compare, manifests, purges, branches of history."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 import struct
 from collections.abc import Iterable, Mapping
 
-from dcpstream.wire import Frame, Opcode, StreamEndReason, decode_message
+from dcpstream.model import VbucketState
+from dcpstream.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
+from dcpstream.wire import Feature, Frame, Opcode, StreamEndReason, decode_message
 from dcpstream.wire.keys import leb128_encode
-from tests.conformance.harness import Node, Peer
 
 FRUIT, VEG = 8, 0xA
 FRUIT_KEY, VEG_KEY = leb128_encode(FRUIT), leb128_encode(VEG)
@@ -18,12 +19,26 @@ DEFAULT = {"name": "_default", "uid": "0"}
 FROM_MEMORY, FROM_DISK, CHECKPOINT = 1, 2, 4
 FIRST, LATER, DISK = FROM_MEMORY | CHECKPOINT, FROM_MEMORY, FROM_DISK | CHECKPOINT
 
+ACTIVE, REPLICA, PENDING, DEAD = VbucketState
+
+WITHOUT_XERROR = tuple(feature for feature in USUAL_FEATURES if feature != Feature.XERROR)
+
 _NAMES = {
     Opcode.DCP_STREAM_END: "end",
     Opcode.DCP_SEQNO_ADVANCED: "advanced",
     Opcode.DCP_OSO_SNAPSHOT: "oso",
     Opcode.DCP_SET_VBUCKET_STATE: "state",
 }
+
+
+def opcodes(frames: Iterable[Frame]) -> list[int]:
+    """The opcodes, in order."""
+    return [frame.opcode for frame in frames]
+
+
+def of(frames: Iterable[Frame], opcode: int) -> list[Frame]:
+    """The frames with this opcode."""
+    return [frame for frame in frames if frame.opcode == opcode]
 
 
 def seqno_of(frame: Frame) -> int:
@@ -92,16 +107,16 @@ GARDEN = manifest(1, scope("s1", VEG_SCOPE, collection("veg", VEG)), default=[co
 """Scope s1 (9) with veg (0xa), and fruit (8) in the default scope: events 1 (scope), 2 (veg), 3 (fruit)."""
 
 
-def set_manifest(node: Node, value: bytes, status: int = 0) -> None:
+def set_manifest(node: SimulatedNode, value: bytes, status: int = 0) -> None:
     """SET_COLLECTIONS."""
     found = node.admin.call(Opcode.SET_COLLECTIONS, value=value)
     assert found.status == status, found
     node.pump()
 
 
-def garden(**options: object) -> Node:
+def garden(**options: object) -> SimulatedNode:
     """A node with `GARDEN`: seqnos 4, 6, 8 in fruit, 5, 7, 9 in veg, 10 in the default collection, of vbucket 1."""
-    node = Node(**options)  # type: ignore[arg-type]
+    node = SimulatedNode(**options)  # type: ignore[arg-type]
     set_manifest(node, GARDEN)
     for index in range(3):
         node.set_doc(1, f"ap{index}", collection=FRUIT_KEY)
@@ -110,22 +125,22 @@ def garden(**options: object) -> Node:
     return node
 
 
-def new_checkpoint(node: Node, vbid: int = 1) -> None:
+def new_checkpoint(node: SimulatedNode, vbid: int = 1) -> None:
     """What is there is read from disk from now on."""
     node.flush()
     assert node.admin.call(Opcode.CREATE_CHECKPOINT, vbid=vbid).status == 0
 
 
-def purge(node: Node, vbid: int = 1, *, before_seqno: int = 0) -> None:
+def purge(node: SimulatedNode, vbid: int = 1, *, before_seqno: int = 0) -> None:
     """COMPACT_DB with drop_deletes."""
     extras = struct.pack(">QQBBHI", 0, before_seqno, 1, 0, 0, 0)
     assert node.admin.call(Opcode.COMPACT_DB, vbid=vbid, extras=extras).status == 0
     node.pump()
 
 
-def purged(**options: object) -> Node:
+def purged(**options: object) -> SimulatedNode:
     """A node whose vbucket 1 has seqnos 1 to 11; 7 to 10 were deletions of 1 to 4 and are purged."""
-    node = Node(**options)  # type: ignore[arg-type]
+    node = SimulatedNode(**options)  # type: ignore[arg-type]
     node.fill(1, 6)
     for index in range(4):
         node.delete_doc(1, f"k{index}")
@@ -136,7 +151,7 @@ def purged(**options: object) -> Node:
     return node
 
 
-def branched(node: Node, vbid: int = 1, *, before: int = 10, after: int = 5) -> tuple[int, int]:
+def branched(node: SimulatedNode, vbid: int = 1, *, before: int = 10, after: int = 5) -> tuple[int, int]:
     """Two branches: `before` documents, a failover, `after` documents; the older and the newer vbuuid."""
     node.fill(vbid, before)
     node.flush()

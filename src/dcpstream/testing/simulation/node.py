@@ -1,44 +1,27 @@
-"""A node without sockets on virtual time, and peers that talk to it: what the conformance tests drive.
-
-    node = Node()                                  # one bucket in memory; Node(path=tmp_path) keeps it on disk
-    node.set_doc(1, "k", b"v")
-    peer = node.connect()                          # HELLO, SASL, SELECT_BUCKET
-    peer.dcp_open()                                # producer; flags=0 makes the node's end a consumer
-    frames = peer.stream(1)                        # STREAM_REQ: everything that comes back
-    peer.closed                                    # whether the node closed the connection
-    node.advance(20)                               # time passes: NOOPs, time-outs
-
-Every call that sends returns the frames that this peer received because of it; `peer.received` has all since the
-beginning. Other peers get theirs at the same moment: see their `received`, or `peer.take()`.
-"""
+"""A node's engine on virtual time, and peers that exchange frames with it."""
 
 from __future__ import annotations
 
 import struct
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import TypedDict, Unpack
 
-from dcpstream.client.machine.connection.events import Event, Stream
-from dcpstream.client.machine.connection.rows import FrameDecoder
-from dcpstream.client.machine.connection.session import DcpSession
-from dcpstream.client.settings.options import DcpSettings
-from dcpstream.model import MAX_SEQNO, BucketSettings, FailoverLog, NodeAddress, StreamOffset, VbucketState
+from dcpstream.model import MAX_SEQNO, BucketSettings, FailoverLog, NodeAddress
 from dcpstream.node.dcp.endpoint import dcp_stats, handle_dcp
 from dcpstream.node.engine import Bucket, ClusterConfig, Engine, Users, VBucket, new_engine
 from dcpstream.store import BucketStore, DiskBucketStore, MemoryBucketStore
+from dcpstream.testing.simulation.clock import SeededRandom, VirtualClock
 from dcpstream.wire import Feature, Frame, FrameReader, Opcode, OpenFlag, encode_request, encode_response
 from dcpstream.wire.messages.dcp import StreamRequest
-from dcpstream.wire.values import decode_failover_log, encode_failover_log
-from tests.unit.node.kit import SeededRandom
+from dcpstream.wire.values import decode_failover_log
 
-START_S = 100.0
-START_UNIX_S = 1_700_000_000
 ROUNDS_MAX = 10_000
-"""Turns of one pump, and steps of one `advance`: more means that something never comes to rest."""
+"""Turns of one pump, and steps of one `advance`; a node that needs more never comes to rest."""
 
-USUAL = (
+USUAL_FEATURES = (
     Feature.XATTR,
     Feature.XERROR,
     Feature.SELECT_BUCKET,
@@ -50,35 +33,77 @@ USUAL = (
     Feature.PRESERVE_TTL,
     Feature.SYNC_REPLICATION,
 )
-"""What a peer asks for unless the test says otherwise."""
-WITHOUT_COLLECTIONS = tuple(feature for feature in USUAL if feature != Feature.COLLECTIONS)
-WITHOUT_XERROR = tuple(feature for feature in USUAL if feature != Feature.XERROR)
+"""The features that a peer negotiates unless the test names others."""
 
-ACTIVE, REPLICA, PENDING, DEAD = VbucketState
+
+WITHOUT_COLLECTIONS = tuple(feature for feature in USUAL_FEATURES if feature != Feature.COLLECTIONS)
+
+
+class HeaderFields(TypedDict, total=False):
+    """Fields of a request besides opcode, vbucket, key and value; those that are missing are 0 or empty."""
+
+    opaque: int
+    cas: int
+    datatype: int
+    framing: bytes
+    extras: bytes
+
+
+class MessageFields(HeaderFields, total=False):
+    """Fields of a request besides opcode and vbucket."""
+
+    key: bytes
+    value: bytes
+
+
+class FrameFields(MessageFields, total=False):
+    """Fields of a request besides its opcode."""
+
+    vbid: int
 
 
 @cache
 def known_users() -> Users:
-    """Everybody's password is `secret`. Made once: deriving the keys of a password takes milliseconds."""
+    """The users of a simulated node; every password is `secret`.
+
+    `admin` and `@admin` may do everything, `producer`, `consumer`, `nostream`, `reader` and `writer` a part of it. Made
+    once, because it takes milliseconds to derive the keys of a password.
+    """
     users = Users(SeededRandom())
     users.add("admin", "secret")
     users.add("@admin", "secret")
     users.add("producer", "secret", frozenset(("Read", "DcpProducer", "DcpStream")))
     users.add("consumer", "secret", frozenset(("Read", "DcpConsumer", "DcpStream")))
     users.add("nostream", "secret", frozenset(("Read", "DcpProducer", "DcpConsumer")))
-    users.add("nodcp", "secret", frozenset(("Read", "Upsert", "Insert", "Delete")))
+    users.add("reader", "secret", frozenset(("Read", "DcpProducer")))
+    users.add("writer", "secret", frozenset(("Read", "Upsert", "Insert", "Delete")))
     return users
 
 
-class Node:
+def simulated_engine(
+    store: BucketStore, *, clock: VirtualClock, random: SeededRandom, users: Users, compat_version: str = "7.2"
+) -> Engine:
+    """An engine with the bucket `default` in this store."""
+    config = ClusterConfig([NodeAddress("", 11210, 8091)], cluster_uuid="c1", compat_version=compat_version)
+    engine = new_engine(users, config, random, handle_dcp, dcp_stats)
+    engine.set_time(clock.monotonic(), clock.time_ns())
+    engine.add_bucket("default", store, storage="disk" if store.is_durable else "memory")
+    return engine
+
+
+class SimulatedNode:
     """A node's engine with its peers.
 
     Args:
-        path: a directory for a bucket on disk; None keeps it in memory.
-        vbuckets: how many; all active at first.
+        path: a directory for a bucket on disk; None keeps the bucket in memory.
+        vbuckets: how many; all are active at first.
         users: who may log in; `known_users` by default.
         settings: of the bucket.
-        compat_version: the server release that the node is.
+        compat_version: the server release that the node stands in for.
+
+    Attributes:
+        clock: the node's time; `advance` moves it.
+        peers: the open connections.
     """
 
     def __init__(
@@ -96,29 +121,29 @@ class Node:
         self._vbuckets = vbuckets
         self._users = users or known_users()
         self._random = SeededRandom(2)
-        self._now = START_S
+        self.clock = VirtualClock()
         self.peers: list[Peer] = []
         self._start()
 
     def _start(self) -> None:
-        config = ClusterConfig([NodeAddress("", 11210, 8091)], cluster_uuid="c1", compat_version=self._compat_version)
-        self.engine: Engine = new_engine(self._users, config, self._random, handle_dcp, dcp_stats)
-        self.engine.set_time(self._now, int((START_UNIX_S + self._now - START_S) * 1e9))
         self.store: BucketStore = (
             DiskBucketStore(self._path / "bucket", self._vbuckets, self._settings)
             if self._path
             else MemoryBucketStore(self._vbuckets, self._settings)
         )
-        # Nobody stops such a node; its files are closed, as after a crash, when it is not needed any more.
+        # A test does not stop such a node: the garbage collector closes its files as a crash would.
         weakref.finalize(self, self.store.close, clean=False)
-        self.bucket: Bucket = self.engine.add_bucket("default", self.store, storage="disk" if self._path else "memory")
+        self.engine: Engine = simulated_engine(
+            self.store, clock=self.clock, random=self._random, users=self._users, compat_version=self._compat_version
+        )
+        self.bucket: Bucket = self.engine.buckets["default"]
         self._admin: Peer | None = None
 
     # ----------------------------------------------------------------------------------------------- the node's life
 
     def restart(self, *, clean: bool = True) -> None:
-        """Stop and start again on the same files; not clean: as after a crash, what was not flushed is lost."""
-        assert self._path is not None, "a bucket in memory does not survive"
+        """Stop and start again on the same files; `clean=False` is a crash, which loses what was not flushed."""
+        assert self._path is not None, "a bucket in memory does not survive a restart"
         for peer in list(self.peers):
             peer.disconnect()
         self.store.close(clean=clean)
@@ -130,7 +155,7 @@ class Node:
         self.pump()
 
     def pump(self, max_bytes: int = 1 << 20) -> None:
-        """Let everybody send until nobody has anything left to say."""
+        """Exchange frames until neither the node nor a peer has anything to send."""
         for _ in range(ROUNDS_MAX):
             self.engine.end_turn()
             moved = [peer.fetch(max_bytes) for peer in list(self.peers)]
@@ -140,7 +165,7 @@ class Node:
 
     def advance(self, seconds: float) -> None:
         """Let time pass; every time-out on the way happens at its moment."""
-        target = self._now + seconds
+        target = self.clock.now + seconds
         for _ in range(ROUNDS_MAX):
             due = [at for peer in self.peers if (at := peer.next_timeout) is not None and at <= target]
             of_engine = self.engine.next_timeout()
@@ -148,12 +173,12 @@ class Node:
                 due.append(of_engine)
             if not due:
                 break
-            self._set_time(max(self._now, min(due)))
+            self._set_time(max(self.clock.now, min(due)))
             self.engine.handle_timeout()
             for peer in list(self.peers):
                 at, dcp = peer.next_timeout, peer.session.dcp
-                if dcp is not None and at is not None and at <= self._now:
-                    dcp.handle_timeout(self._now)
+                if dcp is not None and at is not None and at <= self.clock.now:
+                    dcp.handle_timeout(self.clock.now)
             self.pump()
         else:
             raise AssertionError("time-outs follow each other without end")
@@ -161,20 +186,20 @@ class Node:
         self.pump()
 
     def _set_time(self, now: float) -> None:
-        self._now = now
-        self.engine.set_time(now, int((START_UNIX_S + now - START_S) * 1e9))
+        self.clock.now = now
+        self.engine.set_time(now, self.clock.time_ns())
 
     @property
     def now(self) -> float:
-        """Seconds of the monotonic clock."""
-        return self._now
+        """Seconds of the node's monotonic clock."""
+        return self.clock.now
 
     # ---------------------------------------------------------------------------------------------------------- peers
 
     def connect(
-        self, *, user: str | None = "admin", features: Iterable[int] = USUAL, bucket: str | None = "default"
+        self, *, user: str | None = "admin", features: Iterable[int] = USUAL_FEATURES, bucket: str | None = "default"
     ) -> Peer:
-        """A new connection; with a user also logged in, with a bucket also selected."""
+        """A new connection; with a user it logs in, with a bucket it also selects the bucket."""
         peer = Peer(self)
         if features := tuple(features):
             assert peer.hello(features).status == 0
@@ -190,7 +215,7 @@ class Node:
         flags: int = OpenFlag.PRODUCER,
         *,
         controls: Iterable[tuple[bytes, bytes]] = (),
-        features: Iterable[int] = USUAL,
+        features: Iterable[int] = USUAL_FEATURES,
         user: str = "admin",
     ) -> Peer:
         """A connection whose node end is a producer, with NOOPs enabled (streams with collections need them)."""
@@ -200,7 +225,7 @@ class Node:
             assert peer.control(key, value).status == 0, key
         return peer
 
-    def consumer(self, name: bytes = b"source", *, features: Iterable[int] = USUAL) -> Peer:
+    def consumer(self, name: bytes = b"source", *, features: Iterable[int] = USUAL_FEATURES) -> Peer:
         """A connection whose node end is a consumer: the peer plays the producer."""
         peer = self.connect(features=features)
         assert peer.dcp_open(name, 0).status == 0
@@ -230,7 +255,7 @@ class Node:
         self, vbid: int, key: str, value: bytes = b"v", *, flags: int = 0, expiration: int = 0, datatype: int = 0,
         collection: bytes = b"\0",
     ) -> None:  # fmt: skip
-        """SET."""
+        """SET; `collection` is the encoded collection id."""
         answer = self.admin.call(
             Opcode.SET, vbid=vbid, key=collection + key.encode(), value=value, datatype=datatype,
             extras=struct.pack(">II", flags, expiration),
@@ -242,24 +267,24 @@ class Node:
         assert self.admin.call(Opcode.DELETE, vbid=vbid, key=collection + key.encode()).status == 0
 
     def fill(self, vbid: int, count: int, *, prefix: str = "k", value: bytes = b"v") -> None:
-        """Write `count` documents with keys of their own."""
+        """Write `count` documents with different keys."""
         for number in range(count):
             self.set_doc(vbid, f"{prefix}{number}", value)
 
     def vbucket(self, vbid: int) -> VBucket:
-        """The node's own object, for what cannot be asked for."""
+        """The node's own object, for what no request asks."""
         vbucket = self.bucket.vbucket(vbid)
         assert vbucket is not None
         return vbucket
 
     def failover_log(self, vbid: int) -> FailoverLog:
-        """As GET_FAILOVER_LOG tells it."""
+        """The answer to GET_FAILOVER_LOG."""
         answer = self.admin.call(Opcode.GET_FAILOVER_LOG, vbid=vbid)
         assert answer.status == 0, answer
         return decode_failover_log(answer.value)
 
     def stats(self, group: str) -> dict[str, str]:
-        """A whole STAT answer."""
+        """The whole answer to STAT."""
         frames = self.admin.send(Opcode.STAT, key=group.encode())
         assert frames, "STAT was not answered"
         assert all(frame.status == 0 for frame in frames)
@@ -269,14 +294,17 @@ class Node:
 class Peer:
     """The other end of one connection of a node.
 
+    A method that sends returns the frames that this peer received because of it. Frames for other peers arrive at the
+    same moment: see their `received` or `take`.
+
     Attributes:
         received: every frame that came, in order.
         closed: the node closed the connection.
-        close_reason: why, in the node's own words; for messages of failing tests only.
-        is_reading: False: what the node has to say stays with it, as when a socket's buffers are full.
+        close_reason: the node's reason, for messages of failing tests.
+        is_reading: False keeps the node's frames at the node, as full socket buffers do.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: SimulatedNode) -> None:
         self.node = node
         session = node.engine.new_session("test")
         assert session is not None
@@ -294,7 +322,7 @@ class Peer:
     # ------------------------------------------------------------------------------------------------------- bytes
 
     def send_bytes(self, data: bytes) -> list[Frame]:
-        """Send bytes; the frames that come of it."""
+        """Send bytes; returns the frames that follow from them."""
         self.take()
         if not self.closed:
             self._unread += data
@@ -313,7 +341,7 @@ class Peer:
                 return
 
     def fetch(self, max_bytes: int) -> bool:
-        """Take over what the node has to send; whether there was anything. For `Node.pump`."""
+        """Receive what the node has to send, for `SimulatedNode.pump`; False if there was nothing."""
         if self.closed or not self.is_reading:
             return False
         moved = False
@@ -361,13 +389,13 @@ class Peer:
         self._opaque += 1
         return self._opaque
 
-    def send(self, opcode: int, **fields: object) -> list[Frame]:
-        """Send one request; everything that comes of it."""
+    def send(self, opcode: int, **fields: Unpack[FrameFields]) -> list[Frame]:
+        """Send one request; returns every frame that follows from it."""
         fields.setdefault("opaque", self.opaque())
-        return self.send_bytes(encode_request(opcode, **fields))  # type: ignore[arg-type]
+        return self.send_bytes(encode_request(opcode, **fields))
 
-    def call(self, opcode: int, **fields: object) -> Frame:
-        """Send one request; its answer. What else comes stays in `received`."""
+    def call(self, opcode: int, **fields: Unpack[FrameFields]) -> Frame:
+        """Send one request; returns its answer. Other frames stay in `received`."""
         opaque = fields.setdefault("opaque", self.opaque())
         frames = self.send(opcode, **fields)
         answers = [frame for frame in frames if frame.is_response and frame.opcode == opcode]
@@ -375,9 +403,13 @@ class Peer:
         assert answers[0].opaque == opaque
         return answers[0]
 
-    def answer(self, request: Frame, *, status: int = 0, extras: bytes = b"", value: bytes = b"") -> list[Frame]:
+    def answer(
+        self, request: Frame, *, status: int = 0, extras: bytes = b"", value: bytes = b"", datatype: int = 0
+    ) -> list[Frame]:
         """Answer a request of the node's."""
-        data = encode_response(request.opcode, status=status, opaque=request.opaque, extras=extras, value=value)
+        data = encode_response(
+            request.opcode, status=status, opaque=request.opaque, extras=extras, value=value, datatype=datatype
+        )
         return self.send_bytes(data)
 
     def hello(self, features: Iterable[int]) -> Frame:
@@ -387,10 +419,17 @@ class Peer:
     # ---------------------------------------------------------------------------------------------------------- DCP
 
     def dcp_open(
-        self, name: bytes = b"reader", flags: int = OpenFlag.PRODUCER, *, first: int = 0, **fields: object
+        self,
+        name: bytes = b"reader",
+        flags: int = OpenFlag.PRODUCER,
+        *,
+        first: int = 0,
+        **fields: Unpack[FrameFields],
     ) -> Frame:
-        """DCP_OPEN; `first` is the extras' first word."""
-        return self.call(Opcode.DCP_OPEN, key=name, extras=struct.pack(">II", first, flags), **fields)
+        """DCP_OPEN; `first` is the first word of the extras."""
+        fields.setdefault("key", name)
+        fields.setdefault("extras", struct.pack(">II", first, flags))
+        return self.call(Opcode.DCP_OPEN, **fields)
 
     def control(self, key: bytes, value: bytes) -> Frame:
         """DCP_CONTROL."""
@@ -408,10 +447,10 @@ class Peer:
         value: bytes = b"",
         opaque: int = 0x77,
     ) -> list[Frame]:
-        """STREAM_REQ; the answer and whatever the stream says at once.
+        """STREAM_REQ; returns the answer and what the stream sends at once.
 
         Args:
-            vbuuid: the branch; the newest one by default, 0 if start is 0 or there is no such vbucket.
+            vbuuid: the branch; by default the newest one, or 0 if start is 0 or there is no such vbucket.
             snapshot: its bounds; (start, start) by default.
         """
         if vbuuid is None:
@@ -424,64 +463,11 @@ class Peer:
         )  # fmt: skip
         return self.send_bytes(request.encode())
 
-    def buffer_ack(self, count: int, **fields: object) -> list[Frame]:
+    def buffer_ack(self, count: int, **fields: Unpack[FrameFields]) -> list[Frame]:
         """DCP_BUFFER_ACK."""
-        return self.send(Opcode.DCP_BUFFER_ACK, extras=count.to_bytes(4, "big"), **fields)
+        fields.setdefault("extras", count.to_bytes(4, "big"))
+        return self.send(Opcode.DCP_BUFFER_ACK, **fields)
 
-    def close_stream(self, vbid: int = 1, **fields: object) -> list[Frame]:
+    def close_stream(self, vbid: int = 1, **fields: Unpack[MessageFields]) -> list[Frame]:
         """DCP_CLOSE_STREAM."""
         return self.send(Opcode.DCP_CLOSE_STREAM, vbid=vbid, **fields)
-
-
-def opcodes(frames: Iterable[Frame]) -> list[int]:
-    """The opcodes, in order."""
-    return [frame.opcode for frame in frames]
-
-
-def of(frames: Iterable[Frame], opcode: int) -> list[Frame]:
-    """The frames with this opcode."""
-    return [frame for frame in frames if frame.opcode == opcode]
-
-
-def filtered(frames: Iterable[Frame], wanted: Callable[[Frame], bool]) -> list[Frame]:
-    """The frames that fit."""
-    return [frame for frame in frames if wanted(frame)]
-
-
-def client_of_streams(**settings: object) -> ClientEnd:
-    """Our own client's end of a DCP connection, past its handshake."""
-    return ClientEnd(DcpSettings(name="reader", **settings))  # type: ignore[arg-type]
-
-
-class ClientEnd:
-    """Our own client's session machine, with bytes going in and frames coming out."""
-
-    def __init__(self, settings: DcpSettings, now: float = START_S) -> None:
-        self.now = now
-        self.session = DcpSession(NodeAddress("node", 11210, 8091), settings, True, now)
-
-    def stream(self, vbid: int = 1, offset: StreamOffset = StreamOffset.ZERO, end: int = MAX_SEQNO) -> Stream:
-        """Ask for a stream; the request is taken off the output."""
-        stream = self.session.open_stream(vbid, offset, end, self.now)
-        self.sent()
-        return stream
-
-    def opened(self, log: FailoverLog | None = None, **fields: object) -> Stream:
-        """A stream that the node has accepted."""
-        stream = self.stream(**fields)  # type: ignore[arg-type]
-        log = log or FailoverLog.of((0xA, 0))
-        self.receive(encode_response(Opcode.DCP_STREAM_REQ, opaque=stream.opaque, value=encode_failover_log(log)))
-        return stream
-
-    def receive(self, data: bytes) -> list[Event]:
-        """The node sends bytes; what the client makes of them."""
-        rows, consumed = FrameDecoder().decode(bytearray(data), 0, len(data))
-        assert consumed == len(data)
-        self.session.receive_rows(rows, self.now)
-        return list(self.session.events())
-
-    def sent(self) -> list[Frame]:
-        """The frames that the client sends now."""
-        reader = FrameReader()
-        reader.receive_data(self.session.data_to_send())
-        return list(reader.frames())

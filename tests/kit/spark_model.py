@@ -152,19 +152,6 @@ def read_range(cluster: FakeCluster, planned: VbucketRange, *, to_zero: bool) ->
     return to_seqno, [row for row in copy.snapshot_after(at.seqno, copy.high) if row[0] <= end]
 
 
-class FakeClock:
-    """A clock that a test turns by hand."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time_ns(self) -> int:
-        return 1_700_000_000_000_000_000 + int(self.now * 1e9)
-
-
 class Sink:
     """What a user of the rows keeps: per vbucket all rows, void ones taken back at control rows.
 

@@ -1,7 +1,7 @@
 """The marker that ties a test to the rules it proves, and what is said about the rules that no test can prove.
 
 There are two rule tables with the same columns (id, area, rule, source): tests/data/recorded/rules.tsv holds the rules
-of the protocol, kv_rules.tsv beside this module those of the key-value and vbucket commands; their ids begin with KV-.
+of the protocol, tests/conformance/kv_rules.tsv those of the key-value and vbucket commands; their ids begin with KV-.
 A rule of either table is covered by the tests marked with its id:
 
     @rule("ADD-07", "ADD-08")
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures import recorded
+from tests.kit import recorded
 
 RULES_PER_TEST_MAX = 5
 """A test that names more rules shows little of each."""
@@ -34,8 +34,8 @@ EXPLAINED_MAX = 30
 KV_PREFIX = "KV-"
 """What the ids of the key-value rules begin with; no other rule's id does."""
 
-HERE = Path(__file__).parent
-TESTS = HERE.parent
+TESTS = Path(__file__).parents[1]
+HERE = TESTS / "conformance"
 
 
 @dataclass(frozen=True, slots=True)

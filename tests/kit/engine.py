@@ -1,69 +1,44 @@
-"""An engine on a memory store and a client that talks to one of its sessions, without sockets and clocks."""
+"""A node's engine with one session and nothing else: for unit tests that look at single answers.
+
+`dcpstream.testing.simulation` has whole nodes with peers and virtual time.
+"""
 
 from __future__ import annotations
 
 import json
-import random
 import struct
 from collections.abc import Iterable
-from functools import cache
+from typing import Unpack
 
-from dcpstream.model import NodeAddress
-from dcpstream.node.dcp.endpoint import dcp_stats, handle_dcp
-from dcpstream.node.engine import ClusterConfig, Engine, Session, Users, new_engine
+from dcpstream.node.engine import Engine, Session
 from dcpstream.node.engine.bucket.collections import read_manifest
 from dcpstream.store import BucketStore, MemoryBucketStore
-from dcpstream.wire import Feature, Frame, FrameReader, Opcode, encode_request
-
-START_UNIX_S = 1_700_000_000
-USUAL = (
-    Feature.XATTR,
-    Feature.XERROR,
-    Feature.SELECT_BUCKET,
-    Feature.SNAPPY,
-    Feature.JSON,
-    Feature.MUTATION_SEQNO,
-    Feature.COLLECTIONS,
-    Feature.ALT_REQUEST,
-    Feature.PRESERVE_TTL,
+from dcpstream.testing.simulation import (
+    USUAL_FEATURES,
+    FrameFields,
+    SeededRandom,
+    VirtualClock,
+    known_users,
+    simulated_engine,
 )
-
-
-class SeededRandom:
-    """Chance that repeats itself."""
-
-    def __init__(self, seed: int = 1) -> None:
-        self._random = random.Random(seed)
-
-    def getrandbits(self, count: int) -> int:
-        return self._random.getrandbits(count)
-
-
-@cache
-def known_users() -> Users:
-    """Made once: deriving the keys of a password takes milliseconds."""
-    users = Users(SeededRandom())
-    users.add("admin", "secret")
-    users.add("@admin", "secret")
-    users.add("reader", "secret", frozenset(("Read", "DcpProducer")))
-    users.add("writer", "secret", frozenset(("Read", "Upsert", "Insert", "Delete")))
-    return users
+from dcpstream.wire import Frame, FrameReader, Opcode, encode_request
 
 
 def engine_of(store: BucketStore | None = None, *, vbuckets: int = 4, compat_version: str = "7.2") -> Engine:
-    """An engine with the bucket `default` and the users admin, reader and writer, all with the password `secret`."""
-    config = ClusterConfig([NodeAddress("", 11210, 8091)], cluster_uuid="c1", compat_version=compat_version)
-    engine = new_engine(known_users(), config, SeededRandom(2), handle_dcp, dcp_stats)
-    engine.set_time(100.0, START_UNIX_S * 1_000_000_000)
-    is_durable = store is not None and store.is_durable
-    engine.add_bucket("default", store or MemoryBucketStore(vbuckets), storage="disk" if is_durable else "memory")
-    return engine
+    """An engine with the bucket `default` and the users of a simulated node."""
+    return simulated_engine(
+        store or MemoryBucketStore(vbuckets),
+        clock=VirtualClock(),
+        random=SeededRandom(2),
+        users=known_users(),
+        compat_version=compat_version,
+    )
 
 
 class Talker:
     """A client of one session."""
 
-    def __init__(self, engine: Engine, *, user: str | None = "admin", features: Iterable[int] = USUAL) -> None:
+    def __init__(self, engine: Engine, *, user: str | None = "admin", features: Iterable[int] = USUAL_FEATURES) -> None:
         self.engine = engine
         session = engine.new_session("test")
         assert session is not None
@@ -90,10 +65,10 @@ class Talker:
             reader.receive_data(piece)
         return list(reader.frames())
 
-    def call(self, opcode: int, **fields: object) -> Frame:
+    def call(self, opcode: int, **fields: Unpack[FrameFields]) -> Frame:
         """One request, one answer."""
         self._opaque += 1
-        frames = self.send(encode_request(opcode, opaque=self._opaque, **fields))  # type: ignore[arg-type]
+        frames = self.send(encode_request(opcode, opaque=self._opaque, **fields))
         assert len(frames) == 1, frames
         assert frames[0].opaque == self._opaque
         return frames[0]
@@ -107,14 +82,14 @@ class Talker:
         return (b"\0" if self.session.has_collections else b"") + key.encode()
 
     def set(self, key: str, value: bytes, *, flags: int = 0, expiration: int = 0, opcode: int = Opcode.SET,
-            **fields: object) -> Frame:  # fmt: skip
+            **fields: Unpack[FrameFields]) -> Frame:  # fmt: skip
         extras = struct.pack(">II", flags, expiration)
         return self.call(opcode, key=self.key(key), value=value, extras=extras, **fields)
 
-    def get(self, key: str, **fields: object) -> Frame:
+    def get(self, key: str, **fields: Unpack[FrameFields]) -> Frame:
         return self.call(Opcode.GET, key=self.key(key), **fields)
 
-    def delete(self, key: str, **fields: object) -> Frame:
+    def delete(self, key: str, **fields: Unpack[FrameFields]) -> Frame:
         return self.call(Opcode.DELETE, key=self.key(key), **fields)
 
     def stats(self, group: str) -> dict[str, str]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import ssl
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from dcpstream.node import Node
-from tools.patience import patient
-
-TIMEOUT_S = patient(20.0)
+from tests.kit.waiting import TIMEOUT_S
 
 
 class Answer(NamedTuple):
@@ -50,3 +49,29 @@ def ask(
         return Answer(answer.status, answer.read(), {name.lower(): value for name, value in answer.getheaders()})
     finally:
         connection.close()
+
+
+def rest(
+    node: Node,
+    path: str,
+    method: str = "GET",
+    user: str = "Administrator",
+    password: str = "password",
+    body: str | None = None,
+    context: ssl.SSLContext | None = None,
+) -> tuple[int, bytes]:
+    """(status, body) of a request to the management port."""
+    if context is not None:
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            "localhost", node.mgmt_tls_port, timeout=TIMEOUT_S, context=context
+        )
+    else:
+        connection = http.client.HTTPConnection("127.0.0.1", node.mgmt_port, timeout=TIMEOUT_S)
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    if user:
+        headers["Authorization"] = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+    connection.request(method, path, body, headers)
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    return answer.status, content

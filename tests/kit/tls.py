@@ -18,8 +18,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from dcpstream.node import Node
 from dcpstream.wire import Frame, FrameReader
-from tests.unit.client.kit import FakeNode
+from tests.kit.fake_node import FakeNode
 from tools.patience import patient
 
 CHUNK_BYTES = 256 * 1024
@@ -219,3 +220,16 @@ class _Pump:
                 entry["services"]["kvSSL"] = self._port
             frame.value = json.dumps(config).encode()
         return frame.encode()
+
+
+def trusting(node: Node) -> ssl.SSLContext:
+    """A client's context that trusts the node's own authority and nobody else."""
+    return ssl.create_default_context(cadata=node.ca_certificate)
+
+
+def with_certificate(context: ssl.SSLContext, directory: Path, pair: tuple[str, str]) -> ssl.SSLContext:
+    """The same, with a client's certificate and key."""
+    file = directory / "client.pem"
+    file.write_text(pair[0] + pair[1])
+    context.load_cert_chain(file)
+    return context

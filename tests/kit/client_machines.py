@@ -1,4 +1,4 @@
-"""A reader, nodes that answer what a test tells them to, and a clock turned by hand; no sockets."""
+"""The client's machines without sockets: one connection, one session, and a reader with its nodes and its clock."""
 
 from __future__ import annotations
 
@@ -7,19 +7,26 @@ import random
 import struct
 from collections.abc import Callable
 
+from dcpstream.client import RollbackEvent, VbucketRange
 from dcpstream.client.machine.connection.connection import NodeConnection
-from dcpstream.client.machine.connection.events import EventGroup
+from dcpstream.client.machine.connection.events import Event, EventGroup, Stream
+from dcpstream.client.machine.connection.rows import FrameDecoder
+from dcpstream.client.machine.connection.session import DcpSession
 from dcpstream.client.machine.nodes.nodes import Nodes
 from dcpstream.client.machine.reader.batches import ArrowConverter, ChangeConverter
 from dcpstream.client.machine.reader.reader import StreamReader
 from dcpstream.client.machine.rollback_policy import PurgeGap, RollbackPolicy
-from dcpstream.client.machine.values import RollbackEvent, VbucketRange
-from dcpstream.client.settings.options import ConnectOptions, DcpSettings
+from dcpstream.client.settings.options import ConnectOptions, DcpSettings, Login
 from dcpstream.errors import ConnectionLost, ConnectTimeout
-from dcpstream.model import FailoverLog, Manifest, NodeAddress, StreamOffset
-from dcpstream.wire import Frame, Opcode, Status, encode_response
-from dcpstream.wire.values import encode_vbucket_seqnos
-from tests.unit.client.kit import LOG, LOGIN, FakeNode, accepted, config, marker, mutation
+from dcpstream.model import MAX_SEQNO, FailoverLog, Manifest, NodeAddress, StreamOffset
+from dcpstream.testing.simulation import START_S
+from dcpstream.wire import Frame, FrameReader, Opcode, Status, encode_response
+from dcpstream.wire.values import encode_failover_log, encode_vbucket_seqnos
+from tests.kit.fake_node import ADDRESS, LOGIN, FakeNode, config
+from tests.kit.messages import LOG, accepted, marker, mutation
+
+NONCE = bytes(range(24))
+"""Of a SCRAM login."""
 
 Answer = Callable[[Frame, int], bytes]
 
@@ -200,3 +207,64 @@ def refused(frame: Frame, status: int, value: bytes = b"") -> bytes:
 
 def at(seqno: int, start: int | None = None, end: int | None = None, vbuuid: int = 0xA) -> StreamOffset:
     return StreamOffset(vbuuid, seqno, seqno if start is None else start, seqno if end is None else end)
+
+
+def new_connection(*, arrow: bool = False, buffer_bytes: int = 1000, login: Login = LOGIN) -> NodeConnection:
+    settings = DcpSettings(name="test", buffer_bytes=buffer_bytes)
+    return NodeConnection(ADDRESS, login, settings, NONCE, 0.0, connect_timeout_s=5.0, arrow=arrow)
+
+
+def pump(connection: NodeConnection, node: FakeNode, now: float = 0.0) -> None:
+    """Carry bytes between the two until both are silent."""
+    while data := connection.data_to_send():
+        answers = node.receive(data)
+        if answers:
+            connection.receive_data(answers, now)
+
+
+def ready_connection(node: FakeNode | None = None, **options: object) -> tuple[NodeConnection, FakeNode]:
+    """A connection whose handshake is done."""
+    node = node or FakeNode()
+    connection = new_connection(**options)  # type: ignore[arg-type]
+    pump(connection, node)
+    assert connection.is_ready
+    return connection, node
+
+
+def client_of_streams(**settings: object) -> ClientEnd:
+    """Our own client's end of a DCP connection, past its handshake."""
+    return ClientEnd(DcpSettings(name="reader", **settings))  # type: ignore[arg-type]
+
+
+class ClientEnd:
+    """Our own client's session machine, with bytes going in and frames coming out."""
+
+    def __init__(self, settings: DcpSettings, now: float = START_S) -> None:
+        self.now = now
+        self.session = DcpSession(NodeAddress("node", 11210, 8091), settings, True, now)
+
+    def stream(self, vbid: int = 1, offset: StreamOffset = StreamOffset.ZERO, end: int = MAX_SEQNO) -> Stream:
+        """Ask for a stream; the request is taken off the output."""
+        stream = self.session.open_stream(vbid, offset, end, self.now)
+        self.sent()
+        return stream
+
+    def opened(self, log: FailoverLog | None = None, **fields: object) -> Stream:
+        """A stream that the node has accepted."""
+        stream = self.stream(**fields)  # type: ignore[arg-type]
+        log = log or FailoverLog.of((0xA, 0))
+        self.receive(encode_response(Opcode.DCP_STREAM_REQ, opaque=stream.opaque, value=encode_failover_log(log)))
+        return stream
+
+    def receive(self, data: bytes) -> list[Event]:
+        """The node sends bytes; what the client makes of them."""
+        rows, consumed = FrameDecoder().decode(bytearray(data), 0, len(data))
+        assert consumed == len(data)
+        self.session.receive_rows(rows, self.now)
+        return list(self.session.events())
+
+    def sent(self) -> list[Frame]:
+        """The frames that the client sends now."""
+        reader = FrameReader()
+        reader.receive_data(self.session.data_to_send())
+        return list(reader.frames())

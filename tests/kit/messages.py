@@ -1,0 +1,56 @@
+"""Messages as a node sends them, as bytes."""
+
+from __future__ import annotations
+
+import struct
+
+from dcpstream.model import FailoverLog
+from dcpstream.wire import Opcode, Status, encode_request, encode_response
+from dcpstream.wire.values import encode_failover_log
+
+LOG = FailoverLog.of((0xA, 0))
+"""The failover log of the node that sends them."""
+
+
+def marker(opaque: int, start: int, end: int, *, vbid: int = 0, flags: int = 1) -> bytes:
+    extras = struct.pack(">QQI", start, end, flags)
+    return encode_request(Opcode.DCP_SNAPSHOT_MARKER, vbid=vbid, opaque=opaque, extras=extras)
+
+
+def mutation(opaque: int, seqno: int, *, vbid: int = 0, key: bytes = b"k", value: bytes = b"v", rev: int = 1) -> bytes:
+    extras = struct.pack(">QQIIIHB", seqno, rev, 7, 0, 0, 0, 0)
+    return encode_request(
+        Opcode.DCP_MUTATION, vbid=vbid, opaque=opaque, cas=seqno << 16, extras=extras, key=b"\0" + key, value=value
+    )
+
+
+def deletion(opaque: int, seqno: int, *, vbid: int = 0, key: bytes = b"k") -> bytes:
+    extras = struct.pack(">QQIB", seqno, 2, 1_700_000_000, 0)
+    return encode_request(Opcode.DCP_DELETION, vbid=vbid, opaque=opaque, cas=seqno, extras=extras, key=b"\0" + key)
+
+
+def seqno_advanced(opaque: int, seqno: int, *, vbid: int = 0) -> bytes:
+    return encode_request(Opcode.DCP_SEQNO_ADVANCED, vbid=vbid, opaque=opaque, extras=struct.pack(">Q", seqno))
+
+
+def system_event(opaque: int, seqno: int, name: str, collection_id: int, *, uid: int = 5, vbid: int = 0) -> bytes:
+    return encode_request(
+        Opcode.DCP_SYSTEM_EVENT,
+        vbid=vbid,
+        opaque=opaque,
+        extras=struct.pack(">QIB", seqno, 0, 0),
+        key=name.encode(),
+        value=struct.pack(">QII", uid, 0, collection_id),
+    )
+
+
+def stream_end(opaque: int, reason: int = 0, *, vbid: int = 0) -> bytes:
+    return encode_request(Opcode.DCP_STREAM_END, vbid=vbid, opaque=opaque, extras=struct.pack(">I", reason))
+
+
+def accepted(opaque: int, log: FailoverLog = LOG) -> bytes:
+    return encode_response(Opcode.DCP_STREAM_REQ, opaque=opaque, value=encode_failover_log(log))
+
+
+def rollback(opaque: int, seqno: int) -> bytes:
+    return encode_response(Opcode.DCP_STREAM_REQ, status=Status.ROLLBACK, opaque=opaque, value=struct.pack(">Q", seqno))
