@@ -6,9 +6,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from dcpstream.model import MAX_SEQNO, VbucketState
-from dcpstream.protocol.answers import Refusal, answer, refuse
 from dcpstream.protocol.opening import read_open
 from dcpstream.protocol.producer.connection import ProducerConnection
+from dcpstream.protocol.refusals import Refusal, answer, refuse
 from dcpstream.wire import MarkerFlag, Opcode, Status, decode_frame, decode_message
 from dcpstream.wire.values import decode_failover_log
 from tests.kit.lists import ListSource, ListVBucket, frames_in

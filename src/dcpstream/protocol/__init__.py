@@ -1,7 +1,16 @@
-"""Sans-IO machines of the protocol: what may be said when, and what is answered.
+"""The machines of the protocol: which message is legal when, and what answers it. Sans-IO.
 
-Nothing here touches sockets, clocks, threads or chance: bytes and messages come in as arguments, `now` (seconds of a
-monotonic clock) with them, and what is to be sent is asked for. Servers, clients and tests are shells around it.
+A node has one machine for each DCP connection: a `ProducerConnection` if it sends history, a `ConsumerConnection` if it
+receives some. The shell passes each frame to `handle(frame, now)` and sends what `data_to_send` returns; `next_timeout`
+and `handle_timeout` replace the clock. A `close_reason` asks the shell to close the connection. The bucket behind both
+machines is an interface (`bucket`), which the node implements.
+
+- `producer`: stream requests and rollback, streams of snapshots, takeover.
+- `consumer`: controls, stream requests, rows into a replica.
+- `opening`: DCP_OPEN, which decides between the two; `refusals`: the checks and answers that both share.
+- `flow_control`, `noop`, `stats`: windows of unacknowledged bytes, liveness, the `dcp` stats group.
+- `transitions`: tables of states and events, which every machine with states uses.
+- `sasl`: both ends of a login.
 """
 
 from dcpstream.protocol.bucket import HistorySource, VBucketView

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from dcpstream.protocol.answers import Refusal, check_shape
+from dcpstream.protocol.refusals import Refusal, check_shape
 from dcpstream.wire import Datatype, Frame, OpenFlag, Status
 from dcpstream.wire.messages.dcp import Open
 

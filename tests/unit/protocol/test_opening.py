@@ -2,8 +2,8 @@
 
 import pytest
 
-from dcpstream.protocol.answers import Refusal
 from dcpstream.protocol.opening import OpenRequest, read_open
+from dcpstream.protocol.refusals import Refusal
 from dcpstream.wire import Opcode, Status
 from tests.kit.lists import frame_of
 

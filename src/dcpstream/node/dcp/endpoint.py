@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from dcpstream.node.dcp.replica import Replicas, Takeovers
 from dcpstream.node.dcp.stats import dcp_stats
-from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse
 from dcpstream.protocol.consumer.connection import ConsumerConnection, check_add_stream
 from dcpstream.protocol.opening import OpenRequest, read_open
 from dcpstream.protocol.producer.connection import ProducerConnection
 from dcpstream.protocol.producer.privilege import Access
+from dcpstream.protocol.refusals import Refusal, answer, check_shape, refuse
 from dcpstream.wire import Feature, Frame, Opcode, Status
 
 if TYPE_CHECKING:

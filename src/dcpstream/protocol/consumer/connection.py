@@ -23,7 +23,6 @@ from types import MappingProxyType
 
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import VbucketState
-from dcpstream.protocol.answers import Refusal, answer, check_shape, check_stream_flags, refuse, stream_id_of
 from dcpstream.protocol.bucket import Change, ReplicaBucket
 from dcpstream.protocol.consumer.controls import FLATBUFFERS, SYNC_WRITES, V7_STATUS_CODES, Negotiation
 from dcpstream.protocol.consumer.messages import (
@@ -39,6 +38,15 @@ from dcpstream.protocol.consumer.stream import ConsumerStream, StreamEvent
 from dcpstream.protocol.flow_control import ConsumerWindow
 from dcpstream.protocol.noop import DEFAULT_IDLE_TIMEOUT_S
 from dcpstream.protocol.producer.stream import Buffer
+from dcpstream.protocol.refusals import (
+    Refusal,
+    answer,
+    check_shape,
+    check_stream_flags,
+    refuse,
+    stream_id_of,
+    unknown_place,
+)
 from dcpstream.protocol.stats import Pause
 from dcpstream.wire import (
     Datatype,
@@ -319,7 +327,7 @@ class ConsumerConnection:
         if status is Status.UNKNOWN_COLLECTION:
             uid = self.replicas.collections_uid(stream.view)
             code = status if self._knows_unknown else Status.EINVAL
-            self._refuse(frame, Refusal(code, "Unknown scope or collection in operation", manifest_uid=uid))
+            self._refuse(frame, unknown_place(code, uid))
         elif status is not Status.SUCCESS:
             self._answer(frame, status)
 

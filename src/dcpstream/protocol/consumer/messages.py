@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dcpstream.errors import FieldError
-from dcpstream.protocol.answers import Refusal
 from dcpstream.protocol.bucket import Change
+from dcpstream.protocol.refusals import Refusal
 from dcpstream.wire import Datatype, Frame, Opcode, Status, SystemEventId
 from dcpstream.wire.keys import key_fault
 from dcpstream.wire.layout import Request

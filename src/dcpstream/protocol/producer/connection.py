@@ -23,7 +23,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from dcpstream.protocol.answers import Refusal, answer, check_shape, refuse, stream_id_of
 from dcpstream.protocol.bucket import HistorySource, VBucketView
 from dcpstream.protocol.flow_control import ProducerWindow
 from dcpstream.protocol.noop import DEFAULT_IDLE_TIMEOUT_S, NoopTimer
@@ -34,6 +33,7 @@ from dcpstream.protocol.producer.responses import is_tolerated
 from dcpstream.protocol.producer.rollback import Rollback
 from dcpstream.protocol.producer.stream import Buffer, ProducerStream, enough_of
 from dcpstream.protocol.producer.takeover import TakeoverHost, Takeovers
+from dcpstream.protocol.refusals import Refusal, answer, check_shape, refuse, stream_id_of
 from dcpstream.protocol.stats import BUFFER_FULL, INITIALIZING, NOTHING_TO_SAY, Pause
 from dcpstream.wire import Feature, Frame, Opcode, Status, StreamEndReason, StreamFlag
 from dcpstream.wire.buffers import BufferPool

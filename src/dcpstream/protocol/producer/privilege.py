@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from dcpstream.protocol.answers import Refusal
-from dcpstream.protocol.producer.stream_filter import UNKNOWN_PLACE, StreamFilter
+from dcpstream.protocol.producer.stream_filter import StreamFilter
+from dcpstream.protocol.refusals import Refusal, unknown_place
 from dcpstream.wire import Status
 
 __all__ = ["Access", "StreamAccess", "everything", "refusal_of"]
@@ -50,5 +50,5 @@ def refusal_of(wanted: StreamFilter, access: StreamAccess, manifest_uid: int) ->
         found = [access(None, None)] if ids is None else [access(None, number) for number in sorted(ids)]
         unknown = Status.EACCESS if ids is None else Status.UNKNOWN_COLLECTION
     if Access.INVISIBLE in found and unknown is not Status.EACCESS:
-        return Refusal(unknown, UNKNOWN_PLACE, manifest_uid)
+        return unknown_place(unknown, manifest_uid)
     return None if all(item is Access.GRANTED for item in found) else Refusal(Status.EACCESS)

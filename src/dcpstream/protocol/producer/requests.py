@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dcpstream.protocol.answers import Refusal, check_stream_flags
 from dcpstream.protocol.bucket import HistorySource
 from dcpstream.protocol.producer.controls import MARKER_WITH_PURGE_SEQNO, ProducerSettings
 from dcpstream.protocol.producer.privilege import StreamAccess, refusal_of
 from dcpstream.protocol.producer.rollback import Refuse, Rollback, decide
 from dcpstream.protocol.producer.stream import ProducerStream
 from dcpstream.protocol.producer.stream_filter import StreamFilter, read_filter, refusal_on_connection
+from dcpstream.protocol.refusals import Refusal, check_stream_flags
 from dcpstream.wire import Frame, OpenFlag, Status, StreamFlag, decode_message
 from dcpstream.wire.buffers import BufferPool
 from dcpstream.wire.messages.dcp import StreamRequest

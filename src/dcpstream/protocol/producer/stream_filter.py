@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dcpstream.model import Manifest
-from dcpstream.protocol.answers import Refusal
+from dcpstream.protocol.refusals import Refusal, unknown_place
 from dcpstream.wire import Status, SystemEventId
 from dcpstream.wire.system_events import CollectionEvent, events_of_scope
 
@@ -30,7 +30,6 @@ _RESERVED_SCOPES, _RESERVED_COLLECTIONS = range(1, 8), range(2, 8)
 
 _BEGIN = SystemEventId.CREATE_COLLECTION
 _END, _DROP_SCOPE = SystemEventId.DROP_COLLECTION, SystemEventId.DROP_SCOPE
-UNKNOWN_PLACE = "Unknown scope or collection in operation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +120,7 @@ def _wanted_collections(
             return Refusal(Status.EINVAL), None
         found = next((scope for scope in manifest.scopes if scope.scope_id == scope_id), None)
         if found is None:
-            return Refusal(Status.UNKNOWN_SCOPE, UNKNOWN_PLACE, manifest.uid), None
+            return unknown_place(Status.UNKNOWN_SCOPE, manifest.uid), None
         return frozenset(item.collection_id for item in found.collections), scope_id
     if "collections" not in document:
         return None, None
@@ -135,7 +134,7 @@ def _wanted_collections(
         if number is None or number in _RESERVED_COLLECTIONS:
             return Refusal(Status.EINVAL), None
         if number not in known:
-            return Refusal(Status.UNKNOWN_COLLECTION, UNKNOWN_PLACE, manifest.uid), None
+            return unknown_place(Status.UNKNOWN_COLLECTION, manifest.uid), None
         ids.add(number)
     return frozenset(ids), None
 

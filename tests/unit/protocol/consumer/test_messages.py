@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
-from dcpstream.protocol.answers import Refusal
 from dcpstream.protocol.consumer.messages import Dialect, Marker, read_change, read_marker, read_system_event
+from dcpstream.protocol.refusals import Refusal
 from dcpstream.wire import Opcode, Status, decode_frame
 from dcpstream.wire.values import encode_xattrs, snappy_compress
 from tests.kit.lists import frame_of

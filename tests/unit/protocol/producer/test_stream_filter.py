@@ -3,8 +3,8 @@
 import pytest
 
 from dcpstream.model import Collection, Manifest, Scope
-from dcpstream.protocol.answers import Refusal
 from dcpstream.protocol.producer.stream_filter import LiveFilter, StreamFilter, read_filter, refusal_on_connection
+from dcpstream.protocol.refusals import Refusal
 from dcpstream.wire import Status, SystemEventId
 from dcpstream.wire.system_events import CollectionEvent, events_of_scope
 

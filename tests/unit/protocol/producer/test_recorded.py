@@ -2,8 +2,8 @@
 
 import pytest
 
-from dcpstream.protocol.answers import Refusal, refuse
 from dcpstream.protocol.opening import read_open
+from dcpstream.protocol.refusals import Refusal, refuse
 from dcpstream.wire import Opcode, decode_frame
 from tests.kit.recorded import server_transcript
 from tests.kit.replay import Replay, comparable

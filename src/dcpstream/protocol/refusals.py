@@ -1,8 +1,7 @@
-"""The check of a DCP request's shape by its receiver, and the answers that both ends give.
+"""Refusals of DCP requests: the checks that come before everything else, and the answers.
 
-The check comes before everything else. The shapes are those of the message table; a snapshot marker, which has several
-versions, has a check of its own. A misshapen request is answered EINVAL, mostly with a text in JSON, and the connection
-stays open.
+Both ends check the shape of each request against the table of messages. A snapshot marker has several versions and a
+check of its own. A misshapen request is answered EINVAL, mostly with a text in JSON, and the connection stays open.
 
 Source: kv_engine daemon/mcbp_validators.cc, checked against recordings of malformed packets.
 """
@@ -20,18 +19,14 @@ from dcpstream.wire.messages.dcp import SnapshotMarker, SnapshotMarkerV2, Snapsh
 from dcpstream.wire.shape import read_frame_infos, shape_of
 
 __all__ = [
-    "DCP_OPCODES",
     "Refusal",
     "answer",
     "check_shape",
     "check_stream_flags",
-    "error_body",
     "refuse",
     "stream_id_of",
+    "unknown_place",
 ]
-
-DCP_OPCODES = range(Opcode.DCP_OPEN, Opcode.DCP_CACHE_TRANSFER_END + 1)
-"""0x50 to 0x67: what belongs to DCP."""
 
 _STREAM_FLAGS = int(
     StreamFlag.TAKEOVER
@@ -41,11 +36,11 @@ _STREAM_FLAGS = int(
     | StreamFlag.STRICT_VBUUID
     | StreamFlag.IGNORE_PURGED_TOMBSTONES
 )
-"""What a recorded 7.2 server takes: from-latest (0x40) and the transfer of cached values (0x100) came later."""
+"""The flags that a recorded 7.2 server accepts; from-latest (0x40) and cached values (0x100) came later."""
 
 
 class Refusal(NamedTuple):
-    """A status with the text that goes with it, and what else belongs into the JSON body."""
+    """A status and the contents of the answer's JSON body."""
 
     status: Status
     context: str = ""
@@ -59,16 +54,16 @@ _MARKER_VALUE_BYTES: Mapping[int, int] = MappingProxyType(
         if layout.refused is None
     }
 )
-"""Bytes of the value by a marker's version, which stands in its one byte of extras; version 1 was withdrawn."""
+"""Version of a marker (its one byte of extras) → bytes of its value; version 1 was withdrawn."""
 
 
 def check_shape(frame: Frame, *, has_collections: bool = False) -> Refusal | None:
-    """What is wrong with a DCP request's parts, or None.
+    """Refuse a DCP request whose parts do not fit its opcode; None if they do.
 
     Args:
         frame: the request.
-        has_collections: keys of rows carry a collection id, so their length is checked with it, and a stream request
-            may have a value.
+        has_collections: keys of rows carry a collection id, which counts in their length; a stream request may have a
+            value.
     """
     shape = shape_of(frame.opcode, has_collections=has_collections)
     if shape is None:
@@ -90,7 +85,7 @@ def check_shape(frame: Frame, *, has_collections: bool = False) -> Refusal | Non
 
 
 def check_stream_flags(flags: int) -> Refusal | None:
-    """What is wrong with the flags of an ADD_STREAM or a STREAM_REQ, or None."""
+    """Refuse the flags of an ADD_STREAM or a STREAM_REQ that no server accepts; None if all are accepted."""
     if not flags & ~_STREAM_FLAGS:
         return None
     if flags & StreamFlag.NO_VALUE:
@@ -99,7 +94,7 @@ def check_stream_flags(flags: int) -> Refusal | None:
 
 
 def _bad_marker(frame: Frame) -> Refusal | None:
-    """What is wrong with a marker, of which each version has its own shape."""
+    """Refuse a marker whose parts do not fit its version."""
     plain = SnapshotMarker.layout
     if len(frame.extras) == plain.extras_bytes:
         return None if plain.mismatch(frame) is None and not frame.datatype else Refusal(Status.EINVAL)
@@ -113,7 +108,7 @@ def _bad_marker(frame: Frame) -> Refusal | None:
 
 
 def stream_id_of(frame: Frame) -> int | None:
-    """The stream id in the framing extras; None if there is none, or 0, which counts as none."""
+    """The stream id in the framing extras; None if there is none or it is 0."""
     if not frame.framing:
         return None
     for info_id, data in decode_frame_infos(frame.framing):
@@ -122,8 +117,13 @@ def stream_id_of(frame: Frame) -> int | None:
     return None
 
 
-def error_body(refusal: Refusal) -> bytes:
-    """The JSON that explains a refusal, or nothing."""
+def unknown_place(status: Status, manifest_uid: int) -> Refusal:
+    """Refuse a scope or collection that the manifest does not have."""
+    return Refusal(status, "Unknown scope or collection in operation", manifest_uid)
+
+
+def _error_body(refusal: Refusal) -> bytes:
+    """The JSON that explains a refusal; empty if there is nothing to explain."""
     body: dict[str, object] = {}
     if refusal.context:
         body["error"] = {"context": refusal.context}
@@ -139,6 +139,6 @@ def answer(frame: Frame, status: Status = Status.SUCCESS, *, value: bytes = b"")
 
 def refuse(frame: Frame, refusal: Refusal) -> bytes:
     """The answer that refuses a request."""
-    body = error_body(refusal)
+    body = _error_body(refusal)
     datatype = Datatype.JSON if body else Datatype.RAW
     return encode_response(frame.opcode, status=refusal.status, opaque=frame.opaque, datatype=datatype, value=body)
