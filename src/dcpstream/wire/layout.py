@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum, Flag, IntEnum
 from itertools import chain, combinations
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, dataclass_transform
 
 from dcpstream.errors import FieldError
 from dcpstream.wire.codes import Feature, FrameInfoId, Magic, Opcode, code_name
@@ -183,6 +183,7 @@ class Layout:
         opcode, kind: as in the frame's header.
         fields: extras fields first, then those at the start of the value; each in order of offset.
         extras_bytes, value_bytes: how many bytes they take, with all optional fields.
+        extras_lengths: the lengths that the extras can have, ascending.
         extras: the precompiled struct of the extras, with all optional fields.
         head: the precompiled struct of header and extras together, for hot paths.
         value: the precompiled struct of the value's fields.
@@ -232,6 +233,7 @@ class Layout:
     magic: int = field(init=False)
     flexible_magic: int = field(init=False)
     extras_bytes: int = field(init=False)
+    extras_lengths: tuple[int, ...] = field(init=False)
     extras: struct.Struct = field(init=False)
     head: struct.Struct = field(init=False)
     value_bytes: int = field(init=False)
@@ -239,6 +241,7 @@ class Layout:
     value_fields: tuple[Field, ...] = field(init=False)
     fixed_fields: tuple[tuple[int, Field], ...] = field(init=False)
     is_simple: bool = field(init=False)
+    names: tuple[str, ...] = field(init=False)
     numbers: Callable[[Any], tuple[Any, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -249,6 +252,7 @@ class Layout:
             "magic": _MAGICS[self.kind][0],
             "flexible_magic": _MAGICS[self.kind][1],
             "extras_bytes": whole.extras_bytes,
+            "extras_lengths": tuple(variant.extras_bytes for variant in self.variants),
             "extras": whole.extras,
             "head": whole.head,
             "value_bytes": self.value.size,
@@ -256,15 +260,11 @@ class Layout:
             "value_fields": self.fields[len(extras_fields) :],
             "fixed_fields": tuple((at, item) for at, item in enumerate(self.fields) if item.fixed is not None),
             "is_simple": len(self.variants) == 1 and all(item.form != "s" for item in self.fields),
+            "names": tuple(item.name for item in self.fields),
             "numbers": _getter([item.name for item in self.fields]),
         }
         for name, content in derived.items():
             object.__setattr__(self, name, content)
-
-    @property
-    def extras_lengths(self) -> tuple[int, ...]:
-        """The lengths that the extras can have, ascending."""
-        return tuple(variant.extras_bytes for variant in self.variants)
 
     def numpy_dtype(self) -> list[tuple[str, str]]:
         """A numpy dtype description of header and extras: (name, big-endian type) pairs, 24 + extras_bytes in all."""
@@ -339,7 +339,7 @@ class Layout:
                 numbers = numbers[:count]
             packed = head.pack(magic, self.opcode, key_field, extras_bytes, datatype, vbid, body, opaque, cas, *numbers)
         except struct.error as error:
-            raise self._misfit(numbers, error) from None
+            raise self.misfit(numbers, error) from None
         if framing:
             packed = packed[:HEADER_BYTES] + framing + packed[HEADER_BYTES:]
         return packed + key + value
@@ -358,7 +358,8 @@ class Layout:
         names = ", ".join(self.fields[at].name for at in present)
         raise FieldError(f"{self.name} cannot have {names} without the fields before them")
 
-    def _misfit(self, numbers: tuple[Any, ...], error: struct.error) -> FieldError:
+    def misfit(self, numbers: tuple[Any, ...], error: struct.error) -> FieldError:
+        """The error that names the field which does not fit."""
         if len(numbers) == len(self.fields):
             for item, content in zip(self.fields, numbers, strict=True):
                 if not item.holds(content):
@@ -507,6 +508,95 @@ def _variants_of(fields: tuple[Field, ...]) -> tuple[Variant, ...]:
     return tuple(found[size] for size in sorted(found))
 
 
+class RequestPacker(Protocol):
+    """The function `pack` of a request's class: its bytes, without making an object."""
+
+    def __call__(
+        self,
+        *fields: Any,
+        vbid: int = 0,
+        opaque: int = 0,
+        cas: int = 0,
+        datatype: int = 0,
+        framing: bytes = b"",
+        key: bytes = b"",
+        value: bytes = b"",
+    ) -> bytes:
+        """The bytes of such a request.
+
+        Args:
+            fields: those of the extras, then those of the value, in order of declaration; without the fixed ones.
+            vbid, opaque, cas, datatype, framing, key: as in `Message`.
+            value: what follows the fields.
+
+        Raises:
+            FieldError: a field does not fit its width.
+        """
+
+
+class ResponsePacker(Protocol):
+    """The function `pack` of a response's class."""
+
+    def __call__(
+        self,
+        *fields: Any,
+        status: int = 0,
+        opaque: int = 0,
+        cas: int = 0,
+        datatype: int = 0,
+        framing: bytes = b"",
+        key: bytes = b"",
+        value: bytes = b"",
+    ) -> bytes:
+        """The bytes of such a response; arguments as for a request."""
+
+
+def _packer(layout: Layout) -> RequestPacker:
+    """The `pack` of one layout, with everything looked up that does not depend on the message."""
+    encode, head, magic, opcode, size = (
+        layout.encode,
+        layout.head.pack,
+        layout.magic,
+        layout.opcode,
+        layout.extras_bytes,
+    )
+    is_plain = layout.is_simple and not layout.value_bytes and not layout.fixed_fields
+
+    def pack(
+        *fields: Any,
+        vbid: int = 0,
+        opaque: int = 0,
+        cas: int = 0,
+        datatype: int = 0,
+        framing: bytes = b"",
+        key: bytes = b"",
+        value: bytes = b"",
+    ) -> bytes:
+        if is_plain and not framing:
+            body = size + len(key) + len(value)
+            try:
+                packed = head(magic, opcode, len(key), size, datatype, vbid, body, opaque, cas, *fields)
+            except struct.error as error:
+                raise layout.misfit(fields, error) from None
+            return packed + key + value
+        numbers = list(fields)
+        for at, item in layout.fixed_fields:
+            numbers.insert(at, item.fixed)
+        return encode(tuple(numbers), vbid, opaque, cas, datatype, framing, key, value)
+
+    return pack
+
+
+def _response_packer(layout: Layout) -> ResponsePacker:
+    """The same for a response."""
+    pack_request = _packer(layout)
+
+    def pack(*fields: Any, status: int = 0, **others: Any) -> bytes:
+        return pack_request(*fields, vbid=status, **others)
+
+    return pack
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """The attributes of every message.
@@ -615,7 +705,7 @@ class Message:
     def _of(cls, frame: Frame) -> Self:
         layout = cls.layout
         numbers = layout.unpack(frame)
-        fields = {item.name: number for item, number in zip(layout.fields, numbers, strict=True)}
+        fields = dict(zip(layout.names, numbers, strict=True))
         fields["status" if layout.kind is Kind.RESPONSE else "vbid"] = frame.vbid
         return cls(
             opaque=frame.opaque,
@@ -628,48 +718,17 @@ class Message:
             **fields,
         )
 
-    @classmethod
-    def _all_fields(cls, fields: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The fields that `pack` was given, with the fixed ones between them."""
-        numbers = list(fields)
-        for at, item in cls.layout.fixed_fields:
-            numbers.insert(at, item.fixed)
-        return tuple(numbers)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Message):
     """A request: `vbid` is the vbucket (u16)."""
 
+    pack: ClassVar[RequestPacker]
+
     vbid: int = 0
 
     def _vbid(self) -> int:
         return self.vbid
-
-    @classmethod
-    def pack(
-        cls,
-        *fields: Any,
-        vbid: int = 0,
-        opaque: int = 0,
-        cas: int = 0,
-        datatype: int = 0,
-        framing: bytes = b"",
-        key: bytes = b"",
-        value: bytes = b"",
-    ) -> bytes:
-        """The bytes of such a request, without making an object.
-
-        Args:
-            fields: those of the extras, then those of the value, in order of declaration; without the fixed ones.
-            value: what follows the fields.
-
-        Raises:
-            FieldError: a field does not fit its width.
-        """
-        layout = cls.layout
-        numbers = cls._all_fields(fields) if layout.fixed_fields else fields
-        return layout.encode(numbers, vbid, opaque, cas, datatype, framing, key, value)
 
     @property
     def stream_id(self) -> int | None:
@@ -684,27 +743,12 @@ class Request(Message):
 class Response(Message):
     """A response: `status` is its status code (u16)."""
 
+    pack: ClassVar[ResponsePacker]
+
     status: int = 0
 
     def _vbid(self) -> int:
         return self.status
-
-    @classmethod
-    def pack(
-        cls,
-        *fields: Any,
-        status: int = 0,
-        opaque: int = 0,
-        cas: int = 0,
-        datatype: int = 0,
-        framing: bytes = b"",
-        key: bytes = b"",
-        value: bytes = b"",
-    ) -> bytes:
-        """The bytes of such a response, without making an object; arguments as for a request."""
-        layout = cls.layout
-        numbers = cls._all_fields(fields) if layout.fixed_fields else fields
-        return layout.encode(numbers, status, opaque, cas, datatype, framing, key, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -829,6 +873,8 @@ def message(
             summary=(made.__doc__ or "").strip().partition("\n")[0],
         )
         assert made.layout.source, f"{made.__name__} names no source"
+        make_packer: Callable[[Layout], Any] = _response_packer if kind is Kind.RESPONSE else _packer
+        type.__setattr__(made, "pack", staticmethod(make_packer(made.layout)))
         LAYOUTS.append(made.layout)
         _CLASSES.setdefault((int(opcode), kind), []).append(made)
         return made
@@ -915,6 +961,8 @@ def decode_message(frame: Frame, *, strict: bool = False) -> Message:
         () if frame.magic in (Magic.SERVER_REQUEST, Magic.SERVER_RESPONSE) else _CLASSES.get((frame.opcode, kind), ())
     )
     for cls in candidates:
+        if not strict and len(frame.extras) not in cls.layout.extras_lengths and not cls.layout.any_extras:
+            continue
         reason = cls.layout.mismatch(frame)
         if reason is None:
             return cls._of(frame)

@@ -1,4 +1,4 @@
-"""What happens to scopes and collections, as messages: stored form, and the flatbuffers form that newer clients want.
+"""Events of scopes and collections as messages: their stored form, and the flatbuffers form that newer clients want.
 
 A stored event is a DCP_SYSTEM_EVENT in version 0, or 1 where a collection has a maximal life. Clients that asked for
 flatbuffers get the same facts as version 2. A flatbuffer is built from its end to its start; this module builds the
@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from dcpstream.errors import FieldError
 from dcpstream.model.collections import NO_TTL
-from dcpstream.wire.codes import Magic, Opcode, SystemEventId
-from dcpstream.wire.frames import HEADER
+from dcpstream.wire.codes import SystemEventId
+from dcpstream.wire.layout import Record, record, u32, u64
+from dcpstream.wire.messages.dcp import SystemEvent
 
 __all__ = [
     "CollectionEvent",
@@ -27,12 +28,32 @@ __all__ = [
     "read_flatbuffer",
 ]
 
-_EXTRAS = struct.Struct(">QIB")
-_COLLECTION = struct.Struct(">QII")
-_COLLECTION_WITH_TTL = struct.Struct(">QIII")
-_SCOPE = struct.Struct(">QI")
 _OF_SCOPE = frozenset((int(SystemEventId.CREATE_SCOPE), int(SystemEventId.DROP_SCOPE)))
 VERSION_FLATBUFFERS = 2
+
+
+@record
+class ScopeValue(Record):
+    """The value of a scope's event in version 0."""
+
+    manifest_uid: int = u64()
+    scope_id: int = u32()
+
+
+@record
+class CollectionValue(Record):
+    """The value of a collection's event in version 0."""
+
+    manifest_uid: int = u64()
+    scope_id: int = u32()
+    collection_id: int = u32()
+
+
+@record
+class CollectionValueWithTtl(CollectionValue):
+    """The same in version 1."""
+
+    max_ttl: int = u32()
 
 
 class CollectionEvent(NamedTuple):
@@ -70,31 +91,28 @@ def encode_stored_event(event: CollectionEvent, *, vbid: int, by_seqno: int) -> 
     """The event in stored form."""
     version = 0
     if event.is_of_scope:
-        value = _SCOPE.pack(event.manifest_uid, event.scope_id)
+        value = ScopeValue(event.manifest_uid, event.scope_id).pack()
     elif event.max_ttl:
         version = 1
-        value = _COLLECTION_WITH_TTL.pack(
-            event.manifest_uid, event.scope_id, event.collection_id, max(0, event.max_ttl)
-        )
+        ttl = max(0, event.max_ttl)
+        value = CollectionValueWithTtl(event.manifest_uid, event.scope_id, event.collection_id, ttl).pack()
     else:
-        value = _COLLECTION.pack(event.manifest_uid, event.scope_id, event.collection_id)
-    key = event.name.encode()
-    extras = _EXTRAS.pack(by_seqno, event.event, version)
-    body = len(extras) + len(key) + len(value)
-    header = HEADER.pack(Magic.REQUEST, Opcode.DCP_SYSTEM_EVENT, len(key), len(extras), 0, vbid, body, 0, 0)
-    return b"".join((header, extras, key, value))
+        value = CollectionValue(event.manifest_uid, event.scope_id, event.collection_id).pack()
+    return SystemEvent.pack(by_seqno, event.event, version, vbid=vbid, key=event.name.encode(), value=value)
 
 
 def read_event(extras: bytes, key: bytes, value: bytes) -> CollectionEvent:
     """The event of a message in version 0 or 1."""
-    _, event, _ = _EXTRAS.unpack(extras)
+    _, event, _ = SystemEvent.layout.extras.unpack(extras)
+    name = key.decode("utf-8", "replace")
     if event in _OF_SCOPE:
-        manifest_uid, scope_id = _SCOPE.unpack_from(value)
-        return CollectionEvent(event, manifest_uid, scope_id, 0, key.decode("utf-8", "replace"))
-    manifest_uid, scope_id, collection_id = _COLLECTION.unpack_from(value)
-    limit = value[_COLLECTION.size : _COLLECTION_WITH_TTL.size]
-    max_ttl = (int.from_bytes(limit, "big") or NO_TTL) if limit else 0
-    return CollectionEvent(event, manifest_uid, scope_id, collection_id, key.decode("utf-8", "replace"), max_ttl)
+        of_scope = ScopeValue.unpack_from(value)
+        return CollectionEvent(event, of_scope.manifest_uid, of_scope.scope_id, 0, name)
+    found = CollectionValue.unpack_from(value)
+    max_ttl = 0
+    if len(value) >= CollectionValueWithTtl.size:
+        max_ttl = CollectionValueWithTtl.unpack_from(value).max_ttl or NO_TTL
+    return CollectionEvent(event, found.manifest_uid, found.scope_id, found.collection_id, name, max_ttl)
 
 
 def flatbuffer_of(event: CollectionEvent) -> bytes:

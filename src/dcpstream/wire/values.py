@@ -1,24 +1,23 @@
-"""What stands in values: xattr sections, snappy, failover logs, seqno lists.
+"""The contents of values: xattr sections, snappy, failover logs, seqno lists.
 
 Source: kv_engine include/xattr/blob.h, docs/dcp/documentation/commands/failover-log.md.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Mapping
 
 from dcpstream.errors import FieldError
 from dcpstream.model import FailoverEntry, FailoverLog
+from dcpstream.wire.layout import Record, record, u16, u64
 
 try:
     import cramjam
 except ImportError:  # pragma: no cover - cramjam is a dependency; kept optional for exotic platforms
     cramjam = None  # type: ignore[assignment,unused-ignore]
 
-_PAIR = struct.Struct(">QQ")
-_VB_SEQNO = struct.Struct(">HQ")
-_LENGTH = struct.Struct(">I")
+LENGTH_BYTES = 4
+"""An xattr section, and each pair in it, begins with its length as a u32."""
 
 MAX_INFLATED_BYTES = 30 * 1024 * 1024
 """A snappy value that claims to be larger than the largest frame is refused before memory is taken for it."""
@@ -32,9 +31,25 @@ MAX_SEQNO_PAIRS = 1 << 16
 snappy_available = cramjam is not None
 
 
+@record
+class FailoverLogEntry(Record):
+    """One branch in the value of a STREAM_REQ or GET_FAILOVER_LOG answer."""
+
+    vbuuid: int = u64()
+    seqno: int = u64()
+
+
+@record
+class VbucketSeqno(Record):
+    """One vbucket in the value of a GET_ALL_VB_SEQNOS answer."""
+
+    vbid: int = u16()
+    seqno: int = u64()
+
+
 def encode_failover_log(log: FailoverLog) -> bytes:
     """16 bytes an entry, newest first."""
-    return b"".join(_PAIR.pack(entry.vbuuid, entry.seqno) for entry in log)
+    return b"".join(FailoverLogEntry.struct.pack(entry.vbuuid, entry.seqno) for entry in log)
 
 
 def decode_failover_log(value: bytes) -> FailoverLog:
@@ -43,16 +58,17 @@ def decode_failover_log(value: bytes) -> FailoverLog:
     Raises:
         FieldError: empty, not a multiple of 16 bytes, or more than `MAX_FAILOVER_ENTRIES`.
     """
-    if not value or len(value) % _PAIR.size or len(value) > _PAIR.size * MAX_FAILOVER_ENTRIES:
+    size = FailoverLogEntry.size
+    if not value or len(value) % size or len(value) > size * MAX_FAILOVER_ENTRIES:
         raise FieldError(
             f"a failover log of {len(value)} bytes: no multiple of 16, or over {MAX_FAILOVER_ENTRIES} entries"
         )
-    return FailoverLog(tuple(FailoverEntry(*pair) for pair in _PAIR.iter_unpack(value)))
+    return FailoverLog(tuple(FailoverEntry(*pair) for pair in FailoverLogEntry.struct.iter_unpack(value)))
 
 
 def encode_vbucket_seqnos(pairs: Iterable[tuple[int, int]]) -> bytes:
     """The value of a GET_ALL_VB_SEQNOS answer."""
-    return b"".join(_VB_SEQNO.pack(vbid, seqno) for vbid, seqno in pairs)
+    return b"".join(VbucketSeqno.struct.pack(vbid, seqno) for vbid, seqno in pairs)
 
 
 def decode_vbucket_seqnos(value: bytes) -> list[tuple[int, int]]:
@@ -61,9 +77,9 @@ def decode_vbucket_seqnos(value: bytes) -> list[tuple[int, int]]:
     Raises:
         FieldError: not a multiple of 10 bytes, or more than `MAX_SEQNO_PAIRS`.
     """
-    if len(value) % _VB_SEQNO.size or len(value) > _VB_SEQNO.size * MAX_SEQNO_PAIRS:
+    if len(value) % VbucketSeqno.size or len(value) > VbucketSeqno.size * MAX_SEQNO_PAIRS:
         raise FieldError(f"a seqno list of {len(value)} bytes: not a multiple of 10")
-    return list(_VB_SEQNO.iter_unpack(value))
+    return list(VbucketSeqno.struct.iter_unpack(value))
 
 
 def encode_xattrs(xattrs: Mapping[str, bytes], body: bytes = b"") -> bytes:
@@ -76,16 +92,16 @@ def encode_xattrs(xattrs: Mapping[str, bytes], body: bytes = b"") -> bytes:
     parts = []
     for name, text in xattrs.items():
         pair = name.encode() + b"\0" + text + b"\0"
-        parts.append(_LENGTH.pack(len(pair)) + pair)
+        parts.append(len(pair).to_bytes(LENGTH_BYTES, "big") + pair)
     section = b"".join(parts)
-    return _LENGTH.pack(len(section)) + section + body
+    return len(section).to_bytes(LENGTH_BYTES, "big") + section + body
 
 
 def split_xattrs(value: bytes) -> tuple[bytes, bytes]:
     """(xattr section with its length, body) of a value whose datatype has XATTR."""
-    if len(value) < _LENGTH.size:
+    if len(value) < LENGTH_BYTES:
         raise FieldError("an xattr section needs four bytes of length")
-    end = _LENGTH.size + _LENGTH.unpack_from(value)[0]
+    end = LENGTH_BYTES + int.from_bytes(value[:LENGTH_BYTES], "big")
     if end > len(value):
         raise FieldError(f"an xattr section of {end} bytes in a value of {len(value)}")
     return value[:end], value[end:]
@@ -99,12 +115,12 @@ def decode_xattrs(value: bytes) -> tuple[dict[str, bytes], bytes]:
     """
     section, body = split_xattrs(value)
     result: dict[str, bytes] = {}
-    at = _LENGTH.size
+    at = LENGTH_BYTES
     while at < len(section):
-        if at + _LENGTH.size > len(section):
+        if at + LENGTH_BYTES > len(section):
             raise FieldError("an xattr pair is cut short")
-        end = at + _LENGTH.size + _LENGTH.unpack_from(section, at)[0]
-        pair = section[at + _LENGTH.size : end]
+        end = at + LENGTH_BYTES + int.from_bytes(section[at : at + LENGTH_BYTES], "big")
+        pair = section[at + LENGTH_BYTES : end]
         if end > len(section) or not pair.endswith(b"\0"):
             raise FieldError("an xattr pair runs past its section")
         name, separator, text = pair[:-1].partition(b"\0")
