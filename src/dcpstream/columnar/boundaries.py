@@ -19,13 +19,12 @@ Refuses to know what frames mean; `dcpstream.columnar.frame_index` checks their 
 from __future__ import annotations
 
 import sys
-from struct import Struct
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from dcpstream.wire.frames import HEADER_BYTES
+from dcpstream.wire.frames import BODY_LENGTH_AT, HEADER_BYTES, unpack_body_length
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 BytesLike: TypeAlias = bytes | bytearray | memoryview
@@ -52,8 +51,6 @@ ACTIVE_LANES_MIN = 12
 LANE_STEPS_SLACK = 4
 """Steps, as a multiple of the expected ones, after which the lanes left are followed one by one: bounds the memory."""
 
-_BODY = Struct(">I").unpack_from
-_BODY_AT = 8
 _HEAD_MASK = np.uint64(0x0000_F800_00FF_F0FF)
 """What a guess is recognised by in a header's first eight bytes, read as a little-endian number: the magic, the high
 half of the opcode (DCP's are 0x5_), the byte behind it, and that the datatype is at most 7."""
@@ -102,7 +99,7 @@ def _walk(buffer: BytesLike, at: int, stop: int, *, until: int | None = None, li
     if until is not None:
         last = min(last, until - 1)
     while at <= last and len(starts) != limit:
-        after = at + HEADER_BYTES + _BODY(buffer, at + _BODY_AT)[0]
+        after = at + HEADER_BYTES + unpack_body_length(buffer, at + BODY_LENGTH_AT)[0]
         if after > stop:
             break
         starts.append(at)
@@ -173,7 +170,7 @@ def _step_lanes(
     """
     lanes = len(bounds) - 1
     # The body length at every byte of the buffer, as an overlapping view: body[p] is that of a header at p.
-    body = np.ndarray((stop - _BODY_AT - 3,), np.uint32, buffer, _BODY_AT, (1,))
+    body = np.ndarray((stop - BODY_LENGTH_AT - 3,), np.uint32, buffer, BODY_LENGTH_AT, (1,))
     position, end = bounds[:-1], bounds[1:]
     lane = np.arange(lanes)
     exits = np.empty(lanes, np.int64)

@@ -14,13 +14,14 @@ Source: kv_engine docs/BinaryProtocol.md, docs/dcp/documentation/commands/{mutat
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from dcpstream.columnar.boundaries import BytesLike, Int64Array
 from dcpstream.wire.frames import HEADER_BYTES, MAGICS, MAX_FRAME_BYTES
+from dcpstream.wire.messages.dcp import Mutation
 
 WORDS_BYTES = 48
 UInt64Array: TypeAlias = npt.NDArray[np.uint64]
@@ -30,6 +31,22 @@ _IS_MAGIC[sorted(MAGICS)] = True
 _REQUEST = 0x80
 _CLASSIC_MIN = 0x80
 """Of the six magics only the two with framing extras (0x08, 0x18) are below."""
+_FIELDS: Any = np.dtype(Mutation.layout.numpy_dtype()).fields
+
+
+class _Column:
+    """A field of the mutation's layout: a view of the word that holds it, in words whose bytes were swapped."""
+
+    def __init__(self, name: str) -> None:
+        kind, offset = _FIELDS[name]
+        width = kind.itemsize
+        self._word, self._kind = offset // 8, kind.newbyteorder("=")
+        self._first, self._step = (8 - width - offset % 8) // width, 8 // width
+
+    def __get__(self, headers: Headers, _owner: type[Headers]) -> npt.NDArray[Any]:
+        """The column of some headers."""
+        word: npt.NDArray[Any] = headers.words[self._word].view(self._kind)
+        return word[self._first :: self._step]
 
 
 def gather(buffer: BytesLike, positions: Int64Array, width: int) -> npt.NDArray[Any]:
@@ -60,18 +77,6 @@ def swap_words(values: npt.NDArray[Any]) -> UInt64Array:
     return np.ascontiguousarray(values.view(np.uint64).reshape(-1, words).byteswap(True).T)
 
 
-def _bytes_of(word: UInt64Array, index: int) -> npt.NDArray[np.uint8]:
-    return word.view(np.uint8)[index::8]
-
-
-def _shorts_of(word: UInt64Array, index: int) -> npt.NDArray[np.uint16]:
-    return word.view(np.uint16)[index::4]
-
-
-def _ints_of(word: UInt64Array, index: int) -> npt.NDArray[np.uint32]:
-    return word.view(np.uint32)[index::2]
-
-
 @dataclass(frozen=True, slots=True)
 class Headers:
     """Columns over the headers of n frames.
@@ -86,70 +91,25 @@ class Headers:
         """The headers of these rows only."""
         return Headers(self.words.take(rows, axis=1))
 
-    @property
-    def magic(self) -> npt.NDArray[np.uint8]:
-        """u8."""
-        return _bytes_of(self.words[0], 7)
-
-    @property
-    def opcode(self) -> npt.NDArray[np.uint8]:
-        """u8."""
-        return _bytes_of(self.words[0], 6)
-
-    @property
-    def key_field(self) -> npt.NDArray[np.uint16]:
-        """u16: the key's length, or in flexible framing framing extras length (high byte) and key length."""
-        return _shorts_of(self.words[0], 2)
-
-    @property
-    def extras_length(self) -> npt.NDArray[np.uint8]:
-        """u8."""
-        return _bytes_of(self.words[0], 3)
-
-    @property
-    def datatype(self) -> npt.NDArray[np.uint8]:
-        """u8."""
-        return _bytes_of(self.words[0], 2)
-
-    @property
-    def vbucket(self) -> npt.NDArray[np.uint16]:
-        """u16, of a request."""
-        return _shorts_of(self.words[0], 0)
-
-    @property
-    def body(self) -> npt.NDArray[np.uint32]:
-        """u32: bytes behind the header."""
-        return _ints_of(self.words[1], 1)
-
-    @property
-    def opaque(self) -> npt.NDArray[np.uint32]:
-        """u32."""
-        return _ints_of(self.words[1], 0)
-
-    @property
-    def cas(self) -> UInt64Array:
-        """u64."""
-        return cast(UInt64Array, self.words[2])
-
-    @property
-    def seqno(self) -> UInt64Array:
-        """u64, of data messages."""
-        return cast(UInt64Array, self.words[3])
-
-    @property
-    def rev(self) -> UInt64Array:
-        """u64, of data messages."""
-        return cast(UInt64Array, self.words[4])
-
-    @property
-    def flags_field(self) -> npt.NDArray[np.uint32]:
-        """u32: flags of a mutation, delete time of a deletion or expiration."""
-        return _ints_of(self.words[5], 1)
-
-    @property
-    def expiration(self) -> npt.NDArray[np.uint32]:
-        """u32: expiration of a mutation."""
-        return _ints_of(self.words[5], 0)
+    # Of every frame.
+    magic = _Column("magic")
+    opcode = _Column("opcode")
+    key_field = _Column("key_length")
+    """The key's length, or in flexible framing framing extras length (high byte) and key length."""
+    extras_length = _Column("extras_length")
+    datatype = _Column("datatype")
+    vbucket = _Column("vbid")
+    body = _Column("body_length")
+    """Bytes after the header."""
+    opaque = _Column("opaque")
+    cas = _Column("cas")
+    # Of data messages.
+    seqno = _Column("by_seqno")
+    rev = _Column("rev_seqno")
+    flags_field = _Column("flags")
+    """The flags of a mutation; the delete time of a deletion or expiration."""
+    expiration = _Column("expiration")
+    """Of mutations only."""
 
     @property
     def is_flexible(self) -> npt.NDArray[np.bool_]:
@@ -159,7 +119,8 @@ class Headers:
     @property
     def magic_and_opcode(self) -> npt.NDArray[np.uint16]:
         """u16: magic << 8 | opcode."""
-        return _shorts_of(self.words[0], 3)
+        first: UInt64Array = self.words[0]
+        return first.view(np.uint16)[3::4]
 
     def part_lengths(self) -> tuple[Int64Array | None, Int64Array]:
         """(framing extras length or None if no frame has any, key length) of each frame."""

@@ -7,7 +7,6 @@ what names the fault when the fast decoder finds one.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from struct import Struct
 
 import numpy as np
 import pyarrow as pa
@@ -15,20 +14,13 @@ import pyarrow as pa
 from dcpstream.columnar.boundaries import BytesLike
 from dcpstream.columnar.chunk import DecodeOptions, WireChunk
 from dcpstream.errors import FieldError
-from dcpstream.wire.codes import FrameInfoId, Magic, Opcode
+from dcpstream.wire.codes import FrameInfoId, Magic
 from dcpstream.wire.frames import HEADER_BYTES, Frame, decode_frame, frame_length
 from dcpstream.wire.keys import decode_frame_infos, split_collection_key
-from dcpstream.wire.messages.dcp import DATA_EXTRAS_BYTES
+from dcpstream.wire.messages.dcp import DATA_EXTRAS_BYTES, Deletion, DeletionV2, Expiration, Mutation
 
 _DEFAULT = DecodeOptions()
-_SEQNOS = Struct(">QQ").unpack_from
-_U32 = Struct(">I").unpack_from
-_TWO_U32 = Struct(">II").unpack_from
-_U16 = Struct(">H").unpack_from
 
-_MUTATION = int(Opcode.DCP_MUTATION)
-_DELETE_TIME_EXTRAS_MIN = 20
-"""A deletion's extras of 18 bytes hold no delete time, those of 20 and 21 do."""
 _REQUESTS = (Magic.REQUEST, Magic.FLEX_REQUEST)
 
 
@@ -47,7 +39,7 @@ def stream_id_of(framing: bytes) -> int:
         if info_id == FrameInfoId.DCP_STREAM_ID:
             if len(data) != 2:
                 raise FieldError(f"a stream id of {len(data)} bytes")
-            return int(_U16(data)[0])
+            return int.from_bytes(data, "big")
     return 0
 
 
@@ -103,12 +95,15 @@ def _row(frame: Frame, options: DecodeOptions) -> tuple[tuple[int, ...], bytes]:
     extras = frame.extras
     if len(extras) not in DATA_EXTRAS_BYTES[frame.opcode]:
         raise FieldError(f"extras of {len(extras)} bytes in a message with opcode 0x{frame.opcode:02x}")
-    seqno, rev = _SEQNOS(extras)
     flags = expiry = 0
-    if frame.opcode == _MUTATION:
-        flags, expiry = _TWO_U32(extras, 16)
-    elif len(extras) >= _DELETE_TIME_EXTRAS_MIN:
-        (expiry,) = _U32(extras, 16)
+    if frame.opcode == Mutation.layout.opcode:
+        seqno, rev, flags, expiry, *_ = Mutation.unpack(frame)
+    elif frame.opcode == Expiration.layout.opcode:
+        seqno, rev, expiry = Expiration.unpack(frame)
+    elif len(extras) == DeletionV2.layout.extras_bytes:
+        seqno, rev, expiry, _ = DeletionV2.unpack(frame)
+    else:
+        seqno, rev, _ = Deletion.unpack(frame)
     collection_id, key = split_collection_key(frame.key) if options.collections else (0, frame.key)
     stream_id = stream_id_of(frame.framing) if options.stream_ids else 0
     fixed = (frame.opcode, frame.datatype, frame.vbid, frame.cas, seqno, rev, flags, expiry)

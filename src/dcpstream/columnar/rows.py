@@ -21,16 +21,16 @@ from dcpstream.columnar.frame_index import FrameIndex
 from dcpstream.columnar.headers import Headers, gather, swap_words
 from dcpstream.columnar.messages import decode_messages, stream_id_of
 from dcpstream.errors import FieldError
-from dcpstream.wire.codes import FrameInfoId, Magic, Opcode
+from dcpstream.wire.codes import FrameInfoId, Magic
 from dcpstream.wire.frames import HEADER_BYTES, decode_frame
 from dcpstream.wire.keys import MAX_LEB128_BYTES
-from dcpstream.wire.messages.dcp import DATA_EXTRAS_BYTES
+from dcpstream.wire.messages.dcp import DATA_EXTRAS_BYTES, Expiration, Mutation
 
 _DEFAULT = DecodeOptions()
-_MUTATION = int(Opcode.DCP_MUTATION)
-_MUTATION_EXTRAS_BYTES = 31
+_MUTATION = Mutation.layout.opcode
+_MUTATION_EXTRAS_BYTES = Mutation.layout.extras_bytes
 _COMMON_EXTRAS_BYTES = 24
-_DELETE_TIME_EXTRAS_MIN = 20
+_DELETE_TIME_EXTRAS_MIN = Expiration.layout.extras_bytes
 _STREAM_ID_INFO = FrameInfoId.DCP_STREAM_ID << 4 | 2
 _STREAM_ID_BYTES = 3
 _THIRDS_CACHED = 1 << 16
