@@ -961,7 +961,7 @@ def decode_message(frame: Frame, *, strict: bool = False) -> Message:
         () if frame.magic in (Magic.SERVER_REQUEST, Magic.SERVER_RESPONSE) else _CLASSES.get((frame.opcode, kind), ())
     )
     for cls in candidates:
-        if not strict and len(frame.extras) not in cls.layout.extras_lengths and not cls.layout.any_extras:
+        if not strict and len(frame.extras) not in cls.layout.extras_lengths:
             continue
         reason = cls.layout.mismatch(frame)
         if reason is None:
