@@ -1,13 +1,18 @@
 """Tables of transitions: legal pairs, refused pairs, final states, and every table of the package."""
 
+import ast
 from enum import Enum
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 from dcpstream.errors import LocalProtocolError, RemoteProtocolError
 from dcpstream.protocol.transitions import Transitions
 from tools.state_diagrams import diagram, drawn, tables
+
+STATES = ("state", "takeover")
+"""Attributes in which machines keep their states."""
 
 
 class Door(Enum):
@@ -97,3 +102,15 @@ def test_every_table_of_the_package_can_be_drawn_and_all_its_states_be_reached(n
     events = {event for _, event, _ in table}
     assert events == set(type(next(iter(events)))), "an event that is legal nowhere"
     assert not any(":" in event.value or "\n" in event.value for event in events), "Mermaid ends a label there"
+
+
+@pytest.mark.parametrize("path", sorted({name.partition(":")[0] for name in tables()}))
+def test_a_machine_changes_its_state_through_its_table_only(path):
+    """In the package of a table, a state is set to the table's start, or to what the table says."""
+    package = Path(import_module(path).__file__).parent
+    for module in package.glob("*.py"):
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            if any(isinstance(target, ast.Attribute) and target.attr in STATES for target in targets):
+                text = ast.unparse(node.value)
+                assert ".start" in text or ".after(" in text, f"{module.name}:{node.lineno}: {ast.unparse(node)}"
