@@ -16,13 +16,14 @@ sys.path.insert(0, str(ROOT))
 from dcpstream.node.engine import COMMANDS, MAX_OUTPUT_BYTES  # noqa: E402
 from dcpstream.node.engine.access.roles import ALL_PRIVILEGES  # noqa: E402
 from dcpstream.node.engine.bucket import documents  # noqa: E402
-from dcpstream.node.engine.commands import Command, Part  # noqa: E402
+from dcpstream.node.engine.commands import Command  # noqa: E402
 from dcpstream.node.engine.engine import MAX_BUCKETS, MAX_CONNECTIONS  # noqa: E402
-from dcpstream.node.engine.handlers.admin import OBSOLETE  # noqa: E402
 from dcpstream.node.engine.release import RELEASES  # noqa: E402
 from dcpstream.node.shell import server  # noqa: E402
 from dcpstream.protocol.sasl import MECHANISMS  # noqa: E402
 from dcpstream.wire import MAX_FRAME_BYTES, MAX_FRAME_BYTES_BEFORE_AUTH, Feature, Opcode  # noqa: E402
+from dcpstream.wire.layout import Part  # noqa: E402
+from dcpstream.wire.messages.admin import OBSOLETE  # noqa: E402
 from tools.pages import publish  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "node.md"
@@ -59,20 +60,20 @@ With the users' names and passwords (basic authentication). A trailing slash mak
 | `/pools/default/buckets/BUCKET/scopes/SCOPE/collections/COLLECTION` | DELETE drops it with its documents |
 | `/whoami`, `/nodes/self` | the user, the node |
 """
-PARTS = {Part.ABSENT: "", Part.REQUIRED: "yes", Part.OPTIONAL: "may be"}
+PARTS = {Part.NONE: "", Part.REQUIRED: "yes", Part.OPTIONAL: "may be"}
 
 
 def row(opcode: int, command: Command) -> str:
     """One line of the table."""
     summary = (command.handler.__doc__ or "").strip().splitlines()[0].partition(": ")
-    extras = "" if command.extras == (0,) else " or ".join(map(str, command.extras))
+    extras = "" if command.shape.extras == (0,) else " or ".join(map(str, command.shape.extras))
     star = " *" if command.before_login else " (7.6)" if opcode in RELEASES["7.2"].unknown_opcodes else ""
     cells = (
         f"0x{opcode:02x}",
         f"{Opcode(opcode).name}{star}",
         extras,
-        PARTS[command.key],
-        PARTS[command.value],
+        PARTS[command.shape.key],
+        PARTS[command.shape.value],
         command.privilege.replace("|", " or "),
         (summary[2] or summary[0]).rstrip(".").replace("|", "\\|"),
     )

@@ -406,7 +406,7 @@ def test_which_commands_keep_the_expiration_on_request(peer: Peer) -> None:
             *(Opcode.PREPEND, Opcode.PREPENDQ, Opcode.INCREMENT, Opcode.INCREMENTQ, Opcode.DECREMENT),
             Opcode.DECREMENTQ,
         }
-        assert command.keeps_ttl == (opcode in keeping or (is_path and not is_look_up)), hex(opcode)
+        assert command.shape.keeps_ttl == (opcode in keeping or (is_path and not is_look_up)), hex(opcode)
     for opcode, fields in ((Opcode.ADD, {"extras": STORE}), (Opcode.DELETE, {}), (Opcode.TOUCH, {"extras": bytes(4)})):
         assert peer.call(opcode, vbid=1, key=KEY, framing=b"\x50", **fields).status == Status.NOT_SUPPORTED
     assert peer.call(Opcode.SET, vbid=1, key=KEY, extras=STORE, framing=b"\x51x").status == Status.EINVAL

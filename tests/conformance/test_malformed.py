@@ -11,13 +11,12 @@ import pytest
 
 from dcpstream.errors import FieldError
 from dcpstream.node.engine import ALL_PRIVILEGES, COMMANDS, Users
-from dcpstream.node.engine.commands import Command, Part
+from dcpstream.node.engine.commands import Command
 from dcpstream.node.engine.subdocument import KINDS as SUBDOCUMENT_KINDS
 from dcpstream.testing.simulation import Peer, SeededRandom, SimulatedNode
 from dcpstream.wire import LAYOUTS, Frame, Kind, Magic, Opcode, Status, decode_frame, decode_message
 from dcpstream.wire.keys import leb128_decode, leb128_encode
-from dcpstream.wire.layout import Layout
-from dcpstream.wire.layout import Part as LayoutPart
+from dcpstream.wire.layout import Layout, Part
 from dcpstream.wire.values import (
     decode_failover_log,
     decode_vbucket_seqnos,
@@ -38,11 +37,12 @@ SHAPES = [(opcode, COMMANDS.get(opcode)) for opcode in COMMANDS.opcodes() if opc
 
 def well_formed(command: Command) -> dict[str, Any]:
     """The smallest request of a command's shape."""
+    shape = command.shape
     return {
-        "extras": bytes(command.extras[0]) if command.extras else b"",
-        "key": b"\0k" if command.key is Part.REQUIRED else b"",
-        "value": b"v" if command.value is Part.REQUIRED else b"",
-        "cas": int(command.needs_cas),
+        "extras": bytes(shape.extras[0]) if shape.extras else b"",
+        "key": b"\0k" if shape.key is Part.REQUIRED else b"",
+        "value": b"v" if shape.value is Part.REQUIRED else b"",
+        "cas": int(shape.cas is Part.REQUIRED),
     }
 
 
@@ -54,11 +54,11 @@ def acceptable(opcode: int, command: Command) -> dict[str, Any]:
             fields["value"] = bytes(8)
         case Opcode.GET_RANDOM_KEY:
             fields["extras"] = bytes(4)
-        case 0xAF:  # IFCONFIG
+        case Opcode.IFCONFIG:
             fields["key"] = b"list"
-        case 0xB4:  # SET_CLUSTER_CONFIG
+        case Opcode.SET_CLUSTER_CONFIG:
             fields["extras"] = struct.pack(">qq", 1, 1)
-        case 0xF4:  # SET_CTRL_TOKEN
+        case Opcode.SET_CTRL_TOKEN:
             fields["extras"] = struct.pack(">Q", 1)
         case Opcode.RETURN_META:
             fields["extras"] = b"\0\0\0\1" + bytes(8)
@@ -73,35 +73,35 @@ def acceptable(opcode: int, command: Command) -> dict[str, Any]:
     return fields
 
 
-def wrong_extras(command: Command) -> str:
-    if command.extras == (0,):
+def wrong_extras(lengths: tuple[int, ...]) -> str:
+    if lengths == (0,):
         return "Request must not include extras"
-    if len(command.extras) == 1:
-        return f"Request must include extras of length {command.extras[0]}"
-    return f"Request extras must be of length {' or '.join(map(str, command.extras))}"
+    if len(lengths) == 1:
+        return f"Request must include extras of length {lengths[0]}"
+    return f"Request extras must be of length {' or '.join(map(str, lengths))}"
 
 
 def faults(command: Command) -> list[tuple[dict[str, object], str]]:
     """Requests that are wrong in one way, and what the answer says of them."""
-    base = well_formed(command)
+    base, shape = well_formed(command), command.shape
     found: list[tuple[dict[str, object], str]] = []
-    if command.extras and not command.checks_extras:
-        lengths = {length + step for length in command.extras for step in (-1, 1)} - set(command.extras) - {-1}
-        found += [({**base, "extras": bytes(length)}, wrong_extras(command)) for length in sorted(lengths)]
-    if command.key is Part.ABSENT:
+    if shape.extras and not command.own_extras:
+        lengths = {length + step for length in shape.extras for step in (-1, 1)} - set(shape.extras) - {-1}
+        found += [({**base, "extras": bytes(length)}, wrong_extras(shape.extras)) for length in sorted(lengths)]
+    if shape.key is Part.NONE:
         found.append(({**base, "key": b"k"}, "Request must not include key"))
     elif not command.is_document:
         found.append(({**base, "key": b"k" * 252}, "Key length exceeds 251"))
-    if command.key is Part.REQUIRED:
+    if shape.key is Part.REQUIRED:
         found.append(({**base, "key": b""}, "Request must include key"))
-    if command.value is Part.ABSENT:
+    if shape.value is Part.NONE:
         found.append(({**base, "value": b"v"}, "Request must not include value"))
-    if command.value is Part.REQUIRED:
+    if shape.value is Part.REQUIRED:
         found.append(({**base, "value": b""}, "Request must include value"))
     found += [
-        ({**base, "datatype": bit}, "Request datatype invalid") for bit in (1, 2, 4, 8) if not bit & command.datatypes
+        ({**base, "datatype": bit}, "Request datatype invalid") for bit in (1, 2, 4, 8) if not bit & shape.datatypes
     ]
-    if not command.has_cas:
+    if shape.cas is Part.NONE:
         found.append(({**base, "cas": 1}, "Request CAS must not be set"))
     return found
 
@@ -116,14 +116,14 @@ def test_every_command_refuses_what_has_not_its_shape(opcode: int, command: Comm
         assert answer.datatype == 1
         assert json.loads(answer.value) == {"error": {"context": context}}, fields
         assert (answer.extras, answer.key, answer.cas) == (b"", b"", 0)
-    if command.has_cas and opcode not in (Opcode.ADD, Opcode.ADDQ):  # there is none to compare with
+    if command.shape.cas is not Part.NONE and opcode not in (Opcode.ADD, Opcode.ADDQ):  # there is none to compare with
         frames = peer.send(opcode, **{**well_formed(command), "cas": 1})
         assert not any(b"CAS must not" in frame.value for frame in frames)
-    if command.key is not Part.ABSENT and not command.is_document:
+    if command.shape.key is not Part.NONE and not command.is_document:
         frames = peer.send(opcode, **{**well_formed(command), "key": b"k" * 250})
         assert not any(b"Key length" in frame.value for frame in frames)
     for bit in (1, 2, 4):
-        if bit & command.datatypes:
+        if bit & command.shape.datatypes:
             frames = peer.send(opcode, datatype=bit, **well_formed(command))
             assert not any(b"datatype" in frame.value for frame in frames)
     assert not peer.closed
@@ -146,8 +146,8 @@ def test_every_command_refuses_frame_infos_that_are_not_for_it(opcode: int, comm
     ):
         assert peer.call(opcode, framing=framing, **well_formed(command)).status == status, (framing, info_id)
     for is_taken, framing, status in (
-        (command.is_durable, b"\x11\x01", Status.EINVAL),
-        (command.keeps_ttl, b"\x50", Status.NOT_SUPPORTED),
+        (command.shape.durable, b"\x11\x01", Status.EINVAL),
+        (command.shape.keeps_ttl, b"\x50", Status.NOT_SUPPORTED),
     ):
         if not is_taken:
             answer = peer.call(opcode, framing=framing, **well_formed(command))
@@ -238,8 +238,8 @@ def smallest(layout: Layout) -> Frame:
         if item.fixed is not None:
             part = extras if item.place == "extras" else value
             part[item.offset : item.offset + item.width] = item.fixed.to_bytes(item.width, "big")
-    key = b"k" if layout.key is LayoutPart.REQUIRED else b""
-    rest = b"r" if layout.rest is LayoutPart.REQUIRED else b""
+    key = b"k" if layout.key is Part.REQUIRED else b""
+    rest = b"r" if layout.rest is Part.REQUIRED else b""
     status = layout.statuses[0] if layout.statuses else 0
     return Frame(magic, layout.opcode, 0, status, 1, 0, b"", bytes(extras), key, bytes(value) + rest)
 
@@ -251,13 +251,13 @@ def test_a_message_of_another_shape_is_kept_as_bytes_and_refused_if_asked(layout
     message = decode_message(frame, strict=True)
     assert message.encode() == frame.encode()
     broken = [Frame(*head(frame), frame.framing, frame.extras + b"xyzxyzxyz" * 9, frame.key, frame.value)]
-    if layout.key is LayoutPart.NONE:
+    if layout.key is Part.NONE:
         broken.append(Frame(*head(frame), frame.framing, frame.extras, b"k", frame.value))
-    if layout.key is LayoutPart.REQUIRED:
+    if layout.key is Part.REQUIRED:
         broken.append(Frame(*head(frame), frame.framing, frame.extras, b"", frame.value))
-    if layout.rest is LayoutPart.NONE:
+    if layout.rest is Part.NONE:
         broken.append(Frame(*head(frame), frame.framing, frame.extras, frame.key, frame.value + b"x"))
-    if layout.rest is LayoutPart.REQUIRED or layout.value_bytes:
+    if layout.rest is Part.REQUIRED or layout.value_bytes:
         broken.append(Frame(*head(frame), frame.framing, frame.extras, frame.key, frame.value[:-1]))
     for other in broken:
         raw = decode_message(other)

@@ -21,7 +21,17 @@ from dcpstream.testing.simulation import (
     known_users,
     simulated_engine,
 )
-from dcpstream.wire import Frame, FrameReader, Opcode, encode_request
+from dcpstream.wire import (
+    Frame,
+    FrameReader,
+    Magic,
+    Opcode,
+    RawRequest,
+    RawResponse,
+    Status,
+    decode_message,
+    encode_request,
+)
 
 
 def engine_of(store: BucketStore | None = None, *, vbuckets: int = 4, compat_version: str = "7.2") -> Engine:
@@ -33,6 +43,13 @@ def engine_of(store: BucketStore | None = None, *, vbuckets: int = 4, compat_ver
         users=known_users(),
         compat_version=compat_version,
     )
+
+
+def is_declared(frame: Frame) -> bool:
+    """Whether a frame has a layout in the message table; answers that are bare headers or errors need none."""
+    if frame.is_response and not (frame.status == Status.SUCCESS and (frame.extras or frame.key or frame.value)):
+        return True
+    return frame.magic == Magic.SERVER_REQUEST or not isinstance(decode_message(frame), RawRequest | RawResponse)
 
 
 class Talker:
@@ -63,7 +80,10 @@ class Talker:
         reader = FrameReader()
         for piece in self.session.data_to_send(1 << 20):
             reader.receive_data(piece)
-        return list(reader.frames())
+        frames = list(reader.frames())
+        for frame in frames:
+            assert is_declared(frame), f"{frame} has no layout"
+        return frames
 
     def call(self, opcode: int, **fields: Unpack[FrameFields]) -> Frame:
         """One request, one answer."""

@@ -29,8 +29,8 @@ def any_request(chance: random.Random) -> bytes:
     opcode = chance.choice(OPCODES)
     command = COMMANDS.get(opcode)
     length = chance.choice((0, 1, 4, 8, 12, 16, 18, 21, 31, 48))
-    if command is not None and command.extras and chance.random() < 0.8:
-        length = chance.choice(command.extras)
+    if command is not None and command.shape.extras and chance.random() < 0.8:
+        length = chance.choice(command.shape.extras)
     extras = bytes(length) if chance.random() < 0.7 else chance.randbytes(length)
     if opcode == Opcode.DCP_STREAM_REQ:
         start, end = chance.choice((0, 1, 5)), chance.choice((5, (1 << 64) - 1))

@@ -371,7 +371,6 @@ def _declare_obsolete(opcode: Opcode) -> None:
         rest=Part.OPTIONAL,
         cas=Part.OPTIONAL,
         phase=Phase.LOGGED_IN,
-        refused=Status.NOT_SUPPORTED,
         source=_OPCODES,
     )(type(name, (Request,), {"__doc__": doc, "__module__": __name__}))
 

@@ -9,16 +9,17 @@ daemon/ioctl.cc, engines/ep/src/ep_vb.cc (evictKey), include/mcbp/protocol/opcod
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from dcpstream.errors import DcpstreamError
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.parameters import CONFIG, FLUSH, VBUCKET, is_name_of, set_parameter
 from dcpstream.node.engine.bucket.vbucket import MAX_TRUSTED_CAS
-from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
+from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers.resolve import active_place, holds_token
-from dcpstream.wire import Datatype, Frame, Opcode, Status
+from dcpstream.wire import Frame, Opcode, Status
+from dcpstream.wire.messages.admin import OBSOLETE
+from dcpstream.wire.shape import Fault
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.session.session import Session
@@ -28,21 +29,6 @@ NO_ENGINE_MODULE: Final = b"nobucket.so"
 MAX_VBUCKETS: Final = 1024
 MAX_CAS_DIGITS: Final = 20
 _FIRST_REVISION, _NO_EPOCH = 1, -1
-
-OBSOLETE: Final = (
-    *range(Opcode.RGET, Opcode.RDECRQ + 1),
-    *range(Opcode.TAP_CONNECT, Opcode.TAP_CHECKPOINT_END + 1),
-    Opcode.DEREGISTER_TAP_CLIENT,
-    Opcode.RESET_REPLICATION_CHAIN,
-    Opcode.SNAPSHOT_VB_STATES,
-    Opcode.VBUCKET_BATCH_COUNT,
-    Opcode.NOTIFY_VBUCKET_UPDATE,
-    Opcode.CHANGE_VB_FILTER,
-    Opcode.CHECKPOINT_PERSISTENCE,
-    Opcode.SET_DRIFT_COUNTER_STATE,
-    Opcode.GET_ADJUSTED_TIME,
-)
-"""Commands of former servers, which servers still know as NOT_SUPPORTED."""
 
 
 def refuse(session: Session, frame: Frame) -> None:
@@ -228,56 +214,30 @@ def _only_in_tests(_session: Session, _frame: Frame) -> Fault | None:
 
 def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
-    supervised = partial(Command, privilege="NodeSupervisor")
-    hosted = partial(supervised, has_cas=True, key=Part.REQUIRED, needs_bucket=False)
-    table.add(Opcode.CREATE_BUCKET, hosted(create_bucket, value=Part.REQUIRED))
-    table.add(Opcode.DELETE_BUCKET, hosted(delete_bucket, value=Part.OPTIONAL))
-    table.add((Opcode.FLUSH, Opcode.FLUSHQ), supervised(flush, extras=(0, 4), check=_check_flush))
-    table.add((Opcode.ENABLE_TRAFFIC, Opcode.DISABLE_TRAFFIC), supervised(control_traffic))
-    table.add((Opcode.STOP_PERSISTENCE, Opcode.START_PERSISTENCE), supervised(control_persistence))
-    table.add(
-        Opcode.SET_PARAM, supervised(set_param, extras=(4,), key=Part.REQUIRED, value=Part.REQUIRED, has_cas=True)
-    )
-    node = partial(Command, privilege="Administrator", needs_bucket=False)
-    table.add(Opcode.IOCTL_GET, node(no_such_property, key=Part.REQUIRED))
-    table.add(Opcode.IOCTL_SET, node(no_such_property, key=Part.REQUIRED, value=Part.OPTIONAL))
-    table.add(
-        (Opcode.CONFIG_VALIDATE, Opcode.UPDATE_EXTERNAL_USER_PERMISSIONS),
-        node(refuse, value=Part.REQUIRED),
-    )
+    bucket = "NodeSupervisor"
+    table.add(Opcode.CREATE_BUCKET, create_bucket, bucket)
+    table.add(Opcode.DELETE_BUCKET, delete_bucket, bucket)
+    table.add((Opcode.FLUSH, Opcode.FLUSHQ), flush, bucket, check=_check_flush)
+    table.add((Opcode.ENABLE_TRAFFIC, Opcode.DISABLE_TRAFFIC), control_traffic, bucket)
+    table.add((Opcode.STOP_PERSISTENCE, Opcode.START_PERSISTENCE), control_persistence, bucket)
+    table.add(Opcode.SET_PARAM, set_param, bucket)
+    node = "Administrator"
+    table.add((Opcode.IOCTL_GET, Opcode.IOCTL_SET), no_such_property, node)
     table.add(
         (
-            *(Opcode.CONFIG_RELOAD, Opcode.AUDIT_CONFIG_RELOAD, Opcode.SCRUB, Opcode.ISASL_REFRESH),
-            *(Opcode.SSL_CERTS_REFRESH, Opcode.RBAC_REFRESH, Opcode.AUTH_PROVIDER),
+            *(Opcode.CONFIG_VALIDATE, Opcode.CONFIG_RELOAD, Opcode.AUDIT_PUT, Opcode.AUDIT_CONFIG_RELOAD),
+            *(Opcode.SHUTDOWN, Opcode.SCRUB, Opcode.ISASL_REFRESH, Opcode.SSL_CERTS_REFRESH, Opcode.RBAC_REFRESH),
+            *(Opcode.AUTH_PROVIDER, Opcode.UPDATE_EXTERNAL_USER_PERMISSIONS),
         ),
-        node(refuse),
+        refuse,
+        node,
     )
-    table.add(Opcode.AUDIT_PUT, node(refuse, extras=(4,), value=Part.REQUIRED))
-    table.add(Opcode.SHUTDOWN, node(refuse, has_cas=True, needs_cas=True))
-    json = int(Datatype.JSON)
-    table.add(
-        Opcode.IFCONFIG,
-        node(refuse, key=Part.REQUIRED, value=Part.OPTIONAL, datatypes=json, check=_check_interface),
-    )
-    table.add(
-        Opcode.SET_CLUSTER_CONFIG,
-        node(
-            refuse,
-            extras=(16,),
-            key=Part.OPTIONAL,
-            value=Part.REQUIRED,
-            datatypes=json,
-            has_cas=True,
-            check=_check_map,
-        ),
-    )
-    table.add(Opcode.GET_CTRL_TOKEN, node(get_token))
-    table.add(Opcode.SET_CTRL_TOKEN, node(set_token, extras=(8,), has_cas=True, check=_check_token))
-    table.add(Opcode.EVICT_KEY, Command(evict, key=Part.REQUIRED, is_document=True, privilege="Administrator"))
-    table.add(Opcode.LAST_CLOSED_CHECKPOINT, Command(refuse, privilege="Read"))
-    free = partial(Command, refuse, needs_bucket=False)
-    table.add(Opcode.GET_CMD_TIMER, free(extras=(1,), key=Part.OPTIONAL))
-    table.add(Opcode.DROP_PRIVILEGE, free(key=Part.REQUIRED))
-    table.add(Opcode.ADJUST_TIMEOFDAY, free(extras=(9,), check=_only_in_tests))
-    table.add(Opcode.EWOULDBLOCK_CTL, free(extras=(12,), key=Part.OPTIONAL, check=_only_in_tests))
-    table.add(OBSOLETE, free(extras=(), key=Part.OPTIONAL, value=Part.OPTIONAL, has_cas=True))
+    table.add(Opcode.IFCONFIG, refuse, node, check=_check_interface)
+    table.add(Opcode.SET_CLUSTER_CONFIG, refuse, node, check=_check_map)
+    table.add(Opcode.GET_CTRL_TOKEN, get_token, node)
+    table.add(Opcode.SET_CTRL_TOKEN, set_token, node, check=_check_token)
+    table.add(Opcode.EVICT_KEY, evict, node)
+    table.add(Opcode.LAST_CLOSED_CHECKPOINT, refuse, "Read")
+    table.add((Opcode.GET_CMD_TIMER, Opcode.DROP_PRIVILEGE), refuse)
+    table.add((Opcode.ADJUST_TIMEOFDAY, Opcode.EWOULDBLOCK_CTL), refuse, check=_only_in_tests)
+    table.add(OBSOLETE, refuse)

@@ -9,7 +9,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from dcpstream.node.engine.bucket import documents
-from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
+from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers.reads import body_of
 from dcpstream.node.engine.handlers.resolve import (
     active_place,
@@ -21,6 +21,7 @@ from dcpstream.node.engine.handlers.resolve import (
 )
 from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_frame
 from dcpstream.wire.keys import leb128_encode
+from dcpstream.wire.shape import Fault
 
 if TYPE_CHECKING:
     from array import array
@@ -196,18 +197,6 @@ def _observed(session: Session, vbucket: VBucket, key: bytes) -> tuple[int, int]
 
 def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
-    table.add(
-        Opcode.GET_RANDOM_KEY,
-        Command(get_random_key, extras=(0, 4, 5), privilege="Read", is_anywhere=True, check=_check_random_key),
-    )
-    keys = Command(
-        get_keys,
-        extras=_LENGTHS_OF_KEYS,
-        checks_extras=True,
-        check=_check_keys,
-        key=Part.REQUIRED,
-        is_document=True,
-        privilege="Read",
-    )
-    table.add(Opcode.GET_KEYS, keys)
-    table.add(Opcode.OBSERVE, Command(observe, value=Part.REQUIRED))
+    table.add(Opcode.GET_RANDOM_KEY, get_random_key, "Read", is_anywhere=True, check=_check_random_key)
+    table.add(Opcode.GET_KEYS, get_keys, "Read", check=_check_keys, own_extras=True)
+    table.add(Opcode.OBSERVE, observe)

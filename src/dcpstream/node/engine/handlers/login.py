@@ -6,13 +6,13 @@ Source: kv_engine docs/BinaryProtocol.md, docs/sasl.md, docs/ErrorMap.md.
 from __future__ import annotations
 
 import struct
-from functools import partial
 from typing import TYPE_CHECKING
 
-from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
+from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.error_map import error_map
 from dcpstream.protocol.sasl import Outcome, ServerStep
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, Status
+from dcpstream.wire.shape import Fault
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.session.session import Session
@@ -221,16 +221,15 @@ def leave(session: Session, frame: Frame) -> None:
 
 def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
-    early = partial(Command, before_login=True, needs_bucket=False)
-    table.add(Opcode.HELLO, early(hello, key=Part.OPTIONAL, value=Part.OPTIONAL))
-    table.add(Opcode.SASL_LIST_MECHS, early(sasl_list_mechs))
-    table.add(Opcode.SASL_AUTH, early(sasl_auth, key=Part.REQUIRED, value=Part.OPTIONAL))
-    table.add(Opcode.SASL_STEP, early(sasl_step, key=Part.REQUIRED, value=Part.OPTIONAL))
-    table.add(Opcode.GET_ERROR_MAP, early(get_error_map, value=Part.OPTIONAL, check=_check_error_map))
-    table.add(Opcode.SELECT_BUCKET, Command(select_bucket, key=Part.OPTIONAL, has_cas=True, needs_bucket=False))
-    table.add(Opcode.LIST_BUCKETS, Command(list_buckets, has_cas=True, needs_bucket=False))
-    table.add(Opcode.GET_CLUSTER_CONFIG, Command(get_cluster_config, extras=(0, 16), needs_bucket=False))
-    table.add(Opcode.VERSION, Command(version, needs_bucket=False))
-    table.add(Opcode.NOOP, Command(accept, needs_bucket=False))
-    table.add(Opcode.VERBOSITY, Command(accept, extras=(4,), privilege="Administrator", needs_bucket=False))
-    table.add((Opcode.QUIT, Opcode.QUITQ), Command(leave, needs_bucket=False))
+    table.add(Opcode.HELLO, hello)
+    table.add(Opcode.SASL_LIST_MECHS, sasl_list_mechs)
+    table.add(Opcode.SASL_AUTH, sasl_auth)
+    table.add(Opcode.SASL_STEP, sasl_step)
+    table.add(Opcode.GET_ERROR_MAP, get_error_map, check=_check_error_map)
+    table.add(Opcode.SELECT_BUCKET, select_bucket)
+    table.add(Opcode.LIST_BUCKETS, list_buckets)
+    table.add(Opcode.GET_CLUSTER_CONFIG, get_cluster_config)
+    table.add(Opcode.VERSION, version)
+    table.add(Opcode.NOOP, accept)
+    table.add(Opcode.VERBOSITY, accept, "Administrator")
+    table.add((Opcode.QUIT, Opcode.QUITQ), leave)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import struct
-from functools import partial
 from typing import TYPE_CHECKING
 
 from dcpstream.model import VbucketState
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.locks import Lock
-from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
+from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers.resolve import (
     active_place,
     expiration_of,
@@ -19,6 +18,7 @@ from dcpstream.node.engine.handlers.resolve import (
     told_delete_time,
 )
 from dcpstream.wire import Datatype, Feature, Frame, FrameInfoId, Opcode, Status
+from dcpstream.wire.shape import Fault
 from dcpstream.wire.values import split_xattrs
 
 if TYPE_CHECKING:
@@ -241,15 +241,10 @@ def _refuse_locked(session: Session, frame: Frame) -> None:
 
 def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
-    reading = partial(Command, key=Part.REQUIRED, is_document=True)
-    table.add((Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ), reading(get, privilege="Read"))
-    table.add(Opcode.GET_REPLICA, reading(get_replica, privilege="Read"))
-    touching = partial(reading, touch, extras=(4,))
-    table.add(Opcode.TOUCH, touching(privilege="Upsert", is_durable=True))
-    table.add(Opcode.GAT, touching(privilege="Read Upsert", is_durable=True))
-    table.add(Opcode.GATQ, touching(privilege="Read Upsert"))
-    table.add(Opcode.GET_LOCKED, reading(get_locked, extras=(0, 4), privilege="Read"))
-    table.add(Opcode.UNLOCK, reading(unlock, has_cas=True, needs_cas=True, privilege="Read"))
-    table.add(
-        (Opcode.GET_META, Opcode.GETQ_META), reading(get_meta, extras=(0, 1), privilege="Read", check=_check_get_meta)
-    )
+    table.add((Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ), get, "Read")
+    table.add(Opcode.GET_REPLICA, get_replica, "Read")
+    table.add(Opcode.TOUCH, touch, "Upsert")
+    table.add((Opcode.GAT, Opcode.GATQ), touch, "Read Upsert")
+    table.add(Opcode.GET_LOCKED, get_locked, "Read")
+    table.add(Opcode.UNLOCK, unlock, "Read")
+    table.add((Opcode.GET_META, Opcode.GETQ_META), get_meta, "Read", check=_check_get_meta)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from dcpstream.model import VbucketState
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.documents import absolute_expiration, collection_of
-from dcpstream.node.engine.commands import MAX_KEY_BYTES, key_fault
 from dcpstream.wire import Datatype, Frame, Opcode, Status
-from dcpstream.wire.keys import leb128_decode
+from dcpstream.wire.keys import MAX_KEY_BYTES, key_fault, leb128_decode
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.bucket.vbucket import VBucket

@@ -20,11 +20,11 @@ from dcpstream.node.engine.bucket.range_scans import (
     encode_scanned_key,
     walk_sample,
 )
-from dcpstream.node.engine.commands import MAX_KEY_BYTES, Command, CommandTable, Part
+from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers.reads import body_of
 from dcpstream.node.engine.handlers.resolve import active_vbucket, may_in, not_my_vbucket, refuse_unknown
 from dcpstream.wire import Datatype, Frame, Opcode, Status
-from dcpstream.wire.keys import leb128_encode
+from dcpstream.wire.keys import MAX_KEY_BYTES, leb128_encode
 from dcpstream.wire.values import decode_xattrs, encode_xattrs
 
 if TYPE_CHECKING:
@@ -402,9 +402,6 @@ def cancel(session: Session, frame: Frame) -> None:
 
 def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
-    table.add(
-        Opcode.RANGE_SCAN_CREATE,
-        Command(create, value=Part.REQUIRED, datatypes=int(Datatype.JSON), privilege="RangeScan", is_anywhere=True),
-    )
-    table.add(Opcode.RANGE_SCAN_CONTINUE, Command(continue_, extras=(28,), privilege="RangeScan", is_anywhere=True))
-    table.add(Opcode.RANGE_SCAN_CANCEL, Command(cancel, extras=(16,), privilege="RangeScan", is_anywhere=True))
+    table.add(Opcode.RANGE_SCAN_CREATE, create, "RangeScan", is_anywhere=True)
+    table.add(Opcode.RANGE_SCAN_CONTINUE, continue_, "RangeScan", is_anywhere=True)
+    table.add(Opcode.RANGE_SCAN_CANCEL, cancel, "RangeScan", is_anywhere=True)

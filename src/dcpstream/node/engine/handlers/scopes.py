@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import struct
-from functools import partial
 from typing import TYPE_CHECKING
 
 from dcpstream.model.collections import DEFAULT_NAME
@@ -20,9 +19,10 @@ from dcpstream.node.engine.bucket.collections import (
     check_step,
     read_manifest,
 )
-from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
+from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers.resolve import refuse_unknown
 from dcpstream.wire import Datatype, Frame, Opcode, Status
+from dcpstream.wire.shape import Fault
 
 if TYPE_CHECKING:
     from dcpstream.model import Manifest
@@ -133,11 +133,7 @@ def get_scope_id(session: Session, frame: Frame) -> None:
 
 def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
-    table.add(Opcode.GET_COLLECTIONS_MANIFEST, Command(get_manifest, check=_check))
-    table.add(
-        Opcode.SET_COLLECTIONS,
-        Command(set_manifest, value=Part.REQUIRED, privilege="NodeSupervisor", check=_check),
-    )
-    by_path = partial(Command, key=Part.OPTIONAL, value=Part.OPTIONAL, check=_check_path)
-    table.add(Opcode.GET_COLLECTION_ID, by_path(get_collection_id))
-    table.add(Opcode.GET_SCOPE_ID, by_path(get_scope_id))
+    table.add(Opcode.GET_COLLECTIONS_MANIFEST, get_manifest, check=_check)
+    table.add(Opcode.SET_COLLECTIONS, set_manifest, "NodeSupervisor", check=_check)
+    table.add(Opcode.GET_COLLECTION_ID, get_collection_id, check=_check_path)
+    table.add(Opcode.GET_SCOPE_ID, get_scope_id, check=_check_path)

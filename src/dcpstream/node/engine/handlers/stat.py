@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 from dcpstream.model import VbucketState
 from dcpstream.node.engine.access.permission import Refusal
 from dcpstream.node.engine.bucket import documents
-from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
+from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.stats import bucket as bucket_stats
 from dcpstream.node.engine.stats.dcp_options import apply_options, read_options
 from dcpstream.node.engine.stats.vbucket import PER_VBUCKET, cursor, state_name
 from dcpstream.wire import Datatype, Frame, Opcode, Status
 from dcpstream.wire.keys import leb128_encode
+from dcpstream.wire.shape import Fault
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.bucket.bucket import Bucket
@@ -216,7 +217,4 @@ def _answers(session: Session, frame: Frame, items: Items) -> Iterator[None]:
 
 def register(table: CommandTable[Session]) -> None:
     """Add the command of this module."""
-    table.add(
-        Opcode.STAT,
-        Command(stat, key=Part.OPTIONAL, value=Part.OPTIONAL, datatypes=int(Datatype.JSON), check=_check),
-    )
+    table.add(Opcode.STAT, stat, check=_check)

@@ -8,14 +8,13 @@ Source: kv_engine docs/SubDocument.md, daemon/subdocument.cc; answers as recorde
 from __future__ import annotations
 
 import struct
-from functools import partial
 from typing import TYPE_CHECKING
 
 from dcpstream.model import VbucketState
 from dcpstream.node.engine.access.permission import Refusal
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.locks import HIDDEN_CAS
-from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
+from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers.resolve import (
     active_vbucket,
     expiration_of,
@@ -42,6 +41,7 @@ from dcpstream.node.engine.subdocument import (
     template,
 )
 from dcpstream.wire import Datatype, Feature, Frame, FrameInfoId, Opcode, Status
+from dcpstream.wire.shape import Fault
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.bucket.vbucket import VBucket
@@ -356,21 +356,10 @@ def _expiration(session: Session, request: Request, key: bytes, item: StoredItem
 
 def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
-    command = partial(
-        Command,
-        checks_extras=True,
-        key=Part.REQUIRED,
-        value=Part.OPTIONAL,
-        is_document=True,
-        has_cas=True,
-        check=_check,
-    )
-    reading = partial(command, look_up, privilege="Read")
-    writing = partial(command, mutate, privilege="Upsert", is_durable=True, keeps_ttl=True)
-    table.add((opcode for opcode in COMMANDS if not KINDS[opcode].is_mutation), reading(extras=(3, 4)))
-    extras = (3, 4, 7, 8, 11, 12)
-    changing = {opcode for opcode in COMMANDS if KINDS[opcode].is_mutation} - {Opcode.SUBDOC_COUNTER}
-    table.add(sorted(changing), writing(extras=extras))
-    table.add(Opcode.SUBDOC_COUNTER, writing(extras=extras, privilege="Read Upsert"))
-    table.add(Opcode.SUBDOC_MULTI_LOOKUP, reading(extras=(0, 1)))
-    table.add(Opcode.SUBDOC_MULTI_MUTATION, writing(extras=(0, 1, 4, 5, 8, 9)))
+    mutations = {opcode for opcode in COMMANDS if KINDS[opcode].is_mutation} | {Opcode.SUBDOC_MULTI_MUTATION}
+    for opcode in (*COMMANDS, Opcode.SUBDOC_MULTI_LOOKUP, Opcode.SUBDOC_MULTI_MUTATION):
+        if opcode in mutations:
+            privilege = "Read Upsert" if opcode == Opcode.SUBDOC_COUNTER else "Upsert"
+            table.add(opcode, mutate, privilege, check=_check, own_extras=True)
+        else:
+            table.add(opcode, look_up, "Read", check=_check, own_extras=True)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.node.engine.bucket.topology import NOTHING, read_meta
-from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
+from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers.resolve import holds_token, may_in, not_my_vbucket, refuse_unknown
 from dcpstream.store import CompactionOrder
 from dcpstream.wire import Datatype, Frame, Opcode, Status
+from dcpstream.wire.shape import Fault
 from dcpstream.wire.values import encode_failover_log, encode_vbucket_seqnos
 
 if TYPE_CHECKING:
@@ -246,30 +247,12 @@ def compact(session: Session, frame: Frame) -> None:
 def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
     admin = "NodeSupervisor"
-    table.add(Opcode.GET_ALL_VB_SEQNOS, Command(get_all_vb_seqnos, extras=(0, 4, 8), check=_check_get_all_vb_seqnos))
-    table.add(
-        Opcode.OBSERVE_SEQNO,
-        Command(
-            observe_seqno,
-            value=Part.OPTIONAL,
-            has_cas=True,
-            privilege="Read",
-            is_anywhere=True,
-            check=_check_observe_seqno,
-        ),
-    )
-    table.add(Opcode.GET_FAILOVER_LOG, Command(get_failover_log, has_cas=True, privilege="Read"))
-    table.add(
-        Opcode.SET_VBUCKET,
-        Command(
-            set_vbucket, extras=(), value=Part.OPTIONAL, datatypes=int(Datatype.JSON), has_cas=True, privilege=admin
-        ),
-    )
-    table.add(Opcode.GET_VBUCKET, Command(get_vbucket, key=Part.OPTIONAL))
-    table.add(Opcode.DEL_VBUCKET, Command(del_vbucket, value=Part.OPTIONAL, has_cas=True, privilege=admin))
-    table.add(Opcode.SEQNO_PERSISTENCE, Command(seqno_persistence, extras=(8,), privilege=admin))
-    table.add(Opcode.CREATE_CHECKPOINT, Command(create_checkpoint, privilege=admin))
-    table.add(
-        Opcode.COMPACT_DB,
-        Command(compact, extras=(24,), privilege=admin, check=_check_padding),
-    )
+    table.add(Opcode.GET_ALL_VB_SEQNOS, get_all_vb_seqnos, check=_check_get_all_vb_seqnos)
+    table.add(Opcode.OBSERVE_SEQNO, observe_seqno, "Read", is_anywhere=True, check=_check_observe_seqno)
+    table.add(Opcode.GET_FAILOVER_LOG, get_failover_log, "Read")
+    table.add(Opcode.SET_VBUCKET, set_vbucket, admin, own_extras=True)
+    table.add(Opcode.GET_VBUCKET, get_vbucket)
+    table.add(Opcode.DEL_VBUCKET, del_vbucket, admin)
+    table.add(Opcode.SEQNO_PERSISTENCE, seqno_persistence, admin)
+    table.add(Opcode.CREATE_CHECKPOINT, create_checkpoint, admin)
+    table.add(Opcode.COMPACT_DB, compact, admin, check=_check_padding)

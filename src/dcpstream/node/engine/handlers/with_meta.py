@@ -9,19 +9,18 @@ Source: kv_engine docs/BinaryProtocol.md, engines/ep/src/ep_engine.cc (setWithMe
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from dcpstream.errors import FieldError
 from dcpstream.model import ConflictResolution, VbucketState
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.bucket import Compression
-from dcpstream.node.engine.commands import Command, CommandTable, Fault, Part
+from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers.resolve import expiration_of, max_ttl_of
 from dcpstream.node.engine.handlers.writes import conflict, is_kept_out, is_under_way, refuse_locked, target, token_of
 from dcpstream.node.engine.subdocument import SYSTEM_BYTES_MAX, system_bytes
 from dcpstream.wire import Datatype, Frame, Opcode, Status
+from dcpstream.wire.shape import Fault
 from dcpstream.wire.values import decode_xattrs, snappy_uncompress, split_xattrs
 
 if TYPE_CHECKING:
@@ -354,30 +353,10 @@ def return_meta(session: Session, frame: Frame) -> None:
 
 def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
-    datatypes = int(Datatype.JSON | Datatype.SNAPPY | Datatype.XATTR)
-    command = partial(
-        Command,
-        write,
-        extras=_LENGTHS,
-        checks_extras=True,
-        check=_check_extras,
-        key=Part.REQUIRED,
-        value=Part.OPTIONAL,
-        datatypes=datatypes,
-        has_cas=True,
-        is_document=True,
-        privilege="MetaWrite",
-    )
-    opcodes = (Opcode.SET_WITH_META, Opcode.SETQ_WITH_META, Opcode.ADD_WITH_META, Opcode.ADDQ_WITH_META)
-    table.add((*opcodes, Opcode.DELETE_WITH_META, Opcode.DELETEQ_WITH_META), command())
-    table.add(
-        Opcode.RETURN_META,
-        replace(
-            command(),
-            handler=return_meta,
-            extras=(12,),
-            checks_extras=False,
-            datatypes=0,
-            check=_check_return_meta,
-        ),
-    )
+    for opcodes in (
+        (Opcode.SET_WITH_META, Opcode.SETQ_WITH_META),
+        (Opcode.ADD_WITH_META, Opcode.ADDQ_WITH_META),
+        (Opcode.DELETE_WITH_META, Opcode.DELETEQ_WITH_META),
+    ):
+        table.add(opcodes, write, "MetaWrite", check=_check_extras, own_extras=True)
+    table.add(Opcode.RETURN_META, return_meta, "MetaWrite", check=_check_return_meta)

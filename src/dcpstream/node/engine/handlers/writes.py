@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import struct
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.bucket import Compression
 from dcpstream.node.engine.bucket.durability import DEFAULT_TIMEOUT_S, UNDECIDED_MAX
 from dcpstream.node.engine.bucket.topology import is_possible, parse_topology
-from dcpstream.node.engine.commands import Command, CommandTable, Part
+from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers.reads import parts_of
 from dcpstream.node.engine.handlers.resolve import active_place, expiration_of, refuse_recommit
 from dcpstream.node.engine.subdocument import SYSTEM_BYTES_MAX, system_bytes
@@ -497,21 +496,9 @@ def count(session: Session, frame: Frame) -> None:
 
 def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
-    packed = int(Datatype.JSON | Datatype.SNAPPY)
-    bare = partial(Command, key=Part.REQUIRED, is_document=True, has_cas=True)
-    valued = partial(bare, value=Part.OPTIONAL, datatypes=packed)
-    durable = partial(valued, is_durable=True)
-    table.add(Opcode.SET, durable(store, extras=(8,), privilege="Upsert", keeps_ttl=True))
-    table.add(Opcode.SETQ, valued(store, extras=(8,), privilege="Upsert", keeps_ttl=True))
-    table.add(Opcode.ADD, durable(store, extras=(8,), privilege="Insert|Upsert", has_cas=False))
-    table.add(Opcode.ADDQ, valued(store, extras=(8,), privilege="Insert|Upsert", has_cas=False))
-    table.add(Opcode.REPLACE, durable(store, extras=(8,), privilege="Upsert", keeps_ttl=True))
-    table.add(Opcode.REPLACEQ, valued(store, extras=(8,), privilege="Upsert", keeps_ttl=True))
-    table.add(Opcode.DELETE, bare(delete, privilege="Delete", is_durable=True))
-    table.add(Opcode.DELETEQ, bare(delete, privilege="Delete"))
-    joining = partial(valued, concatenate, privilege="Upsert", keeps_ttl=True)
-    table.add((Opcode.APPEND, Opcode.PREPEND), joining(is_durable=True))
-    table.add((Opcode.APPENDQ, Opcode.PREPENDQ), joining())
-    counting = partial(bare, count, extras=(20,), has_cas=False, privilege="Read Upsert", keeps_ttl=True)
-    table.add((Opcode.INCREMENT, Opcode.DECREMENT), counting(is_durable=True))
-    table.add((Opcode.INCREMENTQ, Opcode.DECREMENTQ), counting())
+    table.add((Opcode.SET, Opcode.SETQ, Opcode.REPLACE, Opcode.REPLACEQ), store, "Upsert")
+    table.add((Opcode.ADD, Opcode.ADDQ), store, "Insert|Upsert")
+    table.add((Opcode.DELETE, Opcode.DELETEQ), delete, "Delete")
+    table.add((Opcode.APPEND, Opcode.APPENDQ, Opcode.PREPEND, Opcode.PREPENDQ), concatenate, "Upsert")
+    counting = (Opcode.INCREMENT, Opcode.INCREMENTQ, Opcode.DECREMENT, Opcode.DECREMENTQ)
+    table.add(counting, count, "Read Upsert")

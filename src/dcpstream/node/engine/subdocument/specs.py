@@ -158,9 +158,9 @@ COMMANDS: Final = tuple(opcode for opcode in KINDS if opcode >= Opcode.SUBDOC_GE
 class RefusedError(Exception):
     """A request is malformed, or its operation is never allowed."""
 
-    def __init__(self, status: int, context: str | None = None) -> None:
+    def __init__(self, status: Status, context: str | None = None) -> None:
         super().__init__(context)
-        self.status = int(status)
+        self.status = status
         self.context = context
 
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
-from dcpstream.node.engine.handlers.admin import OBSOLETE
 from dcpstream.testing.simulation import USUAL_FEATURES
 from dcpstream.wire import Feature, Opcode, Status, encode_request
+from dcpstream.wire.messages.admin import OBSOLETE
 from tests.kit.engine import Talker, engine_of
 
 KINDS = {
