@@ -2,8 +2,8 @@
 
     python tools/support_reference.py [--check]
 
-Nothing is written down twice: messages come from the layout table, what each end takes from its table of handlers, what
-it sends from its source, what judges it from the recordings.
+Nothing is written down twice: messages come from the layout table, the requests that an end takes from its table of
+handlers, those that it sends from the message classes that its source makes or packs, the judges from the recordings.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dcpstream.protocol.consumer import connection as consumer  # noqa: E402
 from dcpstream.protocol.producer import connection as producer  # noqa: E402
 from dcpstream.wire import LAYOUTS, Kind, Opcode  # noqa: E402
 from dcpstream.wire.codes import code_name  # noqa: E402
+from dcpstream.wire.layout import Side  # noqa: E402
 from tests.kit import recorded  # noqa: E402
 from tools.pages import publish  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "support.md"
 SOURCE = ROOT / "src" / "dcpstream"
-SENDING = ("encode_request", "_request")
 SCENARIOS_SHOWN = 3
 DCP = range(Opcode.DCP_OPEN, Opcode.DCP_CACHE_TRANSFER_END + 1)
 
@@ -49,28 +49,51 @@ def opcodes_in(node: ast.AST) -> set[int]:
     }
 
 
-def messages_in(node: ast.AST) -> set[int]:
-    """The opcodes of the requests whose classes are made somewhere below."""
-    names = {layout.name: layout.opcode for layout in LAYOUTS if layout.kind is Kind.REQUEST}
-    return {
-        names[item.func.id]
-        for item in ast.walk(node)
-        if isinstance(item, ast.Call) and isinstance(item.func, ast.Name) and item.func.id in names
-    }
+REQUESTS = {layout.name: layout.opcode for layout in LAYOUTS if layout.kind is Kind.REQUEST}
+FAMILIES = "dcpstream.wire.messages"
 
 
-def sent_in(*patterns: str) -> set[int]:
-    """The requests that some source files send."""
-    found: set[int] = set()
-    for pattern in patterns:
-        for tree in trees(pattern):
-            found |= messages_in(tree)
-            for call in ast.walk(tree):
-                if isinstance(call, ast.Call) and call.args:
-                    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-                    if name in SENDING:
-                        found |= opcodes_in(call.args[0])
+def imported_requests(tree: ast.Module) -> dict[str, int]:
+    """Local name → opcode of the request classes that a module imports, and of `family.Class` for whole families."""
+    found: dict[str, int] = {}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(FAMILIES):
+            continue
+        for alias in node.names:
+            local = alias.asname or alias.name
+            if alias.name in REQUESTS:
+                found[local] = REQUESTS[alias.name]
+            elif node.module == FAMILIES:
+                found |= {f"{local}.{name}": opcode for name, opcode in REQUESTS.items()}
     return found
+
+
+def messages_in(tree: ast.Module) -> tuple[set[int], set[int]]:
+    """The opcodes of the requests that a module (makes, names in any way)."""
+    local = imported_requests(tree)
+    parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
+    made: set[int] = set()
+    named: set[int] = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Name | ast.Attribute) or ast.unparse(node) not in local:
+            continue
+        opcode = local[ast.unparse(node)]
+        named.add(opcode)
+        parent = parents[node]
+        if isinstance(parent, ast.Call):
+            if not (isinstance(parent.func, ast.Name) and parent.func.id == "isinstance"):
+                made.add(opcode)  # its constructor, or an argument of a function that packs it
+        elif isinstance(parent, ast.Attribute):
+            words = ast.unparse(parents[parent]) if parent.attr == "layout" else parent.attr
+            if words.endswith(("pack", ".head")) and not words.endswith("unpack"):
+                made.add(opcode)
+    return made, named
+
+
+def sent_by(side: Side, pattern: str) -> set[int]:
+    """The requests that one end of a DCP connection sends: those that its source makes and that are its to send."""
+    made = {opcode for tree in trees(pattern) for opcode in messages_in(tree)[0]}
+    return made & {layout.opcode for layout in LAYOUTS if layout.kind is Kind.REQUEST and layout.sent_by & side}
 
 
 @cache
@@ -84,10 +107,10 @@ def rendered() -> frozenset[int]:
 
 @cache
 def used_by_client() -> frozenset[int]:
-    """What the client's source speaks of."""
+    """The requests whose classes or opcodes the client's source names."""
     found: set[int] = set()
     for tree in trees("client/**/*.py"):
-        found |= opcodes_in(tree) | messages_in(tree)
+        found |= opcodes_in(tree) | messages_in(tree)[1]
     return frozenset(found)
 
 
@@ -122,8 +145,8 @@ def judged(opcode: int) -> str:
 
 def rows() -> Iterable[str]:
     """One row of the table for each opcode."""
-    producer_sends = sent_in("protocol/producer/*.py") | rendered()
-    consumer_sends = sent_in("protocol/consumer/*.py")
+    producer_sends = sent_by(Side.PRODUCER, "protocol/producer/*.py") | rendered()
+    consumer_sends = sent_by(Side.CONSUMER, "protocol/consumer/*.py")
     node = set(COMMANDS.opcodes())
     for opcode in sorted({*Opcode, *node}):
         name = code_name(Opcode, opcode)

@@ -127,7 +127,7 @@ def as_object(offset: int, frame: Frame) -> dict[str, Any]:
         result["cas"] = str(frame.cas)
     if frame.datatype:
         result["datatype"] = frame.datatype
-    result["fields"] = {field.name: str(value) if field.width == 8 else int(value) for field, value in _fields(message)}
+    result["fields"] = {field.name: _json_value(field, value) for field, value in _fields(message)}
     if isinstance(message, RawRequest | RawResponse) and frame.extras:
         result["extras_hex"] = frame.extras.hex()
     for name, part in (("framing", frame.framing), ("key", frame.key), ("value", message.value)):
@@ -179,14 +179,24 @@ def _message(frame: Frame) -> tuple[Message, str | None]:
     return message, None
 
 
-def _fields(message: Message) -> list[tuple[Field, int]]:
+def _fields(message: Message) -> list[tuple[Field, int | bytes]]:
+    """The message's fields, without the optional ones that it lacks."""
     if isinstance(message, RawRequest | RawResponse):
         return []
-    return [(field, int(getattr(message, field.name))) for field in message.layout.fields]
+    values = zip(message.layout.fields, message.layout.numbers(message), strict=True)
+    return [(field, value) for field, value in values if value is not None]
 
 
-def _number(field: Field, value: int) -> str:
-    """Flags and names of branches in hexadecimal, as the documents write them; everything else in decimal."""
+def _json_value(field: Field, value: int | bytes) -> str | int:
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value) if field.width == 8 else int(value)
+
+
+def _number(field: Field, value: int | bytes) -> str:
+    """Bytes, flags and names of branches in hexadecimal, as the documents write them; everything else in decimal."""
+    if isinstance(value, bytes):
+        return value.hex()
     return f"0x{value:x}" if "uuid" in field.name or field.name == "flags" else str(value)
 
 

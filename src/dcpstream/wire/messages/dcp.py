@@ -259,7 +259,7 @@ class SnapshotMarkerV22(Request):
 
 
 @message(Opcode.DCP_FLUSH, sent_by=_BOTH, refused=Status.NOT_SUPPORTED, since="3.0", source=_DOCS + "flush.md")
-class Flush(Request):
+class DcpFlush(Request):
     """Reserved; servers answer NOT_SUPPORTED."""
 
 
