@@ -24,7 +24,7 @@ from dcpstream.node import Node
 from dcpstream.node.engine import limit_log
 from dcpstream.node.engine.limit_log import LOG_LINES_WITH_REASONS
 from dcpstream.node.http import Management
-from dcpstream.node.http.page import Route
+from dcpstream.node.http.site import Route
 from dcpstream.node.shell.limits import Limits
 from tests.kit.engine import engine_of
 

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import pytest
 
 from dcpstream.node import Node
-from dcpstream.node.engine.bucket import manifests
+from dcpstream.node.engine.bucket import manifest_editor
 from tools.patience import patient
 
 TIMEOUT_S = patient(20.0)
@@ -97,7 +97,7 @@ def test_what_cannot_be(node: Node, method: str, path: str, form: dict[str, str]
 
 
 def test_how_many_there_can_be(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifests, "MAX_COLLECTIONS", 2)
+    monkeypatch.setattr(manifest_editor, "MAX_COLLECTIONS", 2)
     assert ask(node, "POST", f"{SCOPES}/_default/collections", name="c")[0] == 200
     status, content = ask(node, "POST", f"{SCOPES}/_default/collections", name="d")
     assert (status, content["errors"]) == (400, {"_": "Maximum number of collections has been reached"})

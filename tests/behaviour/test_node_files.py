@@ -21,7 +21,7 @@ from dcpstream.cli.app import run
 from dcpstream.errors import ConfigError, DcpstreamError, StoreError, StoreInUse
 from dcpstream.model import BucketSettings
 from dcpstream.node.directory.directory import read_node_file
-from dcpstream.node.directory.kept_users import read_users_file
+from dcpstream.node.directory.user_file import read_users_file
 from dcpstream.runtime import SystemFileSystem
 from dcpstream.store import DiskBucketStore
 from dcpstream.wire import Opcode

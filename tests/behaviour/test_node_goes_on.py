@@ -14,8 +14,8 @@ from dcpstream.errors import StoreError
 from dcpstream.model import BucketSettings, Persist
 from dcpstream.model.settings import MIN_RAM_QUOTA_BYTES
 from dcpstream.node import Node
-from dcpstream.node.buckets import RunningBuckets
-from dcpstream.node.tasks import upkeep
+from dcpstream.node.bucket_host import RunningBuckets
+from dcpstream.node.tasks import maintenance
 from dcpstream.store import BucketStore, CompactionOrder, DiskBucketStore, MemoryBucketStore, VBucketLog
 from dcpstream.store.index.rows import LIVE
 from dcpstream.store.metadata import Metadata
@@ -48,7 +48,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 def test_upkeep_goes_on_after_a_fault_and_does_not_flood_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(upkeep, "QUOTA_INTERVAL_S", 0.01)
+    monkeypatch.setattr(maintenance, "QUOTA_INTERVAL_S", 0.01)
     calls = 0
 
     def fault(_: object) -> None:
@@ -56,7 +56,7 @@ def test_upkeep_goes_on_after_a_fault_and_does_not_flood_the_log(
         calls += 1
         raise FaultError("what nobody foresaw")
 
-    monkeypatch.setattr(upkeep.Upkeep, "check_quota", fault)
+    monkeypatch.setattr(maintenance.Maintenance, "check_quota", fault)
     with Node(vbuckets=1):
         wait_until(lambda: calls >= 5)
     assert caplog.text.count("upkeep: what nobody foresaw") == 1
@@ -65,7 +65,7 @@ def test_upkeep_goes_on_after_a_fault_and_does_not_flood_the_log(
 def test_the_pager_that_fails_waits_for_its_time(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(upkeep, "QUOTA_INTERVAL_S", 0.01)
+    monkeypatch.setattr(maintenance, "QUOTA_INTERVAL_S", 0.01)
     looks = pages = 0
 
     def look(_: object) -> None:
@@ -77,8 +77,8 @@ def test_the_pager_that_fails_waits_for_its_time(
         pages += 1
         raise StoreError("a page is damaged")
 
-    monkeypatch.setattr(upkeep.Upkeep, "check_quota", look)
-    monkeypatch.setattr(upkeep.Upkeep, "page", page)
+    monkeypatch.setattr(maintenance.Maintenance, "check_quota", look)
+    monkeypatch.setattr(maintenance.Maintenance, "page", page)
     with Node(vbuckets=1, settings=BucketSettings(expiry_pager_s=1)):
         wait_until(lambda: pages == 1)
         looked = looks
@@ -141,7 +141,7 @@ def test_every_bucket_is_closed_although_one_cannot_be(tmp_path: Path, monkeypat
 def test_the_cache_gives_way_before_writes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quota = MIN_RAM_QUOTA_BYTES
     settings = BucketSettings(ram_quota_bytes=quota, cache_bytes=quota)
-    monkeypatch.setattr(upkeep, "QUOTA_INTERVAL_S", 0.01)
+    monkeypatch.setattr(maintenance, "QUOTA_INTERVAL_S", 0.01)
     with Node(vbuckets=1, path=tmp_path, settings=settings) as node:
         assert node.engine is not None
         store = node.engine.buckets["default"].store
@@ -160,13 +160,13 @@ def test_the_cache_gives_way_before_writes_are_refused(tmp_path: Path, monkeypat
 
 
 def test_history_that_was_switched_off_is_not_kept_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "QUOTA_INTERVAL_S", 0.01)
+    monkeypatch.setattr(maintenance, "QUOTA_INTERVAL_S", 0.01)
     with Node(vbuckets=1, settings=BucketSettings(history_retention_s=3600)) as node:
         assert node.engine is not None
         bucket = node.engine.buckets["default"]
         log = bucket.store.vbuckets[0]
         assert log.kept_from_seqno != LIVE
-        wait_until(lambda: host_of(node).upkeep["default"]._keeps_history)
+        wait_until(lambda: host_of(node).maintenance["default"]._keeps_history)
         bucket.store.settings = BucketSettings()
         wait_until(lambda: log.kept_from_seqno == LIVE)
 

@@ -32,7 +32,7 @@ def on_loop(node: Node, call):
 
 
 def upkeep_of(node: Node):
-    return node.engine.bucket_host.upkeep["default"]
+    return node.engine.bucket_host.maintenance["default"]
 
 
 def check_quota(node: Node) -> None:
@@ -105,7 +105,7 @@ def test_the_pager_expires_what_nobody_looks_at(node):
 
 
 def test_the_pager_goes_to_work_by_itself(tmp_path, monkeypatch):
-    monkeypatch.setattr("dcpstream.node.tasks.upkeep.QUOTA_INTERVAL_S", 0.01)
+    monkeypatch.setattr("dcpstream.node.tasks.maintenance.QUOTA_INTERVAL_S", 0.01)
     settings = BucketSettings(expiry_pager_s=0.01)
     with Node(vbuckets=1, path=tmp_path, settings=settings) as node, Peer(node) as peer:
         peer.call(Opcode.SET, key=b"\0old", value=b"v", extras=struct.pack(">II", 0, 40 * 24 * 3600))

@@ -9,7 +9,7 @@ import json
 import pytest
 
 from dcpstream.node import Node
-from dcpstream.node.engine.access.login_guard import FREE_FAILURES
+from dcpstream.node.engine.access.login_throttle import FREE_FAILURES
 from tests.kit.peer import Wire
 from tests.kit.rest import rest
 from tests.kit.waiting import TIMEOUT_S

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from dcpstream.node.engine import Engine
-from dcpstream.node.engine.bucket.collections import MAX_COLLECTIONS, read_manifest
+from dcpstream.node.engine.bucket.manifest import MAX_COLLECTIONS, read_manifest
 from dcpstream.testing.simulation import Peer, SimulatedNode
 from dcpstream.wire import Opcode, Status, encode_request
 from tests.kit.rules import rule

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Unpack
 
 from dcpstream.node.engine import Engine, Session
-from dcpstream.node.engine.bucket.collections import read_manifest
+from dcpstream.node.engine.bucket.manifest import read_manifest
 from dcpstream.store import BucketStore, MemoryBucketStore
 from dcpstream.testing.simulation import (
     USUAL_FEATURES,

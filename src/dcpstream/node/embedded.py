@@ -7,7 +7,7 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -16,17 +16,17 @@ from typing import Any, Self
 from dcpstream.errors import ConfigError, DcpstreamError, StoreError, StoreInUse, StoreMismatch
 from dcpstream.model import BucketSettings, NodeAddress
 from dcpstream.model.cluster import MAX_VBUCKETS
-from dcpstream.node.arguments import check_kinds, check_port, check_vbuckets
-from dcpstream.node.buckets import RunningBuckets
-from dcpstream.node.dcp.endpoint import dcp_stats, handle_dcp
+from dcpstream.node.bucket_host import RunningBuckets
+from dcpstream.node.dcp.dispatch import dcp_stats, handle_dcp
 from dcpstream.node.directory.directory import DataDirectory, check_bucket_name
-from dcpstream.node.directory.kept_users import KeptUsers
-from dcpstream.node.engine import DEFAULT_VERSION, ClusterConfig, Engine, Users, new_engine
-from dcpstream.node.engine.config import read_alternates
+from dcpstream.node.directory.user_file import UserFile
+from dcpstream.node.engine import DEFAULT_VERSION, Bucket, ClusterConfig, Engine, Users, new_engine
+from dcpstream.node.engine.bucket.manifest import ManifestError
+from dcpstream.node.engine.bucket.manifest_editor import ManifestEditor, Wanted
+from dcpstream.node.engine.cluster_config import read_alternates
 from dcpstream.node.engine.release import release_of
-from dcpstream.node.orders import NodeOrders
 from dcpstream.node.shell.limits import Limits
-from dcpstream.node.shell.listening import is_loopback, is_unspecified, listen
+from dcpstream.node.shell.listeners import is_loopback, is_unspecified, listen
 from dcpstream.node.shell.server import KvServer, handler_of
 from dcpstream.node.shell.tls import Tls, TlsSettings
 from dcpstream.protocol.sasl import DEFAULT_ITERATIONS, MAX_ITERATIONS
@@ -46,9 +46,11 @@ PLAIN_POLICIES = ("always", "tls")
 START_TIMEOUT_S = 60.0
 """Longest wait for the store to be opened; 1 M documents take about a second."""
 STOP_TIMEOUT_S = 30.0
+ORDER_TIMEOUT_S = 60.0
+"""Longest wait for an order to be carried out: deleting the files of a large bucket takes some seconds."""
 
 
-class Node(NodeOrders):
+class Node:
     """An embedded Couchbase-compatible node.
 
     Args:
@@ -259,6 +261,164 @@ class Node(NodeOrders):
         """Stop."""
         self.stop()
 
+    # ------------------------------------------------------------------------------- changes while the node runs
+    # Each of these methods may be called from any thread but the node's own, where it would wait for itself. The node's
+    # loop does the work between two turns; the method returns when it is done.
+
+    def _settings_of(self, name: str) -> BucketSettings:
+        if isinstance(self._settings, BucketSettings):
+            return self._settings
+        return self._settings.get(name) or BucketSettings()
+
+    def create_bucket(self, name: str, settings: BucketSettings | None = None, vbuckets: int | None = None) -> None:
+        """Make a bucket, with all its vbuckets, while the node runs. From any thread but the node's own.
+
+        Args:
+            name: of the bucket.
+            settings: those given to the node for that name if None.
+            vbuckets: as many as the node's other buckets have if None.
+
+        Raises:
+            ConfigError: the name cannot be or is taken, or there are too many buckets.
+            DcpstreamError: the node does not run. StoreError: the bucket's directory cannot be used.
+        """
+        count = self._vbuckets if vbuckets is None else vbuckets
+        check_vbuckets(count)
+        check_kinds(settings)
+        chosen = self._settings_of(name) if settings is None else settings
+
+        async def create(buckets: RunningBuckets) -> None:
+            await buckets.gone(name)
+            buckets.create(name, count, chosen, is_filled=True)
+
+        self._order(create)
+
+    def drop_bucket(self, name: str) -> None:
+        """Delete a bucket and all it holds; its connections are closed. From any thread but the node's own.
+
+        Raises:
+            ConfigError: there is no such bucket. DcpstreamError: the node does not run.
+        """
+
+        async def drop(buckets: RunningBuckets) -> None:
+            await buckets.drop(self._bucket(name).name)
+
+        self._order(drop)
+
+    def flush_bucket(self, name: str) -> None:
+        """Empty a bucket, whether or not its settings allow that over HTTP. From any thread but the node's own.
+
+        Streams out of it end, and those who resume are rolled back to the beginning; collections stay.
+
+        Raises:
+            ConfigError: there is no such bucket. DcpstreamError: the node does not run.
+            StoreError: it could not be made durable.
+        """
+
+        async def flush(buckets: RunningBuckets) -> None:
+            await buckets.flush(self._bucket(name).name)
+
+        self._order(flush)
+
+    def change_bucket(self, name: str, settings: BucketSettings) -> None:
+        """Give a bucket other settings, durably. From any thread but the node's own.
+
+        Raises:
+            ConfigError: there is no such bucket, or something that cannot be changed is to be.
+            DcpstreamError: the node does not run. StoreError: it could not be made durable.
+        """
+
+        async def change(_: RunningBuckets) -> None:
+            bucket = self._bucket(name)
+            for field in ("is_ephemeral", "conflict_resolution"):
+                if getattr(settings, field) != getattr(bucket.settings, field):
+                    raise ConfigError(field, getattr(settings, field), "what it was made with; it cannot be changed")
+            assert self.engine is not None
+            self.engine.change_settings(bucket, settings)
+
+        self._order(change)
+
+    def set_collections(self, name: str, scopes: Mapping[str, Mapping[str, int] | Sequence[str]]) -> None:
+        """Give a bucket these scopes and collections; those that are missing are dropped with all they hold.
+
+        From any thread but the node's own. What stays keeps its id; `_default` scope and collection always stay.
+
+        Args:
+            name: of the bucket.
+            scopes: scope → its collections: names, or `{name: longest life of a document in seconds, 0 for any}`.
+
+        Raises:
+            ConfigError: no such bucket, or a name that cannot be. DcpstreamError: the node does not run.
+        """
+
+        async def change(_: RunningBuckets) -> None:
+            bucket = self._bucket(name)
+            assert self.engine is not None
+            wanted = {
+                scope: {item: Wanted(items[item] if isinstance(items, Mapping) else None) for item in items}
+                for scope, items in scopes.items()
+            }
+            editor = ManifestEditor(bucket.manifest, history=bucket.settings.keeps_history)
+            try:
+                manifest = editor.replace_all(wanted, keeps_default_collection=True)
+            except ManifestError as error:
+                raise ConfigError("scopes", scopes, str(error)) from error
+            self.engine.set_manifest(bucket, manifest)
+
+        self._order(change)
+
+    def add_user(self, name: str, password: str, roles: Iterable[str] = ("admin",), display_name: str = "") -> None:
+        """Make a user, or change one. From any thread but the node's own.
+
+        Args:
+            name: as it logs in.
+            password: from the next login on.
+            roles: all that the user has from now on, as the server writes them: `data_reader[travel:inventory]`.
+            display_name: for people.
+
+        Raises:
+            ConfigError: a name, password or role that cannot be. DcpstreamError: the node does not run.
+        """
+
+        async def add(_: RunningBuckets) -> None:
+            self._users.put(name, password, roles, display_name)
+
+        self._order(add)
+
+    def remove_user(self, name: str) -> None:
+        """Take a user away, also on connections that are open. From any thread but the node's own.
+
+        Raises:
+            ConfigError: there is none, or the node was started with it. DcpstreamError: the node does not run.
+        """
+
+        async def remove(_: RunningBuckets) -> None:
+            if not self._users.remove(name):
+                raise ConfigError("user", name, "a user of this node")
+
+        self._order(remove)
+
+    def _bucket(self, name: str) -> Bucket:
+        bucket = self.engine.buckets.get(name) if self.engine is not None else None
+        if bucket is None:
+            raise ConfigError("bucket", name, "a bucket of this node")
+        return bucket
+
+    def _order(self, what: Callable[[RunningBuckets], Coroutine[Any, Any, None]]) -> None:
+        """Have something done to the buckets, on the node's loop."""
+        loop, buckets, server = self._loop, self._buckets, self._server
+        if not self.is_running or loop is None or buckets is None or server is None:
+            raise DcpstreamError("the node does not run: start it first")
+
+        async def turn() -> None:
+            server.set_time()
+            try:
+                await what(buckets)
+            finally:
+                server.schedule_turn()
+
+        asyncio.run_coroutine_threadsafe(turn(), loop).result(ORDER_TIMEOUT_S)
+
     # --------------------------------------------------------------------------------------------------- its thread
 
     def _run(self) -> None:
@@ -296,7 +456,7 @@ class Node(NodeOrders):
                 tls_listeners = [*encrypted]
             elif not is_loopback(self.host):
                 logger.warning("listening on %s without TLS: documents and passwords over HTTP can be read", self.host)
-            kept_users = KeptUsers(self._users, self._path)
+            kept_users = UserFile(self._users, self._path)
             self._users.changed = kept_users.keep
             engine = self._open(directory)
             engine.plain_needs_tls = self._plain_needs_tls
@@ -372,3 +532,38 @@ def ready_content(node: Node, pid: int) -> str:
     """What a ready file says: the ports and the process."""
     encrypted = {"kv_tls": node.tls_port, "mgmt_tls": node.mgmt_tls_port} if node.tls_port else {}
     return json.dumps({"kv": node.port, "mgmt": node.mgmt_port, **encrypted, "pid": pid})
+
+
+def check_kinds(settings: object, tls: object = None, limits: object = None) -> None:
+    """Refuse settings, TLS and limits that are none.
+
+    Raises:
+        ConfigError: a value of another kind.
+    """
+    found = settings.values() if isinstance(settings, Mapping) else () if settings is None else (settings,)
+    if not all(isinstance(item, BucketSettings) for item in found):
+        raise ConfigError("settings", settings, "BucketSettings(…)")
+    if not isinstance(tls, TlsSettings | bool | None):
+        raise ConfigError("tls", tls, "True, or TlsSettings(…)")
+    if not isinstance(limits, Limits | None):
+        raise ConfigError("limits", limits, "Limits(…)")
+
+
+def check_vbuckets(count: object) -> None:
+    """Refuse a number of vbuckets that cannot be.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not isinstance(count, int) or not 1 <= count <= MAX_VBUCKETS:
+        raise ConfigError("vbuckets", count, f"1 to {MAX_VBUCKETS}")
+
+
+def check_port(option: str, port: object) -> None:
+    """Refuse what is no port.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not isinstance(port, int) or not 0 <= port < 1 << 16:
+        raise ConfigError(option, port, "0 to 65535")

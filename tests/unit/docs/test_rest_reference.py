@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from dcpstream.node.http import Management
 from dcpstream.node.http.bucket_form import read_form, settings_json
-from dcpstream.node.http.page import ANYBODY
-from dcpstream.node.metrics import METRICS
+from dcpstream.node.http.site import ANYBODY
+from dcpstream.node.prometheus import METRICS
 from tests.kit.engine import engine_of
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"

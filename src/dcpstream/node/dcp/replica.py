@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
-from dcpstream.node.engine.bucket.collections import KnownIds, manifest_in
 from dcpstream.node.engine.bucket.documents import collection_of
+from dcpstream.node.engine.bucket.manifest import KnownIds, manifest_in
 from dcpstream.node.engine.bucket.vbucket import MAX_TRUSTED_CAS, VBucket, new_failover_log
 from dcpstream.runtime import new_vbuuid
 from dcpstream.wire import HEADER_BYTES, decode_frame

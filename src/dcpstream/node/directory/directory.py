@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 from dcpstream.errors import ConfigError, CorruptLog, StoreError, StoreInUse
 from dcpstream.model import BucketSettings, Manifest
 from dcpstream.model.cluster import MAX_VBUCKETS
-from dcpstream.node.directory.checked_json import from_text, to_text
-from dcpstream.node.directory.secret_files import KEPT_IN
+from dcpstream.node.directory.checksummed_json import from_text, to_text
+from dcpstream.node.directory.private_files import KEPT_IN
 from dcpstream.node.engine import ClusterConfig
 from dcpstream.runtime import (
     DirectoryLock,

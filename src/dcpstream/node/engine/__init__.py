@@ -10,7 +10,7 @@ from dcpstream.node.engine.access.roles import ALL_PRIVILEGES, KINDS, PERMISSION
 from dcpstream.node.engine.access.users import User, Users
 from dcpstream.node.engine.bucket.bucket import Bucket
 from dcpstream.node.engine.bucket.vbucket import VBucket
-from dcpstream.node.engine.config import ClusterConfig
+from dcpstream.node.engine.cluster_config import ClusterConfig
 from dcpstream.node.engine.engine import MAX_OUTPUT_BYTES
 from dcpstream.node.engine.handlers import COMMANDS
 from dcpstream.node.engine.handlers.bulk import bulk_set

@@ -14,13 +14,12 @@ from typing import Generic, Protocol, TypeVar
 
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.model import BucketSettings, Manifest
-from dcpstream.node.engine import config as cluster_config
-from dcpstream.node.engine.access.login_guard import LoginGuard
+from dcpstream.node.engine import cluster_config
+from dcpstream.node.engine.access.login_throttle import LoginThrottle
 from dcpstream.node.engine.access.users import Users
-from dcpstream.node.engine.bucket.bucket import Bucket
+from dcpstream.node.engine.bucket.bucket import OPCODES, Bucket
 from dcpstream.node.engine.bucket.clients import Client
-from dcpstream.node.engine.bucket.counters import Counters
-from dcpstream.node.engine.config import ClusterConfig
+from dcpstream.node.engine.cluster_config import ClusterConfig
 from dcpstream.node.engine.limit_log import LimitLog
 from dcpstream.node.engine.release import Release
 from dcpstream.runtime import Random
@@ -42,6 +41,37 @@ MAX_OUTPUT_BYTES = 2 * 1024 * 1024
 slowed down."""
 
 S = TypeVar("S", bound=Client)
+
+
+class Counters:
+    """Plain integers that count what a node did since it was started; they only grow.
+
+    Attributes:
+        ops: requests of sessions without a bucket, by opcode; buckets count their own. A list is the cheapest way to
+            count.
+        connections, connections_refused: of the KV port; refused are those beyond the limit.
+        logins, logins_refused: on the KV port.
+        bytes_received, bytes_sent: on the KV port.
+    """
+
+    __slots__ = (
+        "bytes_received",
+        "bytes_sent",
+        "connections",
+        "connections_refused",
+        "logins",
+        "logins_refused",
+        "ops",
+    )
+
+    def __init__(self) -> None:
+        self.ops = [0] * OPCODES
+        self.connections = 0
+        self.connections_refused = 0
+        self.logins = 0
+        self.logins_refused = 0
+        self.bytes_received = 0
+        self.bytes_sent = 0
 
 
 class BucketHost(Protocol):
@@ -110,7 +140,7 @@ class Engine(Generic[S]):
         self.plain_needs_tls = False
         self.is_stepwise = False
         self.control_token = CONTROL_TOKEN
-        self.logins = LoginGuard()
+        self.logins = LoginThrottle()
         self.log = LimitLog()
         self.output_limit = MAX_OUTPUT_BYTES
         self.max_connections = MAX_CONNECTIONS

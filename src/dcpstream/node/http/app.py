@@ -13,11 +13,11 @@ from aiohttp import web
 
 from dcpstream.errors import StoreError
 from dcpstream.node.engine import Engine, User
-from dcpstream.node.http import buckets, collections, health, metrics, pools, stats, status, users
-from dcpstream.node.http.access import Access, login_needed
+from dcpstream.node.http import buckets, collections, health, pools, statistics, status_page, users
+from dcpstream.node.http.authorization import Access, login_needed
 from dcpstream.node.http.cluster_map import MapPages
-from dcpstream.node.http.guard import HttpGuard
-from dcpstream.node.http.page import (
+from dcpstream.node.http.connection_limits import HttpConnectionLimits
+from dcpstream.node.http.site import (
     ANYBODY,
     MAX_REQUEST_BYTES,
     NOT_FOUND,
@@ -31,7 +31,7 @@ from dcpstream.node.http.page import (
 from dcpstream.node.shell.limits import Limits
 
 if TYPE_CHECKING:
-    from dcpstream.node.buckets import RunningBuckets
+    from dcpstream.node.bucket_host import RunningBuckets
     from dcpstream.node.shell.tls import Tls
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Management:
     ) -> None:
         self._engine = engine
         self._access = Access(engine)
-        self._guard = HttpGuard(limits or Limits(), engine.log)
+        self._guard = HttpConnectionLimits(limits or Limits(), engine.log)
         self._tls: Tls | None = None
         site = Site(engine, running, changed)
         self._maps = MapPages(site)
@@ -70,9 +70,8 @@ class Management:
             *self._maps.routes(),
             *buckets.BucketPages(site).routes(),
             *collections.CollectionPages(site).routes(),
-            *status.StatusPages(site).routes(),
-            *stats.StatsPages(site).routes(),
-            *metrics.MetricsPages(site).routes(),
+            *status_page.StatusPages(site).routes(),
+            *statistics.StatsPages(site).routes(),
             *users.UserPages(site).routes(),
             *health.HealthPages(site).routes(),
         ]

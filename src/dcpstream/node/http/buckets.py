@@ -15,12 +15,12 @@ from dcpstream.errors import DcpstreamError, StoreError
 from dcpstream.model import BucketSettings
 from dcpstream.node.engine import Bucket
 from dcpstream.node.engine.engine import MAX_BUCKETS
-from dcpstream.node.http.access import allows
+from dcpstream.node.http.authorization import allows
 from dcpstream.node.http.bucket_form import BucketForm, name_fault, read_form, settings_json
 from dcpstream.node.http.node_info import nodes
-from dcpstream.node.http.page import USER, Route, Site, answer, done, faults, form_of, note, reached_host
 from dcpstream.node.http.pool_form import DATA_QUOTA
-from dcpstream.node.process import memory_bytes
+from dcpstream.node.http.site import USER, Route, Site, answer, done, faults, form_of, note, reached_host
+from dcpstream.node.summary import memory_bytes
 
 BUCKETS = "/pools/default/buckets"
 BUCKET = BUCKETS + "/{bucket}"

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from aiohttp import web
 
-from dcpstream.node.http.page import LOGIN, Route, Site, map_host
+from dcpstream.node.http.site import LOGIN, Route, Site, map_host
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,15 @@ from dcpstream.model import Manifest
 from dcpstream.model.collections import NO_TTL
 from dcpstream.node.engine import Bucket
 from dcpstream.node.engine.access.permission import visible_manifest
-from dcpstream.node.engine.bucket.collections import MAX_NAME_BYTES, ManifestError
-from dcpstream.node.engine.bucket.manifests import MAX_TTL, SYSTEM_PREFIXES, ManifestEditor, NameMissingError, Wanted
-from dcpstream.node.http.page import (
+from dcpstream.node.engine.bucket.manifest import MAX_NAME_BYTES, ManifestError
+from dcpstream.node.engine.bucket.manifest_editor import (
+    MAX_TTL,
+    SYSTEM_PREFIXES,
+    ManifestEditor,
+    NameMissingError,
+    Wanted,
+)
+from dcpstream.node.http.site import (
     USER,
     Route,
     Site,

@@ -8,8 +8,8 @@ from aiohttp import web
 
 from dcpstream.errors import CorruptLog, DcpstreamError
 from dcpstream.node.engine import Bucket
-from dcpstream.node.http.access import allows
-from dcpstream.node.http.page import ANYBODY, USER, Route, Site, answer
+from dcpstream.node.http.authorization import allows
+from dcpstream.node.http.site import ANYBODY, USER, Route, Site, answer
 from dcpstream.store import MAX_PENDING_BYTES
 
 UNSERVED = "not served: files are damaged"

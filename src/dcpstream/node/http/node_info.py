@@ -10,9 +10,9 @@ from typing import Any
 from aiohttp import web
 
 from dcpstream.node.engine import Engine
-from dcpstream.node.engine.config import in_url
-from dcpstream.node.http.page import reached_host
-from dcpstream.node.process import memory_bytes, resident_bytes
+from dcpstream.node.engine.cluster_config import in_url
+from dcpstream.node.http.site import reached_host
+from dcpstream.node.summary import memory_bytes, resident_bytes
 
 
 def nodes(engine: Engine, request: web.Request) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from dcpstream.node.http.page import whole_number
+from dcpstream.node.http.site import whole_number
 
 MAX_NAME_LENGTH = 256
 MAX_QUOTA_MIB = 1 << 40

@@ -8,10 +8,11 @@ from typing import Any
 from aiohttp import web
 
 from dcpstream.node.engine.engine import MAX_BUCKETS
-from dcpstream.node.http.access import allows, has_permission
+from dcpstream.node.http.authorization import allows, has_permission
 from dcpstream.node.http.cluster_map import MapPages
 from dcpstream.node.http.node_info import nodes
-from dcpstream.node.http.page import (
+from dcpstream.node.http.pool_form import DATA_QUOTA, OTHER_QUOTAS, read_form
+from dcpstream.node.http.site import (
     ANYBODY,
     LOGIN,
     USER,
@@ -25,8 +26,7 @@ from dcpstream.node.http.page import (
     note,
     text_of,
 )
-from dcpstream.node.http.pool_form import DATA_QUOTA, OTHER_QUOTAS, read_form
-from dcpstream.node.process import memory_bytes
+from dcpstream.node.summary import memory_bytes
 
 MIB = 1024 * 1024
 MAX_PERMISSIONS = 1000

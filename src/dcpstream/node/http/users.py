@@ -14,8 +14,8 @@ from aiohttp import web
 from dcpstream.errors import ConfigError
 from dcpstream.node.engine import Group, User
 from dcpstream.node.engine.access.roles import EVERYWHERE, KINDS, Role, parse_roles
-from dcpstream.node.http.access import forbidden
-from dcpstream.node.http.page import LOGIN, USER, Route, Site, answer, done, fault, faults, form_of, note
+from dcpstream.node.http.authorization import forbidden
+from dcpstream.node.http.site import LOGIN, USER, Route, Site, answer, done, fault, faults, form_of, note
 
 MIN_PASSWORD_LENGTH = 6
 """The server's default policy."""

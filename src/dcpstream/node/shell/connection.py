@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, cast
+import ssl
+from typing import TYPE_CHECKING, Protocol, cast
 
 from dcpstream.node.engine import Session
 from dcpstream.node.engine.limit_log import described
 from dcpstream.node.engine.session.session import SLICE_S
 
 if TYPE_CHECKING:
+    from dcpstream.node.engine import Engine
     from dcpstream.node.engine.access.users import User
-    from dcpstream.node.shell.server import KvServer
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,62 @@ CLOSE_TIMEOUT_S = 1.0
 """How long a connection that is to be closed may take to accept what it was sent before."""
 
 
+class Budget(Protocol):
+    """The memory that all connections may hold together."""
+
+    is_short: bool
+
+    def hold(self, nbytes: int) -> None:
+        """The unfinished requests grew by so many bytes, or shrank."""
+        ...
+
+    def wait(self, protocol: KvProtocol, nbytes: int) -> None:
+        """A connection was given so many bytes, and not all of them could be sent."""
+        ...
+
+
+class Server(Protocol):
+    """The listener that a connection belongs to."""
+
+    engine: Engine
+    loop: asyncio.AbstractEventLoop
+    read_view: memoryview
+
+    @property
+    def memory(self) -> Budget:
+        """The memory budget."""
+        ...
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether connections wait for their turn."""
+        ...
+
+    def admit(self, protocol: KvProtocol, peer: str, local_host: str, encryption: ssl.SSLObject | None) -> bool:
+        """Give a connection that was made its session; whether it may stay."""
+        ...
+
+    def forget(self, protocol: KvProtocol) -> None:
+        """A connection is gone."""
+        ...
+
+    def count_user(self, protocol: KvProtocol) -> None:
+        """The user of a connection changed."""
+        ...
+
+    def set_time(self) -> None:
+        """Set the engine's time."""
+        ...
+
+    def schedule_turn(self) -> None:
+        """Let the engine tell its DCP connections what changed, once in this turn of the loop."""
+        ...
+
+    def postpone(self, protocol: KvProtocol) -> None:
+        """Let other connections have their turn first."""
+        ...
+
+
 class KvProtocol(asyncio.BufferedProtocol):
     """One connection.
 
@@ -58,7 +115,7 @@ class KvProtocol(asyncio.BufferedProtocol):
         user: the one who is logged in, as last counted.
     """
 
-    def __init__(self, server: KvServer) -> None:
+    def __init__(self, server: Server) -> None:
         self.server = server
         self.session: Session | None = None
         self.received = 0
@@ -155,7 +212,7 @@ class KvProtocol(asyncio.BufferedProtocol):
         self._filled = len(pending)
         if pending:
             shared[: self._filled] = pending
-        if self.server.is_short:
+        if self.server.memory.is_short:
             return shared[self._filled : max(self._filled + 1, SHORT_READ_BYTES)]
         return shared[self._filled :] if pending else shared
 
@@ -305,7 +362,7 @@ class KvProtocol(asyncio.BufferedProtocol):
             self._write(session.take_output())
         if session.is_ready_to_read_on and not self._is_reading and not self._is_sliced:
             self._process(self._take())
-        pull_bytes = SHORT_PULL_BYTES if self.server.is_short else PULL_BYTES
+        pull_bytes = SHORT_PULL_BYTES if self.server.memory.is_short else PULL_BYTES
         if self._is_writable or (session.output.pieces and self._takes_answers(transport)):
             pieces = session.data_to_send(pull_bytes if self._is_writable else 0)
             if pieces:
@@ -342,7 +399,7 @@ class KvProtocol(asyncio.BufferedProtocol):
         """Close the connection after a fault of the node; the log tells where the fault is, and nothing of the data."""
         peer = self.session.peer if self.session is not None else "client"
         text = f"{peer}: dropped, because {why}: {described(error)}"
-        self.server.log.say("faults of the node", text, self.server.loop.time(), level=logging.ERROR)
+        self.server.engine.log.say("faults of the node", text, self.server.loop.time(), level=logging.ERROR)
         self.abort()
 
     def _close(self) -> None:

@@ -16,11 +16,11 @@ from typing import Any
 
 from dcpstream.node.engine import Engine, Session
 from dcpstream.node.engine.limit_log import LimitLog, described
-from dcpstream.node.shell.accept import TlsListener
 from dcpstream.node.shell.connection import CLOSE_TIMEOUT_S, READ_BYTES, KvProtocol
+from dcpstream.node.shell.connection_limits import MemoryBudget, TimeLimits
 from dcpstream.node.shell.limits import Limits
 from dcpstream.node.shell.tls import Tls
-from dcpstream.node.shell.watch import Memory, Watch
+from dcpstream.node.shell.tls_listener import TlsListener
 from dcpstream.runtime import Clock
 
 BACKLOG = 1024
@@ -43,7 +43,7 @@ class KvServer:
     Attributes:
         protocols: the connections, by session.
         read_view: where all connections read into.
-        is_short: whether memory is short, see `Memory`.
+        memory: the memory budget of all connections.
     """
 
     def __init__(self, engine: Engine, clock: Clock, limits: Limits | None = None, tls: Tls | None = None) -> None:
@@ -57,11 +57,10 @@ class KvServer:
         self.protocols: dict[Session, KvProtocol] = {}
         self._streaming: dict[Session, None] = {}
         self.read_view = memoryview(bytearray(READ_BYTES))
-        self.is_short = False
         self.log = engine.log
-        self.memory = Memory(self, self.limits, self.log)
+        self.memory = MemoryBudget(engine, self.limits, clock)
         self._tls = tls
-        self._watch = Watch(self, self.limits, self.log)
+        self._times = TimeLimits(self.limits, self.log, clock, self.schedule_turn)
         self._by_user: Counter[str] = Counter()
         self._encrypted: set[KvProtocol] = set()
         self._strangers: dict[KvProtocol, None] = {}
@@ -121,7 +120,8 @@ class KvServer:
         self._strangers[protocol] = None
         if encryption is not None:
             self._encrypted.add(protocol)
-        self._watch.add(protocol)
+        self._times.add(protocol)
+        self.memory.add(protocol)
         if encryption is not None and self._tls is not None and not self._identify(session, encryption, self._tls):
             return False
         if session.identity.user is not None:
@@ -185,7 +185,7 @@ class KvServer:
             protocol.user = None
         self._strangers.pop(protocol, None)
         self._encrypted.discard(protocol)
-        self._watch.forget(protocol)
+        self._times.forget(protocol)
         self.memory.forget(protocol)
 
     # --------------------------------------------------------------------------------------------------------- time
@@ -265,7 +265,7 @@ class KvServer:
         self._sweeper = self.loop.call_later(self.limits.sweep_s, self._sweep)
         self.log.sweep(self.loop.time())
         self.memory.recount()
-        self._watch.sweep()
+        self._times.sweep()
 
     def _schedule_timeout(self) -> None:
         at = self.engine.next_timeout()

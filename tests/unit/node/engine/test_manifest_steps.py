@@ -10,7 +10,7 @@ import pytest
 from dcpstream.model import VbucketState
 from dcpstream.node.engine import Engine
 from dcpstream.node.engine.bucket.bucket import CATCH_UP_KEYS, CATCH_UP_VBUCKETS, Bucket
-from dcpstream.node.engine.bucket.manifests import ManifestEditor, Wanted
+from dcpstream.node.engine.bucket.manifest_editor import ManifestEditor, Wanted
 from dcpstream.wire import Opcode, Status, encode_request
 from dcpstream.wire.keys import leb128_encode
 from tests.kit.engine import Talker, engine_of

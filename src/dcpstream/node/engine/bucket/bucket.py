@@ -14,15 +14,14 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from dcpstream.model import BucketSettings, Collection, Manifest, Persist, VbucketState
-from dcpstream.node.engine.bucket import collections
+from dcpstream.node.engine.bucket import manifest as manifests
 from dcpstream.node.engine.bucket.clients import Client
-from dcpstream.node.engine.bucket.counters import new_ops
 from dcpstream.node.engine.bucket.durability import Durability
 from dcpstream.node.engine.bucket.range_scans import RangeScans
 from dcpstream.node.engine.bucket.retention import keep_history
 from dcpstream.node.engine.bucket.topology import Meta
 from dcpstream.node.engine.bucket.vbucket import Fetcher, VBucket, new_failover_log
-from dcpstream.node.engine.bucket.waiters import Waiters
+from dcpstream.node.engine.bucket.waiting_clients import WaitingClients
 from dcpstream.protocol.producer.connection import DEFAULT_LIMITS, ProducerLimits
 from dcpstream.runtime import Random
 
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 
 THIS_NODE = "this node"
 """How a node that leads its vbuckets alone is called in their topology; nobody compares the name."""
+
+OPCODES = 256
 
 CATCH_UP_VBUCKETS = 64
 """Vbuckets whose history is told a new manifest in one step: below a millisecond."""
@@ -132,7 +133,7 @@ class Bucket:
         self.holding: set[Client] = set()
         self.hurry: Callable[[], None] = _no_hurry
         self.compact: Callable[[CompactionOrder, Callable[[Exception | None], None]], bool] | None = None
-        self.waiters = Waiters()
+        self.waiters = WaitingClients()
         self.collections: dict[int, Collection] = {}
         self.behind: dict[int, None] = {}
         self._event_seqnos: dict[int, int] = {}
@@ -142,7 +143,7 @@ class Bucket:
         self.range_scans = RangeScans()
         self.parameters = Parameters()
         self.config_rev = 0
-        self.ops = new_ops()
+        self.ops = [0] * OPCODES
 
     @property
     def vbucket_count(self) -> int:
@@ -297,12 +298,12 @@ class Bucket:
     def _take_in(self, vbucket: VBucket) -> None:
         manifest, known = self.manifest, vbucket.manifest
         if known is None:
-            events = collections.events_between(collections.manifest_in(vbucket.log, manifest), manifest)
+            events = manifests.events_between(manifests.manifest_in(vbucket.log, manifest), manifest)
         else:
             # Nearly all vbuckets know the same one. It is kept, so that no other object gets its number.
             step = self._steps.get(id(known))
             if step is None:
-                step = self._steps[id(known)] = known, collections.events_between(known, manifest)
+                step = self._steps[id(known)] = known, manifests.events_between(known, manifest)
             events = step[1]
         vbucket.manifest = manifest
         if events:

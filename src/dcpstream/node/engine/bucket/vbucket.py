@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
-from dcpstream.node.engine.bucket.collections import KnownIds
 from dcpstream.node.engine.bucket.durability import Durability
 from dcpstream.node.engine.bucket.fresh_deletions import FreshDeletions
 from dcpstream.node.engine.bucket.locks import Locks
+from dcpstream.node.engine.bucket.manifest import KnownIds
 from dcpstream.runtime import Random, new_vbuuid
 from dcpstream.store.items import prepares_of
 from dcpstream.store.vbucket import NotAtHand

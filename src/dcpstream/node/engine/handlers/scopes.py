@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dcpstream.model.collections import DEFAULT_NAME
 from dcpstream.node.engine.access.permission import visible_manifest
-from dcpstream.node.engine.bucket.collections import (
+from dcpstream.node.engine.bucket.manifest import (
     MAX_NAME_BYTES,
     CannotApplyError,
     ManifestError,

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dcpstream.model import Manifest, VbucketState
-from dcpstream.node.engine.bucket.collections import manifest_in
+from dcpstream.node.engine.bucket.manifest import manifest_in
 from dcpstream.wire import SystemEventId, decode_frame
 from dcpstream.wire.system_events import read_event
 

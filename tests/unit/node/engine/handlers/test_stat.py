@@ -8,8 +8,8 @@ import struct
 import pytest
 
 from dcpstream.model import BucketSettings
-from dcpstream.node.engine.bucket.pager import expire_some
 from dcpstream.node.engine.stats import bucket as bucket_stats
+from dcpstream.node.tasks.maintenance import expire_some
 from dcpstream.store import DiskBucketStore, MemoryBucketStore
 from dcpstream.testing.simulation import START_UNIX_S, USUAL_FEATURES
 from dcpstream.wire import Feature, Opcode, Status, encode_request

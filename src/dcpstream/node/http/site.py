@@ -17,7 +17,7 @@ from aiohttp import web
 from dcpstream.node.engine import Bucket, Engine, User
 
 if TYPE_CHECKING:
-    from dcpstream.node.buckets import RunningBuckets
+    from dcpstream.node.bucket_host import RunningBuckets
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

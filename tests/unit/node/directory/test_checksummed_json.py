@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dcpstream.node.directory.checked_json import from_text, to_text
+from dcpstream.node.directory.checksummed_json import from_text, to_text
 
 NAMES = frozenset({"version", "users"})
 CONTENT = {"version": 1, "users": {"ann": {"name": "Änn", "roles": ["admin"]}}}

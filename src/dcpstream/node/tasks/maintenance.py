@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from dcpstream.errors import DcpstreamError
 from dcpstream.node.engine import Bucket
-from dcpstream.node.engine.bucket.pager import expire_some
+from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.retention import Retention
 from dcpstream.node.shell.server import KvServer
 
@@ -32,7 +32,7 @@ PAGER_PORTION = 200
 """Documents that the pager expires before it lets clients have the loop: some milliseconds."""
 
 
-class Upkeep:
+class Maintenance:
     """Keeps one bucket in order until stopped."""
 
     def __init__(self, server: KvServer, bucket: Bucket) -> None:
@@ -48,7 +48,7 @@ class Upkeep:
 
     def start(self) -> None:
         """Begin."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"upkeep {self._bucket.name}")
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"maintenance {self._bucket.name}")
 
     async def stop(self) -> None:
         """End."""
@@ -127,3 +127,21 @@ class Upkeep:
         if count:
             logger.info("bucket %s: %d documents were past their time", self._bucket.name, count)
         return count
+
+
+def expire_some(bucket: Bucket, vbid: int, unix_ns: int, limit: int) -> int:
+    """Turn up to `limit` documents of an active vbucket that are past their expiration into expirations.
+
+    Documents with an undecided durable write are left for later. Returns how many were expired.
+    """
+    vbucket = bucket.active(vbid)
+    if vbucket is None or vbucket.is_backed_up or not bucket.store.has_room:
+        return 0
+    made = 0
+    for key in vbucket.log.expired(unix_ns // 1_000_000_000, limit):
+        meta = documents.live_meta(vbucket, key, unix_ns)
+        made += meta is not None and meta.is_deleted
+    if made:
+        bucket.expired_by_pager += made
+        bucket.dirty.add(vbid)
+    return made

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from dcpstream.errors import ConfigError
-from dcpstream.node.directory.checked_json import from_text, to_text
-from dcpstream.node.directory.secret_files import KEPT_IN, make_secret_directory, write_file
+from dcpstream.node.directory.checksummed_json import from_text, to_text
+from dcpstream.node.directory.private_files import KEPT_IN, make_secret_directory, write_file
 from dcpstream.node.engine import Users
 
 FILE_NAME = "users.json"
@@ -19,7 +19,7 @@ _LATER_NAMES: Final = frozenset({"groups"})
 """Older files have none."""
 
 
-class KeptUsers:
+class UserFile:
     """Keeps the users of a node in step with a file.
 
     Args:

@@ -10,7 +10,7 @@ import pytest
 from dcpstream.errors import ConfigError
 from dcpstream.model import BucketSettings, Manifest, NodeAddress, Scope
 from dcpstream.node.engine import ClusterConfig
-from dcpstream.node.engine.config import in_url, read_alternates
+from dcpstream.node.engine.cluster_config import in_url, read_alternates
 from dcpstream.store import MemoryBucketStore
 from dcpstream.testing.simulation import USUAL_FEATURES
 from dcpstream.wire import Feature, Opcode, Status, encode_request

@@ -8,8 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dcpstream.model import BucketSettings
-from dcpstream.node.figures import bucket_figures
-from dcpstream.node.metrics import METRICS, Metrics
+from dcpstream.node.prometheus import METRICS, Metrics
+from dcpstream.node.summary import summarize_bucket
 from dcpstream.store import DiskBucketStore, MemoryBucketStore
 from dcpstream.wire import Opcode, encode_request
 from tests.kit.engine import Talker, engine_of
@@ -92,7 +92,7 @@ def test_streams_are_seen():
     client.call(Opcode.DCP_CONTROL, key=b"enable_noop", value=b"true")
     request = struct.pack(">IIQQQQQ", 0, 0, 0, (1 << 64) - 1, 0, 0, 0)
     client.send(encode_request(Opcode.DCP_STREAM_REQ, extras=request, opaque=5))
-    (seen,) = bucket_figures(engine.buckets["default"]).dcp
+    (seen,) = summarize_bucket(engine.buckets["default"]).dcp
     assert (seen.name, seen.kind, seen.streams, seen.items_sent, seen.items_remaining) == (
         "changes",
         "producer",

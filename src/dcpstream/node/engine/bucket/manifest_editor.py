@@ -15,7 +15,7 @@ from typing import Final
 
 from dcpstream.model import Collection, Manifest, Scope
 from dcpstream.model.collections import DEFAULT_COLLECTION_ID, DEFAULT_NAME, NO_TTL
-from dcpstream.node.engine.bucket.collections import MAX_COLLECTIONS, ManifestError, check_manifest, check_step
+from dcpstream.node.engine.bucket.manifest import MAX_COLLECTIONS, ManifestError, check_manifest, check_step
 
 FIRST_ID: Final = 8
 """The lowest id that may be given; those below are the default's and reserved."""

@@ -16,15 +16,15 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from dcpstream.node.engine.limit_log import LimitLog
-from dcpstream.node.http.connection import HttpConnection
-from dcpstream.node.http.page import fault
-from dcpstream.node.shell.accept import TlsListener
+from dcpstream.node.http.request_handler import HttpConnection
+from dcpstream.node.http.site import fault
 from dcpstream.node.shell.limits import Limits
+from dcpstream.node.shell.tls_listener import TlsListener
 
 if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
 
-    from dcpstream.node.http.page import Handler
+    from dcpstream.node.http.site import Handler
 
 BACKLOG = 256
 _WITHOUT_BODY = frozenset(("GET", "HEAD", "OPTIONS"))
@@ -39,7 +39,7 @@ class _Refused(asyncio.Protocol):
             transport.abort()
 
 
-class HttpGuard:
+class HttpConnectionLimits:
     """Between the sockets of the management port and its pages.
 
     Args:

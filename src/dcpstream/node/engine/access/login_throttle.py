@@ -36,7 +36,7 @@ class _Address:
         self.waiting = 0
 
 
-class LoginGuard:
+class LoginThrottle:
     """Slows down who guesses passwords."""
 
     def __init__(self) -> None:

@@ -1,11 +1,12 @@
-"""A bucket's figures in the shape of the server's statistics pages: one sample, of now."""
+"""Statistics over HTTP: metrics for Prometheus, and one sample of a bucket in the shape of the server's pages."""
 
 from __future__ import annotations
 
 from aiohttp import web
 
-from dcpstream.node.figures import bucket_figures
-from dcpstream.node.http.page import Route, Site, answer
+from dcpstream.node.http.site import Route, Site, answer
+from dcpstream.node.prometheus import CONTENT_TYPE, Metrics
+from dcpstream.node.summary import summarize_bucket
 from dcpstream.wire import Opcode
 
 _GETS = (Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ, Opcode.GAT, Opcode.GATQ)
@@ -21,15 +22,23 @@ class StatsPages:
 
     def __init__(self, site: Site) -> None:
         self._site = site
+        self._metrics = Metrics(site.engine, lambda: site.buckets.compactions())
 
     def routes(self) -> list[Route]:
         """The pages."""
         does = "items, memory, disk and counts of requests; one sample, where the server has a series"
-        return [Route("GET", "/pools/default/buckets/{bucket}/stats", self._get, "bucket.stats", does)]
+        metrics = "figures for Prometheus, see [Metrics](metrics.md)"
+        return [
+            Route("GET", "/pools/default/buckets/{bucket}/stats", self._get, "bucket.stats", does),
+            Route("GET", "/metrics", self._get_metrics, "metrics.read", metrics),
+        ]
+
+    async def _get_metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _get(self, request: web.Request) -> web.Response:
         bucket = self._site.bucket(request)
-        seen = bucket_figures(bucket)
+        seen = summarize_bucket(bucket)
         now_ms = self._site.engine.unix_ns // 1_000_000
         figures = {
             "curr_items": seen.items,

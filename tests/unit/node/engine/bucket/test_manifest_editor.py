@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcpstream.model import Manifest
-from dcpstream.node.engine.bucket.collections import ManifestError
-from dcpstream.node.engine.bucket.manifests import ManifestEditor, NameMissingError, NameTakenError, Wanted
+from dcpstream.node.engine.bucket.manifest import ManifestError
+from dcpstream.node.engine.bucket.manifest_editor import ManifestEditor, NameMissingError, NameTakenError, Wanted
 from dcpstream.store.items import PREPARE_NAMESPACE, SYSTEM_COLLECTION
 from dcpstream.wire import Opcode
 from dcpstream.wire.keys import leb128_encode

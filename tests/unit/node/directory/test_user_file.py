@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dcpstream.errors import ConfigError
-from dcpstream.node.directory.kept_users import MAX_FILE_BYTES, KeptUsers
+from dcpstream.node.directory.user_file import MAX_FILE_BYTES, UserFile
 from dcpstream.node.engine import Group, Users, parse_roles
 from dcpstream.testing.simulation import SeededRandom
 
@@ -17,7 +17,7 @@ from dcpstream.testing.simulation import SeededRandom
 def users_of(path: Path | None) -> Users:
     users = Users(SeededRandom(), iterations=1)
     users.add("admin", "secret")
-    users.changed = KeptUsers(users, path).keep
+    users.changed = UserFile(users, path).keep
     return users
 
 

@@ -1,23 +1,25 @@
-"""Looks after the connections of the KV port: memory that all of them hold together, and those that do not go on.
+"""Limits on the connections of the KV port: a memory budget for all of them together, and times for each.
 
-Memory: what waits for clients is only known to the transports, so it is added up when enough was written to clients
-that do not keep up. From a half of the budget on each connection gets less; above it the one that holds the most is
+Memory: only the transports know how much waits for clients, so it is added up after enough was written to clients that
+do not keep up. From half of the budget on, each connection gets less; above it, the connection that holds the most is
 dropped.
 
-Time: connections are looked at about once a second, so a limit may be exceeded by so much.
+Time: connections are checked about once a second, so a limit may be exceeded by that much.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dcpstream.node.engine.engine import MAX_OUTPUT_BYTES
+from dcpstream.runtime import Clock
 
 if TYPE_CHECKING:
+    from dcpstream.node.engine import Engine
     from dcpstream.node.engine.limit_log import LimitLog
     from dcpstream.node.shell.connection import KvProtocol
     from dcpstream.node.shell.limits import Limits
-    from dcpstream.node.shell.server import KvServer
 
 RECOUNT_BYTES = 1024 * 1024
 """Written to clients that do not keep up, after which what waits for them is added up again."""
@@ -27,8 +29,11 @@ MIN_BYTES_PER_S = 1024
 """The least that an unfinished frame must grow by; the slowest modems were faster."""
 
 
-class Memory:
-    """What is held for all connections together.
+class MemoryBudget:
+    """Memory that all connections hold together.
+
+    Args:
+        engine: its `output_limit` is lowered while memory is short; its clock tells the time.
 
     Attributes:
         held_bytes: of unfinished requests.
@@ -36,16 +41,22 @@ class Memory:
         is_short: whether more than a half of the budget is used.
     """
 
-    def __init__(self, server: KvServer, limits: Limits, log: LimitLog) -> None:
-        self._server = server
+    def __init__(self, engine: Engine, limits: Limits, clock: Clock) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._log = engine.log
         self._budget = limits.buffered_bytes
-        self._log = log
+        self._protocols: set[KvProtocol] = set()
         self._slow: set[KvProtocol] = set()
         self._narrowed: set[KvProtocol] = set()
         self._uncounted = 0
         self.held_bytes = 0
         self.waiting_bytes = 0
         self.is_short = False
+
+    def add(self, protocol: KvProtocol) -> None:
+        """A connection was made."""
+        self._protocols.add(protocol)
 
     def hold(self, nbytes: int) -> None:
         """So many bytes more, or fewer, are held of unfinished requests."""
@@ -65,6 +76,7 @@ class Memory:
 
     def forget(self, protocol: KvProtocol) -> None:
         """A connection is gone."""
+        self._protocols.discard(protocol)
         self._slow.discard(protocol)
         self._narrowed.discard(protocol)
 
@@ -89,19 +101,18 @@ class Memory:
             for protocol in narrowed:
                 protocol.limit_writing(False)
         self.is_short = is_short
-        self._server.is_short = is_short
-        self._server.engine.output_limit = SHORT_OUTPUT_BYTES if is_short else MAX_OUTPUT_BYTES
+        self._engine.output_limit = SHORT_OUTPUT_BYTES if is_short else MAX_OUTPUT_BYTES
 
     def _drop(self, excess: int, sizes: dict[KvProtocol, int]) -> None:
         """Drop connections, those that hold the most first, until enough is free."""
-        held = {protocol: sizes.get(protocol, 0) + protocol.held_bytes for protocol in self._server.protocols.values()}
+        held = {protocol: sizes.get(protocol, 0) + protocol.held_bytes for protocol in self._protocols}
         for protocol in sorted(held, key=held.__getitem__, reverse=True):
             if excess <= 0 or not held[protocol]:
                 break
             excess -= held[protocol]
             peer = protocol.session.peer if protocol.session is not None else "client"
             what = f"dropped, it holds {held[protocol]} bytes of what all may hold"
-            self._log.reached("buffered_bytes", peer, what, self._server.loop.time())
+            self._log.reached("buffered_bytes", peer, what, self._clock.monotonic())
             if protocol.session is not None:
                 protocol.session.close("memory is short")
             protocol.abort()
@@ -120,18 +131,23 @@ class _Seen:
         self.taken = 0
 
 
-class Watch:
-    """Closes connections that do not go on."""
+class TimeLimits:
+    """Closes connections that do not log in, trickle, stall or idle.
 
-    def __init__(self, server: KvServer, limits: Limits, log: LimitLog) -> None:
-        self._server = server
+    Args:
+        closed: called after a connection was closed.
+    """
+
+    def __init__(self, limits: Limits, log: LimitLog, clock: Clock, closed: Callable[[], None]) -> None:
         self._limits = limits
         self._log = log
+        self._clock = clock
+        self._closed = closed
         self._seen: dict[KvProtocol, _Seen] = {}
 
     def add(self, protocol: KvProtocol) -> None:
         """A connection was made."""
-        self._seen[protocol] = _Seen(self._server.loop.time())
+        self._seen[protocol] = _Seen(self._clock.monotonic())
 
     def forget(self, protocol: KvProtocol) -> None:
         """A connection is gone."""
@@ -139,7 +155,7 @@ class Watch:
 
     def sweep(self) -> None:
         """Look at all connections."""
-        now = self._server.loop.time()
+        now = self._clock.monotonic()
         limits = self._limits
         for protocol, seen in list(self._seen.items()):
             session = protocol.session
@@ -192,6 +208,6 @@ class Watch:
     def _close(self, protocol: KvProtocol, limit: str, what: str) -> None:
         session = protocol.session
         assert session is not None, "only those with a session are looked at"
-        self._log.reached(limit, session.peer, what, self._server.loop.time())
+        self._log.reached(limit, session.peer, what, self._clock.monotonic())
         session.close(what)
-        self._server.schedule_turn()
+        self._closed()

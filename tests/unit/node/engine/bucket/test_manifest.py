@@ -10,7 +10,7 @@ import pytest
 
 from dcpstream.model import Collection, Manifest, Scope
 from dcpstream.model.collections import NO_TTL
-from dcpstream.node.engine.bucket.collections import events_between, manifest_in, read_manifest
+from dcpstream.node.engine.bucket.manifest import events_between, manifest_in, read_manifest
 from dcpstream.testing.simulation import SimulatedNode
 from dcpstream.wire import Opcode, Status, SystemEventId
 from dcpstream.wire.system_events import CollectionEvent

@@ -14,8 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from dcpstream.node.engine import Engine
-from dcpstream.node.figures import BucketFigures, bucket_figures
-from dcpstream.node.process import resident_bytes
+from dcpstream.node.summary import BucketSummary, resident_bytes, summarize_bucket
 from dcpstream.node.tasks.compactor import CompactionStatus
 from dcpstream.wire import Opcode
 
@@ -124,7 +123,7 @@ class NodeCollector(Collector):
         yield "kv_node_info", (engine.release.version,), 1
         yield from _ops("", {opcode: count for opcode, count in enumerate(counters.ops) if count})
         for name, bucket in engine.buckets.items():
-            yield from _of_bucket(name, bucket_figures(bucket))
+            yield from _of_bucket(name, summarize_bucket(bucket))
             yield from _of_compactions(name, self._compactions().get(name, CompactionStatus()))
             yield "kv_ep_db_data_size_bytes", (name,), bucket.store.live_bytes
             yield "kv_ep_item_commit_failed", (name,), int(bucket.store.is_failing)
@@ -147,7 +146,7 @@ def _of_compactions(name: str, status: CompactionStatus) -> Iterator[tuple[str, 
     yield "kv_ep_compaction_freed_bytes", (name,), status.bytes_freed
 
 
-def _of_bucket(name: str, seen: BucketFigures) -> Iterator[tuple[str, tuple[str, ...], float]]:
+def _of_bucket(name: str, seen: BucketSummary) -> Iterator[tuple[str, tuple[str, ...], float]]:
     plain = {
         "kv_curr_items": seen.items,
         "kv_mem_used_bytes": seen.memory_bytes,

@@ -14,11 +14,10 @@ from aiohttp import web
 
 from dcpstream.model import VbucketState
 from dcpstream.node.engine import Bucket
-from dcpstream.node.figures import BucketFigures, DcpFigures, bucket_figures
-from dcpstream.node.http.access import allows
+from dcpstream.node.http.authorization import allows
 from dcpstream.node.http.health import UNSERVED, state_of
-from dcpstream.node.http.page import LOGIN, USER, Route, Site
-from dcpstream.node.process import resident_bytes
+from dcpstream.node.http.site import LOGIN, USER, Route, Site
+from dcpstream.node.summary import BucketSummary, DcpSummary, resident_bytes, summarize_bucket
 from dcpstream.node.tasks.compactor import CompactionStatus
 
 MAX_CONNECTIONS_SHOWN = 200
@@ -82,7 +81,7 @@ class StatusPages:
     def _render(self, request: web.Request) -> str:
         user = request[USER]
         buckets = [
-            (bucket, bucket_figures(bucket))
+            (bucket, summarize_bucket(bucket))
             for bucket in self._engine.buckets.values()
             if allows(user, "bucket.read", {"bucket": bucket.name})
         ]
@@ -97,7 +96,7 @@ class StatusPages:
         followed = f"It follows the protocol of Couchbase Server {version}."
         return "\n".join([*parts, f"<footer>{followed} Figures for machines: /metrics, /health.</footer>"])
 
-    def _header(self, buckets: list[tuple[Bucket, BucketFigures]], unserved: list[str]) -> str:
+    def _header(self, buckets: list[tuple[Bucket, BucketSummary]], unserved: list[str]) -> str:
         node = self._engine.config.nodes[self._engine.config.this_node]
         wrong = [bucket.name for bucket, _ in buckets if state_of(bucket)["status"] != "healthy"] + unserved
         state, kind = (f"not well: {', '.join(wrong)}", "critical") if wrong else ("well", "")
@@ -107,7 +106,7 @@ class StatusPages:
             f'{node.mgmt_port} · up {up}</span><span class="state {kind}">{escape(state)}</span></header>'
         )
 
-    def _tiles(self, buckets: list[tuple[Bucket, BucketFigures]]) -> str:
+    def _tiles(self, buckets: list[tuple[Bucket, BucketSummary]]) -> str:
         seen = [figures for _, figures in buckets]
         streams = sum(each.streams for figures in seen for each in figures.dcp)
         ops = sum(sum(figures.ops.values()) for figures in seen)
@@ -137,7 +136,7 @@ class StatusPages:
 
 
 def _buckets(
-    buckets: list[tuple[Bucket, BucketFigures]], unserved: list[str], compactions: Mapping[str, CompactionStatus]
+    buckets: list[tuple[Bucket, BucketSummary]], unserved: list[str], compactions: Mapping[str, CompactionStatus]
 ) -> str:
     heads = ("Bucket", "State", "Documents", "Requests/s", "Memory", "Disk", "Not on disk yet", "vBuckets")
     rows = [_bucket_row(bucket, seen, compactions.get(bucket.name)) for bucket, seen in buckets]
@@ -146,7 +145,7 @@ def _buckets(
     return _section("Buckets", heads, rows, "There is no bucket that you may see.", plain=2)
 
 
-def _bucket_row(bucket: Bucket, seen: BucketFigures, compaction: CompactionStatus | None) -> list[str]:
+def _bucket_row(bucket: Bucket, seen: BucketSummary, compaction: CompactionStatus | None) -> list[str]:
     status = state_of(bucket)["status"]
     is_well = status == "healthy"
     share = seen.memory_bytes / seen.quota_bytes
@@ -175,7 +174,7 @@ def _bucket_row(bucket: Bucket, seen: BucketFigures, compaction: CompactionStatu
     ]
 
 
-def _connections(buckets: list[tuple[Bucket, BucketFigures]]) -> str:
+def _connections(buckets: list[tuple[Bucket, BucketSummary]]) -> str:
     heads = ("Connection", "Bucket", "Streams", "Reading history", "Items sent", "Bytes sent", "Still to send")
     found = [(bucket.name, each) for bucket, seen in buckets for each in seen.dcp]
     rows = [_connection_row(name, each) for name, each in found[:MAX_CONNECTIONS_SHOWN]]
@@ -183,7 +182,7 @@ def _connections(buckets: list[tuple[Bucket, BucketFigures]]) -> str:
     return _section(f"DCP connections{more}", heads, rows, "Nobody streams from this node.", plain=2)
 
 
-def _connection_row(bucket: str, seen: DcpFigures) -> list[str]:
+def _connection_row(bucket: str, seen: DcpSummary) -> list[str]:
     is_producer = seen.kind == "producer"
     return [
         f'{escape(seen.name)}<span class="small">{seen.kind} · {escape(seen.peer)}</span>',

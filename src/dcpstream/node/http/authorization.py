@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from aiohttp import web
 
 from dcpstream.node.engine import Engine, User
-from dcpstream.node.http.page import ANYBODY, LOGIN, USER, Handler, Route, answer
+from dcpstream.node.http.site import ANYBODY, LOGIN, USER, Handler, Route, answer
 
 logger = logging.getLogger(__name__)
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dcpstream.node.engine import Engine
-from dcpstream.node.engine.access.login_guard import (
+from dcpstream.node.engine.access.login_throttle import (
     FIRST_DELAY_S,
     FORGIVEN_AFTER_S,
     FREE_FAILURES,
     MAX_DELAY_S,
     MAX_WAITING,
-    LoginGuard,
+    LoginThrottle,
 )
 from dcpstream.wire import Opcode, Status, encode_request
 from tests.kit.engine import Talker, engine_of, pass_time
 
 
 def test_the_first_failures_are_free_and_then_each_takes_longer() -> None:
-    guard = LoginGuard()
+    guard = LoginThrottle()
     delays = [guard.failed("a", 1.0) for _ in range(FREE_FAILURES + 10)]
     assert delays[:FREE_FAILURES] == [0.0] * FREE_FAILURES
     assert delays[FREE_FAILURES : FREE_FAILURES + 2] == [FIRST_DELAY_S, 2 * FIRST_DELAY_S]
@@ -26,8 +26,8 @@ def test_the_first_failures_are_free_and_then_each_takes_longer() -> None:
 
 
 def test_addresses_are_bounded(monkeypatch) -> None:
-    monkeypatch.setattr("dcpstream.node.engine.access.login_guard.MAX_ADDRESSES", 3)
-    guard = LoginGuard()
+    monkeypatch.setattr("dcpstream.node.engine.access.login_throttle.MAX_ADDRESSES", 3)
+    guard = LoginThrottle()
     for number in range(10):
         guard.failed(str(number), 1.0)
     assert len(guard._addresses) == 3

@@ -13,8 +13,8 @@ from dcpstream.node.engine import Engine
 from dcpstream.node.shell.server import KvServer
 from dcpstream.node.tasks.compactor import CompactionStatus, Compactor
 from dcpstream.node.tasks.flusher import Flusher
+from dcpstream.node.tasks.maintenance import Maintenance
 from dcpstream.node.tasks.prefetch import Prefetcher
-from dcpstream.node.tasks.upkeep import Upkeep
 from dcpstream.store import BucketStore, CompactionOrder
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class RunningBuckets:
         vbuckets: of a bucket that is made without saying how many.
 
     Attributes:
-        upkeep: by bucket, what looks after it.
+        maintenance: by bucket, what looks after it.
         compactors: by bucket, what compacts its store.
     """
 
@@ -47,7 +47,7 @@ class RunningBuckets:
         self._flush_interval_s = flush_interval_s
         self._flushers: dict[str, Flusher] = {}
         self._prefetchers: dict[str, Prefetcher] = {}
-        self.upkeep: dict[str, Upkeep] = {}
+        self.maintenance: dict[str, Maintenance] = {}
         self.compactors: dict[str, Compactor] = {}
         self._deletions: dict[str, asyncio.Task[None]] = {}
         self.vbuckets = vbuckets
@@ -67,9 +67,9 @@ class RunningBuckets:
 
     def _look_after(self, name: str) -> None:
         bucket = self._engine.buckets[name]
-        self.upkeep[name] = Upkeep(self._server, bucket)
-        self.upkeep[name].start()
-        self.compactors[name] = Compactor(self._server, bucket, self.upkeep[name].page)
+        self.maintenance[name] = Maintenance(self._server, bucket)
+        self.maintenance[name].start()
+        self.compactors[name] = Compactor(self._server, bucket, self.maintenance[name].page)
         self.compactors[name].start()
         if bucket.store.is_durable:
             self._flushers[name] = Flusher(self._server, self._engine, bucket, self._flush_interval_s)
@@ -171,7 +171,7 @@ class RunningBuckets:
 
     async def _stop_looking_after(self, name: str) -> None:
         await self.compactors.pop(name).stop()
-        await self.upkeep.pop(name).stop()
+        await self.maintenance.pop(name).stop()
         flusher, prefetcher = self._flushers.pop(name, None), self._prefetchers.pop(name, None)
         if flusher is not None:
             await flusher.stop()
@@ -184,7 +184,7 @@ class RunningBuckets:
         self._engine.config_listeners.discard(self._remember)
         await asyncio.gather(*self._deletions.values())
         await asyncio.gather(*(compactor.stop() for compactor in self.compactors.values()))
-        await asyncio.gather(*(upkeep.stop() for upkeep in self.upkeep.values()))
+        await asyncio.gather(*(maintenance.stop() for maintenance in self.maintenance.values()))
         for flusher in self._flushers.values():
             await flusher.stop()
         for prefetcher in self._prefetchers.values():

@@ -22,7 +22,7 @@ class _Waiter(NamedTuple):
     deadline: float
 
 
-class Waiters:
+class WaitingClients:
     """The sessions of one bucket that wait.
 
     Attributes:
