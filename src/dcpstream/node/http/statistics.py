@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from aiohttp import web
 
 from dcpstream.node.http.site import Route, Site, answer
 from dcpstream.node.prometheus import CONTENT_TYPE, Metrics
 from dcpstream.node.summary import summarize_bucket
+from dcpstream.node.tasks.compactor import CompactionStatus
 from dcpstream.wire import Opcode
 
 _GETS = (Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ, Opcode.GAT, Opcode.GATQ)
@@ -22,7 +25,10 @@ class StatsPages:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._metrics = Metrics(site.engine, lambda: site.buckets.compactions())
+        self._metrics = Metrics(site.engine, self._compactions)
+
+    def _compactions(self) -> Mapping[str, CompactionStatus]:
+        return self._site.buckets.compactions()
 
     def routes(self) -> list[Route]:
         """The pages."""
