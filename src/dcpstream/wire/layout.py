@@ -266,6 +266,15 @@ class Layout:
         for name, content in derived.items():
             object.__setattr__(self, name, content)
 
+    def offset(self, name: str) -> int:
+        """Where a field of the header or the extras is in a classic frame."""
+        at = 0
+        for field_name, width in (*HEADER_FIELDS, *((item.name, item.width) for item in self.extras_fields)):
+            if field_name == name:
+                return at
+            at += width
+        raise KeyError(name)
+
     def numpy_dtype(self) -> list[tuple[str, str]]:
         """A numpy dtype description of header and extras: (name, big-endian type) pairs, 24 + extras_bytes in all."""
         header = [(name, f">u{width}") for name, width in HEADER_FIELDS]

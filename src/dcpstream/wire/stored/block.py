@@ -9,7 +9,6 @@ Source: kv_engine docs/dcp/documentation/commands/{mutation,deletion,expiration}
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Collection, Iterator, Sequence
 from enum import IntFlag
 from typing import TypeAlias
@@ -17,20 +16,18 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dcpstream.wire.codes import Datatype, Magic, Opcode
+from dcpstream.wire.codes import Datatype, Opcode
 from dcpstream.wire.frames import HEADER, HEADER_BYTES, frame_length
 from dcpstream.wire.keys import leb128_decode
+from dcpstream.wire.messages.dcp import DeletionV2, Expiration, Mutation, SeqnoAdvanced
 from dcpstream.wire.system_events import CollectionEvent, events_of_scope, read_event
 
 Buffer = bytes | bytearray | memoryview
 Offsets: TypeAlias = npt.NDArray[np.int64]
 Seqnos: TypeAlias = npt.NDArray[np.uint64]
 
-_MUTATION = struct.Struct(">QQIIIHB")
-_DELETION = struct.Struct(">QQIB")
-_EXPIRATION = struct.Struct(">QQI")
-_SEQNO = struct.Struct(">Q")
-_SEQNO_AT = HEADER_BYTES
+_unpack_seqno = SeqnoAdvanced.layout.extras.unpack_from
+"""A stored message of any kind begins its extras with its own seqno."""
 _DURABLE = frozenset((int(Opcode.DCP_PREPARE), int(Opcode.DCP_ABORT)))
 
 
@@ -119,10 +116,9 @@ def encode_stored_mutation(
     nru: int = 0,
 ) -> bytes:
     """A mutation in stored form; `key` with its collection prefix."""
-    header = HEADER.pack(
-        Magic.REQUEST, Opcode.DCP_MUTATION, len(key), 31, datatype, vbid, 31 + len(key) + len(value), 0, cas
+    return Mutation.pack(
+        by_seqno, rev_seqno, flags, expiration, 0, 0, nru, vbid=vbid, cas=cas, datatype=datatype, key=key, value=value
     )
-    return b"".join((header, _MUTATION.pack(by_seqno, rev_seqno, flags, expiration, 0, 0, nru), key, value))
 
 
 def encode_stored_deletion(
@@ -141,10 +137,9 @@ def encode_stored_deletion(
 
     The message has no place for flags, so those that a tombstone has are where a message that is sent has its opaque.
     """
-    header = HEADER.pack(
-        Magic.REQUEST, Opcode.DCP_DELETION, len(key), 21, datatype, vbid, 21 + len(key) + len(value), flags, cas
+    return DeletionV2.pack(
+        by_seqno, rev_seqno, delete_time, 0, vbid=vbid, opaque=flags, cas=cas, datatype=datatype, key=key, value=value
     )
-    return b"".join((header, _DELETION.pack(by_seqno, rev_seqno, delete_time, 0), key, value))
 
 
 def encode_stored_expiration(
@@ -160,10 +155,9 @@ def encode_stored_expiration(
     flags: int = 0,
 ) -> bytes:
     """An expiration in stored form; `key` with its collection prefix; flags as of a deletion."""
-    header = HEADER.pack(
-        Magic.REQUEST, Opcode.DCP_EXPIRATION, len(key), 20, datatype, vbid, 20 + len(key) + len(value), flags, cas
+    return Expiration.pack(
+        by_seqno, rev_seqno, delete_time, vbid=vbid, opaque=flags, cas=cas, datatype=datatype, key=key, value=value
     )
-    return b"".join((header, _EXPIRATION.pack(by_seqno, rev_seqno, delete_time), key, value))
 
 
 def frame_kinds(opcode: int, datatype: int, key: bytes) -> BlockKind:
@@ -245,7 +239,7 @@ def block_of(data: Buffer) -> FrameBlock:
         _, opcode, key_length, extras_length, datatype, *_ = HEADER.unpack_from(data, at)
         key_at = at + HEADER_BYTES + extras_length
         starts.append(at)
-        seqnos.append(_SEQNO.unpack_from(data, at + _SEQNO_AT)[0])
+        seqnos.append(_unpack_seqno(data, at + HEADER_BYTES)[0])
         kinds |= frame_kinds(opcode, datatype, bytes(data[key_at : key_at + key_length]))
         at = end
     return FrameBlock(data, np.asarray(starts, np.int64), np.asarray(seqnos, np.uint64), kinds)

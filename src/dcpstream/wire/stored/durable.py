@@ -10,18 +10,18 @@ Source: kv_engine docs/dcp/documentation/commands/{prepare,commit,abort}.md, eng
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dcpstream.wire.codes import Magic, Opcode
+from dcpstream.wire.codes import Opcode
 from dcpstream.wire.frames import HEADER, HEADER_BYTES
+from dcpstream.wire.messages.dcp import Abort, Prepare
 
 Buffer = bytes | bytearray | memoryview
 
-_PREPARE = struct.Struct(">QQIIIBBB")
-_PAIR = struct.Struct(">QQ")
+# A stored abort has its two seqnos the other way round than the message.
+_pair = Abort.layout.extras
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,17 +75,26 @@ def encode_stored_prepare(
     is_deleted: bool = False,
 ) -> bytes:
     """A prepare in stored form; `key` with its collection prefix."""
-    extras = _PREPARE.pack(by_seqno, rev_seqno, flags, expiration, 0, nru, is_deleted, level)
-    body = len(extras) + len(key) + len(value)
-    header = HEADER.pack(Magic.REQUEST, Opcode.DCP_PREPARE, len(key), len(extras), datatype, vbid, body, 0, cas)
-    return b"".join((header, extras, key, value))
+    return Prepare.pack(
+        by_seqno,
+        rev_seqno,
+        flags,
+        expiration,
+        0,
+        nru,
+        is_deleted,
+        level,
+        vbid=vbid,
+        cas=cas,
+        datatype=datatype,
+        key=key,
+        value=value,
+    )
 
 
 def encode_stored_abort(*, vbid: int, key: bytes, by_seqno: int, prepared_seqno: int) -> bytes:
     """An abort in stored form; `key` with its collection prefix."""
-    extras = _PAIR.pack(by_seqno, prepared_seqno)
-    header = HEADER.pack(Magic.REQUEST, Opcode.DCP_ABORT, len(key), len(extras), 0, vbid, len(extras) + len(key), 0, 0)
-    return header + extras + key
+    return Abort.pack(by_seqno, prepared_seqno, vbid=vbid, key=key)
 
 
 def read_prepare(frame: Buffer) -> StoredPrepare:
@@ -94,9 +103,9 @@ def read_prepare(frame: Buffer) -> StoredPrepare:
     key_at = HEADER_BYTES + extras_length
     key = bytes(frame[key_at : key_at + key_length])
     if opcode == Opcode.DCP_ABORT:
-        seqno, prepared = _PAIR.unpack_from(frame, HEADER_BYTES)
+        seqno, prepared = _pair.unpack_from(frame, HEADER_BYTES)
         return StoredPrepare(key, b"", 0, cas, seqno, prepared, 0, 0, 0, False, 0, True)
-    seqno, rev, flags, expiration, _, _, deleted, level = _PREPARE.unpack_from(frame, HEADER_BYTES)
+    seqno, rev, flags, expiration, _, _, deleted, level = Prepare.layout.extras.unpack_from(frame, HEADER_BYTES)
     value = bytes(frame[key_at + key_length :])
     return StoredPrepare(key, value, datatype, cas, seqno, seqno, rev, flags, expiration, bool(deleted), level, False)
 
@@ -105,19 +114,19 @@ def is_sent(opcode: int, extras: bytes, form: DurableForm | None) -> bool:
     """Whether a stream gets this stored prepare or abort."""
     if form is None:
         return False
-    return opcode == Opcode.DCP_ABORT or _PAIR.unpack_from(extras)[0] > form.completed_seqno
+    return opcode == Opcode.DCP_ABORT or _pair.unpack_from(extras)[0] > form.completed_seqno
 
 
 def turned(extras: bytes) -> bytes:
     """Extras of an abort on the wire from the stored ones."""
-    seqno, prepared = _PAIR.unpack(extras)
-    return _PAIR.pack(prepared, seqno)
+    seqno, prepared = _pair.unpack(extras)
+    return _pair.pack(prepared, seqno)
 
 
 def commit_extras(extras: bytes, form: DurableForm | None) -> bytes | None:
     """Extras of the COMMIT that a stored mutation or deletion goes out as; None if it goes out as it is."""
     if form is None:
         return None
-    seqno = _PAIR.unpack_from(extras)[0]
+    seqno = _pair.unpack_from(extras)[0]
     prepared = form.commits.get(seqno)
-    return None if prepared is None else _PAIR.pack(prepared, seqno)
+    return None if prepared is None else _pair.pack(prepared, seqno)

@@ -9,25 +9,22 @@ docs/dcp/documentation/commands/{mutation,deletion,expiration}.md.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, replace
 
 from dcpstream.wire.codes import Datatype, Magic, Opcode, SystemEventId
 from dcpstream.wire.frames import HEADER, HEADER_BYTES
 from dcpstream.wire.keys import leb128_decode
+from dcpstream.wire.messages.dcp import Deletion, DeletionV2, Expiration, Prepare
 from dcpstream.wire.stored.block import BlockKind
 from dcpstream.wire.stored.durable import DurableForm, commit_extras, is_sent, turned
 from dcpstream.wire.system_events import VERSION_FLATBUFFERS, flatbuffer_of, read_event
 from dcpstream.wire.values import decode_xattrs, encode_xattrs, snappy_compress, snappy_uncompress, split_xattrs
 
-_DELETION = struct.Struct(">QQIB")
-_DELETION_V1 = struct.Struct(">QQH")
-_EXPIRATION = struct.Struct(">QQI")
 _COMPRESSING = frozenset(("force", "active"))
 _DURABLE = frozenset((int(Opcode.DCP_PREPARE), int(Opcode.DCP_ABORT)))
 _DELETIONS = frozenset((int(Opcode.DCP_DELETION), int(Opcode.DCP_EXPIRATION)))
 _DOCUMENTS = _DELETIONS | {int(Opcode.DCP_MUTATION)}
-_DELETED_AT = 29
+_DELETED_AT = Prepare.layout.offset("deleted") - HEADER_BYTES
 """Of a prepare's extras: whether it is a deletion."""
 
 COARSE_COUNTER, EXACT_COUNTER = 2, 4
@@ -173,10 +170,10 @@ def _form_deletion(opcode: int, extras: bytes, form: StreamForm) -> tuple[int, b
     """Opcode and extras of a deletion or expiration in the stream's form."""
     if opcode not in _DELETIONS or (opcode == Opcode.DCP_EXPIRATION and form.expiry_opcode and form.delete_times):
         return opcode, extras
-    by_seqno, rev_seqno, delete_time = _EXPIRATION.unpack_from(extras)
+    by_seqno, rev_seqno, delete_time = Expiration.layout.extras.unpack_from(extras)
     if form.delete_times:
-        return Opcode.DCP_DELETION, _DELETION.pack(by_seqno, rev_seqno, delete_time, 0)
-    return Opcode.DCP_DELETION, _DELETION_V1.pack(by_seqno, rev_seqno, 0)
+        return Opcode.DCP_DELETION, DeletionV2.layout.extras.pack(by_seqno, rev_seqno, delete_time, 0)
+    return Opcode.DCP_DELETION, Deletion.layout.extras.pack(by_seqno, rev_seqno, 0)
 
 
 def _form_value(value: bytes, datatype: int, form: StreamForm, *, is_deletion: bool) -> tuple[bytes, int]:

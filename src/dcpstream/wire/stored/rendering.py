@@ -16,15 +16,15 @@ import numpy as np
 
 from dcpstream.wire.buffers import BufferPool
 from dcpstream.wire.codes import Opcode, SystemEventId
-from dcpstream.wire.frames import HEADER_BYTES
+from dcpstream.wire.frames import BODY_LENGTH_AT, HEADER_BYTES
+from dcpstream.wire.messages.dcp import Mutation
 from dcpstream.wire.stored.block import BlockKind, Buffer, FrameBlock, Offsets, events_of
 from dcpstream.wire.stored.form import COARSE_COUNTER, EXACT_COUNTER, NOT_DEFAULT, StreamForm, rewritten
 
-_KEY_LENGTH_AT = 2
-_EXTRAS_LENGTH_AT = 4
-_BODY_LENGTH_AT = 8
-_OPAQUE_AT = 12
-_COUNTER_AT = HEADER_BYTES + 30
+_KEY_LENGTH_AT = Mutation.layout.offset("key_length")
+_EXTRAS_LENGTH_AT = Mutation.layout.offset("extras_length")
+_OPAQUE_AT = Mutation.layout.offset("opaque")
+_COUNTER_AT = Mutation.layout.offset("nru")
 
 
 class Rendered(NamedTuple):
@@ -115,7 +115,7 @@ def _copy_without_prefix(block: FrameBlock, opaque: int, first: int, budget: int
         count = min(count, int(np.searchsorted(made, max(budget, 1), side="left")) + 1)
     starts = starts[:count] - begin
     data = np.frombuffer(block.data, dtype=np.uint8)[begin : begin + int(ends[count - 1])].copy()
-    for at, kind in ((_KEY_LENGTH_AT, ">u2"), (_BODY_LENGTH_AT, ">u4")):
+    for at, kind in ((_KEY_LENGTH_AT, ">u2"), (BODY_LENGTH_AT, ">u4")):
         width = int(kind[-1])
         np.ndarray(shape=(len(data) - width + 1,), dtype=kind, buffer=data, strides=(1,))[starts + at] -= 1
     np.ndarray(shape=(len(data) - 3,), dtype=">u4", buffer=data, strides=(1,))[starts + _OPAQUE_AT] = opaque
