@@ -21,10 +21,10 @@ from dcpstream.node.directory.directory import (
     read_node_file,
     unfinished_in,
 )
-from dcpstream.node.directory.private_files import KEPT_IN
 from dcpstream.node.directory.user_file import FILE_NAME as USERS_FILE
 from dcpstream.node.directory.user_file import read_users_file
 from dcpstream.node.engine import Users
+from dcpstream.node.private_files import KEPT_IN
 from dcpstream.node.shell.certificates import KEPT_PAIRS, trouble_with_pair
 from dcpstream.runtime import SystemFileSystem, SystemRandom
 

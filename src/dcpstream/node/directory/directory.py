@@ -24,8 +24,8 @@ from dcpstream.errors import ConfigError, CorruptLog, StoreError, StoreInUse
 from dcpstream.model import BucketSettings, Manifest
 from dcpstream.model.cluster import MAX_VBUCKETS
 from dcpstream.node.directory.checksummed_json import from_text, to_text
-from dcpstream.node.directory.private_files import KEPT_IN
 from dcpstream.node.engine import ClusterConfig
+from dcpstream.node.private_files import KEPT_IN
 from dcpstream.runtime import (
     DirectoryLock,
     FileSystem,

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from dcpstream.errors import ConfigError
 from dcpstream.node.directory.checksummed_json import from_text, to_text
-from dcpstream.node.directory.private_files import KEPT_IN, make_secret_directory, write_file
 from dcpstream.node.engine import Users
+from dcpstream.node.private_files import KEPT_IN, make_secret_directory, write_file
 
 FILE_NAME = "users.json"
 MAX_FILE_BYTES = 16 * 1024 * 1024

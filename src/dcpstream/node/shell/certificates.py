@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dcpstream.errors import ConfigError
-from dcpstream.node.directory.private_files import KEPT_IN, make_secret_directory, write_file
+from dcpstream.node.private_files import KEPT_IN, make_secret_directory, write_file
 from dcpstream.runtime import utc_now
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from dcpstream.errors import ConfigError
-from dcpstream.node.directory.private_files import write_file
+from dcpstream.node.private_files import write_file
 from dcpstream.node.shell.certificates import Authority, Pair, kept_or_made, trouble_with
 
 logger = logging.getLogger(__name__)
