@@ -17,6 +17,7 @@ from dcpstream.node import Node
 from dcpstream.node.bucket_host import RunningBuckets
 from dcpstream.node.tasks import maintenance
 from dcpstream.store import BucketStore, CompactionOrder, DiskBucketStore, MemoryBucketStore, VBucketLog
+from dcpstream.store.compact.purge import purge
 from dcpstream.store.index.rows import LIVE
 from dcpstream.store.metadata import Metadata
 from dcpstream.wire import Feature, Opcode, Status, StreamEndReason, encode_request
@@ -230,7 +231,7 @@ def test_a_purge_while_a_stream_reads_is_not_missed(monkeypatch: pytest.MonkeyPa
     read = log.read
 
     def purge_and_read(self: VBucketLog, after: int, end: int, **options: Any) -> Any:
-        self.purge(1 << 60, 1 << 32)  # as a compaction does in its thread, at the worst moment
+        purge(self, 1 << 60, 1 << 32)  # as a compaction does in its thread, at the worst moment
         return read(after, end, **options)
 
     reader = Talker(engine, features=[Feature.XERROR, Feature.SELECT_BUCKET])

@@ -10,6 +10,7 @@ import pytest
 from dcpstream.errors import ConfigError
 from dcpstream.model import Collection, FailoverLog, Manifest, Scope, SnapshotRange, VbucketState
 from dcpstream.store import MAX_PENDING_BYTES, BucketStore, DiskBucketStore, MemoryBucketStore
+from dcpstream.store.compact.purge import purge
 from dcpstream.store.index import snapshots as snapshots_module
 from dcpstream.wire import SystemEventId
 from dcpstream.wire.messages.dcp import SystemEvent
@@ -243,12 +244,12 @@ def test_purged_deletions_are_gone_and_come_back_with_a_rollback(store: BucketSt
     for name in "abc":
         put(vbucket, key_of(name), None)
     store.commit()
-    assert vbucket.purge(2**64 - 1, 77) == 0  # all were deleted at 77
-    assert vbucket.purge(4, 78) == 1
+    assert purge(vbucket, 2**64 - 1, 77) == 0  # all were deleted at 77
+    assert purge(vbucket, 4, 78) == 1
     assert vbucket.purge_seqno == 4
     assert [frame[24:32][-1] for frame in read_all(vbucket, 0, 6)] == [5, 6]
     assert vbucket.get(key_of("a")) is None
-    assert vbucket.purge(2**64 - 1, 78) == 1, "the last row stays"
+    assert purge(vbucket, 2**64 - 1, 78) == 1, "the last row stays"
     assert vbucket.purge_seqno == 5
     put(vbucket, key_of("a"), b"again")
     assert [frame[24:32][-1] for frame in read_all(vbucket, 0, 7)] == [6, 7]

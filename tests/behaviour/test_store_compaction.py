@@ -16,8 +16,9 @@ from dcpstream.errors import StoreError
 from dcpstream.model import SnapshotRange, VbucketState
 from dcpstream.runtime import File, SystemFileSystem
 from dcpstream.store import BucketStore, CompactionOrder, DiskBucketStore, MemoryBucketStore, base
-from dcpstream.store.compact.segment_rewriting import Cleaning
-from dcpstream.store.index.removal import Rewrite
+from dcpstream.store.compact.purge import purge
+from dcpstream.store.compact.row_removal import RowRemoval
+from dcpstream.store.compact.segment_rewriting import SegmentRewriting
 from dcpstream.store.metadata import Metadata
 from dcpstream.wire import SystemEventId
 from tests.kit.stores import fill, key_of, put, read_all
@@ -30,7 +31,7 @@ PURGE_ALL = CompactionOrder(is_full=True, before_time=1 << 32)
 @pytest.fixture(autouse=True)
 def short_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rollbacks reach a few rows back, so that little has to be written for a compaction to have work."""
-    monkeypatch.setattr("dcpstream.store.index.horizon.MIN_ROLLBACK_BYTES", 200)
+    monkeypatch.setattr("dcpstream.store.compact.retention.MIN_ROLLBACK_BYTES", 200)
 
 
 def opened(path: Path, vbuckets: int = 2, segment_bytes: int = 2000, **options: Any) -> DiskBucketStore:
@@ -291,7 +292,7 @@ def test_a_purged_deletion_stays_in_its_file_while_another_file_holds_what_it_de
 ) -> None:
     def rewrite(store: DiskBucketStore, place: int) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(Cleaning, "_runs", lambda self, _: [self._segments.all()[place : place + 1]])
+            patch.setattr(SegmentRewriting, "_runs", lambda self, _: [self._segments.all()[place : place + 1]])
             store.compact(FULL)
 
     with opened(tmp_path, segment_bytes=1) as store:  # each commit gets a segment of its own
@@ -304,7 +305,7 @@ def test_a_purged_deletion_stays_in_its_file_while_another_file_holds_what_it_de
             put(log, key_of(f"keeps the file with {value!r}"), b"v")
             store.commit()
         churn(store, rounds=5)
-        assert log.purge(2**63, 1 << 32) > 0
+        assert purge(log, 2**63, 1 << 32) > 0
         rows = len(log.rows.seqnos)
         rewrite(store, 1)  # the second version goes
         rewrite(store, 2)  # the deletion has to stay, now for the first version's sake
@@ -544,19 +545,19 @@ def test_a_rollback_at_any_step_of_a_compaction_wins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, back: int
 ) -> None:
     prepared(tmp_path / "made")
-    path, catch_up = tmp_path / "rolled back", Rewrite._catch_up
+    path, catch_up = tmp_path / "rolled back", RowRemoval._catch_up
     step, was_reached = 0, True
     while was_reached:
         shutil.copytree(tmp_path / "made", path)
         with opened(path) as store:
             interfere = Interference(store, back, step)
 
-            def catching_up(rewrite: Rewrite, store: DiskBucketStore = store, act: Interference = interfere) -> bool:
+            def catching_up(rewrite: RowRemoval, store: DiskBucketStore = store, act: Interference = interfere) -> bool:
                 if not store._commit_lock.locked():  # else a rollback would wait
                     act()
                 return catch_up(rewrite)
 
-            monkeypatch.setattr(Rewrite, "_catch_up", catching_up)
+            monkeypatch.setattr(RowRemoval, "_catch_up", catching_up)
             store.compact(CompactionOrder(is_full=True, breathe=interfere))
             was_reached = interfere.left < 0
             if was_reached:

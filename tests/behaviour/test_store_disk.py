@@ -20,8 +20,9 @@ from dcpstream.model import Collection, FailoverLog, Manifest, Scope, SnapshotRa
 from dcpstream.runtime import File, SystemFileSystem
 from dcpstream.store import DiskBucketStore
 from dcpstream.store import disk as disk_module
+from dcpstream.store import recovery as recovery_module
+from dcpstream.store.compact.purge import purge
 from dcpstream.store.index import snapshots as snapshots_module
-from dcpstream.store.log import recovery as recovery_module
 from dcpstream.store.log.blocks import BLOCK_HEADER, SEGMENT_HEADER
 from dcpstream.store.metadata import Metadata
 from dcpstream.wire import SystemEventId
@@ -608,7 +609,7 @@ def test_purged_deletions_and_ended_collections_stay_gone_after_a_restart(tmp_pa
         put(vbucket, key_of("a"), None)
         put(vbucket, key_of("c"), b"body")
         store.commit()
-        assert vbucket.purge(2**64 - 1, 2**32) == 1
+        assert purge(vbucket, 2**64 - 1, 2**32) == 1
         ended = SystemEvent(
             vbid=0, opaque=0, by_seqno=7, event=SystemEventId.DROP_COLLECTION, version=0, key=b"",
             value=bytes(12) + (8).to_bytes(4, "big"),

@@ -10,8 +10,8 @@ import pytest
 
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.store import CompactionOrder, DiskBucketStore, VBucketLog
-from dcpstream.store.compact import purging
-from dcpstream.store.log import blocks, pending
+from dcpstream.store.compact.purge import purge
+from dcpstream.store.log import blocks
 from dcpstream.store.metadata import InDoubtError, Metadata
 from dcpstream.store.repair.check import check_store
 from tests.kit.stores import fill, key_of, put, read_all
@@ -22,7 +22,7 @@ PURGE_ONLY = CompactionOrder(rewrites=False, before_time=1 << 32)
 
 @pytest.fixture(autouse=True)
 def short_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dcpstream.store.index.horizon.MIN_ROLLBACK_BYTES", 200)
+    monkeypatch.setattr("dcpstream.store.compact.retention.MIN_ROLLBACK_BYTES", 200)
 
 
 def opened(path: Path) -> DiskBucketStore:
@@ -84,7 +84,7 @@ def test_damaged_deletions_and_documents_hold_up_no_others(tmp_path: Path, monke
         damage(tmp_path, b"gone 1")
         names = [key_of(f"timed {number}") for number in (0, 2, 3)]
         assert log.expired(1_000_000, 3) == names, "a portion is filled although a document cannot be read"
-        assert log.purge(1 << 60, 1 << 32) == 5
+        assert purge(log, 1 << 60, 1 << 32) == 5
         assert log.purge_seqno == 12
         assert store.read_failures
 
@@ -124,14 +124,12 @@ def test_copies_that_cannot_count_do_not_stay_on_a_full_disk(tmp_path: Path, mon
         put_metadata(self, values, lines)
 
     monkeypatch.setattr(Metadata, "put", full)
-    monkeypatch.setattr(store._segments, "_save", lambda values, lines=(): full(store._metadata, values, lines))  # type: ignore[arg-type]
     for _ in range(3):
         with pytest.raises(StoreError, match="full"):
             store.compact(CompactionOrder())
     assert files_in(tmp_path) == before
     monkeypatch.undo()
-    store._segments._save = store._metadata.put  # type: ignore[union-attr]
-    monkeypatch.setattr("dcpstream.store.index.horizon.MIN_ROLLBACK_BYTES", 200)
+    monkeypatch.setattr("dcpstream.store.compact.retention.MIN_ROLLBACK_BYTES", 200)
     store.compact(FULL)
     assert files_in(tmp_path) != before
     store.close()
@@ -185,7 +183,7 @@ def test_a_fault_in_a_commit_leaves_all_of_it_to_the_next(tmp_path: Path, monkey
         def fault(*_: object, **__: object) -> bytes:
             raise MemoryError
 
-        monkeypatch.setattr(pending, "encode_block_head", fault)
+        monkeypatch.setattr(blocks, "encode_block_head", fault)
         with pytest.raises(MemoryError):
             store.commit()
         monkeypatch.undo()
@@ -203,7 +201,7 @@ def test_a_vbucket_that_could_not_be_deleted_keeps_its_horizon(tmp_path: Path, m
     with pytest.raises(StoreError, match="full"):
         store.delete_vbucket(0)
     monkeypatch.undo()
-    monkeypatch.setattr("dcpstream.store.index.horizon.MIN_ROLLBACK_BYTES", 200)
+    monkeypatch.setattr("dcpstream.store.compact.retention.MIN_ROLLBACK_BYTES", 200)
     store.compact(FULL)
     horizon = store.vbuckets[0].horizon_seqno
     assert horizon
@@ -231,7 +229,7 @@ def test_a_purge_leaves_alone_what_a_rollback_put_in_the_place_of_deletions(
             put(log, key_of("last"), b"v")
             store.commit()
 
-        keys_of, metadata_changed = purging.keys_of, store.metadata_changed
+        keys_of, metadata_changed = VBucketLog.keys_of, store.metadata_changed
 
         def keys_and_rollback(*arguments: Any) -> Any:
             found = keys_of(*arguments)
@@ -244,10 +242,10 @@ def test_a_purge_leaves_alone_what_a_rollback_put_in_the_place_of_deletions(
             write_anew()
 
         if moment == "before":
-            monkeypatch.setattr(purging, "keys_of", keys_and_rollback)
+            monkeypatch.setattr(VBucketLog, "keys_of", keys_and_rollback)
         else:
             monkeypatch.setattr(store, "metadata_changed", put_and_rollback)
-        assert log.purge(1 << 60, 1 << 32) == 0
+        assert purge(log, 1 << 60, 1 << 32) == 0
         assert log.purge_seqno == 0
         item = log.get(key_of("k"))
         assert item is not None

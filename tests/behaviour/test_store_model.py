@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dcpstream.model import SnapshotRange
-from dcpstream.store import BucketStore, CompactionOrder, DiskBucketStore, MemoryBucketStore, View, memory
-from dcpstream.store.compact import choosing, purging
-from dcpstream.store.index import removal, selection
-from dcpstream.store.log import blocks, bytelog, entering
+from dcpstream.store import BucketStore, CompactionOrder, DiskBucketStore, MemoryBucketStore, View, memory, vbucket
+from dcpstream.store.compact import retention, row_removal
+from dcpstream.store.index import bulk_load, queries
+from dcpstream.store.log import blocks, frame_log
 from dcpstream.wire.stored.block import frame_kinds
 from tests.kit.stores import LOG, ModelVbucket, fill, frame_of, key_of, put, read_all
 
@@ -236,15 +236,15 @@ class DiskMachine(StoreMachine):
 @pytest.fixture
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make steps small, so that every branch is met."""
-    monkeypatch.setattr(selection, "SELECT_ROWS", 5)
-    monkeypatch.setattr(entering, "MIN_KEYS_OF_A_LENGTH", 1)
-    monkeypatch.setattr(bytelog, "CHUNK_BYTES", 400)
+    monkeypatch.setattr(queries, "SELECT_ROWS", 5)
+    monkeypatch.setattr(bulk_load, "MIN_KEYS_OF_A_LENGTH", 1)
+    monkeypatch.setattr(frame_log, "CHUNK_BYTES", 400)
     monkeypatch.setattr(blocks, "MAX_BLOCK_BYTES", 300)
-    monkeypatch.setattr(choosing, "SLICE_ROWS", 7)
-    monkeypatch.setattr(removal, "READ_SPAN_BYTES", 300)
+    monkeypatch.setattr(retention, "SLICE_ROWS", 7)
+    monkeypatch.setattr(row_removal, "READ_SPAN_BYTES", 300)
     monkeypatch.setattr(memory, "REWRITE_BYTES", 900)
-    monkeypatch.setattr("dcpstream.store.index.horizon.MIN_ROLLBACK_BYTES", 200)
-    monkeypatch.setattr(purging, "PURGE_ROWS", 3)
+    monkeypatch.setattr("dcpstream.store.compact.retention.MIN_ROLLBACK_BYTES", 200)
+    monkeypatch.setattr(vbucket, "STEP_ROWS", 3)
 
 
 @pytest.mark.parametrize("machine", [StoreMachine, DiskMachine], ids=["memory", "disk"])

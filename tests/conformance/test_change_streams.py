@@ -7,6 +7,7 @@ import pytest
 from dcpstream.model import BucketSettings
 from dcpstream.node.engine.bucket.retention import Retention
 from dcpstream.store.compact.compaction import CompactionOrder
+from dcpstream.store.compact.purge import purge
 from dcpstream.testing.simulation import Peer, SimulatedNode
 from dcpstream.wire import MarkerFlag, Status
 from tests.kit.rules import rule
@@ -156,7 +157,7 @@ def test_purged_deletions_repeat_nothing() -> None:
     node.delete_doc(1, "k")
     node.set_doc(1, "other")
     log = node.store.vbuckets[1]
-    assert log.purge(2, 1 << 40) == 1
+    assert purge(log, 2, 1 << 40) == 1
     data = [item for item in sent(producer(node).stream(1)) if isinstance(item, int)]
     assert data == [1, 3]
 

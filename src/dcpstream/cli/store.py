@@ -23,11 +23,11 @@ from dcpstream.node.directory.check import (
 from dcpstream.node.directory.directory import FILE_NAME as NODE_FILE
 from dcpstream.node.directory.directory import LOST_AND_FOUND
 from dcpstream.runtime.files import NO_ROOM
+from dcpstream.store.log.block_scan import Damage
 from dcpstream.store.metadata import FILE_NAME as META_FILE
 from dcpstream.store.repair.check import OnProgress, SegmentReport, StoreReport, check_store
-from dcpstream.store.repair.finding import is_store
+from dcpstream.store.repair.detect import is_store
 from dcpstream.store.repair.repair import Repair, repair_store
-from dcpstream.store.repair.scanning import Damage
 
 SHOWN_DAMAGE = 50
 """Lines of damage per store; `--json` has all."""

@@ -1,4 +1,4 @@
-"""What memory and disk store have in common: the vbuckets of one bucket, its manifest, and the interface."""
+"""The interface of a bucket store, and the parts that the memory and the disk store share."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ from typing import Self
 from dcpstream.errors import ConfigError, CorruptLog
 from dcpstream.model import BucketSettings, FailoverLog, Manifest, Persist, VbucketState
 from dcpstream.store.compact.compaction import CompactionOrder, CompactionReport
-from dcpstream.store.log.bytelog import Buffer, Piece
+from dcpstream.store.compact.purge import purge
+from dcpstream.store.compact.retention import rollback_bytes
+from dcpstream.store.log.blocks import Buffer
 from dcpstream.store.log.page_cache import CacheStats
-from dcpstream.store.log.segmentfile import Segment
+from dcpstream.store.log.segment_file import Piece, Segment
 from dcpstream.store.vbucket import VBucketLog
 
 logger = logging.getLogger(__name__)
 
 MAX_VBUCKETS = 1024
-"""vbuckets of a bucket: the server's number."""
+"""Largest number of vbuckets of a bucket: the server's."""
 
 MAX_PENDING_BYTES = 256 * 1024 * 1024
-"""Bytes appended but not yet committed beyond which `has_room` is false and writes should be refused for a moment.
+"""From this many uncommitted bytes on, `has_room` is false and writes should be refused for a moment.
 
-Some seconds of writing at full speed; a flusher that is further behind than that has a slow or a full disk.
+This is some seconds of writing at full speed; a larger backlog means a slow or full disk.
 """
 
-
 MIN_GARBAGE_BYTES = 8 * 1024 * 1024
-"""Less than this is not worth a compaction."""
+"""Fewer superseded bytes are not worth a compaction."""
 
 MIN_SHARE_NEW = 0.05
-"""Share of the whole that must have been superseded since the last compaction before there is another one."""
-
+"""Share of the whole that must have been superseded since the last compaction before the next one."""
 
 MAX_DAMAGE = 100
-"""Damaged pages that are remembered and logged: each is found again by every read. More of them mean a broken disk."""
+"""Damaged pages that are remembered and logged once: every read finds them again. More of them mean a broken disk."""
 
 
 class BucketStore(ABC):
     """The vbuckets of one bucket. A context manager: leaving it closes the store cleanly.
 
     Attributes:
-        vbuckets: vbid → its history; vbuckets that do not exist here are missing.
-        vbucket_count: how many the bucket has over all nodes.
+        vbuckets: vbid → history, of the vbuckets that exist in this store.
+        vbucket_count: the bucket's number of vbuckets over all nodes.
         is_durable: whether commits write files.
-        was_clean: whether the store was closed before it was opened; true for a new one.
-        lock: guards rows and buffers of all vbuckets; held for some microseconds per vbucket that a commit takes.
+        was_clean: whether the store was closed cleanly before this opening; true for a new one.
+        lock: guards rows and buffers of all vbuckets; a commit holds it for some microseconds per vbucket.
         dirty: vbuckets with rows that are not committed.
         pending_bytes: the size of those rows.
         is_failing: whether the last commit failed.
         files: the segment files by number; none in memory.
-        read_failures: reads that met damage in a file.
-        damage: what they met, by file and offset; at most `MAX_DAMAGE`.
+        read_failures: the number of reads that met damage in a file.
+        damage: the damage, by file and offset; at most `MAX_DAMAGE`.
     """
 
     is_durable = False
@@ -82,17 +82,17 @@ class BucketStore(ABC):
 
     @property
     def place(self) -> str:
-        """The directory that it is kept in; empty in memory."""
+        """The store's directory; empty in memory."""
         return ""
 
     @property
     def has_room(self) -> bool:
-        """Whether more may be written; if not, writers should be told to try again. `why_full` tells why."""
+        """Whether more may be written; if not, writers should try again later. `why_full` tells the reason."""
         return self.pending_bytes < self._pending_limit
 
     @property
     def why_full(self) -> str:
-        """Why nothing more may be written, for people."""
+        """The reason why nothing more may be written, as a sentence."""
         if self._is_over_quota:
             return f"The bucket's memory quota of {self.settings.ram_quota_bytes} bytes is used up"
         if not self._pending_limit:
@@ -101,21 +101,21 @@ class BucketStore(ABC):
 
     @property
     def memory_bytes(self) -> int:
-        """About what the bucket takes in memory: index, frames that are not in files, cache."""
+        """The bucket's approximate memory: index, frames that are not in files, cache."""
         return sum(vbucket.memory_bytes for vbucket in list(self.vbuckets.values())) + self.cached_bytes
 
     @property
     def cached_bytes(self) -> int:
-        """Blocks of files that are kept in memory for the next read."""
+        """Bytes in the page cache."""
         return self.cache_stats.size
 
     @abstractmethod
     def fit_cache(self, room: int) -> None:
-        """Let the cache take at most so many bytes, and what the settings allow."""
+        """Limit the cache to `room` bytes, and to the size in the settings."""
 
     @property
     def takes_deletions(self) -> bool:
-        """Whether documents may be deleted: also if the quota is used up, or it could never be otherwise again."""
+        """Whether documents may be deleted. True although the quota is used up, because deletions free memory."""
         return self.pending_bytes < MAX_PENDING_BYTES and (self.has_room or self._is_over_quota)
 
     @property
@@ -124,28 +124,28 @@ class BucketStore(ABC):
         return self._is_over_quota
 
     def set_over_quota(self, is_over: bool) -> None:
-        """Tell whether the bucket takes more memory than it may; then nothing more is written until told otherwise."""
+        """Set whether the bucket takes more memory than it may, which stops writes."""
         self._is_over_quota = is_over
         self._limit()
 
     def note_commit(self, *, has_failed: bool) -> None:
-        """Tell how the last commit went."""
+        """Set whether the last commit failed."""
         self.is_failing = has_failed
         self._limit()
 
     def _limit(self) -> None:
-        """With `persist=every` a write that cannot be made durable is not taken; else it may wait in memory."""
+        """With `persist=every`, refuse writes while commits fail; else writes may wait in memory."""
         is_refused = self._is_over_quota or (self.is_failing and self._settings.persist is Persist.EVERY)
         self._pending_limit = 0 if is_refused else MAX_PENDING_BYTES
 
     @property
     def file_bytes(self) -> int:
-        """What the history takes on disk; 0 in memory."""
+        """The size of the history on disk; 0 in memory."""
         return 0
 
     @property
     def cache_stats(self) -> CacheStats:
-        """What the cache of pages holds and has done; nothing in memory."""
+        """The page cache's counts; zeros in memory."""
         return CacheStats(0, 0, 0, 0, 0)
 
     @property
@@ -167,14 +167,14 @@ class BucketStore(ABC):
         self._settings = settings
 
     def create_vbucket(self, vbid: int, state: VbucketState, failover_log: FailoverLog) -> VBucketLog:
-        """A new, empty vbucket in place of whatever was there.
+        """A new, empty vbucket; it replaces an existing one.
 
-        Raises: ConfigError: no such vbucket in this bucket.
+        Raises: ConfigError: the bucket has no such vbucket.
         """
         if not 0 <= vbid < self.vbucket_count:
             raise ConfigError("vbid", vbid, f"a number below {self.vbucket_count}")
         vbucket = VBucketLog(self, vbid, state, failover_log, incarnation=self._next_incarnation(vbid))
-        # One step on disk: its line replaces the old one's, whose blocks are void by their incarnation.
+        # One step on disk: the new line replaces the old one, whose blocks become void by their incarnation.
         self.metadata_changed(vbucket)
         self._drop(vbid)
         self.vbuckets[vbid] = vbucket
@@ -182,14 +182,14 @@ class BucketStore(ABC):
 
     @abstractmethod
     def delete_vbucket(self, vbid: int) -> None:
-        """Forget a vbucket and all it holds, durably; nothing happens if it is not there."""
+        """Delete a vbucket and its history, durably; does nothing if it does not exist."""
 
     @contextmanager
     def metadata_batch(self, *, may_wait: bool = False) -> Iterator[None]:
-        """What is set inside (states, failover logs, vbuckets made) becomes durable in one step at the end.
+        """Make the changes inside (states, failover logs, new vbuckets) durable in one step at the end.
 
         Args:
-            may_wait: if the disk is full, what was set holds all the same, and is durable before the next commit is.
+            may_wait: if the disk is full, the changes hold in memory, and become durable before the next commit.
         """
         yield
 
@@ -197,10 +197,10 @@ class BucketStore(ABC):
     def commit(self) -> list[tuple[int, int]]:
         """Make everything appended so far durable, with one write and one sync for all vbuckets.
 
-        May be called from another thread than the appends'; appends go on meanwhile and are in the next commit.
+        Another thread may append meanwhile; its rows are in the next commit.
 
         Returns: (vbid, persisted seqno) of each vbucket that moved.
-        Raises: StoreError: disk full or failing; nothing of it counts as persisted, all stays readable, and a later
+        Raises: StoreError: disk full or failing. The rows do not count as persisted and stay readable, and the next
             commit tries again.
         """
 
@@ -209,7 +209,7 @@ class BucketStore(ABC):
     @property
     @abstractmethod
     def bytes_used(self) -> int:
-        """What files or buffers take, superseded versions included."""
+        """The size of files or buffers, superseded versions included."""
 
     @property
     def live_bytes(self) -> int:
@@ -218,41 +218,41 @@ class BucketStore(ABC):
 
     @property
     def fragmentation(self) -> float:
-        """Share of files or buffers that a compaction could give back, 0 to 1."""
+        """The share of files or buffers that a compaction could give back, 0 to 1."""
         used = self.bytes_used
         return max(used - self._bytes_needed, 0) / used if used else 0.0
 
     @property
     def _bytes_needed(self) -> int:
-        """About what files or buffers would take if all of them were compacted."""
+        """The approximate size of files or buffers after a full compaction."""
         needed = 0
         for vbucket in list(self.vbuckets.values()):
             rows = vbucket.rows
-            kept = min(rows.stale_bytes, vbucket.rollback_bytes)
+            kept = min(rows.stale_bytes, rollback_bytes(rows))
             needed += self._size_of(rows.end - rows.stale_bytes + kept, len(rows.keys))
         return needed
 
     def _size_of(self, frames_bytes: int, rows: int) -> int:
-        """About what a vbucket's frames take in files or buffers."""
+        """The approximate size of a vbucket's frames in files or buffers."""
         return frames_bytes
 
     @property
     def compaction_due(self) -> bool:
-        """Whether so much was superseded (`BucketSettings.compact_at`) that `compact` should be called. Cheap."""
+        """Whether enough was superseded (`BucketSettings.compact_at`) to call `compact`. Cheap."""
         used = self.bytes_used
         garbage = used - self._bytes_needed
         if self._settings.compact_at >= 1 or garbage <= max(MIN_GARBAGE_BYTES, self._settings.compact_at * used):
             return False
-        # What the last compaction could not give back, it cannot now: only what came since is a reason.
+        # Garbage that the last compaction had to leave is no reason for another one.
         return garbage > self._garbage_left + MIN_SHARE_NEW * used
 
     def compact(self, order: CompactionOrder) -> CompactionReport:
-        """Purge old deletions, and give back what superseded versions take. Meant for a worker thread.
+        """Purge old deletions, and free the space of superseded versions. For a worker thread.
 
-        Appends, reads, commits and rollbacks go on meanwhile; no other compaction, which waits.
+        Appends, reads, commits and rollbacks go on meanwhile; another compaction waits.
 
         Raises:
-            StoreError, CorruptLog: files cannot be read or written. What is there is as before or compacted in part.
+            StoreError, CorruptLog: files cannot be read or written. Files are as before, or compacted in part.
         """
         with self._compaction_lock:
             report = CompactionReport()
@@ -262,7 +262,7 @@ class BucketStore(ABC):
                     return report
                 if order.before_time > 0 and (order.vbids is None or vbid in order.vbids):
                     limit = min(order.before_seqno, order.purge_limits.get(vbid, order.before_seqno))
-                    report.rows_purged += vbucket.purge(limit, order.before_time)
+                    report.rows_purged += purge(vbucket, limit, order.before_time)
             if not order.rewrites:
                 return report
             used = self.bytes_used
@@ -273,19 +273,19 @@ class BucketStore(ABC):
 
     @abstractmethod
     def _rewrite(self, order: CompactionOrder, report: CompactionReport) -> None:
-        """Give back what superseded versions take."""
+        """Free the space of superseded versions."""
 
     @abstractmethod
     def close(self, clean: bool = True) -> None:
-        """Commit and close. With clean=False drop what is pending and leave the files as a crash would.
+        """Commit and close. With clean=False, drop pending rows and leave the files as after a crash.
 
-        Raises: StoreError: the last commit failed. The store is closed all the same, without what was pending.
+        Raises: StoreError: the last commit failed. The store is closed all the same, without the pending rows.
         """
 
-    # ------------------------------------------------------------------------------------ for the vbuckets (Owner)
+    # ------------------------------------------------------------------------------- for the vbuckets (VBucketHost)
 
     def would_wait(self, pieces: list[Piece]) -> bool:
-        """Whether reading the pieces would wait for the disk, as far as that can be told."""
+        """Whether reading the pieces would probably wait for the disk."""
         return False
 
     @abstractmethod
@@ -294,10 +294,10 @@ class BucketStore(ABC):
 
     @abstractmethod
     def read_pieces(self, pieces: list[Piece], *, by_key: bool = False) -> list[Buffer]:
-        """The pieces, those that are in files read and verified; `by_key`: with pages that are kept for the next."""
+        """The bytes of the pieces; those in files are verified. `by_key`: use the page cache."""
 
     def note_damage(self, error: CorruptLog) -> None:
-        """Count it, and log it if it is news."""
+        """Count a read that met damage, and log the damage once."""
         self.read_failures += 1
         place = (error.file, error.offset)
         if place not in self.damage and len(self.damage) < MAX_DAMAGE:
@@ -317,7 +317,7 @@ class BucketStore(ABC):
 
     @abstractmethod
     def _drop(self, vbid: int) -> None:
-        """Take a vbucket, if it is there, and its pending rows out of memory."""
+        """Remove a vbucket, if it exists, and its pending rows from memory."""
 
     def __enter__(self) -> Self:
         """The store itself."""

@@ -1,14 +1,14 @@
-"""A bucket store on disk: segments for the history, SQLite for the rest.
+"""A bucket store on disk: segment files for the history, SQLite for the metadata.
 
-Theory of operation: appends go to memory. A commit takes what is pending of all vbuckets, writes it as blocks with one
-write and one sync, and only then moves each vbucket's persisted seqno. Values are read from the files; the index
-stays in memory and is rebuilt when the store opens.
+Theory of operation: appends go to memory. A commit takes the pending rows of all vbuckets, writes them as blocks with
+one write and one sync, and then moves each vbucket's persisted seqno. Values are read from the files; the index stays
+in memory and is rebuilt when the store opens.
 
-Locks, in the order in which they are taken: the commit lock, for whole commits and whatever must not fall into one
-(rollback, deleting a vbucket); the store's lock, for rows and buffers; the metadata's own.
+Locks, in the order in which they are taken: the commit lock, for whole commits and for everything that must not happen
+during one (rollback, deletion of a vbucket); the store's lock, for rows and buffers; the metadata's own.
 
-What survives kill -9 and a power cut: whatever a commit has reported, and everything that was set on a vbucket or the
-store. `docs/explanation/store-format.md` tells the rest.
+Everything that a commit has reported, and everything that was set on a vbucket or the store, survives kill -9 and a
+power cut. `docs/explanation/store-format.md` tells the rest.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
+from typing import NamedTuple
 
 from dcpstream.errors import CorruptLog, StoreError, StoreInUse, StoreMismatch
 from dcpstream.model import BucketSettings, Manifest
 from dcpstream.runtime import Clock, FileSystem, Random, SystemFileSystem, make_durable_directory, make_private
 from dcpstream.store.base import BucketStore
-from dcpstream.store.compact.choosing import RolledBackError
 from dcpstream.store.compact.compaction import CompactionOrder, CompactionReport
-from dcpstream.store.compact.segment_rewriting import Cleaning, size_in_files
-from dcpstream.store.log.blocks import Buffer, Page, encode_rollback, segment_number
-from dcpstream.store.log.bytelog import Piece
+from dcpstream.store.compact.retention import RolledBackError
+from dcpstream.store.compact.segment_rewriting import SegmentRewriting, size_in_files
+from dcpstream.store.index.rows import KIND_SHIFT, POSITION_MASK
+from dcpstream.store.log import blocks as limits
+from dcpstream.store.log.blocks import Buffer, Page, encode_frames, encode_rollback, segment_number, split_rows
 from dcpstream.store.log.page_cache import CacheStats
-from dcpstream.store.log.pending import Pending, add_blocks
-from dcpstream.store.log.recovery import Recovery
-from dcpstream.store.log.segmentfile import Segment
+from dcpstream.store.log.segment_file import Piece, Segment
 from dcpstream.store.log.segments import SEGMENT_BYTES, Segments
 from dcpstream.store.metadata import (
     FILE_NAME,
@@ -43,23 +43,24 @@ from dcpstream.store.metadata import (
     is_of_disk,
     make_metadata,
 )
+from dcpstream.store.recovery import Recovery
 from dcpstream.store.vbucket import VBucketLog
 
 logger = logging.getLogger(__name__)
 
 MAX_COMMIT_BYTES = 64 * 1024 * 1024
-"""A commit with more pending than this is done in steps: bounds what one write holds, and the size of a segment."""
+"""A larger commit is done in steps: bounds the memory of one write, and the size of a segment."""
 
 PARTS_OF_STORE = 8
 MIN_SEGMENT_BYTES = 4 * 1024 * 1024
-"""While a node looks after the store, segments take an 8th of what lives in it, between this and `SEGMENT_BYTES`: a
-compaction rewrites one at a time, and shall not make the files larger than twice what lives."""
+"""While a node compacts the store, a segment takes an 8th of the live bytes, between this and `SEGMENT_BYTES`. A
+compaction rewrites one segment at a time, and must not let the files grow beyond twice the live bytes."""
 
 
 def make_store(path: Path, vbucket_count: int, settings: BucketSettings | None, file_system: FileSystem) -> None:
-    """Make the directory and the files of a store without a vbucket, closed cleanly. Durable on return.
+    """Make the directory and the files of a store without vbuckets, closed cleanly. Durable on return.
 
-    Raises: StoreError: it cannot be made.
+    Raises: StoreError: they cannot be made.
     """
     values = {
         "format": FORMAT,
@@ -75,25 +76,71 @@ def make_store(path: Path, vbucket_count: int, settings: BucketSettings | None, 
         raise StoreError(f"the store in {path} cannot be made durable: {error}") from error
 
 
+class _Pending(NamedTuple):
+    """One vbucket's part of a commit: rows [first, stop), `size` bytes from position `start`."""
+
+    vbucket: VBucketLog
+    first: int
+    stop: int
+    start: int
+    size: int
+
+    def encode(self, segment: Segment, at: int, buffers: list[Buffer], pages: list[Page]) -> int:
+        """Encode the rows as blocks that begin at offset `at` of a segment; returns where they end.
+
+        Runs without the store's lock: a commit in progress keeps these rows and sealed buffers as they are.
+
+        Args:
+            buffers, pages: the bytes to write, and their pages, are added here.
+        """
+        vbucket = self.vbucket
+        tagged = vbucket.rows.positions[self.first : self.stop].tolist()
+        is_plain = max(tagged) <= POSITION_MASK
+        places = tagged if is_plain else [position & POSITION_MASK for position in tagged]
+        places.append(self.start + self.size)
+        seqnos = vbucket.rows.seqnos
+        for first, stop in split_rows(places, limits.MAX_BLOCK_BYTES):
+            occurring = 0
+            if not is_plain:
+                for position in tagged[first:stop]:
+                    occurring |= position
+            block = encode_frames(
+                segment.salt,
+                vbucket.vbid,
+                vbucket.incarnation,
+                commit_offset=segment.size,
+                seqnos=(seqnos[self.first + first], seqnos[self.first + stop - 1]),
+                occurring=occurring >> KIND_SHIFT,
+                places=places[first : stop + 1],
+                read=vbucket.log.held,
+                marks=vbucket.marks_of(self.first + first, self.first + stop),
+            )
+            buffers.append(block.head)
+            buffers += block.frames
+            pages += block.pages(places[first], segment.address | at)
+            at += len(block.head) + places[stop] - places[first]
+        return at
+
+
 class DiskBucketStore(BucketStore):
-    """Histories in segment files of a directory, which is created if need be.
+    """Histories in segment files of a directory, which is created if it does not exist.
 
     Args:
         path: the directory; one process at a time.
-        vbucket_count: how many vbuckets the bucket has. A store that exists must have been made with this number.
-        settings: of a store that is made; one that exists keeps its own.
-        file_system: where the segments and the lock are; the SQLite file is always the system's.
+        vbucket_count: the bucket's number of vbuckets. An existing store must have been made with this number.
+        settings: of a new store; an existing one keeps its own.
+        file_system: holds the segments and the lock; the SQLite file is always in the system's.
         segment_bytes: size at which a new segment file is begun.
         clock, random: for the time of slow reads and the salts of new files; the system's by default.
 
     Attributes:
-        was_clean: whether the store was closed before this opening. If not, rows that clients have seen may be gone:
-            active vbuckets need a new branch, at `VBucketLog.branch_seqno`.
-        cut_bytes: bytes of a torn commit that opening cut off.
+        was_clean: whether the store was closed cleanly before this opening. If not, rows that clients have seen may be
+            lost, and active vbuckets need a new branch at `VBucketLog.branch_seqno`.
+        cut_bytes: bytes of a torn commit that the opening cut off.
 
     Raises:
         CorruptLog: damage that is no torn commit.
-        StoreError: in use by another process, made for another number of vbuckets, or not readable.
+        StoreError: in use by another process, made for another number of vbuckets, or unreadable.
     """
 
     is_durable = True
@@ -114,7 +161,7 @@ class DiskBucketStore(BucketStore):
         self._file_system = file_system or SystemFileSystem()
         self._commit_lock = Lock()
         self._segment_bytes = segment_bytes
-        self._lines_lock = Lock()  # from looking at a vbucket until its line is durable, so that none gets old
+        self._lines_lock = Lock()  # from reading a vbucket until its line is durable, so that no older line wins
         self._batched: dict[int, VBucketLog] | None = None
         self._owed_values: dict[str, str] = {}
         self._owed_vbuckets: dict[int, VBucketLog] = {}
@@ -171,7 +218,7 @@ class DiskBucketStore(BucketStore):
             self.path,
             self._file_system,
             order,
-            metadata.put,
+            self._save,
             retired=retired,
             segment_bytes=self._segment_bytes,
             cache_bytes=self._settings.cache_bytes,
@@ -182,25 +229,29 @@ class DiskBucketStore(BucketStore):
         recovery = Recovery(self.vbuckets, segments, closed_at)
         recovery.run()
         for vbid, vbucket in self.vbuckets.items():
-            # Not before: rollbacks in the files may be older than it.
+            # Only now: rollbacks in the files may be older than the horizon.
             vbucket.horizon_seqno = min(self._horizons[vbid], vbucket.high_seqno)
         self.cut_bytes = recovery.cut_bytes
-        # From here on a crash is a crash, also before the first commit.
+        # From here on a crash counts as a crash, also before the first commit.
         self._owe({"closed_at": "", "settings": json.dumps(self._settings.to_json())})
 
     def _make(self) -> None:
-        """Make the files of a new store, closed cleanly. It is there with its metadata, and before that it is not."""
+        """Make the files of a new store, closed cleanly. The store exists as soon as its metadata file does."""
         if any(segment_number(name) is not None for name in self._file_system.names(self.path)):
             raise CorruptLog(str(self.path / FILE_NAME), 0, "a file", "no file beside segments", MISSING_HINT)
         make_store(self.path, self.vbucket_count, self._settings, self._file_system)
 
-    # ---------------------------------------------------------------------------------------------- what is owed
+    def _save(self, values: dict[str, str]) -> None:
+        assert self._metadata is not None
+        self._metadata.put(values)
+
+    # ----------------------------------------------------------------------------------- metadata that has to wait
 
     def _owe(self, values: dict[str, str], vbuckets: Iterable[VBucketLog] = ()) -> None:
-        """Write what an opening has to write. If the disk takes nothing, it waits, and everything can be read.
+        """Write the metadata of an opening. If the disk is full, it waits for `_pay`, and the store can be read.
 
-        Nothing is written into the segments before `_pay` has written this: until then the files are as they were
-        found, and what they say is true.
+        The segments are not written before `_pay` has succeeded. Until then the files are as the opening found them,
+        and consistent.
         """
         assert self._metadata is not None
         self._owed_values |= {name: value for name, value in values.items() if self._metadata.get(name) != value}
@@ -218,7 +269,7 @@ class DiskBucketStore(BucketStore):
             )
 
     def _pay(self) -> None:
-        """Write what the opening could not. Raises: StoreError: it still cannot be written."""
+        """Write the metadata that `_owe` could not write. Raises: StoreError: it still cannot be written."""
         assert self._metadata is not None
         if not self._owed_values and not self._owed_vbuckets:
             return
@@ -234,7 +285,7 @@ class DiskBucketStore(BucketStore):
         persisted: list[tuple[int, int]] = []
         with self._commit_lock:
             with self.lock:
-                # What becomes dirty from now on is for the next commit, or this one might never end.
+                # Vbuckets that become dirty from now on are for the next commit, or this one might never end.
                 waiting, self.dirty = self.dirty, {}
             while batch := self._take(waiting):
                 try:
@@ -248,7 +299,7 @@ class DiskBucketStore(BucketStore):
                         "and the next commit tries again. Free space on the disk, or see what the system says of it."
                     ) from error
                 except BaseException:
-                    # A fault of ours: the next commit takes all of it, also of vbuckets that nobody writes to again.
+                    # A fault of ours: the next commit takes all of it, also of vbuckets without further writes.
                     with self.lock:
                         self.dirty = {part.vbucket.vbid: part.vbucket for part in batch} | waiting | self.dirty
                     raise
@@ -259,9 +310,9 @@ class DiskBucketStore(BucketStore):
                         persisted.append((part.vbucket.vbid, part.vbucket.persisted_seqno))
         return persisted
 
-    def _take(self, waiting: dict[int, VBucketLog]) -> list[Pending]:
-        """Freeze the pending rows of waiting vbuckets, up to `MAX_COMMIT_BYTES` (but at least one vbucket)."""
-        batch: list[Pending] = []
+    def _take(self, waiting: dict[int, VBucketLog]) -> list[_Pending]:
+        """Seal the pending rows of waiting vbuckets, up to `MAX_COMMIT_BYTES` (but at least one vbucket)."""
+        batch: list[_Pending] = []
         size = 0
         with self.lock:
             for vbid in [*waiting]:
@@ -271,14 +322,14 @@ class DiskBucketStore(BucketStore):
                 first, stop = vbucket.flushed_rows, len(vbucket.rows.seqnos)
                 if first == stop:
                     continue
-                vbucket.seal()
+                vbucket.log.seal()
                 start = vbucket.log.held_start
-                batch.append(Pending(vbucket, first, stop, start, vbucket.rows.end - start))
+                batch.append(_Pending(vbucket, first, stop, start, vbucket.rows.end - start))
                 size += batch[-1].size
         return batch
 
-    def _write(self, batch: list[Pending]) -> list[list[Page]]:
-        """Write and sync one commit; of each vbucket its pages."""
+    def _write(self, batch: list[_Pending]) -> list[list[Page]]:
+        """Write and sync one commit; returns the pages of each vbucket."""
         assert self._segments is not None
         self._pay()
         segment = self._segments.place()
@@ -287,17 +338,17 @@ class DiskBucketStore(BucketStore):
         placed: list[list[Page]] = []
         for part in batch:
             pages: list[Page] = []
-            at = add_blocks(part, segment, at, buffers, pages)
+            at = part.encode(segment, at, buffers, pages)
             placed.append(pages)
         self._segments.write(buffers, at - segment.size)
         return placed
 
     def roll_back(self, vbucket: VBucketLog, seqno: int) -> None:
-        """Write a rollback block if anything persisted goes, then truncate.
+        """Write a rollback block if persisted rows go, then truncate.
 
-        A commit that failed may have left whole blocks behind the end of a file; before what is in them can be
-        forgotten, it must be certain that they do not count. If a disk fails so that a rollback block itself can
-        neither be made durable nor be cut off, a crash decides whether it was.
+        A failed commit may have left whole blocks after the committed end of a file. They are cut off first, or a new
+        file is begun, so that they cannot count later. If the disk fails so that the rollback block can neither be made
+        durable nor be cut off, only the next opening shows whether it counts.
         """
         with self._commit_lock:
             assert self._segments is not None
@@ -317,14 +368,14 @@ class DiskBucketStore(BucketStore):
             with self.lock:
                 self.pending_bytes -= before - vbucket.unflushed_bytes
         if not seqno and self._horizons.pop(vbucket.vbid, 0):
-            with suppress(StoreError):  # it only means that after a restart fewer rollbacks are possible
+            with suppress(StoreError):  # the old horizon only allows fewer rollbacks after a restart
                 self.metadata_changed(vbucket)
 
     # ----------------------------------------------------------------------------------------------------- metadata
 
     @property
     def place(self) -> str:
-        """The directory that it is kept in."""
+        """See `BucketStore.place`."""
         return str(self.path)
 
     @property
@@ -352,7 +403,7 @@ class DiskBucketStore(BucketStore):
             self._segments.cache.capacity = settings.cache_bytes
 
     def metadata_changed(self, vbucket: VBucketLog) -> None:
-        """Write the vbucket's line, at once or at the end of the batch."""
+        """Write the vbucket's line, now or at the end of the batch."""
         assert self._metadata is not None
         with self._lines_lock:
             if self._batched is not None:
@@ -380,13 +431,15 @@ class DiskBucketStore(BucketStore):
         )
 
     def put_in_place(self, old: Sequence[Segment], new: Sequence[Segment], horizons: dict[VBucketLog, int]) -> None:
-        """Rewritten segments count from now on, and with them the horizons that they were rewritten for.
+        """List rewritten segments, and record the horizons that they were rewritten for, in one durable step.
 
-        One step: durable with all of it, or nothing has changed. For a compaction, which holds the commit lock.
+        For a compaction, which holds the commit lock.
         """
+        metadata = self._metadata
+        assert metadata is not None
         assert self._segments is not None
         with self._lines_lock:
-            # One that was deleted or made anew has another line, or none.
+            # A vbucket that was deleted or created anew has another line, or none.
             still = {
                 vbucket: horizon
                 for vbucket, horizon in horizons.items()
@@ -394,7 +447,7 @@ class DiskBucketStore(BucketStore):
                 and (vbucket.vbid, vbucket.incarnation) not in self._gone
             }
             lines = [self._line(vbucket, horizon) for vbucket, horizon in still.items()]
-            self._segments.replace(old, new, vbuckets=lines)
+            self._segments.replace(old, new, lambda values: metadata.put(values, lines))
             for vbucket, horizon in still.items():
                 self._horizons[vbucket.vbid] = horizon
 
@@ -427,7 +480,7 @@ class DiskBucketStore(BucketStore):
             with self._lines_lock:
                 self._metadata.put({}, [VbucketMetadata(vbid, vbucket.incarnation, None, None, 0)])
                 self._owed_vbuckets.pop(vbid, None)
-                # Not before: one that could not be deleted is still there at the next opening, and needs its horizon.
+                # Only now: a vbucket that could not be deleted exists at the next opening, and needs its horizon.
                 self._gone.add((vbid, vbucket.incarnation))
                 if self._batched is not None:
                     self._batched.pop(vbid, None)
@@ -448,9 +501,9 @@ class DiskBucketStore(BucketStore):
 
     @property
     def compaction_due(self) -> bool:
-        """See `BucketStore.compaction_due`. Also makes segments small where little is in the store.
+        """See `BucketStore.compaction_due`. Also adapts the size of new segments to the size of the store.
 
-        What is rewritten is on the disk twice for a moment, so a segment should be a small part of the whole.
+        A rewritten segment is on the disk twice for a moment, so a segment should be a small part of the whole.
         """
         if self._segments is not None:
             part = max(self.live_bytes // PARTS_OF_STORE, MIN_SEGMENT_BYTES)
@@ -469,7 +522,15 @@ class DiskBucketStore(BucketStore):
         assert self._segments is not None
         self._pay()
         try:
-            Cleaning(self, self._segments, self._commit_lock, self.put_in_place, order, report).run()
+            SegmentRewriting(
+                self.vbuckets,
+                self._segments,
+                self._settings.compact_at,
+                self._commit_lock,
+                self.put_in_place,
+                order,
+                report,
+            ).run()
         except RolledBackError:
             report.was_stopped = True
             logger.info("%s was rolled back while it was compacted; the next compaction goes on", self.path)
@@ -481,11 +542,11 @@ class DiskBucketStore(BucketStore):
 
     @property
     def cache_stats(self) -> CacheStats:
-        """What the cache of pages holds and has done."""
+        """See `BucketStore.cache_stats`."""
         return self._segments.cache.stats if self._segments is not None else CacheStats(0, 0, 0, 0, 0)
 
     def read_pieces(self, pieces: list[Piece], *, by_key: bool = False) -> list[Buffer]:
-        """The pieces, those that are in segment files read and verified."""
+        """See `BucketStore.read_pieces`."""
         assert self._segments is not None
         return self._segments.read_pieces(pieces, by_key=by_key)
 
@@ -525,7 +586,7 @@ class DiskBucketStore(BucketStore):
             ) from error
         self._segments.settle()
         if "closed_at" in self._owed_values:
-            return  # nothing was written since the last clean close, which the file still tells
+            return  # nothing was written since the last clean close, which the file still records
         try:
             self._pay()
         except StoreError as error:

@@ -1,4 +1,4 @@
-"""A bucket store that keeps everything in memory and loses it at the end."""
+"""A bucket store in memory, lost at the end of the process."""
 
 from __future__ import annotations
 
@@ -7,32 +7,34 @@ from threading import Lock
 
 from dcpstream.model import BucketSettings
 from dcpstream.store.base import BucketStore
-from dcpstream.store.compact.choosing import RolledBackError, choose
 from dcpstream.store.compact.compaction import CompactionOrder, CompactionReport
-from dcpstream.store.index.removal import Rewrite, kept_frames
+from dcpstream.store.compact.retention import RolledBackError, choose, rules_for
+from dcpstream.store.compact.row_removal import RowRemoval, kept_frames
 from dcpstream.store.index.rows import LIVE
-from dcpstream.store.log.bytelog import CHUNK_BYTES, Buffer, Piece
+from dcpstream.store.log.blocks import Buffer
+from dcpstream.store.log.frame_log import CHUNK_BYTES
+from dcpstream.store.log.segment_file import Piece
 from dcpstream.store.vbucket import VBucketLog
 
 REWRITE_BYTES = 32 * 1024 * 1024
-"""Frames that are rewritten at a time: bounds what a compaction takes in memory beside what there is."""
+"""Frames that are rewritten at a time: bounds the additional memory of a compaction."""
 
 WORTH = 8
-"""Buffers are rewritten if at least an 8th of them is given back."""
+"""Buffers are rewritten if at least an 8th of their bytes is superseded."""
 
 
 class MemoryBucketStore(BucketStore):
-    """Histories in memory: what is appended counts as persisted at once (as in the server's ephemeral buckets).
+    """Histories in memory; an appended row counts as persisted at once, as in the server's ephemeral buckets.
 
-    Frames lie in buffers of about 1 MiB each; a compaction gives back those of rows that were superseded.
+    Frames lie in buffers of about 1 MiB each; a compaction frees the frames of superseded rows.
 
     Args:
-        vbucket_count: how many vbuckets the bucket has; none exists until `create_vbucket`.
+        vbucket_count: the bucket's number of vbuckets; none exists until `create_vbucket`.
     """
 
     def __init__(self, vbucket_count: int, settings: BucketSettings | None = None) -> None:
         super().__init__(vbucket_count, settings)
-        # A compaction decides down to where rollbacks lead; none may be between two minds meanwhile.
+        # A compaction moves the horizon, which must not change in the middle of a rollback.
         self._rollback_lock = Lock()
 
     def commit(self) -> list[tuple[int, int]]:
@@ -44,11 +46,11 @@ class MemoryBucketStore(BucketStore):
         self.vbuckets.clear()
 
     def delete_vbucket(self, vbid: int) -> None:
-        """Forget a vbucket and all it holds."""
+        """See `BucketStore.delete_vbucket`."""
         self._drop(vbid)
 
     def read_pieces(self, pieces: list[Piece], *, by_key: bool = False) -> list[Buffer]:
-        """The pieces as they are: there are no files."""
+        """The pieces themselves: there are no files."""
         return [piece for piece in pieces if not isinstance(piece, tuple)]
 
     def fit_cache(self, room: int) -> None:
@@ -87,12 +89,12 @@ class MemoryBucketStore(BucketStore):
                 try:
                     self._rewrite_vbucket(vbucket, order, report)
                 except RolledBackError:
-                    continue  # the next time
+                    continue  # the next compaction takes it
 
     def _rewrite_vbucket(self, vbucket: VBucketLog, order: CompactionOrder, report: CompactionReport) -> None:
         lock, log, rows = self.lock, vbucket.log, vbucket.rows
         with self._rollback_lock:
-            rules = vbucket.rules()
+            rules = rules_for(vbucket, is_durable=False)
         with lock:
             log.seal()
             rows.intact_rows = LIVE
@@ -104,20 +106,20 @@ class MemoryBucketStore(BucketStore):
                 first, stop = rows.row_at(begin), rows.row_at(end)
                 if end == begin or rows.truncations != truncations:
                     return
-            choice = choose(rows, lock, first, stop, rules)
+            choice = choose(vbucket, first, stop, rules)
             dropped = choice.bytes_dropped
             if not dropped or (dropped * WORTH < end - begin and not order.is_full):
                 begin = end
                 continue
             buffers: list[tuple[int, bytearray]] = []
             place = 0
-            for _, _, pieces in kept_frames(vbucket, choice, lock):
+            for _, _, pieces in kept_frames(vbucket, choice):
                 frames = b"".join(pieces)
                 if not buffers or len(buffers[-1][1]) + len(frames) > CHUNK_BYTES:
                     buffers.append((place, bytearray()))
                 buffers[-1][1].extend(frames)
                 place += len(frames)
-            Rewrite(vbucket, choice, lock).run(nullcontext(), buffers=buffers)
+            RowRemoval(vbucket, choice).run(nullcontext(), buffers=buffers)
             order.breathe()
             report.rows_dropped += stop - first - len(choice.kept)
             report.bytes_copied += place

@@ -1,11 +1,11 @@
-"""What a disk store knows beside the history: vbucket states, failover logs, the manifest, how it was closed.
+"""The metadata of a disk store in one SQLite file: vbucket states, failover logs, manifest, list of segments, closing.
 
-One SQLite file. A vbucket that was deleted keeps its line, because its incarnation must rise: blocks of an older
-incarnation in the segments are void.
+A deleted vbucket keeps its line, because its incarnation must rise: blocks of an older incarnation in the segments are
+void.
 
-SQLite does not notice when a bit of its file flips. So one line holds a checksum of all others: the XOR of the XXH3-64
-of each, which a change of some lines brings up to date without reading the rest. The journal is a rollback journal and
-not a write-ahead log: of a log with a damaged page SQLite silently forgets what was committed behind it.
+SQLite does not notice a flipped bit in its file. So one line holds a checksum of all others: the XOR of the XXH3-64 of
+each line, which can be updated without reading the other lines. SQLite uses a rollback journal, not a write-ahead log,
+because it silently drops the commits after a damaged page of a write-ahead log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dcpstream.store.log.blocks import FORMAT_VERSION, checksum, other_format
 FILE_NAME = "meta.sqlite"
 JOURNAL_NAME = f"{FILE_NAME}-journal"
 BUSY_TIMEOUT_S = 5.0
-"""How long to wait for somebody who looks into the file with the sqlite3 tool."""
+"""How long to wait for another process that reads the file, such as the sqlite3 tool."""
 FORMAT = str(FORMAT_VERSION)
 FORMATS_BEFORE_CHECKSUMS = frozenset({"1"})
 CHECKSUM_NAME = "checksum"
@@ -54,7 +54,7 @@ CREATE TABLE vbuckets (
 );
 """
 _UNREADABLE = (sqlite3.DatabaseError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
-"""What reading lines raises that are not those that were written: wrong kinds, and text that is no JSON or no UTF-8."""
+"""Errors when damaged lines are read: wrong types, text that is no JSON or no UTF-8."""
 
 _OF_SYSTEM = frozenset(
     {
@@ -71,7 +71,7 @@ _OF_SYSTEM = frozenset(
 
 
 def _is_of_system(error: BaseException) -> bool:
-    """Whether an error comes from the system or the caller, and tells nothing of the file's content."""
+    """Whether an error comes from the system or the caller, and not from the file's content."""
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
         return isinstance(error, sqlite3.ProgrammingError)  # a closed connection
@@ -85,7 +85,7 @@ def is_of_disk(error: StoreError) -> bool:
 
 
 class InDoubtError(StoreError):
-    """A change of the metadata failed at its very end: nobody knows whether it is durable."""
+    """A change of the metadata failed during COMMIT: it may be durable or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +102,13 @@ class VbucketMetadata:
 
 
 def digest_of(table: str, row: Iterable[object]) -> int:
-    """What a line adds to the checksum: XXH3-64 of the table's name and the values, as text, each with a zero byte."""
+    """A line's part of the checksum: XXH3-64 of the table's name and the values, as text, each with a zero byte."""
     text = "".join(f"{'' if value is None else value}\0" for value in (table, *row))
     return checksum(text.encode("utf-8", "surrogatepass"), 0)
 
 
 def make_metadata(directory: Path, values: dict[str, str], file_system: FileSystem) -> None:
-    """Make the file of a new store, with these values and no vbucket. A crash leaves all of it or no file.
+    """Make the file of a new store, with these values and no vbucket. A crash leaves the whole file or none.
 
     Raises: OSError: it cannot be written.
     """
@@ -121,7 +121,7 @@ def make_metadata(directory: Path, values: dict[str, str], file_system: FileSyst
         if values:
             connection.execute("INSERT INTO store VALUES (?, ?)", (CHECKSUM_NAME, f"{total:016x}"))
         content = connection.serialize()
-    # Of an earlier file of that name; SQLite would take it for the new file's.
+    # A journal of an earlier file of that name; SQLite would apply it to the new file.
     journal = directory / JOURNAL_NAME
     if journal.exists():
         file_system.remove(journal)
@@ -129,21 +129,21 @@ def make_metadata(directory: Path, values: dict[str, str], file_system: FileSyst
 
 
 class Metadata:
-    """The SQLite file of a store. Every method that writes is durable when it returns.
+    """The SQLite file of a store. A method that writes is durable when it returns.
 
     Args:
-        directory: of the store; the file must be there, see `make_metadata`.
-        verify: whether lines that are not those that were written are refused; what repairs a store reads them.
+        directory: of the store; the file must exist, see `make_metadata`.
+        verify: whether to refuse lines whose checksum does not match; a repair reads them.
 
     Raises:
-        CorruptLog: when it is opened: the file is missing, or its lines are not those that were written.
-        StoreError: from every method: the file cannot be read or written, or belongs to another format.
+        CorruptLog: at the opening: the file is missing, or its checksum does not match.
+        StoreError: from every method: the file cannot be read or written, or is of another format.
     """
 
     def __init__(self, directory: Path, *, verify: bool = True) -> None:
         self._path = directory / FILE_NAME
         self._lock = Lock()
-        self._is_in_doubt = False  # what the lines are now, after a change that failed at its end
+        self._is_in_doubt = False  # after an InDoubtError: read the lines again before the next change
         if not self._path.exists():
             raise self._damaged("a file", "no file", MISSING_HINT)
         try:
@@ -154,7 +154,7 @@ class Metadata:
         except sqlite3.Error as error:
             raise StoreError(f"{self._path} cannot be opened: {error}") from error
         try:
-            # Truncating the journal, unlike removing it, is synced: a removed one could come back with a power cut.
+            # SQLite syncs a truncated journal, but not a removed one, which a power cut could bring back.
             self._connection.execute("PRAGMA journal_mode=TRUNCATE")
             self._connection.execute("PRAGMA synchronous=FULL")
             has_tables = self._connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
@@ -179,7 +179,7 @@ class Metadata:
             raise
 
     def _verify(self, is_strict: bool) -> tuple[dict[tuple[str, object], int], int]:
-        """The digest of each line, and all of them together; raises if the file does not say the same."""
+        """The digest of each line, and the checksum of all; raises if the file holds another checksum."""
         digests: dict[tuple[str, object], int] = {}
         total, expected = 0, ""
         try:
@@ -218,7 +218,9 @@ class Metadata:
     def put(self, values: dict[str, str], vbuckets: Iterable[VbucketMetadata] = ()) -> None:
         """Set values and vbuckets' lines in one transaction.
 
-        Raises: StoreError: nothing of it was kept; InDoubtError: or perhaps it was.
+        Raises:
+            StoreError: nothing was kept.
+            InDoubtError: the change may have been kept.
         """
         lines = [
             (
@@ -296,7 +298,7 @@ class Metadata:
                 raise self._unreadable("vbuckets", error) from error
 
     def vbucket_count(self) -> int:
-        """For how many vbuckets the store was made."""
+        """The number of vbuckets for which the store was made."""
         text = self.get("vbucket_count")
         try:
             return int(text or "")
@@ -315,7 +317,7 @@ class Metadata:
             raise self._unreadable("a line that tells how the store was closed", error) from error
 
     def integrity(self) -> list[str]:
-        """What SQLite itself finds wrong with its file."""
+        """The problems that SQLite's own check finds in the file."""
         with self._lock:
             try:
                 rows = self._connection.execute("PRAGMA integrity_check(20)").fetchall()

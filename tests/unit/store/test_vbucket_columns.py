@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from dcpstream.model import FailoverLog, VbucketState
-from dcpstream.store import DiskBucketStore, MemoryBucketStore, VBucketLog
-from dcpstream.store.compact import purging
-from dcpstream.store.index import selection
+from dcpstream.store import DiskBucketStore, MemoryBucketStore, VBucketLog, vbucket
+from dcpstream.store.compact.purge import purge
+from dcpstream.store.index import queries
 from dcpstream.store.vbucket import Brief
 from dcpstream.wire.stored.block import BlockKind, encode_stored_deletion, encode_stored_mutation
 
@@ -76,8 +76,8 @@ def check(log: VBucketLog) -> None:
 
 @pytest.fixture
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "SELECT_ROWS", 7)
-    monkeypatch.setattr(purging, "PURGE_ROWS", 4)
+    monkeypatch.setattr(queries, "SELECT_ROWS", 7)
+    monkeypatch.setattr(vbucket, "STEP_ROWS", 4)
 
 
 @pytest.mark.usefixtures("_small_steps")
@@ -114,7 +114,7 @@ def test_deletions_are_purged_by_their_time(monkeypatch: pytest.MonkeyPatch) -> 
     keys = [delete(log, f"k{number}", 10 + number % 3, rev=1) for number in range(40)]
     put(log, "last", 0)
     stale = log.rows.stale_bytes
-    assert log.purge(2**64 - 1, 12) == 27
+    assert purge(log, 2**64 - 1, 12) == 27
     assert log.purge_seqno == 40
     assert [key for key in keys if log.get(key) is not None] == keys[2::3]
     assert log.rows.stale_bytes > stale

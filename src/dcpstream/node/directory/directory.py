@@ -38,7 +38,7 @@ from dcpstream.runtime import (
 from dcpstream.runtime.files import DIRECTORY_MODE, NEW_SUFFIX
 from dcpstream.store import SEGMENT_BYTES, BucketStore, MemoryBucketStore
 from dcpstream.store.metadata import MISSING_HINT
-from dcpstream.store.repair.finding import is_store, is_unfinished, vbuckets_of
+from dcpstream.store.repair.detect import is_store, is_unfinished, vbuckets_of
 
 if TYPE_CHECKING:
     from dcpstream.node.engine import Bucket

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from dcpstream.node.engine import Bucket
 from dcpstream.node.shell.server import KvServer
-from dcpstream.store.log.bytelog import Piece
+from dcpstream.store.log.segment_file import Piece
 
 FETCHERS = 4
 """Threads of a bucket that read from the disk: what keeps a disk busy without drowning it."""

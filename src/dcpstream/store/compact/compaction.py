@@ -1,7 +1,4 @@
-"""What a compaction is told, what it tells, and the part of it that both kinds of store share.
-
-`docs/explanation/compaction.md` explains the whole.
-"""
+"""The order and the report of a compaction. `docs/explanation/compaction.md` explains compaction as a whole."""
 
 from __future__ import annotations
 
@@ -13,17 +10,17 @@ MAX_SEQNO = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionOrder:
-    """What to compact, and what to purge with it.
+    """What to purge, and what to rewrite.
 
     Attributes:
-        before_time: deletions and ends of collections older than this go, epoch seconds.
-        before_seqno: only those up to this one.
-        purge_limits: of some vbuckets, a seqno beyond which nothing may be purged.
-        vbids: only these vbuckets are purged; None for all.
-        rewrites: whether anything is rewritten; else only purged.
-        is_full: rewrite all files that hold anything superseded, not only those that give back much.
+        before_time: purge deletions and ends of collections older than this, epoch seconds.
+        before_seqno: purge only up to this seqno.
+        purge_limits: vbid → a seqno above which nothing may be purged.
+        vbids: purge only these vbuckets; None for all.
+        rewrites: whether files or buffers are rewritten after the purge.
+        is_full: rewrite all files that hold superseded rows, not only those that give back much.
         is_stopped: asked now and then; if true, the compaction ends early.
-        breathe: called after each step of some ms; may sleep, so that others have the processor and the disk.
+        breathe: called after each step of some ms; may sleep, to leave processor and disk to others.
     """
 
     before_time: int = 0
@@ -38,15 +35,15 @@ class CompactionOrder:
 
 @dataclass(slots=True)
 class CompactionReport:
-    """What a compaction did.
+    """The result of a compaction.
 
     Attributes:
-        rows_purged: deletions and ends of collections.
-        rows_dropped: rows that went, purged ones included.
-        bytes_copied: frames that stayed of what was rewritten.
-        bytes_freed: by which files or buffers shrank.
-        files_before, files_after: segments.
-        was_stopped: it ended early.
+        rows_purged: purged deletions and ends of collections.
+        rows_dropped: removed rows, purged ones included.
+        bytes_copied: frames that stayed in rewritten files or buffers.
+        bytes_freed: by how much files or buffers shrank.
+        files_before, files_after: numbers of segments.
+        was_stopped: whether it ended early.
     """
 
     rows_purged: int = 0

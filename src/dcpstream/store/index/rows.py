@@ -1,14 +1,14 @@
-"""The index of one vbucket: which row is the newest of a key, where its frame lies, and what superseded it.
+"""The index of one vbucket: the newest row of each key, where its frame lies, and which row superseded it.
 
-A row is one stored frame; rows are in the order of their seqnos, which rise but may skip. Everything refers to a row by
-its seqno: keys, and the rows that others superseded. So rows may be taken out of the table (a compaction does) without
-a word to the keys. A row's position counts bytes in the vbucket's own stream of frames, and `bytelog` knows in which
-buffer or file that byte is; so neither a flush nor a roll to a new file touches the index.
+A row is one stored frame. Rows are in order of seqno; seqnos rise but may skip. Keys and superseded rows refer to other
+rows by seqno, so a compaction can remove rows without a change of the keys. A row's position counts bytes in the
+vbucket's own stream of frames; `log.frame_log` knows in which buffer or file that byte is, so neither a commit nor a
+new segment file touches the index.
 
-Per row: u64 seqno, u64 position with the row's kinds in the top byte, u64 seqno of the row that superseded it (`LIVE`
-if none), u32 time (a document's expiration, a tombstone's delete time), u32 revision. A reader that wants the state as
-of a seqno takes the rows that were superseded by none up to it, so each snapshot is consistent at its own end although
-writing goes on. Plus one dict entry per key. That is 32 bytes a row and about 140 a key of 18 bytes.
+Columns: u64 seqno; u64 position, with the row's kinds in the top byte; u64 seqno of the row that superseded it (`LIVE`
+if none); u32 time (a document's expiration, a tombstone's delete time); u32 revision. A read as of a seqno takes the
+rows that no row up to that seqno superseded, so each snapshot is consistent at its own end while writing goes on. With
+one dict entry per key this takes 32 bytes a row and about 140 bytes a key of 18 bytes.
 """
 
 from __future__ import annotations
@@ -23,41 +23,34 @@ import numpy as np
 import numpy.typing as npt
 
 from dcpstream.store.items import (
+    NOT_A_DOCUMENT,
+    PREPARE,
     PREPARE_NAMESPACE,
     SCOPE_EVENT,
     SHARED_KEYS,
+    SYSTEM,
     SYSTEM_COLLECTION,
+    UNTOLD_REVISION,
+    U32s,
     prepare_key,
     prepares_of,
 )
 from dcpstream.wire.keys import leb128_decode, leb128_encode
-from dcpstream.wire.stored.block import BlockKind
 from dcpstream.wire.system_events import events_of_scope
 
 LIVE = 0xFFFFFFFFFFFFFFFF
-"""In `successors`: nothing superseded this row."""
-
-UNTOLD_REVISION = 0xFFFFFFFF
-"""In `revisions`: the revision does not fit, or the row is no document's; its frame tells."""
+"""In `successors`: no row superseded this one."""
 
 ROW_BYTES = 32
 KEY_BYTES = 140
-"""What a row and a key of 18 bytes take in memory, allocator and spare room of the dict included, as measured: the
-quota counts with it."""
+"""Measured memory of a row and of a key of 18 bytes, with the allocator's and the dict's spare room; for the quota."""
 
 KIND_SHIFT = 56
 """Positions are below 2**56 (64 PiB of frames written to one vbucket); the byte above holds the row's kinds."""
 POSITION_MASK = (1 << KIND_SHIFT) - 1
 
-DELETED = int(BlockKind.DELETION | BlockKind.EXPIRATION)
-SYSTEM = int(BlockKind.SYSTEM_EVENT)
-PREPARE = int(BlockKind.PREPARE)
-NOT_A_DOCUMENT = DELETED | SYSTEM | PREPARE
-
-
 Columns = tuple["array[int]", "array[int]", "array[int]", "array[int]", "array[int]"]
 U64s: TypeAlias = npt.NDArray[np.uint64]
-U32s: TypeAlias = npt.NDArray[np.uint32]
 Rows: TypeAlias = npt.NDArray[np.intp]
 
 
@@ -70,11 +63,11 @@ class RowTable:
         end: position after the last row.
         item_count: keys whose newest row is a document (neither deleted nor a system event).
         collection_high: collection id → the highest seqno in it.
-        stale_bytes: frames of the rows that were superseded.
-        ending: while collections are ended together: id → seqno of the end; else None.
-        journal: while somebody copies the columns: the seqnos of rows that were superseded since; else None.
-        intact_rows: rows that no truncation has touched since somebody who rewrites them set it to `LIVE`.
-        truncations: how many there were.
+        stale_bytes: frames of superseded rows.
+        ending: while ends of collections are deferred: collection id → seqno of the end; else None.
+        journal: while a compaction copies the columns: seqnos of rows superseded meanwhile; else None.
+        intact_rows: rows below this one were not truncated since a compaction set it to `LIVE`.
+        truncations: the number of truncations so far.
     """
 
     __slots__ = (
@@ -112,7 +105,7 @@ class RowTable:
 
     @property
     def memory_bytes(self) -> int:
-        """About what the table takes in memory."""
+        """The table's approximate memory."""
         return len(self.seqnos) * ROW_BYTES + len(self.keys) * KEY_BYTES
 
     @property
@@ -138,7 +131,7 @@ class RowTable:
         positions, keys, end = self.positions, self.keys, self.end
         old = keys.get(key)
         if old is not None:
-            # As `row_of` and `extent`; their calls would be a tenth of all of this.
+            # As `row_of` and `extent`, inline: the calls would cost a tenth of the whole append.
             seqnos = self.seqnos
             last = len(seqnos) - 1
             row = last - seqnos[last] + old
@@ -172,9 +165,7 @@ class RowTable:
         times: U32s,
         revisions: U32s,
     ) -> None:
-        """Add many rows at once, all documents (not deleted) of the same kinds.
-
-        `collection_high` is left to the caller.
+        """Add many rows at once, all documents (not deleted) of the same kinds. The caller sets `collection_high`.
 
         Args:
             starts: where each frame begins, counted from `end`.
@@ -192,22 +183,22 @@ class RowTable:
     def _count_superseded(self, rows: Rows) -> None:
         """Count rows that documents superseded; `item_count` has these documents already."""
         column = np.frombuffer(self.positions, dtype=np.uint64)
-        tagged, following = column[rows], column[rows + 1]  # what superseded it is behind it
+        tagged, following = column[rows], column[rows + 1]  # there is a next row: at least the superseding one
         mask = np.uint64(POSITION_MASK)
         self.stale_bytes += int(((following & mask) - (tagged & mask)).sum())
         self.item_count += int(np.count_nonzero(tagged & np.uint64(NOT_A_DOCUMENT << KIND_SHIFT)))
 
     def extend_columns(self, seqnos: U64s, positions: U64s, times: U32s, revisions: U32s) -> None:
-        """Add numpy columns as they are; `index_rows` and `end` are left to the caller."""
+        """Add these columns; the caller calls `index_rows` and sets `end`."""
         self.seqnos.frombytes(seqnos.tobytes())
         self.positions.frombytes(positions.tobytes())
         self.times.frombytes(times.tobytes())
         self.revisions.frombytes(revisions.tobytes())
 
     def index_rows(self, keys: Sequence[bytes], seqnos: Sequence[int]) -> Rows:
-        """Enter the keys of the next rows, and a `LIVE` successor for each; the other columns have them already.
+        """Enter the keys of rows that `extend_columns` added, and a `LIVE` successor for each.
 
-        Returns: the rows that they supersede, those of `keys` themselves included.
+        Returns: the rows that these supersede, including rows among themselves.
         """
         index, successors = self.keys, self.successors
         first, count = len(successors), len(keys)
@@ -246,7 +237,7 @@ class RowTable:
         seqnos = self.seqnos
         last = len(seqnos) - 1
         if last >= 0:
-            # Where nothing was left out between it and the end, it is known without a search.
+            # If no seqno is missing between this one and the last, the row is known without a search.
             row = last - seqnos[last] + seqno
             if 0 <= row <= last and seqnos[row] == seqno:
                 return row
@@ -273,11 +264,11 @@ class RowTable:
         return self.positions[row] & POSITION_MASK if row < len(self.positions) else self.end
 
     def row_at(self, position: int) -> int:
-        """The row whose frame begins at this position, or the first one behind it."""
+        """The row whose frame begins at this position, or the first one after it."""
         return bisect_left(self.positions, position, key=_position_of)
 
     def rows_between(self, start: int, stop: int) -> tuple[int, int]:
-        """Rows [from, to) that begin at positions [start, stop). Cost: some twenty steps; for reports."""
+        """Rows [from, to) that begin at positions [start, stop)."""
 
         def first_at(position: int) -> int:
             return bisect_left(range(len(self.positions)), position, key=self.start_of)
@@ -295,7 +286,7 @@ class RowTable:
         return row
 
     def first_row_from(self, row: int, *, is_prepare: bool) -> int:
-        """The first row from `row` on that is a prepare or abort, or that is none; the number of rows if none is."""
+        """The first prepare or abort from `row` on, or the first other row; the number of rows if there is none."""
         stop = len(self.positions)
         while row < stop and bool(self.positions[row] >> KIND_SHIFT & PREPARE) != is_prepare:
             row += 1
@@ -304,7 +295,7 @@ class RowTable:
     # ----------------------------------------------------------------------------------------------------- rollback
 
     def recount(self) -> None:
-        """Work out `item_count` and `stale_bytes` from the columns."""
+        """Compute `item_count` and `stale_bytes` from the columns."""
         self.item_count = self.stale_bytes = 0
         if self.positions:
             tagged = np.frombuffer(self.positions, dtype=np.uint64)
@@ -315,10 +306,10 @@ class RowTable:
                 self.stale_bytes = int(sizes[~live].sum())
 
     def truncate(self, row: int, key_of: Callable[[int], bytes]) -> None:
-        """Forget `row` and all later rows; what they had superseded is the newest of its key again.
+        """Forget `row` and all later rows; the rows that they superseded are the newest of their keys again.
 
-        Cost: one pass over the keys, one over the rows that go. Only of documents of an ended collection and of
-        purged deletions, whose keys the index does not have, the frame is read, by `key_of`.
+        Cost: one pass over the keys and one over the forgotten rows. `key_of` reads a frame only for documents of an
+        ended collection and for purged deletions, whose keys the index does not have.
         """
         self.intact_rows = min(self.intact_rows, row)
         self.truncations += 1
@@ -349,12 +340,12 @@ class RowTable:
     def _is_event(self, row: int) -> bool:
         return bool(self.positions[row] >> KIND_SHIFT & SYSTEM)
 
-    # ------------------------------------------------------------------------------------- what is gone for good
+    # ----------------------------------------------------------------------------------------- ended, purged rows
 
     def end_collection(self, collection_id: int, end_row: int) -> None:
-        """A collection has ended: its end event, in `end_row`, supersedes its documents and prepares as they are now.
+        """End a collection: the end event in `end_row` supersedes its present documents and prepares.
 
-        Cost: one pass over the keys; with `ending` set the end is noted there, and `carry_out` makes the pass.
+        Cost: one pass over the keys. If `ending` is set, the end is noted there, and `carry_out` makes the pass.
         """
         if self.ending is not None:
             self.ending[collection_id] = self.seqnos[end_row]
@@ -370,7 +361,7 @@ class RowTable:
         )
 
     def carry_out(self) -> None:
-        """End the collections that were noted in `ending`, all in one pass over the keys."""
+        """End the collections noted in `ending`, in one pass over the keys."""
         ending, self.ending = self.ending, None
         if not ending:
             return
@@ -379,7 +370,7 @@ class RowTable:
             prefix = leb128_encode(collection_id)
             for start in (prefix, prepare_key(prefix)):
                 by_length.setdefault(len(start), {})[start] = end_seqno
-        # No prefix is the beginning of another one, so the order of lengths does not matter.
+        # No prefix begins with another one, so the order of lengths does not matter.
         gone = [
             (key, seqno, end_seqno)
             for length, starts in by_length.items()
@@ -389,7 +380,7 @@ class RowTable:
         self._end(gone)
 
     def _end(self, gone: list[tuple[bytes, int, int]]) -> None:
-        """Forget keys, given with their seqnos and that of the end which supersedes them."""
+        """Forget keys; each comes with its seqno and the seqno of the end that supersedes it."""
         for (key, _, end_seqno), row in zip(gone, self.rows_of([seqno for _, seqno, _ in gone]).tolist(), strict=True):
             if not self.positions[row] >> KIND_SHIFT & NOT_A_DOCUMENT:
                 self.item_count -= 1
@@ -397,9 +388,9 @@ class RowTable:
             del self.keys[key]
 
     def purge(self, going: Iterable[tuple[bytes, int]]) -> int:
-        """Forget deletions and ends of collections, given as (key, seqno), if they still are the newest of their key.
+        """Forget deletions and ends of collections, given as (key, seqno), that are still the newest of their keys.
 
-        Each becomes its own successor, so that no reader finds it or what it superseded.
+        Each becomes its own successor, so that no reader finds it or the rows that it superseded.
 
         Returns: how many were forgotten.
         """
@@ -431,7 +422,7 @@ class RowTable:
                 self.collection_high[collection] = max(self.collection_high.get(collection, 0), seqno)
 
     def superseded_from(self, row: int) -> list[int]:
-        """The rows before `row` that were superseded by `row` or a later one: a rollback brings them back."""
+        """The rows before `row` that `row` or a later one superseded: a rollback makes them live again."""
         seqno = self.seqnos[row] if row < len(self.seqnos) else LIVE
         column = np.frombuffer(self.successors, dtype=np.uint64)[:row]
         return np.flatnonzero((column >= seqno) & (column < LIVE)).tolist()
@@ -452,7 +443,7 @@ def _position_of(tagged: int) -> int:
 
 
 def collection_of(key: bytes) -> int:
-    """The collection of an index key: what its LEB128 prefix says, or which collection a system event is about.
+    """The collection id in an index key: the key's LEB128 prefix, or the collection of a system event.
 
     Events of a scope have the number `events_of_scope`.
     """
@@ -466,6 +457,6 @@ def collection_of(key: bytes) -> int:
 
 @lru_cache(SHARED_KEYS)
 def _collection_of_event(key: bytes) -> int:
-    """As `collection_of`; the same object for all vbuckets."""
+    """As `collection_of`; all vbuckets share the number object."""
     number = int.from_bytes(key[-4:], "big")
     return events_of_scope(number) if key[1:].startswith(SCOPE_EVENT) else number

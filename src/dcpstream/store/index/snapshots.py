@@ -1,9 +1,9 @@
-"""Which rows of a vbucket came in which received snapshot.
+"""The snapshots in which a copy received its rows.
 
-A copy that is filled by a stream is a state of the bucket at the ends of its snapshots only, so these are remembered: a
-rollback lands where one ended. On an active vbucket each row stands for itself.
+A copy that a stream fills is a state of the bucket only at the ends of its snapshots. They are remembered, so that a
+rollback lands at the end of one. On an active vbucket each row stands for itself.
 
-Nothing here locks: the vbucket calls it under its lock, except where said.
+Nothing here locks; the vbucket calls all of it under its lock, except `covering`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dcpstream.store.index.rows import RowTable
 from dcpstream.store.log.blocks import NO_SNAPSHOT, Mark
 
 MAX_SNAPSHOTS = 4096
-"""Received snapshots that are remembered, so that a rollback lands where one ended; one to before them begins anew."""
+"""Received snapshots that are remembered. A rollback to before the oldest one starts from 0."""
 
 
 class ReceivedSnapshots:
@@ -33,21 +33,21 @@ class ReceivedSnapshots:
         self.marks: list[tuple[int, SnapshotRange | None]] = [(0, None)]
 
     def begin(self, snapshot: SnapshotRange | None) -> None:
-        """Rows that come from now on belong to this snapshot."""
+        """Rows that are appended from now on belong to this snapshot."""
         first = len(self._rows.seqnos)
         if self.marks[-1][0] == first:
             self.marks.pop()
         self.marks.append((first, snapshot))
 
     def forget(self, count: int) -> None:
-        """Keep of the oldest marks only that their rows came in snapshots: a rollback into them begins anew."""
+        """Forget the oldest marks; a rollback into their rows starts from 0 if any came in a snapshot."""
         if count > 0:
             was_received = any(snapshot is not None for _, snapshot in self.marks[:count])
             last = self._rows.seqnos[self.marks[count][0] - 1] if self.marks[count][0] else 0
             self.marks[:count] = [(0, SnapshotRange(0, last + 1) if was_received else None)]
 
     def forget_before(self, stop: int) -> None:
-        """If there are too many, forget some of those before the one that covers the row before `stop`."""
+        """If there are too many marks, forget some before the one that covers the row before `stop`."""
         if len(self.marks) > MAX_SNAPSHOTS:
             covering = bisect_left(self.marks, stop, key=_first_row) - 1
             self.forget(min(covering, MAX_SNAPSHOTS // 2))
@@ -60,11 +60,11 @@ class ReceivedSnapshots:
         return None
 
     def truncate(self, row: int) -> None:
-        """Rows from this one on are gone."""
+        """Forget the marks of this row and later ones."""
         self.marks = [mark for mark in self.marks if mark[0] < row] or [(0, None)]
 
     def renumber(self, moved: Callable[[int], int]) -> None:
-        """Rows have other numbers now."""
+        """Replace each mark's row number by `moved(row)`."""
         marks: list[tuple[int, SnapshotRange | None]] = []
         for row, snapshot in self.marks:
             at = moved(row)
@@ -90,7 +90,7 @@ class ReceivedSnapshots:
         return found[::-1]
 
     def recovered(self, marks: Sequence[Mark]) -> None:
-        """What blocks say of all rows."""
+        """Replace all marks by those that were read from blocks."""
         self.marks = [(0, None)]
         for seqno, start, end in marks[-MAX_SNAPSHOTS:]:
             row = self._rows.row_after(seqno - 1)
@@ -99,7 +99,7 @@ class ReceivedSnapshots:
                 self.marks.pop()
             self.marks.append((row, snapshot))
         if len(marks) >= MAX_SNAPSHOTS and len(self.marks) > 1:
-            # Older ones may be forgotten; of what came before, only that it came in snapshots is known then.
+            # Older marks may be forgotten: take the rows before for rows of one snapshot, which is safe.
             self.marks[0] = (0, SnapshotRange(0, self._rows.seqnos[self.marks[1][0] - 1] + 1))
 
 

@@ -1,1 +1,6 @@
-"""The history's bytes: blocks, segment files, and reading them back at a start."""
+"""Frames as bytes: one stream per vbucket, in memory and in segment files.
+
+`frame_log` maps positions in a vbucket's stream to buffers and pages. `blocks` is the file format, `segment_file` one
+file, `segments` the set of files, `page_cache` the pages kept for reads by key, `block_scan` the reading of damaged
+files. Nothing here knows keys, documents or vbucket states.
+"""

@@ -1,7 +1,6 @@
-"""Pages of segment files that were read and verified, so that the next read by key does neither.
+"""A cache of verified pages of segment files, for reads by key. The least recently used pages go first.
 
-Least recently used ones go first. Reads by seqno pass it by: a backfill reads each page once, and would only push out
-what others will ask for again.
+Reads by seqno do not use it: a backfill reads each page once, and would only push out pages that are read again.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from threading import Lock
 from typing import NamedTuple
 
 LARGEST_SHARE = 8
-"""A page larger than an 8th of the cache is not kept: one large document must not push out everything else."""
+"""A page larger than an 8th of the cache is not kept, so that one large document does not push out all others."""
 
 
 class CacheStats(NamedTuple):
-    """What a cache has done since it was made, and what it holds."""
+    """Counts of a cache since it was made, and its contents."""
 
     hits: int
     misses: int
@@ -27,7 +26,7 @@ class PageCache:
     """Verified pages by (number of the file, offset in it).
 
     Args:
-        capacity: bytes of pages; 0 keeps none. What a page costs beside its bytes, some 150, is not counted.
+        capacity: bytes of pages; 0 keeps none. The overhead of a page, some 150 bytes, is not counted.
     """
 
     __slots__ = ("_capacity", "_hits", "_lock", "_misses", "_pages", "_size")
@@ -42,7 +41,7 @@ class PageCache:
 
     @property
     def capacity(self) -> int:
-        """Bytes of pages that are kept at most; a smaller value takes effect at once."""
+        """The largest number of bytes that are kept; a smaller value takes effect at once."""
         return self._capacity
 
     @capacity.setter

@@ -1,21 +1,21 @@
-"""The segment files of a store: one that grows, and others that do not change.
+"""The segment files of a store: the last one grows, the others do not change.
 
-Which files count, and in which order, is in the metadata (`segments`), put there before anything is committed into a
-new file. A file that is not listed is what an unfinished step left, and is removed when the store opens.
+The metadata lists the files that count, in order (`segments`); a new file is listed before the first commit into it. A
+file that is not listed is the rest of an unfinished step, and is removed when the store opens.
 
-Reads may come from several threads. A piece holds its file, so a file that was retired stays open for the reads that
-began before, and is closed when the last of them ends.
+Several threads may read. A piece holds its file, so a retired file stays open for the reads that began before, and is
+closed when the last of them ends.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from typing import Protocol
+from typing import TypeAlias
 
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.runtime import Clock, File, FileSystem, Random, SystemClock, SystemRandom
@@ -23,40 +23,43 @@ from dcpstream.store.log.blocks import (
     DAMAGE_HINT,
     SALT_BITS,
     SEGMENT_HEADER,
+    Buffer,
     SegmentKind,
     decode_segment_header,
     encode_segment_header,
     segment_name,
     segment_number,
 )
-from dcpstream.store.log.bytelog import Buffer, FilePiece, Piece
 from dcpstream.store.log.page_cache import PageCache
-from dcpstream.store.log.segmentfile import Segment, append_to, holds_copies, read_from, read_page, read_pages
-from dcpstream.store.metadata import VbucketMetadata
+from dcpstream.store.log.segment_file import (
+    FilePiece,
+    Piece,
+    Segment,
+    append_to,
+    holds_copies,
+    read_from,
+    read_page,
+    read_pages,
+)
 
 logger = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 128 * 1024 * 1024
-"""A segment that has reached this size is closed and a new one begun: what opening holds in memory, and what compaction
-rewrites, at a time. Smaller ones make opening dearer (measured: 64 MiB +7 % CPU at 1,024 vbuckets)."""
+"""Size at which a new segment is begun. An opening holds one segment in memory, and a compaction rewrites one at a
+time. Smaller segments make opening slower (measured: 64 MiB +7 % CPU at 1,024 vbuckets)."""
 SLOW_READ_S = 0.002
-"""A read that takes longer waited for the disk, or for another process: what is in memory comes at
-gigabytes a second."""
+"""A read that takes longer waited for the disk or for another process: reads from memory take gigabytes a second."""
 SLOW_FOR_S = 10.0
-"""So long after a slow read, whoever must not wait asks first whether what they want is in memory."""
+"""For this long after a slow read, `would_wait` asks the system whether the bytes are in memory."""
 PROBE_BYTES = 128 * 1024
-"""One byte in so many is asked for: what the system reads ahead at a time."""
+"""Distance of the bytes that `would_wait` asks for: the system reads ahead about as much at a time."""
 
-
-class Save(Protocol):
-    """Makes values and vbuckets' lines of the metadata durable in one transaction."""
-
-    def __call__(self, values: dict[str, str], vbuckets: Iterable[VbucketMetadata] = ()) -> None:
-        """Raises StoreError: nothing of it was kept."""
+Save: TypeAlias = Callable[[dict[str, str]], None]
+"""Makes values of the metadata durable in one transaction. Raises StoreError: none of them was kept."""
 
 
 class SegmentWriter:
-    """A segment that is being written and does not count yet: made by `Segments.begin_rewrite`, for one thread.
+    """A segment that a compaction writes and that does not count yet, from `Segments.begin_rewrite`. For one thread.
 
     Attributes:
         segment: the file; its `size` grows with each write.
@@ -73,7 +76,7 @@ class SegmentWriter:
 
     @property
     def size(self) -> int:
-        """Bytes written: where the next ones go."""
+        """Bytes written so far."""
         return self.segment.size
 
     def write(self, buffers: Sequence[Buffer], size: int) -> None:
@@ -85,7 +88,7 @@ class SegmentWriter:
         self.segment.size += size
 
     def sync(self) -> None:
-        """Have what was written so far on the disk, so that `finish` takes less time.
+        """Make the bytes written so far durable, so that `finish` takes less time.
 
         Raises: StoreError: disk failing; `abandon` it.
         """
@@ -95,7 +98,7 @@ class SegmentWriter:
             raise StoreError(f"{self.segment.path} could not be made durable: {error}") from error
 
     def finish(self) -> Segment:
-        """Make it durable. Pages in it can be read from now on; it counts once `Segments.replace` has named it.
+        """Make the file durable. Its pages can be read from now on; it counts once `Segments.replace` has listed it.
 
         Raises: StoreError: it is not durable; `abandon` it.
         """
@@ -104,7 +107,7 @@ class SegmentWriter:
         return self.segment
 
     def abandon(self) -> None:
-        """Remove the file; also after `finish`, as long as `replace` has not named it."""
+        """Remove the file; also after `finish`, if `replace` has not listed it."""
         self._owner.discard(self.segment)
 
 
@@ -115,8 +118,8 @@ class Segments:
         order: (number, committed bytes) of each file that counts, oldest first; None bytes for the one that grows. None
             if the metadata has no list: the store is new.
         save: see `Save`.
-        retired: numbers of files that counted once and may still be there.
-        segment_bytes: when to begin a new one.
+        retired: numbers of files that counted once and may still exist.
+        segment_bytes: size at which a new file is begun.
         cache_bytes: see `PageCache`.
         files: where to keep the files by number; whoever makes pieces looks them up there.
 
@@ -195,7 +198,7 @@ class Segments:
             self._order.append(segment)
 
     def _remove_leftover(self, number: int, *, is_retired: bool, is_listed: bool) -> None:
-        """Remove what a step left that did not end; but never a file with commits that nobody knows of."""
+        """Remove the rest of an unfinished step, but never a file with commits that the metadata does not list."""
         path = self._directory / segment_name(number)
         if not is_retired:
             file = self._file_system.open(path)
@@ -210,7 +213,7 @@ class Segments:
                     "Was meta.sqlite removed, or restored from an older copy? Restore the directory as a whole.",
                 )  # fmt: skip
         self._file_system.remove(path)
-        logger.warning("%s is what an unfinished step left, and was removed", path)
+        logger.warning("%s was left by an unfinished step, and was removed", path)
 
     def all(self) -> list[Segment]:
         """The segments that count, oldest first; the last one grows."""
@@ -222,7 +225,7 @@ class Segments:
         return (self._order[-1].number, self._order[-1].size) if self._order else (0, 0)
 
     def cut(self, segment: Segment, size: int) -> None:
-        """Drop what lies behind `size`: a torn commit."""
+        """Cut off a torn commit after `size`."""
         try:
             segment.file.truncate(size)
             segment.file.sync()
@@ -233,17 +236,17 @@ class Segments:
     # ------------------------------------------------------------------------------------------------------ appending
 
     def place(self) -> Segment:
-        """The segment that takes the next commit, behind its `size`. Begins a new one if need be.
+        """The segment to which the next commit is appended. Begins a new one if necessary.
 
         Raises:
-            StoreError: a new segment was needed and cannot be made.
+            StoreError: a new segment was necessary and cannot be made.
         """
         if not self._order or self._order[-1].size >= self.segment_bytes or self._must_roll:
             return self._roll()
         return self._order[-1]
 
     def seal(self) -> None:
-        """Begin a new segment, so that the last one can be rewritten. Commits must not be under way.
+        """Begin a new segment, so that the last one can be rewritten. No commit may be in progress.
 
         Raises: StoreError: it cannot be made.
         """
@@ -252,14 +255,14 @@ class Segments:
     def _roll(self) -> Segment:
         with self._lock:
             number = self._failed_roll or self._take_number()
-            # Until it is listed the same file is tried again, so that a full disk does not fill with empty ones.
+            # Try the same file again until it is listed, so that empty files do not pile up on a full disk.
             self._failed_roll = number
             segment = self._make(number, SegmentKind.APPENDED)
             try:
                 self._save_order([*self._order, segment])
             except StoreError:
-                segment.file.close()  # the file stays: nobody knows whether the list of it is durable
-                self._must_roll = True  # and if it is, what is appended to the last one now would not count
+                segment.file.close()  # the file stays: the list with it may be durable
+                self._must_roll = True  # and if it is, commits into the old last segment would not count
                 raise
             self.files[number] = segment
             self._failed_roll = None
@@ -294,21 +297,20 @@ class Segments:
         self,
         order: list[Segment],
         retired: Iterable[int] = (),
-        values: dict[str, str] | None = None,
-        vbuckets: Iterable[VbucketMetadata] = (),
+        save: Save | None = None,
     ) -> None:
         listed: list[list[int | None]] = [[segment.number, segment.size] for segment in order[:-1]]
         listed += [[segment.number, None] for segment in order[-1:]]
         gone = sorted(self._retired.union(retired))
-        self._save({**(values or {}), "segments": json.dumps(listed), "retired": json.dumps(gone)}, vbuckets)
+        (save or self._save)({"segments": json.dumps(listed), "retired": json.dumps(gone)})
         self._order = order
         self._retired = set(gone)
 
     def write(self, buffers: Sequence[Buffer], size: int) -> None:
-        """Append a commit of `size` bytes where `place` said, and sync. All of it is durable, or none counts.
+        """Append a commit of `size` bytes to the segment from `place`, and sync. All of it is durable, or none counts.
 
         Raises:
-            StoreError: it is not durable; the file is as before, or will not be appended to any more.
+            StoreError: it is not durable; the file is as before, or takes no more commits.
         """
         segment = self._order[-1]
         try:
@@ -326,13 +328,13 @@ class Segments:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether a failed write may have left something behind the last commit that could not be cut off."""
+        """Whether a failed write may have left bytes after the last commit that could not be cut off."""
         return self._must_roll
 
     def settle(self) -> None:
-        """Cut off what a failed write may have left behind the last commit, as belongs before a clean close.
+        """Cut off the bytes that a failed write may have left after the last commit. Needed before a clean close.
 
-        Raises: StoreError: it cannot be cut off.
+        Raises: StoreError: they cannot be cut off.
         """
         if self._order and self._must_roll:
             self.cut(self._order[-1], self._order[-1].size)
@@ -343,7 +345,7 @@ class Segments:
     # ------------------------------------------------------------------------------------------------------ rewriting
 
     def begin_rewrite(self) -> SegmentWriter:
-        """A new file to copy what lives of older ones into.
+        """A new file for copies of live frames.
 
         Raises: StoreError: it cannot be made.
         """
@@ -355,16 +357,16 @@ class Segments:
         self,
         old: Sequence[Segment],
         new: Sequence[Segment],
-        values: dict[str, str] | None = None,
-        vbuckets: Iterable[VbucketMetadata] = (),
+        save: Save | None = None,
     ) -> None:
-        """`new`, all of them finished, count from now on in the place of `old`, durably and in one step.
+        """List `new`, which are finished, in place of `old`, durably and in one step.
 
-        The old files stay readable until `retire`, which belongs behind the change of the index.
+        The old files stay readable until `retire`, which follows the change of the index.
 
         Args:
-            old: neighbours in the order, without the last segment.
-            values, vbuckets: further metadata that becomes durable in the same step.
+            old: adjacent in the order, without the last segment.
+            save: used instead of the store's, to make further metadata durable in the same step.
+
         Raises: StoreError: nothing has changed.
         """
         with self._lock:
@@ -372,10 +374,10 @@ class Segments:
             if self._order[first : first + len(old)] != [*old] or first + len(old) >= len(self._order):
                 raise AssertionError(f"segments {[segment.number for segment in old]} are no neighbours, or still grow")
             order = [*self._order[:first], *new, *self._order[first + len(old) :]]
-            self._save_order(order, [segment.number for segment in old], values, vbuckets)
+            self._save_order(order, [segment.number for segment in old], save)
 
     def retire(self, old: Iterable[Segment]) -> None:
-        """Remove files that no index refers to any more. Reads that began before still have them."""
+        """Remove files that no index refers to any more. Reads that began before keep them open."""
         gone = {segment.number for segment in old if self.discard(segment)}
         try:
             self._file_system.sync_directory(self._directory)
@@ -385,10 +387,10 @@ class Segments:
             )
             return
         with self._lock:
-            self._retired -= gone  # they cannot come back with a power cut, so nobody needs to know them
+            self._retired -= gone  # a power cut cannot bring them back, so they need not be listed
 
     def discard(self, segment: Segment) -> bool:
-        """Remove a file that does not count; it is closed when nobody reads it any more. False if it is still there."""
+        """Remove a file that does not count; it is closed after the last read of it. False if it still exists."""
         self.files.pop(segment.number, None)
         self.cache.forget(segment.number)
         try:
@@ -412,13 +414,13 @@ class Segments:
         return read_from(segment, 0, segment.size)
 
     def read_pieces(self, pieces: Sequence[Piece], *, by_key: bool = False) -> list[Buffer]:
-        """The pieces with each that is in a file read and verified; neighbours in a file become one.
+        """The bytes of the pieces; those in files are read and verified.
 
         Args:
-            by_key: look the pages up in the cache and keep them there.
+            by_key: use the page cache.
 
         Raises:
-            CorruptLog: what is there is not what was written.
+            CorruptLog: a file does not hold the bytes that were written.
             StoreError: the system cannot read it.
         """
         started = self._clock.monotonic()
@@ -430,7 +432,7 @@ class Segments:
                 parts.append(piece)
                 continue
             file, offset, size, begin, end, expected = piece
-            if latest != (file, offset, size):  # several short pieces may be of one page
+            if latest != (file, offset, size):  # several short pieces may lie in one page
                 if type(expected) is not int:
                     data = read_pages(file, offset, size, expected)
                 elif by_key:
@@ -445,7 +447,7 @@ class Segments:
         return parts
 
     def would_wait(self, pieces: Sequence[Piece]) -> bool:
-        """Whether reading these would wait for the disk; asks the system only if a read was slow lately."""
+        """Whether reading the pieces would wait for the disk; asks the system only if a recent read was slow."""
         now = self._clock.monotonic()
         if now > self._slow_until:
             return False
@@ -461,7 +463,7 @@ class Segments:
 
     @staticmethod
     def fetch(pieces: Sequence[Piece]) -> None:
-        """Let the system read these into its memory. Meant for a worker thread; errors show when they are read."""
+        """Let the system read the pieces into its memory. For a worker thread; errors show when they are read."""
         for piece in pieces:
             if isinstance(piece, tuple):
                 with suppress(OSError):

@@ -1,1 +1,1 @@
-"""Stores that are not open: finding, checking and repairing them."""
+"""Stores that are not open: `detect` recognises them, `check` reports their damage, `repair` cuts the damage out."""

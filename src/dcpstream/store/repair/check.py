@@ -1,7 +1,7 @@
-"""Looking at a store without opening it: what is in its files, and what of it is damaged.
+"""Checking a store without opening it: the contents of its files, and their damage.
 
-Nothing is written. A store that a node has open can be looked at too; what is being written at the moment then looks
-like a torn end, which is no damage. Memory: one segment, and the keys of all documents.
+Nothing is written. A store that a node has open can be checked too; a commit in progress then looks like a torn end,
+which is no damage. Memory: one segment, and the keys of all documents.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.runtime import is_locked
 from dcpstream.store.items import index_key
+from dcpstream.store.log.block_scan import SEQNO_AT, Damage, Stretch, damage_of, ends_of, walk_blocks
 from dcpstream.store.log.blocks import (
     SEGMENT_HEADER,
     BlockHeader,
@@ -24,14 +25,13 @@ from dcpstream.store.log.blocks import (
     was_committed_after,
 )
 from dcpstream.store.metadata import FILE_NAME, Metadata, VbucketMetadata
-from dcpstream.store.repair.finding import copy_of_metadata, is_unfinished
-from dcpstream.store.repair.scanning import Damage, Stretch, damage_of, ends_of, walk_blocks
+from dcpstream.store.repair.detect import copy_of_metadata, is_unfinished
 
 MAX_LOOKS = 4
-"""At a store that is in use: by then a node that rolls and compacts as fast as it can has been quiet for a moment."""
+"""Attempts at a store in use, whose files a busy node may change between two reads."""
 
 OnProgress = Callable[[int, int], None]
-"""Called with the bytes that were looked at, and how many there are in all."""
+"""Called with the number of bytes checked so far, and the total."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,13 +39,13 @@ class SegmentReport:
     """One segment file.
 
     Attributes:
-        number, file, size: of it.
-        blocks, frames, frame_bytes: what whole blocks hold.
-        live_frames, live_bytes: of those, the newest of their keys; tombstones count.
+        number, file, size: of the segment.
+        blocks, frames, frame_bytes: whole blocks and their contents.
+        live_frames, live_bytes: frames that are the newest of their keys, tombstones included.
         rollbacks: rollback blocks.
-        void_blocks: of vbuckets that were deleted or made anew.
-        torn_bytes: at the end, of a commit that did not end; opening cuts them off.
-        damage: what is not what was written.
+        void_blocks: blocks of vbuckets that were deleted or created anew.
+        torn_bytes: the rest of an unfinished commit at the end; the next opening cuts it off.
+        damage: stretches that do not hold the bytes that were written.
     """
 
     number: int
@@ -63,7 +63,7 @@ class SegmentReport:
 
     @property
     def superseded_bytes(self) -> int:
-        """Frames that are not the newest of their key, or void."""
+        """Frames that are superseded or void."""
         return self.frame_bytes - self.live_bytes
 
 
@@ -72,17 +72,17 @@ class StoreReport:
     """A store.
 
     Attributes:
-        directory: where.
+        directory: of the store.
         format: of the files.
         is_in_use: whether a node has it open.
         was_closed: whether it was closed cleanly.
-        vbuckets: how many vbuckets exist in it.
-        segments: the files that count, in order.
-        others: segment files that do not count: what an unfinished step left. Opening removes them.
-        strangers: segment files with commits that the metadata knows nothing of.
-        is_metadata_damaged: whether the metadata is missing, or not what was written.
-        problems: what is wrong beside the segments, in words.
-        is_unfinished: whether this is what a creation left that was cut short. It holds nothing, so nothing is damaged.
+        vbuckets: the number of existing vbuckets.
+        segments: the listed segment files, in order.
+        others: unlisted segment files from an unfinished step; the next opening removes them.
+        strangers: unlisted segment files with commits.
+        is_metadata_damaged: whether the metadata is missing or damaged.
+        problems: descriptions of problems outside the segments.
+        is_unfinished: whether this is the rest of a store creation that was cut short. It holds no data.
     """
 
     directory: str
@@ -99,25 +99,24 @@ class StoreReport:
 
     @property
     def damage(self) -> list[Damage]:
-        """Of all segments."""
+        """The damage of all segments."""
         return [damage for segment in self.segments for damage in segment.damage]
 
     @property
     def is_sound(self) -> bool:
-        """Whether it can be opened, and everything in it be read."""
+        """Whether the store can be opened and everything in it can be read."""
         return not self.problems and not self.damage
 
 
 def check_store(
     directory: Path, on_progress: OnProgress | None = None, *, is_acknowledged: bool = False
 ) -> StoreReport:
-    """Look at everything in a store.
+    """Check everything in a store.
+
+    While a node has the store open, files change between two reads. There, only damage that two reads find counts.
 
     Args:
-        is_acknowledged: whether the store was there whole once; then what looks like an unfinished creation is damage.
-
-    While a node has it open, files come and go between one look and the next; so damage is only believed there that
-    is found twice.
+        is_acknowledged: whether the store is known to have existed; then an unfinished creation counts as damage.
 
     Raises:
         StoreError: a file cannot be read at all, or the store is of another format.
@@ -164,7 +163,7 @@ def _look(directory: Path, on_progress: OnProgress | None) -> StoreReport:
 
 
 def is_leftover_segment(path: Path, number: int) -> bool:
-    """Whether a segment file that is not listed is what an unfinished step left, and not one with commits."""
+    """Whether an unlisted segment file is the rest of an unfinished step, and holds no commits."""
     with path.open("rb") as file:
         head = file.read(SEGMENT_HEADER.size + 1)
     try:
@@ -176,10 +175,10 @@ def is_leftover_segment(path: Path, number: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FoundMetadata:
-    """What the metadata file says, as far as it can be read.
+    """The readable contents of the metadata file.
 
     Attributes:
-        is_whole: whether its checksum fits.
+        is_whole: whether the checksum matches.
     """
 
     is_whole: bool
@@ -190,7 +189,7 @@ class FoundMetadata:
 
 
 def read_metadata(directory: Path, report: StoreReport) -> FoundMetadata | None:
-    """Read a copy of the metadata file; what is wrong with it becomes a problem of the report.
+    """Read a copy of the metadata file, and add its problems to the report.
 
     Raises:
         StoreError: the store is of another format.
@@ -225,7 +224,7 @@ def read_metadata(directory: Path, report: StoreReport) -> FoundMetadata | None:
             found = FoundMetadata(
                 is_whole, *metadata.segments(), {line.vbid: line for line in metadata.vbuckets()}, closed
             )
-            # A node reads these too.
+            # An opening reads these too.
             metadata.vbucket_count()
             metadata.manifest()
             metadata.settings()
@@ -240,7 +239,7 @@ def read_metadata(directory: Path, report: StoreReport) -> FoundMetadata | None:
 
 
 class _Walk:
-    """Goes through the segments: forward for damage, then backward for what lives."""
+    """A walk through the segments: forward to find damage, then backward to count live frames."""
 
     def __init__(
         self,
@@ -360,7 +359,7 @@ class _Walk:
         segment.frame_bytes += header.frames_bytes
 
     def _counts(self, header: BlockHeader) -> bool:
-        """Whether a block's vbucket exists in this incarnation."""
+        """Whether the block's vbucket exists, in the block's incarnation."""
         if not self._has_metadata:
             return True
         line = self._lines.get(header.vbid)
@@ -369,7 +368,7 @@ class _Walk:
     def _backward(
         self, segment: SegmentReport, data: bytes, salt: int, cutoffs: dict[int, int], seen: dict[int, set[bytes]]
     ) -> None:
-        """Count what lives, from the newest block on: a rollback voids what stands before it."""
+        """Count live frames from the newest block on; a rollback voids frames of the blocks before it."""
         for stretch in reversed([*walk_blocks(data[: len(data) - segment.torn_bytes], salt)]):
             header = stretch.header
             if header is None or not stretch.is_whole or not self._counts(header):
@@ -383,7 +382,7 @@ class _Walk:
             for begin, end in reversed([*zip((0, *ends), ends, strict=False)]):
                 frame = data[base + begin : base + end]
                 key = index_key(frame)
-                if key in keys or int.from_bytes(frame[24:32], "big") > cutoff:
+                if key in keys or int.from_bytes(frame[SEQNO_AT : SEQNO_AT + 8], "big") > cutoff:
                     continue
                 keys.add(key)
                 segment.live_frames += 1

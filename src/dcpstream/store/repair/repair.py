@@ -1,13 +1,13 @@
-"""Making a damaged store openable again: what cannot be read is cut out, and nobody believes that it is still there.
+"""Repairing a damaged store: cut out the unreadable parts, so that the store opens again.
 
-Theory of operation: a segment with damage is copied, without the damage, into a new file that takes its place. What is
-taken away, the whole damaged files, goes to `lost+found` with a report and a copy of the metadata as it was. Every
-vbucket that lost something begins a new branch at its last seqno before the loss, so that clients that were further
-are told to roll back to there and read again what still is there. The switch from old to new is one transaction.
+Theory of operation: each damaged segment is copied, without the damage, into a new file that replaces it. The damaged
+files go to `lost+found`, with a report and a copy of the old metadata. Every vbucket that lost frames begins a new
+branch at its last seqno before the loss, so that clients beyond it are told to roll back to there and read again. One
+transaction switches from the old files to the new ones.
 
-Where a newer version of a document is lost and an older one is not, the older one is the newest again, as after a
-rollback. Where it cannot be told whose bytes were lost, every vbucket begins a new branch; if there was a rollback
-among them, what it had made void is there again.
+If a newer version of a document is lost and an older one is not, the older one is the newest again, as after a
+rollback. If the owner of lost bytes is unknown, every vbucket begins a new branch; if a rollback block was among them,
+the rows that it had voided are back.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 from dcpstream.errors import CorruptLog, StoreError, StoreInUse
 from dcpstream.model import FailoverEntry, FailoverLog
 from dcpstream.runtime import Random, SystemFileSystem, SystemRandom, make_private, new_vbuuid
+from dcpstream.store.log.block_scan import SEQNO_AT, Stretch, ends_of, pages_of, walk_blocks
 from dcpstream.store.log.blocks import (
     BLOCK_HEADER,
     MARK,
@@ -43,28 +44,27 @@ from dcpstream.store.log.blocks import (
 )
 from dcpstream.store.metadata import FILE_NAME, Metadata, VbucketMetadata
 from dcpstream.store.repair.check import OnProgress, StoreReport, check_store
-from dcpstream.store.repair.scanning import SEQNO_AT, Stretch, ends_of, pages_of, walk_blocks
 
 logger = logging.getLogger(__name__)
 
 LOST_AND_FOUND = "lost+found"
 MAX_REPAIRS = 1000
-"""Directories in `lost+found`: a disk that damages a store so often is to be replaced."""
+"""Largest number of directories in `lost+found`; a disk with more damage should be replaced."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Repair:
-    """What a repair did, or would do.
+    """The result of a repair, or its plan.
 
     Attributes:
         directory: of the store.
-        before: what was found.
-        kept_in: where the damaged files and the report are; empty if nothing was done.
+        before: the check before the repair.
+        kept_in: the directory of the damaged files and the report; empty if nothing was done.
         rewritten: segment files that were copied without their damage.
-        dropped: listed segment files that hold nothing that can be read.
+        dropped: listed segment files of which nothing can be read.
         branches: vbid → the seqno at which its new branch begins.
-        impossible: why it cannot be repaired; empty if it can.
-        removed: whether it was what an unfinished creation left, and is removed.
+        impossible: the reason why the store cannot be repaired; empty if it can.
+        removed: whether the directory was the rest of an unfinished creation, and was removed.
     """
 
     directory: str
@@ -78,7 +78,7 @@ class Repair:
 
     @property
     def is_needed(self) -> bool:
-        """Whether there was anything to do."""
+        """Whether there was damage to repair."""
         return not self.before.is_sound
 
 
@@ -90,12 +90,12 @@ def repair_store(
     is_acknowledged: bool = False,
     random: Random | None = None,
 ) -> Repair:
-    """Make a store openable. A sound one is left alone.
+    """Repair a store so that it opens. A sound store stays as it is.
 
     Args:
-        dry_run: only say what would be done.
+        dry_run: only plan the repair.
         is_acknowledged: see `check_store`.
-        random: where salts and the names of new branches come from.
+        random: the source of salts and vbuuids; the system's by default.
 
     Raises:
         StoreError: a node has the store open, it is of another format, or a file cannot be read or written.
@@ -130,7 +130,7 @@ def repair_store(
         with closing(metadata):
             try:
                 repairer = _Repairer(directory, metadata, repair, random or SystemRandom())
-            except CorruptLog as error:  # lines that cannot be read as what they should be
+            except CorruptLog as error:  # lines whose values cannot be read
                 repair.impossible = str(error)
                 return repair
             try:
@@ -143,11 +143,9 @@ def repair_store(
 
 
 class _Repairer:
-    """One repair.
+    """One repair. It goes through the segments in order; `_last` is the last seqno of each vbucket so far.
 
-    Raises: CorruptLog: the metadata holds what nobody can read.
-
-    Lost seqnos are found in order of the segments: `_last` is the last seqno of each vbucket so far.
+    Raises: CorruptLog: the metadata holds unreadable values.
     """
 
     def __init__(self, directory: Path, metadata: Metadata, repair: Repair, random: Random) -> None:
@@ -158,7 +156,7 @@ class _Repairer:
         self._order = metadata.segments()
         self._closed_at = metadata.closed_at()
         self._lines = {line.vbid: line for line in metadata.vbuckets()}
-        # Nobody could open the store if one of these cannot be read, and nothing else says what they were.
+        # The store cannot be opened without these, and no other file holds them.
         metadata.vbucket_count()
         metadata.manifest()
         metadata.settings()
@@ -167,7 +165,7 @@ class _Repairer:
         self._snapshots: dict[int, tuple[int, int]] = {}
 
     def run(self, *, dry_run: bool) -> None:
-        """Find out what has to be done, and do it."""
+        """Plan the repair, and carry it out."""
         order, _ = self._order
         if order is None:
             self._repair.impossible = f"{self._directory / FILE_NAME} does not list the segments"
@@ -186,10 +184,10 @@ class _Repairer:
         if not dry_run:
             self._switch(order, made)
 
-    # --------------------------------------------------------------------------------------------------- what is lost
+    # --------------------------------------------------------------------------------------------------- lost seqnos
 
     def _lost(self, vbid: int, seqno: int) -> None:
-        """What a vbucket had above a seqno is not complete."""
+        """Note that a vbucket's history is incomplete above a seqno."""
         line = self._lines.get(vbid)
         if line is not None and line.state is not None:
             self._repair.branches[vbid] = min(seqno, self._repair.branches.get(vbid, seqno))
@@ -199,13 +197,13 @@ class _Repairer:
             self._lost(vbid, self._before_loss(vbid) if seqno is None else seqno)
 
     def _before_loss(self, vbid: int) -> int:
-        """The last seqno up to which a vbucket is complete; not inside of a snapshot, which is no state of a bucket."""
+        """The last seqno up to which a vbucket is complete; never inside a snapshot, which is no state of a bucket."""
         last = self._last.get(vbid, 0)
         start, end = self._snapshots.get(vbid, (0, 0))
         return min(last, start) if end > last else last
 
     def _without_damage(self, number: int, committed: int | None, *, is_damaged: bool) -> bytes | None:
-        """The blocks of a segment without its damage (nothing if it has none); None if none can be read."""
+        """The blocks of a damaged segment without the damage; empty for a sound one, None if no block is readable."""
         path = self._directory / segment_name(number)
         if not path.exists():
             self._everybody()
@@ -225,26 +223,26 @@ class _Repairer:
         return bytes(kept) if is_damaged else b""
 
     def _keep(self, data: bytes, salt: int, stretch: Stretch, kept: bytearray) -> None:
-        """Add what can be read of a stretch. Commit offsets are left as they are: only a file that grows needs them."""
+        """Add the readable blocks of a stretch. Their commit offsets stay: only a growing file needs right ones."""
         header = stretch.header
         if header is None:
             self._everybody()
             return
         vbid = header.vbid
         if not self._counts(header):
-            # Void; but the lines that say so may be damaged themselves.
+            # A void block; kept, because the metadata that makes it void may be damaged itself.
             kept += data[stretch.offset : stretch.offset + stretch.size] if stretch.is_whole else b""
             return
         if header.kind == StoredKind.ROLLBACK:
-            # Its header says all there is to say.
+            # A rollback's header holds all its information.
             kept += encode_rollback(salt, vbid, header.incarnation, commit_offset=0, seqno=header.last_seqno)
             self._last[vbid] = min(self._last.get(vbid, 0), header.last_seqno)
             if vbid in self._repair.branches:
-                self._lost(vbid, header.last_seqno)  # no branch begins above what is there
+                self._lost(vbid, header.last_seqno)  # no branch begins above the last row
             return
         last = self._last.get(vbid, 0)
         if header.first_seqno <= last:
-            # The rollback block that was between them is lost; this says the same.
+            # The rollback block between them is lost; write it again.
             kept += encode_rollback(salt, vbid, header.incarnation, commit_offset=0, seqno=header.first_seqno - 1)
             self._lost(vbid, header.first_seqno - 1)
             self._last[vbid] = header.first_seqno - 1
@@ -263,7 +261,7 @@ class _Repairer:
         self._snapshots[vbid] = marks[-1][1:] if marks else (0, 0)
 
     def _go_to_loss(self, data: bytes, stretch: Stretch, header: BlockHeader) -> None:
-        """Take note of the frames before the first damaged page of a block."""
+        """Move `_last` to the last frame before the first damaged page of a block."""
         base = stretch.offset + header.frames_at
         first_lost = stretch.damaged_pages[0][0] - base
         starts = [0, *ends_of(data, stretch.offset, header)]
@@ -295,7 +293,7 @@ class _Repairer:
                 new_order.append((following, self._write(following, self._salt_of(number), blocks)))
                 following += 1
         if not new_order or new_order[-1][1] is not None:
-            # The last one grows, which a copy must not: its blocks do not say right where their commits began.
+            # The last segment grows, which a copy must not: the commit offsets of its blocks are wrong.
             self._write(following, self._random.getrandbits(SALT_BITS), b"", SegmentKind.APPENDED)
             new_order.append((following, None))
         values = {
@@ -306,7 +304,7 @@ class _Repairer:
             last = self._directory / segment_name(new_order[-1][0])
             values["closed_at"] = json.dumps([new_order[-1][0], last.stat().st_size])
         self._metadata.put(values, self._new_lines())
-        make_private(self._directory)  # also what an older version made
+        make_private(self._directory)  # also files of older versions
         for name in [*self._repair.before.strangers, *map(segment_name, made)]:
             path = self._directory / name
             if path.exists():
@@ -315,7 +313,7 @@ class _Repairer:
         _sync(kept_in)
 
     def _make_room(self) -> Path:
-        """A new directory in `lost+found`, with the report and the metadata as it was."""
+        """A new directory in `lost+found`, with the report and the old metadata."""
         for count in range(1, MAX_REPAIRS + 1):
             path = self._directory / LOST_AND_FOUND / f"repair-{count}"
             if not path.exists():
@@ -333,7 +331,7 @@ class _Repairer:
         return path
 
     def _salt_of(self, number: int) -> int:
-        """The damaged file's: blocks that are whole are copied as they are, with checksums that it seeds."""
+        """The damaged file's salt, which seeds the checksums of the blocks that are copied."""
         path = self._directory / segment_name(number)
         with path.open("rb") as file:
             return decode_segment_header(file.read(SEGMENT_HEADER.size), str(path), number)[0]
@@ -361,7 +359,7 @@ class _Repairer:
 
 
 def _whole_parts(data: bytes, salt: int, stretch: Stretch, header: BlockHeader) -> Iterable[tuple[bytes, bytes]]:
-    """Of a block with damaged pages, the pages that are whole, as blocks: head and frames of each."""
+    """The whole pages of a block with damaged pages, as blocks of their own: head and frames of each."""
     base = stretch.offset + header.frames_at
     ends = ends_of(data, stretch.offset, header)
     marks = _marks_of(data, stretch, header)

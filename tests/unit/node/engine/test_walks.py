@@ -11,7 +11,7 @@ from itertools import count
 import pytest
 
 from dcpstream.node.engine import Engine
-from dcpstream.store.index.walking import KEYS_A_STEP
+from dcpstream.store.index.key_scan import KEYS_A_STEP
 from dcpstream.wire import Datatype, Frame, Opcode, Status, encode_request
 from tests.kit.engine import Talker, engine_of, with_collection
 from tests.kit.rules import rule

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.runtime import SystemFileSystem
-from dcpstream.store.log import segmentfile
+from dcpstream.store.log import segment_file
 from dcpstream.store.log.blocks import SEGMENT_HEADER, checksum, segment_name
-from dcpstream.store.log.bytelog import FilePiece
-from dcpstream.store.log.segmentfile import Segment
+from dcpstream.store.log.segment_file import FilePiece, Segment
 from dcpstream.store.log.segments import SLOW_READ_S, Segments
-from dcpstream.store.metadata import VbucketMetadata
 
 HEADER = SEGMENT_HEADER.size
 
@@ -28,7 +25,7 @@ class Saved:
         self.values: dict[str, str] = {"segments": "[]"}
         self.fails = False
 
-    def __call__(self, values: dict[str, str], vbuckets: Iterable[VbucketMetadata] = ()) -> None:
+    def __call__(self, values: dict[str, str]) -> None:
         if self.fails:
             raise StoreError("the metadata is full")
         self.values |= values
@@ -83,7 +80,7 @@ def test_commits_fill_one_file_and_then_the_next(tmp_path: Path) -> None:
 
 
 def test_a_commit_fits_the_offsets_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segmentfile, "MAX_SEGMENT_BYTES", 200)
+    monkeypatch.setattr(segment_file, "MAX_SEGMENT_BYTES", 200)
     segments = opened(tmp_path, Saved())
     segments.place()
     with pytest.raises(StoreError, match="commit more often"):
@@ -158,7 +155,7 @@ def test_rewritten_segments_take_the_place_of_old_ones(tmp_path: Path) -> None:
     new = writer.finish()
     assert new.size == HEADER + 7
     gone = segments.all()[1:3]
-    segments.replace(gone, [new], {"more": "at once"})
+    segments.replace(gone, [new], lambda values: saved({**values, "more": "at once"}))
     assert saved.order == [(1, HEADER + 100), (5, HEADER + 7), (3 + 1, None)]
     assert saved.values["more"] == "at once"
     assert segments.read_pieces([old[1]]) == [b"B" * 100]
@@ -195,8 +192,8 @@ def test_a_retired_file_is_closed_by_its_last_reader(tmp_path: Path) -> None:
     segments = Segments(tmp_path, Watched(), saved.order, saved, segment_bytes=100)
     piece = commit(segments, b"x" * 100)
     commit(segments, b"y")
-    segments.replace([piece[0]], [])  # type: ignore[list-item]
-    segments.retire([piece[0]])  # type: ignore[list-item]
+    segments.replace([piece[0]], [])
+    segments.retire([piece[0]])
     assert not closed.is_set()
     assert segments.read_pieces([piece]) == [b"x" * 100]
     del piece
@@ -252,7 +249,7 @@ def test_leftovers_of_unfinished_steps_are_removed(tmp_path: Path, caplog: pytes
     (tmp_path / "notes.txt").write_bytes(b"of somebody")
     segments = opened(tmp_path, saved)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.txt", segment_name(2)]
-    assert [record.message.split(" is what")[0][-10:] for record in caplog.records] == [
+    assert [record.message.split(" was left")[0][-10:] for record in caplog.records] == [
         "000001.log", "000003.log", "000009.log",
     ]  # fmt: skip
     segments.close()

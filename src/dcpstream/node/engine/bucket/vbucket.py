@@ -26,7 +26,7 @@ from dcpstream.wire.system_events import encode_stored_event
 
 if TYPE_CHECKING:
     from dcpstream.store import VBucketLog
-    from dcpstream.store.log.bytelog import Piece
+    from dcpstream.store.log.segment_file import Piece
     from dcpstream.wire.system_events import CollectionEvent
 
 MAX_TRUSTED_CAS = (1 << 63) - 1

@@ -1,10 +1,10 @@
-"""What of a vbucket's rows stays when the store is compacted, and what goes.
+"""Retention: which rows of a vbucket a compaction keeps, and how far back rollbacks reach after it.
 
-A row stays if it is the newest of its key; if what superseded it lies above the rollback horizon, so that a rollback to
-any seqno from there on can bring it back; if somebody holds a view of the past that shows it; or if the history of
-changes is kept from its seqno on. Everything else goes, but for one thing: a deletion or the end of a collection that
-was purged stays above the horizon, where every seqno is one that a rollback may lead to; and as long as something that
-it superseded is in the files, which would come back without it.
+A row stays in four cases: it is the newest of its key; the row that superseded it lies above the rollback horizon, so
+that a rollback can make it the newest again; a reader holds a view of the past that shows it; or the change history is
+kept from its seqno on. All other rows go, with one exception. A purged deletion or end of a collection stays above the
+horizon, because a rollback may lead to its seqno; and it stays while a row that it superseded is in the files, because
+that row would come back without it.
 """
 
 from __future__ import annotations
@@ -12,28 +12,38 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dcpstream.store.index.rows import KIND_SHIFT, LIVE, POSITION_MASK, RowTable, U64s
+from dcpstream.store.index.snapshots import ReceivedSnapshots
+from dcpstream.store.vbucket import VBucketLog
 
 SLICE_ROWS = 65_536
 """Rows whose columns are copied in one hold of the lock: some 100 µs."""
 
+ROLLBACK_PART, MIN_ROLLBACK_BYTES = 16, 8 * 1024
+ROLLBACK_ROWS = 10_000
+"""After a compaction, rollbacks reach back over this many rows, if their frames take at most a 16th of the live bytes
+(or the minimum, if that is more). This bounds the disk space for rollbacks. A copy that has to go back further starts
+from 0, as a server's does."""
+
+ROLLBACK_SNAPSHOT = 4
+"""A received snapshot that contains the horizon is kept whole if it is at most this many times that size."""
+
 
 class RolledBackError(Exception):
-    """A rollback took back rows that are being rewritten; not an error of anybody, and not seen outside the store."""
+    """A rollback took back rows that are being rewritten. Caught inside the store; the compaction tries again later."""
 
 
 class Rules(NamedTuple):
-    """What stays beside the newest rows.
+    """The rows that stay beside the newest ones.
 
     Attributes:
         horizon_seqno: rollbacks reach down to here.
-        views: seqnos of the views of the past that somebody holds, rising.
+        views: seqnos of the views of the past that readers hold, rising.
         kept_from_seqno: every version from here on stays; `LIVE` for none.
     """
 
@@ -42,7 +52,7 @@ class Rules(NamedTuple):
     kept_from_seqno: int = LIVE
 
     def keeps(self, seqno: int, successor: int) -> bool:
-        """Whether a row stays that was not purged."""
+        """Whether a superseded row that was not purged stays."""
         if successor > self.horizon_seqno or seqno >= self.kept_from_seqno:
             return True
         view = bisect_left(self.views, seqno)
@@ -50,15 +60,15 @@ class Rules(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The rows [first, stop) of a vbucket, of which some stay.
+    """Which of the rows [first, stop) of a vbucket stay.
 
     Attributes:
         kept: the rows that stay, rising.
-        seqnos, kinds: theirs.
+        seqnos, kinds: of the rows that stay.
         starts, ends: positions of their frames.
-        dropped: seqnos of those that go, rising; purged ones are not among them.
-        next_kept: of each, the seqno of the next version of its key that is not among them.
-        bytes_kept, bytes_dropped: frames of all that stay, and of all that go.
+        dropped: seqnos of the rows that go, rising, without purged ones.
+        next_kept: for each of these, the seqno of the next version of its key that stays.
+        bytes_kept, bytes_dropped: frames of all rows that stay, and of all that go.
     """
 
     first: int
@@ -74,20 +84,51 @@ class Choice(NamedTuple):
     bytes_dropped: int
 
 
+def rollback_bytes(rows: RowTable) -> int:
+    """Superseded frames up to this size are kept for rollbacks."""
+    return max((rows.end - rows.stale_bytes) // ROLLBACK_PART, MIN_ROLLBACK_BYTES)
+
+
+def rules_for(vbucket: VBucketLog, *, is_durable: bool) -> Rules:
+    """The rules of a compaction that begins now. Rollbacks to below its horizon go to 0 from now on."""
+    with vbucket.lock:
+        stop = vbucket.flushed_rows if is_durable else len(vbucket.rows.seqnos)
+        vbucket.horizon_seqno = max(vbucket.horizon_seqno, _next_horizon(vbucket.rows, vbucket.snapshots, stop))
+        return Rules(vbucket.horizon_seqno, vbucket.views_held(), vbucket.kept_from_seqno)
+
+
+def _next_horizon(rows: RowTable, snapshots: ReceivedSnapshots, stop: int) -> int:
+    """The oldest seqno before the row `stop` to which rollbacks shall reach."""
+    reach = rollback_bytes(rows)
+    row = max(rows.row_at(max(rows.end - reach, 0)), len(rows.seqnos) - ROLLBACK_ROWS, 0)
+    row = min(row, stop)
+    if not row:
+        return 0
+    seqno = rows.seqnos[row - 1]
+    snapshot = snapshots.at(row)
+    if snapshot is not None and snapshot.start_seqno < seqno < snapshot.end_seqno:
+        # A rollback into a received snapshot goes to its start.
+        start = rows.row_after(snapshot.start_seqno)
+        if rows.end - rows.start_of(start) <= ROLLBACK_SNAPSHOT * reach:
+            return snapshot.start_seqno
+    return seqno
+
+
 def slices(first: int, stop: int) -> Iterator[tuple[int, int]]:
-    """[from, to) of each slice of some rows."""
+    """The rows [first, stop) in slices [from, to) of `SLICE_ROWS`."""
     for begin in range(first, stop, SLICE_ROWS):
         yield begin, min(begin + SLICE_ROWS, stop)
 
 
-def choose(table: RowTable, lock: AbstractContextManager[object], first: int, stop: int, rules: Rules) -> Choice:
-    """Which of the rows [first, stop) stay. Takes the lock for one slice at a time.
+def choose(vbucket: VBucketLog, first: int, stop: int, rules: Rules) -> Choice:
+    """Choose which of the rows [first, stop) stay. Takes the lock for one slice at a time.
 
-    A row that is superseded meanwhile stays until the next time. Whether rows were taken back by a rollback the caller
-    learns from `intact_rows`, which it has set before.
+    A row that is superseded meanwhile stays until the next compaction. The caller has set `RowTable.intact_rows`
+    before, which tells of rollbacks.
 
-    Raises: RolledBackError: a rollback has taken back some of them.
+    Raises: RolledBackError: a rollback has taken back some of the rows.
     """
+    table, lock = vbucket.rows, vbucket.lock
     seqnos, positions, successors = array("Q"), array("Q"), array("Q")
     for begin, end in slices(first, stop):
         with lock:
@@ -108,7 +149,7 @@ def choose(table: RowTable, lock: AbstractContextManager[object], first: int, st
 
 
 Columns = tuple["array[int]", "array[int]", "array[int]"]
-"""Seqnos; positions, one more; successors."""
+"""Seqnos; positions, with the end as one more; successors."""
 Slices = Callable[[], Iterator["array[int]"]]
 
 
@@ -162,7 +203,7 @@ def _column(numbers: npt.NDArray[np.integer[Any]]) -> array[int]:
 
 
 def relinked(successors: U64s, dropped: U64s, next_kept: U64s) -> U64s:
-    """Successors of rows that stay, with those that go replaced by the next version that stays."""
+    """Successors of rows that stay; a successor that goes is replaced by the next version that stays."""
     if not len(dropped):
         return successors
     at = np.minimum(np.searchsorted(dropped, successors), len(dropped) - 1)

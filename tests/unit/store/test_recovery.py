@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from dcpstream.errors import CorruptLog, StoreError
-from dcpstream.store import DiskBucketStore, VBucketLog
-from dcpstream.store.index.fields import fields_of
+from dcpstream.store import DiskBucketStore, recovery
+from dcpstream.store.index import bulk_load
+from dcpstream.store.index.bulk_load import History
 from dcpstream.store.index.rows import collection_of
-from dcpstream.store.items import index_key, is_collection_end
-from dcpstream.store.log import blocks, entering, recovery
-from dcpstream.store.log.segmentfile import Segment
+from dcpstream.store.items import fields_of, index_key, is_collection_end
+from dcpstream.store.log import blocks
+from dcpstream.store.log.segment_file import Segment
 from dcpstream.wire import SystemEventId
 from dcpstream.wire.messages.dcp import SystemEvent
 from dcpstream.wire.stored.block import BlockKind, frame_kinds
@@ -28,16 +29,15 @@ def event(vbid: int, seqno: int, kind: SystemEventId, collection: int) -> bytes:
     return SystemEvent(vbid=vbid, opaque=0, by_seqno=seqno, event=kind, version=0, key=b"c", value=value).encode()
 
 
-def enter_one_by_one(vbuckets: Mapping[int, VBucketLog], file: Segment, data: bytes, offsets: Sequence[int]) -> None:
-    """As `enter`, frame by frame: what the bulk version is compared with."""
+def load_one_by_one(histories: Mapping[int, History], file: Segment, data: bytes, offsets: Sequence[int]) -> None:
+    """As `load_blocks`, frame by frame: what the bulk version is compared with."""
     for offset in offsets:
         header = blocks.BlockHeader(*blocks.BLOCK_HEADER.unpack_from(data, offset))
-        vbucket = vbuckets[header.vbid]
-        rows = vbucket.rows
+        rows, log = histories[header.vbid]
         table, base = offset + blocks.BLOCK_HEADER.size, offset + header.frames_at
         following = table + blocks.END_BYTES * header.frames
         address = file.address | base
-        vbucket.log.add_pages(
+        log.add_pages(
             (rows.end + begin, address + begin, finish - begin, expected)
             for begin, finish, expected in blocks.page_table(data, following, header.pages)
         )
@@ -89,19 +89,19 @@ def test_in_bulk_and_one_by_one_the_index_is_the_same(tmp_path: Path, monkeypatc
 
     in_bulk = index()
     with monkeypatch.context() as patch:
-        patch.setattr(entering, "MIN_KEYS_OF_A_LENGTH", 1)
+        patch.setattr(bulk_load, "MIN_KEYS_OF_A_LENGTH", 1)
         assert index() == in_bulk
-    monkeypatch.setattr(recovery, "enter", enter_one_by_one)
+    monkeypatch.setattr(recovery, "load_blocks", load_one_by_one)
     assert index() == in_bulk
 
 
 @pytest.mark.parametrize("least", [1, 1000])
 def test_keys_of_any_length_and_content_come_back(monkeypatch: pytest.MonkeyPatch, least: int) -> None:
-    monkeypatch.setattr(entering, "MIN_KEYS_OF_A_LENGTH", least)
+    monkeypatch.setattr(bulk_load, "MIN_KEYS_OF_A_LENGTH", least)
     keys = [b"", b"\0", b"\0\0", b"a\0", b"ab", b"", b"\xff" * 246, b"\0" * 246]
     stops = np.cumsum([len(key) for key in keys])
     starts = np.concatenate(([0], stops[:-1]))
-    assert entering._keys(b"".join(keys), starts, stops) == keys
+    assert bulk_load._keys(b"".join(keys), starts, stops) == keys
 
 
 def test_a_later_kind_of_block_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,31 +1,37 @@
-"""One segment file: what is written to its end, and pages of it that are read and verified."""
+"""One segment file: appending to it, and reading verified pages of it.
+
+An address names a byte in any file: the number of the file times 2**32, plus the offset in it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.runtime import File
-from dcpstream.store.log.blocks import DAMAGE_HINT, SEGMENT_HEADER, SegmentKind, checksum, decode_segment_header
-from dcpstream.store.log.bytelog import ADDRESS_SHIFT, Buffer, Checksums, PageFile
+from dcpstream.store.log.blocks import DAMAGE_HINT, SEGMENT_HEADER, Buffer, SegmentKind, checksum, decode_segment_header
+
+ADDRESS_SHIFT = 32
+OFFSET_MASK = (1 << ADDRESS_SHIFT) - 1
 
 MAX_SEGMENT_BYTES = 2**32 - 1
 """Offsets in a file are u32."""
 JOIN_BYTES = 4 * 1024 * 1024
-"""Commits up to this size are put together in memory, so that they are one write; larger ones are a few."""
+"""The buffers of a commit up to this size are joined for one write; larger commits take a few writes."""
 
 
 class Segment:
-    """One file.
+    """One file. A piece of it keeps it open, also after a compaction has retired it.
 
     Attributes:
         number: of the segment, from 1; never used again for another file that counts.
-        path: its file.
+        path: of the file.
         file: open for append and read.
-        size: committed bytes; there may be more in the file after a failed write.
+        size: committed bytes; after a failed write there may be more in the file.
         salt: the seed of all checksums in it.
-        rollbacks: (vbid, incarnation) of the vbuckets of which it holds a rollback.
+        rollbacks: (vbid, incarnation) of the vbuckets whose rollback blocks it holds.
     """
 
     __slots__ = ("file", "number", "path", "rollbacks", "salt", "size")
@@ -42,6 +48,14 @@ class Segment:
     def address(self) -> int:
         """The address of its first byte."""
         return self.number << ADDRESS_SHIFT
+
+
+Checksums: TypeAlias = int | tuple[Sequence[int], Sequence[int]]
+"""The checksum of one page; or sizes and checksums of adjacent pages."""
+FilePiece: TypeAlias = tuple[Segment, int, int, int, int, Checksums]
+"""Bytes [from, to) of whole pages in a file: the file, the pages' offset and size, from, to, the pages' checksums."""
+Piece: TypeAlias = Buffer | FilePiece
+"""Bytes in memory or in a file."""
 
 
 def append_to(segment: Segment, buffers: Sequence[Buffer], size: int) -> None:
@@ -67,11 +81,11 @@ def holds_copies(file: File, path: Path, number: int) -> bool:
         return False
 
 
-def read_from(file: PageFile, offset: int, length: int) -> bytes:
+def read_from(file: Segment, offset: int, length: int) -> bytes:
     """Bytes of a file, unverified.
 
     Raises:
-        CorruptLog: the file is shorter than it was.
+        CorruptLog: the file is shorter than when it was written.
         StoreError: the system cannot read it.
     """
     try:
@@ -83,22 +97,22 @@ def read_from(file: PageFile, offset: int, length: int) -> bytes:
     return data
 
 
-def read_page(file: PageFile, offset: int, size: int, expected: int) -> bytes:
-    """As `read_pages` of one page, with fewer calls: after small commits a page holds a few documents."""
+def read_page(file: Segment, offset: int, size: int, expected: int) -> bytes:
+    """As `read_pages` of one page, with fewer calls: after small commits a page holds only a few documents."""
     try:
         data = file.file.read(offset, size)
     except OSError:
         data = b""
     if len(data) == size and checksum(data, file.salt) == expected:
         return data
-    return read_pages(file, offset, size, expected)  # which tells what is wrong
+    return read_pages(file, offset, size, expected)  # raises the error that fits
 
 
-def read_pages(file: PageFile, offset: int, size: int, expected: Checksums) -> bytes:
-    """Pages that lie side by side in a file, verified.
+def read_pages(file: Segment, offset: int, size: int, expected: Checksums) -> bytes:
+    """Adjacent pages of a file, verified.
 
     Raises:
-        CorruptLog: what is there is not what was written.
+        CorruptLog: the file does not hold the bytes that were written.
         StoreError: the system cannot read it.
     """
     data = read_from(file, offset, size)
@@ -118,7 +132,7 @@ def read_pages(file: PageFile, offset: int, size: int, expected: Checksums) -> b
     return data
 
 
-def _damaged(file: PageFile, offset: int, expected: int, actual: int) -> CorruptLog:
+def _damaged(file: Segment, offset: int, expected: int, actual: int) -> CorruptLog:
     return CorruptLog(str(file.path), offset, f"XXH3 {expected:016x} of the page", f"{actual:016x}", DAMAGED_PAGE_HINT)
 
 

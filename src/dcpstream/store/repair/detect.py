@@ -1,4 +1,4 @@
-"""Which directories are stores: what is in one is told without opening the store."""
+"""Detecting stores: a directory's state, read without opening the store."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _OF_CREATION = frozenset({LOCK_NAME, FILE_NAME, JOURNAL_NAME, FILE_NAME + NEW_SU
 
 
 def is_store(directory: Path) -> bool:
-    """Whether files of a store are in a directory, be they damaged, or not all of them."""
+    """Whether a directory holds files of a store, even damaged or incomplete ones."""
     try:
         return any(entry.name == FILE_NAME or segment_number(entry.name) is not None for entry in directory.iterdir())
-    except OSError:  # a file, or a directory that may not be looked into
+    except OSError:  # a file, or a directory without permission
         return False
 
 
 def is_unfinished(directory: Path) -> bool:
-    """Whether a directory holds what a creation of a store left that was cut short, and nothing else.
+    """Whether a directory holds only the rest of a store creation that was cut short.
 
-    Such a store never had a document. Its metadata may have been written: then it holds nothing.
+    Such a store never had a document. Its metadata file may exist, without lines.
     """
     try:
         names = {entry.name for entry in directory.iterdir()}
@@ -39,13 +39,12 @@ def is_unfinished(directory: Path) -> bool:
 
 
 def _is_blank(file: Path) -> bool:
-    """Whether a metadata file is empty, or has tables of which none has a line."""
+    """Whether a metadata file is empty, or has only empty tables."""
     try:
         if not file.stat().st_size:
             return True
         with copy_of_metadata(file.parent) as copy, closing(sqlite3.connect(copy / FILE_NAME)) as connection:
-            # A transaction that was cut short is taken back by the first look. SQLite takes a few bytes of anything for
-            # an empty file.
+            # The first read rolls back an unfinished transaction. SQLite takes a file of a few bytes for an empty one.
             connection.execute("SELECT 1 FROM sqlite_master").fetchone()
             if (copy / FILE_NAME).read_bytes()[: len(_MAGIC)] not in (b"", _MAGIC):
                 return False
@@ -60,7 +59,7 @@ def _is_blank(file: Path) -> bool:
 
 @contextmanager
 def copy_of_metadata(directory: Path) -> Iterator[Path]:
-    """A directory with a copy of the metadata, in which a transaction that was cut short can be taken back."""
+    """A temporary directory with a copy of the metadata, in which SQLite may roll back an unfinished transaction."""
     with tempfile.TemporaryDirectory(prefix="dcpstream-check-") as scratch:
         for name in (FILE_NAME, JOURNAL_NAME):
             with suppress(FileNotFoundError):
@@ -69,7 +68,7 @@ def copy_of_metadata(directory: Path) -> Iterator[Path]:
 
 
 def vbuckets_of(directory: Path) -> int | None:
-    """How many vbuckets a store was made for; None if that cannot be read. For who holds the store's lock."""
+    """The number of vbuckets for which a store was made; None if unreadable. The caller holds the store's lock."""
     try:
         with closing(Metadata(directory, verify=False)) as metadata:
             return metadata.vbucket_count()

@@ -1,18 +1,21 @@
-"""Reading segment files back: every block is checked, a torn last commit is cut off, the index is rebuilt.
+"""Opening a store's segment files: verify every block, cut off a torn last commit, rebuild the indexes.
 
-Theory of operation: a segment is read whole. One loop goes from block to block and checks its checksums, that of header
-and tables and those of the pages; what it found is then entered in the index (`entering`). A rollback block first
-enters what stands before it. Blocks of vbuckets that were deleted, or of an earlier incarnation, are checked and left
-out.
+Theory of operation: each segment is read whole. One loop goes from block to block and verifies the checksums of header
+and tables and of the pages. The verified blocks are then entered into the indexes in bulk (`index.bulk_load`), before
+each rollback block and at the end of the segment. Blocks of deleted vbuckets and of earlier incarnations are verified
+and left out.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from dcpstream.errors import CorruptLog, StoreError
+from dcpstream.store.compact.purge import highest_deleted_rev, purge_again
+from dcpstream.store.index.bulk_load import History, load_blocks
 from dcpstream.store.index.snapshots import MAX_SNAPSHOTS
+from dcpstream.store.log.block_scan import first_damage
 from dcpstream.store.log.blocks import (
     BLOCK_HEADER,
     BLOCK_MAGIC,
@@ -24,26 +27,23 @@ from dcpstream.store.log.blocks import (
     NO_SNAPSHOT,
     PAGE_BYTES_IN_TABLE,
     SEGMENT_HEADER,
-    BlockHeader,
     Mark,
     StoredKind,
     checksum,
     first_seqno_at,
     last_seqno_at,
     page_table,
-    read_block_header,
     was_committed_after,
 )
-from dcpstream.store.log.entering import enter
-from dcpstream.store.log.segmentfile import Segment
+from dcpstream.store.log.segment_file import Segment
 from dcpstream.store.log.segments import Segments
 from dcpstream.store.vbucket import VBucketLog
 
 _FRAMES, _KINDS = int(StoredKind.FRAMES), frozenset(int(kind) for kind in StoredKind)
 _SHAPE = struct.Struct(">4sBBHII18xHH6xI8x")
-"""Of `BLOCK_HEADER`: magic, version, kind, vbid, incarnation, frames, pages, marks, bytes of the frames."""
+"""A part of `BLOCK_HEADER`: magic, version, kind, vbid, incarnation, frames, pages, marks, bytes of the frames."""
 _SUMS = struct.Struct(">QQ")
-"""In a block of one page without marks: the checksum of the page, and that of header and tables."""
+"""In a block of one page without marks: the checksums of the page, and of header and tables."""
 assert _SHAPE.size == BLOCK_HEADER.size
 
 
@@ -51,7 +51,7 @@ class Recovery:
     """Fills the vbuckets of a store from its segments.
 
     Args:
-        vbuckets: those that exist, empty, with their incarnations.
+        vbuckets: the existing vbuckets, empty, with their incarnations.
         segments: the files.
         closed_at: (number, bytes) of the last segment when the store was closed cleanly, or None.
 
@@ -66,6 +66,7 @@ class Recovery:
         self._vbuckets = vbuckets
         self._segments = segments
         self._closed_at = closed_at
+        self._histories = {vbid: History(vbucket.rows, vbucket.log) for vbid, vbucket in vbuckets.items()}
         self._marks: dict[int, list[Mark]] = {}
         self.cut_bytes = 0
         """Bytes of a torn commit that were cut off."""
@@ -83,7 +84,7 @@ class Recovery:
             self._read_segment(segment, is_last=segment is segments[-1])
         for vbid, vbucket in self._vbuckets.items():
             vbucket.rows.recount()
-            vbucket.recovered(self._marks.get(vbid, ()))
+            self._recovered(vbucket, self._marks.get(vbid, ()))
 
     def _read_segment(self, segment: Segment, *, is_last: bool) -> None:
         data, salt = self._segments.read_whole(segment), segment.salt
@@ -97,7 +98,7 @@ class Recovery:
         noted = self._marks
         found: list[int] = []
         offset, end = SEGMENT_HEADER.size, len(data)
-        # With small commits there are hundreds of thousands of blocks: few calls per block but the checksums.
+        # Small commits make hundreds of thousands of blocks, so this loop calls little but the checksums.
         while offset < end:
             if offset + BLOCK_HEADER.size > end:
                 self._damaged(segment, data, offset, is_last=is_last)
@@ -144,19 +145,26 @@ class Recovery:
                     elif vbid in noted:
                         self._note(vbid, [(first_seqno_at(data, offset), *NO_SNAPSHOT)])
                 else:
-                    enter(self._vbuckets, segment, data, found)
+                    load_blocks(self._histories, segment, data, found)
                     found = []
                     segment.rollbacks.add((vbid, incarnation))
                     seqno = last_seqno_at(data, offset)
                     if vbid in noted:
                         noted[vbid] = [mark for mark in noted[vbid] if mark[0] <= seqno]
-                    self._vbuckets[vbid].recovered(())
+                    self._recovered(self._vbuckets[vbid], ())
                     self._vbuckets[vbid].truncate(seqno)
             offset = stop
-        enter(self._vbuckets, segment, data, found)
+        load_blocks(self._histories, segment, data, found)
+
+    @staticmethod
+    def _recovered(vbucket: VBucketLog, marks: Sequence[Mark]) -> None:
+        """Take all rows for durable, and purge again the rows that were purged before."""
+        vbucket.recovered(marks)
+        purge_again(vbucket)
+        vbucket.max_deleted_rev = max(vbucket.max_deleted_rev, highest_deleted_rev(vbucket))
 
     def _note(self, vbid: int, marks: list[Mark]) -> None:
-        """Remember which snapshots cover frames of a vbucket, but of each only where it begins, and not too many."""
+        """Remember the snapshots that cover frames of a vbucket: the beginning of each, and not too many of them."""
         noted = self._marks.setdefault(vbid, [])
         if noted and noted[-1][1:] == marks[0][1:]:
             del marks[0]
@@ -170,40 +178,4 @@ class Recovery:
             self.cut_bytes = len(data) - offset
             self._segments.cut(segment, offset)
             return
-        raise describe_damage(str(segment.path), data, offset, segment.salt)
-
-
-def describe_damage(file: str, data: bytes, offset: int, salt: int) -> CorruptLog:
-    """What is wrong with the block at `offset`, as far as its header can be believed."""
-    header = read_block_header(data, offset, salt)
-    if header is None:
-        found = data[offset : offset + 4]
-        what = f"{found!r}" if found != BLOCK_MAGIC else "a header whose own checksum does not fit"
-        return CorruptLog(file, offset, f"a block header ({BLOCK_MAGIC!r})", what, DAMAGE_HINT)
-    where = f"vbucket {header.vbid}, seqnos {header.first_seqno} to {header.last_seqno}"
-    if offset + header.size > len(data):
-        return CorruptLog(
-            file, offset, f"a block of {header.size} bytes ({where})", f"{len(data) - offset}", DAMAGE_HINT
-        )
-    view = memoryview(data)
-    checked = offset + BLOCK_HEADER.size + header.tables_bytes
-    expected, actual = CHECKSUM.unpack_from(data, checked)[0], checksum(view[offset:checked], salt)
-    if actual == expected:
-        for page in damaged_pages(data, offset, header, salt):
-            begin, finish, expected = page
-            actual = checksum(view[begin:finish], salt)
-            return CorruptLog(file, begin, f"XXH3 {expected:016x} of a page ({where})", f"{actual:016x}", DAMAGE_HINT)
-    return CorruptLog(
-        file, offset, f"XXH3 {expected:016x} of a block's tables ({where})", f"{actual:016x}", DAMAGE_HINT
-    )
-
-
-def damaged_pages(data: bytes, offset: int, header: BlockHeader, salt: int) -> list[tuple[int, int, int]]:
-    """(from, to, expected checksum) of each page of the block at `offset` whose bytes are not what was written."""
-    view, base = memoryview(data), offset + header.frames_at
-    table = page_table(data, offset + BLOCK_HEADER.size + END_BYTES * header.frames, header.pages)
-    return [
-        (base + begin, base + finish, expected)
-        for begin, finish, expected in table
-        if checksum(view[base + begin : base + finish], salt) != expected
-    ]
+        raise first_damage(str(segment.path), data, offset, segment.salt)

@@ -1,7 +1,7 @@
-"""Looks at all keys of a vbucket in steps, so that others can be served between them.
+"""Scans over all keys of a vbucket as generators, so that the event loop can serve others between the steps.
 
-A walk copies the index first, which takes some nanoseconds a key, and works on the copy: what it finds is the state of
-one moment, whatever is written meanwhile. Each `yield` ends a step; the result is the generator's value.
+A scan works on a copy of the index, which takes some nanoseconds a key. So its result is the state of one moment,
+whatever is written meanwhile. Each `yield` ends a step; the result is the generator's return value.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ KEYS_A_STEP = 10_000
 SORTED_A_STEP = 2_000
 """Keys that one step puts in order: about 2 ms, too."""
 MULTIBYTE = 0x80
-"""From this byte on a collection's number takes several."""
+"""A collection prefix that begins with this byte or a higher one has several bytes."""
 
 T = TypeVar("T")
 
-Newest = tuple[list[bytes], list[int]]
-"""Keys of an index, and the seqno of the newest row of each."""
+KeySeqnos = tuple[list[bytes], list[int]]
+"""The keys of an index, and the seqno of the newest row of each."""
 
 
 def walk_range(
-    newest: Newest, hidden: Set[int], first: bytes, last: bytes, limit: int | None
+    newest: KeySeqnos, hidden: Set[int], first: bytes, last: bytes, limit: int | None
 ) -> Generator[None, None, tuple[list[bytes], array[int]]]:
     """The keys from `first` to `last`, ascending, `limit` at most; and the seqno of each.
 
     Args:
+        newest: all keys.
         hidden: seqnos of rows that are no documents.
     """
     keys, seqnos = newest
@@ -62,8 +63,8 @@ def walk_range(
     return found, found_seqnos
 
 
-def walk_collections(newest: Newest, hidden: Set[int]) -> Generator[None, None, dict[int, int]]:
-    """How many keys each collection has."""
+def walk_collections(newest: KeySeqnos, hidden: Set[int]) -> Generator[None, None, dict[int, int]]:
+    """The number of keys in each collection."""
     keys, seqnos = newest
     counts: Counter[int] = Counter()
     for at in range(0, len(keys), KEYS_A_STEP):
@@ -76,7 +77,7 @@ def walk_collections(newest: Newest, hidden: Set[int]) -> Generator[None, None, 
 
 
 def finish(steps: Generator[None, None, T]) -> T:
-    """The result of a walk, with no pause in it."""
+    """Run a generator to its end at once, and return its value."""
     while True:
         try:
             next(steps)

@@ -1,7 +1,7 @@
-"""Entering stored frames into the index: from the blocks of one segment, vbucket by vbucket, in bulk.
+"""Entering the frames of one segment into the indexes of its vbuckets, in bulk, while a store opens.
 
-What was found in a segment is entered column by column, so that the cost per frame is little more than making its key
-and entering it in the dict.
+All frames of the segment are read as columns, so that the cost per frame is little more than making its key and
+entering it in the dict.
 """
 
 from __future__ import annotations
@@ -9,15 +9,24 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dcpstream.errors import CorruptLog
-from dcpstream.store.index.fields import FIELDS_AT
-from dcpstream.store.index.rows import KIND_SHIFT, PREPARE, SYSTEM, UNTOLD_REVISION, collection_of
-from dcpstream.store.items import index_key, is_collection_end
+from dcpstream.store.index.rows import KIND_SHIFT, RowTable, U64s, collection_of
+from dcpstream.store.items import (
+    HEADER_BYTES,
+    PREPARE,
+    REVISION_AT,
+    SEQNO_AT,
+    SYSTEM,
+    UNTOLD_REVISION,
+    U32s,
+    index_key,
+    is_collection_end,
+)
 from dcpstream.store.log.blocks import (
     BLOCK_HEADER,
     CHECKSUM,
@@ -26,22 +35,22 @@ from dcpstream.store.log.blocks import (
     MARK,
     PAGE_BYTES_IN_TABLE,
 )
-from dcpstream.store.log.bytelog import ADDRESS_SHIFT, ByteLog, PageFile
-from dcpstream.store.vbucket import VBucketLog
+from dcpstream.store.log.frame_log import FrameLog
+from dcpstream.store.log.segment_file import Segment
 from dcpstream.wire.codes import Opcode
 from dcpstream.wire.stored.block import BlockKind, frame_kinds
 
 MIN_KEYS_OF_A_LENGTH = 32
 """With fewer keys of each length than this, slicing them one by one is cheaper."""
 
-_EXTRAS_AT = 24
+Offsets = npt.NDArray[np.int64]
 _VBID_AT, _FRAMES_AT, _PAGES_AT, _MARKS_AT, _SIZE_AT = 6, 12, 34, 36, 44
-"""In `BLOCK_HEADER`."""
+"""Offsets in `BLOCK_HEADER`."""
 _NAMED = int(BlockKind.NAMED_COLLECTION)
 
 
 def _lookup(kinds: Iterable[BlockKind]) -> npt.NDArray[np.uint8]:
-    """u8[256] of kinds by the value of a header byte."""
+    """The kinds by the value of a header byte, as u8[256]."""
     return np.asarray([int(kind) for kind in kinds], dtype=np.uint8)
 
 
@@ -49,15 +58,26 @@ _KINDS_OF_OPCODE = _lookup(frame_kinds(opcode, 0, b"\0") for opcode in range(256
 _KINDS_OF_DATATYPE = _lookup(frame_kinds(Opcode.DCP_MUTATION, datatype, b"\0") for datatype in range(256))
 
 
-def _falls(file: PageFile, offset: int, vbid: int, seqno: int, last: int) -> CorruptLog:
-    """What is wrong where a seqno does not rise: each block is what was written, but not what belongs there."""
+def _not_rising(file: Segment, offset: int, vbid: int, seqno: int, last: int) -> CorruptLog:
+    """The error for a seqno that does not rise, although every checksum fits."""
     return CorruptLog(str(file.path), offset, f"a seqno above {last} of vbucket {vbid}", str(seqno), DAMAGE_HINT)
 
 
-def enter(vbuckets: Mapping[int, VBucketLog], file: PageFile, data: bytes, blocks: Sequence[int]) -> None:
-    """Enter the blocks of frames at these offsets of a segment, whose bytes are `data`; all of them are verified.
+class History(NamedTuple):
+    """The index and the frame positions of one vbucket, which are filled together."""
 
-    All frames of the segment become columns, sorted by vbucket; then one bulk step per vbucket.
+    rows: RowTable
+    log: FrameLog
+
+
+def load_blocks(histories: Mapping[int, History], file: Segment, data: bytes, blocks: Sequence[int]) -> None:
+    """Enter the verified blocks of frames at these offsets of a segment.
+
+    All frames become columns, sorted by vbucket; one bulk step per vbucket follows.
+
+    Args:
+        histories: by vbid.
+        data: the segment's bytes.
 
     Raises:
         CorruptLog: the seqnos of a vbucket do not rise.
@@ -79,9 +99,9 @@ def enter(vbuckets: Mapping[int, VBucketLog], file: PageFile, data: bytes, block
     starts = begins + np.repeat(bases, counts)
 
     opcodes = octets[starts + 1]
-    key_starts = starts + _EXTRAS_AT + octets[starts + 4]
+    key_starts = starts + HEADER_BYTES + octets[starts + 4]
     key_stops = key_starts + halves[starts + 2]
-    seqnos = _unaligned(data, ">u8")[starts + _EXTRAS_AT].astype(np.uint64)
+    seqnos = _unaligned(data, ">u8")[starts + SEQNO_AT].astype(np.uint64)
     kinds = _KINDS_OF_OPCODE[opcodes] | _KINDS_OF_DATATYPE[octets[starts + 5]]
     revisions, times = _fields(data, starts, opcodes, kinds)
     in_default = octets[np.minimum(key_starts, len(octets) - 1)] == 0
@@ -98,20 +118,20 @@ def enter(vbuckets: Mapping[int, VBucketLog], file: PageFile, data: bytes, block
     pages = _Pages(data, words, counts, tables, page_counts)
     _check_rising(file, offsets, vbids, firsts, block_bounds, seqnos)
 
-    # Of each vbucket: its blocks [b, next b), and through `firsts` its rows.
-    addresses = bases + (file.number << ADDRESS_SHIFT)
+    # Each vbucket has the blocks [block, next_block); `firsts` leads from there to its rows.
+    addresses = bases + file.address
     for block, next_block in pairwise(block_bounds):
         first = int(firsts[block])
         stop = int(firsts[next_block]) if next_block < len(firsts) else total
-        vbucket = vbuckets[int(vbids[block])]
-        rows, log = vbucket.rows, vbucket.log
+        vbid = int(vbids[block])
+        rows, log = histories[vbid]
         positions = np.cumsum(sizes[first:stop]) + rows.end
         block_ends = np.cumsum(block_sizes[block:next_block]) + rows.end
         pages.enter(log, block, next_block, block_ends - block_sizes[block:next_block], addresses[block:next_block])
         of_rows = kinds[first:stop].astype(np.uint64)
         tagged = (positions - sizes[first:stop]).astype(np.uint64) | of_rows << np.uint64(KIND_SHIFT)
         if rows.seqnos and seqnos[first] <= rows.seqnos[-1]:
-            raise _falls(file, int(offsets[block]), vbucket.vbid, int(seqnos[first]), rows.seqnos[-1])
+            raise _not_rising(file, int(offsets[block]), vbid, int(seqnos[first]), rows.seqnos[-1])
         own_keys = keys[first:stop]
         before = len(rows.seqnos) - first
         rows.extend_columns(seqnos[first:stop], tagged, times[first:stop], revisions[first:stop])
@@ -121,7 +141,7 @@ def enter(vbuckets: Mapping[int, VBucketLog], file: PageFile, data: bytes, block
         for row in ends_of_collections[
             bisect_left(ends_of_collections, first) : bisect_left(ends_of_collections, stop)
         ]:
-            # What was there is superseded before what comes later.
+            # The end supersedes the rows before it, and none after it.
             rows.index_rows(keys[entered : row + 1], own_seqnos[entered - first : row + 1 - first])
             rows.end_collection(collection_of(keys[row]), before + row)
             entered = row + 1
@@ -133,12 +153,14 @@ def enter(vbuckets: Mapping[int, VBucketLog], file: PageFile, data: bytes, block
             rows.collection_high[0] = rows.seqnos[-1]
 
 
-def _fields(data: bytes, starts: Any, opcodes: Any, kinds: Any) -> tuple[Any, Any]:
-    """Revision and time of each frame, as the index has them."""
-    revisions = np.minimum(_unaligned(data, ">u8")[starts + FIELDS_AT], UNTOLD_REVISION).astype(np.uint32)
-    # A tombstone's delete time comes where a mutation has its flags.
+def _fields(
+    data: bytes, starts: Offsets, opcodes: npt.NDArray[np.uint8], kinds: npt.NDArray[np.uint8]
+) -> tuple[U32s, U32s]:
+    """Revision and time of each frame, as the index keeps them (`fields_of` for one frame)."""
+    revisions = np.minimum(_unaligned(data, ">u8")[starts + REVISION_AT], UNTOLD_REVISION).astype(np.uint32)
+    # A tombstone's delete time stands where a mutation has its flags.
     words = _unaligned(data, ">u4")
-    places = starts + (FIELDS_AT + 8)
+    places = starts + (REVISION_AT + 8)
     places[opcodes == Opcode.DCP_MUTATION] += 4
     times = words[np.minimum(places, len(words) - 1)].astype(np.uint32)
     others = kinds & (SYSTEM | PREPARE) != 0
@@ -146,10 +168,10 @@ def _fields(data: bytes, starts: Any, opcodes: Any, kinds: Any) -> tuple[Any, An
     return revisions, times
 
 
-def _columns(halves: Any, words: Any, blocks: Sequence[int]) -> tuple[Any, ...]:
+def _columns(halves: Any, words: Any, blocks: Sequence[int]) -> tuple[Offsets, ...]:
     """The blocks at these offsets, sorted by vbucket, as columns.
 
-    Returns: offsets, vbids, numbers of frames, of pages, bytes of the frames, where the tables and the frames begin.
+    Returns: offsets, vbids, numbers of frames, numbers of pages, bytes of frames, offsets of tables, offsets of frames.
     """
     offsets = np.asarray(blocks, dtype=np.int64)
     vbids = halves[offsets + _VBID_AT]
@@ -164,20 +186,22 @@ def _columns(halves: Any, words: Any, blocks: Sequence[int]) -> tuple[Any, ...]:
     return offsets, vbids, counts, page_counts, block_sizes, tables, bases
 
 
-def _check_rising(file: PageFile, offsets: Any, vbids: Any, firsts: Any, block_bounds: list[int], seqnos: Any) -> None:
+def _check_rising(
+    file: Segment, offsets: Offsets, vbids: Offsets, firsts: Offsets, block_bounds: list[int], seqnos: U64s
+) -> None:
     """Refuse rows of a vbucket whose seqnos do not rise."""
     falls = seqnos[1:] <= seqnos[:-1]
     falls[firsts[block_bounds[1:-1]] - 1] = False  # from one vbucket to the next
     if falls.any():
         row = int(np.flatnonzero(falls)[0]) + 1
         block = int(np.searchsorted(firsts, row, side="right")) - 1
-        raise _falls(file, int(offsets[block]), int(vbids[block]), int(seqnos[row]), int(seqnos[row - 1]))
+        raise _not_rising(file, int(offsets[block]), int(vbids[block]), int(seqnos[row]), int(seqnos[row - 1]))
 
 
 class _Pages:
     """The page tables of some blocks, as columns."""
 
-    def __init__(self, data: bytes, words: Any, counts: Any, tables: Any, pages: Any) -> None:
+    def __init__(self, data: bytes, words: Any, counts: Offsets, tables: Offsets, pages: Offsets) -> None:
         self._counts = pages
         self._firsts = np.cumsum(pages) - pages
         total = int(pages.sum())
@@ -190,8 +214,8 @@ class _Pages:
         self._sizes = ends - self._begins
         self._checksums = _unaligned(data, ">u8")[at + np.repeat(END_BYTES * pages, pages) + CHECKSUM.size * within]
 
-    def enter(self, log: ByteLog, block: int, next_block: int, starts: Any, addresses: Any) -> None:
-        """Add the pages of some blocks, whose first frames have these positions and addresses."""
+    def enter(self, log: FrameLog, block: int, next_block: int, starts: Offsets, addresses: Offsets) -> None:
+        """Add the pages of the blocks [block, next_block), whose first frames have these positions and addresses."""
         counts = self._counts[block:next_block]
         first = int(self._firsts[block])
         stop = first + int(counts.sum())
@@ -202,11 +226,11 @@ class _Pages:
         log.page_checksums.frombytes(self._checksums[first:stop].astype(np.uint64).tobytes())
 
 
-def _keys(data: bytes, starts: Any, stops: Any) -> list[bytes]:
-    """The bytes objects of [start, stop), for each pair.
+def _keys(data: bytes, starts: Offsets, stops: Offsets) -> list[bytes]:
+    """The bytes [start, stop) for each pair.
 
-    Numpy makes those of one length at a time, as elements of an opaque type, at a quarter of what slices cost. Unlike
-    its byte strings, elements of that type keep zero bytes at their end.
+    numpy makes the keys of one length at a time, as elements of a void type, at a quarter of the cost of slices. Unlike
+    numpy's byte strings, elements of a void type keep zero bytes at their end.
     """
     lengths = stops - starts
     occurring = np.flatnonzero(np.bincount(lengths)).tolist()
@@ -222,6 +246,6 @@ def _keys(data: bytes, starts: Any, stops: Any) -> list[bytes]:
 
 
 def _unaligned(data: bytes, kind: str) -> Any:
-    """A view whose element n is the number that begins at byte n."""
+    """A view of which element n is the number that begins at byte n."""
     width = np.dtype(kind).itemsize
     return np.ndarray(shape=(max(len(data) - width + 1, 0),), dtype=kind, buffer=data, strides=(1,))

@@ -1,9 +1,9 @@
-"""Where the bytes of one vbucket's stream of frames are.
+"""The frames of one vbucket as one stream of bytes, in memory and in files.
 
-Positions count bytes from the vbucket's first frame on. The stream has up to three parts, oldest first: pages in
-files (position, address, size and checksum of each, 28 bytes), sealed buffers (never changed any more, so readers may
-keep views of them), and the tail, to which `append` adds. In a memory store there are no pages and sealed buffers stay
-for ever; in a disk store a commit turns the sealed buffers into pages.
+A position counts bytes from the vbucket's first frame on. The stream has up to three parts, oldest first: pages in
+files (position, address, size and checksum of each, 28 bytes), sealed buffers (never changed again, so readers may keep
+views of them), and the tail, to which `append` adds. A memory store has no pages, and its sealed buffers stay; in a
+disk store a commit turns the sealed buffers into pages.
 """
 
 from __future__ import annotations
@@ -12,58 +12,36 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 
-from dcpstream.runtime import File
-
-ADDRESS_SHIFT = 32
-"""An address is the number of a file times 2**32 plus the offset in it."""
-OFFSET_MASK = (1 << ADDRESS_SHIFT) - 1
-
-
-class PageFile(Protocol):
-    """A file that holds pages. Whoever has a piece of it keeps it open, also when it is out of use."""
-
-    number: int
-    path: Path
-    file: File
-    salt: int
-
-
-Buffer = bytes | bytearray | memoryview
-Checksums = int | tuple[Sequence[int], Sequence[int]]
-"""Of one page; or sizes and checksums of pages that lie side by side."""
-FilePiece = tuple[PageFile, int, int, int, int, Checksums]
-"""Bytes [from, to) of whole pages in a file: the file, their offset, their size, from, to, what they have to be."""
-Piece = Buffer | FilePiece
-"""Bytes, or where they are in a file."""
+from dcpstream.store.log.blocks import Buffer, Page
+from dcpstream.store.log.segment_file import ADDRESS_SHIFT, OFFSET_MASK, Piece, Segment
 
 CHUNK_BYTES = 1024 * 1024
-"""A tail that would grow beyond this is sealed before. Bounds what growing a bytearray copies; and a backfill block of
-this size is a whole sealed buffer, which is read without a copy."""
+"""A tail that would grow beyond this is sealed first. This bounds the copies of a growing bytearray. A backfill block
+of this size is a whole sealed buffer, which is read without a copy."""
 
 WHOLE_PART = 4
-"""A read that gets at least a 4th of what it wants from one place is content; the rest comes with the next one."""
+"""A read takes less than it wants if at least a 4th of it lies in one place; the next read takes the rest."""
 
 SEAL_FOR_READER_BYTES = 32 * 1024
-"""A reader that wants at least this much of the tail gets a view instead of a copy. Smaller would make many buffers."""
+"""A read of at least this much of the tail seals it and gets a view instead of a copy. A smaller limit would make many
+buffers."""
 
 
-class ByteLog:
+class FrameLog:
     """The stream of frames of one vbucket.
 
     Attributes:
         tail: the bytes after the last sealed buffer.
         tail_start: position of its first byte.
         sealed: (position, buffer), rising and without gaps up to `tail_start`.
-        page_starts, page_addresses, page_sizes, page_checksums: of each page in files. The last page may be larger than
-            what of it still counts: after a rollback the position of the next one is before its end.
+        page_starts, page_addresses, page_sizes, page_checksums: of each page in files. After a rollback, only the first
+            part of the last page counts: the position of the next one is before its end.
 
     Args:
-        files: the files that hold the pages, by number; the live dict, to which files are added and from which they go.
+        files: the segment files by number; the store's own dict, which changes.
     """
 
     __slots__ = (
@@ -77,8 +55,8 @@ class ByteLog:
         "tail_start",
     )
 
-    def __init__(self, files: Mapping[int, PageFile] | None = None) -> None:
-        self.files: Mapping[int, PageFile] = {} if files is None else files
+    def __init__(self, files: Mapping[int, Segment] | None = None) -> None:
+        self.files: Mapping[int, Segment] = {} if files is None else files
         self.tail = bytearray()
         self.tail_start = 0
         self.sealed: list[tuple[int, bytearray | memoryview]] = []
@@ -96,7 +74,7 @@ class ByteLog:
         tail += data
 
     def append_frames(self, data: Buffer, sizes: Iterable[int]) -> None:
-        """Add frames of these sizes at the end, as many to a buffer as it takes."""
+        """Add frames of these sizes at the end, as many per buffer as fit."""
         if len(self.tail) + len(data) <= CHUNK_BYTES:
             self.tail += data
             return
@@ -104,14 +82,14 @@ class ByteLog:
         ends = list(accumulate(sizes))
         while begin < len(data):
             fitting = bisect_right(ends, begin + CHUNK_BYTES - len(self.tail))
-            if not fitting or ends[fitting - 1] <= begin:  # not a single one
+            if not fitting or ends[fitting - 1] <= begin:  # no frame fits
                 self.seal()
                 fitting = max(fitting + 1, bisect_right(ends, begin + CHUNK_BYTES))
             self.tail += view[begin : ends[fitting - 1]]
             begin = ends[fitting - 1]
 
     def seal(self) -> None:
-        """Make the tail a sealed buffer, and begin a new one."""
+        """Turn the tail into a sealed buffer, and begin a new tail."""
         if self.tail:
             self.sealed.append((self.tail_start, self.tail))
             self.tail_start += len(self.tail)
@@ -119,11 +97,11 @@ class ByteLog:
 
     @property
     def held_start(self) -> int:
-        """The first position that is in memory; what lies below is in files."""
+        """The first position that is in memory; lower ones are in files."""
         return self.sealed[0][0] if self.sealed else self.tail_start
 
     def sealed_end(self, start: int, size: int) -> int:
-        """Where the last of the sealed buffers from `start` on ends that take up to `size` bytes, but at least one."""
+        """The end of the sealed buffers from `start` on that together take up to `size` bytes, at least one buffer."""
         end = start
         for begin, buffer in self.sealed[bisect_left(self.sealed, start, key=_start_of) :]:
             if end > start and begin + len(buffer) - start > size:
@@ -131,11 +109,8 @@ class ByteLog:
             end = begin + len(buffer)
         return end
 
-    def add_pages(self, pages: Iterable[tuple[int, int, int, int]]) -> None:
-        """The bytes from the first held position on are now in files: position, address, size, checksum of each page.
-
-        Buffers stay until `release` says up to where.
-        """
+    def add_pages(self, pages: Iterable[Page]) -> None:
+        """The bytes from the first held position on are now also in these pages. `release` drops the buffers."""
         for start, address, size, page_checksum in pages:
             self.page_starts.append(start)
             self.page_addresses.append(address)
@@ -143,7 +118,7 @@ class ByteLog:
             self.page_checksums.append(page_checksum)
 
     def release(self, position: int) -> None:
-        """Drop the sealed buffers below `position`; they are in files now."""
+        """Drop the sealed buffers below `position`, which are in files now."""
         kept = 0
         for start, _ in self.sealed:
             if start >= position:
@@ -154,7 +129,7 @@ class ByteLog:
     def locate(self, position: int) -> tuple[Buffer, int] | None:
         """The buffer in memory that holds `position`, and the offset in it; None if it is in a file.
 
-        Only for the moment: the tail may grow and must not be kept.
+        The caller must not keep the buffer, because the tail may grow.
         """
         if position >= self.tail_start:
             return self.tail, position - self.tail_start
@@ -164,32 +139,32 @@ class ByteLog:
         return buffer, position - start
 
     def held(self, start: int, stop: int) -> list[Buffer]:
-        """The bytes of positions [start, stop), all of them in sealed buffers."""
+        """The bytes of positions [start, stop), which all are in sealed buffers."""
         first, buffer = self.sealed[0]
         if first == start and first + len(buffer) == stop:
             return [buffer]
-        found: list[Buffer] = []
-        self._sealed_pieces(start, stop, found)
-        return found
+        return self._sealed_pieces(start, stop)
 
     def pieces(self, start: int, stop: int) -> list[Piece]:
-        """The bytes of positions [start, stop), in pieces; those of a short tail are copied, a long one is sealed."""
+        """The bytes of positions [start, stop) in pieces. A short part of the tail is copied; a long one seals it."""
         found: list[Piece] = []
         if stop - max(start, self.tail_start) >= SEAL_FOR_READER_BYTES:
             self.seal()
         held = self.held_start
         if start < held:
-            start = self._page_pieces(start, min(stop, held), found)
+            self._page_pieces(start, min(stop, held), found)
+            start = min(stop, held)
         if start < min(stop, self.tail_start):
-            start = self._sealed_pieces(start, min(stop, self.tail_start), found)
+            found += self._sealed_pieces(start, min(stop, self.tail_start))
+            start = min(stop, self.tail_start)
         if start < stop:
             found.append(bytes(memoryview(self.tail)[start - self.tail_start : stop - self.tail_start]))
         return found
 
     def contiguous(self, start: int, wanted: int) -> int:
-        """How many bytes to read from `start` on: `wanted`, or less if so many lie in one piece that it is worth it.
+        """The number of bytes to read from `start` on: `wanted`, or fewer if enough of them lie in one piece.
 
-        Pieces are joined, which is a copy, and pages are read whole; whoever can do with less is better off without.
+        Several pieces are joined, which is a copy, and pages are read whole; a read within one piece avoids both.
         """
         if start >= self.tail_start:
             return wanted
@@ -212,11 +187,11 @@ class ByteLog:
         room = starts[last] + sizes[last] - start
         return room if wanted // WHOLE_PART <= room else wanted
 
-    def _page_pieces(self, start: int, stop: int, found: list[Any]) -> int:
-        """Pages that lie side by side in a file become one piece.
+    def _page_pieces(self, start: int, stop: int, found: list[Piece]) -> None:
+        """Add the pages of positions [start, stop); adjacent pages of a file become one piece.
 
         In one file the distance between address and position never falls from page to page, so pages of the same
-        distance have nothing between them.
+        distance are adjacent.
         """
         starts, addresses, sizes, checksums = (
             self.page_starts,
@@ -245,11 +220,11 @@ class ByteLog:
                 expected = (sizes[first : upto + 1], checksums[first : upto + 1])
                 found.append((file, offset, whole, start - begin, end - begin, expected))
             if upto == last:
-                return stop
+                return
             start, first = end, upto + 1
 
     def extent_of(self, file: str, offset: int) -> tuple[int, int] | None:
-        """Positions [from, to) of the page at an offset of a file, or None. Cost: one pass over the pages."""
+        """Positions [from, to) of the page at an offset of a file, or None. Looks at every page."""
         for page, address in enumerate(self.page_addresses):
             if address & OFFSET_MASK == offset:
                 of_page = self.files.get(address >> ADDRESS_SHIFT)
@@ -257,7 +232,8 @@ class ByteLog:
                     return self.page_starts[page], self.page_starts[page] + self.page_sizes[page]
         return None
 
-    def _sealed_pieces(self, start: int, stop: int, found: list[Any]) -> int:
+    def _sealed_pieces(self, start: int, stop: int) -> list[Buffer]:
+        found: list[Buffer] = []
         index = bisect_right(self.sealed, start, key=_start_of) - 1
         while start < stop:
             begin, buffer = self.sealed[index]
@@ -265,20 +241,20 @@ class ByteLog:
             found.append(memoryview(buffer)[start - begin : end - begin])
             start = end
             index += 1
-        return start
+        return found
 
     def replace(
         self,
         begin: int,
         end: int,
         size: int,
-        pages: Sequence[tuple[int, int, int, int]],
+        pages: Sequence[Page],
         buffers: Sequence[tuple[int, bytearray | memoryview]],
     ) -> None:
-        """The bytes of [begin, end) are now `size` bytes; what follows moves up. Bounds are those of whole parts.
+        """Replace the bytes of [begin, end), whole pages or buffers, by `size` bytes; later positions move down.
 
         Args:
-            pages, buffers: where they are now, by position from `begin` on.
+            pages, buffers: the replacement; positions count from `begin`.
         """
         delta = end - begin - size
         self._replace_pages(begin, end, delta, pages)
@@ -287,7 +263,7 @@ class ByteLog:
         self.sealed[first:] = new + [(start - delta, buffer) for start, buffer in self.sealed[stop:]]
         self.tail_start -= delta
 
-    def _replace_pages(self, begin: int, end: int, delta: int, pages: Sequence[tuple[int, int, int, int]]) -> None:
+    def _replace_pages(self, begin: int, end: int, delta: int, pages: Sequence[Page]) -> None:
         starts = self.page_starts
         first, stop = (bisect_left(starts, position) for position in (begin, end))
         if stop < len(starts) and delta:
@@ -299,14 +275,14 @@ class ByteLog:
             column[first:stop] = array(column.typecode, [page[field] for page in pages])
 
     def parts(self) -> list[tuple[int, int]]:
-        """What lies in one file each: (position of its first byte, number of the file), in order of position."""
+        """The stretches of pages in one file each: (first position, number of the file), in order of position."""
         found: list[tuple[int, int]] = []
         starts, addresses = self.page_starts, self.page_addresses
         page, count = 0, len(addresses)
         while page < count:
             number = addresses[page] >> ADDRESS_SHIFT
             found.append((starts[page], number))
-            # A file's pages are neighbours; where they end is found in big steps first.
+            # A file's pages follow each other; doubling steps find their end.
             step = 1
             while page + step < count and addresses[page + step] >> ADDRESS_SHIFT == number:
                 page += step
@@ -331,7 +307,7 @@ class ByteLog:
             self.sealed.pop()
         if self.sealed:
             start, buffer = self.sealed[-1]
-            # Cut by a view: the buffer itself may be on loan to a reader and could not be resized.
+            # Cut by a view: a reader may have views of the buffer, which then cannot be resized.
             self.sealed[-1] = (start, memoryview(buffer)[: position - start])
         self.tail_start = position
 

@@ -1,10 +1,10 @@
-"""Taking rows out of a vbucket's index and its stream of frames, while appends and reads go on.
+"""Removing rows from a vbucket's index and frame log while appends and reads go on.
 
-Theory of operation. The frames that stay were copied elsewhere (`kept_frames` gives them); now index and stream are to
-say so. The columns without the rows that go are built beside the present ones, a slice at a time; what happens
-meanwhile is caught up with: rows that were appended are copied, and a journal tells which rows were superseded. When
-little is left, the rest is done and the columns change places in one hold of the lock. A rollback that takes back rows
-in between makes the building start anew.
+Theory of operation. The caller has copied the frames that stay (`kept_frames` reads them). `RowRemoval` builds new
+columns, without the rows that go, beside the present ones, one slice at a time. Then it catches up: it copies rows that
+were appended meanwhile, and updates rows that were superseded meanwhile, which a journal lists. When little is left, it
+does the rest and installs the new columns in one hold of the lock. If a rollback takes back rows in between, the
+building starts again.
 """
 
 from __future__ import annotations
@@ -14,43 +14,38 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dcpstream.store.compact.choosing import Choice, RolledBackError, relinked, slices
+from dcpstream.store.compact.retention import Choice, RolledBackError, relinked, slices
 from dcpstream.store.index.rows import POSITION_MASK, Columns
-
-if TYPE_CHECKING:
-    from dcpstream.store.log.bytelog import Buffer
-    from dcpstream.store.vbucket import VBucketLog
+from dcpstream.store.log.blocks import Buffer, Page
+from dcpstream.store.vbucket import VBucketLog
 
 READ_SPAN_BYTES = 1024 * 1024
-"""Frames that stay are read together with what goes between them, so many bytes at once: pages are read whole."""
+"""Frames that stay are read in spans of this size, including dropped frames between them: pages are read whole."""
 
 LAST_ROWS = 512
-"""Appended and superseded rows that are caught up with in one hold of the lock: about a ms."""
-
-Lock = AbstractContextManager[object]
+"""Appended and superseded rows that are processed in one hold of the lock: about a ms."""
 
 
-def kept_frames(vbucket: VBucketLog, choice: Choice, lock: Lock) -> Iterator[tuple[int, int, list[Buffer]]]:
-    """The frames that stay, in steps of about a MiB: which of the kept rows [from, to), and their bytes in pieces.
+def kept_frames(vbucket: VBucketLog, choice: Choice) -> Iterator[tuple[int, int, list[Buffer]]]:
+    """The frames that stay, in steps of about a MiB: indexes [from, to) in `choice.kept`, and their bytes.
 
     Raises:
         CorruptLog, StoreError: they cannot be read.
-        RolledBackError: some of them are not there any more.
+        RolledBackError: a rollback has taken back some of them.
     """
     starts, ends, count = choice.starts, choice.ends, len(choice.kept)
     at = 0
     while at < count:
         to = max(at + 1, bisect_right(ends, starts[at] + READ_SPAN_BYTES, lo=at))
         begin, stop = starts[at], ends[to - 1]
-        with lock:
+        with vbucket.lock:
             if vbucket.rows.intact_rows < choice.stop:
                 raise RolledBackError
             pieces = vbucket.log.pieces(begin, stop)
-        data = memoryview(vbucket.fetch(pieces))
+        data = memoryview(vbucket.fetch(pieces, by_key=False))
         runs: list[Buffer] = []
         since = begin
         for row in _breaks(starts, ends, at, to):
@@ -62,44 +57,39 @@ def kept_frames(vbucket: VBucketLog, choice: Choice, lock: Lock) -> Iterator[tup
 
 
 def _breaks(starts: array[int], ends: array[int], at: int, to: int) -> list[int]:
-    """Which of the kept rows (at, to) do not follow the one before without a gap."""
+    """The indexes among kept rows (at, to) whose frames do not directly follow the frame before."""
     begins = np.frombuffer(starts, dtype=np.uint64)[at + 1 : to]
     stops = np.frombuffer(ends, dtype=np.uint64)[at : to - 1]
     return (np.flatnonzero(begins != stops) + (at + 1)).tolist()
 
 
-class Rewrite:
-    """One vbucket's index without the rows that go.
+class RowRemoval:
+    """Removes from one vbucket's index and frame log the rows that `choice` does not keep."""
 
-    Args:
-        choice: which rows stay of those that are rewritten.
-        lock: under which rows and buffers change.
-    """
-
-    def __init__(self, vbucket: VBucketLog, choice: Choice, lock: Lock) -> None:
+    def __init__(self, vbucket: VBucketLog, choice: Choice) -> None:
         self._vbucket = vbucket
         self._rows = vbucket.rows
         self._choice = choice
-        self._lock = lock
+        self._lock = vbucket.lock
         self._offsets = array("Q", accumulate(_sizes(choice), initial=0))
-        # What a rollback after the choice left of it; see `_build`.
+        # The part of the choice that rollbacks have left; see `_build`.
         self._first = self._stop = self._kept = self._delta = 0
         self._columns: Columns = _empty_columns()
         self._copied = self._truncations = 0
 
     def run(
         self,
-        commits: Lock,
+        commits: AbstractContextManager[object],
         *,
-        pages: Sequence[tuple[int, int, int, int]] = (),
+        pages: Sequence[Page] = (),
         buffers: Sequence[tuple[int, bytearray]] = (),
     ) -> None:
-        """Change index and stream. Returns when it is done; appends and reads go on meanwhile.
+        """Change index and frame log. Appends and reads go on meanwhile.
 
         Args:
-            commits: held while none may be under way.
-            pages: of a disk store: position (counted from the first frame that stays), address, size, checksum of each.
-            buffers: of a memory store: position, counted alike, and frames.
+            commits: the lock that keeps commits out.
+            pages: the copied frames in a disk store; positions count from the first frame that stays.
+            buffers: the copied frames in a memory store, with positions that count alike.
         """
         is_done = False
         while not is_done:
@@ -111,8 +101,8 @@ class Rewrite:
                     pass
                 is_done = self._finish(pages, buffers)
 
-    def _finish(self, pages: Sequence[tuple[int, int, int, int]], buffers: Sequence[tuple[int, bytearray]]) -> bool:
-        """The last step; False if a rollback came in between."""
+    def _finish(self, pages: Sequence[Page], buffers: Sequence[tuple[int, bytearray]]) -> bool:
+        """Install the new columns; False if a rollback came in between."""
         rows = self._rows
         with self._lock:
             if rows.truncations != self._truncations:
@@ -137,12 +127,12 @@ class Rewrite:
         return True
 
     def _build(self) -> None:
-        """All columns as they are now."""
+        """Build the new columns from the present ones."""
         rows, choice = self._rows, self._choice
         with self._lock:
             rows.journal = []
             self._truncations = rows.truncations
-            # Rows that were taken back since are not there any more, nor what others wrote in their places.
+            # Leave out rows that a rollback took back, and rows that were appended in their place.
             self._stop = min(choice.stop, rows.intact_rows, len(rows.seqnos))
             self._first = min(choice.first, self._stop)
             count = len(rows.seqnos)
@@ -157,10 +147,11 @@ class Rewrite:
             before, at = at, bisect_left(choice.kept, to, lo=at)
             if at > before:
                 kept = [choice.kept[index] - row for index in range(before, at)]
-                seqnos, positions, *others = (_picked(column, kept) for column in self._slice(row, to))
-                places = self._offsets[before:at]
-                columns = (seqnos, _placed(positions, places, begin), *others)
-                self._add(columns, relinks=True)  # type: ignore[arg-type]
+                seqnos, positions, successors, times, revisions = (
+                    _picked(column, kept) for column in self._slice(row, to)
+                )
+                placed = _placed(positions, self._offsets[before:at], begin)
+                self._add((seqnos, placed, successors, times, revisions), relinks=True)
         for row, to in slices(self._stop, count):
             self._add_moved(self._slice(row, to))
         self._copied = count
@@ -184,8 +175,8 @@ class Rewrite:
             column.extend(more)
 
     def _add_moved(self, columns: Columns) -> None:
-        seqnos, positions, *others = columns
-        self._add((seqnos, _moved(positions, self._delta), *others), relinks=False)  # type: ignore[arg-type]
+        seqnos, positions, successors, times, revisions = columns
+        self._add((seqnos, _moved(positions, self._delta), successors, times, revisions), relinks=False)
 
     def _relinked(self, successors: array[int]) -> array[int]:
         dropped, next_kept = self._choice.dropped, self._choice.next_kept
@@ -195,7 +186,7 @@ class Rewrite:
         return array("Q", relinked(*columns).tobytes())
 
     def _catch_up(self) -> bool:
-        """One step; whether there may be more to do."""
+        """One step of catching up; True if there may be more to do."""
         with self._lock:
             return self._rows.truncations == self._truncations and self._catch_up_locked()
 
@@ -232,7 +223,7 @@ def _picked(column: array[int], rows: list[int]) -> array[int]:
 
 
 def _placed(positions: array[int], offsets: array[int], begin: int) -> array[int]:
-    """The kinds in `positions`, with other places."""
+    """The kinds in `positions` with new places."""
     kinds = np.frombuffer(positions, dtype=np.uint64) & ~np.uint64(POSITION_MASK)
     return array("Q", (kinds | np.frombuffer(offsets, dtype=np.uint64) + np.uint64(begin)).tobytes())
 

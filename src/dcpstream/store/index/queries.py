@@ -1,45 +1,39 @@
-"""Choosing rows of a vbucket's index: those of a read as of some seqno, and those whose time has come.
+"""Queries over a vbucket's index: rows visible as of a seqno, rows by time, completeness of the change history.
 
 The caller holds the lock under which the rows change.
 """
 
 from __future__ import annotations
 
+import weakref
+from array import array
+
 import numpy as np
 import numpy.typing as npt
 
-from dcpstream.store.index.rows import (
-    KIND_SHIFT,
-    LIVE,
-    NOT_A_DOCUMENT,
-    POSITION_MASK,
-    PREPARE,
-    SYSTEM,
-    Rows,
-    RowTable,
-    U64s,
-)
+from dcpstream.store.index.rows import KIND_SHIFT, LIVE, POSITION_MASK, Rows, RowTable, U64s
+from dcpstream.store.items import NOT_A_DOCUMENT, PREPARE, SYSTEM
 
 ALL_KINDS = 0xFF
 
 SELECT_ROWS = 16_384
-"""Rows looked at in one step of a selection: bounds the temporary arrays (some 400 KiB) however many rows are dead."""
+"""Rows looked at in one step: bounds the temporary arrays (some 400 KiB) however many rows were superseded."""
 
 LOOKAHEAD_ROWS = 64
-"""Rows looked at beyond those that fit into a read by the mean size of a row."""
+"""Rows looked at beyond the number that fits into a read by the mean size of a row."""
 
 MIN_RUNS_AT_ONCE = 4
 MAX_WASTE = 4
-"""A read of at least so many runs fetches the whole range around them if that is at most so many times the wanted
-bytes: bounds what superseded rows cost a read in bytes, and runs cost in calls."""
+"""A read of at least `MIN_RUNS_AT_ONCE` runs fetches the whole range around them, if that is at most `MAX_WASTE` times
+the wanted bytes. This bounds both the superseded bytes and the number of calls of a read."""
 
 Places = npt.NDArray[np.int64]
 Selection = tuple[list[tuple[int, int]], Places, U64s, int]
-"""Runs of positions [from, to) to copy, then per row: starts within the copy, seqnos; then the kinds met."""
+"""Runs of positions [from, to) to copy; per row the start within the copy and the seqno; the kinds that occur."""
 
 
 def select(table: RowTable, first: int, stop: int, view_seqno: int, max_bytes: int) -> Selection:
-    """The rows of [first, stop) that nothing up to `view_seqno` superseded, up to `max_bytes` but at least one.
+    """The rows of [first, stop) that no row up to `view_seqno` superseded: up to `max_bytes`, but at least one.
 
     Returns: see `Selection`; no runs if there is no such row.
     """
@@ -48,15 +42,15 @@ def select(table: RowTable, first: int, stop: int, view_seqno: int, max_bytes: i
     seqnos: list[U64s] = []
     kinds = size = 0
     while first < stop and (not runs or size < max_bytes):
-        # No more rows than may fit, if they are of the usual size: the rest would be looked at for nothing.
+        # Look at no more rows than may fit if they are of the mean size.
         fitting = LOOKAHEAD_ROWS + (max_bytes - size) * len(table.positions) // max(table.end, 1)
         step = min(stop, first + SELECT_ROWS, first + fitting)
-        # Views of the arrays must be gone before the next append, which could not resize them otherwise.
+        # These views must not outlive the lock: an array with a view cannot be resized by the next append.
         tagged = np.frombuffer(table.positions, dtype=np.int64)[first:step]
         met = _kinds_in(tagged)
         successors = np.frombuffer(table.successors, dtype=np.uint64)[first:step]
         if int(successors.min()) > view_seqno:
-            # Nothing superseded: one run, and the rows' places as they are.
+            # No row is superseded: one run, and the rows' positions as they are.
             begin = table.start_of(first)
             offsets = (tagged & POSITION_MASK if met else tagged) - (begin - size)
             count = _fitting(table, first, step, offsets, max_bytes)
@@ -111,18 +105,18 @@ def select(table: RowTable, first: int, stop: int, view_seqno: int, max_bytes: i
 
 
 def _fitting(table: RowTable, first: int, step: int, offsets: Places, max_bytes: int) -> int:
-    """How many rows of [first, step), which lie one after the other at these offsets, end within `max_bytes`."""
+    """The number of rows of [first, step), adjacent and at these offsets, that end within `max_bytes`."""
     before = table.start_of(first) - int(offsets[0])
     count = step - first
     if table.start_of(step) - before > max_bytes:
-        count = int(offsets.searchsorted(max_bytes, "right"))  # those that begin within; the last may end behind
+        count = int(offsets.searchsorted(max_bytes, "right"))  # rows that begin within; the last may end outside
         if table.start_of(first + count) - before > max_bytes:
             count -= 1
     return count
 
 
 def covering(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What to fetch for these runs: many short ones with little between them are fetched as one and cut after."""
+    """The ranges to fetch for these runs: many short runs with little between them are fetched as one range."""
     whole = runs[-1][1] - runs[0][0]
     if len(runs) >= MIN_RUNS_AT_ONCE and whole <= MAX_WASTE * sum(end - begin for begin, end in runs):
         return [(runs[0][0], runs[-1][1])]
@@ -135,9 +129,10 @@ def timed_rows(
     """The newest rows of their keys among [first, stop) whose time is below `before_time`.
 
     Args:
-        kinds: any of these the row must have; 0: it must be a document, and have a time at all.
-        limit: how many seqnos at most.
-    Returns: their seqnos, and up to which row was looked.
+        kinds: the row must have any of these; 0: it must be a document that has a time.
+        limit: the largest number of seqnos.
+
+    Returns: their seqnos, and the row at which the next call continues.
     """
     others = (SYSTEM | PREPARE) & ~kinds
     wanted = (NOT_A_DOCUMENT, 0) if not kinds else (kinds | others, kinds)
@@ -157,13 +152,77 @@ def timed_rows(
 
 
 def _kinds_in(tagged: Places) -> int:
-    """The kinds of some rows, given their positions as int64, of which the highest kind is the sign."""
+    """The kinds of some rows from their positions as int64; the highest kind is the sign bit."""
     return int(np.bitwise_or.reduce(tagged)) >> KIND_SHIFT & ALL_KINDS
 
 
 def _runs_of(rows: Rows, places: Places) -> list[tuple[int, int]]:
-    """Positions [from, to) of each run of neighbours among some rows, given where all rows and the one after begin."""
+    """Positions [from, to) of each run of adjacent rows among `rows`; `places` are the positions of all rows."""
     breaks = np.flatnonzero(np.diff(rows) != 1)
     begins = places[rows[np.concatenate(([0], breaks + 1))]].tolist()
     finishes = places[rows[np.append(breaks, len(rows) - 1)] + 1].tolist()
     return list(zip(begins, finishes, strict=True))
+
+
+class HistoryStart:
+    """The first seqno from which on a vbucket's rows hold every version, for change histories.
+
+    Every seqno of an active vbucket is a row. A compaction removes rows, and a copy that was filled by a deduplicated
+    snapshot lacks rows. So the history is complete after the last gap in the seqnos. The object remembers how far it
+    has looked.
+    """
+
+    __slots__ = ("_column", "_rows", "_start", "_truncations")
+
+    def __init__(self) -> None:
+        self._column: weakref.ref[array[int]] | None = None
+        self._truncations = 0
+        self._rows = 0
+        self._start = 1
+
+    def find(self, table: RowTable) -> int:
+        """The first seqno from which on no version is missing.
+
+        Cost: a look at 8 bytes of each row since the last call; of all rows after a compaction.
+        """
+        seqnos = table.seqnos
+        is_same = self._column is not None and self._column() is seqnos
+        if not is_same or self._truncations != table.truncations or self._rows > len(seqnos):
+            # A compaction installs new columns; a rollback shortens them.
+            self._column, self._truncations, self._rows, self._start = weakref.ref(seqnos), table.truncations, 0, 1
+        first = max(self._rows - 1, 0)
+        if self._rows == 0 and seqnos and seqnos[0] != 1:
+            self._start = seqnos[0]
+        column = np.frombuffer(seqnos, dtype=np.uint64)[first:]
+        gaps = np.flatnonzero(np.diff(column) != 1)
+        if len(gaps):
+            self._start = int(column[gaps[-1] + 1])
+        self._rows = len(seqnos)
+        return self._start
+
+
+def first_repeated(table: RowTable, after_seqno: int, end_seqno: int) -> int | None:
+    """The lowest seqno up to `end_seqno` whose row superseded one above `after_seqno`; None if there is none.
+
+    Purged rows are their own successors and supersede no other row here.
+    """
+    first, stop = table.row_after(after_seqno), table.row_after(end_seqno)
+    if first >= stop:
+        return None
+    successors = np.frombuffer(table.successors, dtype=np.uint64)[first:stop]
+    is_later = successors > np.frombuffer(table.seqnos, dtype=np.uint64)[first:stop]
+    lowest = int(successors.min(where=is_later, initial=LIVE))
+    return lowest if lowest <= end_seqno else None
+
+
+def is_void(table: RowTable, row: int, seqno: int) -> bool:
+    """Whether a change history leaves a row out, because it was purged or went with its collection.
+
+    Args:
+        row, seqno: the row, and the seqno that it had; a compaction may have removed it since.
+    """
+    if row >= len(table.seqnos) or table.seqnos[row] != seqno or table.successors[row] == LIVE:
+        return False
+    successor = table.successors[row]
+    superseding = table.row_of(successor)
+    return superseding == row or bool(table.positions[superseding] >> KIND_SHIFT & SYSTEM)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dcpstream.store.log.block_scan import Damage, damage_of, ends_of, pages_of, walk_blocks
 from dcpstream.store.log.blocks import (
     BLOCK_HEADER,
     SEGMENT_HEADER,
@@ -11,7 +12,6 @@ from dcpstream.store.log.blocks import (
     encode_rollback,
     encode_segment_header,
 )
-from dcpstream.store.repair.scanning import Damage, damage_of, ends_of, pages_of, walk_blocks
 from tests.kit.stores import frame_of, key_of
 
 SALT = 7

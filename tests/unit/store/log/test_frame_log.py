@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcpstream.store.log import bytelog
-from dcpstream.store.log.bytelog import ByteLog
+from dcpstream.store.log import frame_log
+from dcpstream.store.log.frame_log import FrameLog
 
 FILE: Any = object()
 
@@ -18,7 +18,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["append", "seal", "commit", "truncat
 
 @given(STEPS, st.integers(0, 200), st.integers(0, 200))
 def test_the_pieces_of_a_range_are_its_bytes(steps: list[tuple[str, int]], start: int, length: int) -> None:
-    log, whole, files = ByteLog({1: FILE}), b"", b""
+    log, whole, files = FrameLog({1: FILE}), b"", b""
     for step, amount in steps:
         if step == "append":
             data = bytes(range(len(whole) % 200, len(whole) % 200 + amount))
@@ -55,8 +55,8 @@ def test_the_pieces_of_a_range_are_its_bytes(steps: list[tuple[str, int]], start
 
 
 def test_a_large_tail_is_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bytelog, "CHUNK_BYTES", 10)
-    log = ByteLog()
+    monkeypatch.setattr(frame_log, "CHUNK_BYTES", 10)
+    log = FrameLog()
     log.append(b"x" * 9)
     log.append(b"y")
     assert not log.sealed
@@ -65,7 +65,7 @@ def test_a_large_tail_is_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_read_stops_where_a_piece_ends_unless_little_of_it_is_left() -> None:
-    log = ByteLog({1: FILE})
+    log = FrameLog({1: FILE})
     address = 1 << 32 | 1000
     log.add_pages([(0, address, 20, 11), (20, address + 9000, 10, 22)])
     log.tail_start = 30
@@ -77,7 +77,7 @@ def test_a_read_stops_where_a_piece_ends_unless_little_of_it_is_left() -> None:
 
 
 def test_a_read_of_less_than_the_piece_holds_is_left_alone() -> None:
-    log = ByteLog()
+    log = FrameLog()
     log.append(b"x" * 8)
     log.seal()
     assert [log.contiguous(0, wanted) for wanted in (1, 7, 8, 9, 32, 33, 36)] == [1, 7, 8, 8, 8, 8, 36]
@@ -85,11 +85,11 @@ def test_a_read_of_less_than_the_piece_holds_is_left_alone() -> None:
 
 @given(st.lists(st.integers(1, 14), min_size=1, max_size=30), st.integers(0, 10))
 def test_many_frames_fill_the_buffers_and_none_is_cut(sizes: list[int], before: int) -> None:
-    log = ByteLog()
+    log = FrameLog()
     log.append(bytes(before))
     data = bytes(range(1, sum(sizes) + 1)) if sum(sizes) < 256 else bytes(sum(sizes))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bytelog, "CHUNK_BYTES", 10)
+        patch.setattr(frame_log, "CHUNK_BYTES", 10)
         log.append_frames(data, sizes)
     buffers = [bytes(buffer) for _, buffer in log.sealed] + [bytes(log.tail)]
     assert b"".join(buffers) == bytes(before) + data
@@ -104,7 +104,7 @@ def test_many_frames_fill_the_buffers_and_none_is_cut(sizes: list[int], before: 
 
 
 def test_pages_that_lie_side_by_side_are_one_piece() -> None:
-    log = ByteLog({1: FILE, 2: FILE})
+    log = FrameLog({1: FILE, 2: FILE})
     first, second, other = 1 << 32 | 100, 1 << 32 | 500, 2 << 32 | 36
     log.add_pages([(0, first, 10, 1), (10, first + 10, 10, 2), (20, first + 20, 10, 3)])
     log.add_pages([(30, second, 10, 4), (40, second + 10, 10, 5), (50, other, 10, 6)])

@@ -10,7 +10,7 @@ import pytest
 
 from dcpstream.store import DiskBucketStore
 from dcpstream.store.metadata import FILE_NAME
-from dcpstream.store.repair.finding import is_store, is_unfinished, vbuckets_of
+from dcpstream.store.repair.detect import is_store, is_unfinished, vbuckets_of
 from tests.kit.stores import fill, key_of, put
 
 

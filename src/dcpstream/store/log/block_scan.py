@@ -1,6 +1,6 @@
-"""The blocks of a segment in whatever state it is: what is whole, what is damaged, and whose frames those were.
+"""Scanning a segment that may be damaged: its whole blocks, its damaged stretches, and whose frames those were.
 
-Nothing is read from files here: a segment's bytes come in, and what they are comes out.
+The functions work on the segment's bytes and read no file.
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dcpstream.errors import CorruptLog
 from dcpstream.store.log.blocks import (
     BLOCK_HEADER,
     BLOCK_MAGIC,
     CHECKSUM,
+    DAMAGE_HINT,
     END_BYTES,
     SEGMENT_HEADER,
     BlockHeader,
@@ -23,19 +25,19 @@ from dcpstream.store.log.blocks import (
 
 MAX_KEYS = 20
 """Keys that are named for one damaged page."""
-SEQNO_AT = 24
-"""Where a stored frame has its seqno."""
+_FRAME_HEADER_BYTES = SEQNO_AT = 24
+"""In a stored frame the seqno comes first after the header."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """A stretch of a file that is not what was written.
+    """A stretch of a file that does not hold the bytes that were written.
 
     Attributes:
-        file, offset, size: where; size 0 if it is about the file as a whole.
-        what: in words.
-        vbid, first_seqno, last_seqno: whose frames were there; None if nobody can tell.
-        keys: of frames in it as they read now, which need not be right; at most `MAX_KEYS`.
+        file, offset, size: the stretch; size 0 if the damage concerns the file as a whole.
+        what: a description.
+        vbid, first_seqno, last_seqno: the frames that were there; None if unknown.
+        keys: the keys in it as they read now, which may be wrong; at most `MAX_KEYS`.
         is_rollback: whether it was, or can only have been, a rollback block.
     """
 
@@ -52,13 +54,13 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A block, or bytes that are none.
+    """A block, or bytes between blocks that are none.
 
     Attributes:
-        offset, size: where in the file.
-        header: None where there is none that can be believed.
-        are_tables_whole: whether the tables can be believed.
-        damaged_pages: (from, to) in the file of each page that is not what was written.
+        offset, size: the place in the file.
+        header: None if there is none with a matching checksum.
+        are_tables_whole: whether the checksum of header and tables matches.
+        damaged_pages: (from, to) in the file of each page whose checksum does not match.
     """
 
     offset: int
@@ -69,13 +71,13 @@ class Stretch:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every byte is what was written."""
+        """Whether all checksums match."""
         return self.header is not None and self.are_tables_whole and not self.damaged_pages
 
 
-def walk_blocks(data: bytes, salt: int) -> Iterator[Stretch]:
-    """The blocks of a segment, one behind the other, and what lies between them and is none."""
-    offset, end = SEGMENT_HEADER.size, len(data)
+def walk_blocks(data: bytes, salt: int, offset: int = SEGMENT_HEADER.size) -> Iterator[Stretch]:
+    """The blocks of a segment from `offset` on, in order, and the bytes between them that are no block."""
+    end = len(data)
     view = memoryview(data)
     while offset < end:
         header = read_block_header(data, offset, salt)
@@ -116,8 +118,36 @@ def _next_block(data: bytes, offset: int, salt: int) -> int:
     return len(data)
 
 
+def first_damage(file: str, data: bytes, offset: int, salt: int) -> CorruptLog:
+    """The error for the damaged block at `offset`."""
+    stretch = next(walk_blocks(data, salt, offset))
+    header = stretch.header
+    if header is None:
+        found = data[offset : offset + 4]
+        what = f"{found!r}" if found != BLOCK_MAGIC else "a header whose own checksum does not fit"
+        return CorruptLog(file, offset, f"a block header ({BLOCK_MAGIC!r})", what, DAMAGE_HINT)
+    where = f"vbucket {header.vbid}, seqnos {header.first_seqno} to {header.last_seqno}"
+    if offset + header.size > len(data):
+        expected = f"a block of {header.size} bytes ({where})"
+        return CorruptLog(file, offset, expected, f"{len(data) - offset}", DAMAGE_HINT)
+    if stretch.damaged_pages:
+        begin, finish = stretch.damaged_pages[0]
+        wanted = next(
+            page_checksum
+            for start, _, page_checksum in pages_of(data, offset, header)
+            if offset + header.frames_at + start == begin
+        )
+        what, at = "a page", begin
+    else:
+        begin, finish = offset, offset + BLOCK_HEADER.size + header.tables_bytes
+        wanted = CHECKSUM.unpack_from(data, finish)[0]
+        what, at = "a block's tables", offset
+    actual = checksum(memoryview(data)[begin:finish], salt)
+    return CorruptLog(file, at, f"XXH3 {wanted:016x} of {what} ({where})", f"{actual:016x}", DAMAGE_HINT)
+
+
 def damage_of(file: str, data: bytes, stretch: Stretch) -> Iterator[Damage]:
-    """What is damaged in a stretch that is not whole."""
+    """The damage in a stretch that is not whole."""
     header = stretch.header
     if header is None:
         size_of_rollback = BLOCK_HEADER.size + CHECKSUM.size
@@ -167,7 +197,7 @@ def damage_of(file: str, data: bytes, stretch: Stretch) -> Iterator[Damage]:
 
 
 def _key_of(frame: bytes) -> str:
-    """The key as it reads now, with its collection's number where it has one."""
-    at = 24 + frame[4]
+    """The key as it reads now, with its collection prefix unless that is the default collection's."""
+    at = _FRAME_HEADER_BYTES + frame[4]
     key = frame[at : at + int.from_bytes(frame[2:4], "big")]
     return key[1:].decode(errors="backslashreplace") if key[:1] == b"\0" else key.decode(errors="backslashreplace")
