@@ -23,13 +23,13 @@ from dcpstream.protocol.producer import connection as producer  # noqa: E402
 from dcpstream.wire import LAYOUTS, Kind, Opcode  # noqa: E402
 from dcpstream.wire.codes import code_name  # noqa: E402
 from dcpstream.wire.layout import Side  # noqa: E402
+from dcpstream.wire.messages import DCP_OPCODES  # noqa: E402
 from tests.kit import recorded  # noqa: E402
 from tools.pages import publish  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "support.md"
 SOURCE = ROOT / "src" / "dcpstream"
 SCENARIOS_SHOWN = 3
-DCP = range(Opcode.DCP_OPEN, Opcode.DCP_CACHE_TRANSFER_END + 1)
 
 
 def trees(pattern: str) -> Iterable[ast.Module]:
@@ -101,7 +101,7 @@ def rendered() -> frozenset[int]:
     """The messages that a producer sends out of the store: what blocks are made of."""
     found: set[int] = set()
     for tree in trees("wire/stored/*.py"):
-        found |= opcodes_in(tree) & set(DCP)
+        found |= opcodes_in(tree) & DCP_OPCODES
     return frozenset(found)
 
 
@@ -154,7 +154,7 @@ def rows() -> Iterable[str]:
         known = ", ".join(
             name for kind, name in ((Kind.REQUEST, "request"), (Kind.RESPONSE, "answer")) if kind in kinds
         )
-        is_dcp = opcode in DCP
+        is_dcp = opcode in DCP_OPCODES
         yield (
             f"| 0x{opcode:02x} | {name} | {known or 'as bytes'} | {known or 'as bytes'}"
             f" | {ends(opcode in producer._HANDLERS, opcode in producer_sends) if is_dcp else ''}"

@@ -15,10 +15,11 @@ from dcpstream.node.engine import COMMANDS
 from dcpstream.node.engine.handlers.bulk import bulk_set
 from dcpstream.testing.simulation import USUAL_FEATURES
 from dcpstream.wire import Feature, Opcode, encode_request
+from dcpstream.wire.messages import DCP_OPCODES
 from tests.kit.engine import Talker, engine_of, pass_time
 
 FRAMES = 2000
-OPCODES = [*COMMANDS.opcodes(), *range(Opcode.DCP_OPEN, Opcode.DCP_CACHE_TRANSFER_END + 1), 0xEE]
+OPCODES = [*COMMANDS.opcodes(), *sorted(DCP_OPCODES), 0xEE]
 KEYS = [b"", b"k", b"\0k", b"\0l", b"\x08x", b"default", b"PLAIN", b"vbucket-details 1", b"dcp", b"enable_noop",
         b"connection_buffer_size", b"_default._default", b"\0" * 251, b"x" * 300]  # fmt: skip
 VALUES = [b"", b"v", b'{"a":1}', b"100", b"true", b"\0admin\0secret", b"\0\x02", b'{"collections":["0"]}', b"0" * 5000]

@@ -49,6 +49,7 @@ from dcpstream.wire import (
     Status,
     encode_response,
 )
+from dcpstream.wire.messages import DCP_OPCODES
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.access.users import User
@@ -77,7 +78,6 @@ REFERENCE_BITS = 128
 _REQUEST = int(Magic.REQUEST)
 _RESPONSES = frozenset((int(Magic.RESPONSE), int(Magic.FLEX_RESPONSE), int(Magic.SERVER_RESPONSE)))
 _SET = int(Opcode.SET)
-_DCP_FIRST, _DCP_LAST = int(Opcode.DCP_OPEN), int(Opcode.DCP_CACHE_TRANSFER_END)
 _OPCODES = frozenset(int(opcode) for opcode in Opcode)
 _MAGICS = frozenset(int(magic) for magic in Magic)
 _FLEXIBLE = frozenset((int(Magic.FLEX_REQUEST), int(Magic.FLEX_RESPONSE)))
@@ -608,7 +608,7 @@ class Session:
             self.close("a request with the server's magic")
             return
         self.ops[frame.opcode] += 1
-        is_dcp = _DCP_FIRST <= frame.opcode <= _DCP_LAST
+        is_dcp = frame.opcode in DCP_OPCODES
         if frame.magic in _RESPONSES:
             self._handle_response(frame, is_dcp)
             return
