@@ -28,10 +28,10 @@ from dcpstream.wire import (
 )
 
 MAX_INPUT_BYTES = 256 * 1024 * 1024
-"""The whole input is held in memory; a capture that is larger should be cut."""
+"""Largest input; it is held in memory."""
 
 TEXT_CHARACTERS = 120
-"""Of a key or value that is shown in a line; more is cut with the number of bytes that there are."""
+"""Most characters of a key or value in a line; the rest is replaced by the number of bytes."""
 
 _HEX_DIGITS = frozenset(b"0123456789abcdefABCDEF \t\r\n")
 
@@ -72,10 +72,10 @@ def read_source(source: Path, standard_input: BinaryIO | None = None) -> bytes:
 
 
 def frame_bytes(data: bytes, form: str = "auto") -> bytes:
-    """The frames' bytes out of what was read: hexadecimal text is turned into bytes.
+    """The frames' bytes from the input; hexadecimal text is converted.
 
     Raises:
-        ConfigError: `form` is "hex" and it is none.
+        ConfigError: `form` is "hex" and the input is not hexadecimal.
     """
     if form == "binary":
         return data
@@ -91,10 +91,10 @@ def frame_bytes(data: bytes, form: str = "auto") -> bytes:
 
 
 def frames(data: bytes) -> Iterator[tuple[int, Frame]]:
-    """Each frame with where it begins.
+    """Each frame with its offset.
 
     Raises:
-        FrameError: bytes that are no frame, or a last one that is not whole; what came before was yielded.
+        FrameError: bytes that are not a frame, or an incomplete last frame; the frames before it were yielded.
     """
     offset = 0
     while offset < len(data):
@@ -165,9 +165,9 @@ def as_text(offset: int, frame: Frame) -> str:
 
 
 def _message(frame: Frame) -> tuple[Message, str | None]:
-    """The frame's message; for a request that has none of the layouts the raw one, and why.
+    """(message, problem): for a request that fits no layout the raw message, and the reason.
 
-    Most responses are bare headers, or carry the text of an error: a raw one is nothing to worry about.
+    A raw response is no problem: most responses are bare headers, or carry the text of an error.
     """
     message = decode_message(frame)
     if not isinstance(message, RawRequest):

@@ -1,7 +1,7 @@
-"""Buffers for what is sent, used again and again.
+"""A pool of buffers for sending.
 
-A fresh buffer of a block's size costs page faults; one that was just sent is still in the CPU's cache. Whoever sends
-gives a piece back when nothing refers to it any more; who never does gets fresh buffers, and no harm is done.
+A fresh buffer of a block's size costs page faults; one that was just sent is still in the CPU's cache. A shell returns
+a piece once nothing refers to it any more. Without returned pieces the pool allocates fresh buffers.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 BUFFER_BYTES = 1024 * 1024 + 64 * 1024
-"""Size of a buffer that is kept: the block of one turn of a stream, and a message that overshoots it."""
+"""Size of a kept buffer: the block of one turn of a stream, and a message that overshoots it."""
 
 LENT_BYTES_MIN = 32 * 1024
-"""What is smaller is not worth one: allocating it costs no page fault."""
+"""Smallest piece that gets a kept buffer: allocating less costs no page fault."""
 
 FREE_BUFFERS_MAX = 2
-"""Buffers that wait for their next use. What one thread sends at a time is one; the second is for a connection whose
-socket did not take all of its block."""
+"""Most unused buffers. One thread sends one block at a time; the second buffer is for a connection whose socket did not
+take all of its block."""
 
 
 class BufferPool:
     """The buffers of one thread: no locks.
 
     Attributes:
-        free: those nobody uses.
+        free: the unused buffers.
     """
 
     __slots__ = ("free",)
@@ -32,7 +32,7 @@ class BufferPool:
         self.free: list[bytearray] = []
 
     def copy_of(self, data: memoryview) -> bytearray | memoryview:
-        """A copy of some bytes, which may be changed."""
+        """A writable copy of some bytes."""
         size = len(data)
         if not LENT_BYTES_MIN <= size <= BUFFER_BYTES:
             return bytearray(data)
@@ -41,9 +41,9 @@ class BufferPool:
         return lent
 
     def give_back(self, pieces: Iterable[memoryview]) -> None:
-        """Take back those of these pieces that are lent buffers.
+        """Take back those pieces that are kept buffers.
 
-        Nobody may use them afterwards, and none may be given twice.
+        The caller must not use them afterwards, and must not give one twice.
         """
         for piece in pieces:
             if len(self.free) >= FREE_BUFFERS_MAX:

@@ -1,6 +1,6 @@
 """The protocol's numbers: magics, opcodes, datatypes, flags, features, reasons.
 
-Names are the specification's. A number that is not in a list here survives decoding as a number: use `as_code`.
+Names are the specification's. A number without a name survives decoding as a number: use `as_code`.
 
 Source: kv_engine include/mcbp/protocol/{opcode,feature,datatype,magic}.h, include/memcached/dcp_stream_id.h.
 """
@@ -22,7 +22,7 @@ def as_code(kind: type[_E], number: int) -> _E | int:
 
 
 def code_name(kind: type[IntEnum], number: int) -> str:
-    """A name for messages and dumps: the member's, else the number in hexadecimal."""
+    """The member's name, else the number in hexadecimal."""
     code = as_code(kind, number)
     return code.name if isinstance(code, IntEnum) else f"0x{number:02x}"
 
@@ -213,7 +213,7 @@ class Opcode(IntEnum):
 
 
 class Datatype(IntFlag):
-    """What the value bytes are."""
+    """The format of the value: a set of bits."""
 
     RAW = 0
     JSON = 1
@@ -222,7 +222,7 @@ class Datatype(IntFlag):
 
 
 class Feature(IntEnum):
-    """What HELLO asks for and grants."""
+    """The features of HELLO."""
 
     DATATYPE = 0x01
     TLS = 0x02
@@ -304,7 +304,7 @@ class MarkerFlag(IntFlag):
 
 
 class StreamEndReason(IntEnum):
-    """Why a stream ended."""
+    """The reasons of DCP_STREAM_END."""
 
     OK = 0
     CLOSED = 1
@@ -318,7 +318,7 @@ class StreamEndReason(IntEnum):
 
 
 class SystemEventId(IntEnum):
-    """What a DCP_SYSTEM_EVENT tells."""
+    """The events of DCP_SYSTEM_EVENT."""
 
     CREATE_COLLECTION = 0
     DROP_COLLECTION = 1

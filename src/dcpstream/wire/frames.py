@@ -1,8 +1,8 @@
 """Frames: a 24-byte header and a body, in classic and in flexible framing.
 
 Theory of operation: the header's lengths say where the parts of the body are (framing extras, extras, key, value, in
-this order). `Frame` holds the parts as bytes and knows nothing of their meaning; `FrameReader` cuts a byte stream,
-however it was split, into frames. Bytes → Frame → bytes is the identity.
+this order). `Frame` holds the parts as bytes without their meaning; `FrameReader` splits a byte stream into frames.
+Bytes → Frame → bytes is the identity.
 
 Source: kv_engine docs/BinaryProtocol.md, daemon/connection_libevent.cc (limits).
 """
@@ -40,7 +40,7 @@ unpack_body_length = struct.Struct(">I").unpack_from
 MAX_FRAME_BYTES = 30 * 1024 * 1024
 """Largest frame: the server's default max_packet_size; a larger one closes the connection."""
 MAX_FRAME_BYTES_BEFORE_AUTH = 16 * 1024
-"""Largest frame of a peer that has not said who it is."""
+"""Largest frame before the login."""
 
 _FLEXIBLE = frozenset((Magic.FLEX_REQUEST, Magic.FLEX_RESPONSE))
 _RESPONSES = frozenset((Magic.RESPONSE, Magic.FLEX_RESPONSE, Magic.SERVER_RESPONSE))
@@ -48,7 +48,7 @@ MAGICS = frozenset(int(magic) for magic in Magic)
 
 
 class Frame:
-    """One frame, its body cut into parts.
+    """One frame, its body split into parts.
 
     Attributes:
         magic: u8, one of `Magic`.
@@ -110,7 +110,7 @@ class Frame:
         """The frame's bytes.
 
         Raises:
-            FieldError: a part is longer than its length field can say.
+            FieldError: a part is longer than its length field allows.
         """
         return _encode(
             self.magic,
@@ -137,7 +137,7 @@ class Frame:
         return hash(self._parts())
 
     def __repr__(self) -> str:
-        """For people: names where there are names, the sizes of long parts."""
+        """Names of the numbers that have one, and the sizes of long parts."""
         kind = "status" if self.is_response else "vb"
         parts = [
             f"{code_name(Magic, self.magic)} {code_name(Opcode, self.opcode)}",
@@ -223,7 +223,7 @@ def encode_response(
 
 
 def frame_length(buffer: bytes | bytearray | memoryview, offset: int, limit: int = MAX_FRAME_BYTES) -> int:
-    """How long the frame is whose 24 header bytes begin at `offset`.
+    """The length of the frame whose 24 header bytes begin at `offset`.
 
     Raises:
         FrameError: unknown magic, parts longer than the body, or longer than `limit` bytes in all.
@@ -294,13 +294,13 @@ def _cut(buffer: bytes | bytearray | memoryview, offset: int, end: int) -> Frame
 
 
 class FrameReader:
-    """Cuts a byte stream into frames, however it is split.
+    """Splits a byte stream into frames, however it arrives.
 
-    It buffers at most one incomplete frame, hence at most `max_frame_bytes` beyond what one `receive_data` brought.
+    It buffers at most one incomplete frame beyond the bytes of the last `receive_data`.
 
     Args:
-        max_frame_bytes: larger frames raise FrameError as soon as their header is there. May be changed at any time:
-            a node allows 16 KiB until the peer has authenticated.
+        max_frame_bytes: larger frames raise FrameError once their header has arrived. May be changed at any time: a
+            node allows 16 KiB until the peer has authenticated.
     """
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
@@ -311,11 +311,11 @@ class FrameReader:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that wait for the rest of their frame."""
+        """Bytes of an incomplete frame, or of frames not taken yet."""
         return len(self._buffer) - self._start
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> None:
-        """Take what the transport delivered."""
+        """Add received bytes."""
         if self._start:
             del self._buffer[: self._start]
             self._start = 0
@@ -326,7 +326,7 @@ class FrameReader:
         """The next whole frame, or None.
 
         Raises:
-            FrameError: the stream is not (or no longer) one of frames; `offset` counts from the stream's begin.
+            FrameError: the bytes are not a frame; `offset` counts from the beginning of the stream.
         """
         buffer, start = self._buffer, self._start
         if len(buffer) - start < HEADER_BYTES:

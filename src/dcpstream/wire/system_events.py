@@ -1,8 +1,8 @@
 """Events of scopes and collections as messages: their stored form, and the flatbuffers form that newer clients want.
 
-A stored event is a DCP_SYSTEM_EVENT in version 0, or 1 where a collection has a maximal life. Clients that asked for
-flatbuffers get the same facts as version 2. A flatbuffer is built from its end to its start; this module builds the
-four tables there are, byte by byte as the reference implementation does.
+A stored event is a DCP_SYSTEM_EVENT in version 0, or 1 for a collection with a maximum time to live. Clients that
+requested flatbuffers get the same facts as version 2. A flatbuffer is built from its end to its start; this module
+builds the four tables in use, byte by byte as the reference implementation does.
 
 Source: kv_engine docs/dcp/documentation/commands/system_event.md, engines/ep/src/collections/system_event_types.h;
 flatbuffers' internals page; the bytes as in recordings of a server.
@@ -63,9 +63,9 @@ class CollectionEvent(NamedTuple):
         event: see `SystemEventId`.
         manifest_uid: u64, the manifest's version once this is done.
         scope_id, collection_id: u32; the latter 0 for events of scopes.
-        name: of what begins or is modified; empty otherwise.
-        max_ttl: seconds; 0 if the collection says nothing, `NO_TTL` (a limit of 0 on the wire) if it has none for sure.
-        flush_uid: u64, the manifest that emptied the collection; 0 if none did. Only flatbuffers say it.
+        name: of a created or modified scope or collection; empty otherwise.
+        max_ttl: seconds; 0 if the collection has no setting, `NO_TTL` (0 on the wire) if its setting is "no limit".
+        flush_uid: u64, the manifest that flushed the collection; 0 if none did. Only in flatbuffers.
     """
 
     event: int
@@ -83,7 +83,7 @@ class CollectionEvent(NamedTuple):
 
 
 def events_of_scope(scope_id: int) -> int:
-    """What stands for the collection of a scope's own events, which belong to none: a number that no collection has."""
+    """The number that stands for a collection in a scope's own events: no collection has it."""
     return -1 - scope_id
 
 
@@ -134,7 +134,7 @@ def read_flatbuffer(event: int, value: bytes) -> CollectionEvent:
     """The event of a message in version 2.
 
     Args:
-        event: see `SystemEventId`; says which of the four tables it is.
+        event: see `SystemEventId`; it determines which of the four tables the value holds.
         value: the message's value.
 
     Raises:
@@ -152,7 +152,7 @@ def read_flatbuffer(event: int, value: bytes) -> CollectionEvent:
 
 
 class _Table:
-    """The fields of a flatbuffer's root table, each looked up where the buffer says it is, never beyond its end."""
+    """The fields of a flatbuffer's root table. Every access is checked against the end of the buffer."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

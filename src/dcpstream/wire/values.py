@@ -20,13 +20,13 @@ LENGTH_BYTES = 4
 """An xattr section, and each pair in it, begins with its length as a u32."""
 
 MAX_INFLATED_BYTES = 30 * 1024 * 1024
-"""A snappy value that claims to be larger than the largest frame is refused before memory is taken for it."""
+"""Largest size of an inflated value: that of the largest frame. A larger one is refused before memory is allocated."""
 
 MAX_FAILOVER_ENTRIES = 4096
-"""A failover log with more is refused; a server keeps 25 by default."""
+"""Most entries of a failover log; a server keeps 25 by default."""
 
 MAX_SEQNO_PAIRS = 1 << 16
-"""A seqno list with more is refused: there are no more vbucket numbers."""
+"""Most pairs of a seqno list: there are no more vbucket numbers."""
 
 snappy_available = cramjam is not None
 
@@ -87,7 +87,7 @@ def encode_xattrs(xattrs: Mapping[str, bytes], body: bytes = b"") -> bytes:
 
     Args:
         xattrs: name → JSON text.
-        body: what follows.
+        body: the document's body.
     """
     parts = []
     for name, text in xattrs.items():
@@ -137,7 +137,7 @@ def snappy_compress(data: bytes) -> bytes:
 
 
 def snappy_uncompress(data: bytes, limit: int = MAX_INFLATED_BYTES) -> bytes:
-    """The bytes in a raw snappy block.
+    """The content of a raw snappy block.
 
     Raises:
         FieldError: not snappy, or larger than `limit` when inflated.

@@ -1,4 +1,4 @@
-"""What a producer sends to a consumer, read and checked: markers, and rows turned into their stored form.
+"""The producer's messages as a consumer reads them: markers, and changes in their stored form.
 
 A stored row is richer than what most connections carry, so a key gets its collection prefix and a deletion its time.
 The value of a document stays compressed if it came so; that of a deletion is inflated. What is refused here is refused

@@ -42,7 +42,7 @@ class Open(Request):
 
 @message(Opcode.DCP_ADD_STREAM, sent_by=Side.PRODUCER, since="3.0", source=_DOCS + "add-stream.md")
 class AddStream(Request):
-    """Tell a consumer to ask its producer for a vbucket's stream. Answered once the stream is there, or refused.
+    """Tell a consumer to request a vbucket's stream from its producer. Answered once the stream exists, or refused.
 
     Attributes:
         flags: u32, see `StreamFlag`; passed on in the consumer's STREAM_REQ.
@@ -53,7 +53,7 @@ class AddStream(Request):
 
 @message(Opcode.DCP_ADD_STREAM, statuses=(Status.SUCCESS,), since="3.0", source=_DOCS + "add-stream.md")
 class AddStreamResponse(Response):
-    """The consumer's stream is there.
+    """The consumer's stream exists.
 
     Attributes:
         stream_opaque: u32, the opaque that the vbucket's messages carry.
@@ -66,7 +66,7 @@ class AddStreamResponse(Response):
 class CloseStream(Request):
     """Close a vbucket's stream, on a producer or on a consumer. Always answered.
 
-    A producer that was given `send_stream_end_on_client_close_stream` sends a STREAM_END after its answer.
+    With the control `send_stream_end_on_client_close_stream` a producer sends a STREAM_END after its answer.
     """
 
 
@@ -79,12 +79,12 @@ class CloseStream(Request):
     source=_DOCS + "stream-request.md",
 )
 class StreamRequest(Request):
-    """Ask a producer for a vbucket's history after `start_seqno`. Always answered.
+    """Request a vbucket's history after `start_seqno` from a producer. Always answered.
 
     Attributes:
         flags: u32, see `StreamFlag`.
         reserved: u32.
-        start_seqno: u64, the last seqno that the consumer has.
+        start_seqno: u64, the last seqno that the consumer has received.
         end_seqno: u64, 2^64-1 for a stream that never ends.
         vbuuid: u64, branch of `start_seqno`; 0 if there is none.
         snapshot_start, snapshot_end: u64, bounds of the snapshot that covers `start_seqno`.
@@ -122,14 +122,14 @@ class StreamResponse(Response):
 
 @message(Opcode.DCP_STREAM_REQ, statuses=(Status.ROLLBACK,), since="3.0", source=_DOCS + "stream-request.md")
 class RollbackResponse(Response):
-    """The consumer must drop everything above `rollback_seqno` (u64) and ask again."""
+    """The consumer must drop everything above `rollback_seqno` (u64) and request the stream again."""
 
     rollback_seqno: int = u64(value=True)
 
 
 @message(Opcode.DCP_GET_FAILOVER_LOG, sent_by=Side.CONSUMER, since="3.0", source=_DOCS + "failover-log.md")
 class GetFailoverLog(Request):
-    """Ask for a vbucket's branches. Always answered."""
+    """Request a vbucket's failover log. Always answered."""
 
 
 @message(
@@ -140,7 +140,7 @@ class GetFailoverLog(Request):
     source=_DOCS + "failover-log.md",
 )
 class FailoverLogResponse(Response):
-    """A vbucket's branches, newest first, in the value."""
+    """A vbucket's failover log in the value, newest branch first."""
 
     @property
     def failover_log(self) -> FailoverLog:
@@ -152,7 +152,7 @@ class FailoverLogResponse(Response):
     Opcode.DCP_STREAM_END, flow_controlled=True, sent_by=Side.PRODUCER, since="3.0", source=_DOCS + "stream-end.md"
 )
 class StreamEnd(Request):
-    """The producer will send nothing more on this stream. Never answered.
+    """End a stream. Never answered.
 
     Attributes:
         reason: u32, see `StreamEndReason`; unknown codes stay numbers.
@@ -169,7 +169,7 @@ class StreamEnd(Request):
     source=_DOCS + "snapshot-marker.md",
 )
 class SnapshotMarker(Request):
-    """What follows is consistent once `end_seqno` is reached (version 1).
+    """Announce a snapshot, version 1: the messages that follow are consistent once `end_seqno` is reached.
 
     Attributes:
         start_seqno, end_seqno: u64, the snapshot's bounds.
@@ -189,14 +189,14 @@ class SnapshotMarker(Request):
     source=_DOCS + "snapshot-marker.md",
 )
 class SnapshotMarkerV2(Request):
-    """Version 2.0: bounds in the value, with what sync replication needs.
+    """Announce a snapshot, version 2.0: bounds in the value, with the seqnos that sync replication needs.
 
     Attributes:
         version: u8, 0.
         start_seqno, end_seqno: u64.
         flags: u32.
-        max_visible_seqno: u64, highest seqno that is not an undecided prepare.
-        high_completed_seqno: u64, highest prepare that was decided.
+        max_visible_seqno: u64, highest seqno that is not an open prepare.
+        high_completed_seqno: u64, highest prepare that was committed or aborted.
     """
 
     version: int = u8(default=0, fixed=0)
@@ -216,7 +216,7 @@ class SnapshotMarkerV2(Request):
     source=_DOCS + "snapshot-marker.md",
 )
 class SnapshotMarkerV21(Request):
-    """Version 2.1 (removed from servers since): 2.0 with a time.
+    """Announce a snapshot, version 2.1: 2.0 with a time. Servers removed it again.
 
     Attributes:
         version: u8, 1.
@@ -240,11 +240,11 @@ class SnapshotMarkerV21(Request):
     source=_DOCS + "snapshot-marker.md",
 )
 class SnapshotMarkerV22(Request):
-    """Version 2.2: 2.0 with the purge seqno.
+    """Announce a snapshot, version 2.2: 2.0 with the purge seqno.
 
     Attributes:
         version: u8, 2.
-        purge_seqno: u64, deletions below it may be missing.
+        purge_seqno: u64, deletions up to it may be missing.
         high_prepared_seqno: u64.
     """
 
@@ -271,19 +271,19 @@ class DcpFlush(Request):
     source=_DOCS + "set-vbucket-state.md",
 )
 class SetVbucketState(Request):
-    """Takeover: the consumer is to set the vbucket to `state` (u8). Always answered."""
+    """Takeover: set the consumer's vbucket to `state` (u8). Always answered."""
 
     state: int = u8()
 
 
 @message(Opcode.DCP_NOOP, sent_by=Side.PRODUCER, since="3.0", source=_DOCS + "no-op.md")
 class DcpNoop(Request):
-    """Is the peer alive? Always answered with the same opaque."""
+    """Check that the peer is alive. Always answered with the same opaque."""
 
 
 @message(Opcode.DCP_BUFFER_ACK, sent_by=Side.CONSUMER, since="3.0", source=_DOCS + "buffer-ack.md")
 class BufferAck(Request):
-    """The consumer has processed `freed_bytes` (u32) of what was sent. Not answered unless refused."""
+    """Return `freed_bytes` (u32) of flow-control credit. Not answered unless refused."""
 
     freed_bytes: int = u32()
 
@@ -309,7 +309,7 @@ class Control(Request):
     source=_DOCS + "seqno-advanced.md",
 )
 class SeqnoAdvanced(Request):
-    """The stream's position is now `by_seqno` (u64), though nothing there is for this stream."""
+    """Move the stream's position to `by_seqno` (u64) without an item."""
 
     by_seqno: int = u64()
 
@@ -323,7 +323,7 @@ class SeqnoAdvanced(Request):
     source=_DOCS + "oso-snapshot.md",
 )
 class OsoSnapshot(Request):
-    """Start (1) or end (2) of an out-of-order snapshot, in `flags` (u32)."""
+    """Begin (`flags`, u32: 1) or end (2) an out-of-order snapshot."""
 
     flags: int = u32()
 
@@ -338,7 +338,7 @@ class OsoSnapshot(Request):
     source="kv_engine include/mcbp/protocol/dcp_cache_transfer.h",
 )
 class CacheTransfer(Request):
-    """Records of cached documents in the value; never moves the stream's position."""
+    """Send records of cached documents in the value. The stream's position does not move."""
 
 
 @message(
@@ -350,7 +350,7 @@ class CacheTransfer(Request):
     source="kv_engine include/mcbp/protocol/dcp_cache_transfer.h",
 )
 class CacheTransferEnd(Request):
-    """No more cached documents will come."""
+    """End the transfer of cached documents."""
 
 
 @message(
@@ -368,13 +368,13 @@ class Mutation(Request):
     """A document was written.
 
     Attributes:
-        by_seqno: u64, its place in the vbucket's history.
-        rev_seqno: u64, how often the document was changed.
+        by_seqno: u64, the change's place in the vbucket's history.
+        rev_seqno: u64, the number of changes of the document.
         flags: u32, the writer's.
         expiration: u32, seconds since 1970, 0 for never.
         lock_time: u32, 0.
         nmeta: u16, 0.
-        nru: u8, how recently or often it was used.
+        nru: u8, the document's use counter.
         key: with collection prefix on a connection with collections.
         value: the document, xattr section first if the datatype says so.
     """
@@ -440,7 +440,7 @@ class DeletionV2(Request):
     source=_DOCS + "expiration.md",
 )
 class Expiration(Request):
-    """A document's time was over, at `delete_time` (u32, seconds since 1970)."""
+    """A document expired, at `delete_time` (u32, seconds since 1970)."""
 
     by_seqno: int = u64()
     rev_seqno: int = u64()
@@ -484,7 +484,7 @@ class SystemEvent(Request):
     source=_DOCS + "prepare.md",
 )
 class Prepare(Request):
-    """A durable write that is not decided yet.
+    """A durable write that is neither committed nor aborted yet.
 
     Attributes:
         deleted: u8, 1 if it is a deletion.
@@ -518,7 +518,7 @@ class SeqnoAcknowledged(Request):
     source=_DOCS + "commit.md",
 )
 class Commit(Request):
-    """The prepare at `prepared_seqno` (u64) is decided; `commit_seqno` (u64) is the change's own seqno."""
+    """The prepare at `prepared_seqno` (u64) is committed; `commit_seqno` (u64) is the change's own seqno."""
 
     prepared_seqno: int = u64()
     commit_seqno: int = u64()
@@ -534,7 +534,7 @@ class Commit(Request):
     source=_DOCS + "abort.md",
 )
 class Abort(Request):
-    """The prepare at `prepared_seqno` (u64) is void; `abort_seqno` (u64) is the change's own seqno."""
+    """The prepare at `prepared_seqno` (u64) is aborted; `abort_seqno` (u64) is the change's own seqno."""
 
     prepared_seqno: int = u64()
     abort_seqno: int = u64()
