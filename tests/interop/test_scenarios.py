@@ -19,7 +19,7 @@ from tools.patience import patient
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 USERS = {
     "readonly": {"password": "password", "privileges": ["DcpProducer", "Read"]},
-    "writer": {"password": "password", "privileges": ["Read", "Upsert", "Insert", "Delete"]},
+    "nodcp": {"password": "password", "privileges": ["Read", "Upsert", "Insert", "Delete"]},
 }
 SLOW = ["s02", "s09", "s11", "s13", "s18", "s19", "s20", "s23", "s25", "s31"]
 QUICK = [name[:3] for name in recorded.scenario_names() if name[:3] not in SLOW]
