@@ -33,7 +33,9 @@ IMPOSSIBLE_CAS = frozenset((0, 2**64 - 1))
 CAS_AT = HEADER_BYTES - 8
 
 
-_WITHOUT_CAS = int(BlockKind.SYSTEM_EVENT | BlockKind.PREPARE)
+# Plain ints: enum arithmetic is slow, and every row is looked at.
+_PREPARE, _SYSTEM_EVENT = int(BlockKind.PREPARE), int(BlockKind.SYSTEM_EVENT)
+_WITHOUT_CAS = _SYSTEM_EVENT | _PREPARE
 """Rows that are no documents; a prepare without a CAS was refused, and an abort has none."""
 
 
@@ -135,12 +137,12 @@ class Replicas:
             cas = vbucket.next_cas(self._engine.unix_ns)
             frame = b"".join((frame[:CAS_AT], cas.to_bytes(8, "big"), frame[HEADER_BYTES:]))
         durability, kinds = vbucket.durability, change.kinds
-        if durability is None and kinds & BlockKind.PREPARE:
+        if durability is None and kinds & _PREPARE:
             durability = self._bucket.durability_of(vbucket)
         if durability is not None and not kinds & _WITHOUT_CAS:
             kinds |= durability.kinds_of(change.key)
         vbucket.log.append(frame, change.key, change.seqno, is_deleted=change.is_deleted, kinds=kinds)
-        if kinds & BlockKind.SYSTEM_EVENT and vbucket.known_ids is not None:
+        if kinds & _SYSTEM_EVENT and vbucket.known_ids is not None:
             vbucket.known_ids.take(_event_of(change))
         if durability is not None:
             durability.stored(frame, change.key, change.seqno)

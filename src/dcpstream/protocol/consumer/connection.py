@@ -1,14 +1,13 @@
 """A consumer connection: the node's end of a DCP connection that receives history.
 
-Theory of operation. A manager opens the connection and sends ADD_STREAM for a vbucket; whoever then answers is that
-vbucket's source. So requests go both ways on one connection: the peer's ADD_STREAM, CLOSE_STREAM and the stream's
-messages come in, the node's own controls, STREAM_REQ and BUFFER_ACKs go out. The first ADD_STREAM starts the controls
-(`consumer_controls`); STREAM_REQs wait until these are done. Each ADD_STREAM is answered when its STREAM_REQ was.
-Rows and markers are answered only if something is wrong with them; what is wrong costs the message, not the stream.
-`close_reason` is set when a server would drop the connection.
+Theory of operation. A manager opens the connection, sends ADD_STREAM for a vbucket, and passes the frames of a producer
+on. So requests go both ways: the manager's ADD_STREAM and CLOSE_STREAM and the producer's messages come in; controls,
+STREAM_REQs and BUFFER_ACKs go out. The first ADD_STREAM starts the controls (`Negotiation`); STREAM_REQs wait until
+these are done. An ADD_STREAM is answered when its STREAM_REQ was answered. Rows and markers are answered only if they
+are refused; a refused message does not end its stream. `close_reason` is set when a server would drop the connection.
 
-Opaques that the node chooses come from one counter. In headers a server writes it in its own byte order, and in the
-answer to ADD_STREAM in network order; so here, as recorded.
+The node's opaques come from one counter. In headers a server writes the counter in its own byte order, in the answer to
+ADD_STREAM in network order. This follows the recordings.
 
 It refuses to know: sockets, time (an argument), authentication, how rows are stored (`ReplicaBucket`).
 
@@ -63,11 +62,11 @@ from dcpstream.wire.messages.dcp import AddStream, BufferAck, SeqnoAcknowledged
 __all__ = ["ConsumerConnection", "check_add_stream"]
 
 _SWALLOWED = frozenset((int(Opcode.DCP_BUFFER_ACK), int(Opcode.DCP_SEQNO_ACKNOWLEDGED)))
-"""Requests of ours that have no answer; one that comes all the same says nothing."""
+"""Our requests that need no answer; an answer to them is ignored."""
 
 
 def check_add_stream(frame: Frame) -> Refusal | None:
-    """What is wrong with an ADD_STREAM by itself, or None."""
+    """Refuse an ADD_STREAM for its shape, flags or stream id; None if they are legal."""
     refusal = check_shape(frame)
     if refusal is not None:
         return refusal
@@ -87,16 +86,16 @@ class ConsumerConnection:
         open_flags: of DCP_OPEN.
         features: codes that HELLO granted.
         consumer_name: of DCP_OPEN's JSON, or "".
-        idle_timeout_s: silence after which a producer that was asked for NOOPs is given up. Only its requests break it;
-            an answer to one of ours does not.
+        idle_timeout_s: seconds without a request, after which a producer that was asked for NOOPs is given up. Answers
+            to our requests do not count.
 
     Attributes:
         close_reason: why the connection must be closed now, or None.
-        streams: by vbucket; a dead one stays until STREAM_END comes or another takes its place.
-        window: what is to be acknowledged.
+        streams: by vbucket; a dead one stays until STREAM_END comes or another one replaces it.
+        window: the bytes to acknowledge.
         negotiation: the controls.
         opened_at: seconds of the monotonic clock.
-        pause: how long it had nothing to say.
+        pause: the times in which nothing was sent.
     """
 
     def __init__(
@@ -231,14 +230,14 @@ class ConsumerConnection:
     # ------------------------------------------------------------------------------------------ messages of a stream
 
     def _stream_for(self, frame: Frame) -> ConsumerStream | None:
-        """The stream that a message is for; None if there is none, which was answered."""
+        """The stream that a message is for; None if there is none, and then the message was answered."""
         stream = self.streams.get(frame.vbid)
         if stream is None:
             self._answer(frame, self._no_stream)
         elif stream.opaque != frame.opaque:
             self._answer(frame, self._other_opaque)
         elif stream.is_living and self.replicas.vbucket(frame.vbid) is not stream.view:
-            stream.go(StreamEvent.LOST)  # deleted, perhaps made anew: it is another history
+            stream.go(StreamEvent.LOST)  # the vbucket was deleted, and perhaps created again
             self._answer(frame, Status.NOT_MY_VBUCKET)
         else:
             stream.bytes_received += frame.size
@@ -273,7 +272,7 @@ class ConsumerConnection:
         self._after_row(stream)
 
     def _after_row(self, stream: ConsumerStream) -> None:
-        """The row may have been the last of its snapshot, for which somebody waits."""
+        """Answer the marker and acknowledge prepares, if the row was the last of its snapshot."""
         if stream.snapshot_done():
             self._out.append(encode_response(Opcode.DCP_SNAPSHOT_MARKER, opaque=stream.opaque))
         self._acknowledge_prepares(stream)
@@ -333,7 +332,7 @@ class ConsumerConnection:
 
     @property
     def is_sync_replication(self) -> bool:
-        """Whether the producer sends prepares and waits for what this copy acknowledges."""
+        """Whether the producer sends prepares and waits for this copy's acknowledgements."""
         return SYNC_WRITES in self.negotiation.accepted
 
     # ---------------------------------------------------------------------------------------------- answers to us
@@ -353,21 +352,21 @@ class ConsumerConnection:
     # ------------------------------------------------------------------------------------ what happens in the bucket
 
     def is_streaming_into(self, vbid: int) -> bool:
-        """Whether a living stream leads into the vbucket."""
+        """Whether the vbucket has a living stream."""
         stream = self.streams.get(vbid)
         return stream is not None and stream.is_living
 
     def vbucket_changed(self, vbid: int, now: float) -> None:
-        """Something was written or persisted: prepares may be durable now.
+        """Rows were written or persisted, so prepares may be durable now.
 
-        There may also be room again, which `data_to_send` looks at.
+        There may also be room again; `data_to_send` looks for that.
         """
         stream = self.streams.get(vbid)
         if stream is not None and stream.is_reading:
             self._acknowledge_prepares(stream)
 
     def vbucket_state_changed(self, vbid: int, now: float) -> None:
-        """The vbucket's role changed, or it was deleted: one that is active follows nobody."""
+        """The vbucket's role changed, or it was deleted: the stream into an active or deleted vbucket is lost."""
         stream = self.streams.get(vbid)
         if stream is None or stream is self._changing:
             return
@@ -377,7 +376,7 @@ class ConsumerConnection:
             del self.streams[vbid]
 
     def vbucket_rolled_back(self, vbid: int, now: float) -> None:
-        """A vbucket is only rolled back by the stream that leads into it."""
+        """Only the stream into a vbucket rolls it back, and that stream goes on."""
 
     # ----------------------------------------------------------------------------------------------- what goes out
 
@@ -387,14 +386,14 @@ class ConsumerConnection:
         return bool(self._out) and self.close_reason is None
 
     def take_answers(self, now: float) -> list[bytes]:
-        """What waits to be sent but acknowledgements, in the order of the requests."""
+        """The messages to send, without acknowledgements of bytes, in the order of the requests."""
         out = [*self._out]
         self._out.clear()
         self.pause.passed(now, is_over=bool(out))
         return out
 
     def data_to_send(self, max_bytes: int, now: float) -> list[Buffer]:
-        """What waits to be sent; empty if there is nothing. All of it is small, so `max_bytes` does not matter."""
+        """The messages to send; empty if there are none. All of them are small, so `max_bytes` does not matter."""
         if self.close_reason is not None:
             return []
         if self.negotiation.has_begun and self.replicas.has_room:
@@ -408,7 +407,7 @@ class ConsumerConnection:
         return out
 
     def next_timeout(self) -> float | None:
-        """When `handle_timeout` is to be called: an acknowledgement falls due, or the producer is given up."""
+        """When `handle_timeout` must be called: an acknowledgement is due, or the producer is given up."""
         if self.close_reason is not None or not self.negotiation.has_begun:
             return None
         ack = self.window.next_timeout if self.replicas.has_room else None
@@ -424,13 +423,13 @@ class ConsumerConnection:
         self._idle_timeout_s = seconds
 
     def handle_timeout(self, now: float) -> None:
-        """Time has passed; an acknowledgement that is due goes out with `data_to_send`."""
+        """Give up a silent producer; an acknowledgement that is due is sent by `data_to_send`."""
         given_up = self._given_up_at
         if given_up is not None and now >= given_up:
             self._drop(f"nothing was received for {self._idle_timeout_s:g} s")
 
     def close(self, reason: str) -> None:
-        """Let the connection end, for a reason outside of it."""
+        """End the connection for an outside reason."""
         self._drop(reason)
 
     def _drop(self, reason: str) -> None:
@@ -452,11 +451,11 @@ class ConsumerConnection:
 
     @property
     def has_pending_streams(self) -> bool:
-        """Whether an ADD_STREAM waits for its answer."""
+        """Whether an ADD_STREAM is not answered yet."""
         return not self._requests.is_idle
 
     def cursors(self, vbid: int) -> Iterator[tuple[str, int]]:
-        """A consumer reads nothing."""
+        """None: a consumer reads no history."""
         return iter(())
 
 
@@ -478,4 +477,4 @@ _HANDLERS: Mapping[int, Callable[[ConsumerConnection, Frame], None]] = MappingPr
         Opcode.DCP_ABORT: ConsumerConnection._handle_decision,
     }
 )
-"""What a consumer takes; any other DCP request that is well formed ends the connection."""
+"""The requests that a consumer handles; any other well-formed DCP request ends the connection."""

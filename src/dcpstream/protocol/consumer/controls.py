@@ -66,7 +66,7 @@ def consumer_controls(consumer_name: str = "", noop_interval_s: int = NOOP_INTER
 
 
 class NegotiationState(Enum):
-    """The answer that the next question waits for."""
+    """The question whose answer the negotiation waits for."""
 
     IDLE = "nothing asked"
     ERROR_MAP = "error map"

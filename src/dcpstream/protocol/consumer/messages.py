@@ -1,8 +1,8 @@
 """The producer's messages as a consumer reads them: markers, and changes in their stored form.
 
-A stored row is richer than what most connections carry, so a key gets its collection prefix and a deletion its time.
-The value of a document stays compressed if it came so; that of a deletion is inflated. What is refused here is refused
-whatever stream it is for.
+A stored row has more than most connections carry: its key gets a collection prefix, and a deletion gets a time. A
+document's value stays compressed if it came compressed; a deletion's value is inflated. The checks here do not depend
+on the stream.
 
 Source: kv_engine daemon/mcbp_validators.cc, engines/ep/src/dcp/consumer.cc; texts and statuses as recorded.
 """
@@ -64,17 +64,17 @@ _DELETION_V1_BYTES = Deletion.layout.extras_bytes
 _DELETION_BYTES = DeletionV2.layout.extras_bytes
 
 _DELETION_DATATYPES = frozenset((0, 2, 4, 5, 6, 7))
-"""What a deletion's value may be: nothing, or xattrs with or without a body."""
+"""Datatypes of a deletion's value: none, or xattrs with or without a body."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What was agreed for the rows of a connection.
+    """The negotiated form of a connection's rows.
 
     Attributes:
         has_collections: keys carry a collection prefix.
-        has_delete_times: deletions are of the longer kind.
-        datatypes: bits that values may have.
+        has_delete_times: deletions carry their time.
+        datatypes: the datatype bits that values may have.
     """
 
     has_collections: bool = False
@@ -83,7 +83,7 @@ class Dialect:
 
 
 class Marker(NamedTuple):
-    """A snapshot marker of any version; None where its version has no such field."""
+    """A snapshot marker of any version; fields that its version lacks are None."""
 
     start_seqno: int
     end_seqno: int
@@ -99,8 +99,8 @@ class Decision(NamedTuple):
 
     Attributes:
         key: with collection prefix.
-        prepared_seqno: which prepare it decides.
-        seqno: its own.
+        prepared_seqno: the seqno of its prepare.
+        seqno: its own seqno.
     """
 
     key: bytes
@@ -110,13 +110,13 @@ class Decision(NamedTuple):
 
 
 def read_marker(frame: Frame) -> Marker:
-    """A marker whose shape was checked."""
+    """Read a marker whose shape was checked."""
     fitting = next(version for version in _MARKERS if version.layout.mismatch(frame) is None)
     return Marker(*fitting.unpack(frame))
 
 
 def read_change(frame: Frame, dialect: Dialect, unix_s: int) -> Change | Refusal:
-    """A mutation, deletion or expiration in stored form, or why it is refused."""
+    """Turn a mutation, deletion or expiration into its stored form, or refuse it."""
     content = _content(frame, dialect)
     if isinstance(content, Refusal):
         return content
@@ -125,16 +125,16 @@ def read_change(frame: Frame, dialect: Dialect, unix_s: int) -> Change | Refusal
         kind = "mutation" if frame.opcode == Opcode.DCP_MUTATION else "deletion"
         return Refusal(Status.EINVAL, f"Invalid seqno(0) for DCP {kind}")
     if frame.opcode == Opcode.DCP_MUTATION:
-        return _mutation(frame, key, frame.value, frame.datatype)  # a compressed value stays as it came
+        return _mutation(frame, key, frame.value, frame.datatype)  # a compressed value stays compressed
     if datatype & _XATTR:
-        value, datatype = split_xattrs(value)[0], _XATTR  # a body that is still there goes
+        value, datatype = split_xattrs(value)[0], _XATTR  # a deletion keeps its xattrs and loses its body
     else:
         value, datatype = b"", 0
     return _deletion(frame, key, value, datatype, unix_s)
 
 
 def _content(frame: Frame, dialect: Dialect) -> tuple[bytes, bytes, int] | Refusal:
-    """(key with prefix, inflated value, its datatype), or why they are refused."""
+    """Check key and value: (key with prefix, inflated value, its datatype), or a refusal."""
     refusal = _bad_datatype(frame, dialect) or _bad_key(frame.key, dialect)
     if refusal is not None:
         return refusal
@@ -155,7 +155,7 @@ def _content(frame: Frame, dialect: Dialect) -> tuple[bytes, bytes, int] | Refus
 def _mutation(frame: Frame, key: bytes, value: bytes, datatype: int) -> Change | Refusal:
     seqno, rev_seqno, flags, expiration, _, meta_bytes, nru = _unpack_mutation(frame.extras)
     if nru == EXACT_COUNTER:
-        nru = COARSE_COUNTER  # a fresh document, as it is stored; who asks for exact counters gets that one again
+        nru = COARSE_COUNTER  # the stored counter of a fresh document; hifi streams get the exact one from it again
     if meta_bytes:
         return Refusal(Status.EINVAL, "Extended metadata is not supported")
     stored = encode_stored_mutation(
@@ -215,7 +215,7 @@ def _bad_datatype(frame: Frame, dialect: Dialect) -> Refusal | None:
 
 def _bad_key(key: bytes, dialect: Dialect) -> Refusal | None:
     if not dialect.has_collections:
-        return None  # what is wrong with it was found with the packet's shape
+        return None  # the check of the shape covers keys without a prefix
     context = key_fault(key)
     return None if context is None else Refusal(Status.EINVAL, context)
 
@@ -226,12 +226,12 @@ _EVENT_VALUE_BYTES = {
     SystemEventId.CREATE_SCOPE: (12,),
     SystemEventId.DROP_SCOPE: (12,),
 }
-"""Bytes of an event's value in version 0, and 1 where there is one."""
+"""Bytes of an event's value in version 0, and in version 1 if there is one."""
 _NAMED = frozenset((SystemEventId.CREATE_COLLECTION, SystemEventId.CREATE_SCOPE))
 
 
 def read_system_event(frame: Frame, dialect: Dialect, *, has_flatbuffers: bool = False) -> Change | Refusal:
-    """A system event in stored form, or why it cannot be applied; version 2 only where it was agreed."""
+    """Turn a system event into its stored form, or refuse it; version 2 is legal only if it was negotiated."""
     seqno, event, version = SystemEvent.unpack(frame)
     if not seqno or not dialect.has_collections:
         return Refusal(Status.EINVAL)
@@ -247,7 +247,7 @@ def read_system_event(frame: Frame, dialect: Dialect, *, has_flatbuffers: bool =
 
 
 def _flatbuffer_event(frame: Frame, seqno: int, event: int) -> Change | Refusal:
-    """An event in version 2, which is stored as one of the older versions that says the same."""
+    """Turn an event of version 2 into the equivalent older version, in stored form."""
     try:
         found = read_flatbuffer(event, frame.value)
     except FieldError:
@@ -261,11 +261,11 @@ def _flatbuffer_event(frame: Frame, seqno: int, event: int) -> Change | Refusal:
 
 _LEVELS = (1, 2, 3)
 PERSIST_TO_MAJORITY = 3
-"""The level at which a copy has prepared a write only once it is on its disk."""
+"""The level that counts a write as prepared only when it is on the copy's disk."""
 
 
 def read_prepare(frame: Frame, dialect: Dialect) -> tuple[Change, int] | Refusal:
-    """A prepare in stored form and its level, or why it is refused."""
+    """Turn a prepare into its stored form and its level, or refuse it."""
     content = _content(frame, dialect)
     if isinstance(content, Refusal):
         return content
@@ -294,7 +294,7 @@ def read_prepare(frame: Frame, dialect: Dialect) -> tuple[Change, int] | Refusal
 
 
 def read_decision(frame: Frame, dialect: Dialect) -> Decision | Refusal:
-    """A commit or an abort, or why it is refused."""
+    """Read a commit or an abort, or refuse it."""
     refusal = _bad_key(frame.key, dialect)
     if refusal is not None:
         return refusal
@@ -306,7 +306,7 @@ def read_decision(frame: Frame, dialect: Dialect) -> Decision | Refusal:
 
 
 def abort_of(decision: Decision, vbid: int) -> Change:
-    """An abort as it is stored."""
+    """An abort in stored form."""
     stored = encode_stored_abort(
         vbid=vbid, key=decision.key, by_seqno=decision.seqno, prepared_seqno=decision.prepared_seqno
     )
@@ -314,7 +314,7 @@ def abort_of(decision: Decision, vbid: int) -> Change:
 
 
 def commit_of(decision: Decision, prepare: StoredPrepare, vbid: int) -> Change:
-    """What a commit makes of its document: the prepared mutation or deletion, at the commit's seqno."""
+    """The committed document in stored form: the prepared mutation or deletion, with the commit's seqno."""
     seqno, key = decision.seqno, decision.key
     if prepare.is_deleted:
         stored = encode_stored_deletion(

@@ -1,7 +1,7 @@
-"""The STREAM_REQs of a consumer: which wait, which are asked, and what comes of their answers.
+"""The STREAM_REQs of a consumer: waiting, sent, answered.
 
-Each ADD_STREAM is answered once, when the producer has said yes or no; a rollback is neither. A stream that was closed
-meanwhile is not asked for, and if it was asked before, its answer is taken and says nothing.
+Each ADD_STREAM is answered once, when the producer has accepted or refused the stream; a rollback is neither. No
+request is sent for a stream that was closed while it waited. If its request was already sent, the answer is ignored.
 
 Source: kv_engine engines/ep/src/dcp/consumer.cc (streamAccepted, handleRollbackResponse), recordings of every answer.
 """
@@ -26,8 +26,8 @@ class StreamRequests:
 
     Args:
         replicas: the bucket, for its manifest.
-        out: where requests, and answers to ADD_STREAM, go.
-        has_collections: requests say which manifest is known.
+        out: gets the requests, and the answers to ADD_STREAM.
+        has_collections: requests carry the uid of the known manifest.
     """
 
     def __init__(self, replicas: ReplicaBucket, out: deque[bytes], *, has_collections: bool) -> None:
@@ -39,15 +39,15 @@ class StreamRequests:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits and nothing was asked."""
+        """Whether no stream waits for its request or for an answer."""
         return not self._waiting and not self._asked
 
     def add(self, stream: ConsumerStream) -> None:
-        """Ask for a stream as soon as it may be."""
+        """Request a stream as soon as the controls are done."""
         self._waiting.append(stream)
 
     def send_waiting(self) -> None:
-        """The controls are through: ask for all that waits, in its order."""
+        """The controls are done: request all waiting streams, in their order."""
         while self._waiting:
             stream = self._waiting.popleft()
             if stream.is_living:
@@ -65,10 +65,10 @@ class StreamRequests:
         Args:
             current: the connection's stream of a vbucket.
 
-        Returns: the stream, if it is accepted now.
+        Returns: the stream, if it was accepted.
 
         Raises:
-            RemoteProtocolError: nothing of the kind was asked, or the answer is malformed.
+            RemoteProtocolError: no request waits for this answer, or it is malformed.
         """
         stream = self._asked.pop(frame.opaque, None)
         if stream is None or current(stream.vbid) is not stream:

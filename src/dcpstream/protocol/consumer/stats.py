@@ -1,6 +1,6 @@
-"""What STAT says of a consumer connection and its streams, named as recorded from a server.
+"""A consumer's part of the `dcp` stats group, under the names of the server.
 
-Messages are never buffered here, so what a server says of its buffers and of the task that empties them is constant.
+Messages are never buffered here, so the figures of the server's buffers and of the task that empties them are constant.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["consumer_stats"]
 
 
 def consumer_stats(machine: ConsumerConnection) -> Iterator[tuple[str, str]]:
-    """Names and values of the `dcp` group for one connection."""
+    """Names and values for a connection and its streams."""
     prefix = f"eq_dcpq:{machine.name}:"
     accepted, pause = machine.negotiation.accepted, machine.pause
     values: dict[str, object] = {

@@ -1,11 +1,11 @@
 """One stream of a consumer: a vbucket that follows its source, snapshot by snapshot.
 
-Theory of operation. ADD_STREAM makes a stream PENDING: it asks the source for what the vbucket does not have
-(STREAM_REQ) and waits. The source may ask for a rollback; then the stream cuts the vbucket back, or tries an older
-branch of its log, and asks again with the same opaque. An accepted stream is READING: markers announce snapshots, rows
-fill them, and each row is stored as it comes. What is stored remembers its snapshot, so that a copy that becomes active
-in the middle of one knows the last moment at which it was equal to its source. A stream that is DEAD (closed, ended,
-refused, or its vbucket became something else) swallows what still comes for it.
+Theory of operation. ADD_STREAM makes a stream PENDING: it asks the source for everything that the vbucket lacks
+(STREAM_REQ) and waits. If the source asks for a rollback, the stream cuts the vbucket back, or tries an older branch of
+its failover log, and asks again with the same opaque. An accepted stream is READING: markers announce snapshots, rows
+fill them, and each row is stored as it comes. The copy remembers the snapshot of its rows: if it becomes active in the
+middle of one, it knows the last seqno at which it was equal to its source. A stream is DEAD when it was closed, ended
+or refused, or when its vbucket became active or was deleted. A dead stream ignores whatever still comes for it.
 
 `TRANSITIONS` lists what may happen in which state. Anything else is a fault of the peer, and the connection ends.
 
@@ -28,7 +28,7 @@ from dcpstream.wire.messages.dcp import StreamRequest
 __all__ = ["TRANSITIONS", "ConsumerState", "ConsumerStream", "StreamEvent"]
 
 _CAN_BE_CUT = (VbucketState.REPLICA, VbucketState.PENDING)
-"""Roles of copies whose history may be cut; a rollback of another one is not carried out, and nothing follows."""
+"""Roles of copies whose history may be cut. A rollback of any other copy is ignored."""
 
 Bounds = tuple[int, int, int]
 
@@ -93,10 +93,11 @@ class ConsumerStream:
 
     Attributes:
         state: see `TRANSITIONS`.
-        last_seqno: the last row that was stored, or what the vbucket had before.
+        last_seqno: the seqno of the last stored row, of this stream or of an earlier one.
         announced: bounds of the snapshot under way or last received, or None before the first marker.
-        messages, bytes_received: rows and all messages so far.
-        asked, asked_vbuuid, asked_value: what the last STREAM_REQ asked for: seqnos, the branch, its JSON.
+        messages: rows so far.
+        bytes_received: all messages so far.
+        asked, asked_vbuuid, asked_value: seqnos, branch and JSON value of the last STREAM_REQ.
     """
 
     def __init__(
@@ -132,19 +133,19 @@ class ConsumerStream:
 
     @property
     def is_reading(self) -> bool:
-        """Whether the source accepted it and it goes on."""
+        """Whether the source accepted it and it has not ended."""
         return self.state is ConsumerState.READING
 
     @property
     def snapshot_type(self) -> str:
-        """Where the snapshot under way comes from, as a server's stats say it."""
+        """The origin of the snapshot under way, as in the server's stats."""
         is_under_way = self.announced is not None and self.last_seqno < self.announced.end_seqno
         origin = "disk" if self._from_disk else "memory"
         return origin if is_under_way else "none"
 
     @property
     def has_prepares(self) -> bool:
-        """Whether prepares wait to be acknowledged."""
+        """Whether prepares are not acknowledged yet."""
         return bool(self._prepared)
 
     def go(self, event: StreamEvent) -> None:
@@ -158,7 +159,7 @@ class ConsumerStream:
     # ------------------------------------------------------------------------------------------------- the handshake
 
     def request(self, value: bytes) -> bytes:
-        """STREAM_REQ for what the vbucket does not have now."""
+        """STREAM_REQ for everything that the vbucket lacks now."""
         start, low, high = self.asked = self.bounds()
         self.last_seqno = start
         self.asked_vbuuid = self.view.failover_log.newest.vbuuid
@@ -177,7 +178,7 @@ class ConsumerStream:
         ).encode()
 
     def bounds(self) -> Bounds:
-        """(start, snapshot start, snapshot end) to ask with: a complete snapshot counts as its end alone."""
+        """(start, snapshot start, snapshot end) of a request; for a complete snapshot all three are its end."""
         start = self.view.high_seqno
         received = self._replicas.received_snapshot(self.view)
         if received.start_seqno <= start < received.end_seqno:
@@ -185,21 +186,24 @@ class ConsumerStream:
         return start, start, start
 
     def accepted(self, log: FailoverLog) -> None:
-        """The source streams; its history is ours from now on."""
+        """The source accepted the stream: the vbucket takes over its failover log."""
         was_waiting = self.state is ConsumerState.PENDING
         self.go(StreamEvent.ACCEPTED)
         if was_waiting:
             self._replicas.adopt_failover_log(self.view, log)
 
     def rolled_back(self, seqno: int) -> bool:
-        """The source wants us to go back to `seqno`; whether to ask again."""
+        """The source asks for a rollback to `seqno`.
+
+        Returns: whether to send the request again.
+        """
         was_waiting = self.state is ConsumerState.PENDING
         self.go(StreamEvent.ROLLBACK)
         if not was_waiting or self.view.state not in _CAN_BE_CUT:
             return False
         log = self.view.failover_log
         if not seqno and len(log) > 1 and log.newest.seqno == self.last_seqno:
-            # Nothing was written on our newest branch: the source may know the one before it.
+            # Our newest branch is empty: the source may know the one before it.
             self._replicas.adopt_failover_log(self.view, FailoverLog(log.entries[1:]))
         else:
             self.last_seqno = self._replicas.roll_back(self.view, min(seqno, self.last_seqno))
@@ -211,7 +215,7 @@ class ConsumerStream:
         """A snapshot begins.
 
         Raises:
-            RemoteProtocolError: what the marker says of itself cannot be.
+            RemoteProtocolError: the marker contradicts itself.
         """
         self.go(StreamEvent.MESSAGE)
         if not self.is_living:
@@ -221,7 +225,7 @@ class ConsumerStream:
         if marker.start_seqno < self.last_seqno >= marker.end_seqno:
             return Status.ERANGE
         if self.view.state not in _RECEIVING:
-            return Status.SUCCESS  # a dead copy takes no notice
+            return Status.SUCCESS  # a dead copy ignores markers
         self._check_claims(marker, is_sync_replication=is_sync_replication)
         from_disk = bool(marker.flags & MarkerFlag.DISK)
         if from_disk:
@@ -229,7 +233,7 @@ class ConsumerStream:
         start = self._first_seqno = marker.start_seqno
         previous = self.announced
         if previous is not None and not (from_disk or self._from_disk or marker.flags & MarkerFlag.CHECKPOINT):
-            start = min(start, previous.start_seqno)  # the source's checkpoint goes on, and its snapshot with it
+            start = min(start, previous.start_seqno)  # the same checkpoint of the source: its snapshot goes on
         self._begin(SnapshotRange(start, marker.end_seqno), from_disk=from_disk)
         if from_disk and marker.purge_seqno is not None:
             self._replicas.learn_purge_seqno(self.view, marker.purge_seqno)
@@ -259,11 +263,11 @@ class ConsumerStream:
         self._replicas.begin_snapshot(self.view, announced, self._consistent_seqno, is_initial_from_disk=is_initial)
 
     def change(self, change: Change) -> Status:
-        """A row; SUCCESS if it is stored, or not wanted any more."""
+        """Store a row. SUCCESS if it was stored, or if the stream is dead."""
         status = self.fits(change)
         if status is Status.SUCCESS and self.is_living:
             if not self._from_disk and self._replicas.prepare_of(self.view, change.key) is not None:
-                return Status.SYNC_WRITE_IN_PROGRESS  # only from disk a decision may come as the document itself
+                return Status.SYNC_WRITE_IN_PROGRESS  # a document decides its prepare in snapshots from disk only
             self._store(change)
         return status
 
@@ -273,7 +277,7 @@ class ConsumerStream:
         self.messages += 1
 
     def fits(self, change: Change) -> Status:
-        """Whether a document, or its prepare, may come now."""
+        """Whether a document, or its prepare, is legal now."""
         seqno = change.seqno
         self.go(StreamEvent.MESSAGE)
         if not self.is_living:
@@ -288,7 +292,7 @@ class ConsumerStream:
         return Status.SUCCESS
 
     def _follows(self, seqno: int) -> Status:
-        """Whether a message that is no document may come now; the snapshot's bounds are looked at later."""
+        """Whether a message other than a document is legal now; the caller checks the snapshot's bounds."""
         self.go(StreamEvent.MESSAGE)
         if not self.is_living:
             return Status.SUCCESS
@@ -297,7 +301,7 @@ class ConsumerStream:
         return Status.SUCCESS if self.view.state in _RECEIVING else Status.NOT_MY_VBUCKET
 
     def system_event(self, change: Change) -> Status:
-        """A collection or scope came or went."""
+        """A collection or scope was created, changed or dropped."""
         status = self._follows(change.seqno)
         if status is Status.SUCCESS and self.is_living:
             if self.announced is None or change.seqno not in self.announced:
@@ -308,12 +312,12 @@ class ConsumerStream:
         return status
 
     def prepare(self, change: Change, level: int) -> Status:
-        """A durable write is prepared: it is stored, and acknowledged when its level allows.
+        """Store a prepare; it is acknowledged when its level allows.
 
-        A snapshot from disk, where what was decided is left out, may bring one in the place of an older one.
+        A snapshot from disk leaves out decided prepares, so its prepare may replace an older one of the document.
 
         Raises:
-            RemoteProtocolError: a snapshot from disk has two of a document.
+            RemoteProtocolError: a snapshot from disk has two prepares of one document.
         """
         status = self.fits(change)
         if status is not Status.SUCCESS or not self.is_living:
@@ -328,10 +332,10 @@ class ConsumerStream:
         return status
 
     def decide(self, decision: Decision) -> Status:
-        """A prepare was committed or aborted.
+        """Commit or abort a prepare.
 
         Raises:
-            RemoteProtocolError: it does not belong to the snapshot.
+            RemoteProtocolError: the decision lies outside its snapshot.
         """
         status = self._follows(decision.seqno)
         if status is not Status.SUCCESS or not self.is_living:
@@ -339,11 +343,11 @@ class ConsumerStream:
         prepare = self._replicas.prepare_of(self.view, decision.key)
         if prepare is not None and prepare.seqno != decision.prepared_seqno:
             prepare = None
-        # From disk a prepare that was aborted is left out.
+        # A snapshot from disk leaves out the prepare of an abort.
         if prepare is None and not (decision.is_abort and self._from_disk):
             return Status.EINVAL if decision.is_abort else Status.KEY_ENOENT
         if self.announced is None or decision.seqno not in self.announced:
-            raise RemoteProtocolError(f"vb {self.vbid}: a decision at {decision.seqno} lies outside of its snapshot")
+            raise RemoteProtocolError(f"vb {self.vbid}: a decision at {decision.seqno} lies outside its snapshot")
         if decision.is_abort:
             self._store(abort_of(decision, self.vbid))
         elif prepare is not None:
@@ -351,9 +355,10 @@ class ConsumerStream:
         return status
 
     def acknowledged_prepare(self) -> int:
-        """The seqno up to which prepares are to be acknowledged now, once; 0 if there is nothing new to say.
+        """The seqno up to which prepares must be acknowledged now, returned once; 0 if there is none.
 
-        Only whole snapshots count, and those that are to be on the disk of a majority wait for the disk here.
+        Prepares count when their snapshot is whole. A prepare of level persist-to-majority also waits until it is on
+        this node's disk.
         """
         found, persisted = 0, self.view.persisted_seqno
         while self._prepared and self._prepared[0][0] <= self._sound_seqno:
@@ -365,7 +370,7 @@ class ConsumerStream:
         return found
 
     def snapshot_done(self) -> bool:
-        """Whether the last row ended its snapshot and the source waits to be told."""
+        """End the snapshot if the last row was its last; whether the source waits for an answer to its marker."""
         if self.announced is None or self.last_seqno != self.announced.end_seqno or not self.is_living:
             return False
         self._replicas.end_snapshot(self.view)

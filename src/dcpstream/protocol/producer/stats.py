@@ -1,6 +1,6 @@
 """A producer's part of the `dcp` stats group, under the names of the server.
 
-What this producer does not have (a queue of made messages, a buffer of backfilled items, history) is shown empty.
+Parts of the server that this producer lacks (queues of messages, a buffer of backfilled items) are shown as empty.
 
 Source: kv_engine engines/ep/src/dcp/producer.cc, active_stream.cc (addStats), recorded names.
 """
@@ -92,7 +92,7 @@ def _connection_values(connection: ProducerConnection) -> Iterator[tuple[str, ob
 
 
 def _stream_stats(stream: ProducerStream) -> Iterator[tuple[str, str]]:
-    """Names and values for a stream, behind the connection's name, to which the stream's id belongs."""
+    """Names and values for a stream; a name continues the connection's name, of which the stream id is a part."""
     vbid, accepted, wanted = stream.vbid, stream.accepted, stream.wanted
     name = "" if stream.stream_id is None else f"sid:{stream.stream_id}"
     is_living = stream.end_reason is None
@@ -124,7 +124,7 @@ def _stream_stats(stream: ProducerStream) -> Iterator[tuple[str, str]]:
     for key, value in values.items():
         yield f"{name}:stream_{vbid}_{key}", stat_text(value)
     ids = wanted.collection_ids
-    # The server puts the default collection into a filter of everything that came with a value, and into no other one.
+    # A request with a value and no collections: the server lists the default collection in the filter of that stream.
     shown = sorted(ids) if ids is not None else [0] if wanted.has_value else []
     filters: dict[str, object] = {
         "passthrough": ids is None,

@@ -1,25 +1,24 @@
 """One stream of a producer: a vbucket's history after a seqno, in whole snapshots.
 
-Theory of operation. A stream reads its vbucket's log forward. It does so in snapshots: it looks where the history ends
-now, announces everything up to there with a marker, and sends those messages that are the newest of their keys at that
-seqno. Then it looks again. So a stream whose end seqno falls inside a snapshot still sends the whole snapshot, a key
-appears once in a snapshot, and what is written while a snapshot is under way belongs to the next one.
+Theory of operation. A stream reads its vbucket's log forward, in snapshots: it looks where the history ends now,
+announces everything up to there with a marker, and sends the messages that are the newest of their keys at that seqno.
+Then it looks again. It follows that a stream whose end seqno falls inside a snapshot still sends the whole snapshot,
+that a key appears once in a snapshot, and that writes during a snapshot belong to the next one.
 
-The first snapshot is one "from disk" if the stream begins below what the vbucket keeps in memory, and one "from
-memory" otherwise (`protocol.bucket` says where the line is); all later ones are from memory. The first one
-from memory and the first one in a new checkpoint carry the checkpoint flag.
+The first snapshot is "from disk" if the stream begins below what the vbucket keeps in memory, and "from memory"
+otherwise (`protocol.bucket` tells where that line is). All later ones are from memory. The first snapshot from memory
+and the first one in a new checkpoint carry the checkpoint flag.
 
-A stream that is closed in the middle of a snapshot from memory still sends the rest of it before its STREAM_END, for a
-server has put that into the stream's queue already. Of a snapshot from disk nothing more is sent.
+A stream that is closed in the middle of a snapshot from memory still sends the rest of it before its STREAM_END,
+because a server has already put the rest into the stream's queue. The rest of a snapshot from disk is not sent.
 
-The stream keeps no message back: `produce` makes what may go out now, at most a given number of bytes, and remembers
-only seqnos. A message may start while fewer bytes than the given credit were made, so credit is overshot by one message
-at most.
+The stream buffers no messages: `produce` makes what may be sent now, at most a given number of bytes, and remembers
+only seqnos. A message may start while fewer bytes than the given credit were made, so a stream overshoots its credit by
+at most one message.
 
-A takeover stream hands its vbucket over. Once there is nothing more to send and every marker that asked for it was
-answered, it asks the other end to make its copy pending; on the answer the vbucket here becomes dead, and what was
-written until then follows; then the other copy is made active, and on that answer the stream ends. Only snapshots from
-memory ask to be answered.
+A takeover stream hands its vbucket over. When it has sent everything and every marker from memory was answered, it asks
+the other end to make its copy pending. On the answer the vbucket here becomes dead, and the writes until then follow.
+Then the stream asks the other end to make its copy active; on that answer the stream ends.
 
 Source: kv_engine engines/ep/src/dcp/active_stream.cc; markers, flags and ends as in recordings of a server.
 """
@@ -50,26 +49,25 @@ __all__ = ["Buffer", "ProducerStream"]
 
 _NO_COMMITS: Mapping[int, int] = MappingProxyType({})
 OUT_OF_ORDER_WITH_END = "true_with_seqno_advanced"
-"""Of `enable_out_of_order_snapshots`: the client wants to know how far the snapshot reached."""
+"""A value of `enable_out_of_order_snapshots`: the client wants a SEQNO_ADVANCED to the snapshot's end."""
 
 SMALL_REST_BYTES = 32 * 1024
-"""Room of at most this size that is left of a much larger one is not filled."""
+"""The last bytes of a much larger room stay empty: to read a few messages from the store would cost too much."""
 
 LOOKAHEAD_BYTES = 256 * 1024
-"""How much a filtered stream reads to find where its snapshot from memory begins and ends."""
+"""Bytes that a filtered stream reads to find the first and last message of its snapshot from memory."""
 
 SKIPPED_MESSAGES_MAX = 10_000
-"""Messages a filter may drop in a row before the client is told how far the stream has come: the server's
-dcp_backfill_antilag_interval."""
+"""Messages that a filter may leave out in a row before a SEQNO_ADVANCED: the server's dcp_backfill_antilag_interval."""
 
 
 def enough_of(max_bytes: int) -> int:
-    """How much fills a room of `max_bytes`: to fill a small rest would cost a read of the store for a few messages."""
+    """How many bytes fill a room of `max_bytes`, see `SMALL_REST_BYTES`."""
     return max_bytes - SMALL_REST_BYTES if max_bytes > 4 * SMALL_REST_BYTES else max_bytes
 
 
 class ProducerStream:
-    """A stream that was accepted.
+    """One accepted stream.
 
     Args:
         view: the vbucket.
@@ -78,28 +76,29 @@ class ProducerStream:
         flags: of the STREAM_REQ.
         accepted: what `rollback.decide` made of the request.
         wanted: its collections and stream id.
-        form: how its messages look.
+        form: the form of its messages.
         has_marker_v2: markers in version 2.0, for a replica that takes part in durable writes.
-        has_marker_v22: markers of disk snapshots in version 2.2, which tell the purge seqno.
-        out_of_order: "", or what `enable_out_of_order_snapshots` said: the first disk snapshot of a single collection
-            may come without order.
-        has_cursor_dropping: what left memory before the stream read it is read from disk; else memory waits for it.
-        is_everything_visible: the stream hides nothing, so a SEQNO_ADVANCED is never due.
-        has_change_streams: every version that is kept goes out, not only the newest of each key.
-        has_sync_writes: prepares, commits and aborts go out as such; else the documents that they make.
-        access: what the user may stream, asked again before each marker.
-        buffers: where blocks are copied to; fresh memory by default.
+        has_marker_v22: markers of disk snapshots in version 2.2, which carry the purge seqno.
+        out_of_order: the value of the control `enable_out_of_order_snapshots`, or "": the first disk snapshot of a
+            single collection may come in any order.
+        has_cursor_dropping: messages that left memory unread are read from disk; without it memory keeps them.
+        is_everything_visible: the stream hides nothing, so it never sends SEQNO_ADVANCED.
+        has_change_streams: every version that is kept is sent, not only the newest of each key.
+        has_sync_writes: prepares, commits and aborts are sent as such, not as the documents that they make.
+        access: what the user may stream; asked again before each marker.
+        buffers: memory that blocks are copied to; fresh memory by default.
 
     Attributes:
         state: see `states.STREAM`.
         is_queued: whether the connection has it in its ready queue.
-        is_finished: its STREAM_END went out; nothing more will come.
+        is_finished: its STREAM_END was sent; nothing more will come.
         takeover: see `states.TAKEOVER`; None if the stream is no takeover.
-        end_reason: why it ends, as soon as that is known.
-        last_read_seqno: everything up to here was sent, or is not for this stream.
+        end_reason: the reason of its STREAM_END, as soon as that is known.
+        last_read_seqno: everything up to here was sent or left out.
         last_sent_seqno: seqno of the last message or SEQNO_ADVANCED.
         last_advance_seqno: seqno of the last SEQNO_ADVANCED; 0 before the first.
-        messages_sent, bytes_sent: markers and the end excluded, included.
+        messages_sent: without markers and the end.
+        bytes_sent: with markers and the end.
     """
 
     __slots__ = (
@@ -208,7 +207,7 @@ class ProducerStream:
         self._ignores_purge = bool(flags & StreamFlag.IGNORE_PURGED_TOMBSTONES)
         self._purge_seqno = view.purge_seqno
         self._skipped = 0
-        # The snapshot under way: announced end, how far the log is read for it, where it began; end None between two.
+        # The snapshot under way: its announced end (None between two snapshots), the end of reading, its beginning.
         self._snapshot_end: int | None = None
         self._held_view: object = None
         self._kept: Buffer = b""
@@ -222,12 +221,12 @@ class ProducerStream:
 
     @property
     def last_snapshot_end(self) -> int:
-        """End of the last snapshot that was announced."""
+        """End of the last announced snapshot."""
         return self._messages.last_snapshot_end
 
     @property
     def has_change_streams(self) -> bool:
-        """Whether it sends every version that is kept."""
+        """Whether it sends every kept version."""
         return self._history is not None
 
     @property
@@ -275,11 +274,11 @@ class ProducerStream:
 
     @property
     def has_news(self) -> bool:
-        """Whether the vbucket holds what the stream has not looked at; after a commit it mostly does not."""
+        """Whether the vbucket has rows that the stream has not read; after a commit it usually has not."""
         return self.last_read_seqno < self.view.high_seqno
 
     def end(self, reason: int) -> None:
-        """Let the stream end: its next and last message is a STREAM_END with this reason, or an earlier one."""
+        """End the stream: its next and last message is a STREAM_END with this reason, or with an earlier one."""
         self._held_view = self._snapshot_end = None
         self._kept = b""
         if self.end_reason is None:
@@ -289,7 +288,7 @@ class ProducerStream:
                 self._take_over(TakeoverEvent.ENDED)
 
     def close(self, reason: int) -> None:
-        """As `end`, but what was chosen from memory is sent before; the vbucket must be here, its history intact."""
+        """As `end`, but a snapshot from memory is sent whole before; the vbucket's history must be intact."""
         if self.end_reason is not None:
             return
         end, view, kept = self._snapshot_end, self._held_view, self._kept
@@ -299,7 +298,7 @@ class ProducerStream:
             self._snapshot_end, self._held_view, self._kept = end, view, kept
 
     def look(self) -> None:
-        """Choose the first snapshot now if it is from memory, as a server does also while nothing may be sent."""
+        """Choose the first snapshot now if it is from memory, as a server does even while nothing may be sent."""
         is_from_memory = not self._is_disk_only and not self._is_out_of_memory(self.last_read_seqno)
         if self.state is StreamState.PENDING and is_from_memory:
             self._kept = self._safely(self._open_snapshot) or b""
@@ -314,11 +313,11 @@ class ProducerStream:
     # ------------------------------------------------------------------------------------------------- what to send
 
     def produce(self, credit: int | None, max_bytes: int) -> list[Buffer]:
-        """What may go out now; empty if there is nothing to say until the vbucket changes.
+        """The messages that may be sent now; empty if there are none until the vbucket changes.
 
         Args:
             credit: messages may start within this many bytes; None without flow control. Not 0.
-            max_bytes: a soft limit: what is made may exceed it by one message.
+            max_bytes: a soft limit: the result may exceed it by one message.
         """
         out: list[Buffer] = []
         made = 0
@@ -334,7 +333,7 @@ class ProducerStream:
         return out
 
     def _next_piece(self, room: int, credit: int | None) -> Buffer | None:
-        """A marker, messages, or an end; empty if only the position moved, None if there is nothing now."""
+        """A marker, messages, or an end; empty if only the position moved, None if there is nothing to send now."""
         if self._kept:
             piece, self._kept = self._kept, b""
             return piece
@@ -348,7 +347,7 @@ class ProducerStream:
         return self._safely(self._open_snapshot)
 
     def _safely(self, step: Callable[[], Buffer | None]) -> Buffer | None:
-        """One step; what cannot be read ends the stream."""
+        """Take one step; a read error of the store ends the stream."""
         try:
             return step()
         except StoreError:
@@ -358,13 +357,13 @@ class ProducerStream:
     def _was_purged(self, base_seqno: int) -> bool:
         """Whether deletions that the client has not seen were purged since the stream was accepted.
 
-        A client that began its present snapshot with nothing cannot miss a deletion.
+        A client that had nothing when its present snapshot began cannot miss a deletion.
         """
         purge = self.view.purge_seqno
         return purge > self._purge_seqno and base_seqno > 0 and self.last_read_seqno < purge and not self._ignores_purge
 
     def _open_snapshot(self) -> Buffer | None:
-        """Announce what the log holds beyond the position."""
+        """Announce the part of the log that lies above the position."""
         view, position = self.view, self.last_read_seqno
         if position >= self.accepted.end_seqno:
             self.end(StreamEndReason.OK)
@@ -384,14 +383,14 @@ class ProducerStream:
         end = limit
         if not self.form.collections and limit <= view.high_seqno:
             if not self._has_default_collection:
-                self.end(StreamEndReason.OK)  # a client that does not know of collections is not told more
+                self.end(StreamEndReason.OK)  # the other reasons mean nothing to a client without collections
                 return b""
             visible = view.high_seqno_of((0,))
             if visible <= position:
                 self.last_read_seqno = limit
                 self._go_sending()
                 return b""
-            end = min(limit, visible)  # such a client gets no SEQNO_ADVANCED, so the end must be a message of its own
+            end = min(limit, visible)  # this client gets no SEQNO_ADVANCED: the end must be the seqno of a message
         if is_disk:
             self._go(StreamEvent.DISK)
         else:
@@ -415,7 +414,7 @@ class ProducerStream:
     def _wait(self, limit: int) -> Buffer | None:
         """There is nothing to announce now."""
         if self._is_disk_only:
-            # A takeover of what is on disk waits until the highest of all seqnos is there, which is never.
+            # A takeover from disk only waits for the highest of all seqnos, which never comes.
             if self.is_takeover:
                 self._go(StreamEvent.DISK)
             return None
@@ -423,26 +422,26 @@ class ProducerStream:
             return self._hand_over()
         self._go(StreamEvent.MEMORY)
         if self._filter.is_empty and self.view.memory_start_seqno > limit:
-            self.end(StreamEndReason.FILTER_EMPTY)  # the server looks at the beginning of a checkpoint
+            self.end(StreamEndReason.FILTER_EMPTY)  # the server notices this at the beginning of a checkpoint
             return b""
         return None
 
     def _reach(self, position: int, limit: int, *, is_disk: bool) -> int:
-        """How far the snapshot goes that begins after `position`, if the history goes to `limit`."""
+        """End of the snapshot that begins after `position`, if the history ends at `limit`."""
         view, durable = self.view, self.view.durability
         if not is_disk and self.form.collections:
             boundary = view.checkpoint_after(position + 1)
             if boundary is not None and boundary <= limit:
-                limit = boundary - 1  # each checkpoint comes in a snapshot of its own
+                limit = boundary - 1  # each checkpoint is sent in a snapshot of its own
         if durable is not None and self._has_marker_v2 and not is_disk and self.state is StreamState.IN_MEMORY:
-            # A replica is told of a prepare at once, for it is waited for.
+            # A prepare is sent to a replica at once, because a client waits for its acknowledgement.
             limit = min(limit, durable.first_hidden_after(position) or limit)
         if view.state is VbucketState.REPLICA and not self._is_disk_only:
             limit = max(limit, view.snapshot.end_seqno)  # a replica's snapshot is consistent at its end only
         return limit if self._history is None else self._history.reach(position, limit, is_disk=is_disk)
 
     def _form_durable_writes(self, *, is_disk: bool) -> None:
-        """What of durable writes this snapshot shows to a stream with sync writes: from disk what is undecided."""
+        """Choose the durable writes that this snapshot shows to a stream with sync writes: from disk, undecided ones."""
         durable = self.view.durability
         if durable is not None and self._has_sync_writes:
             completed_seqno = durable.high_completed_seqno if is_disk else 0
@@ -450,18 +449,18 @@ class ProducerStream:
             self.form = replace(self.form, durable=DurableForm(commits, completed_seqno))
 
     def _is_out_of_memory(self, position: int) -> bool:
-        """Whether what follows is no longer in memory; a stream that reads from memory keeps what it has not read.
+        """Whether the messages after `position` have left memory.
 
-        Unless it is so slow that the server takes its place in memory away, which ends nothing but its haste.
+        A stream that reads from memory keeps its messages there, unless it is slow and the server drops its cursor.
         """
         if self.state is StreamState.PENDING:
             return position + 1 < self.view.memory_start_seqno
         return self.state is StreamState.IN_MEMORY and self._has_cursor_dropping and position < self.view.evicted_seqno
 
     def _is_passed_over(self, position: int, limit: int) -> bool:
-        """Whether a snapshot from memory has nothing for this stream, which then is told nothing of it.
+        """Whether a snapshot from memory has nothing for this stream and is not announced.
 
-        A client that resumed is told once, for it may be inside of a snapshot whose end it waits for.
+        The first snapshot after a resume is announced: the client may wait for the end of its own snapshot.
         """
         numbers = self._filter.numbers(self._source.manifest)
         durable = None if self._has_sync_writes else self.view.durability
@@ -475,14 +474,14 @@ class ProducerStream:
         return numbers is not None and self.view.high_seqno_of(numbers) <= position
 
     def _is_plainly_filtered(self, limit: int) -> bool:
-        """Whether only the filter leaves messages out of a snapshot from memory up to `limit`."""
+        """Whether the filter alone decides which messages of a snapshot from memory up to `limit` are sent."""
         if self._filter.is_empty:
             return True
         has_filter = self.wanted.collection_ids is not None and (self.form.collections or self._source.manifest.uid > 0)
         return has_filter and self.view.durability is None and self._history is None and limit <= self.view.high_seqno
 
     def _open_filtered(self, position: int, limit: int) -> Buffer | None:
-        """Announce what the filter takes of (position, limit]: from its first message to its last one."""
+        """Announce the messages of (position, limit] that pass the filter, from the first to the last one."""
         view, numbers = self.view, self._filter.numbers(self._source.manifest)
         assert numbers is not None, "the stream is filtered"
         if self._filter.is_empty:
@@ -499,16 +498,16 @@ class ProducerStream:
         if not seqnos:
             self.last_read_seqno = limit if is_whole else found.last_seqno
             return b""
-        if last > limit:  # of another checkpoint; what is too long to be looked at is announced whole
+        if last > limit:  # it is in another checkpoint; a range that was not read to its end is announced whole
             last = seqnos[-1] if is_whole else limit
         self._snapshot_end, self._snapshot_limit, self._snapshot_base = last, limit, position
         self._held_view = view.hold(last)
         return self._messages.marker(position, last, is_disk=False, first=seqnos[0])
 
     def _pass_over_all(self, position: int, limit: int) -> Buffer:
-        """Nothing up to the end of the history is for this stream.
+        """Pass over the rest of the history, which has nothing for this stream.
 
-        Only a client that resumed inside of a snapshot is told, for it waits for that snapshot's end.
+        Only a client that resumed inside a snapshot is told, because it waits for that snapshot's end.
         """
         self.last_read_seqno = limit
         end = self.accepted.snapshot_end
@@ -517,7 +516,7 @@ class ProducerStream:
         return self._messages.marker(position, end, is_disk=False) + self._advanced(end)
 
     def _may_come_out_of_order(self) -> bool:
-        """Whether the snapshot that begins may be one without order: the first, from 0, of a single collection."""
+        """Whether the next snapshot may be out of order: the first one, from 0, of a single collection."""
         ids = self._filter.collection_ids
         return (
             bool(self._out_of_order)
@@ -532,11 +531,11 @@ class ProducerStream:
         return any(item.collection_id == 0 for _, item in self._source.manifest.collections())
 
     def _go_sending(self) -> None:
-        """What comes now is from memory."""
+        """Go on from memory."""
         self._go(StreamEvent.HANDOVER if self.is_takeover else StreamEvent.MEMORY)
 
     def _hand_over(self) -> bytes | None:
-        """All was sent: ask for the next state, once all of it was received."""
+        """Everything was sent: ask for the other copy's next state as soon as everything was received."""
         self._go(StreamEvent.HANDOVER)
         if self._messages.unanswered_markers:
             return None
@@ -586,7 +585,7 @@ class ProducerStream:
         if self._filter.is_over:
             self.end(StreamEndReason.FILTER_EMPTY if self.form.collections else StreamEndReason.OK)
         elif self._is_out_of_order:
-            pass  # its end is a message of its own
+            pass  # a message of its own ends it
         elif self.last_read_seqno >= end and self.last_sent_seqno >= end:
             self._snapshot_done()
         elif self._skipped >= SKIPPED_MESSAGES_MAX and self.last_read_seqno < end and self.form.collections:
@@ -594,7 +593,7 @@ class ProducerStream:
         return rendered.data
 
     def _nothing_left(self, end: int) -> Buffer | None:
-        """The log has no more of the snapshot, or, on a replica, not yet."""
+        """End the snapshot: the log has no more of it. On a replica the rest may still come."""
         if self.view.high_seqno >= end:
             return self._close_snapshot()
         if self.end_reason is None:
@@ -603,7 +602,7 @@ class ProducerStream:
         return b""
 
     def _nothing_wanted_until(self, end: int) -> bool:
-        """Whether a filtered stream can spare itself the reading."""
+        """Whether the log has nothing more for this stream up to `end`, so that it need not be read."""
         if self.last_read_seqno >= end:
             return True
         numbers, view = self._filter.numbers(self._source.manifest), self.view
@@ -612,7 +611,7 @@ class ProducerStream:
         return view.high_seqno_of(numbers) <= self.last_read_seqno
 
     def _close_snapshot(self) -> Buffer:
-        """All of the snapshot was read; say so if its last message was not for this stream."""
+        """End a snapshot that was read whole; tell the client if its last message was left out."""
         end = self._snapshot_end
         assert end is not None, "a snapshot is under way"
         has_gap = self.last_sent_seqno < end and self.form.collections and not self._is_everything_visible
