@@ -1,8 +1,8 @@
-"""Liveness: when a producer asks "are you there?", and when it gives up.
+"""NOOPs: the liveness probes of a producer, and the time-out of a silent peer.
 
-Plain numbers; `now` is an argument. A NOOP is due one interval after the last one (after the connection began for the
-first), whatever else was sent, and never while one is unanswered. With NOOPs enabled a peer that sends nothing at all
-for the idle time-out is dropped; an unanswered NOOP alone drops nobody.
+Plain numbers; `now` is an argument. A NOOP is due one interval after the last one (the first: after the connection
+began), whatever else was sent, but not while one is unanswered. With NOOPs enabled, a peer that sends nothing for the
+idle time-out is dropped; an unanswered NOOP alone does not drop it.
 
 Source: kv_engine engines/ep/src/dcp/producer.cc (maybeSendNoop, maybeDisconnect), checked against recordings.
 """
@@ -12,17 +12,17 @@ from __future__ import annotations
 __all__ = ["DEFAULT_IDLE_TIMEOUT_S", "DEFAULT_INTERVAL_S", "FIRST_OPAQUE", "NoopTimer"]
 
 DEFAULT_INTERVAL_S = 20.0
-"""Seconds between NOOPs until the client says otherwise: the server's dcp_noop_tx_interval."""
+"""Seconds between NOOPs unless the client sets another interval: the server's dcp_noop_tx_interval."""
 
 MIN_SPACING_S = 1.0
-"""Shortest distance of two NOOPs, also for an interval of 0: the server looks at its connections once a second."""
+"""Least seconds between two NOOPs, also for an interval of 0: the server checks its connections once a second."""
 
 DEFAULT_IDLE_TIMEOUT_S = 360.0
-"""Silence after which a peer is given up: the server's dcp_idle_timeout."""
+"""Seconds of silence after which a peer is given up: the server's dcp_idle_timeout."""
 
 FIRST_OPAQUE = 10_000_001
-"""The counter that gives the NOOPs their opaques. A server puts it into the header in its own byte order, which on its
-machines is little-endian; the opaques here are as they stand in the header, read as big-endian."""
+"""First value of the counter for the opaques of NOOPs. A server writes the counter in its own byte order, which is
+little-endian; the opaques here are the header's bytes read as big-endian."""
 
 
 def _in_header(number: int) -> int:
@@ -35,7 +35,7 @@ class NoopTimer:
     Attributes:
         is_enabled: off until the client asks for it.
         interval_s: seconds between two NOOPs.
-        pending_opaque: the NOOP that is not answered yet, or None.
+        pending_opaque: the opaque of the unanswered NOOP, or None.
     """
 
     __slots__ = (
@@ -61,7 +61,7 @@ class NoopTimer:
 
     @property
     def next_timeout(self) -> float | None:
-        """When `poll` or `is_dead` may have something to say, or None."""
+        """When `poll` or `is_dead` may change, or None."""
         if not self.is_enabled:
             return None
         deadline = self._last_received + self.idle_timeout_s
@@ -72,7 +72,7 @@ class NoopTimer:
         return self._last_sent + max(self.interval_s, MIN_SPACING_S)
 
     def received(self, now: float) -> None:
-        """The peer sent something, no matter what."""
+        """The peer sent anything."""
         self._last_received = now
 
     def poll(self, now: float) -> int | None:
@@ -86,7 +86,7 @@ class NoopTimer:
         return opaque
 
     def answered(self, opaque: int) -> bool:
-        """Take a NOOP's answer; False if it is not that of the last one. It may come twice."""
+        """Take the answer to a NOOP; False if it does not fit the last NOOP. The same answer may come twice."""
         if opaque != self._last_opaque:
             return False
         self.pending_opaque = None

@@ -1,4 +1,4 @@
-"""DCP_OPEN: what a connection asks to be, and what is wrong with it.
+"""DCP_OPEN: the request that makes a connection a producer or a consumer, read and checked.
 
 Source: kv_engine daemon/protocol/mcbp/dcp_open_executor.cc, daemon/mcbp_validators.cc, checked against recordings.
 """
@@ -23,18 +23,18 @@ _ALLOWED = int(
     | OpenFlag.INVALID_PITR
     | OpenFlag.INCLUDE_DELETED_USER_XATTRS
 )
-"""Flags a recorded 7.2 server takes. Point-in-time recovery (0x80) opens but has no streams."""
+"""Flags that a recorded 7.2 server accepts. Point-in-time recovery (0x80) opens but gets no streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """A DCP_OPEN that may be carried out.
+    """A legal DCP_OPEN.
 
     Attributes:
         name: the connection's name; any bytes.
         flags: see `OpenFlag`.
-        consumer_name: of a consumer that takes part in durable writes, or "".
-        drops: the request is well formed, and a server nevertheless closes the connection on it.
+        consumer_name: the name of a consumer that takes part in durable writes, or "".
+        drops: a server closes the connection on this request, although it is well formed.
     """
 
     name: bytes
@@ -44,12 +44,12 @@ class OpenRequest:
 
     @property
     def is_producer(self) -> bool:
-        """Whether the server's end is to be a producer."""
+        """Whether the server's end becomes a producer."""
         return bool(self.flags & OpenFlag.PRODUCER)
 
 
 def read_open(frame: Frame) -> OpenRequest | Refusal:
-    """Read a DCP_OPEN frame, or say why it is refused."""
+    """Read a DCP_OPEN frame, or refuse it."""
     refusal = check_shape(frame)
     if refusal is not None:
         return refusal

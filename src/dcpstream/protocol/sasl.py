@@ -1,15 +1,15 @@
 """SASL PLAIN and SCRAM, both ends.
 
 Sans-IO: the caller moves the bytes (SASL_AUTH, SASL_STEP and their answers) and supplies every random value, so that a
-whole exchange can be replayed. Passwords are compared in constant time, and an unknown user costs as many messages as a
-known one.
+whole exchange can be replayed. Passwords are compared in constant time. A login of an unknown user takes as many
+messages as one of a known user.
 
-Client: `start()` gives the value of SASL_AUTH; on AUTH_CONTINUE `step()` gives the value of SASL_STEP; on SUCCESS
+Client: `start()` returns the value of SASL_AUTH; on AUTH_CONTINUE `step()` returns the value of SASL_STEP; on SUCCESS
 `finish()` checks that the server knew the password too.
-Server: `start()` takes mechanism and value of SASL_AUTH, `step()` the value of SASL_STEP; both give a `ServerStep`.
+Server: `start()` takes mechanism and value of SASL_AUTH, `step()` the value of SASL_STEP; both return a `ServerStep`.
 
 Source: RFC 4616 (PLAIN), RFC 5802 (SCRAM), RFC 4013 (SASLprep, of names only: client libraries leave passwords as they
-are), kv_engine docs/sasl.md; without channel binding, as the server.
+are), kv_engine docs/sasl.md. As on the server, there is no channel binding.
 """
 
 from __future__ import annotations
@@ -47,43 +47,43 @@ _HASHES: Mapping[str, str] = MappingProxyType(
 )
 
 MECHANISMS: tuple[str, ...] = (*_HASHES, PLAIN)
-"""What both ends speak, strongest first: the order in which the server lists them."""
+"""The mechanisms of both ends, strongest first, which is the order of the server's list."""
 
 DEFAULT_ITERATIONS = 4096
-"""Rounds of PBKDF2 that a server asks for: the least that RFC 5802 allows; a login costs about 3 ms at it."""
+"""Rounds of PBKDF2 that a server asks for: the least that RFC 5802 allows. A login then costs about 3 ms."""
 
 MAX_ITERATIONS = 1_000_000
-"""Rounds a client is willing to do for a server, so that a hostile one cannot keep it busy for hours."""
+"""Most rounds that a client computes for a server; a hostile server could ask for hours of work."""
 
 MIN_NONCE_BYTES = 16
-"""Random bytes in a nonce."""
+"""Least random bytes in a nonce."""
 
 MAX_NONCE_BYTES = 256
-"""Longest nonce that a client may send, in base64 or whatever text it takes; known clients send 24 to 48."""
+"""Longest nonce that a client may send, as text; known clients send 24 to 48 bytes."""
 
 _CHECKING = "SCRAM-SHA256"
-"""Whose keys check a password that came in plain text."""
+"""The mechanism whose keys check a password that came in plain text."""
 
 _GS2_HEADER = b"n,,"
 _CHANNEL_BINDING = b"c=" + base64.b64encode(_GS2_HEADER)
 
 
 class Outcome(Enum):
-    """What the server makes of a message."""
+    """The server's verdict on a message."""
 
     CONTINUE = "continue"
     """AUTH_CONTINUE (0x21): `data` goes to the client, SASL_STEP comes next."""
     SUCCESS = "success"
-    """The user is who they say; `data` goes to the client."""
+    """The login is complete; `data` goes to the client."""
     REFUSED = "refused"
-    """AUTH_ERROR (0x20): unknown mechanism, unknown user or wrong password, which one is not told."""
+    """AUTH_ERROR (0x20): unknown mechanism, unknown user or wrong password; the client is not told which."""
     MALFORMED = "malformed"
-    """EINVAL (0x04): not a message of this mechanism, or not its turn."""
+    """EINVAL (0x04): not a message of this mechanism, or an unexpected one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerStep:
-    """The server's answer: `outcome`, the value of the response, the user's name once it is known to be right."""
+    """The server's answer: `outcome`, the value of the response, and after SUCCESS the user's name."""
 
     outcome: Outcome
     data: bytes = b""
@@ -92,7 +92,7 @@ class ServerStep:
 
 @dataclass(frozen=True, slots=True)
 class ScramKeys:
-    """What a server keeps of a password for one hash."""
+    """The keys that a server derives from a password for one hash."""
 
     salt: bytes
     iterations: int
@@ -124,7 +124,7 @@ def _scram_keys(algorithm: str, password: str, salt: bytes, iterations: int) -> 
 
 
 def prepared_name(name: str) -> str | None:
-    """A user's name as it is compared: SASLprep, so that what looks the same is the same; None if it cannot be one."""
+    """A user's name prepared for comparison (SASLprep: equal looks, equal names); None if it is not a legal name."""
     if name.isascii():
         return name if name.isprintable() else None
     mapped = "".join(
@@ -133,7 +133,8 @@ def prepared_name(name: str) -> str | None:
     result = unicodedata.normalize("NFKC", mapped)
     if not result or any(table(char) for table in _PROHIBITED for char in result):
         return None
-    if any(map(stringprep.in_table_d1, result)):  # from right to left: all of it, and no direction within
+    if any(map(stringprep.in_table_d1, result)):
+        # A name with right-to-left letters must begin and end with one, and have no left-to-right ones.
         is_mixed = any(map(stringprep.in_table_d2, result))
         if is_mixed or not (stringprep.in_table_d1(result[0]) and stringprep.in_table_d1(result[-1])):
             return None
@@ -166,7 +167,7 @@ def _unescaped(text: bytes) -> str | None:
 
 
 def _attributes(message: bytes) -> dict[bytes, bytes]:
-    """`a=1,b=2` as a dict; parts that are no attribute are left out."""
+    """`a=1,b=2` as a dict; parts that are not attributes are left out."""
     return {part[:1]: part[2:] for part in message.split(b",") if part[1:2] == b"="}
 
 
@@ -182,10 +183,10 @@ def _unbase64(text: bytes) -> bytes | None:
 
 
 def strongest_mechanism(offered: str | bytes, *, allow_plain: bool = True) -> str:
-    """The strongest mechanism of SASL_LIST_MECHS' answer that we speak.
+    """The strongest of our mechanisms in the answer to SASL_LIST_MECHS.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: none of ours is offered.
     """
     names = (offered.decode(errors="replace") if isinstance(offered, bytes) else offered).split()
     for name in MECHANISMS:
@@ -267,11 +268,11 @@ class ClientLogin:
 
 
 class Credentials:
-    """What a server keeps of a user's password: the keys that check it, derived once; never the password itself.
+    """The keys that check a user's password, derived once. The password itself is not kept.
 
     Args:
-        password: forgotten when this returns.
-        salt: random bytes, of this user alone.
+        password: the password.
+        salt: random bytes, unique to this user.
         iterations: rounds of PBKDF2.
     """
 
@@ -290,11 +291,11 @@ class Credentials:
         return made
 
     def with_salt(self, salt: bytes) -> Credentials:
-        """The same keys with another salt, which no password fits: for names that nobody has."""
+        """The same keys with another salt, which no password fits: for names that no user has."""
         return self._of({mechanism: replace(keys, salt=salt) for mechanism, keys in self._keys.items()})
 
     def to_json(self) -> dict[str, Any]:
-        """To be kept: per mechanism salt, rounds and keys, bytes in base64."""
+        """JSON to be stored: per mechanism salt, rounds and keys, bytes in base64."""
         return {
             mechanism: {
                 "salt": _text(keys.salt),
@@ -307,10 +308,10 @@ class Credentials:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Credentials:
-        """What `to_json` gave.
+        """Read the result of `to_json`.
 
         Raises:
-            ValueError, KeyError, TypeError: it is not.
+            ValueError, KeyError, TypeError: `data` is not such a result.
         """
         keys = {}
         for mechanism, algorithm in _HASHES.items():
@@ -325,14 +326,14 @@ class Credentials:
         return cls._of(keys)
 
     def __repr__(self) -> str:
-        """Nothing of the password, nor of what is derived from it."""
+        """A text without the password and its keys."""
         return "Credentials(…)"
 
     def matches(self, password: bytes) -> bool:
-        """Whether this is the password: derived in the same way, compared in constant time.
+        """Whether this is the password; the keys are compared in constant time.
 
-        A password that was right is known again by a keyed hash of it, which lives in memory only, so that each request
-        over HTTP does not cost milliseconds. One that is wrong always costs the whole derivation, whoever it is for.
+        A keyed hash of the last right password is kept in memory, because a derivation for each HTTP request would cost
+        milliseconds. A wrong password always costs a whole derivation, for known and unknown users alike.
         """
         keys = self._keys[_CHECKING]
         algorithm = _HASHES[_CHECKING]
@@ -355,11 +356,11 @@ class ServerLogin:
     """One login on a server's connection; may be started again at any time.
 
     Args:
-        find_user: gives the user's credentials, or None.
-        nonce: gives at least 16 random bytes, anew at each call.
-        decoy: credentials nobody knows, always the same for a name: an unknown user is led through the exchange with
-            them.
-        offered: the mechanisms that may be used; the others are refused as if they were not known.
+        find_user: returns the user's credentials, or None.
+        nonce: returns at least 16 fresh random bytes at each call.
+        decoy: returns credentials that no password fits, always the same ones for a name; an unknown user goes through
+            the exchange with them.
+        offered: the mechanisms that may be used; the others are refused like unknown ones.
     """
 
     def __init__(
@@ -383,13 +384,13 @@ class ServerLogin:
             return ServerStep(Outcome.REFUSED)
         if name == PLAIN:
             return self._plain(data)
-        # `p=…` asks for channel binding, which no mechanism offered here has: it must not be taken for a login without.
+        # `p=…` asks for channel binding, which no mechanism here has; it must not pass as a login without binding.
         if not data.startswith((b"n,", b"y,")) or b"," not in data[2:]:
             return ServerStep(Outcome.MALFORMED)
         bare = data.split(b",", 2)[2]
         fields = _attributes(bare)
         username = _unescaped(fields.get(b"n", b""))
-        # `m=…` is an extension that must be understood; there is none.
+        # `m=…` is a mandatory extension; none is supported.
         if not username or bare.startswith(b"m=") or not 0 < len(fields.get(b"r", b"")) <= MAX_NONCE_BYTES:
             return ServerStep(Outcome.MALFORMED)
         decoy = self._decoy(username)
@@ -441,7 +442,7 @@ class _ScramExchange:
     messages: bytes
 
     def finish(self, data: bytes) -> ServerStep:
-        """Judge the client's proof."""
+        """Check the client's proof."""
         algorithm = _HASHES[self.mechanism]
         without_proof, separator, encoded = data.rpartition(b",p=")
         fields, proof = _attributes(without_proof), _unbase64(encoded)

@@ -36,7 +36,6 @@ from dcpstream.protocol.consumer.requests import StreamRequests
 from dcpstream.protocol.consumer.stream import ConsumerStream, StreamEvent
 from dcpstream.protocol.flow_control import ConsumerWindow
 from dcpstream.protocol.noop import DEFAULT_IDLE_TIMEOUT_S
-from dcpstream.protocol.producer.stream import Buffer
 from dcpstream.protocol.refusals import (
     Refusal,
     answer,
@@ -58,6 +57,7 @@ from dcpstream.wire import (
 )
 from dcpstream.wire.messages import FLOW_CONTROLLED
 from dcpstream.wire.messages.dcp import AddStream, BufferAck, SeqnoAcknowledged
+from dcpstream.wire.stored.block import Buffer
 
 __all__ = ["ConsumerConnection", "check_add_stream"]
 

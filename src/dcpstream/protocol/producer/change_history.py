@@ -1,10 +1,9 @@
-"""Streams of changes: every version of a document instead of the newest one (`change_streams`).
+"""Streams of changes: every version of a document instead of the newest one (control `change_streams`).
 
-A bucket may keep what was superseded for a time. A stream on a connection that asked for it gets, from disk, first what
-is older than the kept history, without repetitions as ever, in a snapshot of its own; then all versions, in a snapshot
-that says so (history, and may contain a key more than once). From memory it gets snapshots that end before a key comes
-a second time, so none of them repeats one; each says that it is history. Collections that keep no history come without
-repetitions throughout.
+A bucket may keep superseded versions for a time. A stream of changes gets two snapshots from disk: first everything
+that is older than the kept history, deduplicated as usual; then all versions, with the marker flags for history and for
+repeated keys. Its snapshots from memory end before a key comes a second time, so none of them repeats a key; their
+markers carry the flag for history. Collections that keep no history are deduplicated throughout.
 
 Source: kv_engine engines/ep/src/dcp/active_stream.cc (markDiskSnapshot), docs/dcp snapshot-marker.md.
 """
@@ -24,11 +23,11 @@ _FROM_MEMORY = int(MarkerFlag.HISTORY)
 
 
 class ChangeHistory:
-    """The part of one stream that knows of history.
+    """The history of one stream of changes.
 
     Attributes:
-        is_under_way: whether the snapshot that is being sent has all versions.
-        is_prologue: whether it is what is older than the kept history, from disk, which follows from disk too.
+        is_under_way: whether the present snapshot has all versions.
+        is_prologue: whether the present snapshot, from disk, is older than the kept history, which follows from disk.
     """
 
     __slots__ = ("_start", "_view", "is_prologue", "is_under_way")
@@ -40,7 +39,7 @@ class ChangeHistory:
         self.is_prologue = False
 
     def reach(self, position: int, limit: int, *, is_disk: bool) -> int:
-        """How far the snapshot goes that begins after `position`, if there is something up to `limit`; says so."""
+        """Begin a snapshot after `position`; returns its end, at most `limit`, where the history ends."""
         start = self._view.history_start_seqno
         self.is_under_way = self.is_prologue = False
         if start is None:
@@ -50,7 +49,7 @@ class ChangeHistory:
             block = None if older == limit else self._view.read(position, older, snapshot_end=older, max_bytes=1)
             if block is None or block.count:
                 self.is_prologue = is_disk and older < limit
-                return older  # it comes by itself
+                return older  # a snapshot of its own
         self.is_under_way, self._start = True, start
         if not is_disk:
             repeated = self._view.first_repeated_seqno(position, limit)
@@ -58,7 +57,7 @@ class ChangeHistory:
         return limit
 
     def flags(self, *, is_disk: bool) -> int:
-        """What a marker says of the snapshot, beside the usual flags."""
+        """Additional flags of the snapshot's marker."""
         if not self.is_under_way:
             return 0
         return _FROM_DISK if is_disk else _FROM_MEMORY
@@ -69,14 +68,14 @@ class ChangeHistory:
         """The next messages of the snapshot.
 
         Args:
-            without: collections that keep no history.
+            without: the collections that keep no history.
         """
         view = self._view
         if not self.is_under_way:
             return view.read(after_seqno, end_seqno, snapshot_end=snapshot_end, max_bytes=max_bytes)
         after_seqno = max(after_seqno, self._start - 1)
         while (block := view.read_history(after_seqno, end_seqno, max_bytes=max_bytes)).count and without:
-            # Of these collections only what a deduplicated read of the same stretch has.
+            # Of these collections send only the versions that a deduplicated read of the same range returns.
             newest = view.read(after_seqno, block.last_seqno, snapshot_end=snapshot_end, max_bytes=block.size)
             if newest is None:
                 return None

@@ -1,16 +1,15 @@
 """A producer connection: the node's end of a DCP connection that sends history.
 
-Theory of operation. The shell gives every frame of the connection whose opcode belongs to DCP to `handle`, tells of
-changes in the bucket (`vbucket_changed`, `vbucket_state_changed`, `vbucket_rolled_back`), and sends what
-`data_to_send` gives. Answers and NOOPs go out first and do not count for flow control; then the streams that have
-something to say take turns, one block each, while the consumer's buffer has room. Streams that have nothing to say are
-not looked at: a change of a vbucket puts that vbucket's streams into the ready queue, and nothing else does.
-`close_reason` is set when a server would drop the connection; the shell then closes it without a further byte.
+Theory of operation. The shell passes each frame with a DCP opcode to `handle`, reports changes in the bucket
+(`vbucket_changed`, `vbucket_state_changed`, `vbucket_rolled_back`), and sends what `data_to_send` returns. Answers and
+NOOPs are sent first and do not count for flow control. Then the streams in the ready queue take turns, one block each,
+while the consumer's buffer has room. A change of a vbucket puts its streams into the ready queue; an idle stream costs
+nothing. `close_reason` is set when a server would drop the connection; the shell then closes it and sends nothing more.
 
-One answer waits for each request that was handled since `data_to_send` was last called, so the shell bounds them by
-calling it after each read.
+Each handled request leaves one answer until the next call of `data_to_send`. The shell bounds the answers by that call
+after each read.
 
-It refuses to know: sockets, time (an argument), authentication, which commands other than DCP's a connection may use.
+It refuses to know: sockets, time (an argument), authentication, commands other than DCP's.
 
 Source: kv_engine engines/ep/src/dcp/producer.cc; answers and drops as in recordings of a server.
 """
@@ -31,13 +30,14 @@ from dcpstream.protocol.producer.privilege import StreamAccess, everything
 from dcpstream.protocol.producer.requests import StreamMaker
 from dcpstream.protocol.producer.responses import is_tolerated
 from dcpstream.protocol.producer.rollback import Rollback
-from dcpstream.protocol.producer.stream import Buffer, ProducerStream, enough_of
+from dcpstream.protocol.producer.stream import ProducerStream, enough_of
 from dcpstream.protocol.producer.takeover import TakeoverHost, Takeovers
 from dcpstream.protocol.refusals import Refusal, answer, check_shape, refuse, stream_id_of
 from dcpstream.protocol.stats import BUFFER_FULL, INITIALIZING, NOTHING_TO_SAY, Pause
 from dcpstream.wire import Feature, Frame, Opcode, Status, StreamEndReason, StreamFlag
 from dcpstream.wire.buffers import BufferPool
 from dcpstream.wire.messages.dcp import BufferAck, DcpNoop, RollbackResponse, SeqnoAcknowledged
+from dcpstream.wire.stored.block import Buffer
 from dcpstream.wire.values import encode_failover_log
 
 __all__ = ["DEFAULT_LIMITS", "ProducerConnection", "ProducerLimits"]
@@ -53,15 +53,15 @@ class ProducerLimits:
     """Bounds of one producer connection.
 
     Attributes:
-        turn_bytes: what a stream may send before the next one has its turn: large enough that a block is copied
-            at memory speed, small enough that 1,024 streams share a connection.
+        turn_bytes: bytes that a stream may send in one turn: large enough to copy a block at memory speed, small enough
+            that 1,024 streams share a connection.
         streams_max: streams of all vbuckets and stream ids: 64 stream ids for each of 1,024 vbuckets.
-        idle_timeout_s: silence after which a peer with NOOPs enabled is given up.
-        takeover_s: how long a takeover may follow a vbucket that is written to; then writes are put off until it has
-            come to its end: the server's dcp_takeover_max_time.
-        stuck_timeout_s: how long a window may stay full without an acknowledgement, on connections named as follows.
-        stuck_names: a regular expression found in the names of the connections that are dropped then: by default those
-            of index projectors, which answer NOOPs in one thread while another that should read hangs.
+        idle_timeout_s: seconds of silence after which a peer with NOOPs enabled is given up.
+        takeover_s: seconds that a takeover may follow a vbucket under writes; then writes are put off until the
+            takeover has ended: the server's dcp_takeover_max_time.
+        stuck_timeout_s: seconds that a window may stay full without an acknowledgement, see `stuck_names`.
+        stuck_names: a regular expression: connections whose names contain a match are dropped after `stuck_timeout_s`.
+            The default matches index projectors, which answer NOOPs in one thread while their reader hangs.
     """
 
     turn_bytes: int = 1024 * 1024
@@ -75,7 +75,7 @@ class ProducerLimits:
 DEFAULT_LIMITS = ProducerLimits()
 
 TURN_FACTORS: Mapping[str, float] = MappingProxyType({"high": 10.0, "medium": 1.0, "low": 0.2})
-"""What `set_priority` does to a stream's turn: 50, 5 and 1 in the server, which counts messages."""
+"""`set_priority` → factor of a stream's turn. The server counts messages instead: 50, 5 and 1."""
 
 
 class ProducerConnection:
@@ -88,19 +88,19 @@ class ProducerConnection:
         source: the bucket.
         now: seconds of a monotonic clock.
         limits: bounds.
-        takeovers: what a takeover does to the bucket; without, takeovers are refused.
+        takeovers: carries out takeovers in the bucket; without it they are refused.
         access: what the user may stream; everything by default.
-        buffers: where blocks are copied to, given back by who sends them; fresh memory by default.
+        buffers: memory that blocks are copied to; the sender returns it. Fresh memory by default.
 
     Attributes:
         close_reason: why the connection must be closed now, or None.
-        is_internal: the client is the cluster manager, whose streams begin also when memory is short.
-        settings: what the client's controls said.
+        is_internal: the client is the cluster manager, whose streams begin even when memory is short.
+        settings: the values of the client's controls.
         window: the consumer's buffer.
         drops_when_stuck: whether a buffer that stays full ends the connection.
-        bytes_sent: messages of streams, ends and all; neither answers nor NOOPs.
+        bytes_sent: all messages of streams; neither answers nor NOOPs.
         opened_at, last_sent_at, last_received_at: seconds of the monotonic clock.
-        pause: how long it had nothing to say.
+        pause: the times in which nothing was sent.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class ProducerConnection:
         stream = streams.get(stream_id)
         if stream is None or stream.end_reason is not None:
             if stream is not None and not self.settings.stream_end_on_client_close:
-                self._discard(stream)  # as the server does, although its STREAM_END is still to come
+                self._discard(stream)  # as the server does, although the STREAM_END was not sent
             is_other_id = stream is None and bool(streams) and stream_id is not None
             self._refuse(frame, Refusal(Status.DCP_STREAMID_INVALID if is_other_id else Status.KEY_ENOENT))
             return
@@ -261,7 +261,7 @@ class ProducerConnection:
             self._queue(made)
 
     def _handle_response(self, frame: Frame) -> None:
-        """Answers of the client: mostly not asked for, some tolerated, the others end the connection."""
+        """Take an answer of the client. A takeover waits for some; the others are tolerated or end the connection."""
         if frame.opcode == Opcode.DCP_NOOP and self.noop.answered(frame.opaque):
             return
         if frame.opcode in (Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE):
@@ -274,11 +274,11 @@ class ProducerConnection:
     # ------------------------------------------------------------------------------------ what happens in the bucket
 
     def is_streaming_into(self, vbid: int) -> bool:
-        """Nothing comes in here."""
+        """False: a producer receives no stream."""
         return False
 
     def vbucket_changed(self, vbid: int, now: float) -> None:
-        """Something was written or persisted; `has_output` tells whether it matters here."""
+        """Rows were written or persisted: queue the streams that have not read them."""
         for stream in self._streams.get(vbid, _NO_STREAMS).values():
             if stream.has_news:
                 self._queue(stream)
@@ -296,7 +296,7 @@ class ProducerConnection:
         """End a vbucket's streams.
 
         Args:
-            intact: the vbucket, if its history is still what the streams began to send.
+            intact: the vbucket, if its history was neither cut nor replaced.
         """
         for stream in self._streams.get(vbid, _NO_STREAMS).values():
             if not stream.is_handing_over:
@@ -310,13 +310,13 @@ class ProducerConnection:
 
     @property
     def has_output(self) -> bool:
-        """Whether `data_to_send` would give something now."""
+        """Whether `data_to_send` would return something now."""
         if self.close_reason is not None:
             return False
         return bool(self._answers) or (bool(self._ready) and not self.window.is_full)
 
     def take_answers(self, now: float) -> list[bytes]:
-        """The answers that are there, in the order of the requests, for a shell that has others in between."""
+        """The waiting answers, in the order of the requests, for a shell that sends other answers in between."""
         out = [*self._answers]
         self._answers.clear()
         if out:
@@ -324,11 +324,11 @@ class ProducerConnection:
         return out
 
     def data_to_send(self, max_bytes: int, now: float) -> list[Buffer]:
-        """Bytes to send now, in order; empty if there is nothing to do until something comes in or changes.
+        """Bytes to send now, in order; empty if there are none until a frame comes in or the bucket changes.
 
         Args:
-            max_bytes: a soft limit: answers go out whole, and a stream's turn is not cut short, so up to twice as much
-                and a message may come.
+            max_bytes: a soft limit: answers are sent whole, and a stream's turn is not cut short, so the result may be
+                twice as large, plus one message.
             now: seconds of a monotonic clock.
         """
         if self.close_reason is not None:
@@ -358,7 +358,7 @@ class ProducerConnection:
             elif not pieces:
                 stream.is_queued = False
             elif window.is_full or (is_sequential and stream.is_backfilling):
-                ready.appendleft(stream)  # it has not had its whole turn
+                ready.appendleft(stream)  # its turn goes on
             else:
                 ready.append(stream)
         self._unseen.clear()
@@ -374,7 +374,7 @@ class ProducerConnection:
         self.noop.idle_timeout_s = seconds
 
     def next_timeout(self) -> float | None:
-        """When `handle_timeout` is to be called, or None."""
+        """When `handle_timeout` must be called, or None."""
         if self.close_reason is not None:
             return None
         times = (self._takeovers.next_timeout, self.noop.next_timeout, self._stuck_deadline)
@@ -386,7 +386,7 @@ class ProducerConnection:
         return since + self.limits.stuck_timeout_s if self.drops_when_stuck and since is not None else None
 
     def handle_timeout(self, now: float) -> None:
-        """Time has passed: a NOOP may be due, or the peer dead."""
+        """Send a NOOP that is due; drop a dead or stuck peer; put off the writes to a slow takeover."""
         if self.close_reason is not None:
             return
         if self.noop.is_dead(now):
@@ -405,7 +405,7 @@ class ProducerConnection:
 
     @property
     def stream_count(self) -> int:
-        """Streams that are open or whose end was not sent yet."""
+        """The number of streams that are open or whose end was not sent yet."""
         return self._stream_count
 
     def stream(self, vbid: int, stream_id: int | None = None) -> ProducerStream | None:
@@ -413,7 +413,7 @@ class ProducerConnection:
         return self._streams.get(vbid, {}).get(stream_id)
 
     def close(self, reason: str) -> None:
-        """Let the connection end, for a reason outside of it (its name was taken over, the bucket is gone)."""
+        """End the connection for an outside reason: another one took its name, or the bucket was deleted."""
         self._drop(reason)
 
     def _queue(self, stream: ProducerStream) -> None:
@@ -422,7 +422,7 @@ class ProducerConnection:
             self._ready.append(stream)
 
     def _add(self, stream: ProducerStream) -> None:
-        """Take a new stream, whose place is free."""
+        """Add a new stream; its vbucket and stream id are free."""
         self._streams.setdefault(stream.vbid, {})[stream.stream_id] = stream
         self._streamed.add(stream.vbid)
         self._unseen.append(stream)
@@ -431,7 +431,7 @@ class ProducerConnection:
             self._takeovers.begin(stream, self.last_received_at)
 
     def _discard(self, stream: ProducerStream) -> None:
-        """Forget a stream that says nothing more."""
+        """Remove a stream without sending anything more of it."""
         stream.is_finished = True
         if stream.is_queued:
             self._ready.remove(stream)
@@ -468,7 +468,7 @@ class ProducerConnection:
             self._stream_count = 0
 
     def closed(self, now: float = 0.0) -> None:
-        """The connection is gone: what a takeover held back may go on."""
+        """The connection was closed: writes that a takeover put off are accepted again."""
         self._takeovers.all_over()
 
     # ------------------------------------------------------------------------------------------------------- stats
@@ -480,18 +480,18 @@ class ProducerConnection:
 
     @property
     def items_remaining(self) -> int:
-        """Seqnos that the living streams have not sent: at least as many as messages."""
+        """Seqnos that the living streams have not read; an upper bound of the messages to send."""
         living = (stream for stream in self.streams() if stream.end_reason is None)
         return sum(max(0, stream.view.high_seqno - stream.last_read_seqno) for stream in living)
 
     @property
     def has_streamed(self) -> bool:
-        """Whether a stream was ever made."""
+        """Whether there ever was a stream."""
         return bool(self._streamed)
 
     @property
     def ready_count(self) -> int:
-        """Streams that have something to say."""
+        """The number of streams in the ready queue."""
         return len(self._ready)
 
     def streams(self) -> Iterator[ProducerStream]:
@@ -500,7 +500,7 @@ class ProducerConnection:
             yield from streams.values()
 
     def cursors(self, vbid: int) -> Iterator[tuple[str, int]]:
-        """Name and position of each stream of a vbucket that reads its newest items from memory, or will."""
+        """Name and position of each stream of a vbucket that reads from memory, now or later."""
         for stream in self._streams.get(vbid, _NO_STREAMS).values():
             if stream.end_reason is None and not stream.flags & StreamFlag.DISK_ONLY:
                 number = "" if stream.stream_id is None else f"sid:{stream.stream_id}"
@@ -518,4 +518,4 @@ _HANDLERS: Mapping[int, Callable[[ProducerConnection, Frame], None]] = MappingPr
         Opcode.DCP_STREAM_REQ: ProducerConnection._handle_stream_request,
     }
 )
-"""What a producer takes; any other DCP request that is well formed ends the connection."""
+"""The requests that a producer handles; any other well-formed DCP request ends the connection."""

@@ -1,8 +1,8 @@
-"""DCP_CONTROL: the parameters of a producer connection, and what it accepts for each.
+"""DCP_CONTROL: the parameters of a producer connection, and the values that each accepts.
 
-One table: name → rule. A rule changes `ProducerSettings` and gives a status. The accepted values are those of a
-recorded 7.2 server, which is laxer in places than the documentation: on/off switches take any text and only "true"
-means on; three names also match by prefix (`e`, `enable_noo`, `c`, `s`), the first of the table that fits.
+One table: name → rule. A rule changes `ProducerSettings` and returns a status. The accepted values are those of a
+recorded 7.2 server, which is laxer in places than the documentation: switches accept any text, of which only "true"
+means on; three names also match by prefix (`e`, `enable_noo`, `c`, `s`), and the first match of the table counts.
 
 Source: kv_engine engines/ep/src/dcp/producer.cc (control), recordings of every name and value.
 """
@@ -26,17 +26,17 @@ _UNSIGNED = re.compile(rb"\s*\+?([0-9]{1,20})\s*")
 
 @dataclass(slots=True)
 class ProducerSettings:
-    """What the controls of one connection have said so far.
+    """The values of one connection's controls.
 
     Attributes:
         open_flags: u32, flags of DCP_OPEN.
-        has_snappy: whether HELLO granted snappy.
+        has_snappy: whether HELLO granted Snappy.
         has_history: whether the bucket keeps superseded versions.
-        has_cache_transfer: whether the bucket permits to send what it has cached.
+        has_cache_transfer: whether the bucket permits the transfer of cached values.
         buffer_bytes: consumer's buffer, 0 = no flow control.
         out_of_order: "", "true" or "true_with_seqno_advanced".
-        max_marker_version: "2.2" for a client of 8.0; a recorded 7.2 server does not know the control, so that only
-            code can set it.
+        max_marker_version: "2.2" for a client of 8.0. A recorded 7.2 server does not know this control, so only code
+            can set it.
         The others are named as their controls.
     """
 
@@ -85,13 +85,13 @@ Rule = Callable[[ProducerSettings, bytes], ControlAnswer]
 
 
 def _unsigned(value: bytes) -> int | None:
-    """A decimal number as the server's parser takes it: white space around is skipped, a minus sign is not a number."""
+    """A decimal number as the server's parser reads it: surrounding white space is skipped, a minus sign is refused."""
     found = _UNSIGNED.fullmatch(value)
     return int(found[1]) if found else None
 
 
 def _switch(name: str) -> Rule:
-    """On for "true", off for everything else; never refused."""
+    """A switch: on for "true", off for everything else; never refused."""
 
     def rule(settings: ProducerSettings, value: bytes) -> ControlAnswer:
         setattr(settings, name, value == b"true")
@@ -101,7 +101,7 @@ def _switch(name: str) -> Rule:
 
 
 def _one_way(name: str) -> Rule:
-    """Only "true" is accepted; there is no way back."""
+    """A one-way switch: only "true" is accepted."""
 
     def rule(settings: ProducerSettings, value: bytes) -> ControlAnswer:
         if value != b"true":
@@ -113,7 +113,7 @@ def _one_way(name: str) -> Rule:
 
 
 def _choice(name: str, *choices: str, context: str = "") -> Rule:
-    """One of a few words."""
+    """One of the given words."""
 
     def rule(settings: ProducerSettings, value: bytes) -> ControlAnswer:
         text = value.decode("latin-1")
@@ -234,7 +234,7 @@ _PREFIX_MATCHED = (b"connection_buffer_size", b"stream_buffer_size", b"enable_no
 
 
 def apply_control(settings: ProducerSettings, key: bytes, value: bytes) -> ControlAnswer:
-    """Apply one DCP_CONTROL; key and value are not empty (that is checked with the packet's shape)."""
+    """Apply one DCP_CONTROL; the check of its shape ensures that key and value are not empty."""
     rule = CONTROLS.get(key)
     if rule is None:
         name = next((name for name in _PREFIX_MATCHED if name.startswith(key)), None)

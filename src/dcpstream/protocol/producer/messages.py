@@ -1,4 +1,4 @@
-"""The messages of a producer's stream that no block of history holds: markers, ends and what else frames the history.
+"""The messages of a producer's stream that are not stored: markers, ends, and other messages around the history.
 
 Source: kv_engine engines/ep/src/dcp/active_stream.cc; markers and flags as in recordings of a server.
 """
@@ -22,10 +22,9 @@ from dcpstream.wire.messages.dcp import (
     SnapshotMarkerV22,
     StreamEnd,
 )
+from dcpstream.wire.stored.block import Buffer
 
-__all__ = ["Buffer", "StreamMessages", "last_seqno_of"]
-
-Buffer = bytes | bytearray | memoryview
+__all__ = ["StreamMessages", "last_seqno_of"]
 
 # Plain ints: flags are combined for each snapshot of each stream, and enum arithmetic is slow.
 _FROM_DISK = int(MarkerFlag.DISK | MarkerFlag.CHECKPOINT)
@@ -40,23 +39,23 @@ _SEQNO_BYTES = 8
 
 
 class StreamMessages:
-    """What makes these messages for one stream.
+    """The maker of these messages for one stream.
 
     Args:
         view: the vbucket.
         opaque: u32, of the STREAM_REQ.
         stream_id: u16, or None.
-        first_start: where the snapshot begins that the client is in when it asks for the stream.
-        history: of a stream of changes.
-        is_takeover: snapshots from memory ask to be answered.
+        first_start: start of the snapshot that the client is in when it requests the stream.
+        history: the history of a stream of changes; None for any other stream.
+        is_takeover: markers of snapshots from memory ask for an answer.
         has_v2: markers in version 2.0, for a replica that takes part in durable writes.
-        has_v22: markers of disk snapshots in version 2.2, which tell the purge seqno.
-        has_sync_writes: prepares, commits and aborts go out as such.
+        has_v22: markers of disk snapshots in version 2.2, which carry the purge seqno.
+        has_sync_writes: prepares, commits and aborts are sent as such.
 
     Attributes:
         is_first_marker: no snapshot was announced yet.
-        last_snapshot_end: end of the last one that was.
-        unanswered_markers: those that asked for an answer and have none yet.
+        last_snapshot_end: end of the last announced snapshot.
+        unanswered_markers: markers that asked for an answer and have none yet.
     """
 
     __slots__ = (
@@ -105,7 +104,7 @@ class StreamMessages:
         self.unanswered_markers = 0
 
     def marker_answered(self) -> None:
-        """The other end has the whole of a snapshot."""
+        """The other end has received the whole of a snapshot."""
         self.unanswered_markers = max(0, self.unanswered_markers - 1)
 
     def role_changed(self) -> None:
@@ -118,10 +117,10 @@ class StreamMessages:
         The first one from memory and the first one in a new checkpoint carry the checkpoint flag.
 
         Args:
-            position: everything up to here was sent, or is not for this stream.
+            position: everything up to here was sent or left out.
             end: seqno of the last message.
             is_disk: the snapshot is read from disk.
-            first: seqno of the first message, if others that are not for this stream may be before it.
+            first: seqno of the first message, if messages before it may be left out.
         """
         view = self._view
         start, flags = position + 1, _FROM_DISK
@@ -133,7 +132,7 @@ class StreamMessages:
                 self._checkpoint_seqno = checkpoint
                 if first is not None and checkpoint <= self.last_snapshot_end:
                     start = first
-                elif checkpoint:  # what was passed over in it belongs to its first snapshot
+                elif checkpoint:  # the messages left out of a checkpoint belong to its first snapshot
                     start = max(checkpoint, self.last_snapshot_end + 1)
             elif first is not None:
                 start = first
@@ -161,24 +160,24 @@ class StreamMessages:
         return self._pack(SnapshotMarker, start, end, flags)
 
     def out_of_order_start(self, end: int) -> bytes:
-        """A snapshot up to `end` begins that comes without order, instead of a marker."""
+        """Begin an out-of-order snapshot up to `end`; it has no marker."""
         self.is_first_marker, self.last_snapshot_end = False, end
         return self._pack(OsoSnapshot, _OSO_START)
 
     def out_of_order_end(self) -> bytes:
-        """It is whole."""
+        """End the out-of-order snapshot."""
         return self._pack(OsoSnapshot, _OSO_END)
 
     def advanced(self, seqno: int) -> bytes:
-        """There is nothing for this stream up to `seqno`."""
+        """Tell the client that nothing more follows up to `seqno`."""
         return self._pack(SeqnoAdvanced, seqno)
 
     def set_state(self, state: VbucketState) -> bytes:
-        """The other end is to change its copy's state."""
+        """Ask the other end to change its copy's state."""
         return self._pack(SetVbucketState, state)
 
     def end(self, reason: int) -> bytes:
-        """Nothing more comes."""
+        """End the stream."""
         return self._pack(StreamEnd, reason)
 
     def _pack(self, message: type[Request], *fields: int) -> bytes:

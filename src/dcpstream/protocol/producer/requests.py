@@ -1,8 +1,7 @@
-"""STREAM_REQs of a producer: what comes of each, and how the messages of an accepted stream look.
+"""The STREAM_REQs of a producer: accepted as a stream with its form of messages, rolled back, or refused.
 
-Everything that a request depends on is looked at here, in the server's order: flags, the state of the connection, the
-filter in its value, what the user may stream, the vbucket's history. The history's part is decided by
-`dcpstream.protocol.producer.rollback`.
+The checks are made in the server's order: flags, state of the connection, filter, the user's privileges, the vbucket's
+history. `dcpstream.protocol.producer.rollback` decides about the history.
 
 Source: kv_engine engines/ep/src/dcp/producer.cc (streamRequest); answers and drops as in recordings of a server.
 """
@@ -27,17 +26,17 @@ __all__ = ["StreamMaker"]
 
 
 class StreamMaker:
-    """What makes the streams of one connection.
+    """The maker of one connection's streams.
 
     Args:
         open_flags: of DCP_OPEN.
-        settings: what the client's controls said, as it changes.
+        settings: the values of the client's controls, which may still change.
         source: the bucket.
         has_collections: HELLO granted collections.
         has_takeovers: vbuckets may be handed over.
         streams_max: streams of the connection.
         access: what the user may stream.
-        buffers: where the streams copy blocks to.
+        buffers: memory that the streams copy blocks to.
     """
 
     def __init__(
@@ -70,13 +69,13 @@ class StreamMaker:
         is_internal: bool,
         discard: Callable[[ProducerStream], None],
     ) -> ProducerStream | Rollback | Refusal:
-        """What comes of a STREAM_REQ whose shape was checked.
+        """Handle a STREAM_REQ whose shape was checked.
 
         Args:
-            streams: those of its vbucket by stream id.
-            discard: forgets one of them that has ended: it gives way as soon as nothing is wrong with the request but
-                what the vbucket's history says, whatever comes of it; its STREAM_END is never sent then.
-            stream_count: those of all vbuckets.
+            streams: the streams of its vbucket by stream id.
+            discard: removes an ended stream of the same id, whose STREAM_END is then never sent. It is called as soon
+                as only the vbucket's history can still refuse the request.
+            stream_count: the number of streams of all vbuckets.
             is_internal: a shortage of memory does not matter.
         """
         request = decode_message(frame)
@@ -133,7 +132,7 @@ class StreamMaker:
         )
 
     def _wanted(self, frame: Frame) -> tuple[Refusal | None, StreamFilter]:
-        """The filter of a request, or why there is none, and then an empty one."""
+        """(None, filter of the request), or (refusal, empty filter)."""
         manifest = self._source.manifest
         wanted = read_filter(frame.value, manifest, has_collections=self._has_collections)
         if isinstance(wanted, Refusal):

@@ -1,7 +1,7 @@
-"""Which answers of a client a producer lives with.
+"""Answers of the client that a producer tolerates; any other answer ends the connection.
 
-A client need not answer most of what a producer sends. If it does, an answer that says "I do not have that stream any
-more" is no reason to part, one that says "I could not take this message" is.
+A client need not answer most messages of a producer. If it does, the producer tolerates an answer which says that the
+stream is gone, and ends the connection on an answer which says that the message was refused.
 
 Source: kv_engine engines/ep/src/dcp/producer.cc (handleResponse), checked against recordings.
 """
@@ -38,9 +38,9 @@ _OF_CLIENTS = frozenset(
         Opcode.DCP_NOOP,
     )
 )
-"""Requests that a producer never makes, and NOOPs with another opaque: it goes by the status all the same."""
+"""Requests that a producer never sends, and NOOPs with a wrong opaque: the status decides all the same."""
 _WITH_ANY_STATUS = frozenset((Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE))
-"""A takeover looks at them, and at nothing but their opaque."""
+"""Answers to a takeover, which looks at their opaque only."""
 
 _ALWAYS = frozenset((Status.SUCCESS, Status.NOT_MY_VBUCKET, Status.DCP_STREAM_NOT_FOUND, Status.OPAQUE_NO_MATCH))
 
@@ -49,9 +49,9 @@ def is_tolerated(opcode: int, status: int, *, has_v7_codes: bool) -> bool:
     """Whether the connection goes on after this answer.
 
     Args:
-        opcode: of the answer; a NOOP's only if it is not the one that was waited for.
+        opcode: of the answer; for a NOOP the caller has checked that its opaque is wrong.
         status: of the answer.
-        has_v7_codes: the client said that it has codes of its own for "no such stream" and "another opaque".
+        has_v7_codes: the client negotiated status codes of their own for "no such stream" and "wrong opaque".
     """
     if opcode not in _DATA and opcode not in _OF_CLIENTS:
         return opcode in _WITH_ANY_STATUS

@@ -1,7 +1,7 @@
-"""What a producer answers to STREAM_REQ: accept, roll back, or refuse.
+"""The decision about a STREAM_REQ: accept, roll back, or refuse.
 
-A pure function of the request and of what the vbucket is now. The steps are numbered as in the decision table of the
-explanation of history branches; their order is part of the protocol, because a request may break several rules at once
+A pure function of the request and the vbucket's present facts. The steps are numbered as in the decision table of
+docs/explanation/history-branches.md. Their order is part of the protocol: a request may break several rules at once,
 and the first one decides.
 
 Source: kv_engine engines/ep/src/dcp/producer.cc (streamRequest), engines/ep/src/failover-table.cc (needsRollback).
@@ -21,7 +21,7 @@ __all__ = ["Accept", "Decision", "Refuse", "Rollback", "decide"]
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """The stream may be made, with these values (which may differ from those asked for)."""
+    """The stream may begin, with these values, which may differ from the requested ones."""
 
     start_seqno: int
     end_seqno: int
@@ -42,8 +42,8 @@ class Refuse:
     """The request is refused; no stream is made.
 
     Attributes:
-        status: why.
-        is_late: all was right that is checked up to the place of the stream, which an ended one has lost to it.
+        status: the reason.
+        is_late: the request passed all checks up to the existing stream of its id; an ended one must be discarded.
     """
 
     status: Status
@@ -69,16 +69,16 @@ def decide(
     """Answer one STREAM_REQ.
 
     Args:
-        request: the fields as they came.
+        request: the request.
         vbucket: the vbucket, or None if this node does not have it.
-        is_noop_missing: the connection needs NOOP for its features and has not enabled it.
-        filter_refusal: what is wrong with the request's JSON value or stream id, if anything.
+        is_noop_missing: the connection's features need NOOPs, and they are not enabled.
+        filter_refusal: the status that refuses the request's JSON value or stream id, if any.
         has_stream: a living stream for this vbucket and stream id exists on the connection.
         filter_high_seqno: for a filtered stream the highest seqno of its collections; None for all collections.
         can_send_seqno_advanced: the stream may send SEQNO_ADVANCED.
         is_short_of_memory: nothing may be read into memory now.
-        is_receiving_initial_snapshot: this copy is itself still being filled from disk.
-        is_point_in_time: DCP_OPEN asked for point-in-time recovery, which no stream here has.
+        is_receiving_initial_snapshot: this copy was empty and is still being filled from its source's disk.
+        is_point_in_time: DCP_OPEN asked for point-in-time recovery, which no stream supports.
     """
     flags = request.flags
     if vbucket is None or not _is_served(vbucket.state, flags):
@@ -106,23 +106,23 @@ def decide(
         return Refuse(Status.ERANGE, is_late=True)
     if is_short_of_memory or is_receiving_initial_snapshot:
         return Refuse(Status.TMPFAIL, is_late=True)
-    # A takeover goes on until the vbucket is handed over, whatever end was asked for and checked.
+    # A takeover goes on until the vbucket is handed over, whatever end was requested.
     return replace(accepted, end_seqno=MAX_SEQNO) if flags & StreamFlag.TAKEOVER else accepted
 
 
 def _is_served(state: VbucketState, flags: int) -> bool:
-    """Step 0: active vbuckets are streamed, replicas unless the client wants an active one only."""
+    """Step 0: active vbuckets are streamed, and replicas unless the client asks for active ones only."""
     return state is VbucketState.ACTIVE or (state is VbucketState.REPLICA and not flags & StreamFlag.ACTIVE_ONLY)
 
 
 def _rollback_seqno(wanted: Accept, flags: int, vbucket: VbucketFacts, filter_high_seqno: int | None) -> int | None:
-    """Steps 7 to 13: where the client must go back to, or None if its history is ours."""
+    """Steps 7 to 13: the seqno to roll back to, or None if the client's history is ours."""
     start = wanted.start_seqno
     if start == 0 and not (flags & StreamFlag.STRICT_VBUUID and wanted.vbuuid):
         return None
     purge = 0 if flags & StreamFlag.IGNORE_PURGED_TOMBSTONES else vbucket.purge_seqno
     if 0 < start < purge:
-        # A filtered client has missed no deletion if nothing of its collections lies above its position.
+        # A filtered client has missed no deletion if its collections have nothing above its position.
         is_excused = filter_high_seqno is not None and filter_high_seqno <= min(start, purge)
         if not is_excused:
             return 0
@@ -140,10 +140,10 @@ def _rollback_seqno(wanted: Accept, flags: int, vbucket: VbucketFacts, filter_hi
 
 
 def _adjusted(wanted: Accept, flags: int, vbucket: VbucketFacts, *, can_send_seqno_advanced: bool) -> Accept:
-    """Steps 14 and 16: the end that the flags ask for, and a snapshot end that can be reached."""
+    """Steps 14 and 16: the end that the flags ask for, and a snapshot end that the stream can reach."""
     high, end, snapshot_end = vbucket.high_seqno, wanted.end_seqno, wanted.snapshot_end
     if flags & StreamFlag.TO_LATEST:
-        end = high  # also of a filtered stream, whose collections may end below it
+        end = high  # also for a filtered stream, whose collections may end below
     if flags & StreamFlag.DISK_ONLY:
         end = vbucket.persisted_seqno
     if wanted.start_seqno == wanted.snapshot_start and snapshot_end > high and can_send_seqno_advanced:

@@ -33,19 +33,19 @@ from dcpstream.errors import StoreError
 from dcpstream.model import VbucketState
 from dcpstream.protocol.bucket import HistorySource, VBucketView
 from dcpstream.protocol.producer.change_history import ChangeHistory
-from dcpstream.protocol.producer.messages import Buffer, StreamMessages, last_seqno_of
+from dcpstream.protocol.producer.messages import StreamMessages, last_seqno_of
 from dcpstream.protocol.producer.privilege import StreamAccess, everything, refusal_of
 from dcpstream.protocol.producer.rollback import Accept
 from dcpstream.protocol.producer.states import STREAM, TAKEOVER, StreamEvent, StreamState, TakeoverEvent, TakeoverState
 from dcpstream.protocol.producer.stream_filter import LiveFilter, StreamFilter
 from dcpstream.wire import StreamEndReason, StreamFlag
 from dcpstream.wire.buffers import BufferPool
-from dcpstream.wire.stored.block import BlockKind, events_of, seqnos_of
+from dcpstream.wire.stored.block import BlockKind, Buffer, events_of, seqnos_of
 from dcpstream.wire.stored.durable import DurableForm
 from dcpstream.wire.stored.form import StreamForm
 from dcpstream.wire.stored.rendering import render
 
-__all__ = ["Buffer", "ProducerStream"]
+__all__ = ["ProducerStream"]
 
 _NO_COMMITS: Mapping[int, int] = MappingProxyType({})
 OUT_OF_ORDER_WITH_END = "true_with_seqno_advanced"
@@ -441,7 +441,7 @@ class ProducerStream:
         return limit if self._history is None else self._history.reach(position, limit, is_disk=is_disk)
 
     def _form_durable_writes(self, *, is_disk: bool) -> None:
-        """Choose the durable writes that this snapshot shows to a stream with sync writes: from disk, undecided ones."""
+        """Choose the durable writes that this snapshot shows to a stream with sync writes: from disk undecided ones."""
         durable = self.view.durability
         if durable is not None and self._has_sync_writes:
             completed_seqno = durable.high_completed_seqno if is_disk else 0

@@ -1,6 +1,10 @@
-"""The JSON value of STREAM_REQ: which collections, which stream id.
+"""The filter of a stream: the JSON value of STREAM_REQ, and the collections that it selects as the stream goes on.
 
-Source: kv_engine engines/ep/src/collections/vbucket_filter.cc, checked against recordings.
+A request names collections, or a scope. A collection that is created in a wanted scope belongs to the stream from its
+creation on. When the last wanted collection, or the wanted scope, is dropped, the stream ends. The events in the
+history decide both when the stream passes them, not the bucket's manifest, which may be far ahead.
+
+Source: kv_engine engines/ep/src/collections/vbucket_filter.cc (also checkSystemEvent), checked against recordings.
 """
 
 from __future__ import annotations
@@ -20,13 +24,13 @@ __all__ = ["LiveFilter", "StreamFilter", "read_filter", "refusal_on_connection"]
 DEFAULT_COLLECTION_ONLY = frozenset((0,))
 
 _KEYS = frozenset(("collections", "scope", "sid", "uid"))
-"""What a 7.2 server knows, and of which there must be one. What `uid` says is ignored, as is everything else."""
+"""The members that a 7.2 server knows; there must be one of them. The value of `uid` and other members are ignored."""
 
 MAX_NUMBER = 0xFFFFFFFFFFFFFFFF
-"""A larger number of a JSON value is no whole number to the server."""
+"""Largest whole number of a JSON value; the server reads a larger one as a fraction."""
 
 _RESERVED_SCOPES, _RESERVED_COLLECTIONS = range(1, 8), range(2, 8)
-"""Ids that no scope or collection can have; the server takes 1 for its system's collection, which nobody knows."""
+"""Ids that no scope or collection can have. The server accepts collection 1, its system collection, as unknown."""
 
 _BEGIN = SystemEventId.CREATE_COLLECTION
 _END, _DROP_SCOPE = SystemEventId.DROP_COLLECTION, SystemEventId.DROP_SCOPE
@@ -34,14 +38,14 @@ _END, _DROP_SCOPE = SystemEventId.DROP_COLLECTION, SystemEventId.DROP_SCOPE
 
 @dataclass(frozen=True, slots=True)
 class StreamFilter:
-    """What a stream is to carry.
+    """The selection of a stream.
 
     Attributes:
-        collection_ids: only these, or None for everything. There may be none; such a stream ends before it sends
+        collection_ids: the wanted collections, or None for everything. A stream of no collections ends before it sends
             anything from memory.
-        scope_id: the scope they were taken from, if the request named one.
+        scope_id: the scope of these collections, if the request named one.
         stream_id: u16, or None.
-        has_value: the request had a value, whatever it said; for statistics only.
+        has_value: the request had a value; for statistics only.
     """
 
     collection_ids: frozenset[int] | None = None
@@ -51,14 +55,12 @@ class StreamFilter:
 
 
 def read_filter(value: bytes, manifest: Manifest, *, has_collections: bool) -> StreamFilter | Refusal:
-    """Read the value of a STREAM_REQ, or say why it is refused.
-
-    Whether the connection may use what the value asks for is the matter of `refusal_on_connection`.
+    """Read the value of a STREAM_REQ, or refuse it. `refusal_on_connection` checks what the connection may use.
 
     Args:
-        value: as it came.
+        value: the bytes of the request's value.
         manifest: the bucket's.
-        has_collections: the connection's keys carry collection ids; without, only the default collection is streamed.
+        has_collections: the connection's keys carry collection ids; without them it gets the default collection only.
     """
     if not has_collections:
         # The status UNKNOWN_COLLECTION means nothing to such a client.
@@ -78,13 +80,13 @@ def read_filter(value: bytes, manifest: Manifest, *, has_collections: bool) -> S
 def refusal_on_connection(
     wanted: StreamFilter, *, has_collections: bool, has_stream_ids: bool, has_sync_writes: bool
 ) -> Refusal | None:
-    """Why a connection cannot have a stream that may be had otherwise, or None.
+    """Refuse a filter that the connection's settings do not allow; None if they do.
 
     Args:
         wanted: the request's filter.
-        has_collections: collections were negotiated; without, the filter is not the client's.
-        has_stream_ids: `enable_stream_id` was accepted: every stream needs an id then, and none has one otherwise.
-        has_sync_writes: `enable_sync_writes` was accepted; such a stream takes no filter.
+        has_collections: collections were negotiated; without them the client did not choose the filter.
+        has_stream_ids: `enable_stream_id` was accepted: then every stream needs an id, and otherwise none may have one.
+        has_sync_writes: `enable_sync_writes` was accepted; such a stream may not be filtered.
     """
     if (wanted.stream_id is not None) != has_stream_ids:
         return Refusal(Status.DCP_STREAMID_INVALID)
@@ -97,7 +99,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _read(document: dict[str, Any], manifest: Manifest) -> StreamFilter | Refusal:
-    """The members in the server's order: the first one that is wrong decides."""
+    """Check the members in the server's order; the first wrong one decides the refusal."""
     stream_id = _stream_id(document)
     if isinstance(stream_id, Refusal):
         return stream_id
@@ -159,15 +161,15 @@ def _stream_id(document: dict[str, Any]) -> int | Refusal | None:
 
 
 class LiveFilter:
-    """The filter of one stream.
+    """The filter of one stream, as it follows the events of the history.
 
     Args:
-        wanted: of the request.
-        manifest: the bucket's when the stream was made.
+        wanted: the filter of the request.
+        manifest: the bucket's when the stream began.
 
     Attributes:
-        collection_ids: of all that was ever wanted; None for a stream of everything.
-        is_over: nothing that it wants is left.
+        collection_ids: every collection that was ever wanted; None for a stream of everything.
+        is_over: every wanted collection, or the wanted scope, was dropped.
     """
 
     __slots__ = ("_living", "_manifest", "_scope_id", "collection_ids", "is_over")
@@ -181,11 +183,11 @@ class LiveFilter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was ever wanted."""
+        """Whether the filter selects no collection and no scope."""
         return self._scope_id is None and self.collection_ids is not None and not self.collection_ids
 
     def coming(self, events: Iterable[CollectionEvent]) -> None:
-        """Events that are about to be sent: what begins in the wanted scope is wanted."""
+        """Take events that are about to be sent: collections created in the wanted scope are wanted."""
         if self._scope_id is None or self.collection_ids is None:
             return
         begun = {item.collection_id for item in events if item.event == _BEGIN and item.scope_id == self._scope_id}
@@ -193,7 +195,7 @@ class LiveFilter:
             self.collection_ids |= begun
 
     def passed(self, events: Iterable[CollectionEvent]) -> None:
-        """Events that were passed over or sent: the last end is the end of the stream."""
+        """Take events that were sent or left out: dropping the last wanted collection ends the stream."""
         if self.collection_ids is None:
             return
         for item in events:
@@ -204,10 +206,10 @@ class LiveFilter:
                 self.is_over = not self._living
 
     def numbers(self, manifest: Manifest) -> frozenset[int] | None:
-        """Under which numbers the wanted items and events are found in a history; None for everything.
+        """The numbers of the wanted collections, and of the scope's events, in a history; None for everything.
 
         Args:
-            manifest: the bucket's now: it knows collections of the scope whose beginning is still to come.
+            manifest: the bucket's now; it may have collections of the scope whose creation the stream has not reached.
         """
         if self.collection_ids is None or self._scope_id is None:
             return self.collection_ids

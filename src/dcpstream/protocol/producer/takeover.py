@@ -1,7 +1,7 @@
-"""Takeovers of a producer: what one does to the bucket whose vbucket it hands over, and how long it may take.
+"""Takeovers of one producer connection: their effects on the bucket, and their time limit.
 
-The stream says itself when it may hand over (`ProducerStream`); here is what that means for the bucket. A takeover that
-follows a vbucket under writes for too long has the writes put off, until it has come to its end in whichever way.
+The stream decides when to hand its vbucket over (`ProducerStream`); this module makes the vbucket dead. If a takeover
+follows a vbucket under writes for too long, the bucket puts writes off until the takeover has ended in any way.
 
 Source: kv_engine engines/ep/src/dcp/active_stream.cc (takeoverSendPhase), recordings of takeovers.
 """
@@ -17,14 +17,14 @@ __all__ = ["TakeoverHost", "Takeovers"]
 
 
 class TakeoverHost(Protocol):
-    """The bucket of a producer that hands vbuckets over; both take effect at once."""
+    """The bucket of a producer that hands vbuckets over. Both calls take effect before they return."""
 
     def hand_over(self, vbid: int) -> None:
-        """The other node has the vbucket: it is dead here, and every other stream out of it ends."""
+        """The other node has the vbucket: make it dead here and end every other stream out of it."""
         ...
 
     def put_off_writes(self, vbid: int, *, is_on: bool) -> None:
-        """Clients' writes are told to try again later, or are taken again."""
+        """Refuse clients' writes with a temporary failure, or accept them again."""
         ...
 
 
@@ -32,8 +32,8 @@ class Takeovers:
     """The takeover streams of one connection.
 
     Args:
-        host: the bucket; without, nothing is handed over.
-        duration_s: how long one may follow a vbucket that is written to.
+        host: the bucket; without it there are no takeovers.
+        duration_s: seconds that a takeover may follow a vbucket under writes.
     """
 
     def __init__(self, host: TakeoverHost | None, duration_s: float) -> None:
@@ -43,13 +43,13 @@ class Takeovers:
         self._put_off: set[int] = set()
 
     def begin(self, stream: ProducerStream, now: float) -> None:
-        """A stream was made that hands its vbucket over."""
+        """A takeover stream was accepted."""
         self._under_way[stream.opaque] = stream, now + self._duration_s
 
     def answered(self, frame: Frame) -> ProducerStream | None:
-        """The other end has a snapshot, or changed its copy's state; an opaque that fits no takeover says nothing.
+        """Take the answer to a marker or to SET_VBUCKET_STATE; one whose opaque fits no takeover is ignored.
 
-        Returns: the stream that may have something to say now.
+        Returns: the stream that may send now.
         """
         stream, _ = self._under_way.get(frame.opaque, (None, 0.0))
         if stream is None:
@@ -64,12 +64,12 @@ class Takeovers:
         return stream
 
     def over(self, stream: ProducerStream) -> None:
-        """The stream is gone."""
+        """The stream was removed."""
         self._under_way.pop(stream.opaque, None)
         self._let_write(stream)
 
     def all_over(self) -> None:
-        """The connection is gone: what was held back may go on."""
+        """The connection was closed: accept all writes again."""
         for stream, _ in self._under_way.values():
             self._let_write(stream)
         self._under_way.clear()
@@ -81,18 +81,18 @@ class Takeovers:
 
     @property
     def next_timeout(self) -> float | None:
-        """When `handle_timeout` is to be called, or None."""
+        """When `handle_timeout` must be called, or None."""
         return min(
             (until for stream, until in self._under_way.values() if stream.vbid not in self._put_off), default=None
         )
 
     def handle_timeout(self, now: float) -> None:
-        """Put off the writes to what could not be handed over in time."""
+        """Put off the writes to vbuckets that could not be handed over in time."""
         for stream, until in list(self._under_way.values()):
             if now < until or stream.vbid in self._put_off or self._host is None:
                 continue
             if stream.is_before_handover:
                 self._put_off.add(stream.vbid)
                 self._host.put_off_writes(stream.vbid, is_on=True)
-            else:  # it still reads what is old, or is through: the time counts from there
+            else:  # it still backfills, or the vbucket is dead: the time begins anew
                 self._under_way[stream.opaque] = stream, now + self._duration_s
