@@ -18,32 +18,6 @@ from dcpstream.wire.layout import Side, i64, raw, record, u16
 from dcpstream.wire.messages import dcp, subdoc
 from tests.kit import recorded
 
-# Bytes on the wire before the key, by opcode: what flow control counts for an empty document.
-FLOW_CONTROLLED = {
-    Opcode.DCP_STREAM_END: {28},
-    Opcode.DCP_SNAPSHOT_MARKER: {44, 25 + 36, 25 + 44, 25 + 52},
-    Opcode.DCP_MUTATION: {55},
-    Opcode.DCP_DELETION: {42, 45},
-    Opcode.DCP_EXPIRATION: {44},
-    Opcode.DCP_SET_VBUCKET_STATE: {25},
-    Opcode.DCP_SYSTEM_EVENT: {37},
-    Opcode.DCP_PREPARE: {55},
-    Opcode.DCP_COMMIT: {40},
-    Opcode.DCP_ABORT: {40},
-    Opcode.DCP_SEQNO_ADVANCED: {32},
-    Opcode.DCP_OSO_SNAPSHOT: {28},
-    Opcode.DCP_CACHE_TRANSFER: {24},
-    Opcode.DCP_CACHE_TRANSFER_END: {24},
-}
-
-
-def test_sizes_of_flow_controlled_messages() -> None:
-    sizes: dict[int, set[int]] = {}
-    for layout in LAYOUTS:
-        if layout.flow_controlled:
-            sizes.setdefault(layout.opcode, set()).add(24 + layout.extras_bytes + layout.value_bytes)
-    assert sizes == FLOW_CONTROLLED
-
 
 def test_every_dcp_opcode_has_a_request_layout() -> None:
     with_layout = {layout.opcode for layout in LAYOUTS if layout.kind is Kind.REQUEST}
