@@ -1,25 +1,24 @@
 """Every exception that dcpstream raises on purpose.
 
-The module knows numbers and texts only: which status code becomes which class is decided by the table in
-`dcpstream.wire.status`, so that nothing here imports anything of ours.
+The classes hold numbers and texts only, and the module imports nothing of the package. The table in
+`dcpstream.wire.status` maps status codes to classes.
 
 ```
 DcpstreamError
 ├─ WireError (offset, header)          bad bytes
 │  ├─ FrameError                       lengths, magic or size of a frame
-│  ├─ FieldError                       a field holds what it may not hold
-│  └─ UnsupportedVersion               a layout version that we do not know
+│  └─ FieldError                       a field holds a value that it may not hold
 ├─ ProtocolError (state, event)
-│  ├─ LocalProtocolError               our caller asked for what is not legal now
-│  └─ RemoteProtocolError              the peer sent what is not legal now
+│  ├─ LocalProtocolError               our caller made a request that is not legal now
+│  └─ RemoteProtocolError              the peer sent a message that is not legal now
 ├─ StatusError (status, opcode, vbid, opaque)   the peer answered with an error status
 │  └─ one class per known status: NotMyVbucket (config), KeyNotFound, KeyExists, AccessDenied, …
 ├─ StreamEnded (reason, offset)        a stream stopped before its end seqno
-├─ RollbackRequired (vbid, seqno)      the producer asks for a rollback and no policy was given
+├─ RollbackRequired (vbid, seqno)      the producer requires a rollback, and there is no policy for it
 ├─ OffsetError                         a recorded offset cannot be used: damaged, or of another bucket
 ├─ ConnectionLost (cause)
-│  ├─ ConnectTimeout                   no answer in time, or nobody listens
-│  ├─ DeadConnection                   the peer fell silent
+│  ├─ ConnectTimeout                   no answer in time, or no listener
+│  ├─ DeadConnection                   the peer is silent
 │  ├─ TlsError                         certificate, name or TLS itself refused
 │  └─ AuthenticationFailed             wrong user, password or mechanism
 ├─ StoreError
@@ -76,21 +75,20 @@ __all__ = [
     "UnknownCollection",
     "UnknownCommand",
     "UnknownScope",
-    "UnsupportedVersion",
     "ValueTooLarge",
     "WireError",
 ]
 
 
 class DcpstreamError(Exception):
-    """Base of everything that this package raises on purpose."""
+    """Base class of all exceptions of this package."""
 
 
 class WireError(DcpstreamError):
-    """Bytes that are not what the protocol allows.
+    """Bytes that the protocol does not allow.
 
     Attributes:
-        offset: where in the input the offending frame begins, in bytes, or None if unknown.
+        offset: of the offending frame in the input, in bytes, or None if unknown.
         header: the frame's first bytes (at most 24), or None.
     """
 
@@ -107,19 +105,15 @@ class FrameError(WireError):
 
 
 class FieldError(WireError):
-    """The frame is whole, but a field in it cannot be read, or a value cannot be written."""
-
-
-class UnsupportedVersion(WireError):
-    """A versioned layout in a version that is not known here."""
+    """The frame is complete, but a field in it cannot be read, or a value cannot be written."""
 
 
 class ProtocolError(DcpstreamError):
-    """A message that is not legal in the present state.
+    """A message that is not legal in the current state.
 
     Attributes:
         state: name of the state the machine is in.
-        event: what was asked or received.
+        event: the request or the received message.
     """
 
     def __init__(self, message: str, *, state: str | None = None, event: str | None = None) -> None:
@@ -130,11 +124,11 @@ class ProtocolError(DcpstreamError):
 
 
 class LocalProtocolError(ProtocolError):
-    """The local caller asked for something that is not legal now; nothing was sent."""
+    """The local caller made a request that is not legal now; nothing was sent."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent something that is not legal now; the connection should be closed."""
+    """The peer sent a message that is not legal now; the connection should be closed."""
 
 
 class StatusError(DcpstreamError):
@@ -185,7 +179,7 @@ class ValueTooLarge(StatusError):
 
 
 class InvalidArguments(StatusError):
-    """The node finds the request malformed."""
+    """The request is malformed."""
 
 
 class NotStored(StatusError):
@@ -207,7 +201,7 @@ class AuthenticationError(StatusError):
 
 
 class OutOfRange(StatusError):
-    """A seqno or vbucket number outside what the node holds, or bounds that disagree."""
+    """A seqno or vbucket number that the node does not have, or inconsistent bounds."""
 
 
 class AccessDenied(StatusError):
@@ -219,13 +213,13 @@ class UnknownCommand(StatusError):
 
 
 class OutOfMemory(StatusError):
-    """The node has no memory for this now."""
+    """The node has not enough memory at the moment."""
 
     is_retryable = True
 
 
 class NotSupported(StatusError):
-    """The node knows the request but does not support it, here or at all."""
+    """The node knows the request but does not support it in this state, or at all."""
 
 
 class InternalError(StatusError):
@@ -233,13 +227,13 @@ class InternalError(StatusError):
 
 
 class Busy(StatusError):
-    """The node is busy; try again."""
+    """The node is busy; the request can be repeated."""
 
     is_retryable = True
 
 
 class TemporaryFailure(StatusError):
-    """The node cannot do this now; try again."""
+    """The node cannot answer the request at the moment; it can be repeated."""
 
     is_retryable = True
 
@@ -253,7 +247,7 @@ class UnknownScope(StatusError):
 
 
 class StreamIdInvalid(StatusError):
-    """A stream id was given where none may be, or none where one is needed."""
+    """A stream id is present where none is allowed, or missing where one is needed."""
 
 
 class StreamEnded(DcpstreamError):
@@ -271,7 +265,7 @@ class StreamEnded(DcpstreamError):
 
 
 class RollbackRequired(DcpstreamError):
-    """The producer's history and ours differ above `seqno`, and nothing was said about what to do then.
+    """The producer's history and ours differ above `seqno`, and there is no policy for this case.
 
     Attributes:
         vbid: the vbucket.
@@ -293,7 +287,7 @@ class OffsetError(DcpstreamError):
 
 
 class ConnectionLost(DcpstreamError):
-    """The connection is gone, or could not be made; `cause` says why."""
+    """The connection broke or could not be made; `cause` is the reason."""
 
     def __init__(self, message: str, *, cause: BaseException | None = None) -> None:
         self.cause = cause
@@ -301,7 +295,7 @@ class ConnectionLost(DcpstreamError):
 
 
 class ConnectTimeout(ConnectionLost):
-    """Nobody answered in time, or nobody listens there."""
+    """No answer in time, or no listener at the address."""
 
 
 class DeadConnection(ConnectionLost):
@@ -309,15 +303,15 @@ class DeadConnection(ConnectionLost):
 
 
 class TlsError(ConnectionLost):
-    """The connection cannot be secured: the certificate is not trusted or has another name, or one side has no TLS."""
+    """TLS failed: the certificate is not trusted or has another name, or one side does not support TLS."""
 
 
 class AuthenticationFailed(ConnectionLost):
-    """User, password or mechanism were refused; trying again with the same will not help."""
+    """User, password or mechanism were refused; a repetition with the same ones will fail."""
 
 
 class StoreError(DcpstreamError):
-    """The store on disk cannot do what was asked."""
+    """The store on disk cannot carry out a request."""
 
 
 class StoreInUse(StoreError):
@@ -325,18 +319,18 @@ class StoreInUse(StoreError):
 
 
 class StoreMismatch(StoreError):
-    """The store is whole and was made for other options: another number of vbuckets."""
+    """The store is sound, but was created with another number of vbuckets."""
 
 
 class CorruptLog(StoreError):
-    """Bytes on disk are not what was written.
+    """Bytes on disk differ from the written ones.
 
     Attributes:
         file: path of the damaged file.
-        offset: where the damaged block begins, in bytes.
-        expected: what should be there (a checksum, a magic), as text.
-        actual: what is there, as text.
-        hint: what to do, as text.
+        offset: of the damaged block, in bytes.
+        expected: the expected value (a checksum, a magic), as text.
+        actual: the value on disk, as text.
+        hint: advice for the user.
     """
 
     def __init__(self, file: str, offset: int, expected: str, actual: str, hint: str = "") -> None:
@@ -351,16 +345,16 @@ class CorruptLog(StoreError):
 
 
 class HistoryPurged(StoreError):
-    """Deletions between the wanted start and the purge seqno are gone, so a reader could miss them."""
+    """Deletions between the requested start and the purge seqno are purged, so a reader could miss them."""
 
 
 class ConfigError(DcpstreamError, ValueError):
-    """An option has a value that it may not have.
+    """An option has an invalid value.
 
     Attributes:
         option: its name, as the user writes it.
-        value: what was given.
-        allowed: what is allowed, as text.
+        value: the given value.
+        allowed: the allowed values, as text.
     """
 
     def __init__(self, option: str, value: object, allowed: str) -> None:

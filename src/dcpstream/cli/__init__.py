@@ -1,7 +1,8 @@
 """The command line: the one place that reads argv and the environment, and sets exit codes.
 
-Nothing is imported before it is needed, so that `dcpstream --help` answers at once: the group knows its commands by
-name and by their one line of help, and loads a command's module when that command is called.
+Modules are imported when they are needed, so that `dcpstream --help` answers at once. The group (`app`) has the name
+and one line of help of each command, and loads a command's module when the command is called. `decode`, `node`, `store`
+and `stream` hold one command each, `node_security` further options of `node`, and `exits` the exit statuses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The group of commands: loads them when called, and turns what they raise into a message and an exit status."""
+"""The group of commands: loads a command when it is called, and turns its errors into messages and exit statuses."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "decode": ("dcpstream.cli.decode:decode_command", "Print the messages in a file of recorded bytes."),
     "demo": ("dcpstream_demo:demo_command", "Play the flights of 2013 through a node into two Spark tables."),
     "node": ("dcpstream.cli.node:node_command", "Run a Couchbase-compatible node."),
-    "store": ("dcpstream.cli.store:store_command", "Look at the files of a node's buckets, and mend them."),
+    "store": ("dcpstream.cli.store:store_command", "Check and repair the files of a node's buckets."),
     "stream": ("dcpstream.cli.stream:stream_command", "Print the changes of a bucket as JSON lines."),
 }
-"""Command → where it is, and its line in the help."""
+"""Command → its place, and its line in the help."""
 
 
 class _PipeClosed(Exception):
-    """Who read our output has gone."""
+    """The reader of standard output has closed it."""
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command's module when the command is called, and not before."""
+    """A group that imports a command's module when the command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names, in the order in which the help shows them."""
         return sorted(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, imported now."""
+        """Import the command of that name."""
         if cmd_name not in _COMMANDS:
             return None
         module_name, _, attribute = _COMMANDS[cmd_name][0].partition(":")
@@ -44,14 +44,14 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; a closed pipe is told apart, because click would make it exit status 1."""
+        """Run the command; a closed pipe gets its own exception, because click would make it exit status 1."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
             raise _PipeClosed from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands in the help, from the table: nothing is imported for it."""
+        """Write the list of commands in the help from the table, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, _COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
@@ -74,11 +74,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         arguments: without the program's name; None for `sys.argv`.
 
     Raises:
-        Exception: an error that nobody foresaw, or any with `--debug`.
+        Exception: an unexpected error, or any error with `--debug`.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    # Asked for before the command's name, as an option of the group; parsed here because it decides what happens to
-    # errors of the parsing itself as well.
+    # An option of the group, before the command's name. It is parsed here because it also decides about errors of the
+    # parser itself.
     is_debug = "--debug" in words[: _first_command(words)]
     try:
         outcome = cli.main(args=words, prog_name="dcpstream", standalone_mode=False)
@@ -91,7 +91,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         click.echo("interrupted", err=True)
         return exits.INTERRUPTED
     except _PipeClosed:
-        # `dcpstream stream | head`: no error, and nothing more to print.
+        # `dcpstream stream | head` is not an error, but nothing more can be printed.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.OK

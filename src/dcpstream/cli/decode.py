@@ -1,4 +1,4 @@
-"""`dcpstream decode`: bytes of a connection as readable messages, straight from the layout table."""
+"""`dcpstream decode`: recorded bytes as readable messages, derived from the message table."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from dcpstream.wire import (
 )
 
 MAX_INPUT_BYTES = 256 * 1024 * 1024
-"""Largest input; it is held in memory."""
+"""Largest input, because it is held in memory."""
 
 TEXT_CHARACTERS = 120
-"""Most characters of a key or value in a line; the rest is replaced by the number of bytes."""
+"""Limit of characters of a key or value in a line; the number of bytes follows a cut one."""
 
 _HEX_DIGITS = frozenset(b"0123456789abcdefABCDEF \t\r\n")
 
@@ -46,7 +46,7 @@ _HEX_DIGITS = frozenset(b"0123456789abcdefABCDEF \t\r\n")
     show_default=True,
     help="Hexadecimal text (blanks, line breaks and # comments are skipped), or the bytes themselves.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a frame, nothing cut.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per frame, without cuts.")
 def decode_command(source: Path, form: str, as_json: bool) -> None:
     """Print the messages in FILE (or standard input, with -): a recording of one direction of a connection."""
     data = frame_bytes(read_source(source), form)
@@ -94,7 +94,7 @@ def frames(data: bytes) -> Iterator[tuple[int, Frame]]:
     """Each frame with its offset.
 
     Raises:
-        FrameError: bytes that are not a frame, or an incomplete last frame; the frames before it were yielded.
+        FrameError: bytes that are not a frame, or an incomplete last frame; earlier frames have been yielded.
     """
     offset = 0
     while offset < len(data):
@@ -109,7 +109,7 @@ def frames(data: bytes) -> Iterator[tuple[int, Frame]]:
 
 
 def as_object(offset: int, frame: Frame) -> dict[str, Any]:
-    """A frame as JSON: its place, its header, and its message's fields. u64 fields and bytes are text."""
+    """A frame as JSON: offset, header, and the fields of its message. u64 fields and bytes are text."""
     message, problem = _message(frame)
     result: dict[str, Any] = {
         "offset": offset,
@@ -139,7 +139,7 @@ def as_object(offset: int, frame: Frame) -> dict[str, Any]:
 
 
 def as_text(offset: int, frame: Frame) -> str:
-    """A frame as one line, its key and value as lines below it."""
+    """A frame as one line, with its key and value on the lines below."""
     message, problem = _message(frame)
     head = [f"{offset:08x}", "→" if frame.is_request else "←", code_name(Opcode, frame.opcode)]
     if not frame.is_request:
@@ -167,7 +167,7 @@ def as_text(offset: int, frame: Frame) -> str:
 def _message(frame: Frame) -> tuple[Message, str | None]:
     """(message, problem): for a request that fits no layout the raw message, and the reason.
 
-    A raw response is no problem: most responses are bare headers, or carry the text of an error.
+    A raw response is not a problem: most responses are bare headers, or carry the text of an error.
     """
     message = decode_message(frame)
     if not isinstance(message, RawRequest):
@@ -194,7 +194,7 @@ def _json_value(field: Field, value: int | bytes) -> str | int:
 
 
 def _number(field: Field, value: int | bytes) -> str:
-    """Bytes, flags and names of branches in hexadecimal, as the documents write them; everything else in decimal."""
+    """Bytes, flags and vbuuids in hexadecimal, as in the documents; other numbers in decimal."""
     if isinstance(value, bytes):
         return value.hex()
     return f"0x{value:x}" if "uuid" in field.name or field.name == "flags" else str(value)
@@ -214,7 +214,7 @@ def _part(name: str, part: bytes) -> dict[str, str]:
 
 
 def _shown(part: bytes) -> str:
-    """Text as it is, with a few unprintable bytes escaped (keys begin with a collection's id); else hexadecimal."""
+    """Text with escaped unprintable characters (keys begin with a collection id); hexadecimal if there are many."""
     try:
         text = part.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,17 +1,17 @@
-"""Which exception becomes which message and exit status. The only place that knows.
+"""Exit statuses: the only mapping from exceptions to messages and statuses.
 
 Exit statuses:
 
 | status | meaning |
 | --- | --- |
 | 0 | done |
-| 1 | done, but the result is a no (tables differ), or a failure that has no status of its own |
+| 1 | done with a negative result (tables differ), or a failure without a status of its own |
 | 2 | wrong option or value |
 | 3 | the node cannot be reached, or the connection broke |
 | 4 | the node refuses user, password, bucket or privilege |
-| 5 | bytes that are not what they should be: bad frames, a damaged file or checkpoint |
-| 6 | history that was read is void or gone: rollback, purge |
-| 7 | something that this command needs is not installed |
+| 5 | invalid bytes: bad frames, a damaged file or checkpoint |
+| 6 | history that was read is void or purged |
+| 7 | a package that the command needs is not installed |
 | 130 | interrupted (Ctrl-C) |
 """
 
@@ -33,7 +33,7 @@ VOID_HISTORY = 6
 NOT_INSTALLED = 7
 INTERRUPTED = 130
 
-# First match wins, so subclasses stand before their bases.
+# The first match applies, so subclasses come before their bases.
 _STATUS_OF: tuple[tuple[type[BaseException], int], ...] = (
     (errors.ConfigError, USAGE),
     (errors.AuthenticationFailed, REFUSED),
@@ -56,21 +56,21 @@ _EXTRA_OF = {
     "deltalake": "spark",
     "matplotlib": "demo",
 }
-"""Which extra of ours brings a package in."""
+"""The extra that installs a package."""
 
 
 class NotInstalled(errors.DcpstreamError):
-    """A package that a command needs is not there; the message says how to get it."""
+    """A package that a command needs is missing; the message says how to install it."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed; this command needs it: pip install 'dcpstream[{extra}]'")
 
 
 def require(packages: Iterable[str], extra: str) -> None:
-    """Look whether packages are installed, without importing them.
+    """Check that packages are installed, without importing them.
 
     Raises:
-        NotInstalled: one is not.
+        NotInstalled: one is missing.
     """
     for package in packages:
         if importlib.util.find_spec(package) is None:
@@ -79,14 +79,14 @@ def require(packages: Iterable[str], extra: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a command ends: the exit status, and what is said on standard error."""
+    """The end of a command: exit status, and message on standard error."""
 
     status: int
     message: str
 
 
 def exit_for(error: BaseException) -> Exit | None:
-    """How to end after this exception, or None for one that nobody foresaw (then a traceback is in place)."""
+    """The exit for this exception, or None for an unexpected one, which deserves a traceback."""
     if isinstance(error, NotInstalled):
         return Exit(NOT_INSTALLED, str(error))
     if isinstance(error, errors.DcpstreamError):

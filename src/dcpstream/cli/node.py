@@ -42,7 +42,7 @@ def read_users(path: Path) -> Any:
 
 
 def settings_with_defaults() -> list[str]:
-    """NAME=VALUE of each setting, as `--set` takes them."""
+    """NAME=VALUE of each setting, in the form of `--set`."""
     return [
         f"{name}={str(value).lower() if isinstance(value, bool) else value}"
         for name, value in BucketSettings().to_json().items()
@@ -53,7 +53,7 @@ def read_settings(texts: tuple[str, ...], persist: str | None) -> BucketSettings
     """The settings of NAME=VALUE texts.
 
     Raises:
-        ConfigError: no `=`, no such setting, or a value that cannot be.
+        ConfigError: no `=`, no such setting, or an invalid value.
     """
     found = {} if persist is None else {"persist": persist}
     for text in texts:
@@ -66,10 +66,10 @@ def read_settings(texts: tuple[str, ...], persist: str | None) -> BucketSettings
 
 
 def read_alternate_addresses(texts: tuple[str, ...]) -> dict[str, Any]:
-    """What `--alternate-address` says, by network, as `Node` takes it.
+    """The values of `--alternate-address` by network, in the form of `Node`.
 
     Raises:
-        ConfigError: no `=`, a network twice, or a port that is no number.
+        ConfigError: no `=`, a network twice, or a port that is not a number.
     """
     found: dict[str, Any] = {}
     allowed = "NETWORK=HOST[,kv=PORT][,mgmt=PORT][,kvSSL=PORT][,mgmtSSL=PORT], each network once"
@@ -89,7 +89,7 @@ def read_alternate_addresses(texts: tuple[str, ...]) -> dict[str, Any]:
 
 
 def write_atomically(path: Path, content: str) -> None:
-    """Write a file so that a reader sees all of it or none."""
+    """Write a file so that a reader sees the whole content or no file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(content, encoding="utf-8")
     temporary.replace(path)
@@ -97,12 +97,12 @@ def write_atomically(path: Path, content: str) -> None:
 
 @click.command("node")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=11210, show_default=True, help="KV port; 0 takes any free one.")
-@click.option("--mgmt-port", default=8091, show_default=True, help="Management (HTTP) port; 0 takes any free one.")
+@click.option("--port", default=11210, show_default=True, help="KV port; 0: any free one.")
+@click.option("--mgmt-port", default=8091, show_default=True, help="Management (HTTP) port; 0: any free one.")
 @click.option(
     "--vbuckets",
     type=int,
-    help="vBuckets of each bucket, 1 to 1024.  [default: what a bucket in --data has; 1024 for those that are made]",
+    help="vBuckets of each bucket, 1 to 1024.  [default: 1024, and for a bucket in --data the number that it has]",
 )
 @click.option("--bucket", "buckets", multiple=True, default=("default",), show_default=True, help="May be repeated.")
 @click.option("--user", "username", default=DEFAULT_USERNAME, show_default=True, help="The administrator's name.")
@@ -110,7 +110,7 @@ def write_atomically(path: Path, content: str) -> None:
     "--password",
     default=DEFAULT_PASSWORD,
     envvar="DCPSTREAM_PASSWORD",
-    help="The administrator's password; better in DCPSTREAM_PASSWORD, unseen by `ps`.  [default: password]",
+    help="The administrator's password; the variable DCPSTREAM_PASSWORD hides it from `ps`.  [default: password]",
 )
 @click.option(
     "--users",
@@ -118,38 +118,38 @@ def write_atomically(path: Path, content: str) -> None:
     help='JSON file of more users: {"name": {"password": "…", "roles": ["data_reader[bucket]"]}}.',
 )
 @click.option(
-    "--data", type=click.Path(path_type=Path), help="Directory to keep the data in; without, it is in memory."
+    "--data", type=click.Path(path_type=Path), help="Directory for the data; without it, all data is in memory."
 )
 @click.option("--flush-interval", default=DEFAULT_FLUSH_INTERVAL_S, show_default=True, help="Seconds between commits.")
 @click.option(
     "--persist",
     type=click.Choice([level.value for level in Persist]),
-    help="When a write is answered: at once and made durable lazily (none) or every few milliseconds (group, the "
-    "default), or only once it is durable (every).",
+    help="When a write is answered: at once, and made durable lazily (none) or every few milliseconds (group, the "
+    "default), or when it is durable (every).",
 )
 @click.option(
     "--set",
     "texts",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting of the buckets that are made, such as max_ttl=3600; may be repeated. --set help lists them.",
+    help="A setting of new buckets, such as max_ttl=3600; may be repeated. --set help lists the settings.",
 )
 @click.option(
     "--alternate-address",
     "alternate_addresses",
     multiple=True,
     metavar="NETWORK=HOST[,kv=PORT][,mgmt=PORT]",
-    help="How another network reaches the node, such as external=db.example,kv=31210; may be repeated.",
+    help="The node's address in another network, such as external=db.example,kv=31210; may be repeated.",
 )
 @click.option(
     "--compat-version",
     type=click.Choice(list(RELEASES)),
     default=DEFAULT_VERSION,
     show_default=True,
-    help="The server release that the node is to clients. 7.6 adds range scans, among others.",
+    help="The server release that clients see. 7.6 adds range scans, among others.",
 )
 @click.option(
-    "--ready-file", type=click.Path(path_type=Path), help="Written once the node serves: ports and pid, JSON."
+    "--ready-file", type=click.Path(path_type=Path), help="Written when the node serves: ports and pid, JSON."
 )
 @security_options
 @click.option("-v", "--verbose", count=True, help="Log more; twice for every connection.")
@@ -174,8 +174,8 @@ def node_command(
 ) -> None:
     """Run a Couchbase-compatible node until SIGTERM or Ctrl-C.
 
-    Clients connect to couchbase://HOST:PORT. With --data, writes survive a restart, and a kill loses at most what was
-    not committed within --flush-interval.
+    Clients connect to couchbase://HOST:PORT. With --data, writes survive a restart, and a kill loses at most the writes
+    of the last --flush-interval.
     """
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -1,4 +1,4 @@
-"""Options of `dcpstream node` about who gets in, how connections are encrypted, and what clients may take."""
+"""Options of `dcpstream node` for logins, encryption, and limits of clients."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ _OPTIONS = (
         default=DEFAULT_ITERATIONS,
         show_default=True,
         type=click.IntRange(DEFAULT_ITERATIONS, MAX_ITERATIONS),
-        help="Rounds of PBKDF2 for passwords: more makes stolen hashes, and each login, more expensive.",
+        help="Rounds of PBKDF2 for passwords: more rounds make attacks on stolen hashes, and each login, slower.",
     ),
     click.option(
         "--plain",
         type=click.Choice(PLAIN_POLICIES),
-        help="When passwords may come in plain text: always, or over TLS only.  [default: always on loopback]",
+        help="When passwords in plain text are accepted: always, or over TLS only.  [default: always on loopback]",
     ),
     click.option(
-        "--tls", "is_tls", is_flag=True, help="Encrypted ports too, with a certificate that is made if need be."
+        "--tls", "is_tls", is_flag=True, help="Open TLS ports, too; without --tls-cert the node makes a certificate."
     ),
-    click.option("--tls-port", default=11207, show_default=True, type=_PORT, help="KV over TLS; 0 takes any free one."),
-    click.option("--mgmt-tls-port", default=18091, show_default=True, type=_PORT, help="HTTPS; 0 takes any free one."),
-    click.option("--tls-cert", type=_FILE, help="Certificate and those above it, PEM; instead of one that is made."),
+    click.option("--tls-port", default=11207, show_default=True, type=_PORT, help="KV over TLS; 0: any free port."),
+    click.option("--mgmt-tls-port", default=18091, show_default=True, type=_PORT, help="HTTPS; 0: any free port."),
+    click.option("--tls-cert", type=_FILE, help="Certificate and its chain, PEM, instead of one that the node makes."),
     click.option("--tls-key", type=_FILE, help="Its key, PEM, without a password."),
-    click.option("--tls-name", "tls_names", multiple=True, help="One more name of a certificate that is made."),
-    click.option("--tls-ca-out", type=_FILE, help="Where to write the authority of a certificate that is made."),
+    click.option("--tls-name", "tls_names", multiple=True, help="A further name in the node's certificate."),
+    click.option("--tls-ca-out", type=_FILE, help="File for the authority of the certificate that the node makes."),
     click.option(
         "--tls-client-auth",
         type=click.Choice(CLIENT_AUTH),
@@ -59,7 +59,7 @@ _OPTIONS = (
         show_default=True,
         help="Whether clients' certificates log in their users.",
     ),
-    click.option("--tls-client-ca", type=_FILE, help="Who signs those, PEM; the node's own authority without it."),
+    click.option("--tls-client-ca", type=_FILE, help="Authority of client certificates, PEM; else the node's own."),
     click.option(
         "--tls-user-from",
         type=click.Choice(USER_FROM),
@@ -67,20 +67,20 @@ _OPTIONS = (
         show_default=True,
         help="Which part of the certificate names the user.",
     ),
-    click.option("--tls-user-prefix", default="", help="What that part begins with; it is taken off."),
-    click.option("--tls-user-delimiters", default="", help="Characters at the first of which the name ends."),
+    click.option("--tls-user-prefix", default="", help="A prefix of that part that is removed."),
+    click.option("--tls-user-delimiters", default="", help="Characters that end the name."),
     click.option(
         "--limit",
         "limits",
         multiple=True,
         metavar="NAME=VALUE",
-        help=f"What clients may take: {', '.join(field.name for field in fields(Limits))}. May be repeated.",
+        help=f"A limit of clients: {', '.join(field.name for field in fields(Limits))}. May be repeated.",
     ),
 )
 
 
 def security_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options."""
+    """Add the options to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -94,7 +94,7 @@ def security_arguments(given: Mapping[str, Any], password: str) -> dict[str, Any
         password: that of --password, used without --password-file.
 
     Raises:
-        ConfigError: options that do not go together, or a file that cannot be read.
+        ConfigError: options that exclude each other, or an unreadable file.
     """
     is_tls = given["is_tls"] or given["tls_cert"] is not None
     needless = [name for name in ("tls_key", "tls_names", "tls_ca_out", "tls_client_ca") if given[name]]
@@ -128,9 +128,9 @@ def security_arguments(given: Mapping[str, Any], password: str) -> dict[str, Any
 
 
 def allow_descriptors(limits: Limits) -> None:
-    """Let this process open as many connections as the limits say, as far as the system allows.
+    """Raise this process's limit of open files to what `limits` need, as far as the system allows.
 
-    Descriptors beyond those of connections are for files and what libraries open.
+    `OTHER_DESCRIPTORS` of them are for files and libraries.
     """
     wanted = limits.connections + limits.http_connections + OTHER_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -142,14 +142,14 @@ def allow_descriptors(limits: Limits) -> None:
 
 
 def warn_of_readers(path: Path, option: str) -> None:
-    """Say so if others than its owner may read a file of passwords."""
+    """Log a warning if others than its owner may read a file of passwords."""
     with contextlib.suppress(OSError):
         if path.stat().st_mode & 0o077:
             logger.warning("%s: others may read %s, which holds passwords: chmod 600", option, path)
 
 
 def _password_in(path: Path) -> str:
-    """The first line of a file; never quoted in an error."""
+    """The first line of a file. Errors never quote it."""
     warn_of_readers(path, "--password-file")
     try:
         with path.open(encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""`dcpstream store`: look at the files of a node's buckets, and mend them."""
+"""`dcpstream store`: check and repair the files of a node's buckets."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from dcpstream.store.repair.detect import is_store
 from dcpstream.store.repair.repair import Repair, repair_store
 
 SHOWN_DAMAGE = 50
-"""Lines of damage per store; `--json` has all."""
+"""Limit of lines about damage per store; `--json` has all."""
 SHOWN_BRANCHES = 10
-"""vbuckets that are named with their new branch; the report in `lost+found` has all."""
+"""Limit of lines about vbuckets with a new branch; the report in `lost+found` has all."""
 
 _DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 
 
 @click.group("store")
 def store_command() -> None:
-    """Look at the files of a node's buckets, and mend them.
+    """Check and repair the files of a node's buckets.
 
     DIR is a bucket's directory, or a node's data directory with several.
     """
@@ -47,9 +47,9 @@ def store_command() -> None:
 
 @store_command.command("check")
 @_DIRECTORY
-@click.option("--json", "as_json", is_flag=True, help="One JSON object with everything that was found.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object with all findings.")
 def check_command(directory: Path, as_json: bool) -> int:
-    """Read every byte of the stores in DIR, and the node's own files, and tell what is damaged. Nothing is changed.
+    """Read every byte of the stores in DIR and of the node's own files, and report damage. Nothing is changed.
 
     Exit statuses: 0 sound, 1 damaged, 2 no store there.
     """
@@ -72,13 +72,13 @@ def check_command(directory: Path, as_json: bool) -> int:
 
 @store_command.command("repair")
 @_DIRECTORY
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only report the steps.")
 def repair_command(directory: Path, dry_run: bool) -> int:
-    """Cut what is damaged out of the stores in DIR, so that a node can open them. No node may have them open.
+    """Remove damage from the stores in DIR, so that a node can open them. No node may have them open.
 
-    What is taken away goes to DIR/lost+found with a report, and so do damaged files of the node itself. vbuckets that
-    lost something begin a new branch, so that clients are told to roll back. What unfinished creations of buckets left
-    is removed. Exit statuses: 0 sound now, 1 not to be repaired, 2 no store there.
+    Damaged files, also those of the node itself, go to DIR/lost+found with a report. A vbucket that lost data gets a
+    new branch, so that clients roll back. The remains of unfinished creations of buckets are removed. Exit statuses: 0
+    sound now, 1 repair impossible, 2 no store there.
     """
     found = _found(directory)
     is_done = True
@@ -101,10 +101,10 @@ def repair_command(directory: Path, dry_run: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What DIR holds.
+    """The contents of DIR.
 
     Attributes:
-        stores: directory, and whether a node's own file knows it.
+        stores: directory of each store, and whether the node's own file names it.
         node: None if DIR is the directory of one store.
     """
 
@@ -113,7 +113,11 @@ class _Found:
 
 
 def _found(directory: Path) -> _Found:
-    """Raises: ConfigError: there is nothing of a node."""
+    """Find the stores.
+
+    Raises:
+        ConfigError: DIR holds no store and no file of a node.
+    """
     if is_store(directory) or (acknowledged_beside(directory) and not (directory / NODE_FILE).exists()):
         return _Found([(directory, acknowledged_beside(directory))], None)
     report = check_directory(directory)
@@ -123,12 +127,12 @@ def _found(directory: Path) -> _Found:
 
 
 def _checked(path: Path, on_progress: OnProgress | None, *, is_acknowledged: bool) -> StoreReport:
-    """The report of one store. One that cannot be looked at at all does not keep others from being checked."""
+    """The report of one store. An unreadable store becomes a problem in its report, so that the others are checked."""
     try:
         return check_store(path, on_progress, is_acknowledged=is_acknowledged)
     except (StoreError, OSError) as error:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
-            raise  # there is no room for the copy that is looked at, in the directory for temporary files
+            raise  # the directory for temporary files has no room for the copy of the metadata
         return StoreReport(directory=str(path), problems=[str(error)])
 
 
@@ -184,7 +188,7 @@ def _told(report: StoreReport) -> Iterator[str]:
         yield "  sound"
     else:
         command = f"dcpstream store repair {report.directory}"
-        # What is wrong with a store as a whole cannot always be mended.
+        # Problems of a store as a whole cannot always be repaired.
         todo = f"`{command} --dry-run` tells what can be done" if report.problems else f"`{command}` cuts it out"
         yield f"  {len(damage) + len(report.problems)} damaged; {todo}"
 
@@ -242,7 +246,7 @@ def _node_object(report: DirectoryReport) -> dict[str, Any]:
 
 
 def _told_node(report: DirectoryReport) -> Iterator[str]:
-    """What is in a data directory beside the stores, for people."""
+    """The findings in a data directory beside the stores, for people."""
     for path in report.unfinished:
         yield f"{path}: what an unfinished creation or deletion of a bucket left; the next start of a node removes it"
     for name in report.gone:

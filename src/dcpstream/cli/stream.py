@@ -30,7 +30,7 @@ _SQLITE_SUFFIXES = frozenset((".db", ".sqlite", ".sqlite3"))
     "--password",
     envvar="DCPSTREAM_PASSWORD",
     default="password",
-    help="Better in DCPSTREAM_PASSWORD, unseen by `ps`.  [default: password]",
+    help="The variable DCPSTREAM_PASSWORD hides it from `ps`.  [default: password]",
 )
 @click.option("--bucket", default="default", show_default=True)
 @click.option(
@@ -39,13 +39,13 @@ _SQLITE_SUFFIXES = frozenset((".db", ".sqlite", ".sqlite3"))
     type=click.Choice(["earliest", "latest"]),
     default="earliest",
     show_default=True,
-    help="Where to start; vbuckets with saved offsets go on where they were.",
+    help="Where to start; vbuckets with saved offsets resume there.",
 )
-@click.option("--follow", is_flag=True, help="Go on for ever, instead of ending at what is there now.")
+@click.option("--follow", is_flag=True, help="Wait for further changes, instead of ending at the current ones.")
 @click.option(
     "--offsets",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Save positions here and go on from them (.db, .sqlite: SQLite, else a text file).",
+    help="File to save positions in and to resume from (.db, .sqlite: SQLite, else a text file).",
 )
 @click.option(
     "--collections",
@@ -56,7 +56,7 @@ _SQLITE_SUFFIXES = frozenset((".db", ".sqlite", ".sqlite3"))
     type=click.Choice(["fail", "rewind"]),
     default="fail",
     show_default=True,
-    help="When history went back: end with status 6, or print a rollback line and read the new history.",
+    help="After a rollback: end with status 6, or print a rollback line and read the new history.",
 )
 @click.option(
     "--rewind-to",
@@ -69,16 +69,16 @@ _SQLITE_SUFFIXES = frozenset((".db", ".sqlite", ".sqlite3"))
 @click.option(
     "--purge-gap",
     type=click.Choice(["fail", "ignore", "reconcile"]),
-    help="When deletions were purged before they were read: end with status 6, go on with a warning, or (with "
+    help="If deletions were purged before they were read: end with status 6, continue with a warning, or (with "
     "--on-rollback rewind) read anew.  [default: fail, with rewind reconcile]",
 )
 @click.option("--trust", metavar="PEM", help="With couchbases://: file of the authorities to trust.")
 @click.option("--certificate", metavar="PEM", help="Client certificate, instead of user and password.")
-@click.option("--key", metavar="PEM", help="Its key, if in a file of its own.")
+@click.option("--key", metavar="PEM", help="Its key, if it is in another file.")
 @click.option("--tls-verify", type=click.Choice(["peer", "none"]), default="peer", show_default=True)
 @click.option("--sasl-mechanism", help="PLAIN (only with TLS), SCRAM-SHA1, SCRAM-SHA256 or SCRAM-SHA512.")
 @click.option("--network", help="Which addresses of the nodes to use: auto, default, external, …")
-@click.option("--limit", type=click.IntRange(min=1), help="End after so many lines.")
+@click.option("--limit", type=click.IntRange(min=1), help="End after this number of lines.")
 @click.option(
     "--connect-timeout", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds to connect."
 )
@@ -104,14 +104,14 @@ def stream_command(
     sasl_mechanism: str | None,
     network: str | None,
 ) -> None:
-    """Print the changes of a bucket, one JSON object a line.
+    """Print the changes of a bucket, one JSON object per line.
 
     64-bit numbers (seqno, vbuuid, cas, rev) are texts. The document is in "value" if it is JSON, else in "text" or
-    "base64"; deletions have none of them. Lines about scopes and collections have an op as collection_dropped, and no
-    key; each vbucket tells them once. With --offsets, a line may come again after a kill, none is left out.
+    "base64"; deletions have none of them. Lines about scopes and collections have an op such as collection_dropped and
+    no key; each vbucket prints them once. With --offsets, a line may be repeated after a kill, but none is left out.
 
-    A line with "op": "rollback" says that all lines of its vbucket with a higher seqno than its own, printed by this
-    run or by an earlier one, are void. The valid ones come again.
+    A line with "op": "rollback" says that all lines of its vbucket with a higher seqno, printed by this run or by an
+    earlier one, are void. The valid ones are printed again.
     """
     if start == "latest" and not follow and offsets is None:
         raise ConfigError("--from", "latest", "with --follow: without it there is nothing to wait for")
@@ -142,14 +142,14 @@ def stream_command(
             purge_gap=purge_gap,
         )
         with contextlib.closing(changes):
-            # A position must not be saved before its line has left us, and a reader of the pipe does not want to wait.
+            # Flush before a position is saved, and for readers of the pipe.
             last = print_changes(islice(changes, limit), sys.stdout, is_flushed=follow or offsets is not None)
         if store is not None and last is not None:
-            save_after(store, last)  # with a limit, nothing more was asked for
+            save_after(store, last)  # with a limit, no further change was requested
 
 
 def offset_store(path: Path | None) -> OffsetStore | None:
-    """The store that a file name stands for.
+    """The store for a file name.
 
     Raises:
         ConfigError: its directory does not exist.
@@ -162,7 +162,7 @@ def offset_store(path: Path | None) -> OffsetStore | None:
 
 
 def print_changes(changes: Iterable[Change], output: IO[str], *, is_flushed: bool) -> Change | None:
-    """Each change as a line, handed over before the next one is asked for if `is_flushed`; returns the last one."""
+    """Print each change as a line, flushed before the next one is requested if `is_flushed`; return the last one."""
     change = None
     for change in changes:
         output.write(line_of(change) + "\n")
@@ -173,7 +173,7 @@ def print_changes(changes: Iterable[Change], output: IO[str], *, is_flushed: boo
 
 
 def line_of(change: Change) -> str:
-    """A change as JSON; a document that is nested more deeply than can be written goes as text."""
+    """A change as JSON; a document that is nested too deeply to be written is printed as text."""
     row = as_object(change)
     try:
         return json.dumps(row, ensure_ascii=False, separators=(",", ":"))

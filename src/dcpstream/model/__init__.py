@@ -1,6 +1,8 @@
-"""Values of the domain: what a position, a branch, a collection and a cluster map are.
+"""Values of the domain: positions, branches, collections, cluster maps, bucket settings.
 
-Frozen values without bytes, state, clock or I/O. Everything above imports them from here.
+Frozen values without bytes, state, clock or I/O. The packages above import them from here. `position` has the place of
+a reader in a vbucket, `history` the branches of a vbucket, `cluster` the map from vbuckets to nodes, `collections` the
+manifest, `operations` the kinds of changes, and `settings` those of a bucket.
 """
 
 from dcpstream.model.cluster import NodeAddress, VbucketMap, VbucketState, vbucket_of_key

@@ -1,4 +1,4 @@
-"""Who holds which vbucket: nodes, the vbucket map, and the rule from key to vbucket."""
+"""The map from vbuckets to nodes, and the rule from key to vbucket."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from zlib import crc32
 
 MAX_VBUCKETS = 1024
-"""Vbuckets of a bucket at most: more than any client library keeps arrays for."""
+"""Largest number of vbuckets of a bucket, that of all servers and client libraries."""
 
 MAX_NODES = 4096
-"""Nodes of a cluster map at most: many times the largest cluster that is known."""
+"""Largest number of nodes in a cluster map: many times the largest known cluster."""
 
 MAX_COPIES = 16
-"""Entries in a vbucket's chain at most: a bucket has one active copy and up to three replicas."""
+"""Largest number of entries in a vbucket's chain: a bucket has one active copy and up to three replicas."""
 
 MAX_PORT = 0xFFFF
 MAX_NODE_INDEX = 0xFFFF
@@ -66,8 +66,8 @@ class VbucketMap:
         bucket: the bucket's name; empty for a map without a bucket ("global config").
         nodes: the nodes that serve the bucket (all nodes in a global config).
         chains: per vbucket the indexes into `nodes`, active first, -1 for none.
-        uuid: the bucket's identity: another one is another bucket of that name; empty if not told.
-        cluster_uuid: the cluster's identity; empty if not told.
+        uuid: identity of the bucket, different for another bucket of that name; empty if unknown.
+        cluster_uuid: identity of the cluster; empty if unknown.
     """
 
     epoch: int
@@ -85,7 +85,7 @@ class VbucketMap:
 
     @property
     def vbucket_count(self) -> int:
-        """How many vbuckets the bucket has."""
+        """The number of vbuckets of the bucket."""
         return len(self.chains)
 
     def active_node(self, vbid: int) -> NodeAddress | None:
@@ -116,8 +116,8 @@ class VbucketMap:
 
         Args:
             data: the JSON text, or its parsed form.
-            origin_host: the host that the configuration was asked from; stands in for `$HOST` and for a missing name.
-            is_secure: take the ports with TLS; 0 where a node has none.
+            origin_host: the host that sent the configuration; it replaces `$HOST` and a missing name.
+            is_secure: take the TLS ports; 0 for a node without one.
 
         Raises:
             ValueError: not a cluster configuration, or one beyond `MAX_VBUCKETS`, `MAX_NODES` or `MAX_COPIES`.
@@ -167,7 +167,7 @@ def _nodes(config: Mapping[str, Any], origin_host: str, *, is_secure: bool) -> t
         servers = (config.get("vBucketServerMap") or {}).get("serverList", ())
         _check_count(servers)
         pairs = (str(server).replace("$HOST", origin_host).rpartition(":") for server in servers)
-        # Such a list has no ports with TLS.
+        # Such a list has no TLS ports.
         return tuple(NodeAddress(host.strip("[]"), 0 if is_secure else _port(port)) for host, _, port in pairs)
     count = len(config["nodes"]) if "nodes" in config else len(entries)
     _check_count(entries[:count])
@@ -176,7 +176,7 @@ def _nodes(config: Mapping[str, Any], origin_host: str, *, is_secure: bool) -> t
         host = str(entry.get("hostname") or origin_host).replace("$HOST", origin_host).strip("[]")
         services = entry["services"]
         kv, mgmt, kv_tls, mgmt_tls = (_port(services.get(name, 0)) for name in ("kv", "mgmt", "kvSSL", "mgmtSSL"))
-        # Who speaks TLS dials those ports only: they stand where the dialled ones are looked for.
+        # With TLS, the TLS ports are the ones to connect to.
         dialled = (kv_tls, mgmt_tls) if is_secure else (kv, mgmt)
         result.append(NodeAddress(host, *dialled, kv_tls, mgmt_tls))
     return tuple(result)

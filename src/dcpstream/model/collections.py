@@ -14,12 +14,12 @@ DEFAULT_NAME = "_default"
 MAX_ID = 0xFFFFFFFF
 MAX_UID = 0xFFFFFFFFFFFFFFFF
 NO_TTL = -1
-"""A collection's `max_ttl` that sets no limit, also if the bucket has one; in manifests of KV, and in events, that is a
-limit of 0 that is written down."""
+"""A collection's `max_ttl` without a limit, even if the bucket has one. Manifests of KV, and events, write it as an
+explicit 0."""
 
 
 class CollectionName(NamedTuple):
-    """A collection with its names: the id (u32) is never used again in the bucket, the names may be."""
+    """A collection with its names. The bucket never reuses the id (u32), but may reuse the names."""
 
     collection_id: int
     scope: str
@@ -41,8 +41,8 @@ class CollectionName(NamedTuple):
 class Collection:
     """A collection: its id (u32), its name, and the longest life of its documents in seconds.
 
-    `max_ttl` is 0 where the bucket's limit holds, `NO_TTL` where none does. Whether it keeps a history of
-    changes matters in buckets that keep one.
+    `max_ttl` is 0 if the bucket's limit applies, and `NO_TTL` for no limit. `history` has an effect in buckets that
+    keep a change history.
     """
 
     collection_id: int
@@ -115,10 +115,10 @@ class Manifest:
         return found
 
     def to_json(self, *, no_ttl: int = 0) -> dict[str, Any]:
-        """The manifest as the server writes it, ids in hexadecimal text.
+        """The manifest in the server's JSON form, ids in hexadecimal text.
 
         Args:
-            no_ttl: how `NO_TTL` is written: 0 in KV's form, -1 in that of the management port.
+            no_ttl: the number for `NO_TTL`: 0 in KV's form, -1 in that of the management port.
         """
         return {
             "uid": f"{self.uid:x}",

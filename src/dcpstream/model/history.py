@@ -1,7 +1,7 @@
 """Branches of a vbucket's history.
 
-A vbucket's history is a line of seqnos that forks when a copy of it becomes active without having everything. Each
-fork gets a name (vbuuid) and is remembered as (vbuuid, seqno it began at), newest first: the failover log.
+The history of a vbucket is a line of seqnos. It forks when a copy becomes active that lacks the newest changes. Each
+branch has a name (vbuuid) and a first seqno. The failover log lists these pairs, newest first.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 MAX_FAILOVER_ENTRIES = 25
-"""Entries a log keeps before the oldest is dropped: the server's default for max_failover_entries."""
+"""Largest number of entries in a log, the server's default for max_failover_entries; the oldest is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class FailoverLog:
 
     @property
     def newest(self) -> FailoverEntry:
-        """The branch that is written now."""
+        """The current branch."""
         return self.entries[0]
 
     def __iter__(self) -> Iterator[FailoverEntry]:
@@ -50,12 +50,8 @@ class FailoverLog:
         return iter(self.entries)
 
     def __len__(self) -> int:
-        """How many branches are known."""
+        """The number of known branches."""
         return len(self.entries)
-
-    def contains(self, vbuuid: int) -> bool:
-        """Whether the branch is known."""
-        return any(entry.vbuuid == vbuuid for entry in self.entries)
 
     def upper(self, vbuuid: int, high_seqno: int) -> int | None:
         """The last seqno that belongs to the branch, or None if the branch is not known.
@@ -70,7 +66,7 @@ class FailoverLog:
         return None
 
     def pushed(self, entry: FailoverEntry) -> FailoverLog:
-        """A log with a new branch: entries above its seqno are void, the oldest falls off beyond 25."""
+        """The log with a new branch: entries above its seqno are void, and the oldest beyond 25 is dropped."""
         kept = tuple(old for old in self.entries if old.seqno <= entry.seqno)
         return FailoverLog(((entry, *kept))[:MAX_FAILOVER_ENTRIES])
 
@@ -80,17 +76,17 @@ class FailoverLog:
         return FailoverLog(kept) if kept else None
 
     def to_json(self) -> list[list[str]]:
-        """Pairs of decimal text: u64 does not survive JSON numbers."""
+        """Pairs of decimal text, because JSON numbers lose bits of a u64."""
         return [[str(entry.vbuuid), str(entry.seqno)] for entry in self.entries]
 
     @classmethod
     def from_json(cls, data: Iterable[Iterable[str]]) -> FailoverLog:
-        """The inverse of `to_json`, but for entries that no log can have, which are left out.
+        """The inverse of `to_json`, without invalid entries.
 
-        Those are branches without a name (0), and branches that began above a newer one.
+        Invalid are branches without a name (0), and branches that began above a newer one.
 
         Raises:
-            ValueError: no entry is left, or what is there are no numbers.
+            ValueError: no entry is left, or an entry is not a pair of numbers.
         """
         kept: list[FailoverEntry] = []
         for vbuuid, seqno in data:

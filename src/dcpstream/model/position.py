@@ -1,7 +1,7 @@
-"""Where a reader of a vbucket stands.
+"""The position of a reader in a vbucket.
 
 A DCP snapshot is deduplicated: a reader in the middle of one may lack old versions that the rest of the snapshot
-supersedes. A bare seqno therefore is not a position; a seqno with its branch and its snapshot's bounds is.
+supersedes. A seqno alone is therefore not a position; a seqno with its branch and the bounds of its snapshot is.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ MAX_SEQNO = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRange:
-    """Bounds of a snapshot: what lies in between is consistent only once `end_seqno` is reached."""
+    """Bounds of a snapshot: its changes are consistent only when `end_seqno` is reached."""
 
     start_seqno: int
     end_seqno: int
 
     def __post_init__(self) -> None:
-        """Refuse bounds the wrong way round."""
+        """Refuse an end before the start."""
         if not 0 <= self.start_seqno <= self.end_seqno <= MAX_SEQNO:
             raise ValueError(f"not a snapshot: {self.start_seqno}..{self.end_seqno}")
 
@@ -38,15 +38,15 @@ class StreamOffset:
     """All that is needed to resume a vbucket's stream; written and read as one record.
 
     Attributes:
-        vbuuid: u64, the branch; 0 only while nothing was received.
-        seqno: u64, the last one that was processed.
+        vbuuid: u64, the branch; 0 only until something is received.
+        seqno: u64, the last processed one.
         snapshot_start: u64, start of the snapshot that covers `seqno`.
         snapshot_end: u64 end of that snapshot, or None while it is not known: such an offset was planned before it
             was read, and its end must be completed (or taken as 2^64-1) before it is sent.
         manifest_uid: u64, uid of the collections manifest last seen.
-        collections: those whose rows up to `seqno` the reader has, by id rising; None if nobody knows. A reader that
-            resumes tells by them which were dropped meanwhile, and what it still has to read of a collection that is
-            new to it. Positions are equal if they are the same place, whatever this says.
+        collections: those whose rows up to `seqno` the reader has, by ascending id; None if unknown. A resuming reader
+            compares them with the manifest: it reports dropped collections, and reads new ones from their beginning.
+            They do not count when positions are compared.
     """
 
     vbuuid: int

@@ -1,7 +1,7 @@
-"""What can be set on a bucket when it is made, and what of it can be changed later.
+"""The settings of a bucket.
 
-Names and limits follow the server's REST API (`POST /pools/default/buckets`), with what only this node has (`persist`,
-`purge_age_s` and `compact_at`) beside them.
+Names and limits follow the server's REST API (`POST /pools/default/buckets`); `persist`, `purge_age_s` and `compact_at`
+are this node's own.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ MIB = 1024 * 1024
 MIN_RAM_QUOTA_BYTES = 100 * MIB
 """The server's smallest bucket."""
 DEFAULT_RAM_QUOTA_BYTES = 2048 * MIB
-"""Room for some ten million documents' places in the index; memory is only taken for what is there."""
+"""Enough for the index of some ten million documents; memory is allocated only for existing ones."""
 DEFAULT_CACHE_BYTES = 64 * MIB
-"""Blocks read from segment files that are kept for the next read."""
+"""Memory for blocks read from segment files, kept for the next read."""
 DEFAULT_PURGE_AGE_S = 3 * 24 * 3600
-"""How long a tombstone stays, the server's default: a client that was away for less loses no deletion."""
+"""Time that a tombstone is kept, the server's default: a client that was away for less misses no deletion."""
 MIN_PURGE_AGE_S = 0
 DEFAULT_COMPACT_AT = 0.4
-"""Share of the segment files that is superseded, above which they are compacted: files stay below twice what lives."""
+"""Share of superseded bytes in the segment files that starts a compaction: files stay below twice the live bytes."""
 
 
 EVICTION = ("valueOnly", "fullEviction")
@@ -34,11 +34,12 @@ STORAGE_BACKENDS = ("couchstore", "magma")
 
 
 class Persist(Enum):
-    """When a write is answered, and what it then survives.
+    """When a write is answered, and when it is durable.
 
-    NONE: at once; it is made durable in the background, when so much waits that it is worth it, and at a clean stop.
-    GROUP: at once; a commit every few milliseconds makes all of them durable, and says so (OBSERVE_SEQNO, durability).
-    EVERY: only once it is durable; what comes in together becomes durable together.
+    NONE: answered at once; made durable in the background when enough data waits, and at a clean stop.
+    GROUP: answered at once; a commit every few milliseconds makes all writes durable and reports it (OBSERVE_SEQNO,
+        durability).
+    EVERY: answered when it is durable; writes that arrive together are committed together.
     """
 
     NONE = "none"
@@ -47,12 +48,12 @@ class Persist(Enum):
 
 
 class ConflictResolution(Enum):
-    """Which of two versions of a document wins when one comes with its metadata from elsewhere."""
+    """The rule for the winner of two versions of a document, when one arrives with its metadata (SET_WITH_META)."""
 
     SEQNO = "seqno"
-    """The one that was changed more often."""
+    """The version with more changes (revision seqno)."""
     LWW = "lww"
-    """The one that was changed last, by CAS."""
+    """The version with the later change (CAS)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,27 +61,26 @@ class BucketSettings:
     """A bucket's settings.
 
     Attributes:
-        is_ephemeral: kept in memory alone, also where the node has a directory; cannot be changed.
-        eviction: `evictionPolicy`: valueOnly or fullEviction, of an ephemeral bucket noEviction or nruEviction; empty
-            for the first of them. Remembered and without effect: values are always on disk, or always in memory.
-        storage_backend: `storageBackend`: couchstore or magma. Remembered for clients that ask, and without effect on
-            how things are stored.
-        ram_quota_bytes: index, pending writes and cache together; beyond it writes are answered TMPFAIL.
-        cache_bytes: of that, at most this much for blocks read from files.
+        is_ephemeral: kept only in memory, even if the node has a directory; cannot be changed.
+        eviction: `evictionPolicy`: valueOnly or fullEviction, for an ephemeral bucket noEviction or nruEviction; empty
+            for the first of them. Stored and shown, without effect: values are always on disk, or always in memory.
+        storage_backend: `storageBackend`: couchstore or magma. Stored and shown, without effect.
+        ram_quota_bytes: limit of index, pending writes and cache together; beyond it writes return TMPFAIL.
+        cache_bytes: limit, within the quota, of blocks read from files.
         replicas: copies of each vbucket on other nodes, 0 to 3.
-        flush_enabled: whether the bucket may be emptied over HTTP.
+        flush_enabled: whether all documents may be deleted over HTTP.
         compression: `compression_mode`: off, passive or active.
         conflict_resolution: see `ConflictResolution`; cannot be changed.
-        max_ttl: longest life of a document, seconds; 0 without a limit.
-        durability_min_level: what every write gets at least: 0 none, 1 majority, 2 majority and persisted on the active
-            copy, 3 persisted by a majority.
-        persist: see `Persist`; here and in `conflict_resolution` the member's value will do (`"every"`).
-        purge_age_s: tombstones older than this go when the store is compacted.
-        compact_at: share of superseded bytes above which the store compacts itself; 1 for never.
-        history_retention_s, history_retention_bytes: how long, and how much, of the superseded versions is kept for
-            change histories (both 0: none). If both are set, whichever is reached first ends it.
-        history_default: whether collections made without saying so keep their history.
-        expiry_pager_s: pause between looks for expired documents; 0 turns them off.
+        max_ttl: longest life of a document, seconds; 0: no limit.
+        durability_min_level: least durability of every write: 0 none, 1 majority, 2 majority and persisted on the
+            active copy, 3 persisted by a majority.
+        persist: see `Persist`; here and in `conflict_resolution` the member's value is accepted, too (`"every"`).
+        purge_age_s: age at which a compaction removes tombstones.
+        compact_at: share of superseded bytes that starts a compaction; 1: never.
+        history_retention_s, history_retention_bytes: age and size up to which superseded versions are kept for change
+            history (both 0: none are kept). If both are set, the first limit that is reached applies.
+        history_default: default for new collections: whether they keep their history.
+        expiry_pager_s: pause between searches for expired documents; 0: no search.
     """
 
     is_ephemeral: bool = False
@@ -103,7 +103,7 @@ class BucketSettings:
     expiry_pager_s: float = 600.0
 
     def __post_init__(self) -> None:
-        # A text that is not made the member that it names would be compared with members, and lose every time.
+        # A text is converted to its member, because a text never equals a member.
         for name, kind in _KINDS.items():
             object.__setattr__(self, name, _member(name, kind, getattr(self, name)))
         for name in ("is_ephemeral", "flush_enabled", "history_default"):
@@ -132,7 +132,7 @@ class BucketSettings:
         """Settings by name and text, as a command line or a form gives them.
 
         Raises:
-            ConfigError: no such setting, or a value that cannot be.
+            ConfigError: no such setting, or an invalid value.
         """
         defaults = {field.name: field.default for field in fields(cls)}
         values: dict[str, Any] = {}
@@ -148,16 +148,16 @@ class BucketSettings:
         return bool(self.history_retention_s or self.history_retention_bytes)
 
     def to_json(self) -> dict[str, Any]:
-        """As it is kept with the store: every field, enums by value."""
+        """The form that the store keeps: every field, enums by value."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """What `to_json` gave; fields that a newer version wrote are ignored, missing ones get their defaults.
+        """The inverse of `to_json`; fields of newer versions are ignored, and missing ones get their defaults.
 
         Raises:
-            ConfigError: a value that cannot be.
+            ConfigError: an invalid value.
         """
         known = {field.name for field in fields(cls)}
         return cls(**{name: value for name, value in data.items() if name in known})
@@ -168,7 +168,7 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
 
 
 def _parsed(name: str, text: str, default: Any) -> Any:
-    """The text as a value of the default's kind."""
+    """The text as a value of the default's type."""
     if isinstance(default, bool):
         if text.lower() not in _TRUTHS:
             raise ConfigError(name, text, "true or false")
