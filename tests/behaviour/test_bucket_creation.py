@@ -16,7 +16,7 @@ from dcpstream.node.directory import directory as directory_module
 from dcpstream.store import DiskBucketStore
 from dcpstream.wire import Opcode, Status
 from tests.kit.disks import StoppingDisk
-from tests.kit.peer import Peer
+from tests.kit.peer import SocketPeer
 from tests.kit.rest import ask
 
 VBUCKETS = 2
@@ -30,14 +30,14 @@ def started(path: Path, buckets: tuple[str, ...] = ("default",)) -> Node:
 
 
 def fill(node: Node, bucket: bytes = b"default") -> None:
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         assert peer.call(Opcode.SELECT_BUCKET, key=bucket).status == Status.SUCCESS
         assert peer.set("key", b"value").status == Status.SUCCESS
         peer.persisted(1)
 
 
 def is_served(node: Node, bucket: bytes = b"default") -> bool:
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         if peer.call(Opcode.SELECT_BUCKET, key=bucket).status != Status.SUCCESS:
             return False
         return peer.get("key").value == b"value"
@@ -127,7 +127,7 @@ def test_a_bucket_with_damaged_metadata_is_told_everywhere(
     node.create_bucket("shop")
     if is_filled:
         fill(node, b"shop")
-    uuid = node.engine.buckets["shop"].uuid  # type: ignore[union-attr]
+    uuid = node.engine.buckets["shop"].uuid
     node.stop()
     damage(data / "shop", what)
     found = {entry.name: entry.read_bytes() for entry in (data / "shop").iterdir() if entry.name != "lock"}
@@ -146,7 +146,7 @@ def test_a_bucket_with_damaged_metadata_is_told_everywhere(
     assert "bucket shop is not served: " in caplog.text
     assert "meta.sqlite: damaged at byte 0" in caplog.text
     assert is_served(node)
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         assert peer.call(Opcode.SELECT_BUCKET, key=b"shop").status == Status.TMPFAIL
     health = ask(node, "GET", "/health")
     assert health.status == 503

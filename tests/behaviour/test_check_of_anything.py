@@ -14,7 +14,7 @@ from dcpstream.errors import DcpstreamError
 from dcpstream.model import BucketSettings
 from dcpstream.store import DiskBucketStore
 from dcpstream.wire import Opcode
-from tests.kit.peer import Peer
+from tests.kit.peer import SocketPeer
 
 FAST_CHANGES, SLOW_CHANGES = 25, 600
 """Of each file."""
@@ -28,7 +28,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     node.create_bucket("passing", BucketSettings(is_ephemeral=True))
     node.set_collections("default", {"_default": ["hotels"]})
     node.add_user("ann", "the password", ["data_reader[default]"])
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         for number in range(6):
             peer.set(f"key {number % 3}", b"value" * 200)
             peer.persisted(number + 1)

@@ -7,7 +7,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,10 @@ from dcpstream.errors import (
 )
 from dcpstream.model import StreamOffset
 from dcpstream.wire import Opcode, encode_request
+from tests.kit.access import LOGIN
 from tests.kit.proxy import Proxy
 from tools.patience import patient
 
-LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
 VBUCKETS = 8
 
 
@@ -164,7 +164,9 @@ def test_a_stream_from_now_sees_what_comes(shell: Shell, kv: KvClient) -> None:
         seen.extend(batch.record_batch.column("key").to_pylist())
         return len(seen) < 3
 
-    writer = threading.Thread(target=lambda: (when_streaming(kv), fill(kv, 3, "later")))
+    writer = threading.Thread(
+        target=lambda: [step() for step in (lambda: when_streaming(kv), lambda: fill(kv, 3, "later"))]
+    )
     writer.start()
     shell.batches(take, start="latest")
     writer.join(patient(20))
@@ -320,8 +322,9 @@ def test_the_wrong_port(kind: str, node: dcpstream.Node) -> None:
 )
 def test_options_are_checked(shell: Shell, kv: KvClient, option: str, value: object) -> None:
     kv.set("a", "1")
+    options: dict[str, Any] = {"end": "latest", option: value}
     with pytest.raises(ConfigError) as caught:
-        shell.batches(end="latest", **{option: value}) if option != "end" else shell.batches(end=value)
+        shell.batches(**options)
     assert caught.value.option == option
 
 
@@ -381,7 +384,7 @@ def test_a_failover_without_loss_is_no_rollback(shell: Shell, kv: KvClient) -> N
     assert len(seen) == 48
 
 
-def crashed(tmp_path: Path) -> Iterator[dcpstream.Node]:
+def crashed(tmp_path: Path) -> Generator[dcpstream.Node]:
     """A node that lost what was not on disk: "kept" is there, "lost" is not, "new" came instead."""
     node = dcpstream.Node(vbuckets=1, path=tmp_path / "data", flush_interval_s=3600)
     with node, KvClient(node.connection_string, **LOGIN) as kv:

@@ -8,8 +8,7 @@ import pytest
 
 import dcpstream
 from dcpstream.client import KvClient, RollbackEvent
-
-LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
+from tests.kit.access import LOGIN
 
 
 def write(node: dcpstream.Node, *keys: str) -> None:

@@ -19,11 +19,11 @@ from dcpstream.client.blocking import loop
 from dcpstream.errors import ConfigError, ConnectionLost, ConnectTimeout, HistoryPurged, KeyNotFound, OffsetError
 from dcpstream.model import StreamOffset
 from dcpstream.wire import Frame, Opcode, encode_request
+from tests.kit.access import LOGIN
 from tests.kit.fake_node import FakeNode, config
 from tests.kit.messages import accepted, marker, mutation
 from tools.patience import patient
 
-LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
 NEVER_S = 3600.0
 
 
@@ -96,7 +96,7 @@ def test_stable_ranges(tmp_path: Path) -> None:
         token = kv.set_many((f"doc {number}", "{}") for number in range(100))[-1]
         ranges = [VbucketRange(0, StreamOffset.ZERO, token.seqno)]
         batches = list(cluster.read_ranges(ranges, read_stable=True))
-    assert sum(batch.record_batch.num_rows for batch in batches) == 100  # type: ignore[union-attr]
+    assert sum(batch.record_batch.num_rows for batch in batches) == 100
 
 
 def test_purged_deletions_fail_by_default(kind: str, node: dcpstream.Node) -> None:

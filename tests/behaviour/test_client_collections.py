@@ -27,12 +27,11 @@ from dcpstream.client import (
 )
 from dcpstream.errors import ConfigError
 from dcpstream.model import Op, StreamOffset
-from dcpstream.wire import Opcode, encode_request
-from tests.behaviour.test_node_compaction import Client as Peer
-from tests.behaviour.test_node_compaction import store_of
+from dcpstream.wire import Opcode
+from tests.kit.access import LOGIN
+from tests.kit.peer import SocketPeer
 from tests.kit.proxy import Proxy
 
-LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
 VBUCKETS = 4
 DOCUMENTS = 40
 
@@ -83,16 +82,16 @@ class Reader:
     def follow(self, follower: Follower, until: Callable[[], bool] = lambda: False, **options: Any) -> None:
         """Take changes until the stream ends, or `until` after one of them."""
         if self.kind == "blocking":
-            with self.make() as client, contextlib.closing(client.changes(**options)) as changes:  # type: ignore[union-attr,type-var]
-                for change in changes:  # type: ignore[union-attr]
+            with self.make() as client, contextlib.closing(client.changes(**options)) as changes:
+                for change in changes:
                     follower.take(change)
                     if until():
                         return
             return
 
         async def collect() -> None:
-            async with self.make() as client, contextlib.aclosing(client.changes(**options)) as changes:  # type: ignore[union-attr,type-var]
-                async for change in changes:  # type: ignore[union-attr]
+            async with self.make() as client, contextlib.aclosing(client.changes(**options)) as changes:
+                async for change in changes:
                     follower.take(change)
                     if until():
                         return
@@ -143,7 +142,7 @@ def test_a_control_row_stands_between_the_rows_around_it(node: dcpstream.Node, r
     fill(node, "_default._default", "after")
     follower = Follower()
     take = follower.take
-    follower.take = lambda change: (seen.append((change.vbid, change.seqno, change.op)), take(change))[1]  # type: ignore[assignment,func-returns-value,method-assign]
+    follower.take = lambda change: (seen.append((change.vbid, change.seqno, change.op)), take(change))[1]  # type: ignore[func-returns-value]
     reader.follow(follower, end="latest")
     for vbid in ALL:
         seqnos = [seqno for where, seqno, _ in seen if where == vbid]
@@ -184,7 +183,7 @@ def test_a_follower_loses_what_is_dropped_while_it_watches(node: dcpstream.Node,
 
 @pytest.fixture(params=[FileOffsetStore, SqliteOffsetStore])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], OffsetStore]:
-    return lambda: request.param(tmp_path / "positions")  # type: ignore[no-any-return]
+    return lambda: request.param(tmp_path / "positions")
 
 
 def test_who_was_away_is_told_by_name(node: dcpstream.Node, reader: Reader, store: Callable[[], OffsetStore]) -> None:
@@ -227,7 +226,7 @@ def test_a_consumer_ahead_of_its_acknowledgement_loses_what_it_has_too(node: dcp
         if change.vbid not in positions:
             positions[change.vbid] = change.offset
 
-    follower.take = remember  # type: ignore[method-assign]
+    follower.take = remember
     names = ["shop.orders", "shop.returns"]
     reader.follow(follower, end="latest", collections=names)
     node.set_collections("default", {"shop": ["orders"]})
@@ -396,19 +395,19 @@ def test_an_end_that_was_purged_is_told_all_the_same(
     follower = Follower()
     fill(node, "shop.returns")
     orders = fill(node, "shop.orders")
-    options = {"end": "latest", "store": store(), "collections": names}
+    options: dict[str, Any] = {"end": "latest", "store": store(), "collections": names}
     reader.follow(follower, **options)
     node.set_collections("default", {"shop": ["orders"]})
     # The last row of a vbucket, and the newest event of its collections, are never purged.
     node.set_collections("default", {"shop": ["orders", "late"]})
     others = fill(node, "_default._default", "other")
-    peer = Peer(node)
-    with peer.socket:
+    with SocketPeer(node.port).open() as peer:
         for vbid in ALL:
             drop_deletes = struct.pack(">QQBBHL", 0, 0, 1, 0, 0, 0)
-            peer.call(encode_request(Opcode.COMPACT_DB, vbid=vbid, extras=drop_deletes))
-    assert all(store_of(node).vbuckets[vbid].purge_seqno for vbid in ALL)
-    follower.take = taking_back(follower)  # type: ignore[method-assign]
+            peer.succeed(Opcode.COMPACT_DB, vbid=vbid, extras=drop_deletes)
+    assert node.engine is not None
+    assert all(node.engine.buckets["default"].store.vbuckets[vbid].purge_seqno for vbid in ALL)
+    follower.take = taking_back(follower)  # type: ignore[assignment]
     reader.follow(follower, on_rollback="rewind", purge_gap=purge_gap, **options)
     wanted = {"shop.orders": orders} | ({} if names else {"_default._default": others})
     assert follower.keys == wanted

@@ -12,9 +12,8 @@ import dcpstream
 from dcpstream.client import Change, Client, KvClient
 from dcpstream.errors import ConfigError, ConnectionLost, ConnectTimeout
 from dcpstream.model import MAX_SEQNO, vbucket_of_key
+from tests.kit.access import LOGIN
 from tests.kit.cluster import ACTIVE, MappedNodes
-
-LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
 
 
 @pytest.fixture

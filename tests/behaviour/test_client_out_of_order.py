@@ -14,9 +14,9 @@ from dcpstream.client.machine.values import VbucketRange
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.client.streaming import StreamOptions
 from dcpstream.model import Op, StreamOffset
+from tests.kit.access import LOGIN
 from tests.kit.proxy import Proxy
 
-LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
 VBUCKETS = 2
 DOCUMENTS = 400
 
@@ -98,7 +98,7 @@ def test_a_first_read_has_every_document_once(node: dcpstream.Node, tmp_path: An
 
 def test_what_a_cut_repeats_is_told(node: dcpstream.Node) -> None:
     with Proxy(node.port) as proxy, Client(proxy.connection_string, **LOGIN, buffer_bytes=65536) as client:
-        assert client.cluster.map
+        assert client.cluster.map.nodes
         proxy.cut_after(30_000, 60_000)
         documents, controls = follow(client.changes(end="latest", collections=["shop.orders"], on_rollback="rewind"))
         assert len(documents) == DOCUMENTS

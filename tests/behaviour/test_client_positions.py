@@ -18,8 +18,8 @@ import dcpstream
 from dcpstream.client import AsyncClient, Change, Client, FileOffsetStore, KvClient, RollbackEvent
 from dcpstream.errors import RollbackRequired
 from dcpstream.model import StreamOffset
+from tests.kit.access import LOGIN
 
-LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
 KEPT = 12_000
 LOST = 15_000
 """Together less than one receive, and more than two batches of the default size."""

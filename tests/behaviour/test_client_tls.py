@@ -25,11 +25,11 @@ from dcpstream.errors import (
 )
 from dcpstream.node.shell.tls import TlsSettings
 from dcpstream.wire import Opcode
+from tests.kit.access import LOGIN
 from tests.kit.fake_node import FakeNode, config
 from tests.kit.tls import Authority, Identity, TlsServer
 from tools.patience import patient
 
-LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
 TIMEOUT_S = patient(5.0)
 
 
@@ -79,7 +79,7 @@ Shell = Callable[..., list[Change]]
 
 @pytest.fixture(params=[blocking, asynchronous, documents])
 def shell(request: pytest.FixtureRequest) -> Shell:
-    return request.param  # type: ignore[no-any-return]
+    return request.param
 
 
 def test_changes_and_documents(secured: TlsServer, authority: Authority) -> None:

@@ -13,7 +13,7 @@ from dcpstream.cli.app import cli
 from dcpstream.errors import ConfigError, CorruptLog
 from dcpstream.node import Node
 from dcpstream.wire import Opcode, Status
-from tests.kit.peer import Peer
+from tests.kit.peer import SocketPeer
 from tests.kit.rest import ask
 from tests.kit.waiting import TIMEOUT_S
 
@@ -23,7 +23,7 @@ def start(path) -> Node:
 
 
 def fill(node: Node, bucket: bytes) -> None:
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         assert peer.call(Opcode.SELECT_BUCKET, key=bucket).status == 0
         for number in range(20):
             assert peer.set(f"k{number}", b"v" * 1000).status == 0
@@ -64,7 +64,7 @@ def test_other_buckets_are_served_and_the_damaged_one_says_so(damaged, caplog):
     path, _ = damaged
     node = start(path)
     assert "segment-0000000001.log" in caplog.text
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         assert peer.get("k3").value == b"v" * 1000
         refused = peer.call(Opcode.SELECT_BUCKET, key=b"other")
         assert refused.status == Status.TMPFAIL
@@ -89,7 +89,7 @@ def test_once_repaired_it_is_the_same_bucket_again(damaged):
     node = start(path)
     assert node.engine.buckets["other"].uuid == uuid
     assert health(node)[0] == 200
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         assert peer.call(Opcode.SELECT_BUCKET, key=b"other").status == 0
         assert peer.get("k19").value == b"v" * 1000
     node.stop()
@@ -97,7 +97,7 @@ def test_once_repaired_it_is_the_same_bucket_again(damaged):
 
 def test_a_node_that_has_nothing_else_to_serve_does_not_start(tmp_path):
     node = Node(buckets=("other",), vbuckets=1, path=tmp_path, flush_interval_s=0.001).start()
-    with Peer(node, login=False) as peer:
+    with SocketPeer(node.port) as peer:
         peer.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0Administrator\0password")
         peer.call(Opcode.SELECT_BUCKET, key=b"other")
         peer.call(Opcode.SET, key=b"k", value=b"v" * 1000, extras=bytes(8))

@@ -19,7 +19,7 @@ from dcpstream.store.metadata import Metadata
 from dcpstream.store.repair.check import check_store
 from dcpstream.wire import Opcode, Status, encode_request
 from dcpstream.wire.values import decode_failover_log
-from tests.kit.peer import Peer
+from tests.kit.peer import SocketPeer
 from tests.kit.rest import ask
 from tests.kit.stores import fill, key_of, put, read_all
 from tests.kit.waiting import wait_until
@@ -65,13 +65,13 @@ def started(path: Path, persist: str = "group") -> Node:
     return Node(vbuckets=VBUCKETS, path=path, flush_interval_s=0.001, settings=settings).start()
 
 
-def log_of(peer: Peer) -> list[tuple[int, int]]:
+def log_of(peer: SocketPeer) -> list[tuple[int, int]]:
     log = decode_failover_log(peer.call(Opcode.GET_FAILOVER_LOG, vbid=0).value)
     return [(entry.vbuuid, entry.seqno) for entry in log.entries]
 
 
 def check_reads(node: Node) -> None:
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         for number in range(DOCUMENTS):
             assert peer.get(f"key {number}").value == b"value %d" % number
 
@@ -83,7 +83,7 @@ def test_a_node_serves_what_is_on_a_full_disk(
 ) -> None:
     data = disk / "data"
     node = started(data, persist)
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         for number in range(DOCUMENTS):
             assert peer.set(f"key {number}", b"value %d" % number).status == Status.SUCCESS
         peer.persisted(DOCUMENTS)
@@ -97,28 +97,28 @@ def test_a_node_serves_what_is_on_a_full_disk(
     node = started(data, persist)
     check_reads(node)
     assert "is opened for reading, because the disk takes no writes" in caplog.text
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         # A client that has everything goes on, whether or not there is a new branch.
         log = log_of(peer)
         assert (log == before) == was_clean
         assert log[-len(before) :] == before
         peer.socket.sendall(encode_request(Opcode.SET, key=b"\0more", value=b"x" * 100, extras=bytes(8)))
         if persist == "every":
-            assert peer.is_closed_by_node(), "nobody can say whether the write was made durable"
+            assert peer.is_closed(), "nobody can say whether the write was made durable"
         else:
             written = peer.read()
             assert written is not None
             assert written.status == Status.SUCCESS
     wait_until(lambda: ask(node, "GET", "/health").status == 503, "a commit fails")
     if persist == "every":
-        with Peer(node) as peer:
+        with SocketPeer(node.port).open() as peer:
             assert peer.set("refused", b"x").status == Status.TMPFAIL
     assert ask(node, "GET", "/health").json["buckets"]["default"]["status"] == "persistence is failing"
     check_reads(node)
 
     (disk / "filler").unlink()
     wait_until(lambda: ask(node, "GET", "/health").status == 200, "commits succeed again")
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         assert peer.set("and", b"y").status == Status.SUCCESS
         peer.persisted(DOCUMENTS + 2)
         log = log_of(peer)
@@ -126,7 +126,7 @@ def test_a_node_serves_what_is_on_a_full_disk(
 
     node = started(data, persist)
     check_reads(node)
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         assert peer.get("and").value == b"y"
         assert log_of(peer)[1:] == log, "the branch that was made on the full disk is on it now"
     node.stop()
@@ -137,7 +137,7 @@ def test_a_node_serves_what_is_on_a_full_disk(
 def test_a_full_disk_that_stays_full_loses_nothing(disk: Path, was_clean: bool) -> None:
     data = disk / "data"
     node = started(data)
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         for number in range(DOCUMENTS):
             peer.set(f"key {number}", b"value %d" % number)
         peer.persisted(DOCUMENTS)
@@ -168,7 +168,7 @@ def test_a_disk_that_filled_up_under_writes(disk: Path, is_crash: bool) -> None:
     reserve.write_bytes(bytes(DISK_BYTES // 4))
     node = started(data, "every")
     answered: list[int] = []
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         while True:
             number = len(answered)
             request = encode_request(Opcode.SET, key=b"\0key %d" % number, value=os.urandom(9000), extras=bytes(8))
@@ -186,13 +186,13 @@ def test_a_disk_that_filled_up_under_writes(disk: Path, is_crash: bool) -> None:
             node.stop()
     for _ in range(2):
         node = started(data, "every")
-        with Peer(node) as peer:
+        with SocketPeer(node.port).open() as peer:
             for number in answered:
                 assert peer.get(f"key {number}").status == Status.SUCCESS
         node.crash()
     reserve.unlink()
     node = started(data, "every")
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         assert all(peer.get(f"key {number}").status == Status.SUCCESS for number in answered)
     node.stop()
     assert check_store(data / "default").is_sound

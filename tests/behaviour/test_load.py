@@ -17,7 +17,7 @@ from dcpstream.node.shell.connection import OWN_BYTES
 from dcpstream.node.shell.limits import Limits
 from dcpstream.node.shell.server import KvServer
 from dcpstream.wire import Opcode, Status, encode_request
-from tests.kit.peer import Wire
+from tests.kit.peer import SocketPeer
 from tests.kit.waiting import wait_until
 
 MIB = 1024 * 1024
@@ -38,7 +38,7 @@ def server_of(node: Node) -> KvServer:
 
 def test_an_open_connection_holds_no_buffer(node: Node) -> None:
     with ExitStack() as stack:
-        wires = [stack.enter_context(Wire(node.port).open()) for _ in range(200)]
+        wires = [stack.enter_context(SocketPeer(node.port).open()) for _ in range(200)]
         assert server_of(node).memory.held_bytes == 0
         for wire in wires:
             wire.send(Opcode.GET, key=b"\0never written")
@@ -57,7 +57,7 @@ def test_frames_arrive_whole_whatever_they_were_cut_into(node: Node, size: int, 
     data = b"".join(
         encode_request(Opcode.SET, key=b"\0k%d" % n, value=value[n:size], extras=bytes(8)) for n in range(3)
     )
-    with Wire(node.port).open() as wire:
+    with SocketPeer(node.port).open() as wire:
         for at in range(0, len(data), piece):
             wire.socket.sendall(data[at : at + piece])
         assert [frame.status for _ in range(3) if (frame := wire.read())] == [0, 0, 0]
@@ -66,7 +66,7 @@ def test_frames_arrive_whole_whatever_they_were_cut_into(node: Node, size: int, 
 
 
 def test_a_thousand_streams_and_a_client_beside_them(node: Node) -> None:
-    with Wire(node.port).open() as good, ExitStack() as stack:
+    with SocketPeer(node.port).open() as good, ExitStack() as stack:
         assert good.set("k", b"1").status == Status.SUCCESS
         request = b"".join(
             encode_request(
@@ -77,7 +77,7 @@ def test_a_thousand_streams_and_a_client_beside_them(node: Node) -> None:
             )
             for vbid in range(VBUCKETS)
         )
-        streams = [stack.enter_context(Wire(node.port).open()) for _ in range(3)]
+        streams = [stack.enter_context(SocketPeer(node.port).open()) for _ in range(3)]
         for number, wire in enumerate(streams):
             assert wire.call(Opcode.DCP_OPEN, key=b"s%d" % number, extras=struct.pack(">II", 0, 1)).status == 0
             assert wire.call(Opcode.DCP_CONTROL, key=b"enable_noop", value=b"true").status == 0
@@ -99,8 +99,8 @@ def test_garbage_without_end_holds_no_more_than_its_share(node: Node) -> None:
     )
     piece = bad * 100
     most = 0
-    with Wire(node.port).open() as good, ExitStack() as stack:
-        wires = [stack.enter_context(Wire(node.port, small=True).open()) for _ in range(20)]
+    with SocketPeer(node.port).open() as good, ExitStack() as stack:
+        wires = [stack.enter_context(SocketPeer(node.port, small=True).open()) for _ in range(20)]
         for wire in wires:
             wire.socket.setblocking(False)
         for _ in range(20):
@@ -118,8 +118,8 @@ def test_garbage_without_end_holds_no_more_than_its_share(node: Node) -> None:
 def test_a_client_with_one_request_does_not_wait_for_those_with_thousands(node: Node) -> None:
     refused = encode_request(Opcode.GET, key=b"", extras=b"") * 20_000  # each refused with a text
     done = threading.Event()
-    with Wire(node.port).open() as good, ExitStack() as stack:
-        mean = [stack.enter_context(Wire(node.port).open()) for _ in range(4)]
+    with SocketPeer(node.port).open() as good, ExitStack() as stack:
+        mean = [stack.enter_context(SocketPeer(node.port).open()) for _ in range(4)]
         threads = [threading.Thread(target=flood, args=(wire, refused, done)) for wire in mean]
         for thread in threads:
             thread.start()
@@ -132,7 +132,7 @@ def test_a_client_with_one_request_does_not_wait_for_those_with_thousands(node: 
     assert answered > 20, "it had to wait for all of theirs"
 
 
-def flood(wire: Wire, requests: bytes, done: threading.Event) -> None:
+def flood(wire: SocketPeer, requests: bytes, done: threading.Event) -> None:
     """Send it all while reading the answers, and say when the last is there."""
     reader = threading.Thread(target=count_answers, args=(wire, 20_000, done))
     reader.start()
@@ -140,7 +140,7 @@ def flood(wire: Wire, requests: bytes, done: threading.Event) -> None:
     reader.join()
 
 
-def count_answers(wire: Wire, count: int, done: threading.Event) -> None:
+def count_answers(wire: SocketPeer, count: int, done: threading.Event) -> None:
     for _ in range(count):
         if wire.read() is None:
             break

@@ -17,7 +17,7 @@ from dcpstream.model import vbucket_of_key
 from dcpstream.node import Node
 from dcpstream.wire import Opcode, Status, encode_request
 from dcpstream.wire.values import decode_failover_log
-from tests.kit.peer import Peer
+from tests.kit.peer import SocketPeer
 from tests.kit.waiting import TIMEOUT_S
 
 LARGE = 5 * 1024 * 1024
@@ -51,22 +51,22 @@ def test_start_and_stop_may_be_called_again():
     assert node.port == port
     assert node.is_running
     assert node.connection_string == f"couchbase://127.0.0.1:{port}"
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         peer.set("k", b"v")
     node.stop()
     node.stop()
     assert not node.is_running
     node.start()
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         assert peer.get("k").status == Status.KEY_ENOENT
     node.stop()
 
 
 def test_stopping_closes_connections():
     node = Node(vbuckets=1).start()
-    peer = Peer(node)
+    peer = SocketPeer(node.port).open()
     node.stop()
-    assert peer.is_closed_by_node()
+    assert peer.is_closed()
     peer.close()
 
 
@@ -117,7 +117,7 @@ def test_an_address_that_is_not_ours_is_told():
 
 
 def test_two_buckets_are_apart():
-    with Node(buckets=("one", "two"), vbuckets=1) as node, Peer(node, login=False) as peer:
+    with Node(buckets=("one", "two"), vbuckets=1) as node, SocketPeer(node.port) as peer:
         peer.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0Administrator\0password")
         peer.call(Opcode.SELECT_BUCKET, key=b"one")
         peer.call(Opcode.SET, key=b"k", extras=bytes(8), value=b"1")
@@ -133,14 +133,14 @@ def test_two_buckets_are_apart():
     "data", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", bytes(range(256)), b"\xff" * 1000, b"\x16\x03\x01" * 20]
 )
 def test_garbage_closes_the_connection_and_nothing_else(node, data):
-    with Peer(node) as witness, Peer(node, login=False) as peer:
+    with SocketPeer(node.port).open() as witness, SocketPeer(node.port) as peer:
         peer.socket.sendall(data)
-        assert peer.is_closed_by_node()
+        assert peer.is_closed()
         assert witness.call(Opcode.NOOP).status == 0
 
 
 def test_half_a_frame_waits_for_the_rest(node):
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         data = encode_request(Opcode.SET, key=b"\0half", value=b"v" * 100, extras=bytes(8), opaque=1)
         for byte in data[:-1]:
             peer.socket.sendall(bytes((byte,)))
@@ -149,14 +149,14 @@ def test_half_a_frame_waits_for_the_rest(node):
 
 
 def test_a_client_that_goes_in_the_middle_of_a_frame(node):
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         peer.socket.sendall(encode_request(Opcode.SET, key=b"\0gone", value=b"v" * 100, extras=bytes(8))[:50])
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         assert peer.get("gone").status == Status.KEY_ENOENT
 
 
 def test_large_values_go_both_ways(node):
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         value = bytes(range(256)) * (LARGE // 256)
         assert peer.set("large", value).status == 0
         assert peer.get("large").value == value
@@ -164,7 +164,7 @@ def test_large_values_go_both_ways(node):
 
 
 def test_a_client_that_does_not_read_is_slowed_down_not_fed_without_end(node):
-    with Peer(node) as slow, Peer(node) as other:
+    with SocketPeer(node.port).open() as slow, SocketPeer(node.port).open() as other:
         slow.set("large", b"\x80" * (1 << 20))
         request = encode_request(Opcode.GET, key=b"\0large")
         asked = 200
@@ -178,7 +178,7 @@ def test_a_client_that_does_not_read_is_slowed_down_not_fed_without_end(node):
 
 
 def test_many_requests_in_one_write_are_answered_in_order(node):
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         count = 5000
         data = b"".join(
             encode_request(
@@ -204,13 +204,13 @@ def open_on(path, **options) -> Node:
 
 def test_a_clean_restart_keeps_everything_and_the_branch(tmp_path):
     node = open_on(tmp_path, flush_interval_s=60)
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         for number in range(100):
             peer.set(f"k{number}", b"v%d" % number, number % 4)
         log = peer.call(Opcode.GET_FAILOVER_LOG).value
     node.stop()
     node = open_on(tmp_path)
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         assert peer.get("k42", 2).value == b"v42"
         assert peer.call(Opcode.GET_FAILOVER_LOG).value == log
     node.stop()
@@ -218,7 +218,7 @@ def test_a_clean_restart_keeps_everything_and_the_branch(tmp_path):
 
 def test_a_crash_loses_only_what_was_not_persisted_and_begins_a_branch(tmp_path):
     node = open_on(tmp_path, flush_interval_s=0.001)
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         peer.set("kept", b"v")
         peer.persisted(1)
         peer.call(Opcode.STOP_PERSISTENCE)
@@ -226,7 +226,7 @@ def test_a_crash_loses_only_what_was_not_persisted_and_begins_a_branch(tmp_path)
         old = decode_failover_log(peer.call(Opcode.GET_FAILOVER_LOG).value)
     node.crash()
     node = open_on(tmp_path)
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         assert peer.get("kept").value == b"v"
         assert peer.get("lost").status == Status.KEY_ENOENT
         new = decode_failover_log(peer.call(Opcode.GET_FAILOVER_LOG).value)
@@ -265,7 +265,7 @@ def test_a_disk_that_fails_is_told_and_gets_better(tmp_path, caplog):
         raise StoreError("No space left on device")
 
     store.commit = fail
-    with Peer(node) as peer, caplog.at_level(logging.WARNING):
+    with SocketPeer(node.port).open() as peer, caplog.at_level(logging.WARNING):
         assert peer.set("k", b"v").status == 0
         assert failed.wait(TIMEOUT_S)
         assert peer.get("k").value == b"v"
@@ -316,7 +316,7 @@ def test_the_configuration_is_streamed_and_follows_changes():
         answer = connection.getresponse()
         assert answer.getheader("Transfer-Encoding") == "chunked"
         first = next_config(answer)
-        with Peer(node) as peer:
+        with SocketPeer(node.port).open() as peer:
             peer.call(Opcode.SET_VBUCKET, vbid=1, extras=b"\x04")
         second = next_config(answer)
         assert second["rev"] > first["rev"]
@@ -335,7 +335,7 @@ def next_config(answer: http.client.HTTPResponse) -> dict:
 
 
 def test_a_stream_over_the_socket_with_noop(node):
-    with Peer(node) as writer, Peer(node) as dcp:
+    with SocketPeer(node.port).open() as writer, SocketPeer(node.port).open() as dcp:
         assert dcp.call(Opcode.DCP_OPEN, key=b"sock", extras=struct.pack(">II", 0, 1)).status == 0
         assert dcp.call(Opcode.DCP_CONTROL, key=b"enable_noop", value=b"true").status == 0
         assert dcp.call(Opcode.DCP_CONTROL, key=b"set_noop_interval", value=b"1").status == 0
@@ -344,13 +344,13 @@ def test_a_stream_over_the_socket_with_noop(node):
         writer.set("live", b"v", 7)
         seen = set()
         while not {Opcode.DCP_MUTATION, Opcode.DCP_NOOP} <= seen:
-            frame = dcp.read()
+            frame = dcp.next()
             seen.add(frame.opcode)
             assert frame.opcode in (Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_MUTATION, Opcode.DCP_NOOP)
 
 
 def test_a_slow_dcp_client_is_not_fed_without_end():
-    with Node(vbuckets=1) as node, Peer(node) as writer, Peer(node) as dcp:
+    with Node(vbuckets=1) as node, SocketPeer(node.port).open() as writer, SocketPeer(node.port).open() as dcp:
         value = b"\x80" * (1 << 20)
         for number in range(30):
             writer.set(f"k{number}", value)
@@ -374,7 +374,7 @@ def test_a_slow_dcp_client_is_not_fed_without_end():
 @pytest.mark.parametrize("is_on_disk", [False, True])
 def test_a_bucket_is_made_and_deleted_while_the_node_runs(tmp_path, is_on_disk: bool) -> None:
     with Node(vbuckets=4, path=tmp_path if is_on_disk else None) as node:
-        manager, reader = Peer(node), Peer(node)
+        manager, reader = SocketPeer(node.port).open(), SocketPeer(node.port).open()
         assert manager.call(0x85, key=b"../b2", value=b"ep.so\0max_vbuckets=8").status == Status.EINVAL
         assert manager.call(0x85, key=b"b2", value=b"ep.so\0max_vbuckets=8").status == 0
         assert reader.call(Opcode.SELECT_BUCKET, key=b"b2").status == 0

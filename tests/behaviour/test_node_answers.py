@@ -6,14 +6,14 @@ import struct
 
 from dcpstream.node import Node
 from dcpstream.wire import Opcode, encode_request
-from tests.kit.peer import Peer
+from tests.kit.peer import SocketPeer
 
 VBUCKETS = 16
 END = (1 << 64) - 1
 
 
 def test_requests_for_streams_and_others_in_one_write_are_answered_in_order() -> None:
-    with Node(vbuckets=VBUCKETS) as node, Peer(node) as peer:
+    with Node(vbuckets=VBUCKETS) as node, SocketPeer(node.port).open() as peer:
         for vbid in range(VBUCKETS):
             peer.set("k", b"x" * 5000, vbid)
         assert peer.call(Opcode.DCP_OPEN, key=b"order", extras=struct.pack(">II", 0, 1)).status == 0

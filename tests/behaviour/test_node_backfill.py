@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 from collections.abc import Iterator
 
 import pytest
 
 from dcpstream.node import Node
-from dcpstream.wire import Frame, FrameReader, Opcode, encode_request
+from dcpstream.wire import Opcode
 from dcpstream.wire.stored.block import encode_stored_mutation
-from tools.patience import patient
+from tests.kit.peer import SocketPeer
 
 DOCUMENTS = 300
 VALUE_BYTES = 40_000
 """12 MB in all: more than two sockets hold, so that a client that does not read leaves part of a block behind."""
-TIMEOUT_S = patient(30.0)
 
 
 @pytest.fixture
@@ -40,46 +38,27 @@ def value_of(seqno: int) -> bytes:
     return seqno.to_bytes(4, "big") * (VALUE_BYTES // 4)
 
 
-def connect(node: Node, name: bytes) -> tuple[socket.socket, FrameReader]:
-    connection = socket.create_connection(("127.0.0.1", node.port), TIMEOUT_S)
-    requests = (
-        encode_request(Opcode.HELLO, key=b"test", value=struct.pack(">2H", 0x0B, 0x12)),
-        encode_request(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0Administrator\0password"),
-        encode_request(Opcode.SELECT_BUCKET, key=b"default"),
-        encode_request(Opcode.DCP_OPEN, key=name, extras=struct.pack(">II", 0, 1)),
-        encode_request(Opcode.DCP_CONTROL, key=b"enable_noop", value=b"true"),
-    )
-    reader = FrameReader()
-    for request in requests:
-        connection.sendall(request)
-        assert next(frames(connection, reader)).status == 0
-    return connection, reader
+def connect(node: Node, name: bytes) -> SocketPeer:
+    peer = SocketPeer(node.port).open()
+    peer.succeed(Opcode.DCP_OPEN, key=name, extras=struct.pack(">II", 0, 1))
+    peer.succeed(Opcode.DCP_CONTROL, key=b"enable_noop", value=b"true")
+    return peer
 
 
-def frames(connection: socket.socket, reader: FrameReader) -> Iterator[Frame]:
-    while True:
-        yield from reader.frames()
-        data = connection.recv(1 << 20)
-        assert data, "the node closed the connection"
-        reader.receive_data(data)
-
-
-def begin(connection: socket.socket, opaque: int) -> None:
+def begin(peer: SocketPeer, opaque: int) -> None:
     extras = struct.pack(">IIQQQQQ", 0, 0, 0, DOCUMENTS, 0, 0, 0)
-    connection.sendall(encode_request(Opcode.DCP_STREAM_REQ, opaque=opaque, extras=extras))
+    peer.send(Opcode.DCP_STREAM_REQ, opaque=opaque, extras=extras)
 
 
-def check_all(connection: socket.socket, reader: FrameReader, opaque: int) -> None:
+def check_all(peer: SocketPeer, opaque: int) -> None:
     expected = 1
-    for frame in frames(connection, reader):
+    while (frame := peer.next()).opcode != Opcode.DCP_STREAM_END:
         assert frame.opaque == opaque
         assert frame.is_request or frame.status == 0
         if frame.opcode == Opcode.DCP_MUTATION:
             assert int.from_bytes(frame.extras[:8], "big") == expected
             assert frame.value == value_of(expected)
             expected += 1
-        elif frame.opcode == Opcode.DCP_STREAM_END:
-            break
     assert expected == DOCUMENTS + 1
 
 
@@ -87,15 +66,15 @@ def test_a_client_that_does_not_read_gets_its_own_bytes_later(node: Node) -> Non
     clients = [connect(node, b"client-%d" % number) for number in range(3)]
     slow, fast, other = clients
     try:
-        begin(slow[0], 101)
-        begin(other[0], 102)
-        assert next(frames(*other)).opaque == 102
-        begin(fast[0], 103)
-        check_all(*fast, 103)
-        check_all(*slow, 101)
-        begin(fast[0], 104)
-        check_all(*other, 102)
-        check_all(*fast, 104)
+        begin(slow, 101)
+        begin(other, 102)
+        assert other.next().opaque == 102
+        begin(fast, 103)
+        check_all(fast, 103)
+        check_all(slow, 101)
+        begin(fast, 104)
+        check_all(other, 102)
+        check_all(fast, 104)
     finally:
-        for connection, _ in clients:
-            connection.close()
+        for client in clients:
+            client.close()

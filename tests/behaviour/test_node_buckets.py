@@ -12,7 +12,7 @@ from dcpstream.model import BucketSettings
 from dcpstream.node import Node
 from dcpstream.wire import FrameInfoId, Opcode, Status
 from dcpstream.wire.keys import encode_frame_info
-from tests.kit.peer import Peer
+from tests.kit.peer import SocketPeer
 
 
 def client(node: Node, bucket: str) -> KvClient:
@@ -65,7 +65,7 @@ def test_orders_may_come_from_several_threads() -> None:
 @pytest.mark.parametrize("is_on_disk", [False, True])
 def test_a_node_without_replicas_takes_durable_writes(tmp_path, is_on_disk: bool, level: int) -> None:
     """Also in a bucket that was made later; where replicas are wanted there are none, so nothing can be sure."""
-    with Node(vbuckets=1, path=tmp_path if is_on_disk else None) as node, Peer(node) as peer:
+    with Node(vbuckets=1, path=tmp_path if is_on_disk else None) as node, SocketPeer(node.port).open() as peer:
         node.create_bucket("later")
         node.create_bucket("wanting", BucketSettings(replicas=1))
         framing = encode_frame_info(FrameInfoId.DURABILITY, bytes((level,)))

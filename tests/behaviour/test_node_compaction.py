@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,50 +13,25 @@ from dcpstream.errors import StoreError
 from dcpstream.node import Node
 from dcpstream.node.tasks import compactor
 from dcpstream.store import BucketStore, CompactionOrder, CompactionReport, base
-from dcpstream.wire import Frame, FrameReader, Opcode, Status, encode_request
+from dcpstream.testing.simulation import FrameFields
+from dcpstream.wire import Opcode, Status
 from dcpstream.wire.stored.block import encode_stored_mutation
-from tools.patience import patient
+from tests.kit.peer import SocketPeer
+from tests.kit.waiting import TIMEOUT_S, wait_until
 
 DOCUMENTS = 150
 VALUE_BYTES = 40_000
 """6 MB in all: more than a socket holds, so that a client that does not read leaves most of its stream unsent."""
-TIMEOUT_S = patient(30.0)
 _COMPACT = struct.Struct(">QQBBHI")
 
 
-class Client:
-    """A connection that is logged in and has selected the bucket."""
-
-    def __init__(self, node: Node) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", node.port), TIMEOUT_S)
-        self._reader = FrameReader()
-        self._frames = self._read()
-        self.call(encode_request(Opcode.HELLO, key=b"test", value=struct.pack(">2H", 0x0B, 0x12)))
-        self.call(encode_request(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0Administrator\0password"))
-        self.call(encode_request(Opcode.SELECT_BUCKET, key=b"default"))
-
-    def _read(self) -> Iterator[Frame]:
-        while True:
-            yield from self._reader.frames()
-            data = self.socket.recv(1 << 16)
-            assert data, "the node closed the connection"
-            self._reader.receive_data(data)
-
-    def next(self) -> Frame:
-        return next(self._frames)
-
-    def call(self, request: bytes) -> Frame:
-        self.socket.sendall(request)
-        answer = self.next()
-        assert answer.status == 0
-        return answer
-
-    def compact(self, *, drop_deletes: bool) -> None:
-        self.call(compact_request(drop_deletes=drop_deletes))
+def connect(node: Node) -> SocketPeer:
+    return SocketPeer(node.port).open()
 
 
-def compact_request(*, drop_deletes: bool) -> bytes:
-    return encode_request(Opcode.COMPACT_DB, extras=_COMPACT.pack(0, 0, drop_deletes, 0, 0, 0))
+def order(*, drop_deletes: bool) -> FrameFields:
+    """The fields of a COMPACT_DB."""
+    return {"extras": _COMPACT.pack(0, 0, drop_deletes, 0, 0, 0)}
 
 
 def store_of(node: Node) -> BucketStore:
@@ -84,13 +57,6 @@ def write_all(node: Node) -> None:
     vbucket.log.append_many(frames, keys, range(first, first + DOCUMENTS))
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.fixture(params=["disk", "memory"])
 def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
     with Node(vbuckets=1, path=tmp_path if request.param == "disk" else None) as node:
@@ -99,23 +65,23 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
 
 
 def test_compact_db_is_answered_when_space_was_given_back(node: Node) -> None:
-    store, client = store_of(node), Client(node)
-    with client.socket:
+    store, client = store_of(node), connect(node)
+    with client:
         for _ in range(4):
             write_all(node)
-        client.call(encode_request(Opcode.DELETE, key=b"\0key-7"))
-        client.call(encode_request(Opcode.SET, key=b"\0last", extras=bytes(8)))
+        client.succeed(Opcode.DELETE, key=b"\0key-7")
+        client.succeed(Opcode.SET, key=b"\0last", extras=bytes(8))
         store.commit()
         used = store.bytes_used
-        client.compact(drop_deletes=True)
+        client.succeed(Opcode.COMPACT_DB, **order(drop_deletes=True))
         assert store.bytes_used < used / 2
         assert store.vbuckets[0].purge_seqno == 5 * DOCUMENTS + 1
         assert store.vbuckets[0].item_count == DOCUMENTS
-        assert client.call(encode_request(Opcode.GET, key=b"\0key-8")).value == value_of(4 * DOCUMENTS + 9)
+        assert client.succeed(Opcode.GET, key=b"\0key-8").value == value_of(4 * DOCUMENTS + 9)
 
 
 def test_others_are_served_while_it_runs_and_its_failure_is_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, client, other = store_of(node), Client(node), Client(node)
+    store, client, other = store_of(node), connect(node), connect(node)
     begun, may_end = threading.Event(), threading.Event()
 
     def compact(order: CompactionOrder) -> CompactionReport:
@@ -124,14 +90,14 @@ def test_others_are_served_while_it_runs_and_its_failure_is_told(node: Node, mon
         raise StoreError("the disk is full")
 
     monkeypatch.setattr(store, "compact", compact)
-    with client.socket, other.socket:
-        client.socket.sendall(compact_request(drop_deletes=False))
+    with client, other:
+        client.send(Opcode.COMPACT_DB, **order(drop_deletes=False))
         assert begun.wait(TIMEOUT_S)
-        assert other.call(encode_request(Opcode.GET, key=b"\0key-8")).value == value_of(9)
+        assert other.succeed(Opcode.GET, key=b"\0key-8").value == value_of(9)
         may_end.set()
         assert client.next().status == Status.EINTERNAL
         monkeypatch.undo()
-        client.compact(drop_deletes=False)
+        client.succeed(Opcode.COMPACT_DB, **order(drop_deletes=False))
 
 
 def test_it_begins_by_itself_when_much_was_superseded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,17 +110,17 @@ def test_it_begins_by_itself_when_much_was_superseded(node: Node, monkeypatch: p
 
 
 def test_a_stream_gets_its_whole_snapshot_although_everything_in_it_was_superseded_and_compacted(node: Node) -> None:
-    store, client, other = store_of(node), Client(node), Client(node)
-    with client.socket, other.socket:
-        client.call(encode_request(Opcode.DCP_OPEN, key=b"slow", extras=struct.pack(">II", 0, 1)))
-        client.call(encode_request(Opcode.DCP_CONTROL, key=b"enable_noop", value=b"true"))
+    store, client, other = store_of(node), connect(node), connect(node)
+    with client, other:
+        client.succeed(Opcode.DCP_OPEN, key=b"slow", extras=struct.pack(">II", 0, 1))
+        client.succeed(Opcode.DCP_CONTROL, key=b"enable_noop", value=b"true")
         extras = struct.pack(">IIQQQQQ", 0, 0, 0, DOCUMENTS, 0, 0, 0)
-        client.call(encode_request(Opcode.DCP_STREAM_REQ, opaque=9, extras=extras))
+        client.succeed(Opcode.DCP_STREAM_REQ, opaque=9, extras=extras)
         assert client.next().opcode == Opcode.DCP_SNAPSHOT_MARKER
         for _ in range(3):
             write_all(node)
         store.commit()
-        other.compact(drop_deletes=False)
+        other.succeed(Opcode.COMPACT_DB, **order(drop_deletes=False))
         assert store.vbuckets[0].horizon_seqno > DOCUMENTS
         for expected in range(1, DOCUMENTS + 1):
             frame = client.next()
@@ -163,7 +129,7 @@ def test_a_stream_gets_its_whole_snapshot_although_everything_in_it_was_supersed
             assert frame.value == value_of(expected)
         assert client.next().opcode == Opcode.DCP_STREAM_END
         rows = len(store.vbuckets[0].rows.seqnos)
-        other.compact(drop_deletes=False)
+        other.succeed(Opcode.COMPACT_DB, **order(drop_deletes=False))
         assert len(store.vbuckets[0].rows.seqnos) < rows, "what only the stream needed goes when it has ended"
 
 
@@ -174,12 +140,12 @@ def test_a_node_that_stops_breaks_a_compaction_off(tmp_path: Path, monkeypatch: 
         for _ in range(3):
             write_all(node)
         store_of(node).commit()
-        client = Client(node)
-        client.socket.sendall(compact_request(drop_deletes=False))
+        client = connect(node)
+        client.send(Opcode.COMPACT_DB, **order(drop_deletes=False))
         hosts = node.engine.bucket_host if node.engine is not None else None
         assert hosts is not None
         running = hosts.compactors["default"].status  # type: ignore[attr-defined]
         wait_until(lambda: bool(running.is_running))
-    client.socket.close()
+    client.close()
     with Node(vbuckets=8, path=tmp_path) as node:
         assert store_of(node).vbuckets[0].item_count == DOCUMENTS

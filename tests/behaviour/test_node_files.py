@@ -25,7 +25,7 @@ from dcpstream.node.directory.user_file import read_users_file
 from dcpstream.runtime import SystemFileSystem
 from dcpstream.store import DiskBucketStore
 from dcpstream.wire import Opcode
-from tests.kit.peer import Peer
+from tests.kit.peer import SocketPeer
 from tests.kit.rest import ask
 from tests.kit.waiting import TIMEOUT_S
 
@@ -44,7 +44,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     node = started(path, tls=True)
     node.create_bucket("passing", EPHEMERAL)
     node.add_user("ann", "the password", ["data_reader[default]"])
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         peer.set("key", b"value")
         peer.persisted(1)
     node.stop()
@@ -121,7 +121,7 @@ def test_a_damaged_file_is_found_by_check_and_moved_away_by_repair(
     assert {stat.S_IMODE(entry.stat().st_mode) for entry in (place, place.parent)} == {0o700}
     assert run(["store", "check", str(data)]) == 0
     node = started(data, tls=True)
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         assert peer.get("key").value == b"value"
     node.stop()
 
@@ -202,7 +202,7 @@ def test_nobody_else_reads_what_a_node_writes(tmp_path: Path, umask: str) -> Non
         ask(node, "PUT", "/settings/rbac/users/local/ann", {"password": "secret1", "roles": "admin"})  # type: ignore[arg-type]
         form = {"name": "shop", "ramQuota": "100", "numVBuckets": "2"}
         assert ask(node, "POST", "/pools/default/buckets", form).status == 202  # type: ignore[arg-type]
-        with Peer(node) as peer:  # type: ignore[arg-type]
+        with SocketPeer(node.port).open() as peer:
             for number in range(40):
                 assert peer.set("key", b"%d" % number * 1000).status == 0
                 peer.persisted(number + 1)
@@ -263,7 +263,7 @@ def test_a_second_node_does_not_start_on_a_directory_in_use(data: Path) -> None:
         with pytest.raises(StoreInUse, match="in use"):
             DiskBucketStore(data / "default", 2)
         assert run(["store", "repair", str(data)]) == 1
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         assert peer.get("key").value == b"value"
     node.stop()
     started(data).stop()

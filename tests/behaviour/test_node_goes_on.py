@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import struct
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +20,8 @@ from dcpstream.store.index.rows import LIVE
 from dcpstream.store.metadata import Metadata
 from dcpstream.wire import Feature, Opcode, Status, StreamEndReason, encode_request
 from tests.kit.engine import Talker, engine_of
-from tests.kit.peer import Peer
-from tests.kit.waiting import TIMEOUT_S
+from tests.kit.peer import SocketPeer
+from tests.kit.waiting import wait_until
 
 COMPACT = struct.pack(">QQBBHI", 0, 0, 1, 0, 0, 0)
 
@@ -37,13 +35,6 @@ def host_of(node: Node) -> RunningBuckets:
     host = node.engine.bucket_host
     assert isinstance(host, RunningBuckets)
     return host
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_upkeep_goes_on_after_a_fault_and_does_not_flood_the_log(
@@ -92,7 +83,7 @@ def test_a_fault_in_a_compaction_is_told_and_the_next_is_done(monkeypatch: pytes
         raise FaultError
 
     with Node(vbuckets=1) as node, monkeypatch.context() as patch:
-        peer = Peer(node)
+        peer = SocketPeer(node.port).open()
         patch.setattr(BucketStore, "compact", fault)
         assert peer.call(Opcode.COMPACT_DB, extras=COMPACT).status == Status.EINTERNAL
         patch.undo()
@@ -114,7 +105,7 @@ def test_commits_go_on_after_a_fault_in_who_is_told_of_one(tmp_path: Path, monke
             tell(*arguments)
 
         monkeypatch.setattr(engine, "persisted", fault)
-        peer, log = Peer(node), engine.buckets["default"].store.vbuckets[0]
+        peer, log = SocketPeer(node.port).open(), engine.buckets["default"].store.vbuckets[0]
         for number in range(1, 4):
             peer.set(f"k{number}", b"v")
             wait_until(lambda number=number: log.persisted_seqno == number)  # type: ignore[misc]
@@ -174,7 +165,7 @@ def test_history_that_was_switched_off_is_not_kept_any_more(monkeypatch: pytest.
 
 def test_a_purge_does_not_reach_durable_writes_that_begin_meanwhile() -> None:
     with Node(vbuckets=2) as node:
-        peer = Peer(node)
+        peer = SocketPeer(node.port).open()
         for number in range(3):
             peer.set(f"k{number}", b"v")
         assert host_of(node).compactors["default"]._purge_limits() == {0: 3, 1: 0}

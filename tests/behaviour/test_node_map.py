@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-import struct
 
 import pytest
 
@@ -13,7 +12,8 @@ from dcpstream.client import Client
 from dcpstream.client.kv.client import KvClient
 from dcpstream.node import Node
 from dcpstream.node.http import cluster_map
-from dcpstream.wire import Feature, Frame, FrameReader, Opcode, encode_request
+from dcpstream.wire import Feature, Opcode
+from tests.kit.peer import SocketPeer
 from tests.kit.rest import ask
 from tests.kit.waiting import TIMEOUT_S
 
@@ -26,38 +26,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class Peer:
-    """A connection that was logged in, with a bucket."""
-
-    def __init__(self, host: str, port: int, *, features: tuple[int, ...] = (), password: str = "password") -> None:
-        self.socket = socket.create_connection((host, port), TIMEOUT_S)
-        self.reader = FrameReader()
-        self.call(Opcode.HELLO, value=struct.pack(f">{len(features)}H", *features))
-        assert self.call(Opcode.SASL_AUTH, key=b"PLAIN", value=f"\0Administrator\0{password}".encode()).status == 0
-        assert self.call(Opcode.SELECT_BUCKET, key=b"default").status == 0
-
-    def read(self) -> Frame:
-        while (frame := self.reader.next_frame()) is None:
-            data = self.socket.recv(1 << 16)
-            assert data, "the node closed the connection"
-            self.reader.receive_data(data)
-        return frame
-
-    def call(self, opcode: int, **fields: object) -> Frame:
-        self.socket.sendall(encode_request(opcode, **fields))  # type: ignore[arg-type]
-        return self.read()
-
-    def __enter__(self) -> Peer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.socket.close()
-
-
 def test_behind_all_addresses_the_one_that_was_reached_is_told() -> None:
     with (
         Node(vbuckets=1, host="0.0.0.0", password=PASSWORD, plain="always") as node,
-        Peer("127.0.0.1", node.port, password=PASSWORD) as peer,
+        SocketPeer(node.port).open(password=PASSWORD) as peer,
     ):
         config = json.loads(peer.call(Opcode.GET_CLUSTER_CONFIG).value)
     assert config["vBucketServerMap"]["serverList"] == [f"127.0.0.1:{node.port}"]
@@ -71,7 +43,7 @@ def test_an_address_with_colons() -> None:
             probe.bind(("::1", 0))
     except OSError:
         pytest.skip("this machine has no IPv6")
-    with Node(vbuckets=1, host="::1") as node, Peer("::1", node.port) as peer:
+    with Node(vbuckets=1, host="::1") as node, SocketPeer(node.port, host="::1").open() as peer:
         config = json.loads(peer.call(Opcode.GET_CLUSTER_CONFIG).value)
         with KvClient(node.connection_string, node.username, node.password, "default") as kv:
             kv.set("k", b"{}")
@@ -93,9 +65,9 @@ def test_a_client_of_another_network_uses_its_address() -> None:
 
 def test_a_change_is_pushed_over_the_socket() -> None:
     features = (Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION, Feature.JSON)
-    with Node(vbuckets=2) as node, Peer("127.0.0.1", node.port, features=features) as peer:
+    with Node(vbuckets=2) as node, SocketPeer(node.port).open(features=features) as peer:
         node.set_collections("default", {"s": ["c"]})
-        pushed = peer.read()
+        pushed = peer.next()
         assert (pushed.magic, pushed.opcode, pushed.key) == (0x82, 0x01, b"default")
         assert json.loads(pushed.value)["collectionsManifestUid"] == "2"
 

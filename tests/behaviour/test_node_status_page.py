@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ class Page(HTMLParser):
         self.text += data
 
 
-def read(node: Node, path: str = "/ui", **who: str) -> tuple[Page, dict[str, str]]:
+def read(node: Node, path: str = "/ui", **who: Any) -> tuple[Page, dict[str, str]]:
     found = ask(node, "GET", path, **who)
     assert found.status == 200
     page = Page()

@@ -9,7 +9,7 @@ import pytest
 
 from dcpstream.node import Node
 from dcpstream.wire import Feature, Opcode, Status, encode_request
-from tests.kit.peer import Peer
+from tests.kit.peer import SocketPeer
 
 ALL = json.dumps({"range": {"start": "", "end": "/////w=="}}).encode()
 DOCUMENTS = 6000
@@ -19,7 +19,7 @@ FEATURES = (Feature.XERROR, Feature.JSON, Feature.COLLECTIONS)
 
 @pytest.fixture(scope="module")
 def node():
-    with Node(vbuckets=1024, compat_version="7.6") as running, Peer(running) as peer:
+    with Node(vbuckets=1024, compat_version="7.6") as running, SocketPeer(running.port).open() as peer:
         sets = (
             encode_request(Opcode.SETQ, key=b"\0k%05d" % number, value=VALUE, extras=bytes(8))
             for number in range(DOCUMENTS)
@@ -29,13 +29,13 @@ def node():
         yield running
 
 
-def negotiated(node: Node) -> Peer:
-    peer = Peer(node)
+def negotiated(node: Node) -> SocketPeer:
+    peer = SocketPeer(node.port).open()
     peer.call(Opcode.HELLO, value=b"".join(struct.pack(">H", feature) for feature in FEATURES))
     return peer
 
 
-def role(peer: Peer, vbid: int, state: int) -> None:
+def role(peer: SocketPeer, vbid: int, state: int) -> None:
     assert peer.call(Opcode.SET_VBUCKET, vbid=vbid, extras=bytes((state,))).status == 0
 
 

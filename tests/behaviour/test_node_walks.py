@@ -11,7 +11,7 @@ import pytest
 
 from dcpstream.node import Node
 from dcpstream.wire import Datatype, Feature, Opcode, Status, encode_request
-from tests.kit.peer import Wire
+from tests.kit.peer import SocketPeer
 
 KEYS = 60_000
 
@@ -20,7 +20,7 @@ KEYS = 60_000
 def node() -> Iterator[Node]:
     with Node(vbuckets=1, compat_version="7.6") as running:
         running.set_collections("default", {"_default": ["other"]})
-        with Wire(running.port).open() as wire:
+        with SocketPeer(running.port).open() as wire:
             for start in range(0, KEYS, 10_000):
                 keys = [b"\0k%06d" % number for number in range(start, start + 10_000)]
                 wire.socket.sendall(
@@ -31,14 +31,14 @@ def node() -> Iterator[Node]:
 
 
 def test_all_keys_come(node: Node) -> None:
-    with Wire(node.port).open() as wire:
+    with SocketPeer(node.port).open() as wire:
         found = wire.call(Opcode.GET_KEYS, key=b"\0k", extras=struct.pack(">I", 100_000)).value
     assert found == b"".join(b"\0\x08\0k%06d" % number for number in range(KEYS))
 
 
 def test_a_scan_of_all_keys_is_made(node: Node) -> None:
     value = json.dumps({"range": {"start": "", "end": base64.b64encode(b"z").decode()}, "key_only": True}).encode()
-    with Wire(node.port).open() as wire:
+    with SocketPeer(node.port).open() as wire:
         features = struct.pack(">4H", Feature.XERROR, Feature.COLLECTIONS, Feature.SELECT_BUCKET, Feature.JSON)
         assert wire.call(Opcode.HELLO, value=features).status == Status.SUCCESS
         made = wire.call(Opcode.RANGE_SCAN_CREATE, value=value, datatype=Datatype.JSON)
@@ -55,7 +55,7 @@ def test_a_scan_of_all_keys_is_made(node: Node) -> None:
 
 
 def test_all_documents_are_counted(node: Node) -> None:
-    with Wire(node.port).open() as wire:
+    with SocketPeer(node.port).open() as wire:
         wire.send(Opcode.STAT, key=b"collections")
         found = {}
         while (frame := wire.read()) is not None and frame.key:

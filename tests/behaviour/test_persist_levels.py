@@ -12,7 +12,7 @@ from dcpstream.model import BucketSettings, Persist
 from dcpstream.node import Node
 from dcpstream.wire import FrameInfoId, Opcode, Status, encode_request
 from dcpstream.wire.keys import encode_frame_info
-from tests.kit.peer import Peer
+from tests.kit.peer import SocketPeer
 from tests.kit.waiting import TIMEOUT_S
 
 NEVER_S = 3600.0
@@ -51,7 +51,7 @@ def set_request(key: bytes = KEY, value: bytes = b"v", **fields) -> bytes:
     return encode_request(Opcode.SET, key=key, value=value, extras=bytes(8), **fields)
 
 
-def has_answer(peer: Peer) -> bool:
+def has_answer(peer: SocketPeer) -> bool:
     """Whether anything has come; what was sent before on this machine has."""
     peer.socket.setblocking(False)
     try:
@@ -62,7 +62,7 @@ def has_answer(peer: Peer) -> bool:
         peer.socket.settimeout(TIMEOUT_S)
 
 
-def persisted_seqno(peer: Peer) -> int:
+def persisted_seqno(peer: SocketPeer) -> int:
     vbuuid = peer.call(Opcode.GET_FAILOVER_LOG).value[:8]
     answer = peer.call(Opcode.OBSERVE_SEQNO, value=vbuuid)
     assert answer.status == 0
@@ -82,7 +82,7 @@ WRITES = {
 def test_every_answers_only_what_is_durable(tmp_path, write):
     node = open_on(tmp_path, Persist.EVERY)
     gate = Gate(node)
-    with Peer(node) as peer, Peer(node) as other:
+    with SocketPeer(node.port).open() as peer, SocketPeer(node.port).open() as other:
         peer.socket.sendall(write)
         assert gate.reached.wait(TIMEOUT_S)
         assert not has_answer(peer)
@@ -93,7 +93,7 @@ def test_every_answers_only_what_is_durable(tmp_path, write):
         assert first.status == 0
         assert persisted_seqno(other) > 0
     node.crash()
-    with open_on(tmp_path, Persist.EVERY) as node, Peer(node) as peer:
+    with open_on(tmp_path, Persist.EVERY) as node, SocketPeer(node.port).open() as peer:
         key = "k0" if write is WRITES["300 SETs"] else "k"
         assert peer.get(key).status == 0
 
@@ -102,7 +102,7 @@ def test_every_makes_durable_together_what_came_in_together(tmp_path):
     node = open_on(tmp_path, Persist.EVERY)
     gate = Gate(node)
     count = 5000
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         peer.socket.sendall(b"".join(set_request(b"\0k%d" % number, opaque=number, cas=0) for number in range(count)))
         gate.opened.set()
         answers = [peer.read() for _ in range(count)]
@@ -114,7 +114,7 @@ def test_every_makes_durable_together_what_came_in_together(tmp_path):
 def test_every_keeps_answers_in_order_also_those_of_reads(tmp_path):
     node = open_on(tmp_path, Persist.EVERY)
     gate = Gate(node)
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         get = encode_request(Opcode.GET, key=KEY, opaque=2)
         peer.socket.sendall(set_request(opaque=1) + get + encode_request(Opcode.NOOP, opaque=3))
         assert gate.reached.wait(TIMEOUT_S)
@@ -129,10 +129,10 @@ def test_every_with_a_disk_that_fails_says_neither_yes_nor_no_and_then_refuses(t
     gate = Gate(node)
     gate.error = StoreError("No space left on device")
     gate.opened.set()
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         peer.socket.sendall(set_request())
-        assert peer.is_closed_by_node()
-    with Peer(node) as peer:
+        assert peer.is_closed()
+    with SocketPeer(node.port).open() as peer:
         refused = peer.call(Opcode.SET, key=b"\0other", value=b"v", extras=bytes(8))
         assert refused.status == Status.TMPFAIL
         assert b"disk is full or broken" in refused.value
@@ -143,7 +143,7 @@ def test_every_with_a_disk_that_fails_says_neither_yes_nor_no_and_then_refuses(t
 
 
 def test_every_answers_writes_that_change_nothing(tmp_path):
-    with open_on(tmp_path, Persist.EVERY) as node, Peer(node) as peer:
+    with open_on(tmp_path, Persist.EVERY) as node, SocketPeer(node.port).open() as peer:
         assert peer.call(Opcode.REPLACE, key=KEY, value=b"v", extras=bytes(8)).status == Status.KEY_ENOENT
         assert peer.call(Opcode.DELETE, key=KEY).status == Status.KEY_ENOENT
 
@@ -151,7 +151,7 @@ def test_every_answers_writes_that_change_nothing(tmp_path):
 def test_group_answers_at_once_and_makes_durable_within_the_interval(tmp_path):
     node = open_on(tmp_path, Persist.GROUP, flush_interval_s=0.001)
     gate = Gate(node)
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         assert peer.set("k", b"v").status == 0
         assert persisted_seqno(peer) == 0
         gate.opened.set()
@@ -162,24 +162,24 @@ def test_group_answers_at_once_and_makes_durable_within_the_interval(tmp_path):
 
 def test_none_makes_durable_when_asked_and_a_crash_loses_the_rest(tmp_path):
     node = open_on(tmp_path, Persist.NONE, flush_interval_s=0.001)
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         assert peer.set("kept", b"v").status == 0
         assert persisted_seqno(peer) == 0
         peer.persisted(1)
         assert persisted_seqno(peer) == 1
         assert peer.set("lost", b"v").status == 0
     node.crash()
-    with open_on(tmp_path, Persist.NONE) as node, Peer(node) as peer:
+    with open_on(tmp_path, Persist.NONE) as node, SocketPeer(node.port).open() as peer:
         assert peer.get("kept").status == 0
         assert peer.get("lost").status == Status.KEY_ENOENT
 
 
 def test_none_makes_everything_durable_at_a_clean_stop(tmp_path):
     node = open_on(tmp_path, Persist.NONE)
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         assert peer.set("k", b"v").status == 0
     node.stop()
-    with open_on(tmp_path, Persist.NONE) as node, Peer(node) as peer:
+    with open_on(tmp_path, Persist.NONE) as node, SocketPeer(node.port).open() as peer:
         assert peer.get("k").value == b"v"
 
 
@@ -188,7 +188,7 @@ def test_none_commits_by_itself_when_much_waits(tmp_path, monkeypatch):
     node = open_on(tmp_path, Persist.NONE, flush_interval_s=0.001)
     gate = Gate(node)
     gate.opened.set()
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         assert peer.set("k", bytes(2000)).status == 0
         assert gate.reached.wait(TIMEOUT_S)
     node.stop()

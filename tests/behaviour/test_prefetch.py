@@ -10,7 +10,7 @@ import pytest
 from dcpstream.node import Node
 from dcpstream.wire import Frame, Opcode
 from dcpstream.wire.messages.dcp import StreamRequest
-from tests.kit.peer import Peer
+from tests.kit.peer import SocketPeer
 from tests.kit.waiting import TIMEOUT_S
 
 DOCUMENTS = 300
@@ -20,7 +20,7 @@ VBUCKETS = 4
 @pytest.fixture
 def node(tmp_path):
     node = Node(vbuckets=VBUCKETS, path=tmp_path, flush_interval_s=0.001).start()
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         for number in range(DOCUMENTS):
             assert peer.set(f"k{number}", bytes(10_000), number % VBUCKETS).status == 0
         for vbid in range(VBUCKETS):
@@ -50,7 +50,7 @@ class ColdDisk:
         monkeypatch.setattr(store, "would_wait", lambda pieces: any(isinstance(piece, tuple) for piece in pieces))
 
 
-def open_streams(peer: Peer) -> None:
+def open_streams(peer: SocketPeer) -> None:
     assert peer.call(Opcode.DCP_OPEN, key=b"cold", extras=bytes(7) + b"\1").status == 0
     assert peer.call(Opcode.DCP_CONTROL, key=b"enable_noop", value=b"true").status == 0
     to_latest = 0x04
@@ -62,7 +62,7 @@ def open_streams(peer: Peer) -> None:
         peer.socket.sendall(request.encode())
 
 
-def read_all(peer: Peer) -> dict[int, list[int]]:
+def read_all(peer: SocketPeer) -> dict[int, list[int]]:
     """The seqnos of each stream's mutations, until all streams have ended."""
     found: dict[int, list[int]] = {vbid: [] for vbid in range(VBUCKETS)}
     ended = 0
@@ -77,7 +77,7 @@ def read_all(peer: Peer) -> dict[int, list[int]]:
 
 def test_the_node_answers_while_a_backfill_waits_for_the_disk(node, monkeypatch):
     disk = ColdDisk(node, monkeypatch)
-    with Peer(node) as streaming, Peer(node) as other:
+    with SocketPeer(node.port).open() as streaming, SocketPeer(node.port).open() as other:
         open_streams(streaming)
         assert disk.asked.wait(TIMEOUT_S)
         started = time.monotonic()
@@ -94,11 +94,11 @@ def test_the_node_answers_while_a_backfill_waits_for_the_disk(node, monkeypatch)
 
 def test_a_stream_that_goes_away_while_it_waits_harms_nobody(node, monkeypatch):
     disk = ColdDisk(node, monkeypatch)
-    with Peer(node) as streaming:
+    with SocketPeer(node.port).open() as streaming:
         open_streams(streaming)
         assert disk.asked.wait(TIMEOUT_S)
     disk.may_go_on.set()
-    with Peer(node) as again:
+    with SocketPeer(node.port).open() as again:
         open_streams(again)
         found = read_all(again)
     assert all(seqnos == list(range(1, DOCUMENTS // VBUCKETS + 1)) for seqnos in found.values())
@@ -106,7 +106,7 @@ def test_a_stream_that_goes_away_while_it_waits_harms_nobody(node, monkeypatch):
 
 def test_the_node_stops_while_a_backfill_waits(node, monkeypatch):
     disk = ColdDisk(node, monkeypatch)
-    streaming = Peer(node)
+    streaming = SocketPeer(node.port).open()
     open_streams(streaming)
     assert disk.asked.wait(TIMEOUT_S)
     disk.may_go_on.set()
@@ -116,7 +116,7 @@ def test_the_node_stops_while_a_backfill_waits(node, monkeypatch):
 
 
 def test_what_is_in_memory_is_read_at_once(node):
-    with Peer(node) as streaming:
+    with SocketPeer(node.port).open() as streaming:
         open_streams(streaming)
         found = read_all(streaming)
     assert all(seqnos == list(range(1, DOCUMENTS // VBUCKETS + 1)) for seqnos in found.values())

@@ -14,7 +14,7 @@ from dcpstream.model.settings import MIN_RAM_QUOTA_BYTES
 from dcpstream.node import Node
 from dcpstream.node.http.health import state_of
 from dcpstream.wire import Opcode, Status, encode_request
-from tests.kit.peer import Peer
+from tests.kit.peer import SocketPeer
 from tests.kit.waiting import TIMEOUT_S
 from tools.patience import patient
 
@@ -50,7 +50,7 @@ def node(request, tmp_path):
 
 def test_beyond_the_quota_writes_are_refused_and_deletions_are_not(node):
     store = node.engine.buckets["default"].store
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         assert peer.set("k", b"v").status == 0
         peer.persisted(1)
         assert 0 < store.memory_bytes < 10_000
@@ -70,14 +70,17 @@ def test_beyond_the_quota_writes_are_refused_and_deletions_are_not(node):
 
 
 def test_a_bucket_in_memory_counts_its_documents():
-    with Node(vbuckets=1, settings=SETTINGS) as node, Peer(node) as peer:
+    with Node(vbuckets=1, settings=SETTINGS) as node, SocketPeer(node.port).open() as peer:
         before = node.engine.buckets["default"].store.memory_bytes
         peer.set("k", bytes(1_000_000))
         assert 1_000_000 < node.engine.buckets["default"].store.memory_bytes - before < 1_001_000
 
 
 def test_a_bucket_on_disk_may_hold_more_than_its_quota(tmp_path):
-    with Node(vbuckets=1, path=tmp_path, flush_interval_s=0.001, settings=SETTINGS) as node, Peer(node) as peer:
+    with (
+        Node(vbuckets=1, path=tmp_path, flush_interval_s=0.001, settings=SETTINGS) as node,
+        SocketPeer(node.port).open() as peer,
+    ):
         for number in range(12):
             assert peer.set(f"k{number}", bytes(10_000_000)).status == 0
             peer.persisted(number + 1)
@@ -89,7 +92,7 @@ def test_a_bucket_on_disk_may_hold_more_than_its_quota(tmp_path):
 def test_the_pager_expires_what_nobody_looks_at(node):
     count = 500  # more than one portion
     long_ago = 40 * 24 * 3600  # seconds since 1970
-    with Peer(node) as peer:
+    with SocketPeer(node.port).open() as peer:
         for number in range(count):
             extras = struct.pack(">II", 0, long_ago)
             request = encode_request(Opcode.SET, key=b"\0old%d" % number, value=b"v", extras=extras)
@@ -107,7 +110,7 @@ def test_the_pager_expires_what_nobody_looks_at(node):
 def test_the_pager_goes_to_work_by_itself(tmp_path, monkeypatch):
     monkeypatch.setattr("dcpstream.node.tasks.maintenance.QUOTA_INTERVAL_S", 0.01)
     settings = BucketSettings(expiry_pager_s=0.01)
-    with Node(vbuckets=1, path=tmp_path, settings=settings) as node, Peer(node) as peer:
+    with Node(vbuckets=1, path=tmp_path, settings=settings) as node, SocketPeer(node.port).open() as peer:
         peer.call(Opcode.SET, key=b"\0old", value=b"v", extras=struct.pack(">II", 0, 40 * 24 * 3600))
         bucket = node.engine.buckets["default"]
         deadline = time.monotonic() + TIMEOUT_S

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+from typing import Any
 
 import pytest
 
 from dcpstream.node import Node
 from dcpstream.node.engine.access.login_throttle import FREE_FAILURES
-from tests.kit.peer import Wire
-from tests.kit.rest import rest
+from tests.kit.peer import SocketPeer
+from tests.kit.rest import ask
 from tests.kit.waiting import TIMEOUT_S
 
 USERS = {"ann": {"password": "hunter22", "roles": ["data_reader[default:_default:_default]"]}}
@@ -24,7 +25,7 @@ def node():
         yield running
 
 
-def send(node: Node, method: str, path: str, **headers: str) -> int:
+def send(node: Node, method: str, path: str, **headers: Any) -> int:
     connection = http.client.HTTPConnection("127.0.0.1", node.mgmt_port, timeout=TIMEOUT_S)
     form = {"Content-Type": "application/x-www-form-urlencoded", "Authorization": TOKEN}
     connection.request(method, path, "name=made", form | headers)
@@ -38,7 +39,7 @@ def send(node: Node, method: str, path: str, **headers: str) -> int:
 def test_a_page_of_another_site_changes_nothing(node: Node, origin: str) -> None:
     path = "/pools/default/buckets/default/scopes"
     assert send(node, "POST", path, Origin=origin) == 403
-    assert "made" not in rest(node, path)[1].decode()
+    assert "made" not in ask(node, "GET", path).body.decode()
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "Cross-Site", "new-kind", ""])
@@ -47,7 +48,7 @@ def test_a_page_that_a_browser_calls_another_sites_changes_nothing(node: Node, s
     path = "/pools/default/buckets/default/scopes"
     headers = {"Sec-Fetch-Site": site} | ({"Origin": f"http://127.0.0.1:{node.mgmt_port}"} if origin else {})
     assert send(node, "POST", path, **headers) == 403
-    assert "made" not in rest(node, path)[1].decode()
+    assert "made" not in ask(node, "GET", path).body.decode()
     assert send(node, "GET", path, **headers) == 200, "it may look, as a link does"
 
 
@@ -55,29 +56,29 @@ def test_a_page_that_a_browser_calls_another_sites_changes_nothing(node: Node, s
 def test_what_a_browser_calls_the_nodes_own_may(node: Node, site: str) -> None:
     path = "/pools/default/buckets/default/scopes"
     assert send(node, "POST", path, **{"Sec-Fetch-Site": site}) == 200
-    assert "made" in rest(node, path)[1].decode()
+    assert "made" in ask(node, "GET", path).body.decode()
 
 
 def test_the_nodes_own_page_may(node: Node) -> None:
     path = "/pools/default/buckets/default/scopes"
     assert send(node, "POST", path, Origin=f"http://127.0.0.1:{node.mgmt_port}") == 200
-    assert "made" in rest(node, path)[1].decode()
+    assert "made" in ask(node, "GET", path).body.decode()
 
 
 def test_guessing_is_slow_on_pages_that_are_open_to_all(node: Node) -> None:
-    assert rest(node, "/health", user="")[0] == 200
+    assert ask(node, "GET", "/health", user="").status == 200
     for _ in range(FREE_FAILURES):
-        rest(node, "/health", password="wrong")
+        ask(node, "GET", "/health", password="wrong")
     assert node.engine is not None
     assert node.engine.logins.failed("127.0.0.1", node.engine.now)
 
 
 def test_a_user_of_one_bucket_sees_that_bucket(node: Node) -> None:
-    status, body = rest(node, "/pools/default/buckets", user="ann", password="hunter22")
+    status, body, _ = ask(node, "GET", "/pools/default/buckets", user="ann", password="hunter22")
     assert status == 200
     assert [bucket["name"] for bucket in json.loads(body)] == ["default"]
-    assert rest(node, "/pools/default/buckets/hidden", user="ann", password="hunter22")[0] in (403, 404)
-    with Wire(node.port) as wire:
+    assert ask(node, "GET", "/pools/default/buckets/hidden", user="ann", password="hunter22").status in (403, 404)
+    with SocketPeer(node.port) as wire:
         wire.hello()
         assert wire.plain("ann", "hunter22") == 0
         assert wire.call(0x87).value == b"default"
@@ -96,13 +97,16 @@ def test_a_user_of_one_bucket_sees_that_bucket(node: Node) -> None:
     ],
 )
 def test_a_reader_changes_nothing(node: Node, method: str, path: str) -> None:
-    assert rest(node, path, method, "ann", "hunter22", "password=secret-word&roles=admin&name=x")[0] == 403
+    assert (
+        ask(node, method, path, "password=secret-word&roles=admin&name=x", user="ann", password="hunter22").status
+        == 403
+    )
 
 
 def test_who_manages_users_makes_no_administrators(node: Node) -> None:
     path = "/settings/rbac/users/local/"
-    assert rest(node, path + "sec", "PUT", body="password=secret-word&roles=security_admin")[0] == 200
-    who = {"user": "sec", "password": "secret-word"}
-    assert rest(node, path + "eve", "PUT", body="password=secret-word&roles=data_reader[default]", **who)[0] == 200
-    assert rest(node, path + "eve", "PUT", body="roles=admin", **who)[0] == 403
-    assert rest(node, path + "sec", "PUT", body="roles=admin", **who)[0] == 403
+    assert ask(node, "PUT", path + "sec", "password=secret-word&roles=security_admin").status == 200
+    who: dict[str, Any] = {"user": "sec", "password": "secret-word"}
+    assert ask(node, "PUT", path + "eve", "password=secret-word&roles=data_reader[default]", **who).status == 200
+    assert ask(node, "PUT", path + "eve", "roles=admin", **who).status == 403
+    assert ask(node, "PUT", path + "sec", "roles=admin", **who).status == 403

@@ -17,8 +17,8 @@ from dcpstream.node import Node
 from dcpstream.node.shell.limits import Limits
 from dcpstream.node.shell.server import KvServer
 from dcpstream.wire import HEADER_BYTES, MAX_FRAME_BYTES_BEFORE_AUTH, Magic, Opcode, Status, encode_request
-from tests.kit.peer import Wire
-from tests.kit.rest import rest
+from tests.kit.peer import SocketPeer
+from tests.kit.rest import ask
 from tests.kit.tls import trusting
 from tests.kit.waiting import TIMEOUT_S, wait_until
 
@@ -42,25 +42,25 @@ def header(opcode: int, body: int, key: int = 0, extras: int = 0) -> bytes:
 
 def test_connections_are_limited_and_those_that_are_there_go_on() -> None:
     with serving(connections=3) as node, ExitStack() as stack:
-        wires = [stack.enter_context(Wire(node.port).open()) for _ in range(3)]
-        with Wire(node.port) as fourth:
+        wires = [stack.enter_context(SocketPeer(node.port).open()) for _ in range(3)]
+        with SocketPeer(node.port) as fourth:
             assert fourth.is_closed()
         assert [wire.set("k", b"1").status for wire in wires] == [0, 0, 0]
         wires[0].close()
         wait_until(lambda: node.engine is not None and len(node.engine.sessions) == 2, "it is not forgotten")
-        Wire(node.port).open().close()
+        SocketPeer(node.port).open().close()
 
 
 def test_connections_that_have_not_logged_in_are_limited() -> None:
     with serving(connections_before_login=2) as node, ExitStack() as stack:
-        wires = [stack.enter_context(Wire(node.port)) for _ in range(2)]
+        wires = [stack.enter_context(SocketPeer(node.port)) for _ in range(2)]
         for wire in wires:
             wire.hello()
-        third = stack.enter_context(Wire(node.port))
+        third = stack.enter_context(SocketPeer(node.port))
         third.hello()
         assert wires[0].is_closed(), "the oldest"
         assert wires[1].plain("Administrator", "password") == 0
-        stack.enter_context(Wire(node.port)).hello()
+        stack.enter_context(SocketPeer(node.port)).hello()
         third.hello()
         assert len(server_of(node)._strangers) == 2
 
@@ -68,10 +68,10 @@ def test_connections_that_have_not_logged_in_are_limited() -> None:
 def test_who_never_logs_in_keeps_nobody_out() -> None:
     with serving(connections_before_login=10) as node, ExitStack() as stack:
         for _ in range(30):
-            stack.enter_context(Wire(node.port))
-        good = [stack.enter_context(Wire(node.port).open()) for _ in range(5)]
+            stack.enter_context(SocketPeer(node.port))
+        good = [stack.enter_context(SocketPeer(node.port).open()) for _ in range(5)]
         for _ in range(30):
-            stack.enter_context(Wire(node.port))
+            stack.enter_context(SocketPeer(node.port))
         assert [wire.set("k", b"1").status for wire in good] == [0] * 5
         wait_until(lambda: len(server_of(node).protocols) <= 15, "those that only connected stay")
 
@@ -83,19 +83,19 @@ def server_of(node: Node) -> KvServer:
 
 def test_connections_of_one_user_are_limited() -> None:
     with serving(connections_per_user=2) as node, ExitStack() as stack:
-        wires = [stack.enter_context(Wire(node.port).open("ann", "hunter22")) for _ in range(2)]
-        with Wire(node.port) as third:
+        wires = [stack.enter_context(SocketPeer(node.port).open("ann", "hunter22")) for _ in range(2)]
+        with SocketPeer(node.port) as third:
             third.hello()
             third.plain("ann", "hunter22")
             assert third.is_closed()
-        stack.enter_context(Wire(node.port).open())
+        stack.enter_context(SocketPeer(node.port).open())
         wires.pop().close()
         wait_until(lambda: node._server is not None and node._server._by_user["ann"] == 1, "it is not forgotten")
-        stack.enter_context(Wire(node.port).open("ann", "hunter22"))
+        stack.enter_context(SocketPeer(node.port).open("ann", "hunter22"))
 
 
 def test_frames_before_the_login_are_small() -> None:
-    with serving() as node, Wire(node.port) as wire:
+    with serving() as node, SocketPeer(node.port) as wire:
         wire.socket.sendall(header(Opcode.SASL_AUTH, MAX_FRAME_BYTES_BEFORE_AUTH - HEADER_BYTES + 1, key=5))
         assert wire.is_closed()
 
@@ -104,7 +104,7 @@ def test_frames_before_the_login_are_small() -> None:
 
 
 def test_who_does_not_log_in_is_closed() -> None:
-    with serving(login_s=0.2) as node, Wire(node.port) as wire, Wire(node.port).open() as good:
+    with serving(login_s=0.2) as node, SocketPeer(node.port) as wire, SocketPeer(node.port).open() as good:
         wire.hello()
         assert wire.is_closed()
         assert good.set("k", b"1").status == Status.SUCCESS
@@ -114,15 +114,15 @@ def test_who_does_not_finish_a_handshake_is_closed() -> None:
     with serving(tls=True, login_s=0.2) as node:
         with socket.create_connection(("127.0.0.1", node.tls_port), TIMEOUT_S) as silent:
             assert silent.recv(1) == b""
-        Wire(node.tls_port, trusting(node)).open().close()
+        SocketPeer(node.tls_port, trusting(node)).open().close()
 
 
 def test_encrypted_connections_are_limited_whether_their_handshake_is_done_or_not() -> None:
     with serving(tls=True, tls_connections=2) as node, ExitStack() as stack:
         context = trusting(node)
-        good = stack.enter_context(Wire(node.tls_port, context).open())
+        good = stack.enter_context(SocketPeer(node.tls_port, context).open())
         silent = stack.enter_context(socket.create_connection(("127.0.0.1", node.tls_port), TIMEOUT_S))
-        second = stack.enter_context(Wire(node.tls_port, context).open())
+        second = stack.enter_context(SocketPeer(node.tls_port, context).open())
         assert silent.recv(1) == b"", "who does its handshake takes the place of who does not"
         with socket.create_connection(("127.0.0.1", node.tls_port), TIMEOUT_S) as third:
             assert third.recv(1) == b""
@@ -131,7 +131,7 @@ def test_encrypted_connections_are_limited_whether_their_handshake_is_done_or_no
 
 @pytest.mark.parametrize("kind", ["silent", "trickling"])
 def test_a_frame_that_comes_too_slowly_is_closed(kind: str) -> None:
-    with serving(frame_s=0.4) as node, Wire(node.port).open() as slow, Wire(node.port).open() as good:
+    with serving(frame_s=0.4) as node, SocketPeer(node.port).open() as slow, SocketPeer(node.port).open() as good:
         slow.socket.sendall(header(Opcode.SET, 100_000, key=2, extras=8))
         if kind == "trickling":
             slow.socket.settimeout(0.02)
@@ -152,7 +152,7 @@ def test_a_frame_that_comes_too_slowly_is_closed(kind: str) -> None:
 
 
 def test_a_large_frame_that_comes_steadily_is_taken() -> None:
-    with serving(frame_s=0.3) as node, Wire(node.port).open() as wire:
+    with serving(frame_s=0.3) as node, SocketPeer(node.port).open() as wire:
         value = b"v" * (2 * MIB)
         data = encode_request(Opcode.SET, key=b"\0k", value=value, extras=bytes(8))
         pause = threading.Event()
@@ -166,13 +166,21 @@ def test_a_large_frame_that_comes_steadily_is_taken() -> None:
 
 
 def test_an_idle_connection_is_closed_unless_its_user_may_idle() -> None:
-    with serving(idle_s=0.3) as node, Wire(node.port).open("ann", "hunter22") as idle, Wire(node.port).open() as admin:
+    with (
+        serving(idle_s=0.3) as node,
+        SocketPeer(node.port).open("ann", "hunter22") as idle,
+        SocketPeer(node.port).open() as admin,
+    ):
         assert idle.is_closed()
         assert admin.get("k").status == Status.KEY_ENOENT
 
 
 def test_a_client_that_takes_no_answers_is_dropped() -> None:
-    with serving(stalled_s=0.4) as node, Wire(node.port).open() as good, Wire(node.port, small=True).open() as full:
+    with (
+        serving(stalled_s=0.4) as node,
+        SocketPeer(node.port).open() as good,
+        SocketPeer(node.port, small=True).open() as full,
+    ):
         assert good.set("k", b"v" * MIB).status == Status.SUCCESS
         full.socket.sendall(encode_request(Opcode.GET, key=b"\0k") * 60)
         wait_until(lambda: node.engine is not None and len(node.engine.sessions) == 1, "it is still there")
@@ -183,12 +191,12 @@ def test_a_client_that_takes_no_answers_is_dropped() -> None:
 
 
 def test_unfinished_requests_of_all_together_have_a_bound() -> None:
-    with serving(buffered_bytes=8 * MIB) as node, Wire(node.port).open() as good, ExitStack() as stack:
+    with serving(buffered_bytes=8 * MIB) as node, SocketPeer(node.port).open() as good, ExitStack() as stack:
         server = node._server
         assert server is not None
         most = 0
         for _ in range(12):
-            wire = stack.enter_context(Wire(node.port).open())
+            wire = stack.enter_context(SocketPeer(node.port).open())
             try:
                 wire.socket.sendall(header(Opcode.SET, 20_000_000, key=2, extras=8) + bytes(2 * MIB))
             except ConnectionError:
@@ -202,36 +210,36 @@ def test_unfinished_requests_of_all_together_have_a_bound() -> None:
 
 def test_answers_that_nobody_takes_have_a_bound_and_others_go_on() -> None:
     budget = 16 * MIB
-    with serving(buffered_bytes=budget) as node, Wire(node.port).open() as good, ExitStack() as stack:
+    with serving(buffered_bytes=budget) as node, SocketPeer(node.port).open() as good, ExitStack() as stack:
         server = node._server
         assert server is not None
         assert good.set("k", b"v" * MIB).status == Status.SUCCESS
         most = 0
         for _ in range(40):
-            wire = stack.enter_context(Wire(node.port, small=True).open())
+            wire = stack.enter_context(SocketPeer(node.port, small=True).open())
             wire.socket.sendall(encode_request(Opcode.GET, key=b"\0k") * 20)
             assert good.get("k").status == Status.SUCCESS
             waiting = sum(protocol.waiting_bytes for protocol in list(server.protocols.values()))
             most = max(most, waiting)
         assert most <= budget + 8 * MIB
-        assert server.is_short
+        assert server.memory.is_short
         assert good.set("k", b"1").status == Status.SUCCESS
     # and when they are gone everybody gets as much as before
-    with serving(buffered_bytes=budget) as node, Wire(node.port).open() as good:
+    with serving(buffered_bytes=budget) as node, SocketPeer(node.port).open() as good:
         assert good.set("k", b"v" * MIB).status == Status.SUCCESS
         with ExitStack() as stack:
             for _ in range(12):
-                wire = stack.enter_context(Wire(node.port, small=True).open())
+                wire = stack.enter_context(SocketPeer(node.port, small=True).open())
                 wire.socket.sendall(encode_request(Opcode.GET, key=b"\0k") * 20)
-            wait_until(lambda: node._server is not None and node._server.is_short, "memory is not short")
-        wait_until(lambda: node._server is not None and not node._server.is_short, "memory stays short")
+            wait_until(lambda: node._server is not None and node._server.memory.is_short, "memory is not short")
+        wait_until(lambda: node._server is not None and not node._server.memory.is_short, "memory stays short")
         assert good.get("k").status == Status.SUCCESS
 
 
 def test_a_reached_limit_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING), serving(connections=1) as node, Wire(node.port).open():
+    with caplog.at_level(logging.WARNING), serving(connections=1) as node, SocketPeer(node.port).open():
         for _ in range(20):
-            with Wire(node.port) as wire:
+            with SocketPeer(node.port) as wire:
                 assert wire.is_closed()
         lines = [record.getMessage() for record in caplog.records if "limit connections" in record.getMessage()]
         assert len(lines) == 1
@@ -278,7 +286,7 @@ def test_a_request_whose_header_does_not_come_is_closed(start: bytes) -> None:
                     pass
             except ConnectionError:
                 pass
-        assert rest(node, "/pools")[0] == 200
+        assert ask(node, "GET", "/pools").status == 200
 
 
 def test_a_request_whose_body_does_not_come_is_refused() -> None:
@@ -301,7 +309,7 @@ def test_a_streaming_answer_may_last() -> None:
             b"GET /pools/default/bs/default HTTP/1.1\r\nHost: x\r\nAuthorization: Basic " + token.encode() + b"\r\n\r\n"
         )
         assert stream.recv(12) == b"HTTP/1.1 200"
-        with Wire(node.port):  # a second connection is closed by its own limit meanwhile
+        with SocketPeer(node.port):  # a second connection is closed by its own limit meanwhile
             pass
         with socket.create_connection(("127.0.0.1", node.mgmt_port), TIMEOUT_S) as silent:
             assert silent.recv(1) == b"", "long enough for the limit to be reached"
@@ -318,17 +326,17 @@ def test_who_guesses_passwords_is_slowed_down_on_both_ports() -> None:
         assert node.engine is not None
         for number in range(11):
             if number % 2:
-                assert rest(node, "/pools", password="wrong")[0] == 401
+                assert ask(node, "GET", "/pools", password="wrong").status == 401
             else:
-                with Wire(node.port) as wire:
+                with SocketPeer(node.port) as wire:
                     wire.hello()
                     assert wire.plain("Administrator", "wrong") == Status.AUTH_ERROR
         started = time.monotonic()
-        with Wire(node.port) as wire:
+        with SocketPeer(node.port) as wire:
             wire.hello()
             assert wire.plain("Administrator", "wrong") == Status.AUTH_ERROR
         assert time.monotonic() - started >= 0.15
         started = time.monotonic()
-        assert rest(node, "/pools")[0] == 200
-        Wire(node.port).open().close()
+        assert ask(node, "GET", "/pools").status == 200
+        SocketPeer(node.port).open().close()
         assert time.monotonic() - started < 5, "who knows it does not wait for who does not"

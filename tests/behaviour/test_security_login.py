@@ -12,7 +12,7 @@ from dcpstream.errors import ConfigError
 from dcpstream.node import Node
 from dcpstream.protocol.sasl import MECHANISMS, ClientLogin
 from dcpstream.wire import Frame, Opcode, Status
-from tests.kit.peer import NONCE, Wire
+from tests.kit.peer import NONCE, SocketPeer
 
 USERS = {"ann": {"password": "hunter22", "roles": ["data_reader[default]"]}}
 
@@ -25,7 +25,7 @@ def node():
 
 def attempt(node: Node, mechanism: str, name: str) -> list[Frame]:
     """The answers to a login with a wrong password."""
-    with Wire(node.port) as wire:
+    with SocketPeer(node.port) as wire:
         wire.hello()
         login = ClientLogin(mechanism, name, "wrong", NONCE)
         frames = [wire.call(Opcode.SASL_AUTH, key=mechanism.encode(), value=login.start())]
@@ -66,7 +66,7 @@ def test_a_wrong_name_takes_as_long_as_a_wrong_password(node: Node) -> None:
 
 
 def test_channel_binding_is_not_taken_for_a_login_without(node: Node) -> None:
-    with Wire(node.port) as wire:
+    with SocketPeer(node.port) as wire:
         wire.hello()
         answer = wire.call(Opcode.SASL_AUTH, key=b"SCRAM-SHA256", value=b"p=tls-unique,,n=ann,r=abcdefgh")
         assert answer.status == Status.EINVAL
@@ -75,7 +75,7 @@ def test_channel_binding_is_not_taken_for_a_login_without(node: Node) -> None:
 
 @pytest.mark.parametrize("plain", ["always", "tls"])
 def test_plain_passwords_are_offered_as_told(plain: str) -> None:
-    with Node(vbuckets=1, plain=plain) as node, Wire(node.port) as wire:
+    with Node(vbuckets=1, plain=plain) as node, SocketPeer(node.port) as wire:
         wire.hello()
         offered = wire.call(Opcode.SASL_LIST_MECHS).value.decode().split()
         assert offered == list(MECHANISMS if plain == "always" else MECHANISMS[:-1])
@@ -96,7 +96,7 @@ def test_the_open_network_without_tls_is_warned_of_and_gets_no_plain_passwords(
     with (
         caplog.at_level(logging.WARNING),
         Node(vbuckets=1, host="0.0.0.0", password="one of my own") as node,
-        Wire(node.port) as wire,
+        SocketPeer(node.port) as wire,
     ):
         assert "without TLS" in caplog.text
         wire.hello()
@@ -111,7 +111,7 @@ def test_a_node_listens_on_loopback_unless_told_otherwise(node: Node) -> None:
 
 
 def test_more_rounds_for_passwords_are_told_to_clients() -> None:
-    with Node(vbuckets=1, password_iterations=10_000) as node, Wire(node.port) as wire:
+    with Node(vbuckets=1, password_iterations=10_000) as node, SocketPeer(node.port) as wire:
         wire.hello()
         login = ClientLogin("SCRAM-SHA256", "Administrator", "password", NONCE)
         challenge = wire.call(Opcode.SASL_AUTH, key=b"SCRAM-SHA256", value=login.start())
@@ -123,7 +123,7 @@ def test_more_rounds_for_passwords_are_told_to_clients() -> None:
 
 
 def test_nothing_is_told_before_the_login(node: Node) -> None:
-    with Wire(node.port) as wire:
+    with SocketPeer(node.port) as wire:
         wire.hello()
         for opcode in (Opcode.GET, Opcode.STAT, Opcode.VERSION, 0x87, Opcode.GET_CLUSTER_CONFIG, Opcode.DCP_OPEN):
             assert wire.call(opcode).status == Status.EACCESS

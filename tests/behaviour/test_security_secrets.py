@@ -18,8 +18,8 @@ from dcpstream.errors import ConfigError
 from dcpstream.node import Node
 from dcpstream.protocol.sasl import MECHANISMS
 from dcpstream.wire import Opcode, Status, encode_request
-from tests.kit.peer import Wire
-from tests.kit.rest import rest
+from tests.kit.peer import SocketPeer
+from tests.kit.rest import ask
 from tests.kit.tls import trusting
 
 ADMIN, ANN, NEW = "corect-horse-battery", "hunter22-of-ann", "another-staple-9"
@@ -54,41 +54,39 @@ def secrets_of(node: Node) -> list[str]:
 def do_everything(node: Node) -> list[bytes]:
     """A session that touches all that could be told; returns the pages it was shown."""
     for mechanism in MECHANISMS:
-        with Wire(node.port) as wire:
+        with SocketPeer(node.port) as wire:
             wire.hello()
             assert (wire.plain if mechanism == "PLAIN" else lambda *who, m=mechanism: wire.scram(m, *who))(
                 "Administrator", ADMIN
             ) == Status.SUCCESS
-    with Wire(node.port) as wire:
+    with SocketPeer(node.port) as wire:
         wire.hello()
         assert wire.plain("ann", NEW) == Status.AUTH_ERROR
         assert wire.scram("SCRAM-SHA512", "ann", NEW) == Status.AUTH_ERROR
         assert wire.plain(ANN, "the name and the password swapped") == Status.AUTH_ERROR
-    with Wire(node.tls_port, trusting(node)).open("ann", ANN) as wire:
+    with SocketPeer(node.tls_port, trusting(node)).open("ann", ANN) as wire:
         assert wire.set(KEY, f'{{"text": "{BODY}"}}'.encode()).status == Status.SUCCESS
         assert wire.get(KEY).status == Status.SUCCESS
         wire.call(Opcode.SET, key=b"\x7f" + KEY.encode(), value=BODY.encode(), extras=bytes(8))
         wire.call(Opcode.SET, key=b"\0" + KEY.encode(), value=BODY.encode(), extras=bytes(3))
         wire.send(Opcode.STAT, key=b"dcp")
-    with Wire(node.port).open("Administrator", ADMIN) as wire:
+    with SocketPeer(node.port).open("Administrator", ADMIN) as wire:
         opened = wire.call(Opcode.DCP_OPEN, key=b"a stream", extras=struct.pack(">II", 0, 1))
         assert opened.status == Status.SUCCESS
         wire.call(Opcode.DCP_CONTROL, key=b"enable_noop", value=b"true")
         wire.send(Opcode.DCP_STREAM_REQ, extras=struct.pack(">IIQQQQQ", 0, 0, 0, 2**64 - 1, 0, 0, 0))
         for _ in range(3):
             assert wire.read() is not None
-    with Wire(node.port).open("ann", ANN) as wire:
+    with SocketPeer(node.port).open("ann", ANN) as wire:
         wire.socket.sendall(
             encode_request(Opcode.SET, key=b"\0k", value=BODY.encode(), extras=bytes(8))[:-3] + b"\x55" * 60
         )
         while wire.read() is not None:
             pass  # what follows is no frame: it is closed
     form = f"password={NEW}&roles=data_reader[default]&name=Bob"
-    assert rest(node, "/settings/rbac/users/local/bob", "PUT", password=ADMIN, body=form)[0] == 200
-    assert (
-        rest(node, "/settings/rbac/users/local/eve", "PUT", password=ADMIN, body=f"password={NEW}&roles=fly")[0] == 400
-    )
-    assert rest(node, "/pools", password=NEW)[0] == 401
+    assert ask(node, "PUT", "/settings/rbac/users/local/bob", form, password=ADMIN).status == 200
+    assert ask(node, "PUT", "/settings/rbac/users/local/eve", f"password={NEW}&roles=fly", password=ADMIN).status == 400
+    assert ask(node, "GET", "/pools", password=NEW).status == 401
     paths = (
         "/whoami",
         "/settings/rbac/users",
@@ -98,7 +96,7 @@ def do_everything(node: Node) -> list[bytes]:
         "/health",
         "/status",
     )
-    return [rest(node, path, password=ADMIN)[1] for path in paths]
+    return [ask(node, "GET", path, password=ADMIN).body for path in paths]
 
 
 def test_a_whole_session_tells_no_secret(log: pytest.LogCaptureFixture, tmp_path: Path) -> None:
@@ -154,12 +152,12 @@ def test_no_error_quotes_a_password(options: dict[str, object]) -> None:
 def test_users_of_http_are_there_after_a_restart(tmp_path: Path) -> None:
     with Node(vbuckets=4, path=tmp_path) as node:
         form = f"password={NEW}&roles=data_reader[default]"
-        assert rest(node, "/settings/rbac/users/local/bob", "PUT", body=form)[0] == 200
-    with Node(vbuckets=4, path=tmp_path) as node, Wire(node.port).open("bob", NEW) as wire:
+        assert ask(node, "PUT", "/settings/rbac/users/local/bob", form).status == 200
+    with Node(vbuckets=4, path=tmp_path) as node, SocketPeer(node.port).open("bob", NEW) as wire:
         assert wire.get("k").status == Status.KEY_ENOENT
         assert wire.set("k", b"1").status == Status.EACCESS
-        assert rest(node, "/settings/rbac/users/local/bob", "DELETE")[0] == 200
+        assert ask(node, "DELETE", "/settings/rbac/users/local/bob").status == 200
         assert wire.get("k").status != Status.KEY_ENOENT, "at once"
-    with Node(vbuckets=4, path=tmp_path) as node, Wire(node.port) as wire:
+    with Node(vbuckets=4, path=tmp_path) as node, SocketPeer(node.port) as wire:
         wire.hello()
         assert wire.plain("bob", NEW) == Status.AUTH_ERROR

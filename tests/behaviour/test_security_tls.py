@@ -16,8 +16,8 @@ from dcpstream.node import Node
 from dcpstream.node.shell.certificates import Authority
 from dcpstream.node.shell.tls import TlsSettings
 from dcpstream.wire import Opcode, Status
-from tests.kit.peer import Wire
-from tests.kit.rest import rest
+from tests.kit.peer import SocketPeer
+from tests.kit.rest import ask
 from tests.kit.tls import trusting, with_certificate
 from tests.kit.waiting import TIMEOUT_S, wait_until
 
@@ -32,13 +32,13 @@ def node():
 
 def test_documents_and_management_over_tls(node: Node) -> None:
     context = trusting(node)
-    with Wire(node.tls_port, context).open() as wire:
+    with SocketPeer(node.tls_port, context).open() as wire:
         value = bytes(range(256)) * 8192  # more than a record, and than a buffer
         assert wire.set("large", value).status == Status.SUCCESS
         assert wire.get("large").value == value
         assert isinstance(wire.socket, ssl.SSLSocket)
         assert wire.socket.version() == "TLSv1.3"
-    status, body = rest(node, "/pools/default/b/default", context=context)
+    status, body, _ = ask(node, "GET", "/pools/default/b/default", context=context)
     assert status == 200
     services = json.loads(body)["nodesExt"][0]["services"]
     assert services["kvSSL"] == node.tls_port
@@ -49,7 +49,7 @@ def test_documents_and_management_over_tls(node: Node) -> None:
 def test_many_requests_at_once_over_tls(node: Node) -> None:
     from dcpstream.wire import encode_request
 
-    with Wire(node.tls_port, trusting(node)).open() as wire:
+    with SocketPeer(node.tls_port, trusting(node)).open() as wire:
         count = 5000
         wire.socket.sendall(
             b"".join(
@@ -68,7 +68,7 @@ def test_the_made_certificate_has_the_names_of_this_machine(node: Node, name: st
 
 def test_who_does_not_trust_the_authority_is_not_served(node: Node) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
-        Wire(node.tls_port, ssl.create_default_context())
+        SocketPeer(node.tls_port, ssl.create_default_context())
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
@@ -78,7 +78,7 @@ def test_old_versions_are_refused(node: Node, version: ssl.TLSVersion) -> None:
     context.set_ciphers("ALL:@SECLEVEL=0")
     context.minimum_version = context.maximum_version = version
     with pytest.raises((ssl.SSLError, ConnectionError)):
-        Wire(node.tls_port, context)
+        SocketPeer(node.tls_port, context)
 
 
 @pytest.mark.parametrize("ciphers", ["AES128-SHA", "ECDHE-ECDSA-AES128-SHA"])
@@ -87,13 +87,13 @@ def test_ciphers_without_forward_secrecy_or_authentication_are_refused(node: Nod
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(f"{ciphers}:@SECLEVEL=0")
     with pytest.raises((ssl.SSLError, ConnectionError)):
-        Wire(node.tls_port, context)
+        SocketPeer(node.tls_port, context)
 
 
 def test_tls_1_2_with_a_good_cipher_is_served(node: Node) -> None:
     context = trusting(node)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with Wire(node.tls_port, context).open() as wire:
+    with SocketPeer(node.tls_port, context).open() as wire:
         assert isinstance(wire.socket, ssl.SSLSocket)
         cipher = wire.socket.cipher()
         assert cipher is not None
@@ -101,12 +101,12 @@ def test_tls_1_2_with_a_good_cipher_is_served(node: Node) -> None:
 
 
 def test_plain_passwords_are_taken_over_tls_alone(node: Node) -> None:
-    with Wire(node.port) as wire:
+    with SocketPeer(node.port) as wire:
         wire.hello()
         assert b"PLAIN" not in wire.call(Opcode.SASL_LIST_MECHS).value.split()
         assert wire.plain("Administrator", "password") == Status.AUTH_ERROR
         assert wire.scram("SCRAM-SHA512", "Administrator", "password") == Status.SUCCESS
-    with Wire(node.tls_port, trusting(node)) as wire:
+    with SocketPeer(node.tls_port, trusting(node)) as wire:
         assert b"PLAIN" in wire.call(Opcode.SASL_LIST_MECHS).value.split()
         assert wire.plain("Administrator", "password") == Status.SUCCESS
 
@@ -116,7 +116,7 @@ def test_plain_passwords_are_taken_over_tls_alone(node: Node) -> None:
 
 def test_a_certificate_logs_its_user_in(node: Node, tmp_path: Path) -> None:
     context = with_certificate(trusting(node), tmp_path, node.client_certificate("ann"))
-    with Wire(node.tls_port, context) as wire:
+    with SocketPeer(node.tls_port, context) as wire:
         wire.hello()
         assert wire.call(Opcode.SASL_LIST_MECHS).status == Status.NOT_SUPPORTED
         assert (
@@ -125,22 +125,22 @@ def test_a_certificate_logs_its_user_in(node: Node, tmp_path: Path) -> None:
         assert wire.call(Opcode.SELECT_BUCKET, key=b"default").status == Status.SUCCESS
         assert wire.set("k", b"1").status == Status.SUCCESS
         assert wire.call(Opcode.STAT, key=b"uuid").status == Status.EACCESS, "her rights, no others"
-    status, body = rest(node, "/whoami", user="", context=context)
+    status, body, _ = ask(node, "GET", "/whoami", user="", context=context)
     assert (status, json.loads(body)["id"]) == (200, "ann")
 
 
 def test_a_certificate_of_nobody_leaves_the_password(node: Node, tmp_path: Path) -> None:
     context = with_certificate(trusting(node), tmp_path, node.client_certificate("stranger"))
-    with Wire(node.tls_port, context) as wire:
+    with SocketPeer(node.tls_port, context) as wire:
         assert wire.call(Opcode.SELECT_BUCKET, key=b"default").status == Status.EACCESS
         wire.open()
-    assert rest(node, "/whoami", user="", context=context)[0] == 401
+    assert ask(node, "GET", "/whoami", user="", context=context).status == 401
 
 
 def is_refused(port: int, context: ssl.SSLContext) -> bool:
     """Whether the handshake fails, or the connection ends before an answer."""
     try:
-        wire = Wire(port, context)
+        wire = SocketPeer(port, context)
     except (ssl.SSLError, ConnectionError):
         return True
     with wire:
@@ -186,7 +186,7 @@ def test_mandatory_certificates(tmp_path: Path) -> None:
                 with_certificate(context, tmp_path, pair)
             assert is_refused(node.tls_port, context)
         context = with_certificate(trusting(node), tmp_path, node.client_certificate("ann"))
-        with Wire(node.tls_port, context) as wire:
+        with SocketPeer(node.tls_port, context) as wire:
             assert wire.call(Opcode.SELECT_BUCKET, key=b"default").status == Status.SUCCESS
 
 
@@ -201,7 +201,7 @@ def test_a_given_certificate_is_used(tmp_path: Path) -> None:
     key.write_text(pair.key)
     with Node(vbuckets=1, tls=TlsSettings(certificate=certificate, key=key)) as node:
         assert node.ca_certificate == ""
-        Wire(node.tls_port, ssl.create_default_context(cadata=authority.certificate)).open().close()
+        SocketPeer(node.tls_port, ssl.create_default_context(cadata=authority.certificate)).open().close()
         with pytest.raises(ConfigError, match="authority"):
             node.client_certificate("ann")
 
@@ -223,7 +223,7 @@ def test_the_made_certificate_is_kept_with_the_data_and_its_key_is_for_nobody_el
     }
     with Node(vbuckets=1, path=data, tls=True) as node:
         assert node.ca_certificate == first
-        Wire(node.tls_port, context).open().close()
+        SocketPeer(node.tls_port, context).open().close()
 
 
 def test_another_name_makes_another_certificate_of_the_same_authority(tmp_path: Path) -> None:
@@ -259,13 +259,13 @@ def test_a_handshake_that_is_none_harms_nobody(node: Node) -> None:
         raw.sendall(b"\x80\x1f" + bytes(22))  # somebody who takes the port for the other one
         while raw.recv(100):
             pass  # an alert, perhaps; then it is closed
-    Wire(node.tls_port, trusting(node)).open().close()
+    SocketPeer(node.tls_port, trusting(node)).open().close()
 
 
 def test_a_dropped_tls_connection_leaves_nothing_behind(node: Node) -> None:
     assert node.engine is not None
     before = len(node.engine.sessions)
-    wire = Wire(node.tls_port, trusting(node)).open()
+    wire = SocketPeer(node.tls_port, trusting(node)).open()
     wire.socket.shutdown(socket.SHUT_RDWR)
     wire.close()
     wait_until(lambda: node.engine is not None and len(node.engine.sessions) <= before, "the session stays")

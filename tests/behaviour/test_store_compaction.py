@@ -77,7 +77,7 @@ def test_files_shrink_and_nothing_that_lives_is_lost(tmp_path: Path) -> None:
         assert report.bytes_freed == used - store.bytes_used
         assert report.files_after < report.files_before
         assert store.fragmentation < 0.3
-        assert {segment.path.name for segment in store._segments.all()} == files_in(tmp_path)  # type: ignore[union-attr]
+        assert {segment.path.name for segment in store._segments.all()} == files_in(tmp_path)
     with opened(tmp_path) as store:
         assert contents(store) == before
 
@@ -93,7 +93,7 @@ def test_the_check_tool_finds_a_compacted_store_sound(tmp_path: Path) -> None:
         for _ in range(3):
             churn(store, rounds=5)
             store.compact(PURGE_ALL)
-        assert len(store._segments._retired) <= 1, "what was removed is forgotten"  # type: ignore[union-attr]
+        assert len(store._segments._retired) <= 1, "what was removed is forgotten"
     report = check_store(tmp_path)
     assert report.is_sound, report
 
@@ -406,7 +406,7 @@ class FaultyFileSystem(SystemFileSystem):
 
     def open(self, path: Path) -> File:
         self.step()
-        return FaultyFile(super().open(path), self.step)  # type: ignore[return-value]
+        return FaultyFile(super().open(path), self.step)
 
     def sync_directory(self, path: Path) -> None:
         self.step()
@@ -465,7 +465,7 @@ def test_a_crash_at_any_step_leaves_the_old_state_or_the_new(tmp_path: Path, mon
         with opened(path) as store:
             found = contents(store)
             assert without_deletions(found) == without_deletions(state), f"step {step}"
-            listed = {segment.path.name for segment in store._segments.all()}  # type: ignore[union-attr]
+            listed = {segment.path.name for segment in store._segments.all()}
             assert files_in(path) == listed, f"step {step}"
             old += store.bytes_used == size
             new += store.bytes_used < size

@@ -145,7 +145,7 @@ def check_open_store(built: Built, path: Path, flips: list[tuple[int, float, int
     built.copy_to(path)
     failed = 0
     store = DiskBucketStore(path, VBUCKETS + 1)
-    store._segments.cache.capacity = cache_bytes  # type: ignore[union-attr]
+    store._segments.cache.capacity = cache_bytes
     try:
         segments = [name for name in built.names if name.startswith(IN_SEGMENT)]
         for which, where, bit in flips:

@@ -115,7 +115,7 @@ def test_after_a_rollback_nothing_counts_as_purged_that_comes_then(tmp_path: Pat
 
 def test_copies_that_cannot_count_do_not_stay_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = churned(tmp_path)
-    store._segments.seal()  # type: ignore[union-attr]
+    store._segments.seal()
     put_metadata, before = Metadata.put, files_in(tmp_path)
 
     def full(self: Metadata, values: dict[str, str], lines: Any = ()) -> None:

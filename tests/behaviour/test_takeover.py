@@ -14,7 +14,7 @@ import pytest
 
 import dcpstream
 from dcpstream.wire import Frame, Opcode, Status, StreamFlag
-from tests.kit.cluster import Address, Move, Wire
+from tests.kit.cluster import Address, Admin, Move
 
 ACTIVE, REPLICA, PENDING, DEAD = 1, 2, 3, 4
 VBID = 1
@@ -54,8 +54,8 @@ class Owner:
         assert self._node is not None
         return Address("127.0.0.1", self._node.port)
 
-    def admin(self) -> Wire:
-        return Wire(self.address)
+    def admin(self) -> Admin:
+        return Admin(self.address)
 
 
 class Pair:
@@ -159,13 +159,13 @@ def killing(pair: Pair, victim: str, is_time: Callable[[str, Frame], bool]) -> C
 def test_a_move_without_accidents(pair: Pair) -> None:
     pair.write(b"k0", b"k5")
     with pair.old.admin() as old:
-        log = old.call(Opcode.GET_FAILOVER_LOG, vbid=VBID).value
+        log = old.peer.succeed(Opcode.GET_FAILOVER_LOG, vbid=VBID).value
     move = Move(pair.old.address, pair.new.address, VBID)
     assert move.run()
     assert move.status == 0
     pair.check()
     with pair.new.admin() as new:
-        assert new.call(Opcode.GET_FAILOVER_LOG, vbid=VBID).value == log
+        assert new.peer.succeed(Opcode.GET_FAILOVER_LOG, vbid=VBID).value == log
 
 
 def test_what_is_written_until_the_last_moment_moves_too(pair: Pair) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 
 import pytest
 
 from dcpstream.node import Node
+from tests.kit.proxy import Proxy
 from tools.patience import patient
 
 pytestmark = [
@@ -35,60 +34,11 @@ print("OK")
 """
 
 
-class PortMapping:
-    """Passes connections on to another port.
-
-    Attributes:
-        port: where it listens.
-        connections: how many it has passed on.
-    """
-
-    def __init__(self, target: int) -> None:
-        self._target = target
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.connections = 0
-        self._sockets: list[socket.socket] = [self._listener]
-        self._threads: list[threading.Thread] = []
-        self._start(self._accept)
-
-    def _start(self, run, *arguments: object) -> None:
-        thread = threading.Thread(target=run, args=arguments, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                outer, _ = self._listener.accept()
-                inner = socket.create_connection(("127.0.0.1", self._target))
-                self.connections += 1
-                self._sockets += (outer, inner)
-                self._start(self._pass_on, outer, inner)
-                self._start(self._pass_on, inner, outer)
-
-    @staticmethod
-    def _pass_on(come: socket.socket, go: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := come.recv(1 << 16):
-                go.sendall(data)
-        with contextlib.suppress(OSError):
-            go.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        for each in self._sockets:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-        for thread in self._threads:
-            thread.join(patient(10))
-
-
 @pytest.fixture
-def mapping() -> Iterator[PortMapping]:
+def mapping() -> Iterator[Proxy]:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         inner = int(probe.getsockname()[1])
-    made = PortMapping(inner)
+    made = Proxy(inner, changes_maps=False)
     external = {"external": {"hostname": "localhost", "kv": made.port}}
     with Node(vbuckets=64, port=inner, alternate_addresses=external):
         yield made
@@ -96,7 +46,7 @@ def mapping() -> Iterator[PortMapping]:
 
 
 @pytest.mark.parametrize("network", ["?network=external", ""])
-def test_the_sdk_uses_the_address_that_it_can_reach(mapping: PortMapping, network: str) -> None:
+def test_the_sdk_uses_the_address_that_it_can_reach(mapping: Proxy, network: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CHILD, f"couchbase://localhost:{mapping.port}{network}"],
         capture_output=True,

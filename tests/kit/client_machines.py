@@ -6,6 +6,7 @@ import json
 import random
 import struct
 from collections.abc import Callable
+from typing import Any
 
 from dcpstream.client import RollbackEvent, VbucketRange
 from dcpstream.client.machine.connection.connection import NodeConnection
@@ -55,7 +56,7 @@ class World:
         idle_timeout_s: float | None = 30.0,
         arrow: bool = False,
         manifest: Callable[[], Manifest] | None = None,
-        **node_options: object,
+        **node_options: Any,
     ) -> None:
         self.now = 0.0
         self.requests: list[tuple[int, tuple[int, ...]]] = []
@@ -222,18 +223,18 @@ def pump(connection: NodeConnection, node: FakeNode, now: float = 0.0) -> None:
             connection.receive_data(answers, now)
 
 
-def ready_connection(node: FakeNode | None = None, **options: object) -> tuple[NodeConnection, FakeNode]:
+def ready_connection(node: FakeNode | None = None, **options: Any) -> tuple[NodeConnection, FakeNode]:
     """A connection whose handshake is done."""
     node = node or FakeNode()
-    connection = new_connection(**options)  # type: ignore[arg-type]
+    connection = new_connection(**options)
     pump(connection, node)
     assert connection.is_ready
     return connection, node
 
 
-def client_of_streams(**settings: object) -> ClientEnd:
+def client_of_streams(**settings: Any) -> ClientEnd:
     """Our own client's end of a DCP connection, past its handshake."""
-    return ClientEnd(DcpSettings(name="reader", **settings))  # type: ignore[arg-type]
+    return ClientEnd(DcpSettings(name="reader", **settings))
 
 
 class ClientEnd:
@@ -249,9 +250,9 @@ class ClientEnd:
         self.sent()
         return stream
 
-    def opened(self, log: FailoverLog | None = None, **fields: object) -> Stream:
+    def opened(self, log: FailoverLog | None = None, **fields: Any) -> Stream:
         """A stream that the node has accepted."""
-        stream = self.stream(**fields)  # type: ignore[arg-type]
+        stream = self.stream(**fields)
         log = log or FailoverLog.of((0xA, 0))
         self.receive(encode_response(Opcode.DCP_STREAM_REQ, opaque=stream.opaque, value=encode_failover_log(log)))
         return stream

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-import socket
 import struct
 import threading
 import time
@@ -19,7 +18,8 @@ from typing import Any, NamedTuple, Self
 
 import dcpstream
 from dcpstream.model import NodeAddress
-from dcpstream.wire import Feature, Frame, FrameReader, Opcode, OpenFlag, StreamFlag, encode_request
+from dcpstream.wire import Feature, Frame, Opcode, OpenFlag, StreamFlag, encode_request
+from tests.kit.peer import SocketPeer
 from tests.kit.waiting import TIMEOUT_S
 
 ACTIVE, REPLICA, DEAD = 1, 2, 4
@@ -36,44 +36,15 @@ class Address(NamedTuple):
     password: str = "password"
 
 
-class Wire:
-    """A blocking connection, logged in, with the bucket selected."""
+class Admin:
+    """A cluster manager's connection to one node, with a bucket selected."""
 
     def __init__(self, address: Address, bucket: str = "default") -> None:
-        self.socket = socket.create_connection((address.host, address.port), timeout=TIMEOUT_S)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.reader = FrameReader()
-        self._opaque = 0
-        self.call(Opcode.HELLO, key=b"manager", value=b"".join(struct.pack(">H", code) for code in FEATURES))
-        login = f"\0{address.username}\0{address.password}".encode()
-        self.call(Opcode.SASL_AUTH, key=b"PLAIN", value=login)
-        self.call(Opcode.SELECT_BUCKET, key=bucket.encode())
-
-    def call(self, opcode: int, *, is_checked: bool = True, **fields: object) -> Frame:
-        """A request and its answer; other frames must not come in between."""
-        self._opaque += 1
-        self.socket.sendall(encode_request(opcode, opaque=self._opaque, **fields))  # type: ignore[arg-type]
-        answer = self.read()[0]
-        assert answer.is_response, answer
-        assert not (is_checked and answer.status), answer
-        return answer
-
-    def read(self) -> list[Frame]:
-        """At least one frame.
-
-        Raises: ConnectionError: there will be none.
-        """
-        while True:
-            frames = list(self.reader.frames())
-            if frames:
-                return frames
-            data = self.socket.recv(1 << 16)
-            if not data:
-                raise ConnectionError("closed by the node")
-            self.reader.receive_data(data)
+        self.peer = SocketPeer(address.port, host=address.host)
+        self.peer.open(address.username, address.password, bucket, features=FEATURES)
 
     def close(self) -> None:
-        self.socket.close()
+        self.peer.close()
 
     def __enter__(self) -> Self:
         return self
@@ -84,28 +55,28 @@ class Wire:
     # ------------------------------------------------------------------------------------------------ administration
 
     def set_vbucket(self, vbid: int, state: int) -> None:
-        self.call(Opcode.SET_VBUCKET, vbid=vbid, extras=bytes([state]))
+        self.peer.succeed(Opcode.SET_VBUCKET, vbid=vbid, extras=bytes([state]))
 
     def state(self, vbid: int) -> int:
-        return int.from_bytes(self.call(Opcode.GET_VBUCKET, vbid=vbid).value, "big")
+        return int.from_bytes(self.peer.succeed(Opcode.GET_VBUCKET, vbid=vbid).value, "big")
 
     def set(self, vbid: int, key: bytes, value: bytes) -> None:
-        self.call(Opcode.SET, vbid=vbid, key=b"\0" + key, value=value, extras=bytes(8))
+        self.peer.succeed(Opcode.SET, vbid=vbid, key=b"\0" + key, value=value, extras=bytes(8))
 
     def get(self, vbid: int, key: bytes) -> tuple[int, bytes, int]:
         """(status, value, CAS)."""
-        answer = self.call(Opcode.GET, vbid=vbid, key=b"\0" + key, is_checked=False)
+        answer = self.peer.call(Opcode.GET, vbid=vbid, key=b"\0" + key)
         return answer.status, answer.value, answer.cas
 
     def high_seqno(self, vbid: int) -> int:
         """Of the vbucket in whatever role."""
-        vbuuid = self.call(Opcode.GET_FAILOVER_LOG, vbid=vbid).value[:8]
-        value = self.call(Opcode.OBSERVE_SEQNO, vbid=vbid, value=vbuuid).value
+        vbuuid = self.peer.succeed(Opcode.GET_FAILOVER_LOG, vbid=vbid).value[:8]
+        value = self.peer.succeed(Opcode.OBSERVE_SEQNO, vbid=vbid, value=vbuuid).value
         return int.from_bytes(value[19:27], "big")
 
     def persist(self, vbid: int) -> None:
         """Return when all of the vbucket is durable."""
-        self.call(Opcode.SEQNO_PERSISTENCE, vbid=vbid, extras=self.high_seqno(vbid).to_bytes(8, "big"))
+        self.peer.succeed(Opcode.SEQNO_PERSISTENCE, vbid=vbid, extras=self.high_seqno(vbid).to_bytes(8, "big"))
 
 
 class Move:
@@ -132,10 +103,10 @@ class Move:
         self._vbid = vbid
         name = b"replication:move:%d" % vbid
         flags = OpenFlag.INCLUDE_XATTRS | OpenFlag.INCLUDE_DELETE_TIMES | OpenFlag.INCLUDE_DELETED_USER_XATTRS
-        self.producer = Wire(old)
-        self.producer.call(Opcode.DCP_OPEN, key=name, extras=struct.pack(">II", 0, flags | OpenFlag.PRODUCER))
-        self.consumer = Wire(new)
-        self.consumer.call(Opcode.DCP_OPEN, key=name, extras=struct.pack(">II", 0, OpenFlag.INCLUDE_DELETE_TIMES))
+        self.producer = Admin(old).peer
+        self.producer.succeed(Opcode.DCP_OPEN, key=name, extras=struct.pack(">II", 0, flags | OpenFlag.PRODUCER))
+        self.consumer = Admin(new).peer
+        self.consumer.succeed(Opcode.DCP_OPEN, key=name, extras=struct.pack(">II", 0, OpenFlag.INCLUDE_DELETE_TIMES))
 
     def run(self, flags: int = StreamFlag.TAKEOVER, until: Callable[[], bool] = lambda: False) -> bool:
         """Move it; False if somebody closed a connection before it was done."""
@@ -159,7 +130,7 @@ class Move:
 
     def _pass(self, sender: str) -> None:
         come, go = (self.producer, self.consumer) if sender == "old" else (self.consumer, self.producer)
-        for frame in come.read():
+        for frame in come.read_ready():
             if frame.is_response and frame.opcode == Opcode.DCP_ADD_STREAM:
                 self.status = frame.status
                 continue
@@ -198,8 +169,8 @@ class MappedNodes:
     def address(self, number: int) -> Address:
         return Address("127.0.0.1", self.nodes[number].port)
 
-    def admin(self, number: int) -> Wire:
-        return Wire(self.address(number))
+    def admin(self, number: int) -> Admin:
+        return Admin(self.address(number))
 
     def set_map(self, chains: Sequence[Sequence[int]]) -> None:
         """All nodes that run know this map from now on, and push it."""

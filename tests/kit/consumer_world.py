@@ -42,12 +42,13 @@ from dcpstream.client.streaming import Positions, StreamOptions
 from dcpstream.errors import ConnectionLost, RollbackRequired
 from dcpstream.model import FailoverEntry, NodeAddress, StreamOffset
 from dcpstream.protocol.producer.rollback import Accept, Rollback, decide
+from dcpstream.testing.simulation import VirtualClock
 from dcpstream.wire import Frame, FrameReader, Opcode, Status, decode_message, encode_request, encode_response
 from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.values import encode_failover_log
 from tests.kit.fake_node import config
 from tests.kit.messages import marker, seqno_advanced, stream_end
-from tests.kit.resume_world import Producer, Request, Table
+from tests.kit.resume_world import Producer, Table
 
 VBUCKETS = 2
 ADDRESS = NodeAddress("127.0.0.1", 11210)
@@ -68,7 +69,7 @@ class Serving:
 
     opaque: int
     vbid: int
-    asked: Request
+    asked: StreamRequest
     branch: FailoverEntry
     at: int
     is_first: bool = True
@@ -92,7 +93,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.producers = [Producer(self.rng) for _ in range(VBUCKETS)]
-        self.now = 0.0
+        self.clock = VirtualClock(0.0)
         self.map = parse_config(config(VBUCKETS), ADDRESS, "auto", (ADDRESS,), is_secure=False)
         self.links: dict[NodeConnection, Link] = {}
         self.is_calm = False
@@ -126,7 +127,7 @@ class World:
         for connection in nodes.to_connect():
             connection._out.clear()
             connection._decoder = connection._make_decoder(False)
-            connection.session = DcpSession(connection.address, connection.settings, False, self.now)
+            connection.session = DcpSession(connection.address, connection.settings, False, self.clock.now)
             self.links[connection] = Link(connection)
         return []
 
@@ -151,7 +152,7 @@ class World:
                 moved = True
                 del self.links[connection]
                 yield connection, ConnectionLost("cut")
-        self.now += 0.001 if moved else max(0.001, min(timeout_s, 1.0))
+        self.clock.now += 0.001 if moved else max(0.001, min(timeout_s, 1.0))
         self._idle = 0 if moved else self._idle + 1
         if self._idle > 8:
             self._idle = 0
@@ -225,16 +226,8 @@ class World:
             link.answers.append(encode_response(frame.opcode, opaque=frame.opaque, value=config(VBUCKETS)))
 
     def _open(self, link: Link, frame: Frame) -> bytes:
-        message = decode_message(frame)
-        assert isinstance(message, StreamRequest)
-        asked = Request(
-            message.flags,
-            message.start_seqno,
-            message.end_seqno,
-            message.vbuuid,
-            message.snapshot_start,
-            message.snapshot_end,
-        )
+        asked = decode_message(frame)
+        assert isinstance(asked, StreamRequest)
         active = self.producers[frame.vbid].active
         decision = decide(asked, active)
         if isinstance(decision, Rollback):
@@ -409,7 +402,7 @@ class Consumer:
         client.cluster = SimpleNamespace(  # type: ignore[assignment]
             map=world.map, observe=world.observe, connect_options=connect_options, close=lambda: None
         )
-        client._clock = SimpleNamespace(monotonic=lambda: world.now, time_ns=lambda: 0)
+        client._clock = world.clock  # type: ignore[assignment]
         with (
             mock.patch.object(blocking_client, "Sockets", return_value=world),
             mock.patch.object(blocking_client, "SystemRandom", return_value=random.Random(7)),

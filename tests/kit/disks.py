@@ -205,6 +205,9 @@ class FaultyFile:
     def read(self, offset: int, length: int) -> bytes:
         return self._file.read(offset, length)
 
+    def is_at_hand(self, offset: int) -> bool:
+        return self._file.is_at_hand(offset)
+
     def size(self) -> int:
         return self._file.size()
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable
-from typing import Unpack
+from typing import Any
 
 from dcpstream.node.engine import Engine, Session
 from dcpstream.node.engine.bucket.manifest import read_manifest
 from dcpstream.store import BucketStore, MemoryBucketStore
 from dcpstream.testing.simulation import (
     USUAL_FEATURES,
-    FrameFields,
     SeededRandom,
     VirtualClock,
     known_users,
@@ -85,7 +84,7 @@ class Talker:
             assert is_declared(frame), f"{frame} has no layout"
         return frames
 
-    def call(self, opcode: int, **fields: Unpack[FrameFields]) -> Frame:
+    def call(self, opcode: int, **fields: Any) -> Frame:
         """One request, one answer."""
         self._opaque += 1
         frames = self.send(encode_request(opcode, opaque=self._opaque, **fields))
@@ -102,14 +101,14 @@ class Talker:
         return (b"\0" if self.session.has_collections else b"") + key.encode()
 
     def set(self, key: str, value: bytes, *, flags: int = 0, expiration: int = 0, opcode: int = Opcode.SET,
-            **fields: Unpack[FrameFields]) -> Frame:  # fmt: skip
+            **fields: Any) -> Frame:  # fmt: skip
         extras = struct.pack(">II", flags, expiration)
         return self.call(opcode, key=self.key(key), value=value, extras=extras, **fields)
 
-    def get(self, key: str, **fields: Unpack[FrameFields]) -> Frame:
+    def get(self, key: str, **fields: Any) -> Frame:
         return self.call(Opcode.GET, key=self.key(key), **fields)
 
-    def delete(self, key: str, **fields: Unpack[FrameFields]) -> Frame:
+    def delete(self, key: str, **fields: Any) -> Frame:
         return self.call(Opcode.DELETE, key=self.key(key), **fields)
 
     def stats(self, group: str) -> dict[str, str]:

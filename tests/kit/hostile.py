@@ -18,18 +18,20 @@ import contextlib
 import json
 import random
 import socket
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Self
 
 from dcpstream.client import AsyncClient, Client, Cluster, RollbackEvent, VbucketRange
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.model import StreamOffset
 from dcpstream.wire import Feature, Frame, Opcode, encode_response
 from dcpstream.wire.values import encode_failover_log, encode_vbucket_seqnos
+from tests.kit.access import LOGIN
 from tests.kit.fake_node import GRANTED, FakeNode, config
+from tests.kit.listener import Listener, close_sockets
 from tests.kit.messages import LOG, accepted, marker, mutation, stream_end
 
 VBUCKETS = 2
@@ -158,57 +160,36 @@ class HostileServer:
     """Listens, and answers each connection as the script says.
 
     Attributes:
-        port: where.
-        connections: how many were made.
+        port: where it listens.
+        attempts: stream requests so far.
     """
 
     def __init__(self, script: Script) -> None:
         self._script = script
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.connections = 0
         self.attempts = 0
-        self._sockets: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self._start(self._accept)
+        self._listener = Listener(self._serve)
+        self.port = self._listener.port
+
+    @property
+    def connections(self) -> int:
+        """How many connections were made."""
+        return self._listener.connections
 
     @property
     def connection_string(self) -> str:
         return f"couchbase://127.0.0.1:{self.port}"
 
-    def __enter__(self) -> HostileServer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for each in (self._listener, *self._sockets):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-        for thread in self._threads:
-            thread.join(10)
+        self._listener.close()
 
     def cut(self) -> None:
         """Close every connection."""
-        for each in self._sockets:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-    def _start(self, target: Callable[..., None], *arguments: object) -> None:
-        thread = threading.Thread(target=target, args=arguments, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            self.connections += 1
-            self._sockets.append(client)
-            self._start(self._serve, client)
+        self._listener.cut()
 
     def _serve(self, client: socket.socket) -> None:
         node = _ScriptedNode(self._script, self)
@@ -219,9 +200,7 @@ class HostileServer:
         except OSError:
             pass
         finally:
-            with contextlib.suppress(OSError):
-                client.shutdown(socket.SHUT_RDWR)
-            client.close()
+            close_sockets(client)
 
     def _send(self, client: socket.socket, data: bytes) -> bool:
         if not data:
@@ -287,11 +266,10 @@ class Outcome:
 
 
 Reading = Callable[[HostileServer, Outcome], None]
-_ACCESS = {"username": "Administrator", "password": "password", "bucket": "default"}
 
 
 def _batches(server: HostileServer, outcome: Outcome) -> None:
-    with Client(server.connection_string, connect_timeout_s=outcome.timeout_s, **_ACCESS) as client:  # type: ignore[arg-type]
+    with Client(server.connection_string, connect_timeout_s=outcome.timeout_s, **LOGIN) as client:
         stream = client.stream(end="latest", idle_timeout_s=outcome.timeout_s)
         with contextlib.closing(stream) as batches:
             for batch in batches:
@@ -299,7 +277,7 @@ def _batches(server: HostileServer, outcome: Outcome) -> None:
 
 
 def _changes(server: HostileServer, outcome: Outcome) -> None:
-    with Client(server.connection_string, connect_timeout_s=outcome.timeout_s, **_ACCESS) as client:  # type: ignore[arg-type]
+    with Client(server.connection_string, connect_timeout_s=outcome.timeout_s, **LOGIN) as client:
         stream = client.changes(end="latest", idle_timeout_s=outcome.timeout_s)
         with contextlib.closing(stream) as changes:
             for change in changes:
@@ -311,7 +289,7 @@ def _async_changes(server: HostileServer, outcome: Outcome) -> None:
         async with AsyncClient(
             server.connection_string,
             connect_timeout_s=outcome.timeout_s,
-            **_ACCESS,  # type: ignore[arg-type]
+            **LOGIN,
         ) as client:
             stream = client.changes(end="latest", idle_timeout_s=outcome.timeout_s)
             async with contextlib.aclosing(stream) as changes:
@@ -326,7 +304,7 @@ def _async_batches(server: HostileServer, outcome: Outcome) -> None:
         async with AsyncClient(
             server.connection_string,
             connect_timeout_s=outcome.timeout_s,
-            **_ACCESS,  # type: ignore[arg-type]
+            **LOGIN,
         ) as client:
             stream = client.stream(end="latest", idle_timeout_s=outcome.timeout_s)
             async with contextlib.aclosing(stream) as batches:
@@ -337,7 +315,7 @@ def _async_batches(server: HostileServer, outcome: Outcome) -> None:
 
 
 def _ranges(server: HostileServer, outcome: Outcome) -> None:
-    with Cluster(server.connection_string, connect_timeout_s=outcome.timeout_s, **_ACCESS) as cluster:  # type: ignore[arg-type]
+    with Cluster(server.connection_string, connect_timeout_s=outcome.timeout_s, **LOGIN) as cluster:
         # What is not known of a vbucket is left out of the answer; it is read all the same.
         cluster.high_seqnos()
         ranges = [VbucketRange(vbid, StreamOffset.ZERO, ROWS) for vbid in range(VBUCKETS)]
@@ -355,7 +333,7 @@ def _spark_task(server: HostileServer, outcome: Outcome) -> None:
     options = SourceOptions.parse(
         {
             "connectionString": server.connection_string,
-            **_ACCESS,
+            **LOGIN,
             "connectTimeout": str(outcome.timeout_s),
             "idleTimeout": str(outcome.timeout_s),
             "numPartitions": "1",

@@ -1,42 +1,42 @@
-"""A TCP proxy in front of a node, to cut connections at any byte.
-
-The node's port in cluster maps becomes the proxy's.
-"""
+"""A TCP proxy in front of a node, to cut connections at any byte."""
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
 from collections.abc import Callable
 from types import TracebackType
+from typing import Self
 
-from tools.patience import patient
+from tests.kit.listener import Listener, close_sockets
 
 CHUNK_BYTES = 16 * 1024
 
 
 class Proxy:
-    """Forwards to `port`.
+    """Forwards to a port of the loopback interface.
+
+    Args:
+        port: the node's.
+        changes_maps: whether the node's port in cluster maps becomes the proxy's.
 
     Attributes:
         port: where it listens.
-        connections: how many were made so far.
+        connections: how many connections it has passed on.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, changes_maps: bool = True) -> None:
         self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        assert len(str(self.port)) == len(str(port)), "ports of one length, so that frames keep theirs"
+        self._changes_maps = changes_maps
         self.connections = 0
         self._lock = threading.Lock()
-        self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        self._threads: list[threading.Thread] = []
         self._budget: list[int] = []
         self._carried = 0
         self._alarm: tuple[int, Callable[[], None]] | None = None
-        self._start(self._accept)
+        self._listener = Listener(self._serve)
+        self.port = self._listener.port
+        if changes_maps:
+            assert len(str(self.port)) == len(str(port)), "ports of one length, so that frames keep theirs"
 
     @property
     def connection_string(self) -> str:
@@ -44,10 +44,7 @@ class Proxy:
 
     def cut(self) -> None:
         """Close every connection."""
-        with self._lock:
-            pairs, self._pairs = self._pairs, []
-        for pair in pairs:
-            _close(*pair)
+        self._listener.cut()
 
     def cut_after(self, *sizes: int) -> None:
         """Cut each of the next connections after so many bytes from the node."""
@@ -55,19 +52,14 @@ class Proxy:
             self._budget = list(sizes)
 
     def call_after(self, size: int, action: Callable[[], None]) -> None:
-        """Do something once when so many more bytes have come from the node; they are passed on before."""
+        """Call a function once when so many more bytes of the node have been passed on."""
         with self._lock:
             self._alarm = (self._carried + size, action)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self.cut()
-        for thread in self._threads:
-            thread.join(patient(10))
 
-    def __enter__(self) -> Proxy:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -75,28 +67,18 @@ class Proxy:
     ) -> None:
         self.close()
 
-    def _start(self, target: object, *arguments: object) -> None:
-        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                node = socket.create_connection(("127.0.0.1", self._target))
-            except OSError:
-                _close(client)
-                continue
-            with self._lock:
-                self.connections += 1
-                budget = self._budget.pop(0) if self._budget else -1
-                self._pairs.append((client, node))
-            self._start(self._carry, client, node, -1, False)
-            self._start(self._carry, node, client, budget, True)
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            node = socket.create_connection(("127.0.0.1", self._target))
+        except OSError:
+            close_sockets(client)
+            return
+        self._listener.keep(node)
+        with self._lock:
+            self.connections += 1
+            budget = self._budget.pop(0) if self._budget else -1
+        self._listener.spawn(self._carry, client, node, -1, False)
+        self._carry(node, client, budget, True)
 
     def _count(self, size: int) -> None:
         action = None
@@ -110,7 +92,7 @@ class Proxy:
     def _carry(self, source: socket.socket, target: socket.socket, budget: int, is_from_node: bool) -> None:
         try:
             while data := source.recv(CHUNK_BYTES):
-                if b"vBucketServerMap" in data:
+                if self._changes_maps and b"vBucketServerMap" in data:
                     data = data.replace(str(self._target).encode(), str(self.port).encode())
                 if budget >= 0:
                     data, budget = data[:budget], budget - len(data)
@@ -122,11 +104,4 @@ class Proxy:
         except OSError:
             pass
         finally:
-            _close(source, target)
-
-
-def _close(*sockets: socket.socket) -> None:
-    for each in sockets:
-        with contextlib.suppress(OSError):
-            each.shutdown(socket.SHUT_RDWR)
-        each.close()
+            close_sockets(source, target)

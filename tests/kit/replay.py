@@ -4,6 +4,7 @@ into a `ProducerConnection`, and what it answers is put beside what the real ser
 import json
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Any
 
 from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.protocol.opening import read_open
@@ -55,7 +56,8 @@ class Replay:
         for line in self.lines:
             if line.direction == "s2c" and line.frame[1] == Opcode.DCP_DELETION and line.frame[4] == 21:
                 frame = decode_frame(line.frame)
-                times[frame.vbid, frame.key] = decode_message(frame).delete_time
+                message: Any = decode_message(frame)
+                times[frame.vbid, frame.key] = message.delete_time
         return times
 
     def run(self):
@@ -164,9 +166,10 @@ def comparable(frames):
     How many live changes come in one memory snapshot depends on timing; so later memory markers of a stream are joined
     (their flags stay) and versions that a later one supersedes are dropped, as long as nothing else is in between.
     """
-    out, live = [], {}
+    out: list[Any] = []
+    live: dict[Any, int] = {}
     for frame in frames:
-        message = decode_message(frame)
+        message: Any = decode_message(frame)
         stream = (frame.vbid, frame.opaque)
         if frame.is_request and frame.opcode == Opcode.DCP_SNAPSHOT_MARKER and len(frame.extras) == 20:
             is_memory = message.flags & ~MarkerFlag.CHECKPOINT == MarkerFlag.MEMORY

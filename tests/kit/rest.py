@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import ssl
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -29,19 +30,32 @@ def ask(
     node: Node,
     method: str,
     path: str,
-    form: dict[str, str] | None = None,
+    form: Mapping[str, str] | str | None = None,
     *,
     user: str = "Administrator",
     password: str = "password",
     body: str | bytes | None = None,
+    context: ssl.SSLContext | None = None,
 ) -> Answer:
-    """One request, by somebody or (with an empty name) by nobody."""
-    connection = http.client.HTTPConnection("127.0.0.1", node.mgmt_port, timeout=TIMEOUT_S)
+    """Send one request.
+
+    Args:
+        form: the fields of a form, or a form as it is encoded.
+        user: who asks; an empty name sends no login.
+        body: instead of a form.
+        context: for TLS; None asks the port without.
+    """
+    if context is not None:
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            "localhost", node.mgmt_tls_port, timeout=TIMEOUT_S, context=context
+        )
+    else:
+        connection = http.client.HTTPConnection("127.0.0.1", node.mgmt_port, timeout=TIMEOUT_S)
     headers = {}
     if user:
         headers["Authorization"] = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
     if form is not None:
-        body = urlencode(form)
+        body = form if isinstance(form, str) else urlencode(form)
         headers["Content-Type"] = "application/x-www-form-urlencoded"
     try:
         connection.request(method, path, body, headers)
@@ -49,29 +63,3 @@ def ask(
         return Answer(answer.status, answer.read(), {name.lower(): value for name, value in answer.getheaders()})
     finally:
         connection.close()
-
-
-def rest(
-    node: Node,
-    path: str,
-    method: str = "GET",
-    user: str = "Administrator",
-    password: str = "password",
-    body: str | None = None,
-    context: ssl.SSLContext | None = None,
-) -> tuple[int, bytes]:
-    """(status, body) of a request to the management port."""
-    if context is not None:
-        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-            "localhost", node.mgmt_tls_port, timeout=TIMEOUT_S, context=context
-        )
-    else:
-        connection = http.client.HTTPConnection("127.0.0.1", node.mgmt_port, timeout=TIMEOUT_S)
-    headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    if user:
-        headers["Authorization"] = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
-    connection.request(method, path, body, headers)
-    answer = connection.getresponse()
-    content = answer.read()
-    connection.close()
-    return answer.status, content

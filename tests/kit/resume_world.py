@@ -11,14 +11,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from dcpstream.client.machine import resume
 from dcpstream.client.machine.resume import BranchState
 from dcpstream.client.machine.tracker import PositionTracker
 from dcpstream.model import MAX_SEQNO, FailoverEntry, FailoverLog, StreamOffset, VbucketState
-from dcpstream.protocol.producer.rollback import Accept, Refuse, Rollback, decide
+from dcpstream.protocol.producer.rollback import Accept, Rollback, decide
 from dcpstream.wire import StreamFlag
+from dcpstream.wire.messages.dcp import StreamRequest
 
 KEYS = 4
 REPLICAS = 2
@@ -27,13 +27,13 @@ Item = tuple[int, int, int]
 """seqno, key, value"""
 
 
-class Request(NamedTuple):
-    flags: int
-    start_seqno: int
-    end_seqno: int
-    vbuuid: int
-    snapshot_start: int
-    snapshot_end: int
+def request(offset: StreamOffset, end_seqno: int, *, flags: int = 0) -> StreamRequest:
+    """The request of a stream that begins at this position."""
+    start, snapshot_start, snapshot_end = offset.request_bounds()
+    return StreamRequest(
+        vbid=0, opaque=0, flags=flags, start_seqno=start, end_seqno=max(end_seqno, start), vbuuid=offset.vbuuid,
+        snapshot_start=snapshot_start, snapshot_end=snapshot_end,
+    )  # fmt: skip
 
 
 @dataclass
@@ -125,8 +125,8 @@ class Producer:
         high = replica.high_seqno
         if high in {start, end}:
             start = end = high
-        request = Request(0, high, MAX_SEQNO, replica.failover_log.newest.vbuuid if high else 0, start, end)
-        decision = decide(request, self.active)
+        at = StreamOffset(replica.failover_log.newest.vbuuid if high else 0, high, start, end)
+        decision = decide(request(at, MAX_SEQNO), self.active)
         if isinstance(decision, Rollback):
             # Snapshots of the replica are not kept here: it begins again, which is always allowed.
             replica.cut(0)
@@ -219,14 +219,10 @@ class CutError(Exception):
 
 def ask(producer: Producer, offset: StreamOffset, end_seqno: int) -> FailoverLog | int:
     """A stream request: the log, or the seqno of the rollback."""
-    start, snapshot_start, snapshot_end = offset.request_bounds()
-    request = Request(
-        int(StreamFlag.ACTIVE_ONLY), start, max(end_seqno, start), offset.vbuuid, snapshot_start, snapshot_end
-    )
-    decision = decide(request, producer.active)
+    decision = decide(request(offset, end_seqno, flags=StreamFlag.ACTIVE_ONLY), producer.active)
     if isinstance(decision, Rollback):
         return decision.seqno
-    assert isinstance(decision, Accept), (decision, request, isinstance(decision, Refuse))
+    assert isinstance(decision, Accept), (decision, offset)
     return producer.active.failover_log
 
 

@@ -6,12 +6,13 @@ import contextlib
 import datetime as dt
 import ipaddress
 import json
+import selectors
 import socket
 import ssl
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any, Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -21,7 +22,7 @@ from cryptography.x509.oid import NameOID
 from dcpstream.node import Node
 from dcpstream.wire import Frame, FrameReader
 from tests.kit.fake_node import FakeNode
-from tools.patience import patient
+from tests.kit.listener import Listener
 
 CHUNK_BYTES = 256 * 1024
 NOW = dt.datetime.now(dt.UTC)
@@ -96,33 +97,18 @@ class TlsServer:
             self._context.verify_mode = ssl.CERT_REQUIRED
             self._context.load_verify_locations(client_authority)
         self._target = target
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
         self.subjects: list[str] = []
-        self._lock = threading.Lock()
-        self._sockets: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self._start(self._accept)
+        self._listener = Listener(self._serve)
+        self.port = self._listener.port
 
     @property
     def connection_string(self) -> str:
         return f"couchbases://127.0.0.1:{self.port}"
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        with self._lock:
-            sockets = list(self._sockets)
-        for each in sockets:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(patient(10))
-        for each in sockets:
-            each.close()
 
-    def __enter__(self) -> TlsServer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -130,27 +116,9 @@ class TlsServer:
     ) -> None:
         self.close()
 
-    def _start(self, target: object, *arguments: object) -> None:
-        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
-        self._threads.append(thread)
-        thread.start()
-
-    def _keep(self, *sockets: socket.socket) -> None:
-        with self._lock:
-            self._sockets += sockets
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                plain, _ = self._listener.accept()
-            except OSError:
-                return
-            self._keep(plain)
-            self._start(self._serve, plain)
-
     def _serve(self, plain: socket.socket) -> None:
         client = self._context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
-        self._keep(client)
+        self._listener.keep(client)
         try:
             client.do_handshake()
         except OSError:
@@ -162,7 +130,8 @@ class TlsServer:
             client.close()
             return
         certificate = client.getpeercert() or {}
-        self.subjects += [value for ((_, value),) in certificate.get("subject", ())]  # type: ignore[misc]
+        subject: Any = certificate.get("subject", ())
+        self.subjects += [value for ((_, value),) in subject]
         if isinstance(self._target, FakeNode):
             with contextlib.suppress(OSError):
                 while data := client.recv(CHUNK_BYTES):
@@ -173,7 +142,7 @@ class TlsServer:
         except OSError:
             client.close()
             return
-        self._keep(node)
+        self._listener.keep(node)
         pump = _Pump(client, node, self.port)
         pump.run()
 
@@ -188,8 +157,6 @@ class _Pump:
         self._reader = FrameReader()
 
     def run(self) -> None:
-        import selectors
-
         with selectors.DefaultSelector() as selector, contextlib.suppress(OSError):
             selector.register(self._client, selectors.EVENT_READ)
             selector.register(self._node, selectors.EVENT_READ)

@@ -19,9 +19,9 @@ from dcpstream.client import Change, Client, FileOffsetStore, KvClient
 from dcpstream.client.kv.client import BulkInterrupted
 from dcpstream.errors import ConnectTimeout
 from dcpstream.wire import Opcode, encode_request
+from tests.kit.access import LOGIN
 from tests.kit.proxy import Proxy
 
-LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
 VBUCKETS = 4
 KEYS = 40
 

@@ -16,7 +16,7 @@ from tests.kit.resume_world import RIGHT, WRONG, LiveReader, PlannedReader, run
 FAST_RUNS = 3_000
 SLOW_RUNS = 100_000
 TEETH_RUNS = 20_000
-KINDS = {"planned batches": PlannedReader, "live stream": LiveReader}
+KINDS: dict[str, type[PlannedReader] | type[LiveReader]] = {"planned batches": PlannedReader, "live stream": LiveReader}
 
 
 def first_seed() -> int:
