@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -429,7 +430,7 @@ def test_events_are_items() -> None:
     assert node.vbucket(1).high_seqno == 3
     peer = node.producer()
     assert sent(peer.stream(1)) == [(0, 3, DISK), ("event", 1, 3), ("event", 2, 0), ("event", 3, 0)]
-    assert peer.session.dcp.items_sent == 3  # type: ignore[union-attr]
+    assert peer.session.dcp.items_sent == 3
     peer.close_stream(1)
     assert sent(peer.stream(1, 3)) == [], "and a position"
     assert sent(node.producer(b"b").stream(1, 1, end=2))[1:] == [("event", 2, 0), ("event", 3, 0), end()]
@@ -441,7 +442,7 @@ def test_a_flushed_collection_begins_anew() -> None:
     node.set_vbucket(1, REPLICA)
     source = ScriptedProducer(node, features=USUAL_FEATURES)
     source.accept(1)
-    begin = {"key": b"fruit", "value": struct.pack(">QII", 5, 0, 8)}
+    begin: dict[str, Any] = {"key": b"fruit", "value": struct.pack(">QII", 5, 0, 8)}
     assert source.marker(1, 4) == []
     source.send(Opcode.DCP_SYSTEM_EVENT, extras=struct.pack(">QIB", 1, 0, 0), **begin)
     mutation = struct.pack(">QQIIIHB", 2, 1, 0, 0, 0, 0, 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dcpstream.model import MAX_SEQNO
@@ -166,7 +168,7 @@ def test_a_copy_takes_compressed_values_from_who_negotiated_them(has_snappy: boo
     extras = {Opcode.DCP_MUTATION: 31, Opcode.DCP_DELETION: 18, Opcode.DCP_EXPIRATION: 20}[Opcode(opcode)]
     if opcode != Opcode.DCP_MUTATION:
         value, datatype = snappy_compress(section), SNAPPY | XATTR
-    fields = {"extras": b"\0" * 7 + b"\1" + bytes(extras - 8), "cas": 0x1001, "key": b"k"}
+    fields: dict[str, Any] = {"extras": b"\0" * 7 + b"\1" + bytes(extras - 8), "cas": 0x1001, "key": b"k"}
     frames = source.send(opcode, value=value, datatype=datatype, **fields)
     assert read(frames) == ([] if has_snappy else [("answer", Status.EINVAL)])
     assert node.vbucket(1).high_seqno == has_snappy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ LAST = [
     (b"flatbuffers_system_events", b"true"),
     (b"change_streams", b"true"),
 ]
-NAMED = {"value": b'{"consumer_name":"node-a"}', "datatype": 1}
+NAMED: dict[str, Any] = {"value": b'{"consumer_name":"node-a"}', "datatype": 1}
 
 
 @pytest.fixture
@@ -381,7 +382,7 @@ def test_a_marker_is_answered_after_its_last_row_and_before_anything_newer(sourc
     assert (answer.opcode, answer.status, answer.opaque) == (Opcode.DCP_SNAPSHOT_MARKER, 0, source.opaque)
     assert source.marker(3, 3, 9) == []
     last, beyond = (struct.pack(">QQIIIHB", seqno, 1, 0, 0, 0, 0, 0) for seqno in (3, 9))
-    stream = {"vbid": 1, "opaque": source.opaque}
+    stream: dict[str, Any] = {"vbid": 1, "opaque": source.opaque}
     data = (
         encode_request(Opcode.DCP_MUTATION, key=b"c", extras=last, **stream)
         + encode_request(Opcode.DCP_SNAPSHOT_MARKER, extras=struct.pack(">QQI", 4, 4, 1), **stream)
@@ -411,7 +412,11 @@ def test_system_events_that_cannot_be_applied(
     extras = struct.pack(">QIB", 1, event, version)
     assert statuses(source.send(Opcode.DCP_SYSTEM_EVENT, extras=extras, key=key, value=value)) == [Status.EINVAL]
     assert node.vbucket(1).high_seqno == 0
-    sound = {"extras": struct.pack(">QIB", 1, 0, 0), "key": b"fruit", "value": struct.pack(">QII", 1, 0, 8)}
+    sound: dict[str, Any] = {
+        "extras": struct.pack(">QIB", 1, 0, 0),
+        "key": b"fruit",
+        "value": struct.pack(">QII", 1, 0, 8),
+    }
     assert source.send(Opcode.DCP_SYSTEM_EVENT, **sound) == []
     assert node.vbucket(1).high_seqno == 1
 
@@ -456,6 +461,7 @@ def test_system_events_that_were_not_agreed(node: SimulatedNode, lacks: str) -> 
     source.opaque = request.opaque
     source.peer.answer(request, value=encode_failover_log(FailoverLog.of((1, 0))))
     assert source.marker(1, 2) == []
+    fields: dict[str, Any]
     version, fields = (0, SOUND) if lacks == "collections" else (2, {"value": flatbuffer_of(FRUIT)})
     answers = source.send(Opcode.DCP_SYSTEM_EVENT, extras=struct.pack(">QIB", 1, 0, version), **fields)
     assert statuses(answers) == [Status.EINVAL]
@@ -500,7 +506,7 @@ def test_keys_with_collections(node: SimulatedNode, kind: str, key: bytes, is_so
     source.accept()
     assert source.marker(1, 9) == []
     for seqno, number in ((1, 8), (2, 255)):
-        fields = {"key": b"c", "value": struct.pack(">QII", seqno, 0, number)}
+        fields: dict[str, Any] = {"key": b"c", "value": struct.pack(">QII", seqno, 0, number)}
         assert source.send(Opcode.DCP_SYSTEM_EVENT, extras=struct.pack(">QIB", seqno, 0, 0), **fields) == []
     if kind == "mutation":
         fields = {"extras": struct.pack(">QQIIIHB", 3, 1, 0, 0, 0, 0, 0), "cas": 1}
@@ -559,9 +565,9 @@ def test_expirations_deletions_and_features(node: SimulatedNode) -> None:
     source.accept()
     assert source.marker(1, 4) == []
     assert source.mutation(b"a", 1) == []
-    deletion = {"key": b"\0a", "extras": struct.pack(">QQIB", 2, 2, 1234, 0), "cas": 7}
+    deletion: dict[str, Any] = {"key": b"\0a", "extras": struct.pack(">QQIB", 2, 2, 1234, 0), "cas": 7}
     assert source.send(Opcode.DCP_DELETION, **deletion) == []
-    expiration = {"key": b"\0b", "extras": struct.pack(">QQI", 3, 2, 4321), "cas": 8}
+    expiration: dict[str, Any] = {"key": b"\0b", "extras": struct.pack(">QQI", 3, 2, 4321), "cas": 8}
     assert source.send(Opcode.DCP_EXPIRATION, **expiration) == []
     assert statuses(source.send(Opcode.DCP_EXPIRATION, opaque=1, **expiration)) == [Status.OPAQUE_NO_MATCH]
     log = node.vbucket(1).log

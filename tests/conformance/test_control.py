@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dcpstream.protocol.producer.controls import ProducerSettings, apply_control
@@ -42,7 +44,7 @@ def setting(node: SimulatedNode, name: str) -> str:
         {"key": b"enable_noop", "value": b"true", "extras": b"x"},
     ],
 )
-def test_key_and_value_and_nothing_else(fields: dict[str, bytes]) -> None:
+def test_key_and_value_and_nothing_else(fields: dict[str, Any]) -> None:
     node = SimulatedNode()
     peer = node.connect()
     peer.dcp_open()
@@ -319,7 +321,7 @@ def test_a_name_and_sync_writes_make_a_replica(order: tuple[bytes, bytes]) -> No
     node = SimulatedNode()
     peer = node.producer()
     peer.stream(1)
-    acknowledge = {"extras": bytes(8), "vbid": 1, "opaque": 0x77}
+    acknowledge: dict[str, Any] = {"extras": bytes(8), "vbid": 1, "opaque": 0x77}
     for key in order:
         assert setting(node, "synchronous_replication") == "false"
         assert opcodes(peer.send(Opcode.DCP_SEQNO_ACKNOWLEDGED, **acknowledge)) == [Opcode.DCP_SEQNO_ACKNOWLEDGED]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,7 @@ def replica(
     return node, source
 
 
-def send(source: ScriptedProducer, extras: bytes, *, key: bytes = b"k", **fields: object) -> list[Frame]:
+def send(source: ScriptedProducer, extras: bytes, *, key: bytes = b"k", **fields: Any) -> list[Frame]:
     prefix = b"\0" if source.has_collections else b""
     fields.setdefault("cas", 0x5000)
     return source.send(Opcode.DCP_DELETION, key=prefix + key, extras=extras, **fields)

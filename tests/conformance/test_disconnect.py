@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dcpstream.protocol.producer.responses import is_tolerated
@@ -12,7 +14,7 @@ from dcpstream.wire.keys import encode_frame_info
 from tests.kit.rules import rule
 from tests.kit.streams import REPLICA, WITHOUT_XERROR, of, opcodes
 
-TO_A_PRODUCER = {
+TO_A_PRODUCER: dict[str, tuple[int, dict[str, Any]]] = {
     "add stream": (Opcode.DCP_ADD_STREAM, {"extras": bytes(4)}),
     "stream end": (Opcode.DCP_STREAM_END, {"extras": bytes(4)}),
     "marker": (Opcode.DCP_SNAPSHOT_MARKER, {"extras": bytes(20)}),
@@ -26,7 +28,7 @@ TO_A_PRODUCER = {
     "abort": (Opcode.DCP_ABORT, {"extras": bytes(7) + b"\1" + bytes(7) + b"\2", "key": b"\0k"}),
     "noop": (Opcode.DCP_NOOP, {}),
 }
-TO_A_CONSUMER = {
+TO_A_CONSUMER: dict[str, tuple[int, dict[str, Any]]] = {
     "stream request": (Opcode.DCP_STREAM_REQ, {"extras": bytes(48)}),
     "failover log": (Opcode.DCP_GET_FAILOVER_LOG, {}),
     "control": (Opcode.DCP_CONTROL, {"key": b"enable_noop", "value": b"true"}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,9 +34,9 @@ SYNC = (b"enable_sync_writes", b"true")
 NAME = (b"consumer_name", b"rep1")
 
 
-def durable_node(topology: bytes = ALONE, **fields: object) -> SimulatedNode:
+def durable_node(topology: bytes = ALONE, **fields: Any) -> SimulatedNode:
     """A node whose vbucket 1 takes durable writes."""
-    node = SimulatedNode(**fields)  # type: ignore[arg-type]
+    node = SimulatedNode(**fields)
     node.set_vbucket(1, ACTIVE, topology)
     return node
 
@@ -58,7 +59,7 @@ def sync_replica(node: SimulatedNode) -> Peer:
     return node.producer(b"replica", controls=(SYNC, NAME))
 
 
-def acknowledge(peer: Peer, seqno: int, *, vbid: int = 1, opaque: int = 0x77, **fields: object) -> list[Frame]:
+def acknowledge(peer: Peer, seqno: int, *, vbid: int = 1, opaque: int = 0x77, **fields: Any) -> list[Frame]:
     """SEQNO_ACKNOWLEDGED."""
     fields.setdefault("extras", seqno.to_bytes(8, "big"))
     return peer.send(Opcode.DCP_SEQNO_ACKNOWLEDGED, vbid=vbid, opaque=opaque, **fields)
@@ -214,7 +215,7 @@ def test_the_documented_examples(kind: type) -> None:
     [{"extras": b""}, {"extras": bytes(7)}, {"extras": bytes(16)}, {"key": b"k"}, {"value": b"v"}, {"datatype": 1}],
     ids=str,
 )
-def test_malformed_acknowledgements(fields: dict[str, object]) -> None:
+def test_malformed_acknowledgements(fields: dict[str, Any]) -> None:
     node = durable_node(WITH_REPLICA)
     replica = sync_replica(node)
     replica.stream(1)
@@ -296,16 +297,16 @@ def test_only_who_is_in_the_chain_decides() -> None:
 # ---------------------------------------------------------------------------------------------------- the consumer
 
 
-def copy(**fields: object) -> tuple[SimulatedNode, ScriptedProducer]:
+def copy(**fields: Any) -> tuple[SimulatedNode, ScriptedProducer]:
     """A copy that takes part in durable writes, and its source."""
-    node = SimulatedNode(**fields)  # type: ignore[arg-type]
+    node = SimulatedNode(**fields)
     node.set_vbucket(1, REPLICA)
     source = ScriptedProducer(node, features=USUAL_FEATURES, value=b'{"consumer_name":"rep1"}', datatype=1)
     source.accept()
     return node, source
 
 
-def prepare(source: ScriptedProducer, seqno: int, key: bytes = b"\0k", **fields: object) -> list[Frame]:
+def prepare(source: ScriptedProducer, seqno: int, key: bytes = b"\0k", **fields: Any) -> list[Frame]:
     """A PREPARE."""
     cas, level, deleted = fields.pop("cas", 0x77), fields.pop("level", 1), fields.pop("deleted", 0)
     extras = PREPARE.pack(seqno, 1, 0, 0, 0, 0, deleted, level)
@@ -313,7 +314,7 @@ def prepare(source: ScriptedProducer, seqno: int, key: bytes = b"\0k", **fields:
 
 
 def decide(
-    source: ScriptedProducer, opcode: int, prepared: int, seqno: int, key: bytes = b"\0k", **fields: object
+    source: ScriptedProducer, opcode: int, prepared: int, seqno: int, key: bytes = b"\0k", **fields: Any
 ) -> list[Frame]:
     """A COMMIT or ABORT."""
     fields.setdefault("extras", PAIR.pack(prepared, seqno))
@@ -326,7 +327,7 @@ def decide(
     [(1, {"cas": 0}), (0, {}), (1, {"level": 0}), (1, {"level": 4}), (1, {"key": b""})],
     ids=["CAS", "seqno", "level 0", "level 4", "key"],
 )
-def test_malformed_prepares(seqno: int, fields: dict[str, object]) -> None:
+def test_malformed_prepares(seqno: int, fields: dict[str, Any]) -> None:
     node, source = copy()
     source.marker_v2(1, 2)
     assert [frame.status for frame in prepare(source, seqno, **fields)] == [Status.EINVAL]
@@ -341,7 +342,7 @@ def test_malformed_prepares(seqno: int, fields: dict[str, object]) -> None:
     [{"extras": bytes(8)}, {"extras": bytes(24)}, {"key": b""}, {"value": b"v"}, {"cas": 1}],
     ids=["short", "long", "key", "value", "CAS"],
 )
-def test_malformed_decisions(opcode: int, fields: dict[str, object]) -> None:
+def test_malformed_decisions(opcode: int, fields: dict[str, Any]) -> None:
     node, source = copy()
     source.marker_v2(1, 2)
     assert prepare(source, 1) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ def seqnos(node: SimulatedNode, vbid: int = 1) -> list[int]:
 
 @rule("FOL-01")
 @pytest.mark.parametrize("fields", [{"extras": b"\0"}, {"key": b"k"}, {"value": b"v"}, {"datatype": 1}])
-def test_the_request_is_a_bare_header(fields: dict[str, object]) -> None:
+def test_the_request_is_a_bare_header(fields: dict[str, Any]) -> None:
     peer = SimulatedNode().producer()
     answer = peer.call(Opcode.DCP_GET_FAILOVER_LOG, vbid=1, **fields)
     assert answer.status == Status.EINVAL
@@ -376,7 +377,7 @@ def test_a_rollback_below_every_branch_begins_one() -> None:
         (Opcode.CREATE_CHECKPOINT, {}),
     ],
 )
-def test_what_is_asked_of_a_vbucket_that_is_not_here(opcode: int, fields: dict[str, bytes]) -> None:
+def test_what_is_asked_of_a_vbucket_that_is_not_here(opcode: int, fields: dict[str, Any]) -> None:
     node = SimulatedNode()
     assert node.admin.call(opcode, vbid=4, **fields).status == Status.NOT_MY_VBUCKET
     if opcode != Opcode.DEL_VBUCKET:

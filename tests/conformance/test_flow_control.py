@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dcpstream.client.machine.connection.events import RowsReceived
@@ -82,7 +84,7 @@ def test_a_message_may_start_while_less_than_the_buffer_is_outstanding(size: int
     "fields",
     [{"extras": b""}, {"extras": bytes(3)}, {"extras": bytes(8)}, {"key": b"k"}, {"value": b"v"}, {"datatype": 1}],
 )
-def test_an_acknowledgement_has_4_bytes(fields: dict[str, object]) -> None:
+def test_an_acknowledgement_has_4_bytes(fields: dict[str, Any]) -> None:
     node, peer = window(1)
     peer.stream(1)
     before = unacked(node)

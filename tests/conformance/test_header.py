@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ def test_the_header_is_24_bytes_with_each_field_at_its_place() -> None:
     assert (frame.opaque, frame.cas) == (0x04050607, 0x08090A0B0C0D0E0F)
     assert (frame.extras, frame.key, frame.value) == (b"extras__", b"key", b"value")
     assert frame.encode() == data
-    fields = {"vbid": 0x0203, "opaque": 0x04050607, "cas": 0x08090A0B0C0D0E0F, "datatype": 1}
+    fields: dict[str, Any] = {"vbid": 0x0203, "opaque": 0x04050607, "cas": 0x08090A0B0C0D0E0F, "datatype": 1}
     assert encode_request(1, extras=b"extras__", key=b"key", value=b"value", **fields) == data
     answer = encode_response(0x53, status=0x23, opaque=7, value=b"12345678")
     assert answer == struct.pack(">BBHBBHIIQ", 0x81, 0x53, 0, 0, 0, 0x23, 8, 7, 0) + b"12345678"
@@ -229,7 +230,7 @@ def test_a_datatype_that_hello_did_not_enable_is_invalid(feature: Feature, datat
     node = SimulatedNode()
     plain = snappy_compress(b"{}") if datatype == Datatype.SNAPPY else b"{}"
     value = b"\0\0\0\0{}" if datatype == Datatype.XATTR else plain
-    fields = {"vbid": 1, "key": b"k", "extras": SET_EXTRAS, "value": value, "datatype": datatype}
+    fields: dict[str, Any] = {"vbid": 1, "key": b"k", "extras": SET_EXTRAS, "value": value, "datatype": datatype}
     without = [item for item in WITHOUT_COLLECTIONS if item != feature]
     peer = node.connect(features=without)
     assert peer.call(Opcode.SET, **fields).status == Status.EINVAL
@@ -246,7 +247,7 @@ def test_a_datatype_that_hello_did_not_enable_is_invalid(feature: Feature, datat
 @pytest.mark.parametrize("value", [b"", b"\xff\xff\xff\xff\xff\xff", b"no snappy at all", b"\x05ab"])
 def test_snappy_that_cannot_be_inflated_is_invalid(value: bytes) -> None:
     peer = SimulatedNode().connect()
-    fields = {"vbid": 1, "key": b"\0k", "extras": SET_EXTRAS}
+    fields: dict[str, Any] = {"vbid": 1, "key": b"\0k", "extras": SET_EXTRAS}
     assert peer.call(Opcode.SET, value=value, datatype=Datatype.SNAPPY, **fields).status == Status.EINVAL
     assert peer.call(Opcode.GET, vbid=1, key=b"\0k").status == Status.KEY_ENOENT
     good = snappy_compress(b"some text")
@@ -301,7 +302,7 @@ def test_an_unknown_opcode_leaves_the_connection_open(opcode: int) -> None:
         (Opcode.SET, {"key": b"k", "extras": bytes(4)}),
     ],
 )
-def test_what_is_malformed_is_refused_and_the_connection_stays(opcode: int, fields: dict[str, bytes]) -> None:
+def test_what_is_malformed_is_refused_and_the_connection_stays(opcode: int, fields: dict[str, Any]) -> None:
     for peer in (SimulatedNode().connect(), SimulatedNode().producer(), SimulatedNode().consumer()):
         assert peer.call(opcode, **fields).status == Status.EINVAL
         assert is_alive(peer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ WRITES = {
 }
 
 
-def node_for(**privileges: str) -> SimulatedNode:
+def node_for(**privileges: Any) -> SimulatedNode:
     """A node with users and what they may do, everybody's password being `secret`."""
     users = Users(SeededRandom(), iterations=1)
     users.add("@admin", "secret")
@@ -51,7 +52,7 @@ def node_for(**privileges: str) -> SimulatedNode:
     return node
 
 
-def refused(peer: Peer, opcode: int, **fields: object) -> str | None:
+def refused(peer: Peer, opcode: int, **fields: Any) -> str | None:
     """The context of an EACCESS, None if it has no body; the connection stays."""
     answer = peer.call(opcode, **fields)
     assert answer.status == Status.EACCESS, Opcode(opcode)
@@ -95,7 +96,7 @@ def test_what_read_alone_allows() -> None:
     node.set_vbucket(2, REPLICA)
     peer = node.connect(user="reader")
     vbuuid = node.vbucket(1).vbuuid.to_bytes(8, "big")
-    for opcode, fields in (
+    cases: list[tuple[Any, dict[str, Any]]] = [
         *((opcode, {"key": KEY}) for opcode in (Opcode.GET, Opcode.GETK, Opcode.GET_META, Opcode.GET_KEYS)),
         (Opcode.OBSERVE_SEQNO, {"value": vbuuid}),
         (Opcode.OBSERVE, {"value": struct.pack(">HH", 1, 2) + KEY}),
@@ -106,7 +107,8 @@ def test_what_read_alone_allows() -> None:
         (Opcode.GET_RANDOM_KEY, {"extras": bytes(4)}),
         (Opcode.SUBDOC_GET, {"key": KEY, "extras": PATH, "value": b"p"}),
         (Opcode.SUBDOC_MULTI_LOOKUP, {"key": KEY, "value": struct.pack(">BBH", Opcode.SUBDOC_GET, 0, 1) + b"p"}),
-    ):
+    ]
+    for opcode, fields in cases:
         assert peer.call(opcode, vbid=1, **fields).status == 0, Opcode(opcode)
     assert peer.call(Opcode.GET_REPLICA, vbid=2, key=KEY).status == Status.KEY_ENOENT
     cas = peer.call(Opcode.GET_LOCKED, vbid=1, key=KEY).cas

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -26,9 +27,10 @@ def node() -> SimulatedNode:
 @pytest.mark.parametrize("part", ["key", "value"])
 def test_the_dots_of_a_path(node: SimulatedNode, path: bytes, part: str) -> None:
     peer = node.connect()
-    answer = peer.call(Opcode.GET_COLLECTION_ID, **{part: path})
+    fields: dict[str, Any] = {part: path}
+    answer = peer.call(Opcode.GET_COLLECTION_ID, **fields)
     assert (answer.status, answer.value) == (Status.EINVAL, b"")
-    answer = peer.call(Opcode.GET_SCOPE_ID, **{part: path})
+    answer = peer.call(Opcode.GET_SCOPE_ID, **fields)
     expected = Status.EINVAL if path.count(b".") > 1 else 0 if not path else Status.UNKNOWN_SCOPE
     assert answer.status == expected
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import Any
 
 import pytest
 
@@ -141,7 +142,7 @@ def test_a_document_over_a_prepare(is_deletion: bool) -> None:
     node, source = copy()
     source.marker_v2(1, 3)
     assert prepare(source, 1) == []
-    fields: dict[str, object] = {"key": b"\0k", "cas": 1}
+    fields: dict[str, Any] = {"key": b"\0k", "cas": 1}
     opcode = Opcode.DCP_DELETION if is_deletion else Opcode.DCP_MUTATION
     layout = ">QQIB" if is_deletion else ">QQIIIHB"
     more = (0, 0) if is_deletion else (0, 0, 0, 0, 0)
@@ -223,7 +224,7 @@ def test_only_a_collection_that_is_there_is_modified(node: SimulatedNode, source
     source.marker(1, 9)
 
     def event(seqno: int, kind: int) -> list[int]:
-        fields = {"key": b"fruit", "value": flatbuffer_of(CollectionEvent(kind, seqno, 0, 8, "fruit"))}
+        fields: dict[str, Any] = {"key": b"fruit", "value": flatbuffer_of(CollectionEvent(kind, seqno, 0, 8, "fruit"))}
         extras = struct.pack(">QIB", seqno, kind, 2)
         return statuses(source.send(Opcode.DCP_SYSTEM_EVENT, extras=extras, **fields))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ COUNT = struct.pack(">QQI", 1, 5, 0)
 NEVER_CREATE = struct.pack(">QQI", 1, 5, 0xFFFFFFFF)
 PATH = struct.pack(">HB", 1, 0)
 
-WRITES: dict[str, tuple[int, dict[str, object]]] = {
+WRITES: dict[str, tuple[int, dict[str, Any]]] = {
     "set": (Opcode.SET, {"extras": bytes(8), "value": b"v"}),
     "add": (Opcode.ADD, {"extras": bytes(8), "value": b"v"}),
     "replace": (Opcode.REPLACE, {"extras": bytes(8), "value": b"v"}),
@@ -80,7 +81,7 @@ OVER_A_DOCUMENT = dict.fromkeys(WRITES, BUSY) | {
 }
 
 
-def send(peer: Peer, name: str, **more: object) -> Frame:
+def send(peer: Peer, name: str, **more: Any) -> Frame:
     """One of `WRITES`; its answer."""
     opcode, fields = WRITES[name]
     if name == "unlock":
@@ -154,7 +155,7 @@ def test_a_deletion_that_keeps_system_xattrs_is_not_durable(topology: bytes) -> 
     for key, name in ((b"\0k", "_sync"), (b"\0mine", "mine")):
         value = encode_xattrs({name: b"1"}) + b"{}"
         extras = struct.pack(">IIQQ", 0, 0, 5, 0x1234)
-        fields = {"key": key, "value": value, "datatype": 5, "extras": extras}
+        fields: dict[str, Any] = {"key": key, "value": value, "datatype": 5, "extras": extras}
         assert node.admin.call(Opcode.SET_WITH_META, vbid=1, **fields).status == 0
     node.set_vbucket(1, ACTIVE, topology)
     client = node.connect()
@@ -202,7 +203,7 @@ def taken_over() -> SimulatedNode:
     return node
 
 
-READS: dict[str, tuple[int, dict[str, object]]] = {
+READS: dict[str, tuple[int, dict[str, Any]]] = {
     "get": (Opcode.GET, {}),
     "get with key": (Opcode.GETK, {}),
     "meta": (Opcode.GET_META, {}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ CHANGES = {
 }
 
 
-def node_with(value: bytes = b"1", **fields: int) -> SimulatedNode:
+def node_with(value: bytes = b"1", **fields: Any) -> SimulatedNode:
     node = SimulatedNode()
     node.set_doc(1, "k", value, **fields)
     return node
@@ -55,7 +56,7 @@ def test_unlocking(version: str, status: int) -> None:
     node = SimulatedNode(compat_version=version)
     node.set_doc(1, "k", b"v")
     peer = node.connect()
-    unlock = {"opcode": Opcode.UNLOCK, "vbid": 1, "key": KEY}
+    unlock: dict[str, Any] = {"opcode": Opcode.UNLOCK, "vbid": 1, "key": KEY}
     assert peer.call(**unlock, cas=5).status == status
     assert peer.call(**unlock).status == Status.EINVAL
     cas = lock(peer).cas
@@ -74,7 +75,7 @@ def test_changes_of_a_locked_document_are_refused(opcode: Opcode, cas: int) -> N
     peer, old = node.connect(), node.connect(features=WITHOUT_XERROR)
     lock(peer)
     extras, value = CHANGES[opcode]
-    fields = {"vbid": 1, "key": KEY, "extras": extras, "value": value}
+    fields: dict[str, Any] = {"vbid": 1, "key": KEY, "extras": extras, "value": value}
     if opcode not in (Opcode.TOUCH, Opcode.GAT):
         fields["cas"] = cas
     for who, status in ((peer, Status.LOCKED), (old, Status.KEY_EEXISTS)):
@@ -153,7 +154,7 @@ def test_versions_from_elsewhere_and_locks(opcode: Opcode) -> None:
     node = node_with()
     peer, old = node.connect(), node.connect(features=WITHOUT_XERROR)
     cas = lock(peer).cas
-    fields = {"vbid": 1, "key": KEY, "value": b"" if opcode == Opcode.DELETE_WITH_META else b"2"}
+    fields: dict[str, Any] = {"vbid": 1, "key": KEY, "value": b"" if opcode == Opcode.DELETE_WITH_META else b"2"}
     assert peer.call(opcode, extras=LOSING, **fields).status == Status.KEY_EEXISTS
     for given in (0, cas + 1):
         assert peer.call(opcode, extras=WINNING, cas=given, **fields).status == Status.LOCKED

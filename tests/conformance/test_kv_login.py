@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,12 @@ def test_the_user_of_a_certificate_cannot_log_in_otherwise() -> None:
     peer = SimulatedNode().connect()
     peer.session.identity.is_certified = True
     login = {"key": b"PLAIN", "value": b"\0admin\0secret"}
-    for opcode, fields in ((Opcode.SASL_LIST_MECHS, {}), (Opcode.SASL_AUTH, login), (Opcode.SASL_STEP, login)):
+    cases: list[tuple[Any, dict[str, Any]]] = [
+        (Opcode.SASL_LIST_MECHS, {}),
+        (Opcode.SASL_AUTH, login),
+        (Opcode.SASL_STEP, login),
+    ]
+    for opcode, fields in cases:
         assert peer.call(opcode, **fields).status == Status.NOT_SUPPORTED, opcode
     assert peer.call(Opcode.GET, vbid=1, key=b"\0k").status == Status.KEY_ENOENT, "still logged in"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import Any
 
 import pytest
 
@@ -53,8 +54,8 @@ def test_buckets_that_can_be_made_and_those_that_cannot(node: SimulatedNode) -> 
     for count in (b"0", b"1025", b"-1", b"x"):
         assert create(b"new", b"ep.so\0max_vbuckets=" + count) == Status.EINVAL
     assert host.made == {}
-    for count in (1, 1024):
-        assert create(b"new%d" % count, b"ep.so\0max_vbuckets=%d;a=b" % count) == 0
+    for vbuckets in (1, 1024):
+        assert create(b"new%d" % vbuckets, b"ep.so\0max_vbuckets=%d;a=b" % vbuckets) == 0
     assert create(b"usual", b"ep.so\0") == 0
     assert host.made == {"new1": 1, "new1024": 1024, "usual": 1024}
     assert node.admin.call(DELETE_BUCKET, key=b"nowhere").status == Status.KEY_ENOENT
@@ -174,7 +175,8 @@ def test_a_deletion_cannot_be_evicted(node: SimulatedNode) -> None:
 
 @rule("KV-REQ-14")
 def test_interfaces_are_checked_and_then_not_supported(node: SimulatedNode) -> None:
-    for fields in ({"key": b"list"}, {"key": b"tls"}, {"key": b"tls", "value": b"{}"}):
+    cases: list[dict[str, Any]] = [{"key": b"list"}, {"key": b"tls"}, {"key": b"tls", "value": b"{}"}]
+    for fields in cases:
         assert node.admin.call(IFCONFIG, **fields).status == Status.NOT_SUPPORTED, fields
     for key in (b"define", b"delete"):
         assert node.admin.call(IFCONFIG, key=key, value=b"{}").status == Status.NOT_SUPPORTED

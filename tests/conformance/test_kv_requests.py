@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def context_of(frame: Frame) -> str | None:
 @rule("KV-REQ-01")
 def test_what_is_wrong_is_found_in_the_servers_order(node: SimulatedNode) -> None:
     reader = node.connect(user="producer")
-    wrong = {
+    wrong: dict[str, Any] = {
         "datatype": 0x80, "extras": b"x", "value": b"v", "cas": 1, "key": KEY, "vbid": FOREIGN_VBUCKET,
         "framing": b"\x70",
     }  # fmt: skip
@@ -72,7 +73,7 @@ def test_what_is_wrong_is_found_in_the_servers_order(node: SimulatedNode) -> Non
 
 @rule("KV-REQ-01", "KV-REQ-05")
 def test_broken_attributes_are_found_before_broken_framing_and_extras(peer: Peer) -> None:
-    fields = {"vbid": 1, "key": KEY, "value": b"\0\0\0\x09x", "datatype": 4}
+    fields: dict[str, Any] = {"vbid": 1, "key": KEY, "value": b"\0\0\0\x09x", "datatype": 4}
     answer = peer.call(Opcode.SET_WITH_META, extras=META, framing=b"\x70", **fields)
     assert answer.status == Status.XATTR_EINVAL
 
@@ -174,13 +175,13 @@ def test_which_commands_take_a_cas(node: SimulatedNode, peer: Peer) -> None:
     vbuuid = node.vbucket(1).vbuuid.to_bytes(8, "big")
     assert peer.call(Opcode.OBSERVE_SEQNO, vbid=1, value=vbuuid, cas=5).status == 0
     assert peer.call(Opcode.GET_FAILOVER_LOG, vbid=1, cas=5).status == 0
-    for opcode in (0x85, 0x86):
-        assert peer.call(opcode, key=b"b", value=b"v", cas=5).status != Status.EINVAL
+    for unsupported in (0x85, 0x86):
+        assert peer.call(unsupported, key=b"b", value=b"v", cas=5).status != Status.EINVAL
 
 
 @rule("KV-REQ-19")
 def test_set_param_needs_no_cas_or_the_control_token(node: SimulatedNode) -> None:
-    parameter = {"key": b"max_ttl", "value": b"5", "extras": struct.pack(">I", 1)}
+    parameter: dict[str, Any] = {"key": b"max_ttl", "value": b"5", "extras": struct.pack(">I", 1)}
     assert node.admin.call(Opcode.SET_PARAM, cas=5, **parameter).status == Status.KEY_EEXISTS
     for cas in (0, 0xDEADBEEF):
         answer = node.admin.call(Opcode.SET_PARAM, cas=cas, **parameter)
@@ -321,14 +322,15 @@ def test_commands_that_are_about_no_vbucket_name_none(peer: Peer) -> None:
 @rule("KV-REQ-11")
 def test_without_a_bucket_there_is_no_bucket_whatever_the_privileges(node: SimulatedNode) -> None:
     peer = node.connect(user="producer", bucket=None)
-    for opcode, fields in (
+    cases: list[tuple[Any, dict[str, Any]]] = [
         (Opcode.GET, {"key": KEY}),
         (Opcode.SET, {"key": KEY, "extras": STORE}),
         (Opcode.SET_WITH_META, {"key": KEY, "extras": META}),
         (Opcode.GET_VBUCKET, {}),
         (Opcode.STAT, {}),
         (Opcode.OBSERVE_SEQNO, {"value": bytes(8)}),
-    ):
+    ]
+    for opcode, fields in cases:
         assert peer.call(opcode, **fields).status == Status.NO_BUCKET
     assert peer.call(Opcode.SET_VBUCKET, extras=b"\1").status == Status.EACCESS
     assert node.connect(user="admin", bucket=None).call(Opcode.SET_VBUCKET, extras=b"\1").status == Status.NO_BUCKET
@@ -340,14 +342,15 @@ def test_without_a_bucket_there_is_no_bucket_whatever_the_privileges(node: Simul
 @rule("KV-FRAME-01")
 @pytest.mark.parametrize("framing", [b"\0", b"\x22\0\5", b"\x31t", b"\x3f\0" + bytes(15), b"\0\x22\0\5\x31t"])
 def test_what_says_nothing_here_is_accepted_everywhere(peer: Peer, framing: bytes) -> None:
-    for opcode, fields in (
+    cases: list[tuple[Any, dict[str, Any]]] = [
         (Opcode.SET, {"extras": STORE}),
         (Opcode.GET, {}),
         (Opcode.TOUCH, {"extras": bytes(4)}),
         (Opcode.INCREMENT, {"extras": COUNT}),
         (Opcode.GET_META, {}),
         (Opcode.DELETE, {}),
-    ):
+    ]
+    for opcode, fields in cases:
         value = b"1" if opcode == Opcode.SET else b""
         assert peer.call(opcode, vbid=1, key=KEY, value=value, framing=framing, **fields).status == 0
     assert peer.call(Opcode.NOOP, framing=framing).status == 0
@@ -369,7 +372,12 @@ def test_what_says_nothing_here_is_accepted_everywhere(peer: Peer, framing: byte
     ],
 )
 def test_broken_and_unknown_frame_infos(peer: Peer, framing: bytes, status: int) -> None:
-    for opcode, fields in ((Opcode.NOOP, {}), (Opcode.GET, {"key": KEY}), (Opcode.SET, {"key": KEY, "extras": STORE})):
+    cases: list[tuple[Any, dict[str, Any]]] = [
+        (Opcode.NOOP, {}),
+        (Opcode.GET, {"key": KEY}),
+        (Opcode.SET, {"key": KEY, "extras": STORE}),
+    ]
+    for opcode, fields in cases:
         answer = peer.call(opcode, framing=framing, **fields)
         assert answer.status == status
         assert bool(answer.value) == (status == Status.EINVAL)
@@ -379,7 +387,12 @@ def test_broken_and_unknown_frame_infos(peer: Peer, framing: bytes, status: int)
 @rule("KV-FRAME-03")
 def test_durability_is_checked_before_the_command_is_looked_at(peer: Peer) -> None:
     for framing in (b"\x11\0", b"\x11\4", b"\x13\1\0\0", b"\x13\1\xff\xff"):
-        for opcode, fields in ((Opcode.SET, {"extras": STORE}), (Opcode.SETQ, {"extras": STORE}), (Opcode.GET, {})):
+        cases: list[tuple[Any, dict[str, Any]]] = [
+            (Opcode.SET, {"extras": STORE}),
+            (Opcode.SETQ, {"extras": STORE}),
+            (Opcode.GET, {}),
+        ]
+        for opcode, fields in cases:
             answer = peer.call(opcode, vbid=1, key=KEY, framing=framing, **fields)
             assert answer.status == Status.DURABILITY_INVALID_LEVEL
             assert context_of(answer)
@@ -407,7 +420,12 @@ def test_which_commands_keep_the_expiration_on_request(peer: Peer) -> None:
             Opcode.DECREMENTQ,
         }
         assert command.shape.keeps_ttl == (opcode in keeping or (is_path and not is_look_up)), hex(opcode)
-    for opcode, fields in ((Opcode.ADD, {"extras": STORE}), (Opcode.DELETE, {}), (Opcode.TOUCH, {"extras": bytes(4)})):
+    cases: list[tuple[Any, dict[str, Any]]] = [
+        (Opcode.ADD, {"extras": STORE}),
+        (Opcode.DELETE, {}),
+        (Opcode.TOUCH, {"extras": bytes(4)}),
+    ]
+    for opcode, fields in cases:
         assert peer.call(opcode, vbid=1, key=KEY, framing=b"\x50", **fields).status == Status.NOT_SUPPORTED
     assert peer.call(Opcode.SET, vbid=1, key=KEY, extras=STORE, framing=b"\x51x").status == Status.EINVAL
 
@@ -498,15 +516,20 @@ def test_while_traffic_is_switched_off(node: SimulatedNode, peer: Peer) -> None:
     cas = peer.call(Opcode.GET_LOCKED, vbid=1, key=KEY).cas
     assert peer.call(Opcode.UNLOCK, vbid=1, key=KEY, cas=cas).status == 0
     assert peer.call(Opcode.GET_LOCKED, vbid=1, key=b"\0none").status == Status.KEY_ENOENT
-    for opcode, more in ((Opcode.GET_LOCKED, {}), (Opcode.UNLOCK, {"cas": 1}), (Opcode.GET_KEYS, {})):
+    cases: list[tuple[Any, dict[str, Any]]] = [
+        (Opcode.GET_LOCKED, {}),
+        (Opcode.UNLOCK, {"cas": 1}),
+        (Opcode.GET_KEYS, {}),
+    ]
+    for opcode, more in cases:
         assert peer.call(opcode, vbid=FOREIGN_VBUCKET, key=KEY, **more).status == Status.NOT_MY_VBUCKET
-    returning = {"extras": struct.pack(">III", 1, 0, 0), "value": b"1"}
+    returning: dict[str, Any] = {"extras": struct.pack(">III", 1, 0, 0), "value": b"1"}
     assert peer.call(Opcode.RETURN_META, vbid=1, key=KEY, **returning).status == Status.TMPFAIL
-    count = {"extras": b"\0\1\0", "value": b"p1"}
+    count: dict[str, Any] = {"extras": b"\0\1\0", "value": b"p1"}
     assert peer.call(Opcode.SUBDOC_DICT_UPSERT, vbid=1, key=b"\0object", **count).status == Status.TMPFAIL
     path = {"extras": b"\0\1\0\1", "value": b"p1"}
     for key, vbid in ((KEY, 1), (b"\0none", 1), (KEY, FOREIGN_VBUCKET)):
-        refused = [
+        refused: list[tuple[int, dict[str, Any]]] = [
             *((opcode, {"extras": STORE}) for opcode in (Opcode.SET, Opcode.ADD, Opcode.REPLACE, Opcode.SETQ)),
             *((opcode, {}) for opcode in (Opcode.APPEND, Opcode.PREPEND)),
             *((opcode, {"extras": COUNT}) for opcode in (Opcode.INCREMENT, Opcode.DECREMENT)),
@@ -562,9 +585,9 @@ def test_commands_for_who_runs_a_server_are_checked_first(opcode: int) -> None:
     users.add("writer", "secret", frozenset(("Upsert",)))
     users.add("@admin", "secret")
     node = SimulatedNode(users=users)
-    fields = OPERATOR[opcode]
+    fields: dict[str, Any] = OPERATOR[opcode]
     stranger = node.connect(user="writer")
-    broken = [{**fields, "extras": bytes(3)}, {**fields, "datatype": 2}]
+    broken: list[dict[str, Any]] = [{**fields, "extras": bytes(3)}, {**fields, "datatype": 2}]
     broken += [{**fields, "cas": 1}] if opcode not in (0x29, 0xB4, 0xF4) else []
     broken += [{**fields, "key": b""}] if "key" in fields else [{**fields, "key": b"k" * 252}]
     broken += [{**fields, "value": b""}] if "value" in fields and opcode != 0x24 else []
@@ -581,12 +604,13 @@ def test_what_single_commands_for_who_runs_a_server_ask(node: SimulatedNode) -> 
     admin = node.admin
     assert admin.call(0x23, key=b"nonsense").status == Status.EINVAL
     assert admin.call(0x24, key=b"nonsense", value=b"1").status == Status.EINVAL
-    for fields, reason in (
+    cases: list[tuple[dict[str, Any], Any]] = [
         ({"key": b"other", "value": b"{}"}, 'Key must be "define", "delete", "list", "tls"'),
         ({"key": b"other"}, "Request must include value"),
         ({"key": b"define"}, "Request must include value"),
         ({"key": b"list", "value": b"{}"}, "Request must not include value"),
-    ):
+    ]
+    for fields, reason in cases:
         assert context_of(admin.call(0xAF, **fields)) == reason
     for epoch, revision, reason in (
         (1, 0, "Revision number must not be less than 1"),
@@ -604,9 +628,9 @@ def test_what_single_commands_for_who_runs_a_server_ask(node: SimulatedNode) -> 
 @rule("KV-REQ-15")
 def test_the_control_token(node: SimulatedNode) -> None:
     admin = node.admin
-    role = {"vbid": 1, "extras": b"\1"}
+    role: dict[str, Any] = {"vbid": 1, "extras": b"\1"}
 
-    def asked(opcode: int, **fields: bytes | int) -> tuple[int, int]:
+    def asked(opcode: int, **fields: Any) -> tuple[int, int]:
         answer = admin.call(opcode, **fields)
         return answer.status, answer.cas
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ NOWHERE = 99
 
 def one(
     peer: Peer, opcode: int, path: bytes, value: bytes = b"", *, flags: int = 0, doc: int | None = None, vbid: int = 1,
-    more: bytes = b"", **fields: object,
+    more: bytes = b"", **fields: Any,
 ) -> Frame:  # fmt: skip
     extras = struct.pack(">HB", len(path), flags) + more + (bytes((doc,)) if doc is not None else b"")
     return peer.call(opcode, vbid=vbid, key=KEY, extras=extras, value=path + value, **fields)
@@ -40,13 +41,13 @@ def look(opcode: int, path: bytes, flags: int = 0) -> bytes:
     return struct.pack(">BBH", opcode, flags, len(path)) + path
 
 
-def mutate(peer: Peer, *specs: bytes, doc: int | None = None, vbid: int = 1, **fields: object) -> Frame:
+def mutate(peer: Peer, *specs: bytes, doc: int | None = None, vbid: int = 1, **fields: Any) -> Frame:
     extras = bytes((doc,)) if doc is not None else b""
     fields = {"extras": extras, "value": b"".join(specs), **fields}
     return peer.call(Opcode.SUBDOC_MULTI_MUTATION, vbid=vbid, key=KEY, **fields)
 
 
-def look_up(peer: Peer, *specs: bytes, doc: int | None = None, vbid: int = 1, **fields: object) -> Frame:
+def look_up(peer: Peer, *specs: bytes, doc: int | None = None, vbid: int = 1, **fields: Any) -> Frame:
     extras = bytes((doc,)) if doc is not None else b""
     fields = {"extras": extras, "value": b"".join(specs), **fields}
     return peer.call(Opcode.SUBDOC_MULTI_LOOKUP, vbid=vbid, key=KEY, **fields)
@@ -135,9 +136,7 @@ def test_locked_documents(node: SimulatedNode, peer: Peer) -> None:
         (Opcode.SUBDOC_MULTI_LOOKUP, {"value": look(GET, b"")}),
     ],
 )
-def test_what_is_wrong_with_a_request_is_told_first(
-    node: SimulatedNode, opcode: int, fields: dict[str, object]
-) -> None:
+def test_what_is_wrong_with_a_request_is_told_first(node: SimulatedNode, opcode: int, fields: dict[str, Any]) -> None:
     fields = {"value": b"p", **fields}
     answer = node.connect(user="consumer").call(opcode, vbid=NOWHERE, key=KEY, **fields)
     assert reason(answer) == (Status.EINVAL, True)
@@ -289,12 +288,12 @@ def test_mutations_need_upsert_alone() -> None:
 @rule("KV-SUBDOC-08")
 def test_creating_over_a_tombstone_that_is_not_seen(node: SimulatedNode, peer: Peer) -> None:
     node.delete_doc(1, "k")
-    path = {"path": b"_s", "value": b"1", "flags": XATTR}
+    path: dict[str, Any] = {"path": b"_s", "value": b"1", "flags": XATTR}
     assert one(peer, UPSERT, doc=AS_DELETED | MKDOC, **path).status == Status.TMPFAIL
     assert one(peer, UPSERT, doc=AS_DELETED | ADD, **path).status == Status.NOT_STORED
     assert one(peer, UPSERT, doc=AS_DELETED | ADD | DELETED, **path).status == Status.KEY_EEXISTS
     assert one(peer, UPSERT, doc=AS_DELETED | MKDOC | DELETED, **path).status == Status.SUBDOC_SUCCESS_DELETED
-    new = {"vbid": 2, **path}
+    new: dict[str, Any] = {"vbid": 2, **path}
     assert one(peer, UPSERT, doc=AS_DELETED | ADD, **new).status == Status.SUBDOC_SUCCESS_DELETED
 
 

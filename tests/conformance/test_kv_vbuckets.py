@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ TOKEN = 0xDEADBEEF
 TWO_NODES = b'{"topology":[["a","b"]]}'
 
 
-def set_vbucket(node: SimulatedNode, vbid: int = 1, **fields: object) -> int | None:
+def set_vbucket(node: SimulatedNode, vbid: int = 1, **fields: Any) -> int | None:
     """The status; None if the node closed the connection."""
     peer = node.connect()
     frames = peer.send(Opcode.SET_VBUCKET, vbid=vbid, **fields)
@@ -40,7 +41,8 @@ def state_of(node: SimulatedNode, vbid: int = 1) -> int:
 @pytest.mark.parametrize("width", [1, 4])
 def test_the_forms_of_set_vbucket(state: int, part: str, width: int) -> None:
     node = SimulatedNode()
-    status = set_vbucket(node, **{part: int(state).to_bytes(width, "big")})
+    fields: dict[str, Any] = {part: int(state).to_bytes(width, "big")}
+    status = set_vbucket(node, **fields)
     if (part, width) == ("value", 1):
         assert status == Status.EINVAL
         assert state_of(node) == ACTIVE
@@ -64,7 +66,7 @@ def test_the_forms_of_set_vbucket(state: int, part: str, width: int) -> None:
     ],
     ids=str,
 )
-def test_other_forms_are_refused(fields: dict[str, object]) -> None:
+def test_other_forms_are_refused(fields: dict[str, Any]) -> None:
     assert set_vbucket(SimulatedNode(), **fields) == Status.EINVAL
 
 
@@ -79,7 +81,7 @@ def test_other_forms_are_refused(fields: dict[str, object]) -> None:
     ],
     ids=str,
 )
-def test_a_topology_must_say_that_it_is_json(fields: dict[str, object], status: int) -> None:
+def test_a_topology_must_say_that_it_is_json(fields: dict[str, Any], status: int) -> None:
     assert set_vbucket(SimulatedNode(), extras=b"\1", **fields) == status
 
 

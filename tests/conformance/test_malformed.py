@@ -81,10 +81,10 @@ def wrong_extras(lengths: tuple[int, ...]) -> str:
     return f"Request extras must be of length {' or '.join(map(str, lengths))}"
 
 
-def faults(command: Command) -> list[tuple[dict[str, object], str]]:
+def faults(command: Command) -> list[tuple[dict[str, Any], str]]:
     """Requests that are wrong in one way, and what the answer says of them."""
     base, shape = well_formed(command), command.shape
-    found: list[tuple[dict[str, object], str]] = []
+    found: list[tuple[dict[str, Any], str]] = []
     if shape.extras and not command.own_extras:
         lengths = {length + step for length in shape.extras for step in (-1, 1)} - set(shape.extras) - {-1}
         found += [({**base, "extras": bytes(length)}, wrong_extras(shape.extras)) for length in sorted(lengths)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dcpstream.errors import DeadConnection
@@ -256,7 +258,7 @@ def test_only_a_consumer_answers_a_noop() -> None:
 
 @rule("NOP-14")
 @pytest.mark.parametrize("fields", [{"extras": b"x"}, {"key": b"k"}, {"value": b"v"}, {"datatype": 1}])
-def test_a_noop_has_no_parts(fields: dict[str, object]) -> None:
+def test_a_noop_has_no_parts(fields: dict[str, Any]) -> None:
     node = SimulatedNode()
     for peer in (node.consumer(), opened(node), node.connect()):
         assert peer.call(Opcode.DCP_NOOP, **fields).status == Status.EINVAL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -311,7 +312,7 @@ def test_the_bucket_and_the_user_are_settled(flags: int) -> None:
         (Opcode.DCP_COMMIT, {"extras": bytes(16), "key": b"\0k"}),
     ],
 )
-def test_everything_else_needs_an_open_connection(opcode: int, fields: dict[str, bytes]) -> None:
+def test_everything_else_needs_an_open_connection(opcode: int, fields: dict[str, Any]) -> None:
     peer = SimulatedNode().connect()
     assert peer.call(opcode, vbid=1, **fields).status == Status.EINVAL
     assert not peer.closed
@@ -354,7 +355,7 @@ def test_a_later_hello_does_not_change_an_open_connection() -> None:
 def test_opening_enables_json() -> None:
     without_json = tuple(feature for feature in USUAL_FEATURES if feature != Feature.JSON)
     peer = SimulatedNode().connect(features=without_json)
-    fields = {"vbid": 1, "key": b"\0k", "extras": bytes(8), "value": b"{}", "datatype": 1}
+    fields: dict[str, Any] = {"vbid": 1, "key": b"\0k", "extras": bytes(8), "value": b"{}", "datatype": 1}
     assert peer.call(Opcode.SET, **fields).status == Status.EINVAL
     assert peer.dcp_open().status == 0
     assert peer.call(Opcode.SET, **fields).status == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -153,7 +154,7 @@ def test_a_client_that_saw_the_end_goes_on_from_there(control: tuple[bytes, byte
 @pytest.mark.parametrize(("mode", "is_ordinary"), [(b"disabled", True), (b"auto", False), (b"enabled", False)])
 def test_the_option_is_a_permission_and_no_promise(mode: bytes, is_ordinary: bool) -> None:
     node = on_disk()
-    fields = {"extras": (4).to_bytes(4, "big"), "key": b"dcp_oso_backfill"}
+    fields: dict[str, Any] = {"extras": (4).to_bytes(4, "big"), "key": b"dcp_oso_backfill"}
     assert node.admin.call(Opcode.SET_PARAM, value=mode, **fields).status == 0
     assert node.admin.call(Opcode.SET_PARAM, value=b"perhaps", **fields).status == Status.EINVAL
     found = sent(node.producer(controls=[OSO]).stream(1, value=FRUIT))

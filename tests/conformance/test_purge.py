@@ -181,7 +181,7 @@ def test_a_slow_stream_that_lost_its_place_in_memory_is_ended_too(monkeypatch: p
 def test_markers_tell_the_purge_seqno() -> None:
     node = purged()
     peer = node.producer()
-    peer.session.dcp.settings.max_marker_version = "2.2"  # type: ignore[union-attr]
+    peer.session.dcp.settings.max_marker_version = "2.2"
     marker = peer.stream(1)[1]
     assert struct.unpack_from(">Q", marker.value, 36) == (10,)
     copy = SimulatedNode()

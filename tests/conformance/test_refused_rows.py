@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -74,9 +75,9 @@ def test_a_key_in_another_collection_has_at_most_246_bytes(number: int) -> None:
 
 @rule("HDR-13", "HDR-18")
 @pytest.mark.parametrize("fields", [{"datatype": 1}, {"key": b"k"}, {"value": b"v"}, {"extras": bytes(19)}])
-def test_a_marker_has_no_other_parts(fields: dict[str, object]) -> None:
+def test_a_marker_has_no_other_parts(fields: dict[str, Any]) -> None:
     _, source = copy_with_collections()
-    extras = {"extras": struct.pack(">QQI", 101, 102, 1)}
+    extras: dict[str, Any] = {"extras": struct.pack(">QQI", 101, 102, 1)}
     frames = source.send(Opcode.DCP_SNAPSHOT_MARKER, **{**extras, **fields})
     assert [frame.status for frame in frames] == [Status.EINVAL]
     assert source.send(Opcode.DCP_SNAPSHOT_MARKER, **extras) == []

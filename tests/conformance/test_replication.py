@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,7 +106,7 @@ def test_durable_writes_are_acknowledged_by_the_copy(old: SimulatedNode, new: Si
     old.set_vbucket(1, ACTIVE, b'{"topology":[["node-a","node-b"]]}')
     link = joined(old, new, consumer_name="node-b")
     writer = old.connect()
-    durable = {"framing": b"\x11\x01", "extras": bytes(8)}
+    durable: dict[str, Any] = {"framing": b"\x11\x01", "extras": bytes(8)}
     assert writer.send(Opcode.SET, vbid=1, key=b"\0d", value=b"v", **durable) == []
     link.run()
     (answer,) = writer.take()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import Any
 
 import pytest
 
@@ -85,7 +86,7 @@ def test_16_kib_before_the_login() -> None:
     assert peer.send_bytes(header) == []
     assert peer.closed
     later = node.connect()
-    fields = {"vbid": 1, "key": b"\0k", "extras": bytes(8), "value": b"v" * 2 * limit}
+    fields: dict[str, Any] = {"vbid": 1, "key": b"\0k", "extras": bytes(8), "value": b"v" * 2 * limit}
     assert later.call(Opcode.SET, **fields).status == 0
 
 
@@ -277,10 +278,10 @@ def test_who_is_not_known_or_knows_not_how_is_refused(mechanism: bytes, value: b
     assert peer.call(Opcode.SELECT_BUCKET, key=b"default").status == Status.EACCESS
 
 
-def challenge(login: ClientLogin, **changes: bytes) -> bytes:
+def challenge(login: ClientLogin, **changes: Any) -> bytes:
     """A server's first message that fits a login, or does not."""
     nonce = login.start().rpartition(b",r=")[2]
-    fields = {"r": nonce + b"more", "s": b"c2FsdHNhbHQ=", "i": b"4096", **changes}
+    fields: dict[str, Any] = {"r": nonce + b"more", "s": b"c2FsdHNhbHQ=", "i": b"4096", **changes}
     return b",".join(b"%b=%b" % (name.encode(), value) for name, value in fields.items() if value is not None)
 
 
@@ -354,7 +355,7 @@ def test_hello_refuses_what_does_not_go_together(features: bytes, status: int) -
         ({"value": b"\0\1", "vbid": 1}, Status.EINVAL),
     ],
 )
-def test_the_error_map_has_versions(fields: dict[str, object], status: int) -> None:
+def test_the_error_map_has_versions(fields: dict[str, Any], status: int) -> None:
     peer = SimulatedNode().connect(user=None)
     answer = peer.call(Opcode.GET_ERROR_MAP, **fields)
     assert answer.status == status

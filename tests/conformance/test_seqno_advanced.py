@@ -68,7 +68,7 @@ def test_not_where_nothing_is_hidden() -> None:
     # Also where a bound lies beyond the history, the request of such a stream keeps it.
     replica.close_stream(1)
     assert answer(replica.stream(1, 9, snapshot=(9, 99)))[0] == 0
-    assert replica.session.dcp.stream(1).accepted.snapshot_end == 99  # type: ignore[union-attr]
+    assert replica.session.dcp.stream(1).accepted.snapshot_end == 99
 
 
 @rule("ADV-04", "ADV-05")

@@ -43,7 +43,7 @@ SYNC_REPLICATION = ((b"enable_sync_writes", b"true"), (b"consumer_name", b"repli
 def reader_of_22(node: SimulatedNode, **options: object) -> Peer:
     """A reader that gets markers in version 2.2, which no control of a 7.2 server asks for."""
     peer = node.producer(b"new", **options)  # type: ignore[arg-type]
-    peer.session.dcp.settings.max_marker_version = "2.2"  # type: ignore[union-attr]
+    peer.session.dcp.settings.max_marker_version = "2.2"
     return peer
 
 
@@ -394,7 +394,7 @@ def test_what_a_marker_counts(version: str, has_stream_id: bool) -> None:
     controls += [(b"connection_buffer_size", b"1")]
     peer = node.producer(controls=controls)
     if version == "2.2":
-        peer.session.dcp.settings.max_marker_version = "2.2"  # type: ignore[union-attr]
+        peer.session.dcp.settings.max_marker_version = "2.2"
     frames = peer.stream(1, value=b'{"sid":5}' if has_stream_id else b"")
     assert len(frames) == 2, "one message fills the window"
     size = {"1": 44, "2.0": 61, "2.2": 77}[version] + 3 * has_stream_id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ from tests.kit.streams import (
 EXTRAS = struct.Struct(">IIQQQQQ")
 
 
-def extras(**fields: int) -> bytes:
+def extras(**fields: Any) -> bytes:
     """The extras of a request for everything, with some fields otherwise."""
     values = {"flags": 0, "reserved": 0, "start": 0, "end": MAX_SEQNO, "vbuuid": 0, "low": 0, "high": 0} | fields
     return EXTRAS.pack(*values.values())
@@ -67,7 +68,7 @@ def test_every_field_is_read_where_it_stands() -> None:
 
 @rule("REQ-02")
 @pytest.mark.parametrize("fields", [{"key": b"k"}, {"datatype": 1}, {"datatype": 1, "value": b'{"uid":"0"}'}])
-def test_neither_key_nor_datatype(fields: dict[str, object]) -> None:
+def test_neither_key_nor_datatype(fields: dict[str, Any]) -> None:
     peer = SimulatedNode().producer()
     assert peer.call(Opcode.DCP_STREAM_REQ, vbid=1, extras=extras(), **fields).status == Status.EINVAL
     assert not peer.closed
@@ -96,7 +97,7 @@ def test_unknown_flags_are_refused(flags: int) -> None:
     node.fill(1, 1)
     peer = node.producer()
     assert answer(peer.stream(1, flags=flags))[0] == Status.EINVAL
-    assert peer.session.dcp.stream_count == 0  # type: ignore[union-attr]
+    assert peer.session.dcp.stream_count == 0
 
 
 @rule("REQ-06")
@@ -215,12 +216,12 @@ def test_a_stream_that_ended_makes_place() -> None:
     peer = node.producer(controls=[(b"connection_buffer_size", b"1")])
     peer.stream(1)
     node.set_vbucket(1, REPLICA)  # the stream is dead now; its STREAM_END waits for room
-    stream = peer.session.dcp.stream(1)  # type: ignore[union-attr]
+    stream = peer.session.dcp.stream(1)
     assert stream is not None
     assert stream.end_reason == StreamEndReason.STATE_CHANGED
     assert answer(peer.stream(1, opaque=0x99))[0] == 0
-    assert peer.session.dcp.stream(1) is not stream  # type: ignore[union-attr]
-    assert peer.session.dcp.stream_count == 1  # type: ignore[union-attr]
+    assert peer.session.dcp.stream(1) is not stream
+    assert peer.session.dcp.stream_count == 1
 
 
 @rule("REQ-17")
@@ -319,7 +320,7 @@ def test_to_latest_ends_at_what_there_is() -> None:
     # A filtered stream's end is the vbucket's as well, 10, although its collections end at 8.
     peer.is_reading = False
     peer.stream(1, end=0, flags=StreamFlag.TO_LATEST, value=b'{"collections":["8"]}')
-    assert peer.session.dcp.stream(1).accepted.end_seqno == 10  # type: ignore[union-attr]
+    assert peer.session.dcp.stream(1).accepted.end_seqno == 10
     peer.is_reading = True
     assert drain(peer)[-2:] == [("advanced", 10), end()]
     assert sent(peer.stream(2, end=1, flags=StreamFlag.TO_LATEST))[-1] == end()
@@ -370,10 +371,10 @@ def test_a_snapshot_of_which_nothing_came_may_end_beyond_the_last_seqno() -> Non
     node.fill(1, 10)
     peer = node.producer()
     assert answer(peer.stream(1, 8, snapshot=(8, 20)))[0] == 0
-    assert peer.session.dcp.stream(1).accepted.snapshot_end == 8  # type: ignore[union-attr]
+    assert peer.session.dcp.stream(1).accepted.snapshot_end == 8
     plain = node.producer(b"plain", features=WITHOUT_COLLECTIONS)
     assert answer(plain.stream(1, 8, snapshot=(8, 20)))[0] == 0
-    assert plain.session.dcp.stream(1).accepted.snapshot_end == 20  # type: ignore[union-attr]
+    assert plain.session.dcp.stream(1).accepted.snapshot_end == 20
 
 
 @rule("REQ-32")
@@ -383,7 +384,7 @@ def test_a_takeover_has_no_end() -> None:
     peer = node.producer()
     frames = peer.stream(1, end=1, flags=StreamFlag.TAKEOVER)
     assert sent(frames)[1:] == [1, 2, 3]
-    assert peer.session.dcp.stream(1).accepted.end_seqno == MAX_SEQNO  # type: ignore[union-attr]
+    assert peer.session.dcp.stream(1).accepted.end_seqno == MAX_SEQNO
 
 
 class Client:
@@ -392,7 +393,7 @@ class Client:
     def __init__(self, vbucket: ListVBucket, source: ListSource | None = None) -> None:
         self.machine = ProducerConnection("c", 1, (Feature.XERROR,), source or ListSource(vbucket), 0.0)
 
-    def request(self, start: int = 0, last: int = MAX_SEQNO, **fields: int) -> list[object]:
+    def request(self, start: int = 0, last: int = MAX_SEQNO, **fields: Any) -> list[object]:
         frame = StreamRequest(
             vbid=0, opaque=7, start_seqno=start, end_seqno=last, snapshot_start=start, snapshot_end=start,
             flags=fields.get("flags", 0), vbuuid=fields.get("vbuuid", 0),
@@ -416,7 +417,7 @@ def test_a_takeover_needs_somebody_who_hands_over() -> None:
 
 @rule("REQ-33")
 def test_a_replica_finishes_the_snapshot_that_it_receives() -> None:
-    vbucket = ListVBucket(state=REPLICA)  # type: ignore[arg-type]
+    vbucket = ListVBucket(state=REPLICA)
     for index in range(4):
         vbucket.set(b"k%d" % index)
     vbucket.receiving = type(vbucket.snapshot)(1, 6)
@@ -479,7 +480,7 @@ def test_cached_values_are_not_to_be_had(last: int, more: int) -> None:
     frames = peer.stream(1, end=last, flags=StreamFlag.CACHE_TRANSFER | more)
     assert answer(frames)[0] == Status.EINVAL
     assert len(frames) == 1
-    assert peer.session.dcp.stream_count == 0  # type: ignore[union-attr]
+    assert peer.session.dcp.stream_count == 0
 
 
 @rule("REQ-42", "REQ-43")

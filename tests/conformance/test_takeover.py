@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dcpstream.testing.simulation import Peer, PretendWire, SimulatedNode
@@ -128,7 +130,7 @@ def test_writes_that_were_put_off_go_to_the_new_owner_in_the_end(node: Simulated
     answer(peer, Opcode.DCP_SET_VBUCKET_STATE)
     answer(peer, Opcode.DCP_SET_VBUCKET_STATE)
     assert peer.received[-1].opcode == Opcode.DCP_STREAM_END
-    put = {"vbid": 1, "key": b"\0w", "value": b"v", "extras": bytes(8)}
+    put: dict[str, Any] = {"vbid": 1, "key": b"\0w", "value": b"v", "extras": bytes(8)}
     assert node.admin.call(Opcode.SET, **put).status == Status.NOT_MY_VBUCKET
     node.set_vbucket(1, ACTIVE)
     assert node.admin.call(Opcode.SET, **put).status == Status.SUCCESS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ def set_xattr(node: SimulatedNode, key: bytes, path: bytes, text: bytes, body: b
     specs = struct.pack(">BBHI", Opcode.SUBDOC_DICT_UPSERT, 5, len(path), len(text)) + path + text
     if body is not None:
         specs += struct.pack(">BBHI", Opcode.SET, 0, 0, len(body)) + body
-    fields = {"key": b"\0" + key, "extras": b"\1", "value": specs}
+    fields: dict[str, Any] = {"key": b"\0" + key, "extras": b"\1", "value": specs}
     answer = node.admin.call(Opcode.SUBDOC_MULTI_MUTATION, vbid=1, **fields)
     assert answer.status == 0, answer
 
@@ -40,9 +41,9 @@ def bury(node: SimulatedNode, value: bytes, datatype: int) -> None:
     vbucket.log.append(frame, b"\0k", seqno, is_deleted=True, kinds=kinds)
 
 
-def last(node: SimulatedNode, flags: int = XATTRS, **fields: object) -> Frame:
+def last(node: SimulatedNode, flags: int = XATTRS, **fields: Any) -> Frame:
     """The last message of a new stream."""
-    peer = node.producer(f"reader-{len(node.peers)}".encode(), flags, **fields)  # type: ignore[arg-type]
+    peer = node.producer(f"reader-{len(node.peers)}".encode(), flags, **fields)
     return peer.stream(1)[-1]
 
 
@@ -78,7 +79,7 @@ def test_a_section_that_does_not_parse(value: bytes) -> None:
 @rule("XAT-03")
 def test_nor_as_a_version_from_elsewhere() -> None:
     extras = struct.pack(">IIQQ", 0, 0, 1, 1)
-    fields = {"key": b"\0k", "extras": extras, "datatype": 4}
+    fields: dict[str, Any] = {"key": b"\0k", "extras": extras, "datatype": 4}
     answer = SimulatedNode().admin.call(Opcode.SET_WITH_META, vbid=1, value=b"\0\0\0\xff", **fields)
     assert answer.status == Status.XATTR_EINVAL
 

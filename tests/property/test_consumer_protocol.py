@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from itertools import pairwise
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,7 +54,10 @@ def messages(draw: st.DrawFn) -> bytes:
     value = b"v" if opcode in (Opcode.DCP_MUTATION, Opcode.DCP_PREPARE) else b""
     if not draw(st.integers(0, 9)):
         key, value = draw(st.binary(max_size=4)), draw(st.binary(max_size=4))
-    fields = {"vbid": draw(st.sampled_from((1, 1, 1, 2, 9))), "opaque": draw(st.sampled_from((0x01000000, 2, 77)))}
+    fields: dict[str, Any] = {
+        "vbid": draw(st.sampled_from((1, 1, 1, 2, 9))),
+        "opaque": draw(st.sampled_from((0x01000000, 2, 77))),
+    }
     return encode_request(opcode, extras=extras, key=key, value=value, cas=draw(st.sampled_from((0, 5))), **fields)
 
 

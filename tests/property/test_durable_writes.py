@@ -10,6 +10,7 @@ import random
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,6 +102,7 @@ class World:
 
     def write_plainly(self, key: bytes, value: bytes | None) -> None:
         """A write that is answered at once."""
+        fields: dict[str, Any]
         opcode, fields = (Opcode.DELETE, {}) if value is None else (Opcode.SET, {"value": value, "extras": bytes(8)})
         status = self.plain.call(opcode, vbid=1, key=key, **fields).status
         is_blocked = any(writer.waiting is not None and writer.waiting[0] == key for writer in self.writers)
@@ -114,6 +116,7 @@ class World:
 
     def write_durably(self, writer: Writer, key: bytes, value: bytes | None) -> None:
         """A write that waits for the copy."""
+        fields: dict[str, Any]
         opcode, fields = (Opcode.DELETE, {}) if value is None else (Opcode.SET, {"value": value, "extras": bytes(8)})
         framing = encode_frame_info(1, b"\1" + struct.pack(">H", self.chance.choice((2000, 20_000))))
         is_blocked = any(other.waiting is not None and other.waiting[0] == key for other in self.writers)

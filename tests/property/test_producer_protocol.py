@@ -6,6 +6,8 @@ inside its marker, seqnos rising, no key twice in a snapshot, the state at each 
 there, and a window that is overshot by one message at most.
 """
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,6 +48,7 @@ class Reader:
         self.window, self.outstanding, self.opaque = 0, 0, 5
         self.control(b"enable_noop", b"true")
         self.has_marker = False
+        self.marker_start = self.marker_end = 0
         request = StreamRequest(
             opaque=self.opaque,
             start_seqno=self.seqno,
@@ -72,7 +75,7 @@ class Reader:
         return bool(pieces)
 
     def take(self, frame):
-        message = decode_message(frame)
+        message: Any = decode_message(frame)
         if frame.opcode == Opcode.DCP_SNAPSHOT_MARKER:
             assert self.has_marker is False or self.seqno == self.marker_end, "a snapshot was cut short"
             assert message.start_seqno <= self.seqno + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import struct
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,7 @@ def many_paths(chance: random.Random) -> tuple[int, bytes, bytes]:
     return Opcode.SUBDOC_MULTI_MUTATION, extras, specs
 
 
-def is_well_formed(item: object) -> bool:
+def is_well_formed(item: Any) -> bool:
     """Whether a stored document's value is what its datatype says."""
     value = documents.plain_value(item.value, item.datatype)
     xattrs: dict[str, bytes] = {}

@@ -62,7 +62,7 @@ def test_a_server_that_listens_before_it_has_its_bucket(spark: SparkSession, buc
             # Each of these connections is told that there is no such bucket, or none that the user may use.
             before = proxy.connections
             while proxy.connections < before + 4:
-                assert not query.awaitTermination(0.1), query.exception()
+                assert not query.awaitTermination(0.1), query.exception()  # type: ignore[arg-type]
         bucket.node = bucket._started(bucket.flush_interval_s)
         bucket.set_many("k", 50, "2")
         query.processAllAvailable()

@@ -44,7 +44,7 @@ def test_part_that_raises_is_an_error_of_that_part(monkeypatch: pytest.MonkeyPat
         def run(quick: bool) -> dict[str, object]:
             raise ValueError(f"quick={quick}")
 
-    monkeypatch.setattr(run.importlib, "import_module", lambda name: Broken)
+    monkeypatch.setattr("importlib.import_module", lambda name: Broken)
     assert run.run_part("decode", quick=True) == {"error": "ValueError: quick=True"}
 
 

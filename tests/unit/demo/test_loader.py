@@ -176,7 +176,7 @@ def test_a_refusal_for_good_is_raised_and_one_for_now_is_not() -> None:
             def refuse(changes: Sequence[Change]) -> Sequence[Token]:
                 raise answers.pop(0)
 
-            connection.write = refuse  # type: ignore[method-assign]
+            connection.write = refuse
             return connection
 
     loader = Loader(Refusing().connect, some_changes(10))

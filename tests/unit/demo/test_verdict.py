@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -112,7 +113,7 @@ def test_hash_tells_where_keys_end() -> None:
 
 
 def test_replaying_changes_gives_the_state_whatever_order_they_lie_in() -> None:
-    batches = [
+    batches: list[Any] = [
         ([b"a", b"b"], [b"2", b"1"], [0, 1], [5, 1]),
         ([b"a", b"b", b"c"], [b"1", None, b"1"], [0, 1, 1], [4, 2, 3]),
     ]

@@ -45,7 +45,8 @@ def batch(number: int, *parts: dict[str, Any] | tuple[int, int, int] | pa.Table)
     tables = []
     for part in parts:
         if isinstance(part, tuple):
-            row = rollback_row(*part, 7, 8, time=1.0, value_format="string")
+            vbid, from_seqno, to_seqno = part
+            row = rollback_row(vbid, from_seqno, to_seqno, 7, 8, time=1.0, value_format="string")
             tables.append(pa.Table.from_batches([row]))
         elif isinstance(part, pa.Table):
             tables.append(part)

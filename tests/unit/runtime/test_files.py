@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from dcpstream.runtime import File, SystemFileSystem, is_locked, make_durable_directory, make_private, write_whole
-from dcpstream.runtime import files as files_module
 from dcpstream.runtime.files import LOCK_NAME, WRITEV_MAX
 
 HOLD_LOCK = """
@@ -186,7 +185,7 @@ def test_a_lock_that_is_held_for_a_moment_is_waited_for(
     files: SystemFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = files.lock_directory(tmp_path)
-    monkeypatch.setattr(files_module.time, "sleep", lambda _: lock.release())
+    monkeypatch.setattr("time.sleep", lambda _: lock.release())
     files.lock_directory(tmp_path).release()
 
 

@@ -40,7 +40,7 @@ def node() -> Iterator[dcpstream.Node]:
 
 def fill(node: dcpstream.Node, path: str, prefix: str = "doc") -> set[str]:
     keys = {f"{prefix} {number}" for number in range(DOCUMENTS)}
-    login = {"username": "Administrator", "password": "password"}
+    login: dict[str, Any] = {"username": "Administrator", "password": "password"}
     with KvClient(node.connection_string, **login, collection=path) as kv:
         kv.set_many((key, "1") for key in keys)
     return keys
@@ -79,7 +79,7 @@ class Table:
 class Query(Stream):
     """A query that writes a table."""
 
-    def __init__(self, node: dcpstream.Node, **options: str) -> None:
+    def __init__(self, node: dcpstream.Node, **options: Any) -> None:
         super().__init__(node, **options)
         self.node, self.options, self.table = node, options, Table()
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dcpstream.client.machine.values import VbucketRange
 from dcpstream.spark import planner
 from dcpstream.spark.coordinator import FULL_OBSERVATION_INTERVAL_S, Coordinator
 from dcpstream.spark.options import OffsetSpec, SourceOptions
@@ -143,7 +144,7 @@ def test_the_replay_of_a_batch_takes_back_what_its_attempt_gave(
     rewind_to: str, is_told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the control row the void rows stay at least until the next batch."""
-    make = planner.VbucketRange
+    make: Any = VbucketRange
     if not is_told:
         monkeypatch.setattr(planner, "VbucketRange", lambda *values: make(*values[:5], 0))
     cluster = FakeCluster()

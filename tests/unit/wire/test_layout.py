@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -88,7 +89,7 @@ def test_each_end_of_a_dcp_connection_handles_what_the_other_end_sends() -> None
 @given(layout=st.sampled_from(LAYOUTS), data=st.data())
 def test_packing_unpacking_and_encoding_agree(layout: Layout, data: st.DataObject) -> None:
     message = data.draw(messages_of(layout))
-    cls = type(message)
+    cls: Any = type(message)
     frame = message.to_frame()
     if frame.magic in (layout.magic, layout.flexible_magic):
         packed = cls.pack(
@@ -143,13 +144,14 @@ def test_the_length_of_the_extras_tells_which_optional_fields_are_there() -> Non
         11: {"expiration": 9, "user_flags": 9},
         12: {"expiration": 9, "user_flags": 9, "doc_flags": 9},
     }
+    add: Any = subdoc.SubdocDictAdd
     for length, fields in by_length.items():
-        made = subdoc.SubdocDictAdd(path_length=1, path_flags=2, key=b"k", **fields)
+        made = add(path_length=1, path_flags=2, key=b"k", **fields)
         frame = decode_frame(made.encode())
         assert len(frame.extras) == length
         assert subdoc.SubdocDictAdd.decode(frame) == replace(made, magic=0x80)
     with pytest.raises(FieldError, match="path_flags, user_flags without the fields before them"):
-        subdoc.SubdocDictAdd(path_length=1, path_flags=2, user_flags=3).encode()
+        add(path_length=1, path_flags=2, user_flags=3).encode()
 
 
 def test_a_subclass_shares_the_declaration_of_its_base() -> None:

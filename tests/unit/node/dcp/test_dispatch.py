@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from dcpstream.wire.messages.dcp import StreamRequest
 from tests.kit.engine import Talker, engine_of, pass_time
 
 
-def open_dcp(talker: Talker, name: bytes = b"reader", flags: int = OpenFlag.PRODUCER, **fields: object) -> Frame:
+def open_dcp(talker: Talker, name: bytes = b"reader", flags: int = OpenFlag.PRODUCER, **fields: Any) -> Frame:
     return talker.call(Opcode.DCP_OPEN, key=name, extras=struct.pack(">II", 0, flags), **fields)
 
 
@@ -58,7 +59,8 @@ def test_a_change_of_role_ends_the_stream() -> None:
     stream(reader)
     assert admin.call(Opcode.SET_VBUCKET, vbid=1, extras=b"\x02").status == 0
     (end,) = reader.collect()
-    assert decode_message(end).reason == StreamEndReason.STATE_CHANGED  # type: ignore[union-attr]
+    message: Any = decode_message(end)
+    assert message.reason == StreamEndReason.STATE_CHANGED
 
 
 def test_a_deleted_vbucket_ends_the_stream() -> None:

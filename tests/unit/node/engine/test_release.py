@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import Any
 
 import pytest
 
@@ -105,7 +106,7 @@ def test_capabilities_agree_with_what_is_answered():
     old, new = (Talker(engine_of(compat_version=name)) for name in RELEASES)
     extra = set(cluster_map(new)["bucketCapabilities"]) - set(cluster_map(old)["bucketCapabilities"])
     assert extra == {"rangeScan", "subdoc.ReplicaRead", "subdoc.BinaryXattr", "subdoc.AccessDeleted"}
-    scan = {"value": b'{"range":{"start":"YQ==","end":"Yg=="}}', "datatype": 1}
+    scan: dict[str, Any] = {"value": b'{"range":{"start":"YQ==","end":"Yg=="}}', "datatype": 1}
     assert old.call(Opcode.RANGE_SCAN_CREATE, **scan).status == Status.UNKNOWN_COMMAND
     assert new.call(Opcode.RANGE_SCAN_CREATE, **scan).status == Status.KEY_ENOENT
 

@@ -21,7 +21,7 @@ class ListReplicas(ListSource):
 @pytest.fixture
 def machine():
     source = ListReplicas(ListVBucket(0), ListVBucket(1, VbucketState.REPLICA), ListVBucket(2, VbucketState.DEAD))
-    return ConsumerConnection("consumer", source, 0.0)
+    return ConsumerConnection("consumer", source, 0.0)  # type: ignore[arg-type] # lists do what the protocol asks
 
 
 def statuses(machine, opcode, **fields):

@@ -1,5 +1,7 @@
 """A consumer's stream: every state and event, the handshake's rollbacks, bounds of snapshots."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -117,7 +119,7 @@ def test_any_sequence_of_events_ends_in_a_state_or_a_closed_connection(events):
 
 
 def requested(frame):
-    message = decode_message(frame)
+    message: Any = decode_message(frame)
     return message.start_seqno, message.snapshot_start, message.snapshot_end, message.vbuuid
 
 

@@ -1,6 +1,7 @@
 """The decision on STREAM_REQ: every worked example, and the order of the checks."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -163,7 +164,7 @@ def test_missing_pending_and_dead_vbuckets_are_not_mine():
 
 def test_the_first_broken_rule_decides():
     bad = request(start=50, end=10, vbuuid=Z, snapshot=(60, 70))
-    refusals = {"filter_refusal": Status.UNKNOWN_COLLECTION, "has_stream": True}
+    refusals: dict[str, Any] = {"filter_refusal": Status.UNKNOWN_COLLECTION, "has_stream": True}
     assert decide(bad, None, is_noop_missing=True, **refusals) == Refuse(Status.NOT_MY_VBUCKET)
     assert decide(bad, VBUCKETS["V1"], is_noop_missing=True, **refusals) == Refuse(Status.NOT_SUPPORTED)
     assert decide(bad, VBUCKETS["V1"], **refusals) == Refuse(Status.ERANGE)

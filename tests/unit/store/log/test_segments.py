@@ -111,7 +111,7 @@ def test_every_page_is_verified(tmp_path: Path) -> None:
     pages = [commit(segments, bytes([65 + number]) * 20) for number in range(3)]
     file, offset = pages[0][0], pages[0][1]
     sizes, checksums = [20, 20, 20], [page[5] for page in pages]
-    run: FilePiece = (file, offset, 60, 10, 45, (sizes, checksums))  # type: ignore[arg-type]
+    run: FilePiece = (file, offset, 60, 10, 45, (sizes, checksums))  # type: ignore[assignment]
     assert segments.read_pieces([run, b"memory", pages[0]]) == [b"A" * 10 + b"B" * 20 + b"C" * 5, b"memory", b"A" * 20]
     with file.path.open("r+b") as damaged:
         damaged.seek(offset + 25)
@@ -189,7 +189,7 @@ def test_a_retired_file_is_closed_by_its_last_reader(tmp_path: Path) -> None:
             return file
 
     saved = Saved()
-    segments = Segments(tmp_path, Watched(), saved.order, saved, segment_bytes=100)
+    segments = Segments(tmp_path, Watched(), saved.order, saved, segment_bytes=100)  # type: ignore[arg-type]
     piece = commit(segments, b"x" * 100)
     commit(segments, b"y")
     segments.replace([piece[0]], [])

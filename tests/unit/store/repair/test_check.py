@@ -112,7 +112,7 @@ def test_files_that_are_missing_or_unknown(store: Path) -> None:
     opened.commit()
     put(opened.vbuckets[0], key_of("b"), b"")
     opened.commit()
-    opened._segments.begin_rewrite()  # type: ignore[union-attr]
+    opened._segments.begin_rewrite()
     opened.close()
     assert check_store(store).others == ["segment-0000000004.log"]
     (store / FIRST).rename(store / "segment-0000000009.log")

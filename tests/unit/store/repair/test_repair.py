@@ -150,7 +150,7 @@ def test_a_lost_rollback_is_made_good(whole: Whole, path: Path) -> None:
     assert check_store(path).damage[0].is_rollback
     repair = repair_store(path)
     with DiskBucketStore(path, 3) as store:
-        assert store.vbuckets[2].get(key_of("key9")).seqno == 10  # type: ignore[union-attr]
+        assert store.vbuckets[2].get(key_of("key9")).seqno == 10
     shutil.rmtree(path / "lost+found")
     assert 2 not in repair.branches  # its header said all
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ PAIR = struct.Struct(">QQ")
 
 def history() -> bytes:
     """prepare 1, commit 2 of a; prepare 3, abort 4 of b; prepare 5, committed deletion 6 of c; 7 is plain."""
-    prepare = {"vbid": 1, "rev_seqno": 1, "cas": 9, "level": 2}
+    prepare: dict[str, Any] = {"vbid": 1, "rev_seqno": 1, "cas": 9, "level": 2}
     return b"".join(
         (
             encode_stored_prepare(key=b"\0a", value=b"v", by_seqno=1, flags=7, expiration=8, **prepare),
@@ -89,7 +90,7 @@ def test_from_disk_only_what_is_undecided() -> None:
 @pytest.mark.parametrize("collections", [True, False])
 @pytest.mark.parametrize("no_value", [True, False])
 def test_exact_counters(collections: bool, no_value: bool) -> None:
-    row = {"vbid": 1, "value": b"v", "rev_seqno": 1, "cas": 9}
+    row: dict[str, Any] = {"vbid": 1, "value": b"v", "rev_seqno": 1, "cas": 9}
     data = b"".join(
         (
             encode_stored_mutation(key=b"\0a", by_seqno=1, nru=2, **row),

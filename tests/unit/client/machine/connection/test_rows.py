@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -75,13 +74,12 @@ def test_runs_are_cut_at_controls_and_between_streams() -> None:
 
 
 @pytest.fixture
-def without_extras(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def without_extras(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "pyarrow"]:
         monkeypatch.delitem(sys.modules, name)
     for name in [name for name in sys.modules if name.startswith("dcpstream.columnar")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    return
 
 
 @pytest.mark.usefixtures("without_extras")

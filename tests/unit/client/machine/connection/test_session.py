@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 import pytest
@@ -68,7 +68,7 @@ def sent(connection: NodeConnection) -> list[Frame]:
     return list(reader.frames())
 
 
-def seqnos(events: Iterator[object] | list[object]) -> list[int]:
+def seqnos(events: Iterable[object]) -> list[int]:
     """The seqnos of all rows that count."""
     result = []
     for event in events:

@@ -309,7 +309,7 @@ def test_a_collection_that_is_made_meanwhile_has_its_name() -> None:
 
     world = World([VbucketRange(0, StreamOffset.ZERO, 3)], answer)
     changes = []
-    world._take = lambda: changes.extend(  # type: ignore[method-assign]
+    world._take = lambda: changes.extend(
         change
         for event in iter(world.reader.next_event, None)
         if not isinstance(event, EventGroup)

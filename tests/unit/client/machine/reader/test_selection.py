@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dcpstream.client.machine.reader.selection import EVERYTHING, FixedSelection, Selection, Wanted, unknown_names
@@ -81,6 +83,6 @@ def test_a_plan_names_ids_and_sees_no_others() -> None:
 
 
 def test_a_single_collection_can_be_told() -> None:
-    one = [Selection(("a.b",)), Selection(("b",)), FixedSelection((ORDERS,))]
+    one: list[Any] = [Selection(("a.b",)), Selection(("b",)), FixedSelection((ORDERS,))]
     more = [Selection(None), Selection(("a.*",)), Selection(("a", "b")), FixedSelection((ORDERS, RETURNS))]
     assert [item.may_be_one_collection for item in (*one, *more)] == [True] * 3 + [False] * 4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dcpstream.node.engine import Engine
 from dcpstream.node.engine.access.login_throttle import (
     FIRST_DELAY_S,
@@ -41,11 +43,11 @@ def guess(engine: Engine) -> Talker:
 
 def test_a_refusal_that_waits_comes_in_time_and_a_right_password_does_not_wait() -> None:
     engine = engine_of()
-    wrong = {"key": b"PLAIN", "value": b"\0admin\0wrong"}
+    wrong: dict[str, Any] = {"key": b"PLAIN", "value": b"\0admin\0wrong"}
     peer = guess(engine)
     for _ in range(FREE_FAILURES):
         assert peer.call(Opcode.SASL_AUTH, **wrong).status == Status.AUTH_ERROR
-    assert peer.send(encode_request(Opcode.SASL_AUTH, opaque=1, **wrong)) == []  # type: ignore[arg-type]
+    assert peer.send(encode_request(Opcode.SASL_AUTH, opaque=1, **wrong)) == []
     assert not peer.session.takes_requests
     assert guess(engine).call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0admin\0secret").status == Status.SUCCESS
     at = engine.next_timeout()

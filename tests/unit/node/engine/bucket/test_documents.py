@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -231,6 +232,7 @@ def test_snappy_values_are_inflated():
 def test_xattrs_stay_when_the_body_changes_and_system_ones_when_it_goes():
     client = Talker(engine_of())
     vbucket = client.engine.buckets["default"].vbuckets[0]
+    assert vbucket is not None
     from dcpstream.node.engine.bucket import documents
 
     section = encode_xattrs({"_sys": b"1", "user": b"2"}, b"old")
@@ -247,7 +249,7 @@ def test_xattrs_stay_when_the_body_changes_and_system_ones_when_it_goes():
 
 def test_keys_with_collections():
     client = Talker(engine_of())
-    value = {"extras": bytes(8), "value": b"v"}
+    value: dict[str, Any] = {"extras": bytes(8), "value": b"v"}
     assert client.call(Opcode.SET, key=b"\0" + b"k" * 250, **value).status == 0
     assert client.call(Opcode.SET, key=b"\0" + b"k" * 251, **value).status == Status.EINVAL
     assert client.call(Opcode.SET, key=b"\0", **value).status == Status.EINVAL

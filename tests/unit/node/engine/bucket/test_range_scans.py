@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+from typing import Any
 
 import pytest
 
@@ -276,7 +277,8 @@ def on_disk(tmp_path):
 
 def required(client: Talker, **fields):
     uuid = str(client.engine.buckets["default"].vbuckets[0].vbuuid)
-    return create(client, **{REQUIREMENTS: {"vb_uuid": uuid, **fields}})
+    requirements: dict[str, Any] = {REQUIREMENTS: {"vb_uuid": uuid, **fields}}
+    return create(client, **requirements)
 
 
 def flush(client: Talker) -> None:

@@ -8,7 +8,7 @@ from dcpstream.store import MemoryBucketStore
 from tests.kit.engine import engine_of
 from tests.kit.stores import key_of, put
 
-AGE_S = 640.0
+AGE_S = 640
 
 
 def retained():

@@ -67,7 +67,7 @@ def request(client: Talker, opcode: int, what: tuple[str, bytes, bytes, int], op
     return encode_request(opcode, key=client.key(key), extras=extras, value=value, cas=cas, opaque=opaque, vbid=vbid)
 
 
-@pytest.fixture(params=KINDS.values(), ids=KINDS)
+@pytest.fixture(params=list(KINDS.values()), ids=list(KINDS))
 def clients(request):
     """Two nodes that hold the same."""
     both = [Talker(engine_of(), features=request.param) for _ in range(2)]

@@ -11,7 +11,7 @@ from dcpstream.model import VbucketState
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.subdocument import SYSTEM_BYTES_MAX
 from dcpstream.testing.simulation import START_UNIX_S, USUAL_FEATURES
-from dcpstream.wire import Datatype, Opcode, Status
+from dcpstream.wire import Datatype, Frame, Opcode, Status
 from dcpstream.wire.values import encode_xattrs, snappy_compress
 from tests.kit.engine import Talker, engine_of
 from tests.kit.rules import rule
@@ -491,7 +491,7 @@ def test_without_attributes_negotiated(client):
 # ----------------------------------------------------------------------------------------------------- durable writes
 
 
-def durable(client, *specs: bytes, extras: bytes) -> object:
+def durable(client, *specs: bytes, extras: bytes) -> Frame:
     framing = b"\x11\x01"
     return client.call(Opcode.SUBDOC_MULTI_MUTATION, key=b"\0k", value=b"".join(specs), extras=extras, framing=framing)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def on_disk(tmp_path):
         yield Talker(engine_of(store))
 
 
-def set_state(client: Talker, state: int, vbid: int = 0, **fields: object):
+def set_state(client: Talker, state: int, vbid: int = 0, **fields: Any):
     return client.call(Opcode.SET_VBUCKET, vbid=vbid, extras=bytes((state,)), **fields)
 
 

@@ -152,6 +152,7 @@ def test_a_text_that_remembers_finds_the_same():
     for path in (*PATHS, *reversed(PATHS)):
         expected, found = outcome(TEXT, path), outcome(text, path)
         if isinstance(found, Found | Missing):
+            assert isinstance(expected, Found | Missing), path
             assert found[:3] == expected[:3], path
         else:
             assert found == expected, path
