@@ -1,11 +1,10 @@
-"""The messages of a producer's stream that are not stored: markers, ends, and other messages around the history.
+"""Messages of a producer's stream that are not stored: markers, and the bounds of out-of-order snapshots.
 
 Source: kv_engine engines/ep/src/dcp/active_stream.cc; markers and flags as in recordings of a server.
 """
 
 from __future__ import annotations
 
-from dcpstream.model import VbucketState
 from dcpstream.protocol.bucket import VBucketView
 from dcpstream.protocol.producer.change_history import ChangeHistory
 from dcpstream.wire import HEADER, HEADER_BYTES, FrameInfoId, Magic, MarkerFlag
@@ -15,12 +14,9 @@ from dcpstream.wire.messages.dcp import (
     Abort,
     Commit,
     OsoSnapshot,
-    SeqnoAdvanced,
-    SetVbucketState,
     SnapshotMarker,
     SnapshotMarkerV2,
     SnapshotMarkerV22,
-    StreamEnd,
 )
 from dcpstream.wire.stored.block import Buffer
 
@@ -154,34 +150,22 @@ class StreamMessages:
         if self._has_v22 and is_disk:
             prepared = 0 if durable is None else durable.high_prepared_seqno
             purged = view.purge_seqno
-            return self._pack(SnapshotMarkerV22, start, end, flags, visible, completed, purged, prepared)
+            return self.pack(SnapshotMarkerV22, start, end, flags, visible, completed, purged, prepared)
         if self._has_v2:
-            return self._pack(SnapshotMarkerV2, start, end, flags, visible, completed)
-        return self._pack(SnapshotMarker, start, end, flags)
+            return self.pack(SnapshotMarkerV2, start, end, flags, visible, completed)
+        return self.pack(SnapshotMarker, start, end, flags)
 
     def out_of_order_start(self, end: int) -> bytes:
         """Begin an out-of-order snapshot up to `end`; it has no marker."""
         self.is_first_marker, self.last_snapshot_end = False, end
-        return self._pack(OsoSnapshot, _OSO_START)
+        return self.pack(OsoSnapshot, _OSO_START)
 
     def out_of_order_end(self) -> bytes:
         """End the out-of-order snapshot."""
-        return self._pack(OsoSnapshot, _OSO_END)
+        return self.pack(OsoSnapshot, _OSO_END)
 
-    def advanced(self, seqno: int) -> bytes:
-        """Tell the client that nothing more follows up to `seqno`."""
-        return self._pack(SeqnoAdvanced, seqno)
-
-    def set_state(self, state: VbucketState) -> bytes:
-        """Ask the other end to change its copy's state."""
-        return self._pack(SetVbucketState, state)
-
-    def end(self, reason: int) -> bytes:
-        """End the stream."""
-        return self._pack(StreamEnd, reason)
-
-    def _pack(self, message: type[Request], *fields: int) -> bytes:
-        """A message of this stream, with its stream id if it has one."""
+    def pack(self, message: type[Request], *fields: int) -> bytes:
+        """Any message of this stream: with its vbucket and opaque, and with its stream id if it has one."""
         return message.pack(*fields, vbid=self._view.vbid, opaque=self._opaque, framing=self._framing)
 
 

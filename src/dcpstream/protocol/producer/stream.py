@@ -40,6 +40,7 @@ from dcpstream.protocol.producer.states import STREAM, TAKEOVER, StreamEvent, St
 from dcpstream.protocol.producer.stream_filter import LiveFilter, StreamFilter
 from dcpstream.wire import StreamEndReason, StreamFlag
 from dcpstream.wire.buffers import BufferPool
+from dcpstream.wire.messages.dcp import SeqnoAdvanced, SetVbucketState, StreamEnd
 from dcpstream.wire.stored.block import BlockKind, Buffer, events_of, seqnos_of
 from dcpstream.wire.stored.durable import DurableForm
 from dcpstream.wire.stored.form import StreamForm
@@ -341,7 +342,7 @@ class ProducerStream:
             return self._safely(lambda: self._read_on(room, credit))
         if self.end_reason is not None:
             self.is_finished = True
-            return self._messages.end(self.end_reason)
+            return self._messages.pack(StreamEnd, self.end_reason)
         if self.state is StreamState.TAKEOVER_WAIT:
             return None
         return self._safely(self._open_snapshot)
@@ -542,7 +543,7 @@ class ProducerStream:
         self._go(StreamEvent.STATE_SENT)
         self._take_over(TakeoverEvent.ASKED)
         is_first = self.takeover is TakeoverState.PENDING_ASKED
-        return self._messages.set_state(VbucketState.PENDING if is_first else VbucketState.ACTIVE)
+        return self._messages.pack(SetVbucketState, VbucketState.PENDING if is_first else VbucketState.ACTIVE)
 
     def _read_on(self, room: int, credit: int | None) -> Buffer | None:
         """The next messages of the snapshot under way."""
@@ -634,4 +635,4 @@ class ProducerStream:
     def _advanced(self, seqno: int) -> bytes:
         self._skipped = 0
         self.last_sent_seqno = self.last_advance_seqno = seqno
-        return self._messages.advanced(seqno)
+        return self._messages.pack(SeqnoAdvanced, seqno)
