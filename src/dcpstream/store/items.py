@@ -16,14 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from dcpstream.wire.codes import Opcode, SystemEventId
+from dcpstream.wire.frames import HEADER, HEADER_BYTES
+from dcpstream.wire.messages.dcp import Expiration, Mutation, SystemEvent
 from dcpstream.wire.stored.block import BlockKind
 
-HEADER_BYTES = 24
-META_BYTES = HEADER_BYTES + 31
+META_BYTES = Mutation.layout.head.size
 """Header and the longest extras of a document: enough for `read_meta`."""
 
-SEQNO_AT = HEADER_BYTES
-REVISION_AT = HEADER_BYTES + 8
+SEQNO_AT = Mutation.layout.offset("by_seqno")
+REVISION_AT = Mutation.layout.offset("rev_seqno")
 """Offsets in the frame of a document or tombstone: its seqno, its revision."""
 
 DELETED = int(BlockKind.DELETION | BlockKind.EXPIRATION)
@@ -44,10 +45,12 @@ does not hide the document, and an abort takes its prepare's place."""
 SHARED_KEYS = 8192
 """Size of the caches of event keys, which all vbuckets share: enough for the collections of a few buckets."""
 
-_HEADER = struct.Struct(">BBHBBHIIQ")
-_MUTATION = struct.Struct(">QQII")
-_DELETION = struct.Struct(">QQI")
-_SYSTEM_EVENT = struct.Struct(">QIB")
+_unpack_mutation = Mutation.layout.head.unpack_from
+_unpack_tombstone = Expiration.layout.head.unpack_from
+"""For deletions too: their extras begin with the same fields."""
+_mutation_extras = Mutation.layout.extras.unpack_from
+_tombstone_extras = Expiration.layout.extras.unpack_from
+_unpack_event = SystemEvent.layout.extras.unpack_from
 _MUTATION_OPCODE = int(Opcode.DCP_MUTATION)
 _EMPTYING = frozenset((int(SystemEventId.DROP_COLLECTION), int(SystemEventId.CREATE_COLLECTION)))
 _ENDS = frozenset((int(SystemEventId.DROP_COLLECTION), int(SystemEventId.DROP_SCOPE)))
@@ -58,12 +61,9 @@ _PREPARES = frozenset((int(Opcode.DCP_PREPARE), int(Opcode.DCP_ABORT)))
 Buffer = bytes | bytearray | memoryview
 U32s: TypeAlias = npt.NDArray[np.uint32]
 
-_document_fields = struct.Struct(">QII").unpack_from
-"""Revision, flags and expiration of a mutation, at `REVISION_AT`."""
 document_halves = struct.Struct(">IIII").unpack_from
-"""The same, with the revision in two halves."""
-_tombstone_fields = struct.Struct(">QI").unpack_from
-"""Revision and delete time of a deletion or expiration, at `REVISION_AT`."""
+"""A mutation's fields from `REVISION_AT` on: both halves of the revision, flags, expiration. For `VBucketLog.append`:
+the upper half tells at once whether the revision fits the index."""
 
 
 class ItemMeta(NamedTuple):
@@ -109,36 +109,42 @@ _new_tuple = tuple.__new__
 
 def read_meta(data: Buffer, at: int = 0) -> ItemMeta:
     """The fields of the data frame at `at`; needs its first `META_BYTES`, or all of a shorter frame."""
-    _, opcode, _, _, datatype, _, _, opaque, cas = _HEADER.unpack_from(data, at)
-    if opcode == _MUTATION_OPCODE:
-        seqno, rev_seqno, flags, expiration = _MUTATION.unpack_from(data, at + HEADER_BYTES)
+    if data[at + 1] == _MUTATION_OPCODE:
+        fields = _unpack_mutation(data, at)
+        _, _, _, _, datatype, _, _, _, cas, seqno, rev_seqno, flags, expiration, _, _, _ = fields
         return _new_tuple(ItemMeta, (cas, rev_seqno, seqno, flags, expiration, datatype, False, 0))
-    seqno, rev_seqno, delete_time = _DELETION.unpack_from(data, at + HEADER_BYTES)
-    return _new_tuple(ItemMeta, (cas, rev_seqno, seqno, opaque, 0, datatype, True, delete_time))
+    _, _, _, _, datatype, _, _, flags, cas, seqno, rev_seqno, delete_time = _unpack_tombstone(data, at)
+    return _new_tuple(ItemMeta, (cas, rev_seqno, seqno, flags, 0, datatype, True, delete_time))
 
 
 def read_item(data: Buffer, at: int = 0) -> StoredItem:
     """The document in the whole stored data frame at `at`."""
-    _, opcode, key_length, extras_length, datatype, _, body, opaque, cas = _HEADER.unpack_from(data, at)
+    if data[at + 1] == _MUTATION_OPCODE:
+        fields = _unpack_mutation(data, at)
+        _, _, key_length, extras_length, datatype, _, body, _, cas, seqno, rev_seqno, flags, expiration, _, _, _ = (
+            fields
+        )
+        is_deleted, delete_time = False, 0
+    else:
+        tombstone = _unpack_tombstone(data, at)
+        _, _, key_length, extras_length, datatype, _, body, flags, cas, seqno, rev_seqno, delete_time = tombstone
+        is_deleted, expiration = True, 0
     key_start = at + HEADER_BYTES + extras_length
     value_start = key_start + key_length
     key = bytes(data[key_start:value_start])
     value = bytes(data[value_start : at + HEADER_BYTES + body])
-    if opcode == _MUTATION_OPCODE:
-        seqno, rev_seqno, flags, expiration = _MUTATION.unpack_from(data, at + HEADER_BYTES)
-        return _new_tuple(StoredItem, (key, value, datatype, flags, expiration, cas, rev_seqno, seqno, False, 0))
-    seqno, rev_seqno, delete_time = _DELETION.unpack_from(data, at + HEADER_BYTES)
-    return _new_tuple(StoredItem, (key, value, datatype, opaque, 0, cas, rev_seqno, seqno, True, delete_time))
+    item = (key, value, datatype, flags, expiration, cas, rev_seqno, seqno, is_deleted, delete_time)
+    return _new_tuple(StoredItem, item)
 
 
 def fields_of(frame: Buffer, kinds: int) -> tuple[int, int]:
     """Revision and time (expiration or delete time) of a stored frame, as the index keeps them."""
     if not kinds & NOT_A_DOCUMENT:
-        revision, _, time = _document_fields(frame, REVISION_AT)
+        _, revision, _, time, _, _, _ = _mutation_extras(frame, HEADER_BYTES)
     elif kinds & (SYSTEM | PREPARE):
         return UNTOLD_REVISION, 0
     else:
-        revision, time = _tombstone_fields(frame, REVISION_AT)
+        _, revision, time = _tombstone_extras(frame, HEADER_BYTES)
     return min(UNTOLD_REVISION, revision), time
 
 
@@ -164,22 +170,22 @@ def prepares_of(collection_id: int) -> int:
 
 def is_collection_end(data: Buffer) -> bool:
     """Whether a stored system event empties a collection: its end, or a new beginning (a flush)."""
-    return data[1] == Opcode.DCP_SYSTEM_EVENT and _SYSTEM_EVENT.unpack_from(data, HEADER_BYTES)[1] in _EMPTYING
+    return data[1] == Opcode.DCP_SYSTEM_EVENT and _unpack_event(data, HEADER_BYTES)[1] in _EMPTYING
 
 
 def is_end_event(data: Buffer) -> bool:
     """Whether a stored system event is the end of a collection or of a scope."""
-    return data[1] == Opcode.DCP_SYSTEM_EVENT and _SYSTEM_EVENT.unpack_from(data, HEADER_BYTES)[1] in _ENDS
+    return data[1] == Opcode.DCP_SYSTEM_EVENT and _unpack_event(data, HEADER_BYTES)[1] in _ENDS
 
 
 def cas_of(data: Buffer) -> int:
     """The CAS in a stored frame's header."""
-    return int(_HEADER.unpack_from(data)[-1])
+    return int(HEADER.unpack_from(data)[-1])
 
 
 def tombstone_revision(data: Buffer) -> int:
     """The revision in a stored deletion or expiration."""
-    return int(_DELETION.unpack_from(data, HEADER_BYTES)[1])
+    return int(_tombstone_extras(data, HEADER_BYTES)[1])
 
 
 def index_key(data: Buffer) -> bytes:
@@ -193,7 +199,7 @@ def index_key(data: Buffer) -> bytes:
     if opcode != Opcode.DCP_SYSTEM_EVENT:
         key = bytes(data[key_start : key_start + key_length])
         return prepare_key(key) if opcode in _PREPARES else key
-    _, event, _ = _SYSTEM_EVENT.unpack_from(data, HEADER_BYTES)
+    _, event, _ = _unpack_event(data, HEADER_BYTES)
     value = bytes(data[key_start + key_length :])
     kind, identity = (SCOPE_EVENT, value[8:12]) if event in _SCOPE_EVENTS else (COLLECTION_EVENT, value[12:16])
     return _event_key(kind, identity)

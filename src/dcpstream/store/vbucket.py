@@ -344,6 +344,7 @@ class VBucketLog:
                 key = index_key(frame)
             elif is_deleted and not kinds & DELETED:
                 kinds |= DELETED & int(BlockKind.DELETION)
+        if kinds & NOT_A_DOCUMENT:
             revision, time = fields_of(frame, kinds)
             if kinds & DELETED and self.max_deleted_rev < revision:
                 self.max_deleted_rev = tombstone_revision(frame)

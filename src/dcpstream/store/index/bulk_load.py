@@ -17,7 +17,6 @@ import numpy.typing as npt
 from dcpstream.errors import CorruptLog
 from dcpstream.store.index.rows import KIND_SHIFT, RowTable, U64s, collection_of
 from dcpstream.store.items import (
-    HEADER_BYTES,
     PREPARE,
     REVISION_AT,
     SEQNO_AT,
@@ -38,6 +37,7 @@ from dcpstream.store.log.blocks import (
 from dcpstream.store.log.frame_log import FrameLog
 from dcpstream.store.log.segment_file import Segment
 from dcpstream.wire.codes import Opcode
+from dcpstream.wire.frames import HEADER_BYTES
 from dcpstream.wire.stored.block import BlockKind, frame_kinds
 
 MIN_KEYS_OF_A_LENGTH = 32

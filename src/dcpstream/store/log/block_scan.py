@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dcpstream.errors import CorruptLog
+from dcpstream.store.items import SEQNO_AT
 from dcpstream.store.log.blocks import (
     BLOCK_HEADER,
     BLOCK_MAGIC,
@@ -22,11 +23,10 @@ from dcpstream.store.log.blocks import (
     page_table,
     read_block_header,
 )
+from dcpstream.wire.frames import HEADER_BYTES
 
 MAX_KEYS = 20
 """Keys that are named for one damaged page."""
-_FRAME_HEADER_BYTES = SEQNO_AT = 24
-"""In a stored frame the seqno comes first after the header."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +198,6 @@ def damage_of(file: str, data: bytes, stretch: Stretch) -> Iterator[Damage]:
 
 def _key_of(frame: bytes) -> str:
     """The key as it reads now, with its collection prefix unless that is the default collection's."""
-    at = _FRAME_HEADER_BYTES + frame[4]
+    at = HEADER_BYTES + frame[4]
     key = frame[at : at + int.from_bytes(frame[2:4], "big")]
     return key[1:].decode(errors="backslashreplace") if key[:1] == b"\0" else key.decode(errors="backslashreplace")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.runtime import is_locked
-from dcpstream.store.items import index_key
-from dcpstream.store.log.block_scan import SEQNO_AT, Damage, Stretch, damage_of, ends_of, walk_blocks
+from dcpstream.store.items import SEQNO_AT, index_key
+from dcpstream.store.log.block_scan import Damage, Stretch, damage_of, ends_of, walk_blocks
 from dcpstream.store.log.blocks import (
     SEGMENT_HEADER,
     BlockHeader,

@@ -25,7 +25,8 @@ from pathlib import Path
 from dcpstream.errors import CorruptLog, StoreError, StoreInUse
 from dcpstream.model import FailoverEntry, FailoverLog
 from dcpstream.runtime import Random, SystemFileSystem, SystemRandom, make_private, new_vbuuid
-from dcpstream.store.log.block_scan import SEQNO_AT, Stretch, ends_of, pages_of, walk_blocks
+from dcpstream.store.items import SEQNO_AT
+from dcpstream.store.log.block_scan import Stretch, ends_of, pages_of, walk_blocks
 from dcpstream.store.log.blocks import (
     BLOCK_HEADER,
     MARK,
