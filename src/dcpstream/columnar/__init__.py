@@ -1,11 +1,12 @@
-"""Many frames at once into Arrow batches.
+"""The decoder from many frames at once to Arrow batches.
 
-`scan` finds the whole frames in a receive buffer, `decode_wire` makes columns of their data messages, `to_changes`
-gives them the names and types of a table of changes. `decode_messages` does what `decode_wire` does message by message:
-the same result, by the plainest code.
+`scan` finds the whole frames in a receive buffer (`boundaries`) and gathers their headers (`headers`) into a
+`FrameIndex`. `decode_wire` makes columns of the data messages, a `WireChunk`. `to_changes` gives them the names and
+types of a table of changes (`changes`, `schema`), with inflated values (`values`), attributes (`xattrs`) and text
+(`text`). `decode_messages` yields the same chunk message by message, in plain Python.
 
-Needs numpy and pyarrow (the extra `arrow`). Knows no sockets and no streams: which rows belong to which stream is their
-opaque, and what to do about control frames is the caller's.
+Needs pyarrow (the extra `arrow`). Knows no sockets and no streams: the opaque of a row names its stream, and control
+frames are returned to the caller.
 """
 
 from dcpstream.columnar.changes import ChangeContext, ControlRow, control_rows, rollback_row, to_changes

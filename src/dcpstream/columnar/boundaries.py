@@ -1,19 +1,20 @@
-"""Where frames begin in a receive buffer, many at a time.
+"""The boundaries of many frames in a receive buffer.
 
-A frame's length stands in its own header, so boundaries form a chain that can only be followed from the front. Two
-ways to follow it:
+The length of a frame is in its header, so boundaries form a chain that can only be followed from the front. There are
+two ways to follow it:
 
-- One frame after the other: about 130 ns a frame in Python. Right for large frames, where copying dominates anyway.
-- Lanes, for small frames. The buffer is cut into some hundred lanes; in each a *guess* is searched, a place that looks
-  like the header of a data frame. All chains are then followed at once, one numpy step a frame of each lane.
+- One frame after the other takes about 130 ns per frame in Python. It is used for large frames, where copying
+  dominates.
+- Lanes are used for small frames. The buffer is cut into some hundred lanes, and each lane is searched for a *guess*, a
+  place that looks like the header of a data frame. Then all chains are followed at once, one numpy step for one frame
+  of each lane.
 
-Why the lanes cannot be fooled: the first lane starts at a true boundary. The chain of lane i leaves it at some
-position; if that equals the guess of lane i+1, the guess is a true boundary as well, and so on by induction. Where it
-differs (a value that holds something like a header, at worst a perfect chain of frames) the guess is thrown away and
-that lane is followed one by one from the place where the chain before it really left. So guesses decide the speed,
-never the result.
+Wrong guesses do no harm. The first lane starts at a true boundary. The chain of lane i leaves it at some position; if
+that equals the guess of lane i+1, the guess is a true boundary as well, and so on by induction. Otherwise (a value
+holds something like a header, at worst a perfect chain of frames) the guess is discarded, and that lane is followed
+frame by frame from where the previous chain left. Guesses decide the speed, never the result.
 
-Refuses to know what frames mean; `dcpstream.columnar.frame_index` checks their headers.
+The content of frames plays no role here; `dcpstream.columnar.frame_index` checks their headers.
 """
 
 from __future__ import annotations

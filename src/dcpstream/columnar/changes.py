@@ -1,7 +1,7 @@
-"""Wire rows as rows of a table of changes: the columns that Spark sees.
+"""The rows of a table of changes, with the columns that Spark sees.
 
-`to_changes` gives names, types and meanings to a `WireChunk`; `control_rows` makes rows that are no changes of
-documents, and `rollback_row` the one that tells a table that a branch of a vbucket's history is void.
+`to_changes` converts a `WireChunk`. `control_rows` makes rows that are not changes of documents, and `rollback_row` the
+row that says that a part of a vbucket's history is void.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _NameTable = tuple[npt.NDArray[np.int64], list[str | None], list[str | None]]
 
 @dataclass(frozen=True)
 class ChangeContext:
-    """What rows need to know that their frames do not say.
+    """Facts about rows that are not in their frames.
 
-    Make a new one when a mapping changes; the tables derived from them are kept.
+    Make a new context when a mapping changes; it caches tables derived from the mappings.
 
     Attributes:
         collection_names: collection id → (scope name, collection name).
@@ -54,7 +54,7 @@ class ChangeContext:
     _branches: tuple[pa.StringArray, npt.NDArray[np.int64]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Work out the tables that columns are looked up in."""
+        """Compute the lookup tables for columns."""
         ids = sorted(self.collection_names)
         pairs = [self.collection_names[number] for number in ids]
         names = (np.array(ids, np.int64), [scope for scope, _ in pairs], [collection for _, collection in pairs])
@@ -69,8 +69,8 @@ class ChangeContext:
     def name_columns(self, ids: npt.NDArray[np.uint32]) -> tuple[pa.StringArray, pa.StringArray]:
         """(scope, collection) columns of collection ids.
 
-        An id without a name (a collection made after the manifest was read) has no scope, and the collection is called
-        `_0x` and the id in hexadecimal: no collection of a user begins with an underscore.
+        An id without a name (a collection created after the manifest was read) has a null scope, and the collection is
+        named `_0x` and the id in hexadecimal, because no name of a user's collection begins with an underscore.
         """
         if len(ids) and ids.min() == ids.max():
             scope, collection = self.collection_names.get(int(ids[0]), (None, f"_0x{ids[0]:x}"))
@@ -87,7 +87,7 @@ class ChangeContext:
         return chosen(scopes, position), chosen(collections, position)
 
     def vbuuid_column(self, vbuckets: npt.NDArray[np.uint16]) -> pa.StringArray:
-        """The vbuuids as decimal text: as a number of 64 bits without sign they fit neither a BIGINT nor JSON."""
+        """The vbuuids as decimal text, because unsigned 64-bit numbers fit neither a BIGINT nor JSON."""
         if len(vbuckets) and vbuckets.min() == vbuckets.max():
             vbuuid = self.vbuuids.get(int(vbuckets[0]))
             return repeated(None if vbuuid is None else str(vbuuid), len(vbuckets))
@@ -107,33 +107,33 @@ def to_changes(
 
     Columns, all nullable:
 
-    - `key`: string. Bytes that are not UTF-8 become visible escapes, see `dcpstream.columnar.text`.
+    - `key`: string. Bytes that are not UTF-8 are escaped, see `dcpstream.columnar.text`.
     - `value`: the document, inflated and without xattrs. Null for a deletion or expiration that left no body; empty for
-      an empty document. As "string", a value that is not UTF-8 is not dropped and no error: it is escaped like a key,
-      so that a text column can be read everywhere and still nothing is lost. Take "binary" for binary documents.
+      an empty document. As "string", a value that is not UTF-8 is escaped like a key, so that every reader can use
+      the text column and nothing is lost. Use "binary" for binary documents.
     - `_change_type`: insert (revision 1), update_postimage, delete.
-    - `_commit_version`: long, the seqno. `_commit_timestamp`: when it was written, from the CAS; null for CAS 0.
+    - `_commit_version`: long, the seqno. `_commit_timestamp`: time of the write, from the CAS; null for CAS 0.
     - `op`: mutation, deletion, expiration.
     - `scope`, `collection`: names; see `ChangeContext.name_columns` for an id without a name.
     - `vbucket` int, `vbuuid` decimal text, `seqno`, `rev`, `cas` long with the bits of the u64, `flags` int
       with the bits of the u32, `datatype` int as sent.
-    - `expiry`: when the document will expire; of a deletion or expiration when it was deleted. Null for 0.
+    - `expiry`: expiration time of the document; for a deletion or expiration the time of deletion. Null for 0.
     - `xattrs`: map of name → JSON text, null without xattrs.
 
     Args:
         chunk: rows of `decode_wire`, or a `slice` or `select` of them.
         context: names and branches.
         value_format: "binary" or "string".
-        columns: the columns that are built; all if None.
-        missing: what becomes of the others: "null" fills them with nulls, "drop" leaves them out.
+        columns: the columns to build; all if None.
+        missing: the other columns: "null" fills them with nulls, "drop" leaves them out.
 
     Raises:
-        FieldError: a value that its datatype does not describe (no snappy block, an xattr section with wrong lengths);
-            says which vbucket and seqno.
+        FieldError: a value that contradicts its datatype (not a snappy block, an xattr section with wrong lengths); the
+            message has vbucket and seqno.
         ConfigError: an unknown format or column.
 
-    Cost: about 70 ns a row for all columns if no value is compressed; 0.4 µs a compressed value, 0.2 µs an attribute if
-    that column is asked for.
+    Cost: about 70 ns per row for all columns if no value is compressed; 0.4 µs per compressed value, and 0.2 µs per
+    attribute if that column is built.
     """
     schema = change_schema(value_format, columns, missing)
     wanted = set(COLUMNS) if columns is None else set(columns)
@@ -146,7 +146,7 @@ def to_changes(
 
 
 class _Columns:
-    """Builds columns of one chunk; what two columns share is worked out once."""
+    """Builds the columns of one chunk; shared parts are computed once."""
 
     def __init__(self, chunk: WireChunk, context: ChangeContext, value_format: str) -> None:
         self._chunk = chunk
@@ -279,17 +279,17 @@ def rollback_row(
     columns: Iterable[str] | None = None,
     missing: str = "null",
 ) -> pa.RecordBatch:
-    """One row that says: what a vbucket's branch held above `to_seqno` is void.
+    """The control row of a rollback: the rows of a vbucket above `to_seqno` are void.
 
     It has `op` "rollback" and neither key nor `_change_type`; `vbuuid` is the new branch, `seqno` and `_commit_version`
     are `to_seqno`; `value` is JSON with from_seqno, to_seqno, old_vbuuid and new_vbuuid as decimal texts.
 
     Args:
         vbid: the vbucket.
-        from_seqno: the position that the reader asked for; no bound of what is void.
-        to_seqno: where the reader goes on, at most `from_seqno`.
-        old_vbuuid: the branch that was left.
-        new_vbuuid: the branch that follows.
+        from_seqno: the requested position; rows above it may be void, too.
+        to_seqno: the position at which the reader continues, at most `from_seqno`.
+        old_vbuuid: the previous branch.
+        new_vbuuid: the new branch.
         time: seconds since the epoch, for `_commit_timestamp`.
         value_format: as in `to_changes`.
         columns: as in `to_changes`.
@@ -307,11 +307,11 @@ def rollback_row(
 
 
 class ControlRow(NamedTuple):
-    """A row that is no change of a document: neither key nor `_change_type`, and `value` is JSON.
+    """A row that is not a change of a document: it has neither key nor `_change_type`, and `value` is JSON.
 
     Attributes:
-        op: what it says.
-        vbid, seqno, vbuuid: where in which branch; `_commit_version` is the seqno, too.
+        op: its kind, see `dcpstream.model.Op`.
+        vbid, seqno, vbuuid: its place in the history; `_commit_version` is the seqno, too.
         details: the JSON's fields.
         scope, collection: names; None for null.
     """

@@ -1,7 +1,7 @@
-"""What decoding yields before names and types of the table are chosen: the wire's own columns.
+"""The result of decoding a buffer: columns with the types of the wire.
 
-A `WireChunk` keeps the data messages of a buffer as columns and every other frame as it is, with its place among the
-rows. Both decoders, the fast one and the one that goes message by message, yield it, and must yield it equal.
+A `WireChunk` holds the data messages of a buffer as columns, and every other frame unchanged with its place among the
+rows. Both decoders, the fast one and the one by message, yield equal chunks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FIXED_TYPES = WIRE_SCHEMA.types[2:]
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
-    """What the connection negotiated, as far as the bytes of data messages depend on it.
+    """Features of the connection that change the bytes of data messages.
 
     Attributes:
         collections: keys carry a collection id in front (HELLO 0x12).
@@ -58,7 +58,7 @@ def arrow_of(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
 class WireChunk:
     """The data messages of a buffer in columns, and the other frames between them.
 
-    It owns its memory: the receive buffer may be used again as soon as decoding has returned.
+    It owns its memory, so the receive buffer may be reused when decoding has returned.
 
     Attributes:
         key: binary[n], without collection prefix.
@@ -92,7 +92,7 @@ class WireChunk:
     _batch: pa.RecordBatch | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
-        """How many data messages."""
+        """The number of data messages."""
         return len(self.key)
 
     @property

@@ -1,4 +1,4 @@
-"""From a receive buffer to the whole, checked frames in it.
+"""The whole, checked frames of a receive buffer.
 
 `scan` is the first half of decoding: it finds the boundaries (`dcpstream.columnar.boundaries`), gathers all headers
 once (`dcpstream.columnar.headers`) and checks them. The second half, `decode_wire`, uses the gathered headers again.
@@ -23,11 +23,11 @@ MAX_BUFFER_BYTES = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class FrameIndex:
-    """Where the whole frames of a buffer are.
+    """The places of the whole frames of a buffer.
 
     Attributes:
         starts: int64[n], offset in bytes of each header in the buffer, rising; the frames touch each other.
-        consumed: bytes of whole frames, from where the scan began. What follows is an incomplete frame.
+        consumed: bytes of whole frames from the start of the scan. An incomplete frame may follow.
         end: offset in the buffer at which the last whole frame ends.
     """
 
@@ -37,7 +37,7 @@ class FrameIndex:
     headers: Headers | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
-        """How many whole frames."""
+        """The number of whole frames."""
         return len(self.starts)
 
     def ends(self) -> Int64Array:
@@ -48,14 +48,14 @@ class FrameIndex:
 def scan(buffer: BytesLike, start: int = 0, stop: int | None = None) -> FrameIndex:
     """Find and check the whole frames in `buffer[start:stop]`.
 
-    Nothing but headers is looked at. A value may contain anything, also what looks like frames.
+    Only headers are read. A value may contain anything, also bytes that look like frames.
 
     Args:
         buffer: bytes received, `start` at a frame's begin; borrowed during the call only.
-        start: where to begin.
-        stop: where the received bytes end; the buffer's end if None.
+        start: offset of the first frame.
+        stop: end of the received bytes; the buffer's end if None.
 
-    Returns: the index of whole frames; what is behind them is the begin of a frame that is not whole yet.
+    Returns: the index of whole frames; the bytes after them are the beginning of an incomplete frame.
 
     Raises:
         FrameError: bytes that are no frame (unknown magic, lengths that disagree, more than 30 MiB), also if they are

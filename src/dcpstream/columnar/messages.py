@@ -1,7 +1,7 @@
-"""The decoder that goes message by message: plain Python, no tricks.
+"""The decoder by single messages, in plain Python.
 
-It is what the fast decoder is judged by, what decodes the few messages of a quiet stream faster than numpy would, and
-what names the fault when the fast decoder finds one.
+Tests compare the fast decoder with it. It decodes the few messages of a quiet stream, faster than numpy would, and
+names the fault when the fast decoder finds one.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ def decode_messages(
 
     Args:
         buffer: bytes that begin with a frame; an incomplete frame at the end is left out.
-        options: what the connection negotiated.
+        options: features of the connection.
         starts: decode the frames at these offsets instead.
 
     Returns: the same as `decode_wire` returns.
 
     Raises:
-        FrameError: bytes that are no frame.
+        FrameError: bytes that are not a frame.
         FieldError: a data message with extras of another length than its kind has, or a key whose collection id cannot
             be read; `offset` is the frame's.
 
-    Cost: about 4 µs a message.
+    Cost: about 4 µs per message.
     """
     rows: list[tuple[int, ...]] = []
     keys: list[bytes] = []

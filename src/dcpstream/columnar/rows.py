@@ -1,11 +1,11 @@
 """The data messages of a scanned buffer as Arrow columns, without a Python step per message.
 
-Theory of operation. The headers were gathered by `scan`. Keys and values lie in the receive buffer, in order, with
-gaps between them. Arrow's binary array is a list of rising offsets into bytes; so one array over the receive buffer
-whose elements are key, value, gap, key, value, gap, … costs three offsets a message and copies nothing. `take` of every
-third element then copies the keys, and of every third plus one the values, into Arrow's own memory, by memcpy in C++.
+Theory of operation. `scan` has gathered the headers. Keys and values are in the receive buffer, in order, with gaps
+between them. Arrow's binary array is a list of rising offsets into bytes, so one array over the receive buffer with the
+elements key, value, gap, key, value, gap, and so on takes three offsets per message and no copy. `take` of every third
+element then copies the keys, and of the elements after them the values, into Arrow's own memory, by memcpy in C++.
 
-Whatever the fast path finds wrong it gives to `decode_messages`, which says what it is.
+When the fast path finds a fault, it passes the messages to `decode_messages`, which raises the error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DELETE_TIME_EXTRAS_MIN = Expiration.layout.extras_bytes
 _STREAM_ID_INFO = FrameInfoId.DCP_STREAM_ID << 4 | 2
 _STREAM_ID_BYTES = 3
 _THIRDS_CACHED = 1 << 16
-"""Rows up to which the index of every third element is kept instead of made again: 512 KiB each."""
+"""Rows up to which the index of every third element is cached: 512 KiB each."""
 
 _IS_DATA = np.zeros(1 << 16, np.bool_)
 """By magic << 8 | opcode."""
@@ -54,15 +54,16 @@ def decode_wire(buffer: BytesLike, index: FrameIndex, options: DecodeOptions = _
     Args:
         buffer: the bytes that were scanned; borrowed during the call only.
         index: what `scan` returned for them.
-        options: what the connection negotiated.
+        options: features of the connection.
 
-    Returns: mutations, deletions and expirations as rows in order of arrival, all else as controls. Memory of its own.
+    Returns: mutations, deletions and expirations as rows in order of arrival, and other frames as controls. It owns its
+        memory.
 
     Raises:
         FieldError: a data message with extras of another length than its kind has, or a key whose collection id cannot
-            be read; `offset` is the frame's. Nothing is returned then: the peer does not speak what was negotiated.
+            be read; `offset` is the frame's. The peer violates the negotiated features, so nothing is returned.
 
-    Cost: about 45 ns a message and a copy of keys and values.
+    Cost: about 45 ns per message and a copy of keys and values.
     """
     if index.headers is None:
         return decode_messages(buffer, options, starts=index.starts.tolist())

@@ -1,6 +1,6 @@
-"""The columns of a table of changes, and which of them are built.
+"""The schema of a table of changes.
 
-The types are those that Spark takes from an Arrow batch: plain string and binary with 32-bit offsets, no unsigned
+The types are those that Spark accepts in an Arrow batch: plain string and binary with 32-bit offsets, no unsigned
 integers, timestamps in microseconds of UTC, every column nullable.
 """
 
@@ -40,7 +40,7 @@ CHANGE_SCHEMA = pa.schema(
         ("xattrs", XATTRS),
     ]
 )
-"""Columns of a change with the value as bytes; `change_schema` gives other shapes, `to_changes` says what they mean."""
+"""Columns of a change with the value as bytes. `change_schema` makes other forms; `to_changes` documents them."""
 
 COLUMNS: tuple[str, ...] = tuple(CHANGE_SCHEMA.names)
 
@@ -52,7 +52,7 @@ def change_schema(
 
     Args:
         value_format: "binary" or "string", the type of `value`.
-        columns: the columns that are built, in any order; all if None.
+        columns: the columns to build, in any order; all if None.
         missing: "drop" leaves the others out, "null" keeps all columns in the schema.
 
     Returns: fields in the order of CHANGE_SCHEMA.

@@ -1,12 +1,12 @@
-r"""Bytes that are meant to be text, as Arrow strings, without losing those that are not.
+r"""Bytes as Arrow strings, with escapes for bytes that are not UTF-8.
 
-Valid UTF-8 is taken as it is. Anything else becomes visible text: each byte that is not part of valid UTF-8 as `\xNN`,
-and every backslash doubled. So two different byte strings that are no UTF-8 never become the same text, and `unescape`
-gives the bytes back. U+FFFD, which most programs put there, would merge different keys into one row; null would lose
-the row's key.
+Valid UTF-8 stays as it is. In other bytes, each byte that is not part of valid UTF-8 becomes `\xNN`, and every
+backslash is doubled. Two different byte strings that are not UTF-8 therefore never become the same text, and `unescape`
+returns the bytes. U+FFFD, the usual replacement, would merge different keys into one row, and null would lose the row's
+key.
 
-What is not excluded: valid text that itself spells such an escape (a key of the four characters `\xff`) is taken as it
-is, and equals the text of the one byte ff.
+One collision remains: valid text that looks like an escape (a key of the four characters `\xff`) stays as it is, and
+equals the text of the single byte ff.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import numpy as np
 import pyarrow as pa
 
 CONSTANT_ROWS = 16_384
-"""Rows up to which a column with one text is a slice of one that is kept: more than most batches have."""
+"""Rows up to which a column with one text is a slice of a cached one: more than most batches have."""
 CONSTANT_LENGTH_MAX = 32
-"""Characters of a text that is kept."""
+"""Longest cached text, in characters."""
 CONSTANTS_MAX = 32
-"""Texts kept; with the bounds above at most 70 MiB, usually 2."""
+"""Number of cached texts; with the bounds above at most 70 MiB, usually 2."""
 
 _ESCAPE = re.compile(r"\\(?:\\|x([0-9a-f]{2}))")
 
 
 def escape(data: bytes) -> str:
-    """The text of `data`: itself if it is UTF-8, else with visible escapes."""
+    """The text of `data`, with escapes if it is not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -36,7 +36,7 @@ def escape(data: bytes) -> str:
 
 
 def unescape(text: str) -> bytes:
-    """The bytes that `escape` turned into `text`, for a text that is known to be escaped."""
+    """The inverse of `escape`, for a text that is known to be escaped."""
     pieces = []
     at = 0
     for found in _ESCAPE.finditer(text):
@@ -48,7 +48,7 @@ def unescape(text: str) -> bytes:
 
 
 def strings_of(values: pa.BinaryArray) -> pa.StringArray:
-    """The values as strings, nulls kept. No copy where all is valid UTF-8."""
+    """The values as strings, with their nulls. Valid UTF-8 is not copied."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -56,7 +56,7 @@ def strings_of(values: pa.BinaryArray) -> pa.StringArray:
 
 
 def repeated(text: str | None, count: int) -> pa.StringArray:
-    """`count` times the same text. Short texts are kept, for columns in which all rows of all batches say the same."""
+    """`count` times the same text. Short texts are cached, for columns with one text in all rows of all batches."""
     if text is None:
         return pa.nulls(count, pa.string())
     if count <= CONSTANT_ROWS and len(text) <= CONSTANT_LENGTH_MAX:

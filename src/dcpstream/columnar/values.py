@@ -1,8 +1,8 @@
-"""Values as documents: inflated, and without their xattr section.
+"""The documents in a column of values: inflated, and without their xattr section.
 
-All works on the value column at once where it can: sizes and section lengths are read with numpy, and a body is cut out
-with the same interleaved array and `take` that cut keys and values out of the receive buffer. Only snappy itself is a
-call for each value. What is in a section is read by `dcpstream.columnar.xattrs`.
+Most steps work on the whole column: numpy reads sizes and section lengths, and the same interleaved array and `take`
+that cut keys and values out of the receive buffer cut out the bodies. Only snappy needs a call per value.
+`dcpstream.columnar.xattrs` reads the sections.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ MAX_BATCH_BYTES = 2**31 - 1
 MAX_VALUE_BYTES = 30 * 1024 * 1024
 """Largest value when inflated: the largest frame. A server's limit for a document is 20 MiB and 1 MiB of xattrs."""
 _SNAPPY_RATIO_MAX = 32
-"""A snappy block's densest element makes 64 bytes of 3; a larger claim is refused before memory is taken for it."""
+"""Highest ratio of a snappy block (3 bytes become 64). A larger claim is refused before memory is allocated."""
 _VARINT_BYTES_MAX = 5
 LENGTH_BYTES = 4
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Blame = Callable[[int, str], FieldError]
-"""Makes the error for a row: (row, what is wrong)."""
+"""Makes the error for a row: (row, text)."""
 
 
 def offsets_and_data(values: pa.BinaryArray) -> tuple[Int64Array, pa.Buffer]:
@@ -44,7 +44,7 @@ def offsets_and_data(values: pa.BinaryArray) -> tuple[Int64Array, pa.Buffer]:
 
 
 def inflate(values: pa.BinaryArray, datatype: npt.NDArray[np.uint8], blame: Blame) -> pa.BinaryArray:
-    """The values with those that are compressed inflated.
+    """The values, inflated where they are compressed.
 
     Args:
         values: binary[n], no nulls.
@@ -52,7 +52,7 @@ def inflate(values: pa.BinaryArray, datatype: npt.NDArray[np.uint8], blame: Blam
         blame: makes the error for a row.
 
     Raises:
-        FieldError: a value that is no snappy block, or larger than allowed when inflated.
+        FieldError: a value that is not a snappy block, or too large when inflated.
     """
     rows = _flagged(values, datatype, Datatype.SNAPPY)
     if not len(rows):
@@ -79,7 +79,7 @@ def inflate(values: pa.BinaryArray, datatype: npt.NDArray[np.uint8], blame: Blam
 
 
 def _flagged(values: pa.BinaryArray, datatype: npt.NDArray[np.uint8], flag: Datatype) -> Int64Array:
-    """Rows whose datatype has a flag and whose value is there.
+    """Rows whose datatype has a flag and whose value is not empty.
 
     A stream without values that keeps the datatypes (open flag 0x40) sends flags with empty values.
     """

@@ -1,8 +1,8 @@
 """Xattr sections as a map column.
 
 A section is a u32 length and pairs, each a u32 length, a name, a zero byte, JSON text, a zero byte. The first pairs of
-all rows are read together, then all second pairs, and so on: as many rounds as the row with most attributes has pairs.
-Where names end is looked up in the list of all zero bytes. Names and texts are then cut out by `take`.
+all rows are read together, then all second pairs, and so on, up to the largest number of pairs in a row. The list of
+all zero bytes gives the ends of names. `take` then cuts out names and texts.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dcpstream.errors import FieldError
 from dcpstream.wire.values import decode_xattrs
 
 ROUNDS_MAX = 32
-"""Attributes of a row up to which rows are read together; a row with more makes the batch be read one by one."""
+"""Most attributes of a row when rows are read together; with more, the batch is read row by row."""
 TOGETHER_MIN = 16
-"""Rows with attributes from which on reading them together is faster."""
+"""Number of rows with attributes from which reading them together is faster."""
 
 
 def xattr_maps(sections: pa.BinaryArray | None, rows: Int64Array, count: int, blame: Blame) -> pa.MapArray:
@@ -31,7 +31,7 @@ def xattr_maps(sections: pa.BinaryArray | None, rows: Int64Array, count: int, bl
     Args:
         sections: binary[count], or None if no row has any.
         rows: the rows that have one, rising.
-        count: how many rows there are.
+        count: number of rows.
         blame: makes the error for a row.
 
     Raises:
@@ -55,7 +55,7 @@ def xattr_maps(sections: pa.BinaryArray | None, rows: Int64Array, count: int, bl
 
 
 def _are_keys(names: pa.BinaryArray, row: Int64Array) -> bool:
-    """Whether the names are UTF-8 and no row has one twice: what no server stores, and a map cannot hold."""
+    """Whether the names can be keys of a map: UTF-8, and no name twice in a row. Servers store only such names."""
     try:
         names.cast(pa.string())
     except pa.ArrowInvalid:
@@ -72,7 +72,7 @@ def _are_keys(names: pa.BinaryArray, row: Int64Array) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """Where names and texts are, ordered by row and place.
+    """The places of names and texts, ordered by row and place.
 
     Attributes:
         row: int64[m].

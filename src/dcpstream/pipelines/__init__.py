@@ -1,6 +1,8 @@
 """Jobs on top of the Spark source: a bucket's changes as tables.
 
-`Pipeline` keeps two Delta tables: `changes`, each delivered row once, and `current`, the bucket as it is.
+`Pipeline` runs a streaming query and applies each micro-batch to two Delta tables: `changes`, with each delivered row
+once, and `current`, with the documents of the bucket. `rows` computes what a batch means for the tables, `tables`
+writes them, and `progress` has the reports.
 """
 
 from dcpstream.pipelines.pipeline import Pipeline

@@ -1,16 +1,16 @@
-"""Keeps the tables `changes` and `current` of a bucket, each micro-batch applied exactly once.
+"""The pipeline that keeps the tables `changes` and `current` of a bucket.
 
-Theory of operation. Spark gives a micro-batch at least once, and a replayed one may hold other rows: the feed
-deduplicates, and a failover may have come in between. Each table applies a batch in one commit that carries the batch's
-number, `changes` first. So a batch is found in one of three states:
+Theory of operation. Spark delivers a micro-batch at least once, and a replayed batch may hold other rows: the feed
+deduplicates, and a failover may have happened in between. Each table applies a batch in one commit that carries the
+batch's number, `changes` first. A batch is therefore in one of three states:
 
-- in neither table: whatever the rows are now, they are applied to both;
-- in `changes` only, because the process died in between: the rows are taken from `changes`, not from Spark. What
-  `current` gets is then what `changes` has, even if the replay would tell another story; the next batch begins where
-  this one was planned to end, and if its history is gone by then, a rollback puts both tables right;
-- in both: nothing is done.
+- In neither table: its rows are applied to both.
+- Only in `changes`, because the process ended in between: the rows are taken from `changes`, not from Spark, so that
+  `current` agrees with `changes` even if the replay holds other rows. The next batch begins where this one was planned
+  to end. If that history has been rolled back by then, a rollback corrects both tables.
+- In both tables: nothing is left to do.
 
-A rollback takes back all rows of its vbucket, and the source reads the vbucket again from zero (`rewindTo=zero`). The
+A rollback removes all rows of its vbucket, and the source reads the vbucket again from zero (`rewindTo=zero`). The
 removal and the new rows are one commit in each table.
 """
 
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 DEFAULT_TRIGGER = "1 second"
-"""Pause between the starts of two micro-batches: shorter ones rewrite `current` more often than anybody reads it."""
+"""Pause between the starts of two micro-batches: a shorter one rewrites `current` more often than it is read."""
 
 MAINTENANCE_BATCHES = 50
-"""So many batches between two clean-ups: each one leaves a file in `changes` and a version of `current`."""
+"""Batches between two runs of maintenance: each batch leaves a file in `changes` and a version of `current`."""
 
 RETAIN_HOURS = 24.0
-"""Files of older versions are kept so long, for readers that still use them."""
+"""Time that files of older versions are kept, for readers that still use them."""
 
 STOP_TIMEOUT_S = 60.0
-"""How long `stop` waits for a batch that is being written."""
+"""Time that `stop` waits for a batch that is being written."""
 
 _OPTIONS = {"startingOffsets": "earliest", "onRollback": "rewindAndMark", "valueFormat": "string"}
 _FIXED = {"rewindto": "zero", "columns": "all columns"}
@@ -61,14 +61,14 @@ class Pipeline:
         pipeline.run(until="available")
     ```
 
-    Below the path are the tables `changes` and `current` and the query's checkpoint, which belong together.
+    The path holds the tables `changes` and `current` and the query's checkpoint, which belong together.
 
     Args:
         spark: the session.
-        path: a local directory; made if it is not there.
+        path: a local directory; created if it does not exist.
         options: of the data source `dcp`. By default all changes from the beginning are read, values are strings, and a
-            rollback is repaired; `columns` and `rewindTo` are the pipeline's own.
-        on_batch: called after each batch that was written.
+            rollback is repaired; the pipeline itself chooses `columns` and `rewindTo`.
+        on_batch: called after each written batch.
         retain_hours: see `RETAIN_HOURS`.
         maintenance_batches: see `MAINTENANCE_BATCHES`; 0 = never.
         clock: for the times in reports.
@@ -105,7 +105,7 @@ class Pipeline:
         self._maintenance_batches = maintenance_batches
         self._clock = clock or SystemClock()
         self._query: StreamingQuery | None = None
-        # Held while a batch is written: a query that is stopped leaves its Python callback running.
+        # Held while a batch is written, because a stopped query leaves its Python callback running.
         self._writing = threading.Lock()
         self._rows = 0
         self._rollbacks = 0
@@ -130,8 +130,8 @@ class Pipeline:
         """Start the query in the background.
 
         Args:
-            until: "stopped" follows the bucket; "available" ends when all is read that was there at the start.
-            trigger: pause between micro-batches of a query that follows, as Spark writes it; None for none.
+            until: "stopped" follows the bucket; "available" ends when the state at the start has been read.
+            trigger: pause between micro-batches of a query that follows, in Spark's notation; None for no pause.
 
         Raises:
             LocalProtocolError: it is running already.
@@ -179,27 +179,27 @@ class Pipeline:
         return bool(self._query.awaitTermination(timeout_s))  # type: ignore[arg-type]  # takes fractions, too
 
     def stop(self) -> None:
-        """Stop the query; a batch that is being written is finished first. A second time does nothing."""
+        """Stop the query after the batch that is being written. A second call does nothing."""
         query = self._query
         if query is None or not query.isActive:
             return
-        # The lock is not kept: Spark waits in `stop` for a batch that began meanwhile, and that batch for the lock.
-        # Such a batch is cancelled while its rows are collected, else it is written to its end.
+        # The lock is released before `stop`: Spark waits in `stop` for a batch that began meanwhile, and that batch
+        # waits for the lock. Spark cancels such a batch while its rows are collected; otherwise it is written.
         if self._writing.acquire(timeout=STOP_TIMEOUT_S):
             self._writing.release()
         query.stop()
 
     @property
     def failure(self) -> Exception | None:
-        """Why the query failed, or None."""
+        """The error that ended the query, or None."""
         return None if self._query is None else self._query.exception()
 
     def progress(self) -> PipelineProgress:
-        """Where the pipeline stands; cheap."""
+        """The current progress; cheap."""
         last = self._query.lastProgress if self._query is not None else None
         if last is None:
             return PipelineProgress(rows=self._rows, rollbacks=self._rollbacks)
-        # Spark 4 gives an object whose items are objects, too; its JSON has been the same since Spark 2.
+        # Spark 4 returns nested objects; their JSON has been the same since Spark 2.
         details = json.loads(last.json)
         lag, inside = lag_of(details)
         return PipelineProgress(
@@ -220,7 +220,7 @@ class Pipeline:
     def _apply(self, frame: DataFrame, batch_id: int) -> None:
         """Write one micro-batch; called by Spark."""
         with self._writing:
-            # The query's id, so that batch 0 of a new checkpoint is not taken for batch 0 of an old one.
+            # The query's id tells batch 0 of a new checkpoint from batch 0 of an old one.
             app = f"dcpstream:{frame.sparkSession.sparkContext.getLocalProperty('sql.streaming.queryId')}"
             report = self.apply_batch(app, batch_id, frame.toArrow)
             if report is None:
@@ -235,14 +235,14 @@ class Pipeline:
             self._on_batch(report)
 
     def apply_batch(self, app: str, batch_id: int, collect: Callable[[], pa.Table]) -> BatchReport | None:
-        """Apply a batch to both tables, as far as it is not in them already.
+        """Apply a batch to the tables that do not have it yet.
 
         Args:
             app: names the writer in the tables' transactions.
             batch_id: rises by one from batch to batch.
-            collect: gives the rows; not called if they are not needed.
+            collect: returns the rows; not called if they are not needed.
 
-        Returns: None if nothing was to do.
+        Returns: None if nothing was left to do.
         """
         begin = self._clock.monotonic()
         is_recovered = _holds(self.changes.last_batch(app), batch_id)
@@ -273,7 +273,7 @@ class Pipeline:
         )
 
     def _require_whole(self) -> None:
-        """Refuse tables without their checkpoint, and the reverse: either would go wrong silently."""
+        """Refuse tables without their checkpoint and a checkpoint without its tables: both would be silent errors."""
         has_checkpoint = (self.checkpoint / "metadata").exists()
         if has_checkpoint and not (self.changes.exists and self.current.exists):
             raise OffsetError(

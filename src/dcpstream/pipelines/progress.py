@@ -1,4 +1,4 @@
-"""What a pipeline tells about itself."""
+"""Reports of a pipeline: its progress, its batches, their rollbacks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dcpstream.spark.offsets import position
 
 @dataclass(frozen=True, slots=True)
 class RollbackReport:
-    """One vbucket's history went back.
+    """A rollback of one vbucket.
 
     Attributes:
-        vbucket: which.
-        from_seqno: the position that was refused, or is on another branch now.
-        to_seqno: where reading went on.
+        vbucket: the vbucket.
+        from_seqno: the position that was refused, or is now on another branch.
+        to_seqno: the position at which reading continued.
         old_vbuuid, new_vbuuid: the branches.
     """
 
@@ -32,16 +32,16 @@ class RollbackReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """A micro-batch that stands in both tables now.
+    """A micro-batch that is now in both tables.
 
     Attributes:
-        batch_id: Spark's number; the same again if a batch was replayed.
-        rows: data rows of the batch, control rows not counted.
-        documents: documents that the batch touched.
+        batch_id: Spark's number, the same for a replayed batch.
+        rows: data rows of the batch, without control rows.
+        documents: documents that the batch changed.
         removed: documents that it removed.
         rollbacks: control rows.
         collect_s, changes_s, current_s: seconds to get the rows, and to write each table.
-        is_recovered: the batch had been written to `changes` before, by a run that died before `current` was written.
+        is_recovered: an earlier run had written the batch to `changes` and ended before it wrote `current`.
     """
 
     batch_id: int

@@ -1,10 +1,10 @@
-"""What a batch of change rows means for the tables: pure functions over Arrow tables.
+"""The effect of a batch of change rows on the tables: pure functions over Arrow tables.
 
-A batch holds data rows and control rows: before a vbucket's rows at most a few that take back what was read of the
-vbucket before, and between them those of scopes and collections. Within a batch and a vbucket, seqnos rise.
+A batch holds data rows and control rows. Control rows about rollbacks come before the rows of their vbucket; those
+about scopes and collections come between them. Within a batch and a vbucket, seqnos rise.
 
-A collection that was created, dropped or flushed has no documents at that point of the vbucket's history: older rows of
-it in that vbucket do not count, and the table loses those that it has.
+A collection that was created, dropped or flushed has no documents at that point of the vbucket's history. Older rows of
+the collection in that vbucket are ignored, and the table loses its rows of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DOCUMENT_OPS = pa.array([op.value for op in Op if not op.is_control])
 _EMPTYING_OPS = pa.array([op.value for op in Op if op.empties_collection])
 
 BATCH_ID = "_batch_id"
-"""Column of `changes`: the micro-batch that delivered the row. With it the rows of a batch can be found again."""
+"""Column of `changes`: the micro-batch of the row, by which the rows of a batch can be found again."""
 
 CURRENT_COLUMNS = (
     "key",
@@ -44,7 +44,7 @@ CURRENT_COLUMNS = (
     "xattrs",
     "_commit_timestamp",
 )
-"""Columns of `current`: those of a change that describe a document, not an event."""
+"""Columns of `current`: the columns of a change that describe a document, not an event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,11 @@ class BatchRows:
 
     Attributes:
         changes: all rows, as they are stored in `changes`.
-        rollbacks: its control rows about history.
-        emptied: (scope, collection) → the vbuckets in which the collection has lost all documents that it had before
+        rollbacks: its control rows about rollbacks.
+        emptied: (scope, collection) → the vbuckets in which the collection has lost all of its documents from before
             this batch.
-        events: how many control rows there are about scopes and collections.
-        newest: of each document the newest data row.
+        events: number of control rows about scopes and collections.
+        newest: the newest data row of each document.
         is_removed: bool[newest rows], whether that row removes the document.
     """
 
@@ -93,7 +93,7 @@ def with_batch_id(table: pa.Table, batch_id: int, schema: pa.Schema) -> pa.Table
 
 
 def batch_rows(changes: pa.Table) -> BatchRows:
-    """What a batch's rows mean.
+    """Compute the effect of a batch's rows.
 
     Args:
         changes: rows with the columns of `changes_schema`, of one batch.

@@ -1,6 +1,7 @@
-"""The two Delta tables, written with delta-rs: each method is one commit, and a batch that is in it stays out.
+"""The two Delta tables, written with delta-rs, one commit per batch.
 
-A commit carries the batch's number as an application transaction, so the table itself knows which batches it holds.
+A commit carries the batch's number as an application transaction, so the table itself records the batches that it
+holds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dcpstream.pipelines.rows import BATCH_ID, CURRENT_COLUMNS, BatchRows, chang
 _IS_REMOVED = "_is_removed"
 
 _WRITER = WriterProperties(compression="ZSTD", compression_level=1)
-"""Less than half the bytes of snappy for JSON at about the same speed; files are rewritten often."""
+"""For JSON less than half the bytes of snappy at about the same speed; files are rewritten often."""
 
 
 class _Table:
@@ -26,7 +27,7 @@ class _Table:
     Args:
         path: its directory.
         schema: its columns.
-        skipping: columns to keep statistics of. Those of keys and values are large and find nothing.
+        skipping: columns with statistics. Statistics of keys and values are large and skip nothing.
         name, description: for people.
     """
 
@@ -63,7 +64,7 @@ class _Table:
         return None if version is None else int(version)
 
     def vacuum(self, retain_hours: float) -> int:
-        """Remove files that no version younger than that uses; returns how many."""
+        """Remove files that no version of the last `retain_hours` uses; returns their number."""
         removed = self.open().vacuum(retention_hours=int(retain_hours), dry_run=False, enforce_retention_duration=False)
         return len(removed)
 
@@ -73,7 +74,7 @@ class _Table:
 
 
 class ChangesTable(_Table):
-    """Each delivered row once; what a rollback made void is taken out, its control row stays.
+    """Each delivered row once; rows that a rollback made void are removed, and its control row stays.
 
     Args:
         path: its directory.
@@ -86,7 +87,7 @@ class ChangesTable(_Table):
         super().__init__(path, schema, skipping, "changes", "Changes of a Couchbase bucket, each row once")
 
     def apply(self, app: str, batch_id: int, rows: BatchRows) -> None:
-        """Append a batch; one commit, also if it takes rows back."""
+        """Append a batch and remove the rows that it makes void, in one commit."""
         void = rows.void_vbuckets
         if not void:
             write_deltalake(
@@ -97,8 +98,8 @@ class ChangesTable(_Table):
                 commit_properties=self._commit(app, batch_id),
             )
             return
-        # Replace what the predicate matches by the batch: delta-rs demands that new rows match it too, hence the part
-        # with the batch's number, which no old row has.
+        # Replace the rows that match the predicate by the batch. delta-rs requires that the new rows match it, too,
+        # hence the condition on the batch's number, which no old row has.
         vbuckets = ", ".join(map(str, void))
         write_deltalake(
             str(self.path),
@@ -110,7 +111,7 @@ class ChangesTable(_Table):
         )
 
     def read_batch(self, batch_id: int) -> pa.Table:
-        """The rows that a batch has written."""
+        """The rows of a batch."""
         table = self.open().to_pyarrow_dataset().to_table(filter=pc.field(BATCH_ID) == batch_id)
         return table.cast(self.schema)
 
@@ -120,12 +121,12 @@ class ChangesTable(_Table):
 
 
 def _quoted(name: str) -> str:
-    """A text as SQL writes it."""
+    """A text as an SQL literal."""
     return "'" + name.replace("'", "''") + "'"
 
 
 class CurrentTable(_Table):
-    """One row per document that exists.
+    """One row per existing document.
 
     Args:
         path: its directory.
@@ -137,11 +138,11 @@ class CurrentTable(_Table):
         super().__init__(path, schema, ("vbucket", "seqno"), "current", "Documents of a Couchbase bucket as they are")
 
     def apply(self, app: str, batch_id: int, rows: BatchRows) -> None:
-        """Merge a batch; one commit, also if it takes rows back.
+        """Merge a batch and remove the rows that it makes void, in one commit.
 
-        A document's row is replaced by one with a higher seqno, or by any of a vbucket that was rolled back; a deletion
-        removes it; rows of a vbucket that was rolled back, or of a collection that lost its documents, which the batch
-        does not bring again are removed.
+        A row is replaced by a row of the same document with a higher seqno, or, in a vbucket that was rolled back, by
+        any row of it. A deletion removes the row. Rows of a vbucket that was rolled back, or of a collection that lost
+        its documents, are removed if the batch does not have them again.
         """
         source = rows.newest.append_column(_IS_REMOVED, rows.is_removed)
         is_void = f"t.vbucket in ({', '.join(map(str, rows.void_vbuckets))})" if rows.void_vbuckets else "false"
