@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, Flag, IntEnum
 from itertools import chain, combinations
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, dataclass_transform
 
 from dcpstream.errors import FieldError
@@ -166,12 +166,14 @@ class Variant(NamedTuple):
         extras: the struct of the extras.
         head: the struct of header and extras.
         present: which of the layout's extras fields are there.
+        spread: from the fields that are there and a None behind them to all extras fields.
     """
 
     extras_bytes: int
     extras: struct.Struct
     head: struct.Struct
     present: tuple[int, ...]
+    spread: Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +200,7 @@ class Layout:
         statuses: for a response, the statuses this layout belongs to; empty = any.
         any_extras: a node accepts extras of every length; a frame with extras that are not declared decodes raw.
         refused: what a node answers to the request, whatever its shape; None: it looks at it.
+        quiet_of: the opcode whose quiet form this is: the same request with fewer answers; None for others.
         rest_needs: the feature that a connection needs for bytes after the value's fields, or None.
         without: the feature that a connection must not have for this layout, or None.
         since: server version that brought it, or "".
@@ -224,6 +227,7 @@ class Layout:
     statuses: tuple[int, ...]
     any_extras: bool
     refused: Status | None
+    quiet_of: Opcode | None
     rest_needs: Feature | None
     without: Feature | None
     since: str
@@ -302,15 +306,26 @@ class Layout:
         return None
 
     def unpack(self, frame: Frame) -> tuple[Any, ...]:
-        """All fields of a frame that has this layout; None for those that it lacks."""
-        extras = frame.extras
-        if len(self.variants) == 1:
-            numbers = self.extras.unpack(extras) if self.extras_bytes else ()
-        else:
-            variant = next(variant for variant in self.variants if variant.extras_bytes == len(extras))
-            found = dict(zip(variant.present, variant.extras.unpack(extras), strict=True))
-            numbers = tuple(found.get(at) for at in range(len(self.extras_fields)))
+        """All fields of a frame that has this layout; None for those that it lacks.
+
+        Raises:
+            struct.error: the extras, or the value's fields, have another length.
+        """
+        numbers = self.unpack_extras(frame.extras) if self.extras_bytes else ()
         return numbers + self.value.unpack_from(frame.value) if self.value_bytes else numbers
+
+    def unpack_extras(self, extras: bytes) -> tuple[Any, ...]:
+        """The fields of the extras; None for those that are left out.
+
+        Raises:
+            struct.error: the extras have another length.
+        """
+        if len(self.variants) == 1:
+            return self.extras.unpack(extras)
+        for variant in self.variants:
+            if variant.extras_bytes == len(extras):
+                return variant.spread((*variant.extras.unpack(extras), None))
+        raise struct.error(f"extras of {len(extras)} bytes")
 
     def encode(
         self,
@@ -378,6 +393,13 @@ class Layout:
 
 def _a(item: Field) -> str:
     return item.type_name if item.form == "s" else f"a {item.type_name}"
+
+
+def _picker(places: list[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """A function that gives the items of a tuple at these places as a tuple."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return (lambda row: (row[places[0]],)) if places else lambda _row: ()
 
 
 def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
@@ -512,6 +534,7 @@ def _variants_of(fields: tuple[Field, ...]) -> tuple[Variant, ...]:
                 _struct_of(chosen),
                 struct.Struct(HEADER.format + "".join(item.code for item in chosen)),
                 present,
+                _picker([present.index(at) if at in present else len(present) for at in range(len(extras))]),
             ),
         )
     return tuple(found[size] for size in sorted(found))
@@ -703,7 +726,7 @@ class Message:
         layout = cls.layout
         try:
             numbers = layout.unpack(frame)
-        except (struct.error, StopIteration):
+        except struct.error:
             raise FieldError(f"not {layout.name}: {layout.mismatch(frame)}") from None
         if layout.fixed_fields:
             fixed = [at for at, _ in layout.fixed_fields]
@@ -806,6 +829,7 @@ _DEFAULTS: dict[str, Any] = {
     "statuses": (),
     "any_extras": False,
     "refused": None,
+    "quiet_of": None,
     "rest_needs": None,
     "without": None,
     "since": "",
@@ -831,6 +855,7 @@ def message(
     statuses: tuple[int, ...] | None = None,
     any_extras: bool | None = None,
     refused: Status | None = None,
+    quiet_of: Opcode | None = None,
     rest_needs: Feature | None = None,
     without: Feature | None = None,
     since: str | None = None,
@@ -856,6 +881,7 @@ def message(
         "statuses": statuses,
         "any_extras": any_extras,
         "refused": refused,
+        "quiet_of": quiet_of,
         "rest_needs": rest_needs,
         "without": without,
         "since": since,

@@ -7,7 +7,7 @@ its family. Importing this package makes `LAYOUTS` whole.
 from dcpstream.wire.layout import LAYOUTS, Kind, Phase
 from dcpstream.wire.messages import admin, dcp, kv, subdoc
 
-__all__ = ["DCP_OPCODES", "FLOW_CONTROLLED", "LAYOUTS", "admin", "dcp", "kv", "subdoc"]
+__all__ = ["DCP_OPCODES", "FLOW_CONTROLLED", "LAYOUTS", "QUIET_FORMS", "admin", "dcp", "kv", "subdoc"]
 
 DCP_OPCODES = frozenset(
     layout.opcode for layout in LAYOUTS if layout.kind is Kind.REQUEST and layout.phase is Phase.DCP
@@ -16,3 +16,6 @@ DCP_OPCODES = frozenset(
 
 FLOW_CONTROLLED = frozenset(layout.opcode for layout in LAYOUTS if layout.flow_controlled)
 """The opcodes whose messages count against a consumer's buffer."""
+
+QUIET_FORMS = {layout.opcode: int(layout.quiet_of) for layout in LAYOUTS if layout.quiet_of is not None}
+"""Opcode of a quiet form → the opcode of the form that is always answered."""

@@ -44,7 +44,7 @@ class Flush(Request):
     delay: int | None = u32(optional=True)
 
 
-@message(Opcode.FLUSHQ)
+@message(Opcode.FLUSHQ, quiet_of=Opcode.FLUSH)
 class FlushQ(Flush):
     """`Flush`, answered only if it fails."""
 

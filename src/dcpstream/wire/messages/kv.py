@@ -155,7 +155,7 @@ class Quit(Request):
     """Close the connection after the answer."""
 
 
-@message(Opcode.QUITQ)
+@message(Opcode.QUITQ, quiet_of=Opcode.QUIT)
 class QuitQ(Quit):
     """Close the connection without an answer."""
 
@@ -190,7 +190,7 @@ class GetResponse(Response):
     flags: int = u32()
 
 
-@message(Opcode.GETQ)
+@message(Opcode.GETQ, quiet_of=Opcode.GET)
 class GetQ(Get):
     """`Get` without an answer for a document that does not exist."""
 
@@ -210,7 +210,7 @@ class GetKResponse(GetResponse):
     """A document with its key; see `GetResponse`."""
 
 
-@message(Opcode.GETKQ)
+@message(Opcode.GETKQ, quiet_of=Opcode.GETK)
 class GetKQ(Get):
     """`GetK` without an answer for a document that does not exist."""
 
@@ -251,7 +251,7 @@ class GatResponse(GetResponse):
     """A document; see `GetResponse`."""
 
 
-@message(Opcode.GATQ, durable=False)
+@message(Opcode.GATQ, quiet_of=Opcode.GAT, durable=False)
 class GatQ(Gat):
     """`Gat` without an answer for a document that does not exist."""
 
@@ -312,7 +312,7 @@ class GetMetaResponse(Response):
     datatype_stored: int | None = u8(optional=True)
 
 
-@message(Opcode.GETQ_META)
+@message(Opcode.GETQ_META, quiet_of=Opcode.GET_META)
 class GetMetaQ(GetMeta):
     """`GetMeta` without an answer for a document that never existed."""
 
@@ -416,7 +416,7 @@ class SetResponse(Response):
     seqno: int = u64()
 
 
-@message(Opcode.SETQ, durable=False)
+@message(Opcode.SETQ, quiet_of=Opcode.SET, durable=False)
 class SetQ(Set):
     """`Set`, answered only if it fails."""
 
@@ -431,7 +431,7 @@ class AddResponse(SetResponse):
     """The write's place in history; see `SetResponse`."""
 
 
-@message(Opcode.ADDQ, durable=False)
+@message(Opcode.ADDQ, quiet_of=Opcode.ADD, durable=False)
 class AddQ(Add):
     """`Add`, answered only if it fails."""
 
@@ -446,7 +446,7 @@ class ReplaceResponse(SetResponse):
     """The write's place in history; see `SetResponse`."""
 
 
-@message(Opcode.REPLACEQ, durable=False)
+@message(Opcode.REPLACEQ, quiet_of=Opcode.REPLACE, durable=False)
 class ReplaceQ(Replace):
     """`Replace`, answered only if it fails."""
 
@@ -461,7 +461,7 @@ class DeleteResponse(SetResponse):
     """The deletion's place in history; see `SetResponse`."""
 
 
-@message(Opcode.DELETEQ, durable=False)
+@message(Opcode.DELETEQ, quiet_of=Opcode.DELETE, durable=False)
 class DeleteQ(Delete):
     """`Delete`, answered only if it fails."""
 
@@ -486,7 +486,7 @@ class AppendResponse(SetResponse):
     """The write's place in history; see `SetResponse`."""
 
 
-@message(Opcode.APPENDQ, durable=False)
+@message(Opcode.APPENDQ, quiet_of=Opcode.APPEND, durable=False)
 class AppendQ(Append):
     """`Append`; success is answered only if MUTATION_SEQNO was negotiated."""
 
@@ -506,7 +506,7 @@ class PrependResponse(SetResponse):
     """The write's place in history; see `SetResponse`."""
 
 
-@message(Opcode.PREPENDQ, durable=False)
+@message(Opcode.PREPENDQ, quiet_of=Opcode.PREPEND, durable=False)
 class PrependQ(Prepend):
     """`Prepend`; success is answered only if MUTATION_SEQNO was negotiated."""
 
@@ -556,7 +556,7 @@ class IncrementTokenResponse(IncrementResponse):
     seqno: int = u64()
 
 
-@message(Opcode.INCREMENTQ, durable=False)
+@message(Opcode.INCREMENTQ, quiet_of=Opcode.INCREMENT, durable=False)
 class IncrementQ(Increment):
     """`Increment`, answered only if it fails."""
 
@@ -576,7 +576,7 @@ class DecrementTokenResponse(IncrementTokenResponse):
     """The new number with the write's place in history; see `IncrementTokenResponse`."""
 
 
-@message(Opcode.DECREMENTQ, durable=False)
+@message(Opcode.DECREMENTQ, quiet_of=Opcode.DECREMENT, durable=False)
 class DecrementQ(Decrement):
     """`Decrement`, answered only if it fails."""
 
@@ -623,7 +623,7 @@ class SetWithMetaResponse(SetResponse):
     """The write's place in history; see `SetResponse`."""
 
 
-@message(Opcode.SETQ_WITH_META)
+@message(Opcode.SETQ_WITH_META, quiet_of=Opcode.SET_WITH_META)
 class SetWithMetaQ(SetWithMeta):
     """`SetWithMeta`, answered only if it fails."""
 
@@ -638,7 +638,7 @@ class AddWithMetaResponse(SetResponse):
     """The write's place in history; see `SetResponse`."""
 
 
-@message(Opcode.ADDQ_WITH_META)
+@message(Opcode.ADDQ_WITH_META, quiet_of=Opcode.ADD_WITH_META)
 class AddWithMetaQ(AddWithMeta):
     """`AddWithMeta`, answered only if it fails."""
 
@@ -653,7 +653,7 @@ class DeleteWithMetaResponse(SetResponse):
     """The deletion's place in history; see `SetResponse`."""
 
 
-@message(Opcode.DELETEQ_WITH_META)
+@message(Opcode.DELETEQ_WITH_META, quiet_of=Opcode.DELETE_WITH_META)
 class DeleteWithMetaQ(DeleteWithMeta):
     """`DeleteWithMeta`, answered only if it fails."""
 

@@ -9,7 +9,6 @@ Source: kv_engine docs/range_scans/*, engines/ep/src/range_scans/range_scan.cc, 
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +31,6 @@ SAMPLED_A_STEP = 4_000
 """Keys that one step gives their chance: about 2 ms."""
 
 _U64_MASK = (1 << 64) - 1
-_META = struct.Struct(">IIQQB")
 
 
 @dataclass(eq=False, slots=True)
@@ -154,16 +152,3 @@ def walk_sample(count: int, samples: int, seed: int) -> Generator[None, None, Se
         if mixed ^ mixed >> 31 < limit:
             chosen.append(place)
     return chosen
-
-
-def encode_scanned_key(key: bytes) -> bytes:
-    """A key of a batch of keys; without collection prefix."""
-    return leb128_encode(len(key)) + key
-
-
-def encode_scanned_document(
-    key: bytes, value: bytes, *, flags: int, expiration: int, seqno: int, cas: int, datatype: int
-) -> bytes:
-    """A document of a batch of documents."""
-    head = _META.pack(flags, expiration, seqno, cas, datatype)
-    return head + leb128_encode(len(key)) + key + leb128_encode(len(value)) + value

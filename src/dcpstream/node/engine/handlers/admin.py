@@ -18,7 +18,7 @@ from dcpstream.node.engine.bucket.vbucket import MAX_TRUSTED_CAS
 from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers.resolve import active_place, holds_token
 from dcpstream.wire import Frame, Opcode, Status
-from dcpstream.wire.messages.admin import OBSOLETE
+from dcpstream.wire.messages import admin
 from dcpstream.wire.shape import Fault
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def control_persistence(session: Session, frame: Frame) -> None:
 def set_param(session: Session, frame: Frame) -> None:
     """SET_PARAM: change a parameter of a group; parameters that are unknown or have no effect here are refused."""
     assert session.bucket is not None, "the table asks for a bucket"
-    group = int.from_bytes(frame.extras, "big")
+    (group,) = admin.SetParam.unpack(frame)
     if not FLUSH <= group <= CONFIG:
         session.refuse(frame, Status.EINVAL, "Invalid param type specified")
         return
@@ -178,7 +178,7 @@ def set_token(session: Session, frame: Frame) -> None:
     """SET_CTRL_TOKEN: replace the token; the request's CAS is the old token, or 0 for any."""
     engine = session.engine
     if frame.cas in (0, engine.control_token):
-        engine.control_token = int.from_bytes(frame.extras, "big")
+        (engine.control_token,) = admin.SetCtrlToken.unpack(frame)
         session.respond(frame, cas=engine.control_token)
     else:
         session.respond(frame, Status.KEY_EEXISTS, cas=engine.control_token)
@@ -189,7 +189,7 @@ def _check_token(_session: Session, frame: Frame) -> Fault | None:
 
 
 def _check_map(_session: Session, frame: Frame) -> Fault | None:
-    epoch, revision = (int.from_bytes(frame.extras[at : at + 8], "big", signed=True) for at in (0, 8))
+    epoch, revision = admin.SetClusterConfig.unpack(frame)
     if revision < _FIRST_REVISION:
         return Fault(Status.EINVAL, "Revision number must not be less than 1")
     if epoch < _FIRST_REVISION and epoch != _NO_EPOCH:
@@ -240,4 +240,4 @@ def register(table: CommandTable[Session]) -> None:
     table.add(Opcode.LAST_CLOSED_CHECKPOINT, refuse, "Read")
     table.add((Opcode.GET_CMD_TIMER, Opcode.DROP_PRIVILEGE), refuse)
     table.add((Opcode.ADJUST_TIMEOFDAY, Opcode.EWOULDBLOCK_CTL), refuse, check=_only_in_tests)
-    table.add(OBSOLETE, refuse)
+    table.add(admin.OBSOLETE, refuse)

@@ -5,7 +5,6 @@ Source: kv_engine daemon/protocol/mcbp/get_context.cc, engines/ep/src/getkeys.cc
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING
 
 from dcpstream.node.engine.bucket import documents
@@ -19,8 +18,9 @@ from dcpstream.node.engine.handlers.resolve import (
     refuse_recommit,
     refuse_unknown,
 )
-from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_frame
+from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_frame, decode_message
 from dcpstream.wire.keys import leb128_encode
+from dcpstream.wire.messages import kv
 from dcpstream.wire.shape import Fault
 
 if TYPE_CHECKING:
@@ -41,11 +41,7 @@ RANDOM_PROBES = 64
 """Rows of a vbucket that GET_RANDOM_KEY reads before it goes through the collection's keys instead."""
 PROBE_BYTES = 16 * 1024
 
-_U16 = struct.Struct(">H")
-_FLAGS = struct.Struct(">I")
-_OBSERVED = struct.Struct(">BQ")
 _FOUND, _PERSISTED, _NOT_FOUND, _DELETED = 0x00, 0x01, 0x80, 0x81
-_ID_BYTES = 4
 _WHOLE_DOCUMENT = 1
 """The flag of GET_RANDOM_KEY that asks for extended attributes."""
 
@@ -54,7 +50,8 @@ def get_random_key(session: Session, frame: Frame) -> None:
     """GET_RANDOM_KEY: a random document of a collection, with its key."""
     bucket = session.bucket
     assert bucket is not None, "the table asks for a bucket"
-    collection_id = int.from_bytes(frame.extras[:4], "big")
+    request = decode_message(frame)
+    collection_id = request.collection_id if isinstance(request, kv.GetRandomKeyOfCollection) else 0
     if collection_id not in bucket.collections:
         refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
         return
@@ -64,24 +61,23 @@ def get_random_key(session: Session, frame: Frame) -> None:
     if item is None:
         session.respond(frame, Status.KEY_ENOENT)
         return
-    is_whole = len(frame.extras) == 5 and frame.extras[4] & _WHOLE_DOCUMENT and session.datatypes & Datatype.XATTR
+    asks_for_xattrs = isinstance(request, kv.GetRandomKeyWithXattrs) and request.include_xattrs & _WHOLE_DOCUMENT
+    is_whole = asks_for_xattrs and session.datatypes & Datatype.XATTR
     datatypes = session.datatypes if is_whole else session.datatypes & ~int(Datatype.XATTR)
     value, datatype = body_of(item, session.datatypes, keeps_xattrs=bool(is_whole))
-    session.respond(
+    session.reply(
         frame,
+        kv.GetRandomKeyResponse,
+        item.flags,
         cas=item.cas,
         datatype=datatype & datatypes,
-        extras=_FLAGS.pack(item.flags),
         key=item.key if session.has_collections else item.key[1:],
         value=value,
     )
 
 
-_LENGTHS_OF_KEYS = (0, 4)
-
-
 def _check_keys(_session: Session, frame: Frame) -> Fault | None:
-    is_sound = len(frame.extras) in _LENGTHS_OF_KEYS
+    is_sound = len(frame.extras) in kv.GetKeys.layout.extras_lengths
     return None if is_sound else Fault(Status.EINVAL, "Expected 4 bytes of extras containing the number of keys to get")
 
 
@@ -90,8 +86,9 @@ def _check_random_key(session: Session, frame: Frame) -> Fault | None:
         return Fault(Status.EINVAL, "Extras should contain collection id")
     if not session.has_collections and frame.extras:
         return Fault(Status.EINVAL, "Extras should be empty for clients without collections support")
-    if len(frame.extras) > _ID_BYTES and not session.engine.release.is_76:
-        return Fault(Status.EINVAL, f"Request must include extras of length {_ID_BYTES}")
+    id_bytes = kv.GetRandomKeyOfCollection.layout.extras_bytes
+    if len(frame.extras) > id_bytes and not session.engine.release.is_76:
+        return Fault(Status.EINVAL, f"Request must include extras of length {id_bytes}")
     return None
 
 
@@ -141,10 +138,11 @@ def get_keys(session: Session, frame: Frame) -> None:
     if place is None:
         return
     vbucket, key = place
-    count = int.from_bytes(frame.extras, "big") if frame.extras else DEFAULT_KEYS
+    (asked,) = kv.GetKeys.unpack(frame)
+    count = min(DEFAULT_KEYS if asked is None else asked, MAX_KEYS)
     prefix = leb128_encode(documents.collection_of(key))
     last = prefix + b"\xff" * 251
-    session.stream(frame, _keys(session, frame, vbucket.log.walk_keys(key, last, min(count, MAX_KEYS))))
+    session.stream(frame, _keys(session, frame, vbucket.log.walk_keys(key, last, count)))
 
 
 def _keys(session: Session, frame: Frame, walk: KeyWalk) -> Iterator[None]:
@@ -152,7 +150,8 @@ def _keys(session: Session, frame: Frame, walk: KeyWalk) -> Iterator[None]:
     found, _ = yield from walk
     if not session.has_collections:
         found = [item[1:] for item in found]
-    session.respond(frame, value=b"".join(_U16.pack(len(item)) + item for item in found))
+    pack = kv.KeyLength.struct.pack
+    session.reply(frame, kv.GetKeysResponse, value=b"".join(pack(len(item)) + item for item in found))
 
 
 def observe(session: Session, frame: Frame) -> None:
@@ -161,25 +160,26 @@ def observe(session: Session, frame: Frame) -> None:
     out: list[bytes] = []
     value, at = frame.value, 0
     while at < len(value):
-        head, end = value[at : at + 4], at + 4
-        if end + int.from_bytes(head[2:], "big") > len(value):
+        start, key_at = at, at + kv.ObservedKey.size
+        vbid, key_bytes = kv.ObservedKey.struct.unpack_from(value, at) if key_at <= len(value) else (0, 0)
+        at = key_at + key_bytes
+        if at > len(value):
             session.refuse(frame, Status.EINVAL, "A key runs past the request")
             return
-        vbid, at = int.from_bytes(head[:2], "big"), end + int.from_bytes(head[2:], "big")
         vbucket = session.bucket.vbucket(vbid)
         if vbucket is None:
             not_my_vbucket(session, frame)
             return
-        key = key_of(session, frame, value[end:at])
+        key = key_of(session, frame, value[key_at:at])
         if key is None or not may_in(session, frame, "Read", documents.collection_of(key)):
             return
         if refuse_recommit(session, frame, vbucket, key):
             return
-        out.append(head + value[end:at] + _OBSERVED.pack(*_observed(session, vbucket, key)))
-    session.respond(frame, value=b"".join(out))
+        out.append(value[start:at] + _observed(session, vbucket, key).pack())
+    session.reply(frame, kv.ObserveResponse, value=b"".join(out))
 
 
-def _observed(session: Session, vbucket: VBucket, key: bytes) -> tuple[int, int]:
+def _observed(session: Session, vbucket: VBucket, key: bytes) -> kv.ObservedState:
     """State and CAS of a document; on an active vbucket a document that is due expires now."""
     if vbucket.is_active:
         before = vbucket.high_seqno
@@ -188,11 +188,11 @@ def _observed(session: Session, vbucket: VBucket, key: bytes) -> tuple[int, int]
             session.changed(vbucket)
     meta = vbucket.log.meta(key)
     if meta is None:
-        return _NOT_FOUND, 0
+        return kv.ObservedState(_NOT_FOUND, 0)
     is_persisted = meta.seqno <= vbucket.persisted_seqno
     if meta.is_deleted:
-        return (_NOT_FOUND, 0) if is_persisted else (_DELETED, meta.cas)
-    return _PERSISTED if is_persisted else _FOUND, meta.cas
+        return kv.ObservedState(_NOT_FOUND, 0) if is_persisted else kv.ObservedState(_DELETED, meta.cas)
+    return kv.ObservedState(_PERSISTED if is_persisted else _FOUND, meta.cas)
 
 
 def register(table: CommandTable[Session]) -> None:

@@ -5,13 +5,13 @@ Source: kv_engine docs/BinaryProtocol.md, docs/sasl.md, docs/ErrorMap.md.
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING
 
 from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.error_map import error_map
 from dcpstream.protocol.sasl import Outcome, ServerStep
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, Status
+from dcpstream.wire.messages import kv
 from dcpstream.wire.shape import Fault
 
 if TYPE_CHECKING:
@@ -27,15 +27,13 @@ _PUSHES = frozenset((Feature.CLUSTERMAP_NOTIFICATION, Feature.CLUSTERMAP_NOTIFIC
 _ABOUT_MAPS = _PUSHES | {Feature.CLUSTER_CONFIG_KNOWN_VERSION, Feature.DEDUPE_NOT_MY_VBUCKET}
 _NEED_XATTR = frozenset((Feature.VATTR, Feature.SUBDOC_DOCUMENT_MACROS))
 
-_VERSION_PAIR = struct.Struct(">qq")
-
 
 def hello(session: Session, frame: Frame) -> None:
     """HELLO: switch off every feature, then switch on those that the client asks for and the node supports."""
     if len(frame.value) % 2:
         session.refuse(frame, Status.EINVAL, "Request value must be of even length")
         return
-    asked = {code for (code,) in struct.iter_unpack(">H", frame.value)}
+    asked = {feature.code for feature in kv.FeatureCode.iter_unpack(frame.value)}
     if Feature.TCP_NODELAY in asked and Feature.TCP_DELAY in asked:
         session.refuse(frame, Status.EINVAL, "TCPNODELAY cannot co-exist with TCPDELAY")
         return
@@ -54,7 +52,7 @@ def hello(session: Session, frame: Frame) -> None:
     granted = frozenset(int(code) for code in asked)
     session.agent = frame.key.decode(errors="replace")[:MAX_AGENT_CHARACTERS]
     session.negotiated(granted)
-    session.respond(frame, value=b"".join(struct.pack(">H", code) for code in sorted(granted)))
+    session.reply(frame, kv.HelloResponse, value=b"".join(kv.FeatureCode(code).pack() for code in sorted(granted)))
 
 
 def sasl_list_mechs(session: Session, frame: Frame) -> None:
@@ -180,7 +178,7 @@ def get_cluster_config(session: Session, frame: Frame) -> None:
         return
     version = session.engine.config_version(session.bucket)
     session.config_sent, session.uses_maps = version, True
-    if frame.extras and _VERSION_PAIR.unpack(frame.extras) >= version:
+    if frame.extras and kv.GetClusterConfigNewer.unpack(frame) >= version:
         session.respond(frame)
         return
     config = session.engine.config_json(session.bucket, session.local_host)
@@ -190,12 +188,14 @@ def get_cluster_config(session: Session, frame: Frame) -> None:
 def _check_error_map(_session: Session, frame: Frame) -> Fault | None:
     if frame.vbid:
         return Fault(Status.EINVAL, "Request vbucket id must be 0")
-    return None if len(frame.value) == 2 else Fault(Status.EINVAL, "Request value must be of length 2")
+    wanted = kv.GetErrorMap.layout.value_bytes
+    return None if len(frame.value) == wanted else Fault(Status.EINVAL, f"Request value must be of length {wanted}")
 
 
 def get_error_map(session: Session, frame: Frame) -> None:
     """GET_ERROR_MAP: the error map of the given version or an older one."""
-    content = error_map(int.from_bytes(frame.value, "big"), session.engine.release)
+    (asked,) = kv.GetErrorMap.unpack(frame)
+    content = error_map(asked, session.engine.release)
     if content is None:
         session.respond(frame, Status.KEY_ENOENT)
     else:

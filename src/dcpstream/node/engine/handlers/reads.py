@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING
 
 from dcpstream.model import VbucketState
@@ -13,11 +12,13 @@ from dcpstream.node.engine.handlers.resolve import (
     active_place,
     expiration_of,
     not_my_vbucket,
+    refuse_locked,
     refuse_recommit,
     stored_key,
     told_delete_time,
 )
-from dcpstream.wire import Datatype, Feature, Frame, FrameInfoId, Opcode, Status
+from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status
+from dcpstream.wire.messages import QUIET_FORMS, kv
 from dcpstream.wire.shape import Fault
 from dcpstream.wire.values import split_xattrs
 
@@ -28,12 +29,18 @@ if TYPE_CHECKING:
 
 # Plain integers: arithmetic with enum members costs more than all the rest of a GET.
 _XATTR, _SNAPPY = int(Datatype.XATTR), int(Datatype.SNAPPY)
-_FLAGS = struct.Struct(">I")
-_META = struct.Struct(">IIIQ")
-_META_V2 = struct.Struct(">IIIQB")
-_QUIET = frozenset((Opcode.GETQ, Opcode.GETKQ, Opcode.GATQ, Opcode.GETQ_META))
+_FOUND = {
+    response.layout.opcode: response
+    for response in (
+        *(kv.GetResponse, kv.GetQResponse, kv.GetKResponse, kv.GetKQResponse, kv.GetReplicaResponse),
+        *(kv.GatResponse, kv.GatQResponse, kv.GetLockedResponse),
+    )
+}
+_METADATA = {response.layout.opcode: response for response in (kv.GetMetaResponse, kv.GetMetaQResponse)}
+_WITH_DATATYPE = 2
+"""The version of GET_META whose answer has the datatype."""
 _NEVER_DEGRADED = frozenset((Opcode.GET_LOCKED, Opcode.UNLOCK, Opcode.GET_REPLICA))
-_WITH_KEY = frozenset((Opcode.GETK, Opcode.GETKQ))
+_WITH_KEY = frozenset((Opcode.GETK, Opcode.GETKQ, Opcode.GET_REPLICA))
 
 
 def parts_of(item: StoredItem) -> tuple[bytes, bytes]:
@@ -59,18 +66,19 @@ def _missing(session: Session, frame: Frame) -> None:
     """
     if session.is_degraded and frame.opcode not in _NEVER_DEGRADED:
         session.refuse(frame, Status.TMPFAIL)
-    elif frame.opcode not in _QUIET:
+    elif frame.opcode not in QUIET_FORMS:
         session.respond(frame, Status.KEY_ENOENT)
 
 
 def _found(session: Session, frame: Frame, item: StoredItem, cas: int) -> None:
     value, datatype = body_of(item, session.datatypes)
-    session.respond(
+    session.reply(
         frame,
+        _FOUND[frame.opcode],
+        item.flags,
         cas=cas,
         datatype=datatype & session.datatypes,
-        extras=_FLAGS.pack(item.flags),
-        key=frame.key if frame.opcode in _WITH_KEY or frame.opcode == Opcode.GET_REPLICA else b"",
+        key=frame.key if frame.opcode in _WITH_KEY else b"",
         value=value,
     )
 
@@ -137,7 +145,8 @@ def touch(session: Session, frame: Frame) -> None:
     if item is None:
         _missing(session, frame)
         return
-    expiration = expiration_of(session, key, int.from_bytes(frame.extras, "big"))
+    (asked,) = kv.Touch.unpack(frame)
+    expiration = expiration_of(session, key, asked)
     cas = item.cas
     if expiration != item.expiration:
         cas, _ = documents.store(
@@ -157,8 +166,8 @@ def touch(session: Session, frame: Frame) -> None:
 
 
 def _check_get_meta(_session: Session, frame: Frame) -> Fault | None:
-    is_wrong = frame.extras and frame.extras[0] > 2
-    return Fault(Status.EINVAL, "Request extras invalid") if is_wrong else None
+    (version,) = kv.GetMeta.unpack(frame)
+    return Fault(Status.EINVAL, "Request extras invalid") if version and version > _WITH_DATATYPE else None
 
 
 def get_meta(session: Session, frame: Frame) -> None:
@@ -179,11 +188,17 @@ def get_meta(session: Session, frame: Frame) -> None:
     expiration = meta.expiration
     if meta.is_deleted:
         expiration = told_delete_time(session, vbucket, key, meta)
-    fields = (int(is_deleted), meta.flags, expiration, meta.rev_seqno)
-    has_datatype = frame.extras == b"\x02"
-    extras = _META_V2.pack(*fields, meta.datatype) if has_datatype else _META.pack(*fields)
-    cas = documents.shown_cas(vbucket, key, meta.cas, session.engine.unix_ns)
-    session.respond(frame, cas=cas, extras=extras)
+    (version,) = kv.GetMeta.unpack(frame)
+    session.reply(
+        frame,
+        _METADATA[frame.opcode],
+        int(is_deleted),
+        meta.flags,
+        expiration,
+        meta.rev_seqno,
+        meta.datatype if version == _WITH_DATATYPE else None,
+        cas=documents.shown_cas(vbucket, key, meta.cas, unix_ns),
+    )
 
 
 def get_locked(session: Session, frame: Frame) -> None:
@@ -199,12 +214,12 @@ def get_locked(session: Session, frame: Frame) -> None:
         _missing(session, frame)
         return
     if documents.lock_of(vbucket, key, unix_ns) is not None:
-        _refuse_locked(session, frame)
+        refuse_locked(session, frame)
         return
-    seconds = int.from_bytes(frame.extras, "big")
+    (seconds,) = kv.GetLocked.unpack(frame)
     assert session.bucket is not None, "the table asks for a bucket"
     parameters = session.bucket.parameters
-    if not 0 < seconds <= parameters.lock_max_s:
+    if not seconds or seconds > parameters.lock_max_s:
         seconds = parameters.lock_default_s  # also for a time that is too long, like the server
     lock = Lock(vbucket.next_cas(unix_ns), unix_ns + seconds * 1_000_000_000, item.seqno)
     if vbucket.locks.take(key, lock, unix_ns):
@@ -228,15 +243,10 @@ def unlock(session: Session, frame: Frame) -> None:
     elif lock is None:
         session.refuse(frame, Status.NOT_LOCKED if session.engine.release.is_76 else Status.TMPFAIL)
     elif lock.cas != frame.cas:
-        _refuse_locked(session, frame)
+        refuse_locked(session, frame)
     else:
         vbucket.locks.release(key)
         session.respond(frame)
-
-
-def _refuse_locked(session: Session, frame: Frame) -> None:
-    """Answer LOCKED, or TMPFAIL to a client that did not negotiate XERROR; the client may retry."""
-    session.refuse(frame, Status.LOCKED if Feature.XERROR in session.features else Status.TMPFAIL)
 
 
 def register(table: CommandTable[Session]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dcpstream.model import VbucketState
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.documents import absolute_expiration, collection_of
-from dcpstream.wire import Datatype, Frame, Opcode, Status
+from dcpstream.wire import Datatype, Feature, Frame, Opcode, Status
 from dcpstream.wire.keys import MAX_KEY_BYTES, key_fault, leb128_decode
 
 if TYPE_CHECKING:
@@ -111,6 +111,14 @@ def active_place(
     vbucket = active_vbucket(session, frame, states=states)
     key = stored_key(session, frame) if vbucket is not None else None
     return None if vbucket is None or key is None else (vbucket, key)
+
+
+def refuse_locked(session: Session, frame: Frame) -> None:
+    """Answer LOCKED, or TMPFAIL to a client that did not negotiate XERROR; the client may retry.
+
+    Writes that compare CAS values answer such a client KEY_EEXISTS instead: `Session.refuse` does that for LOCKED.
+    """
+    session.refuse(frame, Status.LOCKED if Feature.XERROR in session.features else Status.TMPFAIL)
 
 
 def refuse_recommit(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> bool:

@@ -8,23 +8,18 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import struct
 from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dcpstream.node.engine.bucket import documents
-from dcpstream.node.engine.bucket.range_scans import (
-    RangeScan,
-    encode_scanned_document,
-    encode_scanned_key,
-    walk_sample,
-)
+from dcpstream.node.engine.bucket.range_scans import RangeScan, walk_sample
 from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers.reads import body_of
 from dcpstream.node.engine.handlers.resolve import active_vbucket, may_in, not_my_vbucket, refuse_unknown
 from dcpstream.wire import Datatype, Frame, Opcode, Status
 from dcpstream.wire.keys import MAX_KEY_BYTES, leb128_encode
+from dcpstream.wire.messages import kv
 from dcpstream.wire.values import decode_xattrs, encode_xattrs
 
 if TYPE_CHECKING:
@@ -38,9 +33,7 @@ BATCH_BYTES = 8192
 MAX_NAME_BYTES = 50
 MAX_WAIT_MS = 0xFFFFFFFF
 
-SCAN_ID_BITS = 128
-_CONTINUE = struct.Struct(">16sIII")
-_FLAGS = struct.Struct(">I")
+SCAN_ID_BYTES = 16
 _KEYS, _DOCUMENTS = 0, 1
 
 
@@ -256,9 +249,9 @@ def _make(session: Session, frame: Frame, bucket: Bucket, vbucket: VBucket, wish
         session.engine.now + bucket.parameters.scan_life_s,
         view,
     )
-    scan_id = session.engine.random.getrandbits(SCAN_ID_BITS).to_bytes(SCAN_ID_BITS // 8, "big")
+    scan_id = session.engine.random.getrandbits(8 * SCAN_ID_BYTES).to_bytes(SCAN_ID_BYTES, "big")
     scans.add(scan_id, scan)
-    session.respond(frame, value=scan_id)
+    session.reply(frame, kv.RangeScanCreateResponse, scan_id)
 
 
 # ---------------------------------------------------------------------------------------------------------- continue
@@ -272,14 +265,14 @@ class _Limits(NamedTuple):
     size: float
 
 
-def _find(session: Session, frame: Frame) -> RangeScan | None:
-    """The scan that a request names, or None if the request was refused."""
+def _find(session: Session, frame: Frame, scan_id: bytes) -> RangeScan | None:
+    """The scan of that id, or None if the request was refused."""
     bucket = session.bucket
     assert bucket is not None, "the table asks for a bucket"
     if bucket.active(frame.vbid) is None:
         not_my_vbucket(session, frame)
         return None
-    scan = bucket.range_scans.find(frame.extras[:16], frame.vbid)
+    scan = bucket.range_scans.find(scan_id, frame.vbid)
     if scan is None:
         session.respond(frame, Status.KEY_ENOENT)
     elif may_in(session, frame, "RangeScan", scan.collection_id):
@@ -289,26 +282,26 @@ def _find(session: Session, frame: Frame) -> RangeScan | None:
 
 def continue_(session: Session, frame: Frame) -> None:
     """RANGE_SCAN_CONTINUE: responses with keys or documents, up to the limits or the end of the scan."""
-    scan = _find(session, frame)
+    scan_id, items, time_ms, size = kv.RangeScanContinue.unpack(frame)
+    scan = _find(session, frame, scan_id)
     if scan is None:
         return
     if scan.is_continuing:
         session.refuse(frame, Status.BUSY, "The scan is being continued already")
         return
-    _, items, time_ms, size = _CONTINUE.unpack(frame.extras)
     never = float("inf")
     limits = _Limits(items or never, session.engine.stopwatch() + time_ms / 1000 if time_ms else None, size or never)
     scan.is_continuing = True
-    session.stream(frame, _answers(session, frame, scan, limits))
+    session.stream(frame, _answers(session, frame, scan_id, scan, limits))
 
 
-def _answers(session: Session, frame: Frame, scan: RangeScan, limits: _Limits) -> Iterator[None]:
+def _answers(session: Session, frame: Frame, scan_id: bytes, scan: RangeScan, limits: _Limits) -> Iterator[None]:
     """Send the responses."""
-    bucket, scan_id = session.bucket, frame.extras[:16]
+    bucket = session.bucket
     assert bucket is not None, "the table asks for a bucket"
     items = size = 0
     status: int = Status.SUCCESS
-    extras = _FLAGS.pack(_KEYS if scan.is_keys_only else _DOCUMENTS)
+    content = _KEYS if scan.is_keys_only else _DOCUMENTS
     shows_system = not session.refusal_in("SystemXattrRead", scan.collection_id)
     try:
         while not status:
@@ -331,7 +324,7 @@ def _answers(session: Session, frame: Frame, scan: RangeScan, limits: _Limits) -
                     or (limits.end is not None and session.engine.stopwatch() >= limits.end)
                 ):
                     status = Status.RANGE_SCAN_MORE
-            session.respond(frame, status, extras=extras, value=b"".join(batch))
+            session.reply(frame, kv.RangeScanContinueResponse, content, status=status, value=b"".join(batch))
             if not status:
                 yield
         else:
@@ -366,20 +359,13 @@ def _piece(session: Session, scan: RangeScan, *, shows_system: bool) -> bytes:
     scan.next += 1
     key = scan.keys[place][scan.prefix_length :]
     if scan.is_keys_only:
-        return encode_scanned_key(key)
+        return leb128_encode(len(key)) + key
     item = scan.document(place)
     if item is None:
         return b""
     value, datatype = _value(session, scan, item, shows_system=shows_system)
-    return encode_scanned_document(
-        key,
-        value,
-        flags=item.flags,
-        expiration=item.expiration,
-        seqno=item.seqno,
-        cas=item.cas,
-        datatype=datatype & session.datatypes,
-    )
+    metadata = kv.ScannedDocument(item.flags, item.expiration, item.seqno, item.cas, datatype & session.datatypes)
+    return b"".join((metadata.pack(), leb128_encode(len(key)), key, leb128_encode(len(value)), value))
 
 
 def _value(session: Session, scan: RangeScan, item: StoredItem, *, shows_system: bool) -> tuple[bytes, int]:
@@ -394,9 +380,10 @@ def _value(session: Session, scan: RangeScan, item: StoredItem, *, shows_system:
 
 def cancel(session: Session, frame: Frame) -> None:
     """RANGE_SCAN_CANCEL: end a scan."""
-    if _find(session, frame) is not None:
+    (scan_id,) = kv.RangeScanCancel.unpack(frame)
+    if _find(session, frame, scan_id) is not None:
         assert session.bucket is not None, "the scan is in it"
-        session.bucket.range_scans.remove(frame.extras)
+        session.bucket.range_scans.remove(scan_id)
         session.respond(frame)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import struct
 from typing import TYPE_CHECKING
 
 from dcpstream.model.collections import DEFAULT_NAME
@@ -22,13 +21,13 @@ from dcpstream.node.engine.bucket.manifest import (
 from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers.resolve import refuse_unknown
 from dcpstream.wire import Datatype, Frame, Opcode, Status
+from dcpstream.wire.messages import kv
 from dcpstream.wire.shape import Fault
 
 if TYPE_CHECKING:
     from dcpstream.model import Manifest
     from dcpstream.node.engine.session.session import Session
 
-_ID = struct.Struct(">QI")
 _NAME = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9_%$-]*")
 
 
@@ -112,7 +111,7 @@ def get_collection_id(session: Session, frame: Frame) -> None:
     if found is None:
         refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
     else:
-        session.respond(frame, extras=_ID.pack(manifest.uid, found.collection_id))
+        session.reply(frame, kv.GetCollectionIdResponse, manifest.uid, found.collection_id)
 
 
 def get_scope_id(session: Session, frame: Frame) -> None:
@@ -126,7 +125,7 @@ def get_scope_id(session: Session, frame: Frame) -> None:
     manifest = _manifest(session)
     for scope in manifest.scopes:
         if scope.name == name:
-            session.respond(frame, extras=_ID.pack(manifest.uid, scope.scope_id))
+            session.reply(frame, kv.GetScopeIdResponse, manifest.uid, scope.scope_id)
             return
     refuse_unknown(session, frame, Status.UNKNOWN_SCOPE)
 

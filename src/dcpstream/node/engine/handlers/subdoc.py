@@ -7,7 +7,6 @@ Source: kv_engine docs/SubDocument.md, daemon/subdocument.cc; answers as recorde
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING
 
 from dcpstream.model import VbucketState
@@ -19,11 +18,12 @@ from dcpstream.node.engine.handlers.resolve import (
     active_vbucket,
     expiration_of,
     not_my_vbucket,
+    refuse_locked,
     refuse_recommit,
     stored_key,
     told_delete_time,
 )
-from dcpstream.node.engine.handlers.writes import is_kept_out, put, refuse_locked, target
+from dcpstream.node.engine.handlers.writes import is_kept_out, put, target
 from dcpstream.node.engine.subdocument import (
     COMMANDS,
     KINDS,
@@ -41,16 +41,13 @@ from dcpstream.node.engine.subdocument import (
     template,
 )
 from dcpstream.wire import Datatype, Feature, Frame, FrameInfoId, Opcode, Status
+from dcpstream.wire.messages import subdoc
 from dcpstream.wire.shape import Fault
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.bucket.vbucket import VBucket
     from dcpstream.node.engine.session.session import Session
     from dcpstream.store import StoredItem
-
-_RESULT = struct.Struct(">HI")
-_INDEXED_RESULT = struct.Struct(">BHI")
-_FAILURE = struct.Struct(">BH")
 
 
 def _check(session: Session, frame: Frame) -> Fault | None:
@@ -206,12 +203,13 @@ def look_up(session: Session, frame: Frame) -> None:
 
 
 def _answer_multi_lookup(session: Session, frame: Frame, outcome: Outcome, cas: int, *, is_deleted: bool) -> None:
-    value = b"".join(_RESULT.pack(status, len(found)) + found for status, found in outcome.results)
+    pack = subdoc.LookupResult.struct.pack
+    value = b"".join(pack(status, len(found)) + found for status, found in outcome.results)
     if outcome.failure is not None:
         status = Status.SUBDOC_MULTI_FAILURE_DELETED if is_deleted else Status.SUBDOC_MULTI_FAILURE
     else:
         status = Status.SUBDOC_SUCCESS_DELETED if is_deleted else Status.SUCCESS
-    session.respond(frame, status, cas=cas, value=value)
+    session.reply(frame, subdoc.SubdocMultiLookupResponse, status=status, cas=cas, value=value)
 
 
 def _answer_lookup(
@@ -264,7 +262,7 @@ def mutate(session: Session, frame: Frame) -> None:
     failure = outcome.failure
     if failure is not None:
         if request.is_multi:
-            session.respond(frame, Status.SUBDOC_MULTI_FAILURE, value=_FAILURE.pack(*failure))
+            session.reply(frame, subdoc.SubdocMultiMutationFailure, *failure, status=Status.SUBDOC_MULTI_FAILURE)
         else:
             session.refuse(frame, failure[1])
         return
@@ -319,10 +317,9 @@ def _store(
         # hundred times and gives up.
         session.respond(frame, Status.NOT_STORED if request.flags & DocFlag.ADD else Status.TMPFAIL)
         return
+    pack = subdoc.MutationResult.struct.pack
     answer = b"".join(
-        _INDEXED_RESULT.pack(index, status, len(result)) + result
-        for index, (status, result) in enumerate(outcome.results)
-        if result
+        pack(index, status, len(result)) + result for index, (status, result) in enumerate(outcome.results) if result
     )
     has_json = not request.is_multi and request.specs[0].kind.has_result
     is_deleted = stays_deleted or outcome.deletes

@@ -5,7 +5,6 @@ Source: kv_engine docs/BinaryProtocol.md, engines/ep/docs/protocol/*, engines/ep
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING
 
 from dcpstream.model import MAX_SEQNO, VbucketState
@@ -13,7 +12,8 @@ from dcpstream.node.engine.bucket.topology import NOTHING, read_meta
 from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers.resolve import holds_token, may_in, not_my_vbucket, refuse_unknown
 from dcpstream.store import CompactionOrder
-from dcpstream.wire import Datatype, Frame, Opcode, Status
+from dcpstream.wire import Datatype, Frame, Opcode, RawRequest, Status, decode_message
+from dcpstream.wire.messages import admin, kv
 from dcpstream.wire.shape import Fault
 from dcpstream.wire.values import encode_failover_log, encode_vbucket_seqnos
 
@@ -22,12 +22,8 @@ if TYPE_CHECKING:
     from dcpstream.node.engine.bucket.vbucket import VBucket
     from dcpstream.node.engine.session.session import Session
 
-_OBSERVED = struct.Struct(">BHQQQ")
-_OBSERVED_OLD = struct.Struct(">BHQQQQQ")
-_COMPACT = struct.Struct(">QQBBHI")
 _END_OF_TIME = 2**32
 _ALIVE = frozenset((VbucketState.ACTIVE, VbucketState.REPLICA, VbucketState.PENDING))
-_OLD_STATE_BYTES = 4
 
 
 def _bucket(session: Session) -> Bucket:
@@ -44,21 +40,19 @@ def _vbucket(session: Session, frame: Frame) -> VBucket | None:
 
 
 def _check_get_all_vb_seqnos(_session: Session, frame: Frame) -> Fault | None:
-    state = int.from_bytes(frame.extras[:4], "big")
-    return Fault(Status.EINVAL, "Request vbucket state invalid") if state > VbucketState.DEAD else None
+    state, _ = kv.GetAllVbSeqnos.unpack(frame)
+    return Fault(Status.EINVAL, "Request vbucket state invalid") if state and state > VbucketState.DEAD else None
 
 
 def get_all_vb_seqnos(session: Session, frame: Frame) -> None:
     """GET_ALL_VB_SEQNOS: high seqnos of the vbuckets in a state, of the whole vbucket or of one collection."""
     bucket = _bucket(session)
-    state = int.from_bytes(frame.extras[:4], "big")
-    wanted = _ALIVE if state == 0 else frozenset((VbucketState(state),))
-    collection_id: int | None = None
-    if len(frame.extras) == 8:
+    state, collection_id = kv.GetAllVbSeqnos.unpack(frame)
+    wanted = frozenset((VbucketState(state),)) if state else _ALIVE
+    if collection_id is not None:
         if not session.has_collections:
             session.respond(frame, Status.EINVAL)
             return
-        collection_id = int.from_bytes(frame.extras[4:], "big")
         if not may_in(session, frame, "Read", collection_id):
             return
         if collection_id not in bucket.manifest.collection_names():
@@ -89,7 +83,7 @@ def get_all_vb_seqnos(session: Session, frame: Frame) -> None:
         if collection_id:
             # Every other collection has a seqno: that of the event which created it.
             pairs = [(vbid, seqno) for vbid, seqno in pairs if seqno]
-    session.respond(frame, value=encode_vbucket_seqnos(pairs))
+    session.reply(frame, kv.GetAllVbSeqnosResponse, value=encode_vbucket_seqnos(pairs))
 
 
 def _reported_seqno(vbucket: VBucket) -> int:
@@ -101,7 +95,8 @@ def _reported_seqno(vbucket: VBucket) -> int:
 
 
 def _check_observe_seqno(_session: Session, frame: Frame) -> Fault | None:
-    return None if len(frame.value) == 8 else Fault(Status.EINVAL, "Request value must be of length 8")
+    wanted = kv.ObserveSeqno.layout.value_bytes
+    return None if len(frame.value) == wanted else Fault(Status.EINVAL, f"Request value must be of length {wanted}")
 
 
 def observe_seqno(session: Session, frame: Frame) -> None:
@@ -112,25 +107,23 @@ def observe_seqno(session: Session, frame: Frame) -> None:
         return
     if not _bucket(session).store.is_durable:
         vbucket.fresh_deletions.clear()  # the answer reports everything as persisted
-    vbuuid = int.from_bytes(frame.value, "big")
+    (vbuuid,) = kv.ObserveSeqno.unpack(frame)
     log, high = vbucket.failover_log, vbucket.high_seqno
     upper = log.upper(vbuuid, high)
     if upper is None:
         session.respond(frame, Status.KEY_ENOENT)
     elif vbuuid == log.newest.vbuuid:
-        value = _OBSERVED.pack(0, vbucket.vbid, vbuuid, vbucket.persisted_seqno, high)
-        session.respond(frame, value=value)
+        session.reply(frame, kv.ObserveSeqnoResponse, vbucket.vbid, vbuuid, vbucket.persisted_seqno, high)
     else:
-        newest = log.newest.vbuuid
-        value = _OBSERVED_OLD.pack(1, vbucket.vbid, newest, vbucket.persisted_seqno, high, vbuuid, upper)
-        session.respond(frame, value=value)
+        present = vbucket.vbid, log.newest.vbuuid, vbucket.persisted_seqno, high
+        session.reply(frame, kv.ObserveSeqnoFailoverResponse, *present, vbuuid, upper)
 
 
 def get_failover_log(session: Session, frame: Frame) -> None:
     """GET_FAILOVER_LOG: the branches of a vbucket, newest first."""
     vbucket = _vbucket(session, frame)
     if vbucket is not None:
-        session.respond(frame, value=encode_failover_log(vbucket.failover_log))
+        session.reply(frame, kv.GetFailoverLogPlainResponse, value=encode_failover_log(vbucket.failover_log))
 
 
 def set_vbucket(session: Session, frame: Frame) -> None:
@@ -138,22 +131,22 @@ def set_vbucket(session: Session, frame: Frame) -> None:
 
     The state is one byte of extras, and the value may be JSON. Older forms have four bytes of extras or of value.
     """
-    bucket, is_short = _bucket(session), len(frame.extras) == 1
+    bucket, request = _bucket(session), decode_message(frame)
+    is_short = isinstance(request, admin.SetVbucket)
     if is_short and frame.datatype != (Datatype.JSON if frame.value else 0):
         session.refuse(frame, Status.EINVAL, f"datatype should be set to {'JSON' if frame.value else 'RAW'}")
         return
-    is_old = not frame.datatype and {len(frame.extras), len(frame.value)} == {0, _OLD_STATE_BYTES}
-    if not is_short and not is_old:
+    if isinstance(request, RawRequest) or (not is_short and frame.datatype):
         why = "Invalid format. Use 1 byte state in extras and an optional JSON value"
         session.refuse(frame, Status.EINVAL, why)
         return
-    number = int.from_bytes(frame.extras or frame.value, "big")
-    if number not in tuple(VbucketState):
+    assert isinstance(request, admin.SetVbucket | admin.SetVbucketWide | admin.SetVbucketByValue), "its only layouts"
+    if request.state not in tuple(VbucketState):
         session.refuse(frame, Status.EINVAL, "The provided vbucket state is invalid")
         return
     if not holds_token(session, frame):
         return
-    state, meta = VbucketState(number), NOTHING
+    state, meta = VbucketState(request.state), NOTHING
     if is_short and frame.value:
         if state != VbucketState.ACTIVE:
             session.refuse(frame, Status.EINVAL, "vbucket meta may only be set on active vbuckets")
@@ -178,7 +171,7 @@ def get_vbucket(session: Session, frame: Frame) -> None:
     """GET_VBUCKET: the vbucket's state."""
     vbucket = _vbucket(session, frame)
     if vbucket is not None:
-        session.respond(frame, value=int(vbucket.state).to_bytes(4, "big"))
+        session.reply(frame, admin.GetVbucketResponse, int(vbucket.state))
 
 
 def del_vbucket(session: Session, frame: Frame) -> None:
@@ -194,7 +187,7 @@ def seqno_persistence(session: Session, frame: Frame) -> None:
     vbucket = _vbucket(session, frame)
     if vbucket is None:
         return
-    seqno = int.from_bytes(frame.extras, "big")
+    (seqno,) = kv.SeqnoPersistence.unpack(frame)
     if vbucket.persisted_seqno >= seqno:
         if not _bucket(session).store.is_durable:
             vbucket.fresh_deletions.clear()
@@ -216,13 +209,13 @@ def create_checkpoint(session: Session, frame: Frame) -> None:
 
 
 def _check_padding(_session: Session, frame: Frame) -> Fault | None:
-    _, _, _, pad, _, more_pad = _COMPACT.unpack(frame.extras)
-    return Fault(Status.EINVAL, "Padding bytes should be set to 0") if pad or more_pad else None
+    _, _, _, padding, _, more_padding = admin.CompactDb.unpack(frame)
+    return Fault(Status.EINVAL, "Padding bytes should be set to 0") if padding or more_padding else None
 
 
 def compact(session: Session, frame: Frame) -> None:
     """COMPACT_DB: purge old tombstones, or all if asked for, and compact; answered when done."""
-    before_time, before_seqno, drop_deletes, *_ = _COMPACT.unpack(frame.extras)
+    before_time, before_seqno, drop_deletes, *_ = admin.CompactDb.unpack(frame)
     vbucket, bucket = _vbucket(session, frame), _bucket(session)
     if vbucket is None:
         return
@@ -246,13 +239,13 @@ def compact(session: Session, frame: Frame) -> None:
 
 def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
-    admin = "NodeSupervisor"
+    supervisor = "NodeSupervisor"
     table.add(Opcode.GET_ALL_VB_SEQNOS, get_all_vb_seqnos, check=_check_get_all_vb_seqnos)
     table.add(Opcode.OBSERVE_SEQNO, observe_seqno, "Read", is_anywhere=True, check=_check_observe_seqno)
     table.add(Opcode.GET_FAILOVER_LOG, get_failover_log, "Read")
-    table.add(Opcode.SET_VBUCKET, set_vbucket, admin, own_extras=True)
+    table.add(Opcode.SET_VBUCKET, set_vbucket, supervisor, own_extras=True)
     table.add(Opcode.GET_VBUCKET, get_vbucket)
-    table.add(Opcode.DEL_VBUCKET, del_vbucket, admin)
-    table.add(Opcode.SEQNO_PERSISTENCE, seqno_persistence, admin)
-    table.add(Opcode.CREATE_CHECKPOINT, create_checkpoint, admin)
-    table.add(Opcode.COMPACT_DB, compact, admin, check=_check_padding)
+    table.add(Opcode.DEL_VBUCKET, del_vbucket, supervisor)
+    table.add(Opcode.SEQNO_PERSISTENCE, seqno_persistence, supervisor)
+    table.add(Opcode.CREATE_CHECKPOINT, create_checkpoint, supervisor)
+    table.add(Opcode.COMPACT_DB, compact, supervisor, check=_check_padding)

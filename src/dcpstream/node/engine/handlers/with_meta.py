@@ -8,7 +8,6 @@ Source: kv_engine docs/BinaryProtocol.md, engines/ep/src/ep_engine.cc (setWithMe
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from dcpstream.errors import FieldError
@@ -16,10 +15,11 @@ from dcpstream.model import ConflictResolution, VbucketState
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.bucket import Compression
 from dcpstream.node.engine.commands import CommandTable
-from dcpstream.node.engine.handlers.resolve import expiration_of, max_ttl_of
-from dcpstream.node.engine.handlers.writes import conflict, is_kept_out, is_under_way, refuse_locked, target, token_of
+from dcpstream.node.engine.handlers.resolve import expiration_of, max_ttl_of, refuse_locked
+from dcpstream.node.engine.handlers.writes import conflict, is_kept_out, is_under_way, target, token_of
 from dcpstream.node.engine.subdocument import SYSTEM_BYTES_MAX, system_bytes
 from dcpstream.wire import Datatype, Frame, Opcode, Status
+from dcpstream.wire.messages import QUIET_FORMS, kv
 from dcpstream.wire.shape import Fault
 from dcpstream.wire.values import decode_xattrs, snappy_uncompress, split_xattrs
 
@@ -28,13 +28,7 @@ if TYPE_CHECKING:
     from dcpstream.node.engine.session.session import Session
     from dcpstream.store import ItemMeta
 
-_META = struct.Struct(">IIQQ")
-_RETURN = struct.Struct(">III")
-_RETURNED = struct.Struct(">IIQ")
 _RETURNING = {1: Opcode.SET, 2: Opcode.ADD, 3: Opcode.DELETE}
-_LENGTHS = (24, 26, 28, 30)
-"""Bytes of the extras: the fields alone, with the length of further metadata, with options, with both."""
-
 FORCE, ACCEPT_TIMESTAMPS, REGENERATE_CAS, SKIP_RESOLUTION, IS_EXPIRATION = 0x01, 0x02, 0x04, 0x08, 0x10
 """Options; other bits are ignored."""
 _STATES = frozenset((VbucketState.ACTIVE, VbucketState.REPLICA, VbucketState.PENDING))
@@ -43,12 +37,10 @@ _IMPOSSIBLE_CAS = (0, (1 << 64) - 1)
 
 _ADDING = frozenset((int(Opcode.ADD_WITH_META), int(Opcode.ADDQ_WITH_META)))
 _DELETING = frozenset((int(Opcode.DELETE_WITH_META), int(Opcode.DELETEQ_WITH_META)))
-_QUIET = frozenset((int(Opcode.SETQ_WITH_META), int(Opcode.ADDQ_WITH_META), int(Opcode.DELETEQ_WITH_META)))
 
 _EXTENDED_VERSION = 1
 _EXTENDED_TYPES = frozenset((1, 2))
 """Adjusted time and conflict resolution mode; both are ignored."""
-_FIELD = struct.Struct(">BH")
 
 
 class _Meta(NamedTuple):
@@ -79,11 +71,9 @@ def _read(frame: Frame, *, is_by_time: bool) -> _Meta | None:
 
     In a bucket that resolves conflicts by time, the request must accept timestamps or let the node choose the CAS.
     """
-    extras = frame.extras
-    options = int.from_bytes(extras[24:28], "big") if len(extras) >= 28 else 0
-    meta_bytes = int.from_bytes(extras[-2:], "big") if len(extras) in (26, 30) else 0
-    flags, time, rev_seqno, cas = _META.unpack_from(extras)
-    meta = _Meta(flags, time, rev_seqno, cas, options, meta_bytes)
+    flags, time, rev_seqno, cas, options, meta_bytes = kv.SetWithMeta.unpack(frame)
+    meta = _Meta(flags, time, rev_seqno, cas, options or 0, meta_bytes or 0)
+    options = meta.options
     is_wrong = (
         (options & ACCEPT_TIMESTAMPS and not is_by_time)
         or (is_by_time and not options & (ACCEPT_TIMESTAMPS | REGENERATE_CAS))
@@ -152,7 +142,7 @@ def _store(session: Session, frame: Frame, meta: _Meta, content: _Content, place
     if is_deletion:
         vbucket.fresh_deletions.add(key, result.seqno, meta.time, unix_ns)
     session.changed(vbucket)
-    if frame.opcode not in _QUIET:
+    if frame.opcode not in QUIET_FORMS:
         session.respond(frame, cas=result.cas, extras=token_of(session, vbucket, result))
 
 
@@ -162,10 +152,10 @@ def _is_sound_extension(data: bytes) -> bool:
         return not data
     at = 1
     while at < len(data):
-        if at + _FIELD.size > len(data):
+        if at + kv.MetaField.size > len(data):
             return False
-        kind, length = _FIELD.unpack_from(data, at)
-        at += _FIELD.size + length
+        kind, length = kv.MetaField.struct.unpack_from(data, at)
+        at += kv.MetaField.size + length
         if kind not in _EXTENDED_TYPES or at > len(data):
             return False
     return True
@@ -286,12 +276,13 @@ def _swapped(flags: int) -> int:
 
 
 def _check_extras(_session: Session, frame: Frame) -> Fault | None:
-    return None if len(frame.extras) in _LENGTHS else Fault(Status.EINVAL, "Request extras invalid")
+    is_sound = len(frame.extras) in kv.SetWithMeta.layout.extras_lengths
+    return None if is_sound else Fault(Status.EINVAL, "Request extras invalid")
 
 
 def _check_return_meta(_session: Session, frame: Frame) -> Fault | None:
-    is_known = _RETURN.unpack(frame.extras)[0] in _RETURNING
-    return None if is_known else Fault(Status.EINVAL, "Invalid mode")
+    mode, _, _ = kv.ReturnMeta.unpack(frame)
+    return None if mode in _RETURNING else Fault(Status.EINVAL, "Invalid mode")
 
 
 def return_meta(session: Session, frame: Frame) -> None:
@@ -303,7 +294,7 @@ def return_meta(session: Session, frame: Frame) -> None:
     if session.is_degraded:
         session.refuse(frame, Status.TMPFAIL)
         return
-    kind, flags, expiration = _RETURN.unpack(frame.extras)
+    mode, flags, expiration = kv.ReturnMeta.unpack(frame)
     found = target(session, frame)
     if found is None:
         return
@@ -311,7 +302,7 @@ def return_meta(session: Session, frame: Frame) -> None:
     if is_under_way(session, frame, vbucket, key):
         return
     engine = session.engine
-    opcode = _RETURNING[kind]
+    opcode = _RETURNING[mode]
     old = documents.live_meta(vbucket, key, engine.unix_ns)
     is_there = old is not None and not old.is_deleted
     status = conflict(opcode, 0 if opcode == Opcode.ADD else frame.cas, old)
@@ -331,7 +322,7 @@ def return_meta(session: Session, frame: Frame) -> None:
     if opcode == Opcode.DELETE:
         assert old is not None, "conflict() found the document"
         result = documents.delete(vbucket, key, old, engine.unix_ns, keeps_system=False)
-        extras = _RETURNED.pack(old.flags, old.expiration, old.rev_seqno + 1)
+        fields = old.flags, old.expiration, old.rev_seqno + 1
     else:
         is_json = not session.is_json and documents.is_json(frame.value)
         result = documents.store(
@@ -346,9 +337,9 @@ def return_meta(session: Session, frame: Frame) -> None:
         )
         new = vbucket.log.meta(key)
         assert new is not None, "it was just written"
-        extras = _RETURNED.pack(new.flags, new.expiration, new.rev_seqno)
+        fields = new.flags, new.expiration, new.rev_seqno
     session.changed(vbucket)
-    session.respond(frame, cas=result.cas, extras=extras)
+    session.reply(frame, kv.ReturnMetaResponse, *fields, cas=result.cas)
 
 
 def register(table: CommandTable[Session]) -> None:

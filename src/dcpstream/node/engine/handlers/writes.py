@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from dcpstream.node.engine.bucket import documents
@@ -12,9 +11,10 @@ from dcpstream.node.engine.bucket.durability import DEFAULT_TIMEOUT_S, UNDECIDED
 from dcpstream.node.engine.bucket.topology import is_possible, parse_topology
 from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers.reads import parts_of
-from dcpstream.node.engine.handlers.resolve import active_place, expiration_of, refuse_recommit
+from dcpstream.node.engine.handlers.resolve import active_place, expiration_of, refuse_locked, refuse_recommit
 from dcpstream.node.engine.subdocument import SYSTEM_BYTES_MAX, system_bytes
-from dcpstream.wire import Datatype, Feature, Frame, FrameInfoId, Opcode, Status
+from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status
+from dcpstream.wire.messages import QUIET_FORMS, kv
 from dcpstream.wire.values import decode_xattrs
 
 if TYPE_CHECKING:
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from dcpstream.node.engine.session.session import Session
     from dcpstream.store import ItemMeta, StoredItem
 
-_STORE = struct.Struct(">II")
-_COUNTER = struct.Struct(">QQI")
-_TOKEN = struct.Struct(">QQ")
+_unpack_store, _unpack_counter = kv.Set.layout.extras.unpack, kv.Increment.layout.extras.unpack
+_pack_token = kv.SetResponse.layout.extras.pack
 _U64 = 1 << 64
 _NEVER_CREATE = 0xFFFFFFFF
 """The expiration of a counter request that must not create the document."""
@@ -34,18 +33,7 @@ _COUNTER_TEXT = re.compile(rb"[ \t\n\v\f\r]*([+-]?)([0-9]+)(?:[ \t\n\v\f\r\0]|\Z
 _SIGNED = re.compile(rb"[ \t\n\v\f\r]*[+-]?[0-9]")
 _BLANKS = frozenset(b" \t\n\v\f\r")
 
-QUIET_OF = {
-    Opcode.SETQ: Opcode.SET,
-    Opcode.ADDQ: Opcode.ADD,
-    Opcode.REPLACEQ: Opcode.REPLACE,
-    Opcode.DELETEQ: Opcode.DELETE,
-    Opcode.INCREMENTQ: Opcode.INCREMENT,
-    Opcode.DECREMENTQ: Opcode.DECREMENT,
-    Opcode.APPENDQ: Opcode.APPEND,
-    Opcode.PREPENDQ: Opcode.PREPEND,
-}
-
-_SILENT = frozenset(QUIET_OF) - {Opcode.APPENDQ, Opcode.PREPENDQ}
+_SILENT = frozenset(QUIET_FORMS) - {Opcode.APPENDQ, Opcode.PREPENDQ}
 """Quiet forms whose success is never answered."""
 
 
@@ -68,12 +56,12 @@ def written(
 
 def is_silent(session: Session, frame: Frame) -> bool:
     """Whether success is not answered. APPENDQ and PREPENDQ are answered if mutation tokens were negotiated."""
-    return frame.opcode in _SILENT or (frame.opcode in QUIET_OF and not session.has_tokens)
+    return frame.opcode in _SILENT or (frame.opcode in QUIET_FORMS and not session.has_tokens)
 
 
 def token_of(session: Session, vbucket: VBucket, result: documents.Written) -> bytes:
     """The extras of a write's answer: the mutation token, or nothing if tokens were not negotiated."""
-    return _TOKEN.pack(vbucket.vbuuid, result.seqno) if session.has_tokens else b""
+    return _pack_token(vbucket.vbuuid, result.seqno) if session.has_tokens else b""
 
 
 def target(
@@ -116,14 +104,6 @@ def is_kept_out(session: Session, frame: Frame, vbucket: VBucket, key: bytes) ->
     """Whether the document is locked and the request does not have the lock's CAS."""
     lock = documents.lock_of(vbucket, key, session.engine.unix_ns)
     return lock is not None and lock.cas != frame.cas
-
-
-def refuse_locked(session: Session, frame: Frame) -> None:
-    """Answer LOCKED, or TMPFAIL to a client that did not negotiate XERROR; the client may retry.
-
-    Writes that compare CAS values answer such a client KEY_EEXISTS instead: `Session.refuse` does that for LOCKED.
-    """
-    session.refuse(frame, Status.LOCKED if Feature.XERROR in session.features else Status.TMPFAIL)
 
 
 class _Durable(NamedTuple):
@@ -195,7 +175,7 @@ def put(
                 return
             session.output.has_written = True
             if not is_silent(session, frame):
-                token = _TOKEN.pack(vbuuid, seqno) if session.has_tokens else b""
+                token = _pack_token(vbuuid, seqno) if session.has_tokens else b""
                 session.respond(frame, status, cas=cas, datatype=answer_datatype, extras=token, value=answer)
 
         session.wait(frame, decided)
@@ -283,7 +263,7 @@ def conflict(opcode: int, cas: int, meta: ItemMeta | None) -> int:
 
 def store(session: Session, frame: Frame) -> None:
     """SET, ADD, REPLACE and their quiet forms: write a document; ADD only a new one, REPLACE only an existing one."""
-    opcode = QUIET_OF.get(frame.opcode, frame.opcode)  # type: ignore[call-overload]
+    opcode = QUIET_FORMS.get(frame.opcode, frame.opcode)
     body = session.payload
     if len(body) > documents.MAX_VALUE_BYTES:
         session.refuse(frame, Status.E2BIG)
@@ -309,7 +289,7 @@ def store(session: Session, frame: Frame) -> None:
         session.changed(vbucket)
         session.refuse(frame, status)
         return
-    flags, expiration = _STORE.unpack(frame.extras)
+    flags, expiration = _unpack_store(frame.extras)
     expiration = expiration_of(session, key, expiration)
     if meta is not None and not meta.is_deleted and FrameInfoId.PRESERVE_TTL in session.frame_infos:
         expiration = meta.expiration
@@ -398,7 +378,7 @@ def concatenate(session: Session, frame: Frame) -> None:
         return
     assert item is not None, "a missing document was refused"
     section, body = parts_of(item)
-    is_append = QUIET_OF.get(frame.opcode, frame.opcode) == Opcode.APPEND  # type: ignore[call-overload]
+    is_append = frame.opcode in (Opcode.APPEND, Opcode.APPENDQ)
     body = body + session.payload if is_append else session.payload + body
     datatype = (Datatype.JSON if documents.is_json(body) else 0) | (item.datatype & Datatype.XATTR)
     if is_too_large(section + body, datatype):
@@ -454,7 +434,7 @@ def count(session: Session, frame: Frame) -> None:
     if refuse_recommit(session, frame, vbucket, key):
         return
     engine = session.engine
-    delta, initial, expiration = _COUNTER.unpack(frame.extras)
+    delta, initial, expiration = _unpack_counter(frame.extras)
     meta = documents.live_meta(vbucket, key, engine.unix_ns)
     item = vbucket.log.get(key) if meta is not None and not meta.is_deleted else None
     section, flags = b"", 0
@@ -478,7 +458,7 @@ def count(session: Session, frame: Frame) -> None:
             status = Status.TMPFAIL if session.is_degraded else Status.LOCKED
             session.refuse(frame, Status.DELTA_BADVAL if old is None else status)
             return
-        is_increment = QUIET_OF.get(frame.opcode, frame.opcode) == Opcode.INCREMENT  # type: ignore[call-overload]
+        is_increment = frame.opcode in (Opcode.INCREMENT, Opcode.INCREMENTQ)
         number = (old + delta) % _U64 if is_increment else max(0, old - delta)
     put(
         session,
@@ -490,7 +470,7 @@ def count(session: Session, frame: Frame) -> None:
         flags=flags,
         expiration=expiration,
         rev_seqno=documents.next_rev(vbucket, meta),
-        answer=number.to_bytes(8, "big"),
+        answer=kv.IncrementResponse.layout.value.pack(number),
     )
 
 

@@ -18,7 +18,7 @@ import logging
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.node.engine.access.permission import Refusal, impersonated
@@ -49,6 +49,7 @@ from dcpstream.wire import (
     Status,
     encode_response,
 )
+from dcpstream.wire.layout import Response
 from dcpstream.wire.messages import DCP_OPCODES
 
 if TYPE_CHECKING:
@@ -257,7 +258,6 @@ class Session:
         value: bytes = b"",
     ) -> None:
         """Answer a request."""
-        framing = pack_duration(self.engine.stopwatch() - self.began) if self.is_tracing else b""
         self.output.add(
             encode_response(
                 frame.opcode,
@@ -265,12 +265,41 @@ class Session:
                 opaque=frame.opaque,
                 cas=cas,
                 datatype=datatype,
-                framing=framing,
+                framing=self._response_framing(),
                 extras=extras,
                 key=key,
                 value=value,
             )
         )
+
+    def reply(
+        self,
+        frame: Frame,
+        response: type[Response],
+        *fields: Any,
+        status: int = Status.SUCCESS,
+        cas: int = 0,
+        datatype: int = 0,
+        key: bytes = b"",
+        value: bytes = b"",
+    ) -> None:
+        """Answer a request with a response of the message table, given its fields; see `Response.pack`."""
+        self.output.add(
+            response.pack(
+                *fields,
+                status=status,
+                opaque=frame.opaque,
+                cas=cas,
+                datatype=datatype,
+                framing=self._response_framing(),
+                key=key,
+                value=value,
+            )
+        )
+
+    def _response_framing(self) -> bytes:
+        """The framing extras of a response: how long the request took, if the client traces that."""
+        return pack_duration(self.engine.stopwatch() - self.began) if self.is_tracing else b""
 
     def refuse(self, frame: Frame, status: int, context: str | None = None, **more: str) -> None:
         """Answer with an error and its reason in JSON.

@@ -11,33 +11,27 @@ Source: kv_engine daemon/subdocument_traits.h, daemon/subdocument_validators.cc,
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, IntFlag
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dcpstream.node.engine.subdocument.attributes import has_bad_binary, is_macro, is_virtual, name_of
 from dcpstream.node.engine.subdocument.paths import PATH_BYTES_MAX
 from dcpstream.wire import Opcode, Status
+from dcpstream.wire.layout import Layout
+from dcpstream.wire.messages import subdoc
 
 SPECS_MAX: Final = 16
 """Most operations in one request: the server's limit."""
 
-_PATH_EXTRAS: Final = struct.Struct(">HB")
-_LOOKUP: Final = struct.Struct(">BBH")
-_MUTATION: Final = struct.Struct(">BBHI")
-_FIELD_BYTES: Final = 4
+_SINGLE: Final = subdoc.SubdocDictAdd.layout
+"""The layout of requests with one path. Those of lookups are parsed as if they were changes: the server refuses their
+longer extras only at the end."""
 _BAD_EXTRAS: Final = "Request extras invalid"
 _DOC_FLAGS_KNOWN: Final = 0x1F
 _DOC_FLAGS_KNOWN_76: Final = 0x3F
-_EXTRAS_LOOKUP: Final = frozenset((3, 4))
-_EXTRAS_MULTI_LOOKUP: Final = frozenset((0, 1))
-_EXTRAS_SINGLE: Final = frozenset((3, 4, 7, 8))
-_EXTRAS_SINGLE_76: Final = _EXTRAS_SINGLE | {11, 12}
-_EXTRAS_MULTI: Final = frozenset((0, 1, 4, 5))
-_EXTRAS_MULTI_76: Final = _EXTRAS_MULTI | {8, 9}
 
 
 class PathFlag(IntFlag):
@@ -215,10 +209,9 @@ def read_request(
     if opcode in (Opcode.SUBDOC_MULTI_LOOKUP, Opcode.SUBDOC_MULTI_MUTATION):
         is_mutation = opcode == Opcode.SUBDOC_MULTI_MUTATION
         return _read_multi(is_mutation, extras, value, cas=cas, has_xattrs=has_xattrs, is_76=is_76)
-    if len(extras) not in (_EXTRAS_SINGLE_76 if is_76 else _EXTRAS_SINGLE):
-        raise RefusedError(Status.EINVAL, "Invalid extras section")
-    path_bytes, path_flags = _PATH_EXTRAS.unpack_from(extras)
-    expiration, user_flags, flags = _read_extras(extras[_PATH_EXTRAS.size :], "Invalid extras section", is_76=is_76)
+    context = "Invalid extras section"
+    path_bytes, path_flags, expiration, user_flags, doc_flags = _read_extras(_SINGLE, extras, context)
+    flags = _read_flags(user_flags, doc_flags, context, is_76=is_76)
     if path_bytes > PATH_BYTES_MAX:
         raise RefusedError(Status.EINVAL, "Request path length exceeds maximum")
     if path_bytes > len(value):
@@ -234,23 +227,24 @@ def read_request(
     _check_document(flags, cas)
     _check_xattr(spec, has_xattrs=has_xattrs)
     _check_path(spec)
-    if not spec.kind.is_mutation and len(extras) not in _EXTRAS_LOOKUP:
+    if not spec.kind.is_mutation and expiration is not None:
         raise RefusedError(Status.EINVAL, _BAD_EXTRAS)
-    return Request((spec,), flags, expiration, user_flags, spec.kind.is_mutation, is_multi=False)
+    return Request((spec,), flags, expiration or 0, user_flags, spec.kind.is_mutation, is_multi=False)
 
 
-def _read_extras(extras: bytes, context: str, *, is_76: bool) -> tuple[int, int | None, DocFlag]:
-    """(expiration, user flags, document flags) in the rest of the extras, whose length was checked.
-
-    Args:
-        context: the text that refuses unknown flags.
-    """
-    fields = [int.from_bytes(extras[at : at + _FIELD_BYTES], "big") for at in range(0, len(extras) - 3, _FIELD_BYTES)]
-    flags = extras[-1] if len(extras) % _FIELD_BYTES else 0
-    if flags & ~(_DOC_FLAGS_KNOWN_76 if is_76 else _DOC_FLAGS_KNOWN):
+def _read_extras(layout: Layout, extras: bytes, context: str) -> tuple[Any, ...]:
+    """The fields of the extras; `context` is the text that refuses other lengths."""
+    if len(extras) not in layout.extras_lengths:
         raise RefusedError(Status.EINVAL, context)
-    expiration, user_flags, *_ = (*fields, None, None)
-    return expiration or 0, user_flags, DocFlag(flags)
+    return layout.unpack_extras(extras)
+
+
+def _read_flags(user_flags: int | None, doc_flags: int | None, context: str, *, is_76: bool) -> DocFlag:
+    """The document flags; `context` is the text that refuses what is not known, or not known yet."""
+    flags, known = doc_flags or 0, _DOC_FLAGS_KNOWN_76 if is_76 else _DOC_FLAGS_KNOWN
+    if flags & ~known or (user_flags is not None and not is_76):
+        raise RefusedError(Status.EINVAL, context)
+    return DocFlag(flags)
 
 
 def _check_flags(spec: Spec, flags: DocFlag, *, is_76: bool) -> None:
@@ -313,10 +307,10 @@ def _check_value(spec: Spec) -> None:
 
 
 def _read_multi(is_mutation: bool, extras: bytes, value: bytes, *, cas: int, has_xattrs: bool, is_76: bool) -> Request:
-    lengths = _EXTRAS_MULTI_76 if is_76 else _EXTRAS_MULTI
-    if len(extras) not in (lengths if is_mutation else _EXTRAS_MULTI_LOOKUP):
-        raise RefusedError(Status.EINVAL, _BAD_EXTRAS)
-    expiration, user_flags, flags = _read_extras(extras, _BAD_EXTRAS, is_76=is_76)
+    message = subdoc.SubdocMultiMutation if is_mutation else subdoc.SubdocMultiLookup
+    *times, doc_flags = _read_extras(message.layout, extras, _BAD_EXTRAS)
+    expiration, user_flags = times or (None, None)
+    flags = _read_flags(user_flags, doc_flags, _BAD_EXTRAS, is_76=is_76)
     _check_document(flags, cas)
     if flags & DocFlag.REVIVE:
         if not flags & DocFlag.ACCESS_DELETED:
@@ -349,17 +343,17 @@ def _read_multi(is_mutation: bool, extras: bytes, value: bytes, *, cas: int, has
         raise RefusedError(Status.SUBDOC_INVALID_COMBO, "Request must contain at least one path")
     if at < len(value):
         raise RefusedError(Status.SUBDOC_INVALID_COMBO, f"Request must contain at most {SPECS_MAX} paths")
-    return Request(tuple(specs), flags, expiration, user_flags, is_mutation, is_multi=True)
+    return Request(tuple(specs), flags, expiration or 0, user_flags, is_mutation, is_multi=True)
 
 
 def _read_spec(is_mutation: bool, request: bytes, at: int) -> tuple[Spec, int]:
     """(one operation, position of the next one)."""
-    layout = _MUTATION if is_mutation else _LOOKUP
+    head = subdoc.MutationSpec if is_mutation else subdoc.LookupSpec
     name = "mutation" if is_mutation else "lookup"
-    if at + layout.size > len(request):
+    if at + head.size > len(request):
         raise RefusedError(Status.EINVAL, f"Multi {name} spec truncated")
-    opcode, flags, path_bytes, *rest = layout.unpack_from(request, at)
-    path_at = at + layout.size
+    opcode, flags, path_bytes, *rest = head.struct.unpack_from(request, at)
+    path_at = at + head.size
     value_at = path_at + path_bytes
     end = value_at + sum(rest)
     if end > len(request):

@@ -9,6 +9,7 @@ import pytest
 
 from dcpstream.testing.simulation import USUAL_FEATURES
 from dcpstream.wire import Feature, Opcode, Status, encode_request
+from dcpstream.wire.messages import QUIET_FORMS
 from dcpstream.wire.messages.admin import OBSOLETE
 from tests.kit.engine import Talker, engine_of
 
@@ -119,6 +120,7 @@ def test_every_quiet_form_is_looked_at():
     answered = set(Talker(engine_of()).session.dispatch.commands.opcodes()) - set(OBSOLETE)
     names = {opcode for opcode in answered if "Q" in name_of(opcode)}
     assert names - {Opcode.QUITQ, Opcode.FLUSHQ} == set(FORMS)
+    assert set(QUIET_FORMS) == names
 
 
 def name_of(opcode: int) -> str:
