@@ -244,6 +244,7 @@ class Layout:
     extras_fields: tuple[Field, ...] = field(init=False)
     value_fields: tuple[Field, ...] = field(init=False)
     fixed_fields: tuple[tuple[int, Field], ...] = field(init=False)
+    raw_fields: tuple[int, ...] = field(init=False)
     is_simple: bool = field(init=False)
     names: tuple[str, ...] = field(init=False)
     numbers: Callable[[Any], tuple[Any, ...]] = field(init=False)
@@ -263,6 +264,7 @@ class Layout:
             "extras_fields": extras_fields,
             "value_fields": self.fields[len(extras_fields) :],
             "fixed_fields": tuple((at, item) for at, item in enumerate(self.fields) if item.fixed is not None),
+            "raw_fields": tuple(at for at, item in enumerate(self.fields) if item.form == "s"),
             "is_simple": len(self.variants) == 1 and all(item.form != "s" for item in self.fields),
             "names": tuple(item.name for item in self.fields),
             "numbers": _getter([item.name for item in self.fields]),
@@ -347,9 +349,9 @@ class Layout:
         Raises:
             FieldError: a field does not fit its width.
         """
-        extras_bytes, head = self.extras_bytes, self.head
+        extras_bytes, head, given = self.extras_bytes, self.head, numbers
         if not self.is_simple:
-            extras_bytes, head, numbers = self._checked(numbers)
+            extras_bytes, head, numbers = self._present(numbers)
         magic, key_field = self.magic, len(key)
         body = extras_bytes + key_field + self.value_bytes + len(value)
         if framing:
@@ -363,30 +365,32 @@ class Layout:
                 numbers = numbers[:count]
             packed = head.pack(magic, self.opcode, key_field, extras_bytes, datatype, vbid, body, opaque, cas, *numbers)
         except struct.error as error:
-            raise self.misfit(numbers, error) from None
+            raise self.misfit(given, error) from None
         if framing:
             packed = packed[:HEADER_BYTES] + framing + packed[HEADER_BYTES:]
         return packed + key + value
 
-    def _checked(self, numbers: tuple[Any, ...]) -> tuple[int, struct.Struct, tuple[Any, ...]]:
+    def _present(self, numbers: tuple[Any, ...]) -> tuple[int, struct.Struct, tuple[Any, ...]]:
         """(bytes of extras, struct of header and extras, fields that are there) of one message."""
-        for item, content in zip(self.fields, numbers, strict=True):
-            if not item.holds(content) and not (item.optional and content is None):
-                raise FieldError(f"{self.name}.{item.name}={content!r} is not {_a(item)}")
-        count = len(self.extras_fields)
-        present = tuple(at for at in range(count) if numbers[at] is not None)
+        for at in self.raw_fields:
+            if not self.fields[at].holds(numbers[at]):  # a struct would cut them or fill them up
+                raise self.misfit(numbers, struct.error("other length"))
+        if None not in numbers:
+            return self.extras_bytes, self.head, numbers
+        present = tuple([at for at, content in enumerate(numbers) if content is not None])
+        value_fields = len(self.value_fields)
+        extras_present = present[: len(present) - value_fields]
         for variant in self.variants:
-            if variant.present == present:
-                fields = tuple(numbers[at] for at in present) + numbers[count:]
-                return variant.extras_bytes, variant.head, fields
-        names = ", ".join(self.fields[at].name for at in present)
+            if variant.present == extras_present:
+                return variant.extras_bytes, variant.head, tuple([numbers[at] for at in present])
+        names = ", ".join(self.fields[at].name for at in extras_present)
         raise FieldError(f"{self.name} cannot have {names} without the fields before them")
 
     def misfit(self, numbers: tuple[Any, ...], error: struct.error) -> FieldError:
         """The error that names the field which does not fit."""
         if len(numbers) == len(self.fields):
             for item, content in zip(self.fields, numbers, strict=True):
-                if not item.holds(content):
+                if not item.holds(content) and not (item.optional and content is None):
                     return FieldError(f"{self.name}.{item.name}={content!r} is not {_a(item)}")
         return FieldError(f"{self.name}: a header field does not fit: {error}")
 
@@ -583,7 +587,7 @@ class ResponsePacker(Protocol):
         """The bytes of such a response; arguments as for a request."""
 
 
-def _packer(layout: Layout) -> RequestPacker:
+def _packer(layout: Layout) -> Callable[..., bytes]:
     """The `pack` of one layout, with everything looked up that does not depend on the message."""
     encode, head, magic, opcode, size = (
         layout.encode,
@@ -597,6 +601,7 @@ def _packer(layout: Layout) -> RequestPacker:
     def pack(
         *fields: Any,
         vbid: int = 0,
+        status: int = 0,
         opaque: int = 0,
         cas: int = 0,
         datatype: int = 0,
@@ -607,26 +612,34 @@ def _packer(layout: Layout) -> RequestPacker:
         if is_plain and not framing:
             body = size + len(key) + len(value)
             try:
-                packed = head(magic, opcode, len(key), size, datatype, vbid, body, opaque, cas, *fields)
+                packed = head(magic, opcode, len(key), size, datatype, vbid or status, body, opaque, cas, *fields)
             except struct.error as error:
                 raise layout.misfit(fields, error) from None
             return packed + key + value
-        numbers = list(fields)
-        for at, item in layout.fixed_fields:
-            numbers.insert(at, item.fixed)
-        return encode(tuple(numbers), vbid, opaque, cas, datatype, framing, key, value)
+        if layout.fixed_fields:
+            numbers = list(fields)
+            for at, item in layout.fixed_fields:
+                numbers.insert(at, item.fixed)
+            fields = tuple(numbers)
+        return encode(fields, vbid or status, opaque, cas, datatype, framing, key, value)
 
     return pack
 
 
-def _response_packer(layout: Layout) -> ResponsePacker:
-    """The same for a response."""
-    pack_request = _packer(layout)
+def _unpacker(layout: Layout) -> Callable[[Frame], tuple[Any, ...]]:
+    """The `unpack` of one layout."""
+    unpack_extras, unpack_all = layout.extras.unpack, layout.unpack
+    is_plain = len(layout.variants) == 1 and not layout.value_bytes
+    fixed = frozenset(at for at, _ in layout.fixed_fields)
 
-    def pack(*fields: Any, status: int = 0, **others: Any) -> bytes:
-        return pack_request(*fields, vbid=status, **others)
+    def unpack(frame: Frame) -> tuple[Any, ...]:
+        try:
+            numbers = unpack_extras(frame.extras) if is_plain else unpack_all(frame)
+        except struct.error:
+            raise FieldError(f"not {layout.name}: {layout.mismatch(frame)}") from None
+        return tuple([number for at, number in enumerate(numbers) if at not in fixed]) if fixed else numbers
 
-    return pack
+    return unpack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -643,6 +656,9 @@ class Message:
     """
 
     layout: ClassVar[Layout]
+    unpack: ClassVar[Callable[[Frame], tuple[Any, ...]]]
+    """The fields of a frame whose shape was checked, as `pack` takes them; makes no object. Raises FieldError if the
+    extras, or the value's fields, have another length."""
 
     opaque: int = 0
     cas: int = 0
@@ -715,23 +731,6 @@ class Message:
         if reason is not None:
             raise FieldError(f"not {layout.name}: {reason}")
         return cls._of(frame)
-
-    @classmethod
-    def unpack(cls, frame: Frame) -> tuple[Any, ...]:
-        """The fields of a frame whose shape was checked, as `pack` takes them; makes no object.
-
-        Raises:
-            FieldError: the extras, or the value's fields, have another length.
-        """
-        layout = cls.layout
-        try:
-            numbers = layout.unpack(frame)
-        except struct.error:
-            raise FieldError(f"not {layout.name}: {layout.mismatch(frame)}") from None
-        if layout.fixed_fields:
-            fixed = [at for at, _ in layout.fixed_fields]
-            return tuple(number for at, number in enumerate(numbers) if at not in fixed)
-        return numbers
 
     @classmethod
     def _of(cls, frame: Frame) -> Self:
@@ -908,8 +907,8 @@ def message(
             summary=(made.__doc__ or "").strip().partition("\n")[0],
         )
         assert made.layout.source, f"{made.__name__} names no source"
-        make_packer: Callable[[Layout], Any] = _response_packer if kind is Kind.RESPONSE else _packer
-        type.__setattr__(made, "pack", staticmethod(make_packer(made.layout)))
+        type.__setattr__(made, "pack", staticmethod(_packer(made.layout)))
+        type.__setattr__(made, "unpack", staticmethod(_unpacker(made.layout)))
         LAYOUTS.append(made.layout)
         _CLASSES.setdefault((int(opcode), kind), []).append(made)
         return made

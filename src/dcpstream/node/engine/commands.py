@@ -11,7 +11,7 @@ Source: kv_engine daemon/mcbp_validators.cc, mcbp_privileges.cc, xattr/utils.cc.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from dcpstream.errors import FieldError
@@ -68,6 +68,9 @@ class Command(Generic[S]):
         is_anywhere: whether a privilege in any one collection is enough.
         check: the command's own check of a request, after the shape.
         own_extras: whether `check` or the handler, not the shape, refuses wrong lengths of the extras.
+        is_document: whether the key is a document's, with a collection prefix where negotiated.
+        needs_bucket: whether SELECT_BUCKET must come first.
+        before_login: whether a client that has not logged in may send it.
     """
 
     handler: Handler[S]
@@ -76,21 +79,15 @@ class Command(Generic[S]):
     is_anywhere: bool
     check: Check[S] | None
     own_extras: bool
+    is_document: bool = field(init=False)
+    needs_bucket: bool = field(init=False)
+    before_login: bool = field(init=False)
 
-    @property
-    def is_document(self) -> bool:
-        """Whether the key is a document's, with a collection prefix where negotiated."""
-        return self.shape.document_key
-
-    @property
-    def needs_bucket(self) -> bool:
-        """Whether SELECT_BUCKET must come first."""
-        return self.shape.phase is Phase.BUCKET
-
-    @property
-    def before_login(self) -> bool:
-        """Whether a client that has not logged in may send it."""
-        return self.shape.phase is Phase.CONNECTED
+    def __post_init__(self) -> None:
+        """Take from the shape what is looked up for every request."""
+        object.__setattr__(self, "is_document", self.shape.document_key)
+        object.__setattr__(self, "needs_bucket", self.shape.phase is Phase.BUCKET)
+        object.__setattr__(self, "before_login", self.shape.phase is Phase.CONNECTED)
 
 
 class CommandTable(Generic[S]):

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from dcpstream.node.engine.session.session import Session
     from dcpstream.store import ItemMeta, StoredItem
 
-_unpack_store, _unpack_counter = kv.Set.layout.extras.unpack, kv.Increment.layout.extras.unpack
 _pack_token = kv.SetResponse.layout.extras.pack
 _U64 = 1 << 64
 _NEVER_CREATE = 0xFFFFFFFF
@@ -289,7 +288,7 @@ def store(session: Session, frame: Frame) -> None:
         session.changed(vbucket)
         session.refuse(frame, status)
         return
-    flags, expiration = _unpack_store(frame.extras)
+    flags, expiration = kv.Set.unpack(frame)
     expiration = expiration_of(session, key, expiration)
     if meta is not None and not meta.is_deleted and FrameInfoId.PRESERVE_TTL in session.frame_infos:
         expiration = meta.expiration
@@ -434,7 +433,7 @@ def count(session: Session, frame: Frame) -> None:
     if refuse_recommit(session, frame, vbucket, key):
         return
     engine = session.engine
-    delta, initial, expiration = _unpack_counter(frame.extras)
+    delta, initial, expiration = kv.Increment.unpack(frame)
     meta = documents.live_meta(vbucket, key, engine.unix_ns)
     item = vbucket.log.get(key) if meta is not None and not meta.is_deleted else None
     section, flags = b"", 0
