@@ -2,7 +2,7 @@
 
 A page asks for a diagram with two comments, between which this script writes:
 
-    <!-- states: dcpstream.protocol.consumer.stream:STREAM -->
+    <!-- states: dcpstream.protocol.consumer.stream:TRANSITIONS -->
     <!-- end of states -->
 
 `--check` only compares. It exits 1 if a diagram is stale, or if a table in src/ has no diagram.
@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from dcpstream.protocol.transitions import Transitions
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 
-ROOT = Path(__file__).parents[1]
+from dcpstream.protocol.transitions import Transitions  # noqa: E402
+from tools.pages import publish  # noqa: E402
+
 DOCS, SOURCE = ROOT / "docs", ROOT / "src"
 END = "<!-- end of states -->"
 _PLACE = re.compile(rf"(<!-- states: ([\w.]+):(\w+) -->\n).*?({re.escape(END)}\n)", re.DOTALL)
@@ -49,11 +52,6 @@ def drawn(text: str) -> str:
     return _PLACE.sub(replace, text)
 
 
-def pages() -> Iterator[Path]:
-    """The pages that ask for diagrams."""
-    return (page for page in sorted(DOCS.rglob("*.md")) if "<!-- states: " in page.read_text(encoding="utf-8"))
-
-
 def tables() -> Iterator[str]:
     """Each table of transitions in src/, as module:NAME."""
     for path in sorted(SOURCE.rglob("*.py")):
@@ -62,26 +60,21 @@ def tables() -> Iterator[str]:
             yield f"{module}:{found[1]}"
 
 
-def faults() -> list[str]:
-    """What is stale or missing, one line each."""
-    texts = {page: page.read_text(encoding="utf-8") for page in pages()}
-    wanted = {f"{place[2]}:{place[3]}" for text in texts.values() for place in _PLACE.finditer(text)}
-    stale = [
-        f"{page.relative_to(ROOT)}: a state diagram is stale" for page, text in texts.items() if drawn(text) != text
-    ]
-    return stale + [f"{name}: no page of docs/ draws this table" for name in tables() if name not in wanted]
+def undrawn(texts: Iterable[str]) -> list[str]:
+    """The tables that no page asks for."""
+    wanted = {f"{place[2]}:{place[3]}" for text in texts for place in _PLACE.finditer(text)}
+    return [name for name in tables() if name not in wanted]
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     """Draw, or check."""
-    if "--check" not in arguments:
-        for page in pages():
-            page.write_text(drawn(page.read_text(encoding="utf-8")), encoding="utf-8")
-    found = faults()
-    for line in found:
-        print(f"{line} (make reference draws the diagrams anew)", file=sys.stderr)
-    return 1 if found else 0
+    texts = {page: page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md")}
+    asking = {page: text for page, text in sorted(texts.items()) if _PLACE.search(text)}
+    missing = undrawn(asking.values())
+    for name in missing:
+        print(f"{name}: no page of docs/ draws this table", file=sys.stderr)
+    return publish({page: drawn(text) for page, text in asking.items()}) or bool(missing)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
