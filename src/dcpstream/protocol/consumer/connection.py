@@ -19,10 +19,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
+from typing import TypeVar
 
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import VbucketState
-from dcpstream.protocol.bucket import Change, ReplicaBucket
+from dcpstream.protocol.bucket import ReplicaBucket
 from dcpstream.protocol.consumer.controls import FLATBUFFERS, SYNC_WRITES, V7_STATUS_CODES, Negotiation
 from dcpstream.protocol.consumer.messages import (
     Dialect,
@@ -60,6 +61,8 @@ from dcpstream.wire.messages.dcp import AddStream, BufferAck, SeqnoAcknowledged
 from dcpstream.wire.stored.block import Buffer
 
 __all__ = ["ConsumerConnection", "check_add_stream"]
+
+Row = TypeVar("Row")
 
 _SWALLOWED = frozenset((int(Opcode.DCP_BUFFER_ACK), int(Opcode.DCP_SEQNO_ACKNOWLEDGED)))
 """Our requests that need no answer; an answer to them is ignored."""
@@ -240,7 +243,6 @@ class ConsumerConnection:
             stream.go(StreamEvent.LOST)  # the vbucket was deleted, and perhaps created again
             self._answer(frame, Status.NOT_MY_VBUCKET)
         else:
-            stream.bytes_received += frame.size
             return stream
         return None
 
@@ -248,28 +250,31 @@ class ConsumerConnection:
         stream = self._stream_for(frame)
         if stream is not None:
             status = stream.marker(read_marker(frame), is_sync_replication=self.is_sync_replication)
-            self._complain(frame, stream, status)
+            self._answer_status(frame, stream, status)
 
     def _handle_change(self, frame: Frame) -> None:
-        self._take(frame, read_change(frame, self._dialect, self.replicas.unix_s), ConsumerStream.change)
+        self._store(frame, read_change(frame, self._dialect, self.replicas.unix_s), ConsumerStream.change)
 
     def _handle_system_event(self, frame: Frame) -> None:
         has_flatbuffers = FLATBUFFERS in self.negotiation.accepted
-        self._take(
-            frame,
-            read_system_event(frame, self._dialect, has_flatbuffers=has_flatbuffers),
-            ConsumerStream.system_event,
-        )
+        event = read_system_event(frame, self._dialect, has_flatbuffers=has_flatbuffers)
+        self._store(frame, event, ConsumerStream.system_event)
 
-    def _take(self, frame: Frame, change: Change | Refusal, store: Callable[[ConsumerStream, Change], Status]) -> None:
-        if isinstance(change, Refusal):
-            self._refuse(frame, change)
+    def _handle_prepare(self, frame: Frame) -> None:
+        self._store(frame, read_prepare(frame, self._dialect), ConsumerStream.prepare)
+
+    def _handle_decision(self, frame: Frame) -> None:
+        self._store(frame, read_decision(frame, self._dialect), ConsumerStream.decide)
+
+    def _store(self, frame: Frame, row: Row | Refusal, store: Callable[[ConsumerStream, Row], Status]) -> None:
+        """Give a row to its stream, and answer the frame if either refuses it."""
+        if isinstance(row, Refusal):
+            self._refuse(frame, row)
             return
         stream = self._stream_for(frame)
-        if stream is None:
-            return
-        self._complain(frame, stream, store(stream, change))
-        self._after_row(stream)
+        if stream is not None:
+            self._answer_status(frame, stream, store(stream, row))
+            self._after_row(stream)
 
     def _after_row(self, stream: ConsumerStream) -> None:
         """Answer the marker and acknowledge prepares, if the row was the last of its snapshot."""
@@ -285,26 +290,6 @@ class ConsumerConnection:
     def _acknowledge(self, stream: ConsumerStream, seqno: int) -> None:
         if seqno:
             self._out.append(SeqnoAcknowledged.pack(seqno, vbid=stream.vbid, opaque=stream.opaque))
-
-    def _handle_prepare(self, frame: Frame) -> None:
-        found = read_prepare(frame, self._dialect)
-        if isinstance(found, Refusal):
-            self._refuse(frame, found)
-            return
-        stream = self._stream_for(frame)
-        if stream is not None:
-            self._complain(frame, stream, stream.prepare(*found))
-            self._after_row(stream)
-
-    def _handle_decision(self, frame: Frame) -> None:
-        found = read_decision(frame, self._dialect)
-        if isinstance(found, Refusal):
-            self._refuse(frame, found)
-            return
-        stream = self._stream_for(frame)
-        if stream is not None:
-            self._complain(frame, stream, stream.decide(found))
-            self._after_row(stream)
 
     def _handle_set_state(self, frame: Frame) -> None:
         number = frame.extras[0]
@@ -322,7 +307,7 @@ class ConsumerConnection:
         if stream.is_living:
             self._answer(frame, Status.SUCCESS)
 
-    def _complain(self, frame: Frame, stream: ConsumerStream, status: Status) -> None:
+    def _answer_status(self, frame: Frame, stream: ConsumerStream, status: Status) -> None:
         if status is Status.UNKNOWN_COLLECTION:
             uid = self.replicas.collections_uid(stream.view)
             code = status if self._knows_unknown else Status.EINVAL

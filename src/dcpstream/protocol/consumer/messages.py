@@ -47,6 +47,7 @@ __all__ = [
     "Decision",
     "Dialect",
     "Marker",
+    "PreparedChange",
     "abort_of",
     "commit_of",
     "read_change",
@@ -92,6 +93,13 @@ class Marker(NamedTuple):
     high_completed_seqno: int | None = None
     purge_seqno: int | None = None
     high_prepared_seqno: int | None = None
+
+
+class PreparedChange(NamedTuple):
+    """A prepare in stored form, and its durability level."""
+
+    change: Change
+    level: int
 
 
 class Decision(NamedTuple):
@@ -264,7 +272,7 @@ PERSIST_TO_MAJORITY = 3
 """The level that counts a write as prepared only when it is on the copy's disk."""
 
 
-def read_prepare(frame: Frame, dialect: Dialect) -> tuple[Change, int] | Refusal:
+def read_prepare(frame: Frame, dialect: Dialect) -> PreparedChange | Refusal:
     """Turn a prepare into its stored form and its level, or refuse it."""
     content = _content(frame, dialect)
     if isinstance(content, Refusal):
@@ -290,7 +298,7 @@ def read_prepare(frame: Frame, dialect: Dialect) -> tuple[Change, int] | Refusal
         is_deleted=bool(deleted),
     )
     kinds = int(frame_kinds(Opcode.DCP_PREPARE, datatype, key))
-    return Change(stored, key, seqno, frame.cas, rev_seqno, kinds), level
+    return PreparedChange(Change(stored, key, seqno, frame.cas, rev_seqno, kinds), level)
 
 
 def read_decision(frame: Frame, dialect: Dialect) -> Decision | Refusal:

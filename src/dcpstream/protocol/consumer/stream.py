@@ -20,7 +20,14 @@ from enum import Enum
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import MAX_SEQNO, FailoverLog, SnapshotRange, VbucketState
 from dcpstream.protocol.bucket import Change, ReplicaBucket, VBucketView
-from dcpstream.protocol.consumer.messages import PERSIST_TO_MAJORITY, Decision, Marker, abort_of, commit_of
+from dcpstream.protocol.consumer.messages import (
+    PERSIST_TO_MAJORITY,
+    Decision,
+    Marker,
+    PreparedChange,
+    abort_of,
+    commit_of,
+)
 from dcpstream.protocol.transitions import Transitions
 from dcpstream.wire import MarkerFlag, Status
 from dcpstream.wire.messages.dcp import StreamRequest
@@ -95,8 +102,6 @@ class ConsumerStream:
         state: see `TRANSITIONS`.
         last_seqno: the seqno of the last stored row, of this stream or of an earlier one.
         announced: bounds of the snapshot under way or last received, or None before the first marker.
-        messages: rows so far.
-        bytes_received: all messages so far.
         asked, asked_vbuuid, asked_value: seqnos, branch and JSON value of the last STREAM_REQ.
     """
 
@@ -112,8 +117,6 @@ class ConsumerStream:
         self.state = TRANSITIONS.start
         self.last_seqno = view.high_seqno
         self.announced: SnapshotRange | None = None
-        self.messages = 0
-        self.bytes_received = 0
         self.asked: Bounds = 0, 0, 0
         self.asked_vbuuid = view.failover_log.newest.vbuuid
         self.asked_value = ""
@@ -274,7 +277,6 @@ class ConsumerStream:
     def _store(self, change: Change) -> None:
         self._replicas.store(self.view, change)
         self.last_seqno = change.seqno
-        self.messages += 1
 
     def fits(self, change: Change) -> Status:
         """Whether a document, or its prepare, is legal now."""
@@ -311,7 +313,7 @@ class ConsumerStream:
             self._store(change)
         return status
 
-    def prepare(self, change: Change, level: int) -> Status:
+    def prepare(self, prepare: PreparedChange) -> Status:
         """Store a prepare; it is acknowledged when its level allows.
 
         A snapshot from disk leaves out decided prepares, so its prepare may replace an older one of the document.
@@ -319,16 +321,16 @@ class ConsumerStream:
         Raises:
             RemoteProtocolError: a snapshot from disk has two prepares of one document.
         """
-        status = self.fits(change)
+        status = self.fits(prepare.change)
         if status is not Status.SUCCESS or not self.is_living:
             return status
-        before = self._replicas.prepare_of(self.view, change.key)
+        before = self._replicas.prepare_of(self.view, prepare.change.key)
         if before is not None and before.seqno > self._replaceable_seqno:
             if self._from_disk:
                 raise RemoteProtocolError(f"vb {self.vbid}: a snapshot from disk has two prepares of a document")
             return Status.SYNC_WRITE_IN_PROGRESS
-        self._prepared.append((change.seqno, level))
-        self._store(change)
+        self._prepared.append((prepare.change.seqno, prepare.level))
+        self._store(prepare.change)
         return status
 
     def decide(self, decision: Decision) -> Status:

@@ -244,7 +244,7 @@ class ProducerConnection:
 
     def _handle_stream_request(self, frame: Frame) -> None:
         streams = self._streams.get(frame.vbid, _NO_STREAMS)
-        made = self._maker.asked(
+        made = self._maker.make(
             frame,
             streams,
             stream_count=self._stream_count,
@@ -280,7 +280,7 @@ class ProducerConnection:
     def vbucket_changed(self, vbid: int, now: float) -> None:
         """Rows were written or persisted: queue the streams that have not read them."""
         for stream in self._streams.get(vbid, _NO_STREAMS).values():
-            if stream.has_news:
+            if stream.has_unread_rows:
                 self._queue(stream)
 
     def vbucket_state_changed(self, vbid: int, now: float) -> None:
@@ -344,7 +344,7 @@ class ProducerConnection:
             credit = window.credit_bytes
             if credit == 0:
                 for fresh in self._unseen:
-                    fresh.look()
+                    fresh.choose_first_snapshot()
                 break
             stream = ready.popleft()
             pieces = stream.produce(credit, turn_bytes)
@@ -442,7 +442,7 @@ class ProducerConnection:
         if streams.get(stream.stream_id) is stream:
             del streams[stream.stream_id]
             if stream.is_takeover:
-                self._takeovers.over(stream)
+                self._takeovers.remove(stream)
             self._stream_count -= 1
             self._items_sent += stream.messages_sent
             if not streams:
@@ -469,7 +469,7 @@ class ProducerConnection:
 
     def closed(self, now: float = 0.0) -> None:
         """The connection was closed: writes that a takeover put off are accepted again."""
-        self._takeovers.all_over()
+        self._takeovers.clear()
 
     # ------------------------------------------------------------------------------------------------------- stats
 

@@ -60,7 +60,7 @@ class StreamMaker:
         self._access = access
         self._buffers = buffers
 
-    def asked(
+    def make(
         self,
         frame: Frame,
         streams: Mapping[int | None, ProducerStream],

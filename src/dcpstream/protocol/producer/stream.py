@@ -99,7 +99,6 @@ class ProducerStream:
         last_sent_seqno: seqno of the last message or SEQNO_ADVANCED.
         last_advance_seqno: seqno of the last SEQNO_ADVANCED; 0 before the first.
         messages_sent: without markers and the end.
-        bytes_sent: with markers and the end.
     """
 
     __slots__ = (
@@ -125,7 +124,6 @@ class ProducerStream:
         "_snapshot_limit",
         "_source",
         "accepted",
-        "bytes_sent",
         "end_reason",
         "flags",
         "form",
@@ -182,7 +180,6 @@ class ProducerStream:
         self.last_advance_seqno = 0
         self.messages_sent = 0
         self.messages_backfilled = 0
-        self.bytes_sent = 0
         self._source = source
         self._has_marker_v2 = has_marker_v2
         self._has_cursor_dropping = has_cursor_dropping
@@ -274,7 +271,7 @@ class ProducerStream:
         self._go(StreamEvent.STATE_ANSWERED)
 
     @property
-    def has_news(self) -> bool:
+    def has_unread_rows(self) -> bool:
         """Whether the vbucket has rows that the stream has not read; after a commit it usually has not."""
         return self.last_read_seqno < self.view.high_seqno
 
@@ -298,7 +295,7 @@ class ProducerStream:
         if is_from_memory:
             self._snapshot_end, self._held_view, self._kept = end, view, kept
 
-    def look(self) -> None:
+    def choose_first_snapshot(self) -> None:
         """Choose the first snapshot now if it is from memory, as a server does even while nothing may be sent."""
         is_from_memory = not self._is_disk_only and not self._is_out_of_memory(self.last_read_seqno)
         if self.state is StreamState.PENDING and is_from_memory:
@@ -330,7 +327,6 @@ class ProducerStream:
             if piece:
                 out.append(piece)
                 made += len(piece)
-        self.bytes_sent += made
         return out
 
     def _next_piece(self, room: int, credit: int | None) -> Buffer | None:

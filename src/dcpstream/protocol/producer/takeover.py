@@ -60,21 +60,21 @@ class Takeovers:
             assert self._host is not None, "without it there are no takeovers"
             self._host.hand_over(stream.vbid)
             stream.made_dead()
-            self._let_write(stream)
+            self._accept_writes(stream)
         return stream
 
-    def over(self, stream: ProducerStream) -> None:
+    def remove(self, stream: ProducerStream) -> None:
         """The stream was removed."""
         self._under_way.pop(stream.opaque, None)
-        self._let_write(stream)
+        self._accept_writes(stream)
 
-    def all_over(self) -> None:
+    def clear(self) -> None:
         """The connection was closed: accept all writes again."""
         for stream, _ in self._under_way.values():
-            self._let_write(stream)
+            self._accept_writes(stream)
         self._under_way.clear()
 
-    def _let_write(self, stream: ProducerStream) -> None:
+    def _accept_writes(self, stream: ProducerStream) -> None:
         if stream.vbid in self._put_off and self._host is not None:
             self._put_off.discard(stream.vbid)
             self._host.put_off_writes(stream.vbid, is_on=False)
