@@ -17,7 +17,7 @@ import pytest
 
 from dcpstream.cli import exits
 from dcpstream.client import Client, Cluster, KvClient
-from dcpstream.client.machine.nodes import nodes
+from dcpstream.client.machine.nodes import nodes, retry
 from dcpstream.client.machine.nodes.retry import PROTOCOL_ERRORS_MAX
 from dcpstream.errors import (
     AuthenticationFailed,
@@ -406,7 +406,7 @@ KINDS["is restarted and hides its bucket for a while"] = (HiddenBucket, None)
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broken server is asked again soon: what is tried is what is made of its bytes."""
-    monkeypatch.setattr(nodes, "MAX_PAUSE_S", 0.02)
+    monkeypatch.setattr(retry, "MAX_PAUSE_S", 0.02)
     monkeypatch.setattr(nodes, "NEXT_SEED_S", 0.02)
 
 

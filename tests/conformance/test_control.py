@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dcpstream.errors import RemoteProtocolError
 from dcpstream.protocol.producer.controls import ProducerSettings, apply_control
 from dcpstream.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, OpenFlag, Status, encode_request, encode_response
@@ -269,7 +270,8 @@ def test_the_client_expects_no_end_after_it_closed_a_stream() -> None:
     assert close.opcode == Opcode.DCP_CLOSE_STREAM
     assert client.receive(encode_response(Opcode.DCP_CLOSE_STREAM, opaque=close.opaque)) == []
     assert client.session.streams == []
-    assert not client.session.has_requests
+    with pytest.raises(RemoteProtocolError, match="which no request has"):  # nothing more is expected for the stream
+        client.receive(encode_response(Opcode.DCP_CLOSE_STREAM, opaque=close.opaque))
 
 
 def expiry_opcodes(flags: int, value: bytes) -> tuple[int, list[int]]:

@@ -14,7 +14,8 @@ from dcpstream.client.machine.connection.events import Event, EventGroup, Stream
 from dcpstream.client.machine.connection.rows import FrameDecoder
 from dcpstream.client.machine.connection.session import DcpSession
 from dcpstream.client.machine.nodes.nodes import Nodes
-from dcpstream.client.machine.reader.batches import ArrowConverter, ChangeConverter
+from dcpstream.client.machine.reader.batches import ArrowConverter
+from dcpstream.client.machine.reader.changes import ChangeConverter
 from dcpstream.client.machine.reader.reader import StreamReader
 from dcpstream.client.machine.rollback_policy import PurgeGap, RollbackPolicy
 from dcpstream.client.settings.options import ConnectOptions, DcpSettings, Login

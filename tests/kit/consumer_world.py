@@ -23,6 +23,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 from unittest import mock
 
+from dcpstream.client import streaming
 from dcpstream.client.blocking import client as blocking_client
 from dcpstream.client.blocking.client import Batch, Client
 from dcpstream.client.machine.connection.connection import NodeConnection
@@ -37,8 +38,9 @@ from dcpstream.client.machine.resume import BranchState
 from dcpstream.client.machine.tracker import Run
 from dcpstream.client.machine.values import RollbackEvent, VbucketRange
 from dcpstream.client.offsets import SavedOffset
+from dcpstream.client.positions import Positions
 from dcpstream.client.settings.options import ConnectOptions, DcpSettings, Login
-from dcpstream.client.streaming import Positions, StreamOptions
+from dcpstream.client.streaming import StreamOptions
 from dcpstream.errors import ConnectionLost, RollbackRequired
 from dcpstream.model import FailoverEntry, NodeAddress, StreamOffset
 from dcpstream.protocol.producer.rollback import Accept, Rollback, decide
@@ -400,7 +402,7 @@ class Consumer:
         world = self.world
         client = Client("couchbase://127.0.0.1", username="u", password="p", bucket="default")
         client.cluster = SimpleNamespace(  # type: ignore[assignment]
-            map=world.map, observe=world.observe, connect_options=connect_options, close=lambda: None
+            map=world.map, observe=world.observe, connect_options=CONNECT_OPTIONS, close=lambda: None
         )
         client._clock = world.clock  # type: ignore[assignment]
         with (
@@ -410,9 +412,9 @@ class Consumer:
             yield client
 
 
-def connect_options(settings: DcpSettings, *, arrow: bool) -> ConnectOptions:
-    login = Login("u", "p", "default")
-    return ConnectOptions((ADDRESS,), "auto", login, connect_timeout_s=5.0, arrow=arrow, settings=settings)
+CONNECT_OPTIONS = ConnectOptions(
+    (ADDRESS,), "auto", Login("u", "p", "default"), connect_timeout_s=5.0, arrow=False, settings=DcpSettings("n")
+)
 
 
 def rows_of(batch: Batch) -> list[tuple[int, tuple[int, int, int]]]:
@@ -532,6 +534,6 @@ WRONG = {
     "a rollback that is told before it is recorded": Wrong(Positions, "due", _without_a_rollback, "batches"),
     "a rollback that is recorded as if it were carried out": Wrong(Positions, "due", _without_a_mark, "batches"),
     "more counts as dealt with than was followed by a request": Wrong(
-        blocking_client, "positions_after", _one_too_many, "changes"
+        streaming, "positions_after", _one_too_many, "changes"
     ),
 }

@@ -14,7 +14,7 @@ from typing import IO, Any, Literal
 import click
 
 from dcpstream.client import Change, Client, FileOffsetStore, OffsetStore, SqliteOffsetStore, TlsOptions
-from dcpstream.client.streaming import save_after
+from dcpstream.client.positions import save_after
 from dcpstream.errors import ConfigError
 from dcpstream.model import Op
 

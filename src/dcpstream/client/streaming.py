@@ -1,22 +1,30 @@
-"""What both clients share: the options of a stream, where each vbucket begins, and what a rollback looks like.
+"""One run of a stream, for both clients: its options, where each vbucket begins, and what the user gets.
 
-No I/O: the shells ask the cluster, load and save.
+No I/O: the clients ask the cluster, wait for sockets, load and save. A client makes a `StreamRun`, drives its reader,
+and turns each event of the reader into a `Delivery`, then into a batch (`StreamRun.batch`) or into single changes
+(`Portion`).
 """
 
 from __future__ import annotations
 
-import json
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, TypeVar
 
 from dcpstream.client.machine.connection.events import EventGroup
-from dcpstream.client.machine.connection.rows import require_columnar
-from dcpstream.client.machine.reader.batches import ArrowConverter, ChangeConverter, Converter, ValueFormat
-from dcpstream.client.machine.reader.changes import Change
+from dcpstream.client.machine.nodes.nodes import Nodes
+from dcpstream.client.machine.reader.batches import ArrowConverter, ValueFormat, manifest_batch, rollback_batch
+from dcpstream.client.machine.reader.changes import (
+    Change,
+    ChangeConverter,
+    manifest_change,
+    positions_after,
+    rollback_change,
+)
+from dcpstream.client.machine.reader.output_queue import Converter
+from dcpstream.client.machine.reader.reader import StreamReader
 from dcpstream.client.machine.reader.selection import Selection
-from dcpstream.client.machine.resume import BranchState, spaced
+from dcpstream.client.machine.resume import BranchState
 from dcpstream.client.machine.rollback_policy import (
     OnPurgeGap,
     PurgeGap,
@@ -25,14 +33,15 @@ from dcpstream.client.machine.rollback_policy import (
     check_purge_gap,
     check_rewind_to,
 )
-from dcpstream.client.machine.tracker import Run
-from dcpstream.client.machine.values import UNKNOWN_BRANCH, ManifestEvent, RollbackEvent, VbucketRange
+from dcpstream.client.machine.values import UNKNOWN_BRANCH, RollbackEvent, VbucketRange
 from dcpstream.client.offsets import OffsetStore, SavedOffset
+from dcpstream.client.positions import Positions
+from dcpstream.client.settings.options import MAX_BATCH_ROWS, ConnectOptions, dcp_settings
 from dcpstream.errors import ConfigError
-from dcpstream.model import MAX_SEQNO, Op, StreamOffset
+from dcpstream.model import MAX_SEQNO, StreamOffset, VbucketMap
+from dcpstream.runtime import Random
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+B = TypeVar("B")
 
 Start = Literal["earliest", "latest"] | Mapping[int, StreamOffset] | OffsetStore
 End = None | Literal["latest"] | Mapping[int, int]
@@ -41,7 +50,7 @@ OnRollback = Literal["fail", "rewind"] | Callable[[RollbackEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """What a stream was asked for; see `Client.stream`.
+    """The options of a stream; see `Client.stream`.
 
     Raises:
         ConfigError: an option is not allowed.
@@ -50,19 +59,22 @@ class StreamOptions:
     start: Start
     end: End
     store: OffsetStore | None
-    collections: tuple[str, ...] | None
-    value_format: ValueFormat
-    columns: tuple[str, ...] | None
+    collections: Sequence[str] | None
     on_rollback: OnRollback
     members: tuple[int, int]
-    max_batch_rows: int
     arrow: bool
+    value_format: ValueFormat = "binary"
+    columns: Sequence[str] | None = None
+    max_batch_rows: int = MAX_BATCH_ROWS
     read_stable: bool = False
     purge_gap: OnPurgeGap | None = None
     rewind_to: RewindTo = "recorded"
 
     def __post_init__(self) -> None:
         """Check what can be checked without the cluster."""
+        for name in ("collections", "columns"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, tuple(getattr(self, name)))
         if isinstance(self.start, str) and self.start not in {"earliest", "latest"}:
             raise ConfigError("start", self.start, "'earliest', 'latest', {vbucket: StreamOffset} or an OffsetStore")
         if isinstance(self.end, str) and self.end != "latest":
@@ -84,17 +96,17 @@ class StreamOptions:
 
     @property
     def offset_store(self) -> OffsetStore | None:
-        """Where positions are loaded from and saved to."""
+        """The store that positions are loaded from and saved to."""
         return self.start if isinstance(self.start, OffsetStore) else self.store
 
     @property
     def policy(self) -> RollbackPolicy:
-        """What the reader does about a rollback."""
+        """The reader's policy for rollbacks."""
         return RollbackPolicy.FAIL if self.on_rollback == "fail" else RollbackPolicy.REWIND
 
     @property
     def on_purge_gap(self) -> PurgeGap:
-        """What the reader does about purged deletions."""
+        """The reader's policy for purged deletions."""
         return check_purge_gap(self.purge_gap, can_rewind=self.policy is not RollbackPolicy.FAIL)
 
     def own_vbuckets(self, vbucket_count: int) -> list[int]:
@@ -103,7 +115,7 @@ class StreamOptions:
         return list(range(member, vbucket_count, count))
 
     def converter(self) -> Converter:
-        """What makes the user's batches."""
+        """Makes the user's batches or changes of rows."""
         if self.arrow:
             return ArrowConverter(self.value_format, self.columns, self.max_batch_rows)
         return ChangeConverter()
@@ -112,7 +124,7 @@ class StreamOptions:
         """Whether a node may send the first snapshot of a vbucket in any order.
 
         It does so for a single collection that is read from its beginning. A position within such a snapshot does not
-        exist: after a cut its rows come again, which only a user can be told who takes back rows after a rollback.
+        exist: after a cut its rows come again, so the user must be able to take back rows after a rollback.
         """
         return (
             self.policy is RollbackPolicy.REWIND
@@ -121,22 +133,18 @@ class StreamOptions:
             and any(not part.start.seqno for part in ranges)
         )
 
-    def told(self, group: EventGroup) -> EventGroup | tuple[Change, ...]:
-        """Events of scopes and collections as the user gets them: for single changes, as changes."""
-        return group if self.arrow else tuple(manifest_change(event) for event in group.events)
-
     def ranges(
         self, vbucket_count: int, saved: Mapping[int, SavedOffset], observed: Mapping[int, BranchState]
     ) -> list[VbucketRange]:
-        """What to read.
+        """The ranges to read.
 
         Args:
             vbucket_count: of the bucket.
-            saved: what the offset store has.
+            saved: the records of the offset store.
             observed: branches and high seqnos, if `needs_observation`.
 
         Raises:
-            ConfigError: a vbucket is named that the bucket does not have, or whose node cannot be reached.
+            ConfigError: the bucket lacks a vbucket that is named, or its node cannot be reached.
         """
         own = self.own_vbuckets(vbucket_count)
         named = {*saved, *(self.start if isinstance(self.start, Mapping) else ())}
@@ -153,7 +161,7 @@ class StreamOptions:
                 end = self.end.get(vbid, record.offset.seqno)
             branch = observed[vbid].vbuuid if vbid in observed else 0
             if end > record.offset.seqno or self.end == "latest":
-                # Also a start above "latest" is asked for: the node will say that its history was rolled back.
+                # A start above "latest" is requested, too: the node will answer that its history was rolled back.
                 given = UNKNOWN_BRANCH if record.is_rolling_back else None
                 result.append(VbucketRange(vbid, record.offset, end, record.earlier, branch, given))
         return result
@@ -175,214 +183,143 @@ class StreamOptions:
         return state
 
 
-MAX_UNACKNOWLEDGED = 10_000
-"""Batches whose positions are kept apart until they are acknowledged; beyond it the oldest are joined to the next."""
-
-
-class Positions:
-    """The records of a stream: what is saved when the user acknowledges, and what before something is given out.
-
-    An acknowledgement covers the batch and all before it. Batches are numbered as they are given out.
-
-    Two things are saved without an acknowledgement (`due`), as the next run could not be exact otherwise if this one
-    ends before the next acknowledgement:
-
-    - Before the first rows of a vbucket that has no record: where they begin, and on which branch. Without it the next
-      run would not know that rows were given out at all, and could not tell that they are void.
-    - Before a rollback below the record: the position gone back to, marked as a rollback that may or may not have been
-      carried out. Without it the next run might go on above the rows that the user has kept, or, without the mark,
-      leave the user with rows that it has not taken back.
-
-    Args:
-        ranges: what is read.
-        store: where records are saved, or None.
-        saved: the records that there are.
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One event of a reader on its way to the user.
 
     Attributes:
-        branches: gives vbucket → branch for the vbuckets that are being read.
+        item: a RecordBatch, a tuple of changes, or an EventGroup; None for a rollback.
+        offsets: vbucket → position after it.
+        rollback: set for a rollback.
+    """
+
+    item: Any
+    offsets: Mapping[int, StreamOffset]
+    rollback: RollbackEvent | None = None
+
+
+class StreamRun:
+    """One run of a stream: its reader, its connections, and its positions.
+
+    Args:
+        options: of the stream.
+        found: the cluster map.
+        saved: the records of the offset store.
+        observed: branches and high seqnos, if `options.needs_observation`.
+        connect_options: of connections for questions.
+        name: of the connections.
+        buffer_bytes: the flow-control window.
+        idle_timeout_s, patience_s: as for `StreamReader`.
+        random: for nonces and pauses.
+        now: seconds of a monotonic clock.
+
+    Raises:
+        ConfigError: see `StreamOptions.ranges`.
     """
 
     def __init__(
-        self, ranges: Sequence[VbucketRange], store: OffsetStore | None, saved: Mapping[int, SavedOffset] | None = None
+        self,
+        options: StreamOptions,
+        found: VbucketMap,
+        saved: Mapping[int, SavedOffset],
+        observed: Mapping[int, BranchState],
+        connect_options: ConnectOptions,
+        *,
+        name: str,
+        buffer_bytes: int,
+        idle_timeout_s: float | None,
+        patience_s: float,
+        random: Random,
+        now: float,
     ) -> None:
-        self._earlier = {part.vbid: part.earlier for part in ranges}
-        self.branches: Callable[[], Mapping[int, int]] = dict
-        self._saved = {vbid: record.offset for vbid, record in (saved or {}).items()}
-        self._starts: dict[int, StreamOffset] = {}
-        if store is not None and saved is not None:
-            self._starts = {part.vbid: part.start for part in ranges if part.vbid not in saved}
-        self._store = store
-        self._given: deque[tuple[int, Mapping[int, StreamOffset]]] = deque()
-        self._next = 0
-
-    def due(self, offsets: Mapping[int, StreamOffset], rollback: RollbackEvent | None) -> dict[int, SavedOffset]:
-        """What must be saved (`write`) before rows with these positions, or a rollback, are given out."""
-        records = {}
-        if self._starts and not self._starts.keys().isdisjoint(offsets):
-            # All that are known by now, at once: a save costs as much as a save of one of them.
-            known = {**self.branches(), **{vbid: offset.vbuuid for vbid, offset in offsets.items()}}
-            for vbid, start in list(self._starts.items()):
-                if vbid in known:
-                    del self._starts[vbid]
-                    records[vbid] = SavedOffset(start if start.vbuuid else replace(start, vbuuid=known[vbid]))
-        if rollback is not None:
-            vbid, at = rollback.vbid, rollback.resumed_at
-            # What was given out before and is acknowledged only now must not bring back a position above this one.
-            self._given = deque(
-                (number, {other: offset for other, offset in given.items() if other != vbid})
-                for number, given in self._given
-            )
-            self._earlier[vbid] = tuple(old for old in self._earlier.get(vbid, ()) if old.seqno < at.seqno)
-            saved = records[vbid].offset if vbid in records else self._saved.get(vbid)
-            # A record below says by itself that what was read above it may be void, as one on another branch does.
-            is_below = (
-                saved is None or saved.seqno < at.seqno or (saved.seqno == at.seqno and saved.vbuuid != at.vbuuid)
-            )
-            if not is_below:
-                records[vbid] = SavedOffset(at, self._earlier[vbid], is_rolling_back=True)
-        return records
-
-    def give(self, offsets: Mapping[int, StreamOffset]) -> int:
-        """A batch is given out with these positions after it; returns its number."""
-        number = self._next
-        self._next += 1
-        if self._store is not None and offsets:
-            if len(self._given) >= MAX_UNACKNOWLEDGED:
-                _, oldest = self._given.popleft()
-                following, others = self._given[0]
-                self._given[0] = (following, {**oldest, **others})
-            self._given.append((number, offsets))
-        return number
-
-    def acknowledge(self, number: int) -> None:
-        """The batch of that number and those before it are dealt with: save their positions."""
-        done: dict[int, StreamOffset] = {}
-        while self._given and self._given[0][0] <= number:
-            done.update(self._given.popleft()[1])
-        self.save(done)
-
-    def save(self, done: Mapping[int, StreamOffset]) -> None:
-        """Everything up to these positions is dealt with."""
-        records = {}
-        for vbid, offset in done.items():
-            earlier = tuple(old for old in self._earlier.get(vbid, ()) if old.seqno < offset.seqno)
-            records[vbid] = SavedOffset(offset, earlier)
-            self._earlier[vbid] = spaced(earlier, offset)
-        self.write(records)
-
-    def write(self, records: Mapping[int, SavedOffset]) -> None:
-        """Replace these records."""
-        if self._store is not None and records:
-            self._store.save(records)
-            self._saved.update((vbid, record.offset) for vbid, record in records.items())
-
-
-def save_after(store: OffsetStore, change: Change) -> None:
-    """A change is dealt with, and no more are asked for: save the position after it. Its stream is closed."""
-    record, at = store.load().get(change.vbid, SavedOffset(StreamOffset.ZERO)), change.offset
-    saved = record.offset
-    if record.is_rolling_back or saved.seqno < at.seqno or (saved.seqno == at.seqno and saved.vbuuid != at.vbuuid):
-        part = VbucketRange(change.vbid, saved, MAX_SEQNO, (saved, *record.earlier))
-        Positions([part], store).save({change.vbid: at})
-
-
-class BatchForm(Protocol):
-    """What says how batches look."""
-
-    @property
-    def value_format(self) -> ValueFormat:
-        """Type of the column `value`."""
-        ...
-
-    @property
-    def columns(self) -> Sequence[str] | None:
-        """Which columns are built; None for all."""
-        ...
-
-
-def rollback_batch(event: RollbackEvent, form: BatchForm, time_ns: int) -> pa.RecordBatch:
-    """The control row that tells a table about a rollback."""
-    columnar = require_columnar()
-    row: pa.RecordBatch = columnar.rollback_row(
-        event.vbid,
-        event.from_seqno,
-        event.to_seqno,
-        event.old_vbuuid,
-        event.new_vbuuid,
-        value_format=form.value_format,
-        columns=form.columns,
-        time=time_ns / 1e9,
-    )
-    return row
-
-
-def manifest_batch(events: Iterable[ManifestEvent], form: BatchForm, time_ns: int) -> pa.RecordBatch:
-    """The control rows that tell a table about scopes and collections."""
-    columnar = require_columnar()
-    rows = [
-        columnar.ControlRow(
-            event.op, event.vbid, event.seqno, event.vbuuid, event.details(), event.scope, event.collection or None
+        self._options = options
+        ranges = options.ranges(found.vbucket_count, saved, observed)
+        settings = dcp_settings(name, buffer_bytes, options.columns, out_of_order=options.may_come_out_of_order(ranges))
+        self.nodes = Nodes(replace(connect_options, arrow=options.arrow, settings=settings), random)
+        self.nodes.map = found
+        self.reader = StreamReader(
+            ranges,
+            self.nodes,
+            random,
+            options.converter(),
+            policy=options.policy,
+            collections=options.collections,
+            idle_timeout_s=idle_timeout_s,
+            patience_s=patience_s,
+            now=now,
+            purge_gap=options.on_purge_gap,
+            is_stable=options.read_stable,
+            to_zero=options.rewind_to == "zero",
         )
-        for event in events
-    ]
-    batch: pa.RecordBatch = columnar.control_rows(
-        rows, time=time_ns / 1e9, value_format=form.value_format, columns=form.columns
-    )
-    return batch
+        self.positions = Positions(ranges, options.offset_store, saved)
+        self.positions.branches = self.reader.branches
+
+    def delivery(self, event: tuple[object, Mapping[int, StreamOffset]] | RollbackEvent | EventGroup) -> Delivery:
+        """The delivery of what `StreamReader.next_event` returned."""
+        if isinstance(event, RollbackEvent):
+            return Delivery(None, {event.vbid: event.resumed_at}, event)
+        if isinstance(event, EventGroup):
+            return Delivery(event, event.offsets)
+        return Delivery(*event)
+
+    def due(self, delivery: Delivery) -> dict[int, SavedOffset]:
+        """The records to save before the delivery; see `Positions.due`."""
+        return self.positions.due(delivery.offsets, delivery.rollback)
+
+    def batch(self, make: Callable[..., B], delivery: Delivery, time_ns: int) -> B | None:
+        """The delivery as a batch; None if the user's function has taken the rollback.
+
+        Args:
+            make: the class of the batch: (rows, offsets, rollback, positions, number, events).
+            delivery: what to deliver.
+            time_ns: now, for control rows.
+        """
+        options, offsets, rollback = self._options, delivery.offsets, delivery.rollback
+        number = self.positions.give(offsets)
+        if isinstance(delivery.item, EventGroup):
+            events = delivery.item.events
+            return make(manifest_batch(events, options, time_ns), offsets, None, self.positions, number, events)
+        if rollback is None:
+            return make(delivery.item, offsets, None, self.positions, number, ())
+        if callable(options.on_rollback):
+            options.on_rollback(rollback)
+            return None
+        return make(rollback_batch(rollback, options, time_ns), offsets, rollback, self.positions, number, ())
+
+    def portion(self, delivery: Delivery) -> Portion:
+        """The delivery as single changes."""
+        return Portion(delivery, self._options.on_rollback)
 
 
-def manifest_change(event: ManifestEvent) -> Change:
-    """The change that tells about a scope or collection: the op says what happened, the value is JSON."""
-    return _control_change(
-        event.op,
-        event.details(),
-        event.offset,
-        vbid=event.vbid,
-        vbuuid=event.vbuuid,
-        seqno=event.seqno,
-        scope=event.scope,
-        collection=event.collection,
-    )
+class Portion:
+    """The single changes of one delivery, and how many of them the user has processed.
 
+    Asking for the next change means that the user has processed the one before.
+    """
 
-def rollback_change(event: RollbackEvent) -> Change:
-    """The change that tells about a rollback: the op is "rollback", the value JSON."""
-    value: dict[str, Any] = {
-        "from_seqno": str(event.from_seqno),
-        "to_seqno": str(event.to_seqno),
-        "old_vbuuid": str(event.old_vbuuid),
-        "new_vbuuid": str(event.new_vbuuid),
-    }
-    return _control_change(
-        Op.ROLLBACK, value, event.resumed_at, vbid=event.vbid, vbuuid=event.new_vbuuid, seqno=event.to_seqno
-    )
+    def __init__(self, delivery: Delivery, on_rollback: OnRollback) -> None:
+        self._delivery = delivery
+        self._on_rollback = on_rollback
+        self._changes: tuple[Change, ...] = ()
+        self._processed = 0
+        self._is_complete = False
 
+    def __iter__(self) -> Iterator[Change]:
+        """The changes; a function of the user takes a rollback instead."""
+        item, rollback = self._delivery.item, self._delivery.rollback
+        if isinstance(item, EventGroup):
+            self._changes = tuple(manifest_change(event) for event in item.events)
+        elif rollback is None:
+            self._changes = item
+        elif callable(self._on_rollback):
+            self._on_rollback(rollback)
+        else:
+            yield rollback_change(rollback)
+        for change in self._changes:
+            yield change
+            self._processed += 1
+        self._is_complete = True
 
-def _control_change(
-    op: Op,
-    value: Mapping[str, Any],
-    offset: StreamOffset,
-    *,
-    vbid: int,
-    vbuuid: int,
-    seqno: int,
-    scope: str = "",
-    collection: str = "",
-) -> Change:
-    """A change that is no document's: its value tells as JSON what happened, and `offset` is the position after it."""
-    return Change(
-        op=op.value,
-        key=b"",
-        value=json.dumps(value).encode(),
-        scope=scope,
-        collection=collection,
-        vbid=vbid,
-        vbuuid=vbuuid,
-        seqno=seqno,
-        rev=0,
-        cas=0,
-        flags=0,
-        datatype=0,
-        expiry=0,
-        _run=Run.standing(vbid, offset),
-    )
+    def processed(self) -> Mapping[int, StreamOffset]:
+        """The positions after the changes that the user has processed; empty if there are none."""
+        return self._delivery.offsets if self._is_complete else positions_after(self._changes[: self._processed])

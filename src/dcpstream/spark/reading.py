@@ -18,9 +18,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from dcpstream.client.blocking.cluster import Cluster
+from dcpstream.client.machine.reader.batches import manifest_batch, rollback_batch
 from dcpstream.client.machine.reader.selection import FixedSelection, Selection
 from dcpstream.client.machine.values import ManifestEvent, ReadBatch, RollbackEvent, VbucketRange
-from dcpstream.client.streaming import manifest_batch, rollback_batch
 from dcpstream.errors import RollbackRequired
 from dcpstream.model import CollectionName
 from dcpstream.runtime import Clock, SystemClock

@@ -10,11 +10,12 @@ import pytest
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.connection.events import RowsReceived, Stream
 from dcpstream.client.machine.connection.rows import FrameRows
-from dcpstream.client.machine.reader.changes import Change, changes_of, positions_after
+from dcpstream.client.machine.reader.changes import Change, changes_of, positions_after, rollback_change
 from dcpstream.client.machine.rollback_policy import RollbackPolicy
 from dcpstream.client.machine.values import UNKNOWN_BRANCH, RollbackEvent, VbucketRange
 from dcpstream.client.offsets import SavedOffset
-from dcpstream.client.streaming import Positions, StreamOptions, rollback_change, save_after
+from dcpstream.client.positions import Positions, save_after
+from dcpstream.client.streaming import StreamOptions
 from dcpstream.errors import RollbackRequired
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
 from dcpstream.wire import Opcode, Status, StreamEndReason, encode_request

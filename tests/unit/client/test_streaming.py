@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from dcpstream.client.machine.reader.changes import rollback_change
 from dcpstream.client.machine.resume import BranchState
 from dcpstream.client.machine.rollback_policy import RollbackPolicy
 from dcpstream.client.machine.values import RollbackEvent, VbucketRange
 from dcpstream.client.offsets import SavedOffset
-from dcpstream.client.streaming import Positions, StreamOptions, rollback_change
+from dcpstream.client.positions import Positions
+from dcpstream.client.streaming import StreamOptions
 from dcpstream.errors import ConfigError
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
 from tests.kit.rules import rule
@@ -129,7 +131,7 @@ def test_an_acknowledgement_covers_what_was_given_before_and_nothing_later() -> 
 
 
 def test_batches_that_are_never_acknowledged_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dcpstream.client.streaming.MAX_UNACKNOWLEDGED", 3)
+    monkeypatch.setattr("dcpstream.client.positions.MAX_UNACKNOWLEDGED", 3)
     store = Store()
     positions = Positions([], store)
     numbers = [positions.give({vbid: at(vbid + 1)}) for vbid in range(6)]

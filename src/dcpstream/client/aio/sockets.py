@@ -108,7 +108,7 @@ class AsyncSockets:
             self._tasks[connection] = asyncio.create_task(self._connect(connection))
         for link in self._links.values():
             link.flush()
-        wait_s = min(self.machine.next_timeout() - self.clock.monotonic(), limit_s)
+        wait_s = min(self.machine.next_timeout() - self.clock.monotonic(), limit_s, MAX_WAIT_S)
         try:
             async with asyncio.timeout(max(0.0, wait_s)):
                 await self.wake.wait()

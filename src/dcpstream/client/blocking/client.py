@@ -6,38 +6,26 @@ import contextlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dcpstream.client.blocking.cluster import Cluster
 from dcpstream.client.blocking.loop import drive
 from dcpstream.client.blocking.sockets import Sockets
-from dcpstream.client.machine.connection.events import EventGroup
-from dcpstream.client.machine.nodes.nodes import Nodes
 from dcpstream.client.machine.reader.batches import ValueFormat
-from dcpstream.client.machine.reader.changes import Change, positions_after
-from dcpstream.client.machine.reader.reader import StreamReader
+from dcpstream.client.machine.reader.changes import Change
 from dcpstream.client.machine.rollback_policy import OnPurgeGap, RewindTo
 from dcpstream.client.machine.values import ManifestEvent, RollbackEvent
 from dcpstream.client.offsets import OffsetStore
+from dcpstream.client.positions import Positions
 from dcpstream.client.settings.options import (
     BUFFER_BYTES,
     CONNECT_TIMEOUT_S,
     MAX_BATCH_ROWS,
     PATIENCE_S,
     check_buffer_bytes,
-    dcp_settings,
 )
 from dcpstream.client.settings.tls import TlsOptions
-from dcpstream.client.streaming import (
-    End,
-    OnRollback,
-    Positions,
-    Start,
-    StreamOptions,
-    manifest_batch,
-    rollback_batch,
-    rollback_change,
-)
+from dcpstream.client.streaming import Delivery, End, OnRollback, Start, StreamOptions, StreamRun
 from dcpstream.model import StreamOffset
 from dcpstream.runtime import SystemClock, SystemRandom
 
@@ -197,9 +185,9 @@ class Client:
             start=start,
             end=end,
             store=store,
-            collections=None if collections is None else tuple(collections),
+            collections=collections,
             value_format=value_format,
-            columns=None if columns is None else tuple(columns),
+            columns=columns,
             on_rollback=on_rollback,
             rewind_to=rewind_to,
             members=members,
@@ -236,18 +224,15 @@ class Client:
             start=start,
             end=end,
             store=store,
-            collections=None if collections is None else tuple(collections),
-            value_format="binary",
-            columns=None,
+            collections=collections,
             on_rollback=on_rollback,
             rewind_to=rewind_to,
             members=members,
-            max_batch_rows=MAX_BATCH_ROWS,
             arrow=False,
             read_stable=read_stable,
             purge_gap=purge_gap,
         )
-        return self._single(options, idle_timeout_s)
+        return self._changes(options, idle_timeout_s)
 
     def close(self) -> None:
         """Close the connections for questions; streams close theirs when they end."""
@@ -264,84 +249,49 @@ class Client:
         self.close()
 
     def _batches(self, options: StreamOptions, idle_timeout_s: float | None) -> Generator[Batch, None, None]:
-        for thing, offsets, rollback, positions in self._run(options, idle_timeout_s):
-            positions.write(positions.due(offsets, rollback))
-            number = positions.give(offsets)
-            if isinstance(thing, EventGroup):
-                rows = manifest_batch(thing.events, options, self._clock.time_ns())
-                yield Batch(rows, offsets, None, positions, number, thing.events)
-            elif rollback is None:
-                yield Batch(thing, offsets, None, positions, number)
-            elif callable(options.on_rollback):
-                options.on_rollback(rollback)
-            else:
-                row = rollback_batch(rollback, options, self._clock.time_ns())
-                yield Batch(row, offsets, rollback, positions, number)
+        run = self._begin(options, idle_timeout_s)
+        for delivery in self._deliveries(run):
+            run.positions.write(run.due(delivery))
+            batch = run.batch(Batch, delivery, self._clock.time_ns())
+            if batch is not None:
+                yield batch
 
-    def _single(self, options: StreamOptions, idle_timeout_s: float | None) -> Generator[Change, None, None]:
-        for thing, offsets, rollback, positions in self._run(options, idle_timeout_s):
-            positions.write(positions.due(offsets, rollback))
-            done = 0
+    def _changes(self, options: StreamOptions, idle_timeout_s: float | None) -> Generator[Change, None, None]:
+        run = self._begin(options, idle_timeout_s)
+        for delivery in self._deliveries(run):
+            run.positions.write(run.due(delivery))
+            portion = run.portion(delivery)
             try:
-                if rollback is None:
-                    for change in thing:
-                        yield change
-                        done += 1
-                elif callable(options.on_rollback):
-                    options.on_rollback(rollback)
-                else:
-                    yield rollback_change(rollback)
-            except BaseException:
-                # Left in the middle: what was followed by a request for more is dealt with, the last one is not.
-                if done:
-                    positions.save(positions_after(thing[:done]))
-                raise
-            positions.save(offsets)
+                yield from portion
+            finally:
+                run.positions.save(portion.processed())
 
-    def _run(
-        self, options: StreamOptions, idle_timeout_s: float | None
-    ) -> Iterator[tuple[Any, Mapping[int, StreamOffset], RollbackEvent | None, Positions]]:
-        """(what the converter made, offsets, rollback, records) of each event."""
+    def _begin(self, options: StreamOptions, idle_timeout_s: float | None) -> StreamRun:
         cluster = self.cluster
-        random = SystemRandom()
         store = options.offset_store
         saved = store.load() if store is not None else {}
         own = options.own_vbuckets(cluster.map.vbucket_count)
         observed = cluster.observe(own) if options.needs_observation else {}
-        ranges = options.ranges(cluster.map.vbucket_count, saved, observed)
-        positions = Positions(ranges, store, saved)
-        settings = dcp_settings(
-            self._name, self._buffer_bytes, options.columns, out_of_order=options.may_come_out_of_order(ranges)
-        )
-        nodes = Nodes(cluster.connect_options(settings, arrow=options.arrow), random)
-        nodes.map = cluster.map
-        hub = Sockets(nodes.options.tls)
-        reader = StreamReader(
-            ranges,
-            nodes,
-            random,
-            options.converter(),
-            policy=options.policy,
-            collections=options.collections,
+        return StreamRun(
+            options,
+            cluster.map,
+            saved,
+            observed,
+            cluster.connect_options,
+            name=self._name,
+            buffer_bytes=self._buffer_bytes,
             idle_timeout_s=idle_timeout_s,
             patience_s=self._patience_s,
+            random=SystemRandom(),
             now=self._clock.monotonic(),
-            purge_gap=options.on_purge_gap,
-            is_stable=options.read_stable,
-            to_zero=options.rewind_to == "zero",
         )
-        positions.branches = reader.branches
+
+    def _deliveries(self, run: StreamRun) -> Iterator[Delivery]:
+        sockets = Sockets(run.nodes.options.tls)
         try:
-            # Closed before the sockets are: while it has something out, another thread works on them.
-            with contextlib.closing(drive(reader, nodes, hub, self._clock, keeps_records=True)) as events:
+            # Closed before the sockets are: while a delivery is out, another thread works on them.
+            with contextlib.closing(drive(run.reader, run.nodes, sockets, self._clock, keeps_records=True)) as events:
                 for event in events:
-                    if isinstance(event, RollbackEvent):
-                        offsets: Mapping[int, StreamOffset] = {event.vbid: event.resumed_at}
-                        yield None, offsets, event, positions
-                    elif isinstance(event, EventGroup):
-                        yield options.told(event), event.offsets, None, positions
-                    else:
-                        thing, offsets = event
-                        yield thing, offsets, None, positions
+                    yield run.delivery(event)
         finally:
-            hub.close()
+            sockets.close()

@@ -16,11 +16,19 @@ from dcpstream.client.blocking.sockets import Sockets
 from dcpstream.client.machine.connection.events import EventGroup
 from dcpstream.client.machine.nodes.cluster_map import manifest_of
 from dcpstream.client.machine.nodes.nodes import Nodes
-from dcpstream.client.machine.nodes.questions import Question, Questions, high_seqnos_of, logs_of, states_of
+from dcpstream.client.machine.nodes.questions import (
+    Question,
+    Questions,
+    high_seqno_questions,
+    high_seqnos_of,
+    log_questions,
+    logs_of,
+    map_question,
+    observation,
+)
 from dcpstream.client.machine.reader.batches import ArrowConverter, ValueFormat
 from dcpstream.client.machine.reader.reader import StreamReader
 from dcpstream.client.machine.reader.selection import FixedSelection, Selection
-from dcpstream.client.machine.reader.side_requests import ACTIVE_STATE
 from dcpstream.client.machine.resume import BranchState
 from dcpstream.client.machine.rollback_policy import (
     OnPurgeGap,
@@ -44,11 +52,10 @@ from dcpstream.client.settings.options import (
 )
 from dcpstream.client.settings.srv import resolve_seeds
 from dcpstream.client.settings.tls import TlsOptions
-from dcpstream.client.transport import MAX_WAIT_S
-from dcpstream.errors import ConfigError, ConnectTimeout, NotSupported, UnknownCommand
+from dcpstream.errors import ConfigError, NotSupported, UnknownCommand
 from dcpstream.model import FailoverLog, Manifest, StreamOffset, VbucketMap
 from dcpstream.runtime import Clock, Random, SystemClock, SystemRandom
-from dcpstream.wire import Opcode
+from dcpstream.wire.messages.kv import GetCollectionsManifest
 
 IDLE_TIMEOUT_S = 60.0
 """How long a bounded read may wait without any progress before it raises."""
@@ -108,40 +115,37 @@ class Cluster:
         self._name = name
         self._was_reached = False
         self._control = self._new_control()
-        self._control_hub: Sockets | None = None
+        self._control_sockets: Sockets | None = None
         self._data: dict[DcpSettings, tuple[Nodes, Sockets]] = {}
 
     @property
     def map(self) -> VbucketMap:
         """The newest cluster map that is known."""
         if self._control.map is None:
-            self._ask([Question(Opcode.NOOP)])
+            self._ask([map_question()])
         assert self._control.map is not None
         return self._control.map
 
     def manifest(self) -> Manifest:
         """The bucket's scopes and collections, asked now; the default ones if the node knows no others."""
-        question = Question(Opcode.GET_COLLECTIONS_MANIFEST)
+        question = Question(GetCollectionsManifest())
         try:
-            self._ask([question])
+            machine = self._ask([question])
         except (UnknownCommand, NotSupported):
             return Manifest.DEFAULT
         if question.answer is None:
-            raise self._no_answer("the list of collections")
-        return manifest_of(question.answer.value)
+            raise machine.no_answer("the list of collections")
+        return manifest_of(question.answer)
 
     def high_seqnos(self) -> dict[int, int]:
         """Vbucket → high seqno on its active node. A vbucket that no reachable node has active is missing."""
-        questions = [
-            Question(Opcode.GET_ALL_VB_SEQNOS, node=node, extras=ACTIVE_STATE) for node in self.map.vbuckets_by_node()
-        ]
+        questions = high_seqno_questions(self.map)
         self._ask(questions)
         return high_seqnos_of(questions, self.map.vbucket_count)
 
     def failover_logs(self, vbids: Iterable[int] | None = None) -> dict[int, FailoverLog]:
         """Vbucket → failover log of its active node; all vbuckets if None. Unknown ones are missing."""
-        wanted = range(self.map.vbucket_count) if vbids is None else vbids
-        questions = [Question(Opcode.DCP_GET_FAILOVER_LOG, vbid) for vbid in wanted]
+        questions = log_questions(range(self.map.vbucket_count) if vbids is None else vbids)
         self._ask(questions)
         return logs_of(questions)
 
@@ -150,12 +154,14 @@ class Cluster:
 
         A vbucket whose node is not known, or whose branch changed meanwhile, is missing.
         """
-        wanted = list(range(self.map.vbucket_count)) if vbids is None else list(vbids)
-        before = self.failover_logs(wanted)
-        if not before:
-            return {}
-        high_seqnos = self.high_seqnos()
-        return states_of(before, high_seqnos, self.failover_logs(before))
+        rounds = observation(range(self.map.vbucket_count) if vbids is None else vbids, self.map)
+        while True:
+            try:
+                questions = next(rounds)
+            except StopIteration as stop:
+                states: dict[int, BranchState] = stop.value
+                return states
+            self._ask(questions)
 
     def check_positions(
         self, positions: Mapping[int, StreamOffset], *, purge_gap: OnPurgeGap | None = None
@@ -184,8 +190,7 @@ class Cluster:
 
     def _check(self, positions: Mapping[int, StreamOffset], *, ignore_purged: bool) -> dict[int, Accepted | RollbackTo]:
         questions = [
-            Question(Opcode.DCP_STREAM_REQ, vbid, position=position, ignore_purged=ignore_purged)
-            for vbid, position in positions.items()
+            Question(vbid=vbid, position=position, ignore_purged=ignore_purged) for vbid, position in positions.items()
         ]
         if questions:
             self._ask(questions)
@@ -259,13 +264,13 @@ class Cluster:
     ) -> Iterator[ReadBatch | RollbackEvent | ManifestEvent]:
         # Taken out while they are used, so that a second reader would make its own.
         if settings in self._data:
-            nodes, hub = self._data.pop(settings)
+            nodes, sockets = self._data.pop(settings)
         else:
             # A position on a branch, or an end that was planned on one, is from a bucket that was there.
             is_known = any(one.planned_vbuuid for one in ranges)
-            options = self.connect_options(settings, arrow=True)
+            options = replace(self._options, arrow=True, settings=settings)
             nodes = Nodes(options, self._random, was_reached=self._was_reached or is_known)
-            hub = Sockets(self._options.tls)
+            sockets = Sockets(self._options.tls)
         if nodes.map is None or (self._control.map is not None and self._control.map.version > nodes.map.version):
             nodes.map = self._control.map
         reader = StreamReader(
@@ -284,7 +289,7 @@ class Cluster:
         )
         is_clean = False
         try:
-            with contextlib.closing(drive(reader, nodes, hub, self._clock)) as events:
+            with contextlib.closing(drive(reader, nodes, sockets, self._clock)) as events:
                 for event in events:
                     if isinstance(event, EventGroup):
                         yield from event.events
@@ -294,25 +299,26 @@ class Cluster:
         finally:
             # A reader that was left in the middle has streams open and bytes under way: its connections go.
             if is_clean and settings not in self._data:
-                self._data[settings] = (nodes, hub)
+                self._data[settings] = (nodes, sockets)
             else:
-                hub.close()
+                sockets.close()
 
-    def connect_options(self, settings: DcpSettings, *, arrow: bool) -> ConnectOptions:
-        """How this cluster's nodes are connected to, for connections of another kind."""
-        return replace(self._options, arrow=arrow, settings=settings)
+    @property
+    def connect_options(self) -> ConnectOptions:
+        """The options of the connections for questions; those of other connections are derived from them."""
+        return self._options
 
     def close(self) -> None:
         """Close all connections; a second time does nothing."""
-        if self._control_hub is not None:
-            self._control_hub.close()
-            self._control_hub = None
+        if self._control_sockets is not None:
+            self._control_sockets.close()
+            self._control_sockets = None
             self._control = self._new_control()
-        for _, hub in self._data.values():
-            hub.close()
+        for _, sockets in self._data.values():
+            sockets.close()
         self._data.clear()
 
-    def _ask(self, questions: list[Question]) -> None:
+    def _ask(self, questions: list[Question]) -> Questions:
         """Ask and wait; what is not answered within the connect time-out stays unanswered.
 
         Raises:
@@ -322,36 +328,23 @@ class Cluster:
             self._options = replace(self._options, seeds=resolve_seeds(self._unresolved))
             self._control = self._new_control()
             self._unresolved = None
-        if self._control_hub is None:
-            self._control_hub = Sockets(self._options.tls)
+        if self._control_sockets is None:
+            self._control_sockets = Sockets(self._options.tls)
+        deadline = self._clock.monotonic() + self._options.connect_timeout_s
+        machine = Questions(questions, self._control, self._random, deadline)
         try:
-            self._wait_for_answers(Questions(questions, self._control, self._random), self._control_hub)
+            while (limit_s := machine.proceed(self._clock.monotonic())) is not None:
+                turn(machine, self._control, self._control_sockets, self._clock, limit_s)
+            if self._control.map is None:
+                raise machine.no_answer("the cluster map")
         except BaseException:
             self.close()
             raise
-
-    def _wait_for_answers(self, machine: Questions, hub: Sockets) -> None:
-        deadline = self._clock.monotonic() + self._options.connect_timeout_s
-        while not machine.is_done:
-            now = self._clock.monotonic()
-            machine.step(now)
-            machine.check()
-            if now >= deadline:
-                break
-            turn(machine, self._control, hub, self._clock, min(MAX_WAIT_S, deadline - now))
-            machine.check()
-        if self._control.map is None:
-            raise self._no_answer("the cluster map")
         self._was_reached = True
+        return machine
 
     def _new_control(self) -> Nodes:
         return Nodes(self._options, self._random, was_reached=self._was_reached)
-
-    def _no_answer(self, what: str) -> ConnectTimeout:
-        return ConnectTimeout(
-            f"no node gave {what} within {self._options.connect_timeout_s:g} s. Tried {self._control.tried()}. "
-            "Is the node running, and is this its data port?"
-        )
 
     def __enter__(self) -> Cluster:
         """The cluster itself."""

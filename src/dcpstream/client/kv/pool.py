@@ -7,7 +7,8 @@ import ssl
 from dcpstream.client.kv.connection import KvConnection
 from dcpstream.client.machine.connection.handshake import Handshake
 from dcpstream.client.machine.nodes.cluster_map import parse_config
-from dcpstream.client.machine.nodes.nodes import FINAL_ERRORS, MAX_SEEDS_TRIED, is_bucket_refusal
+from dcpstream.client.machine.nodes.nodes import MAX_SEEDS_TRIED
+from dcpstream.client.machine.nodes.retry import FINAL_ERRORS, is_bucket_refusal
 from dcpstream.client.settings.options import Access
 from dcpstream.client.settings.srv import resolve_seeds
 from dcpstream.client.transport import make_context

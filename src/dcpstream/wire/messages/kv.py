@@ -108,6 +108,19 @@ class GetClusterConfigResponse(Response):
     """The cluster map, JSON; empty if the client's map is the newest."""
 
 
+CLUSTERMAP_CHANGE = 0x01
+"""Opcode of a node's own request (`Magic.SERVER_REQUEST`): the cluster map has changed. The key is the bucket's name,
+the extras are a `ClustermapVersion`, and the value is the map, or empty. Never answered."""
+
+
+@record
+class ClustermapVersion(Record):
+    """The version of a cluster map."""
+
+    epoch: int = i64()
+    revision: int = i64()
+
+
 @message(Opcode.GET_ERROR_MAP, phase=Phase.CONNECTED, source="kv_engine docs/ErrorMap.md")
 class GetErrorMap(Request):
     """Ask for the error map.

@@ -1,6 +1,6 @@
-"""What a system event means to the reader of one vbucket: what is told, and which collections its position covers then.
+"""System events in one vbucket's stream: the events for the user, and the collections that the position covers then.
 
-An event that ends a collection has no name in it, so a position keeps the names of what it covers.
+An event that ends a collection holds no name, so a position keeps the names of the collections that it covers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dcpstream.client.machine.connection.events import Stream
 from dcpstream.client.machine.values import ManifestEvent
 from dcpstream.errors import FieldError
 from dcpstream.model import CollectionName, Op
-from dcpstream.wire import Frame, SystemEventId, decode_message
+from dcpstream.wire import Frame, SystemEventId
 from dcpstream.wire.messages.dcp import SystemEvent
 from dcpstream.wire.system_events import CollectionEvent, read_event, read_flatbuffer
 
@@ -31,14 +31,12 @@ _OPS = {
 
 
 def event_in(frame: Frame) -> CollectionEvent | None:
-    """The event of a message; None for one that this version does not know.
+    """The event of a message; None for an event that this client does not know.
 
     Raises:
-        FieldError: its value is not what its version says.
+        FieldError: its extras or its value have another layout than its version says.
     """
-    message = decode_message(frame)
-    if not isinstance(message, SystemEvent):
-        raise FieldError(f"a system event with extras of {len(frame.extras)} bytes")
+    message = SystemEvent.decode(frame)
     if message.event not in _OPS:
         return None
     if message.version == _FLATBUFFERS:
@@ -55,8 +53,8 @@ def follow(stream: Stream, event: CollectionEvent, seqno: int) -> list[ManifestE
     """Take an event that the stream's position has just moved over.
 
     Returns:
-        What is to be told, in this order: usually one thing. Nothing of a collection whose end was told before, and two
-        things if a collection begins whose name was that of one that the position covers.
+        The events for the user, in this order: usually one. None for a collection whose end was reported before, and
+        two if a collection begins that has the name of another one that the position covers.
     """
     tracker, names = stream.tracker, stream.names
     if names is None:

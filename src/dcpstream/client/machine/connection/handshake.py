@@ -1,21 +1,22 @@
 """How a connection becomes usable: HELLO, SASL, SELECT_BUCKET, cluster map, and for DCP the open and its controls.
 
-Theory of operation: three round trips, each a handful of pipelined requests whose answers must come in order.
+Theory of operation: three round trips, each of a few pipelined requests whose answers must come in order.
+`TRANSITIONS` is the table of its states.
 
-1. HELLO, and unless a client certificate says who it is, SASL_LIST_MECHS, SASL_AUTH with the strongest SCRAM
-   (guessed, as the list is not known yet), SASL_STEP. If the node refuses the guess and does not list it, the
-   strongest listed mechanism is tried; PLAIN, which gives the password away, only where the caller allows it.
+1. HELLO, and without a client certificate SASL_LIST_MECHS, SASL_AUTH with the strongest SCRAM (guessed, as the list is
+   not known yet), SASL_STEP. If the node refuses the guess and does not list it, the strongest listed mechanism is
+   tried; PLAIN, which shows the password to the node, only where the caller allows it.
 2. SELECT_BUCKET, GET_CLUSTER_CONFIG.
-3. For DCP: DCP_OPEN and the controls. NOOP and the flow-control window must be granted; the others are wishes.
+3. For DCP: DCP_OPEN and the controls. NOOP and the flow-control window must be granted; the others are optional.
 
-`start()` and `receive()` give the bytes to send; every refusal is an exception that names user, bucket and node.
+`start()` and `receive()` return the bytes to send; every refusal is an exception that names user, bucket and node.
 """
 
 from __future__ import annotations
 
 import json
-import struct
 from collections import deque
+from enum import Enum
 
 from dcpstream.client.settings.options import DcpSettings, Login
 from dcpstream.errors import (
@@ -30,9 +31,20 @@ from dcpstream.errors import (
 )
 from dcpstream.model import NodeAddress
 from dcpstream.protocol.sasl import MECHANISMS, ClientLogin, strongest_mechanism
-from dcpstream.wire import Feature, Frame, Opcode, Status, encode_request
+from dcpstream.protocol.transitions import Transitions
+from dcpstream.wire import Feature, Frame, Opcode, Status
 from dcpstream.wire.codes import code_name
-from dcpstream.wire.messages.dcp import Open
+from dcpstream.wire.layout import Request
+from dcpstream.wire.messages.dcp import Control, Open
+from dcpstream.wire.messages.kv import (
+    FeatureCode,
+    GetClusterConfig,
+    Hello,
+    SaslAuth,
+    SaslListMechs,
+    SaslStep,
+    SelectBucket,
+)
 from dcpstream.wire.status import status_error
 
 KV_FEATURES = (
@@ -44,7 +56,7 @@ KV_FEATURES = (
     Feature.JSON,
     Feature.COLLECTIONS,
 )
-"""Asked for on a connection for documents."""
+"""Features of a connection for documents."""
 
 DCP_FEATURES = (
     Feature.TCP_NODELAY,
@@ -57,33 +69,78 @@ DCP_FEATURES = (
     Feature.CLUSTERMAP_NOTIFICATION,
     Feature.CLUSTERMAP_NOTIFICATION_BRIEF,
 )
-"""Asked for on a connection for DCP, where maps are pushed if the node does that; SNAPPY comes on top if the caller
-wants compressed values."""
+"""Features of a connection for DCP, on which the node may push maps; SNAPPY is added if the caller wants compressed
+values."""
 
 MAX_FEATURES = 1024
 """Features that a HELLO may grant; some forty are known."""
 
 MAX_REASON_BYTES = 4096
-"""Of an answer's body that may tell why something was refused: a longer one is a document or a cluster map."""
+"""Longest body that may hold the reason of a refusal: a longer one is a document or a cluster map."""
 
-_U16 = struct.Struct(">H")
+
+class State(Enum):
+    """The state of a handshake."""
+
+    NEW = "new"
+    LOGGING_IN = "logging in"
+    PROVING = "proving the password"
+    SELECTING = "selecting the bucket"
+    OPENING = "opening the DCP connection"
+    READY = "ready"
+
+
+class Event(Enum):
+    """What happens during a handshake."""
+
+    LOGIN_SENT = "HELLO and SASL_AUTH sent"
+    CERTIFICATE_SHOWN = "HELLO and SELECT_BUCKET sent with a certificate"
+    CHALLENGED = "AUTH_CONTINUE received"
+    MECHANISM_REFUSED = "mechanism refused, another one sent"
+    LOGGED_IN = "login accepted"
+    MAP_RECEIVED = "cluster map received"
+    OPEN_SENT = "cluster map received, DCP_OPEN sent"
+    OPENED = "DCP_OPEN and controls answered"
+
+
+TRANSITIONS = Transitions(
+    "handshake with {}",
+    State.NEW,
+    {
+        State.NEW: {Event.LOGIN_SENT: State.LOGGING_IN, Event.CERTIFICATE_SHOWN: State.SELECTING},
+        State.LOGGING_IN: {
+            Event.CHALLENGED: State.PROVING,
+            Event.MECHANISM_REFUSED: State.LOGGING_IN,
+            Event.LOGGED_IN: State.SELECTING,
+        },
+        State.PROVING: {
+            Event.CHALLENGED: State.PROVING,
+            Event.MECHANISM_REFUSED: State.LOGGING_IN,
+            Event.LOGGED_IN: State.SELECTING,
+        },
+        State.SELECTING: {Event.MAP_RECEIVED: State.READY, Event.OPEN_SENT: State.OPENING},
+        State.OPENING: {Event.OPENED: State.READY},
+        State.READY: {},
+    },
+    peer_events=(Event.CHALLENGED, Event.LOGGED_IN, Event.MAP_RECEIVED, Event.OPENED),
+)
 
 
 class Handshake:
-    """One connection's way to being usable.
+    """The handshake of one connection.
 
     Args:
         login: user, password, bucket.
         address: the node, for messages.
         nonce: at least 16 random bytes.
         dcp: None for a connection for documents.
-        agent: what the node's log calls us.
+        agent: the client's name in the node's log.
     """
 
     def __init__(
         self, login: Login, address: NodeAddress, nonce: bytes, dcp: DcpSettings | None = None, agent: str = "dcpstream"
     ) -> None:
-        self.is_done = False
+        self.state = TRANSITIONS.start
         self.granted: frozenset[int] = frozenset()
         self.config = b""
         self._login = login
@@ -98,30 +155,33 @@ class Handshake:
         self._refused_guess = False
         self._is_required: dict[str, bool] = {}
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the connection is usable."""
+        return self.state is State.READY
+
     def start(self) -> bytes:
         """The first bytes to send."""
         wanted = list(DCP_FEATURES if self._dcp else KV_FEATURES)
         if self._dcp and self._dcp.snappy:
             wanted.append(Feature.SNAPPY)
         agent = json.dumps({"a": self._agent, "i": self._nonce[:8].hex()}).encode()
-        hello = self._request(Opcode.HELLO, key=agent, value=b"".join(_U16.pack(code) for code in wanted))
+        hello = self._request(Hello(key=agent, value=b"".join(FeatureCode(code).pack() for code in wanted)))
         if self._login.by_certificate:
+            self._happen(Event.CERTIFICATE_SHOWN)
             return hello + self._select_bucket()
-        return (
-            hello
-            + self._request(Opcode.SASL_LIST_MECHS)
-            + self._request(Opcode.SASL_AUTH, key=self._mechanism.encode(), value=self._sasl.start())
-        )
+        self._happen(Event.LOGIN_SENT)
+        return hello + self._request(SaslListMechs()) + self._begin_sasl()
 
     def receive(self, frame: Frame) -> bytes:
-        """Take an answer; returns what to send now.
+        """Take an answer; returns the bytes to send now.
 
         Raises:
             AuthenticationFailed: the node refuses user, password and every mechanism.
             KeyNotFound, AccessDenied: it refuses the bucket.
             StatusError: it refuses DCP or a control that is needed.
             ConnectionLost: it has no cluster map yet.
-            RemoteProtocolError: the answer is none to what was asked.
+            RemoteProtocolError: it answers another request than the next one.
         """
         if not self._expected or not frame.is_response or frame.opcode != self._expected[0][0]:
             raise RemoteProtocolError(
@@ -132,10 +192,11 @@ class Handshake:
         opcode, detail = self._expected.popleft()
         if opcode is Opcode.HELLO:
             self._check(frame, "HELLO")
-            codes = frame.value
-            if len(codes) > _U16.size * MAX_FEATURES:
-                raise RemoteProtocolError(f"{self._address} grants {len(codes) // 2} features to a client")
-            self.granted = frozenset(_U16.unpack_from(codes, at)[0] for at in range(0, len(codes) & ~1, 2))
+            count = len(frame.value) // FeatureCode.size
+            if count > MAX_FEATURES:
+                raise RemoteProtocolError(f"{self._address} grants {count} features to a client")
+            codes = FeatureCode.iter_unpack(frame.value[: count * FeatureCode.size])
+            self.granted = frozenset(feature.code for feature in codes)
             return b""
         if opcode is Opcode.SASL_LIST_MECHS:
             self._mechanisms = frame.value if frame.status == Status.SUCCESS else None
@@ -154,12 +215,16 @@ class Handshake:
             self._check(frame, f"opening a DCP connection to {self._address} as user {self._login.username!r}")
         elif frame.status != Status.SUCCESS and self._is_required[detail]:
             self._check(frame, f"DCP control {detail}, which is needed, at {self._address}")
-        self.is_done = not self._expected
+        if not self._expected:
+            self._happen(Event.OPENED)
         return b""
 
-    def _request(self, opcode: Opcode, *, extras: bytes = b"", key: bytes = b"", value: bytes = b"") -> bytes:
-        self._expected.append((opcode, key.decode(errors="replace")))
-        return encode_request(opcode, extras=extras, key=key, value=value)
+    def _happen(self, event: Event) -> None:
+        self.state = TRANSITIONS.after(self.state, event, self._address)
+
+    def _request(self, request: Request) -> bytes:
+        self._expected.append((Opcode(request.layout.opcode), request.key.decode(errors="replace")))
+        return request.encode()
 
     def _check(self, frame: Frame, context: str) -> None:
         if frame.status != Status.SUCCESS:
@@ -167,12 +232,14 @@ class Handshake:
 
     def _authenticated(self, frame: Frame) -> bytes:
         if frame.status == Status.AUTH_CONTINUE:
-            return self._request(Opcode.SASL_STEP, key=self._mechanism.encode(), value=self._sasl_step(frame.value))
+            self._happen(Event.CHALLENGED)
+            return self._request(SaslStep(key=self._mechanism.encode(), value=self._sasl_step(frame.value)))
         if frame.status == Status.SUCCESS:
             try:
                 self._sasl.finish(frame.value)
             except ProtocolError as error:
                 raise AuthenticationFailed(f"{self._address} cannot be trusted: {error}", cause=error) from error
+            self._happen(Event.LOGGED_IN)
             return self._select_bucket()
         listed = (self._mechanisms or b"").decode(errors="replace").split()
         if self._login.mechanism is None and not self._refused_guess and listed and self._mechanism not in listed:
@@ -185,16 +252,18 @@ class Handshake:
                     cause=error,
                 ) from error
             self._sasl = ClientLogin(self._mechanism, self._login.username, self._login.password, self._nonce)
-            return self._request(Opcode.SASL_AUTH, key=self._mechanism.encode(), value=self._sasl.start())
+            self._happen(Event.MECHANISM_REFUSED)
+            return self._begin_sasl()
         raise AuthenticationFailed(
             f"user {self._login.username!r} was refused by {self._address} ({code_name(Status, frame.status)}, "
             f"{self._mechanism}): check username and password"
         )
 
+    def _begin_sasl(self) -> bytes:
+        return self._request(SaslAuth(key=self._mechanism.encode(), value=self._sasl.start()))
+
     def _select_bucket(self) -> bytes:
-        return self._request(Opcode.SELECT_BUCKET, key=self._login.bucket.encode()) + self._request(
-            Opcode.GET_CLUSTER_CONFIG
-        )
+        return self._request(SelectBucket(key=self._login.bucket.encode())) + self._request(GetClusterConfig())
 
     def _sasl_step(self, challenge: bytes) -> bytes:
         try:
@@ -225,19 +294,18 @@ class Handshake:
 
     def _open_dcp(self) -> bytes:
         if self._dcp is None:
-            self.is_done = True
+            self._happen(Event.MAP_RECEIVED)
             return b""
-        name = self._dcp.name.encode()
-        self._expected.append((Opcode.DCP_OPEN, self._dcp.name))
-        parts = [Open(reserved=0, flags=self._dcp.open_flags, key=name).encode()]
+        self._happen(Event.OPEN_SENT)
+        parts = [self._request(Open(flags=self._dcp.open_flags, key=self._dcp.name.encode()))]
         for key, value, is_required in self._dcp.controls():
             self._is_required[key] = is_required
-            parts.append(self._request(Opcode.DCP_CONTROL, key=key.encode(), value=value.encode()))
+            parts.append(self._request(Control(key=key.encode(), value=value.encode())))
         return b"".join(parts)
 
 
 def reason_in(body: bytes) -> str:
-    """Why a node refused something, in its own words, from the body of its answer; empty if it says nothing."""
+    """The reason of a refusal, in the node's words, from the body of its answer; empty if there is none."""
     if len(body) > MAX_REASON_BYTES:
         return ""
     try:

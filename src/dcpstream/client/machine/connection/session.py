@@ -1,20 +1,20 @@
 """One DCP connection after its handshake: many streams, their positions, flow control, liveness.
 
-Sans-IO. Rows go in as `Rows` (see `rows`), out come events in an order that is safe to act on: answers and opened
-streams, then the rows of one receive, then streams that are done or have ended.
+Sans-IO. `Rows` go in (see `rows`), events come out in an order that is safe to act on: answers and opened streams,
+then the rows of one receive, then streams that are done or have ended.
 
-Theory of operation (what comes once per item or snapshot is read by plain structs, the rest by the message classes):
+Theory of operation:
 
-- A stream is known by the opaque of its request, which is never used again on the connection. What arrives for a
-  stream that was closed here, and still had data under way, is dropped.
+- A stream is known by the opaque of its request, which is never used again on the connection. Messages that arrive
+  after the stream was closed here are dropped.
 - The node is not trusted. Seqnos of a stream rise and lie within its snapshots, its rows are of its vbucket and come
   after the answer to its request, a snapshot is complete when the node ends the stream, every other opaque and opcode
   is known, and no more arrives than the window and one frame. Anything else is a RemoteProtocolError: it never becomes
   data, and the positions stay before it.
-- A stream with an end is done at the first seqno at or above it: rows above the end are dropped, CLOSE_STREAM goes
-  out, and what is still under way is dropped too.
-- Flow control: the node stops when the window is full. What was dropped is acknowledged at once, the rest when the
-  user has consumed it (`consumed`), so that what waits in memory never exceeds the window.
+- A stream with an end is done at the first seqno at or above it: rows above the end are dropped, CLOSE_STREAM is sent,
+  and rows that still arrive are dropped too.
+- Flow control: the message table says which messages count. The node stops when the window is full. Dropped rows are
+  acknowledged at once, the others when the user has consumed them (`consumed`), so memory never exceeds the window.
 - Liveness: the node sends a NOOP every interval, so a connection that is silent for two intervals and a grace is dead.
 """
 
@@ -25,7 +25,7 @@ import struct
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from dcpstream.client.machine.connection.collection_events import event_in, follow
@@ -55,11 +55,27 @@ from dcpstream.wire import (
     Status,
     StreamEndReason,
     StreamFlag,
-    encode_request,
     encode_response,
 )
 from dcpstream.wire.codes import code_name
-from dcpstream.wire.messages.dcp import BufferAck, CloseStream, StreamRequest
+from dcpstream.wire.layout import Request
+from dcpstream.wire.messages import FLOW_CONTROLLED
+from dcpstream.wire.messages.dcp import (
+    Abort,
+    BufferAck,
+    CloseStream,
+    Commit,
+    OsoSnapshot,
+    Prepare,
+    RollbackResponse,
+    SeqnoAdvanced,
+    SnapshotMarker,
+    SnapshotMarkerV2,
+    StreamEnd,
+    StreamRequest,
+    SystemEvent,
+)
+from dcpstream.wire.messages.kv import CLUSTERMAP_CHANGE, ClustermapVersion
 from dcpstream.wire.system_events import CollectionEvent
 from dcpstream.wire.values import decode_failover_log
 
@@ -78,35 +94,42 @@ PREPARE_EXTRA_BYTES = 2
 MAX_OPAQUE = 0xFFFFFFFF
 
 CLOSED_STREAMS_MAX = 64 * 1024
-"""Closed streams whose late messages are still told from those of streams that never were: a connection has at most
-1,024 streams at a time, and what is under way is one window."""
-
-CLUSTERMAP_CHANGE = 0x01
-"""Opcode of the one request that comes with the magic of server requests."""
+"""Closed streams that are remembered, to tell their late messages from those of unknown streams: a connection has at
+most 1,024 streams at a time, and one window of data on its way."""
 
 OSO_CONTROL = "enable_out_of_order_snapshots"
 
-_U32 = struct.Struct(">I")
-_U64 = struct.Struct(">Q")
-_RANGE = struct.Struct(">QQ")
-_VERSION = struct.Struct(">qq")
 
-_WITH_SEQNO = frozenset((Opcode.DCP_PREPARE, Opcode.DCP_SEQNO_ADVANCED))
-_WITH_SECOND_SEQNO = frozenset((Opcode.DCP_COMMIT, Opcode.DCP_ABORT))
-_OF_STREAMS = (
-    _WITH_SEQNO
-    | _WITH_SECOND_SEQNO
-    | {Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_STREAM_END, Opcode.DCP_OSO_SNAPSHOT, Opcode.DCP_SYSTEM_EVENT}
+def _places(*messages: tuple[type[Request], str]) -> dict[int, tuple[struct.Struct, int]]:
+    """Opcode → (struct of the extras, index of a field in them)."""
+    places = {}
+    for message, name in messages:
+        names = [item.name for item in message.layout.extras_fields]
+        places[message.layout.opcode] = (message.layout.extras, names.index(name))
+    return places
+
+
+_SEQNO_IN = _places(
+    (Prepare, "by_seqno"), (SeqnoAdvanced, "by_seqno"), (Commit, "commit_seqno"), (Abort, "abort_seqno")
 )
-"""What a producer sends on a stream besides rows."""
+"""Messages that move a stream's position without a row, and where their seqno is."""
+
+_OF_STREAMS = frozenset(
+    (*_SEQNO_IN, Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_STREAM_END, Opcode.DCP_OSO_SNAPSHOT, Opcode.DCP_SYSTEM_EVENT)
+)
+"""A producer's messages on a stream besides rows."""
 
 
 @dataclass(slots=True)
 class _Turn:
-    """What one receive brings, collected in the order in which it is told.
+    """The events of one receive.
 
     Attributes:
-        row: how many rows stand before what is looked at.
+        first: events to report before the rows.
+        last: events to report after the rows.
+        runs: the rows, and positions that moved without a row.
+        row: rows before the message that is being handled.
+        uncounted: bytes that do not count in flow control.
     """
 
     first: list[Event] = field(default_factory=list)
@@ -151,11 +174,6 @@ class DcpSession:
     def streams(self) -> Sequence[Stream]:
         """The streams that were asked for and have not ended."""
         return list(self._streams.values())
-
-    @property
-    def has_requests(self) -> bool:
-        """Whether answers are outstanding."""
-        return bool(self._requests)
 
     def open_stream(
         self,
@@ -202,7 +220,6 @@ class DcpSession:
             vbid=vbid,
             opaque=stream.opaque,
             flags=StreamFlag.ACTIVE_ONLY | (StreamFlag.IGNORE_PURGED_TOMBSTONES if ignore_purged else 0),
-            reserved=0,
             start_seqno=start,
             end_seqno=max(end_seqno, start),
             vbuuid=offset.vbuuid if start else 0,
@@ -216,31 +233,29 @@ class DcpSession:
         return stream
 
     def close_stream(self, stream: Stream) -> None:
-        """Say that nothing more is wanted of a stream; what is under way is dropped. No event follows."""
+        """Close a stream; messages that still arrive for it are dropped. No event follows."""
         if self._streams.pop(stream.opaque, None) is None:
             return
         opaque = self._new_opaque()
-        self._send(CloseStream(vbid=stream.vbid, opaque=opaque).encode())
+        self._send(CloseStream.pack(vbid=stream.vbid, opaque=opaque))
         self._closings[opaque] = stream.opaque
         self._closed[stream.opaque] = stream.vbid
         for known in (self._closings, self._closed):
             if len(known) > CLOSED_STREAMS_MAX:
                 del known[next(iter(known))]
 
-    def request(
-        self, opcode: Opcode, now: float, *, vbid: int = 0, extras: bytes = b"", key: bytes = b"", value: bytes = b""
-    ) -> int:
+    def request(self, request: Request, now: float) -> int:
         """Send any other request; its answer comes as an Answer with the returned opaque."""
         opaque = self._new_opaque()
-        self._send(encode_request(opcode, vbid=vbid, opaque=opaque, extras=extras, key=key, value=value))
-        self._requests[opaque] = (opcode, now)
+        self._send(replace(request, opaque=opaque).encode())
+        self._requests[opaque] = (request.layout.opcode, now)
         return opaque
 
     def consumed(self, flow_bytes: int) -> None:
-        """The user is through with rows of so many bytes: the node may send as much again."""
+        """The user has consumed rows of this many bytes: the node may send as much again."""
         self._consumed_bytes += flow_bytes
         if self._consumed_bytes * ACK_FRACTION >= self._settings.buffer_bytes:
-            self._send(BufferAck(freed_bytes=self._consumed_bytes).encode())
+            self._send(BufferAck.pack(self._consumed_bytes))
             self._unacked_bytes -= self._consumed_bytes
             self._consumed_bytes = 0
 
@@ -258,7 +273,7 @@ class DcpSession:
             yield self._events.popleft()
 
     def next_timeout(self) -> float:
-        """When `handle_timeout` should be called, if nothing else happens."""
+        """The latest time to call `handle_timeout`."""
         oldest = next(iter(self._requests.values()), None)
         silence = self._last_received + self._silence_s
         return silence if oldest is None else min(silence, oldest[1] + ANSWER_TIMEOUT_S)
@@ -409,26 +424,24 @@ class DcpSession:
         turn.last.append(StreamDone(stream))
 
     def _control(self, frame: Frame, turn: _Turn) -> None:
-        if frame.is_response:
+        """A message that is no row."""
+        opcode = frame.opcode
+        if frame.magic == Magic.SERVER_REQUEST or frame.is_response or opcode not in FLOW_CONTROLLED:
             turn.uncounted += frame.size
+        if frame.is_response:
             self._answer(frame, turn)
             return
         if frame.magic == Magic.SERVER_REQUEST:
-            turn.uncounted += frame.size
-            if frame.opcode == CLUSTERMAP_CHANGE:
-                version = _VERSION.unpack(frame.extras) if len(frame.extras) == _VERSION.size else None
-                turn.first.append(ConfigPushed(frame.key.decode(errors="replace"), version, frame.value))
-                return  # such requests want no answer
-            self._refuse(f"a request with opcode 0x{frame.opcode:02x} that was not asked for")
-        opcode = frame.opcode
+            if opcode != CLUSTERMAP_CHANGE:
+                self._refuse(f"a request with opcode 0x{opcode:02x} that was not asked for")
+            turn.first.append(ConfigPushed(frame.key.decode(errors="replace"), _version_in(frame.extras), frame.value))
+            return  # such requests are never answered
         if opcode == Opcode.DCP_NOOP:
-            turn.uncounted += frame.size
             self._send(encode_response(Opcode.DCP_NOOP, opaque=frame.opaque))
             return
         if opcode == Opcode.DCP_PREPARE:
             turn.uncounted -= PREPARE_EXTRA_BYTES
         if opcode not in _OF_STREAMS:
-            turn.uncounted += frame.size
             self._refuse(f"a request {code_name(Opcode, opcode)}, which a producer does not send")
         stream = self._stream_of(frame.opaque, frame.vbid)
         if stream is None:
@@ -438,17 +451,16 @@ class DcpSession:
         if opcode == Opcode.DCP_SNAPSHOT_MARKER:
             self._marker(frame, stream)
         elif opcode == Opcode.DCP_STREAM_END:
-            self._ended(stream, _U32.unpack(frame.extras)[0], turn)
+            self._ended(stream, StreamEnd.layout.extras.unpack(frame.extras)[0], turn)
         elif opcode == Opcode.DCP_SYSTEM_EVENT:
             self._system_event(frame, stream, turn)
-        elif opcode in _WITH_SEQNO:
-            self._advance(stream, _U64.unpack_from(frame.extras)[0], turn)
-        elif opcode in _WITH_SECOND_SEQNO:
-            self._advance(stream, _U64.unpack_from(frame.extras, 8)[0], turn)
+        elif opcode in _SEQNO_IN:
+            extras, place = _SEQNO_IN[opcode]
+            self._advance(stream, extras.unpack_from(frame.extras)[place], turn)
         else:
             if not self._allows_oso:
                 self._refuse(f"vbucket {stream.vbid}: an out-of-order snapshot that was not asked for")
-            stream.tracker.oso(_U32.unpack_from(frame.extras)[0] == 1)
+            stream.tracker.oso(OsoSnapshot.layout.extras.unpack_from(frame.extras)[0] == 1)
             turn.moved(stream)
             if not stream.tracker.is_out_of_order and stream.tracker.seqno >= stream.end_seqno:
                 self._done(stream, turn)
@@ -457,7 +469,7 @@ class DcpSession:
         """STREAM_END.
 
         Raises:
-            RemoteProtocolError: it says that all was sent, which cannot be.
+            RemoteProtocolError: it says that everything was sent, although something is missing.
         """
         tracker = stream.tracker
         if reason == StreamEndReason.OK:
@@ -488,20 +500,21 @@ class DcpSession:
             self._done(stream, turn)
 
     def _marker(self, frame: Frame, stream: Stream) -> None:
-        if len(frame.extras) == 20:
+        fields = SnapshotMarker.layout.extras
+        if len(frame.extras) == fields.size:
             body = frame.extras
-        elif len(frame.extras) == 1 and len(frame.value) >= 20:
-            body = frame.value
+        elif len(frame.extras) == SnapshotMarkerV2.layout.extras_bytes and len(frame.value) >= fields.size:
+            body = frame.value  # later versions have the fields of the first one, and then others, in the value
         else:
             raise RemoteProtocolError("a snapshot marker of unknown layout", event=repr(frame))
-        start, end = _RANGE.unpack_from(body)
+        start, end, flags = fields.unpack_from(body)
         stream.tracker.marker(start, end)
-        if _U32.unpack_from(body, 16)[0] & MarkerFlag.ACK:
+        if flags & MarkerFlag.ACK:
             self._send(encode_response(Opcode.DCP_SNAPSHOT_MARKER, opaque=frame.opaque))
 
     def _system_event(self, frame: Frame, stream: Stream, turn: _Turn) -> None:
-        """A scope or collection was created, dropped, flushed or modified; told between the rows around it."""
-        seqno = _U64.unpack_from(frame.extras)[0]
+        """A scope or collection was created, dropped, flushed or modified; reported between the rows around it."""
+        seqno = SystemEvent.layout.extras.unpack(frame.extras)[0]
         stream.tracker.check(seqno, seqno)
         event = event_in(frame)
         if event is not None:
@@ -532,14 +545,14 @@ class DcpSession:
             return
         del self._streams[stream.opaque]
         if frame.status == Status.ROLLBACK:
-            if len(frame.value) != _U64.size:
+            if len(frame.value) != RollbackResponse.layout.value_bytes:
                 raise RemoteProtocolError(f"{self.address} asks for a rollback without saying to where")
-            turn.first.append(StreamRefused(stream, frame.status, _U64.unpack(frame.value)[0]))
+            turn.first.append(StreamRefused(stream, frame.status, RollbackResponse.unpack(frame)[0]))
         else:
             turn.first.append(StreamRefused(stream, frame.status, value=frame.value))
 
     def _unasked(self, frame: Frame) -> None:
-        """An answer that nobody waits for: to CLOSE_STREAM, or to BUFFER_ACK, which is not answered if it succeeds.
+        """An answer that belongs to no pending request: to CLOSE_STREAM, or the success of a BUFFER_ACK.
 
         Raises:
             RemoteProtocolError: to anything else.
@@ -553,6 +566,14 @@ class DcpSession:
                 f"an answer {code_name(Opcode, frame.opcode)} ({code_name(Status, frame.status)}) with opaque "
                 f"0x{frame.opaque:x}, which no request has"
             )
+
+
+def _version_in(extras: bytes) -> tuple[int, int] | None:
+    """The map's version in the extras of a pushed cluster map; None if there is none."""
+    if len(extras) != ClustermapVersion.size:
+        return None
+    version = ClustermapVersion.unpack_from(extras)
+    return version.epoch, version.revision
 
 
 def _first_within(rows: Sequence[int], first: int, stop: int) -> int | None:

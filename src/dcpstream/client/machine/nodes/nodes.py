@@ -1,12 +1,10 @@
 """The connections to a bucket's nodes: which are needed, which are ready, when to try again, and the newest map.
 
 Sans-IO: the shell opens a socket for each connection of `to_connect()`, closes those of `to_disconnect()`, moves the
-bytes, and says `lost()` when a socket fails.
+bytes, and calls `lost()` when a socket fails.
 
-A failed node is tried again after a pause that doubles up to a bound, with a random part, so that many clients do not
-come back in step. Refused credentials are final. A refused bucket is final only while it was never reached: a server
-that starts listens before it has its buckets, so a bucket that was reached before is waited for like a node that is
-away. A node that breaks the protocol again and again is given up (`faults`).
+Failed nodes are tried again as `retry` says. A refused bucket is final only while it was never reached: a server that
+starts listens before it has its buckets, so a bucket that was reached before is awaited like a node that is away.
 """
 
 from __future__ import annotations
@@ -17,90 +15,38 @@ from dataclasses import replace
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.connection.events import Answer, ConfigPushed, Event
 from dcpstream.client.machine.nodes.cluster_map import parse_config
-from dcpstream.client.machine.nodes.retry import PROTOCOL_PAUSE_S, Faults, RetryLog, is_fault
+from dcpstream.client.machine.nodes.retry import (
+    FINAL_ERRORS,
+    PROTOCOL_PAUSE_S,
+    STABLE_S,
+    Backoff,
+    Faults,
+    RetryLog,
+    is_bucket_refusal,
+    is_fault,
+    pause_s,
+)
 from dcpstream.client.settings.options import ConnectOptions
 from dcpstream.client.settings.tls import closed_at_once
 from dcpstream.errors import (
-    AccessDenied,
-    AuthenticationFailed,
-    ConfigError,
     ConnectionLost,
     ConnectTimeout,
     DcpstreamError,
-    InvalidArguments,
-    KeyNotFound,
-    NotSupported,
     OffsetError,
     RemoteProtocolError,
-    TlsError,
-    UnknownCommand,
 )
 from dcpstream.model import NodeAddress, VbucketMap
 from dcpstream.runtime import Random
-from dcpstream.wire import Opcode
-
-FIRST_PAUSE_S = 0.02
-"""Pause after the first failure: a node that restarts is back soon."""
-
-MAX_PAUSE_S = 1.0
-"""The longest pause between two attempts."""
-
-STABLE_S = 5.0
-"""A connection that lived so long ends a row of failures, even if nothing came over it."""
+from dcpstream.wire.messages.kv import GetClusterConfig
 
 NEXT_SEED_S = 0.5
-"""A seed that has not answered for so long is no reason to wait: the next one is tried beside it."""
+"""Seconds after which the next seed is tried beside one that has not answered."""
 
 CONFIG_POLL_S = 2.5
-"""How often the map is asked for while no node pushes it; as the SDKs do."""
+"""Seconds between two requests for the map while no node pushes it; as in the SDKs."""
 
 MAX_SEEDS_TRIED = 64
-"""Addresses that are tried in turn to find a map; more would only make the error unreadable."""
-
-FINAL_ERRORS = (
-    AuthenticationFailed,
-    AccessDenied,
-    TlsError,
-    KeyNotFound,
-    ConfigError,
-    NotSupported,
-    OffsetError,
-    UnknownCommand,
-    InvalidArguments,
-)
-"""What trying again with the same values cannot help; but see `is_bucket_refusal`."""
-
-
-class Backoff:
-    """A pause that doubles with each failure."""
-
-    __slots__ = ("_random", "failures", "last_error", "retry_at", "since")
-
-    def __init__(self, random: Random) -> None:
-        self._random = random
-        self.failures = 0
-        self.retry_at = 0.0
-        self.since = 0.0
-        self.last_error: BaseException | None = None
-
-    def failed(self, now: float, error: BaseException | None = None, pause: float = 0.0) -> None:
-        """Count a failure and set the time of the next attempt, after `pause` seconds at the earliest."""
-        if not self.failures:
-            self.since = now
-        self.failures += 1
-        self.last_error = error
-        self.retry_at = now + max(pause, pause_s(self.failures, self._random))
-
-
-def pause_s(failures: int, random: Random, first_s: float = FIRST_PAUSE_S) -> float:
-    """Seconds to wait after so many failures in a row: doubling, bounded, half of it random."""
-    longest = min(MAX_PAUSE_S, first_s * 2.0 ** min(failures - 1, 16))
-    return longest * (0.5 + random.getrandbits(16) / 0x20000)
-
-
-def is_bucket_refusal(error: BaseException) -> bool:
-    """Whether an error is a node's answer that there is no such bucket, or none that the user may use."""
-    return isinstance(error, (AccessDenied, KeyNotFound)) and error.opcode == Opcode.SELECT_BUCKET
+"""Addresses that are tried in turn to find a map; more would make the error unreadable."""
 
 
 def _is_another_bucket(old: VbucketMap, new: VbucketMap) -> bool:
@@ -117,7 +63,7 @@ class Nodes:
     Args:
         options: how to connect.
         random: for nonces, names and pauses.
-        was_reached: whether the bucket was reached before, by other connections: then it is waited for.
+        was_reached: whether the bucket was reached before, by other connections: then it is awaited.
     """
 
     def __init__(self, options: ConnectOptions, random: Random, *, was_reached: bool = False) -> None:
@@ -139,7 +85,7 @@ class Nodes:
 
     @property
     def was_reached(self) -> bool:
-        """Whether the bucket was ever there: then a node that does not have it now is a node that starts."""
+        """Whether the bucket was ever reached: a node that does not have it now is then a node that starts."""
         return self._was_reached or self.map is not None
 
     @property
@@ -152,7 +98,7 @@ class Nodes:
         return self._connections.get(str(connection.address)) is connection
 
     def to_connect(self) -> list[NodeConnection]:
-        """New connections that want a socket; each is returned once."""
+        """New connections that need a socket; each is returned once."""
         result, self._to_connect = self._to_connect, []
         return result
 
@@ -162,7 +108,7 @@ class Nodes:
         return result
 
     def ready(self, address: NodeAddress, now: float) -> NodeConnection | None:
-        """The connection to a node if it can be used now; else sees to it that one is made."""
+        """The connection to a node if it can be used now; otherwise one is made."""
         found = self._connections.get(str(address))
         if found is None:
             self._connect(address, now)
@@ -174,7 +120,7 @@ class Nodes:
         return next((connection for connection in self._connections.values() if connection.is_ready), None)
 
     def find_map(self, now: float, *, refresh: bool = False) -> VbucketMap | None:
-        """The map; sees to it that one is found, or asked for again."""
+        """The map; without one, or with `refresh`, asks a node for it."""
         if self.map is not None and not refresh:
             return self.map
         connection = self.any_ready()
@@ -222,7 +168,7 @@ class Nodes:
                 self.drop(connection)
 
     def events(self, connection: NodeConnection, now: float) -> Iterator[Event]:
-        """A connection's events, without what is about the map.
+        """A connection's events, except those about the map.
 
         Raises:
             OffsetError: the bucket was deleted and created again.
@@ -245,14 +191,14 @@ class Nodes:
 
     def _ask_for_map(self, connection: NodeConnection, now: float) -> None:
         if connection not in self._config_requests and connection.session is not None:
-            self._config_requests[connection] = connection.session.request(Opcode.GET_CLUSTER_CONFIG, now)
+            self._config_requests[connection] = connection.session.request(GetClusterConfig(), now)
 
     def update_map(self, text: bytes, origin: NodeAddress) -> None:
-        """Take a map if it is newer than the one we have; unreadable ones are ignored if there is one.
+        """Take a map if it is newer than the known one; an unreadable one is ignored if a map is known.
 
         Raises:
             OffsetError: the bucket was deleted and created again.
-            TlsError, ConfigError: the map has no addresses of the kind that is needed.
+            TlsError, ConfigError: the map has no addresses for this kind of connection.
         """
         if not text:
             return
@@ -273,7 +219,7 @@ class Nodes:
                 )
             self.map = found
         elif found.cluster_uuid != known.cluster_uuid or (not found.cluster_uuid and found.uuid != known.uuid):
-            # A node that began anew counts its versions anew. Positions are then judged by the branches they are in.
+            # A node that began anew counts its versions anew. Positions are then judged by their branches.
             self.map = found
 
     def lost(self, connection: NodeConnection, error: BaseException, now: float) -> None:
@@ -295,7 +241,7 @@ class Nodes:
             error = closed_at_once(error, is_secured=self.options.tls is not None)
         name = str(connection.address)
         pause = 0.0
-        # What answers the handshake with something else is another program at that port: the node is away.
+        # Other bytes during the handshake come from another program at that port: the node is away.
         is_broken = is_fault(error) and connection.is_ready
         if is_broken:
             self._faults.add(name, error, now)
@@ -307,11 +253,11 @@ class Nodes:
             self._retry_log.retrying(name, error, failures, backoff.retry_at - now, now)
 
     def worked(self, connection: NodeConnection) -> None:
-        """A connection did what it is for: the next failure is the first again."""
+        """A connection served its purpose: the next failure counts as the first."""
         self._backoffs.pop(str(connection.address), None)
 
     def drop(self, connection: NodeConnection) -> None:
-        """Give a connection up."""
+        """Close a connection and forget it."""
         self._ready_since.pop(connection, None)
         self._config_requests.pop(connection, None)
         if self._connections.get(str(connection.address)) is connection:
@@ -319,7 +265,7 @@ class Nodes:
         self._to_disconnect.append(connection)
 
     def next_timeout(self) -> float:
-        """When `handle_timeout` should be called at the latest; infinity if there is nothing to wait for."""
+        """The latest time to call `handle_timeout`; infinity if there is nothing to wait for."""
         due = min((connection.next_timeout() for connection in self._connections.values()), default=float("inf"))
         if self.map is None:
             if self._connections:
@@ -329,7 +275,7 @@ class Nodes:
         return min(due, self._next_poll_at) if self._polled() is not None else due
 
     def retry_at(self, address: NodeAddress) -> float:
-        """Before when `ready` will not try a node again that has failed; 0 if it may now."""
+        """The time before which `ready` does not try a failed node again; 0 if it may now."""
         backoff = self._backoffs.get(str(address))
         return backoff.retry_at if backoff is not None and str(address) not in self._connections else 0.0
 
@@ -349,7 +295,7 @@ class Nodes:
         return given_up
 
     def _polled(self) -> NodeConnection | None:
-        """The connection on which the map is asked for from time to time, if no node pushes it."""
+        """The connection on which the map is polled, if no node pushes it."""
         ready = [connection for connection in self._connections.values() if connection.is_ready]
         return None if any(connection.takes_pushes for connection in ready) else next(iter(ready), None)
 
@@ -358,7 +304,7 @@ class Nodes:
     ) -> ConnectTimeout | RemoteProtocolError | None:
         """The error to raise if a node that is needed has failed for longer than the patience, else None.
 
-        Also one that has broken the protocol too often, however long that took.
+        Also for a node that has broken the protocol too often, however long that took.
         """
         verdict = self.verdict(needed)
         if verdict is not None:
@@ -383,7 +329,7 @@ class Nodes:
         """The error to raise if a node that is needed has broken the protocol too often, else None.
 
         Args:
-            needed: names of nodes; None as long as any seed will do, that is, if all of them did it.
+            needed: names of nodes; None while there is no map: then all seeds must have broken the protocol.
         """
         if needed is not None:
             return self._faults.verdict(needed)
@@ -396,7 +342,7 @@ class Nodes:
         return name in self._connections and self._connections[name].is_ready
 
     def tried(self) -> str:
-        """Which nodes were tried and what came of it, for messages."""
+        """The nodes that were tried, with the result of each, for messages."""
         parts = [f"{name}: {backoff.last_error}" for name, backoff in self._backoffs.items()]
         parts += [
             f"{name}: no answer yet"

@@ -1,88 +1,115 @@
 """Questions to nodes about vbuckets: each goes to the node that has the vbucket active, and again if that moves.
 
-Sans-IO, over `Nodes`, like `reader`: the shell moves the bytes until `is_done` or until its patience ends. What is
-not answered by then stays unanswered.
+Sans-IO, over `Nodes`, like `reader`: the shell moves bytes and waits, until `proceed` says that the questions are
+answered or that the time is over. What is not answered by then stays unanswered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.connection.events import Answer, Stream, StreamOpened, StreamRefused
-from dcpstream.client.machine.nodes.nodes import Nodes, pause_s
-from dcpstream.client.machine.reader.side_requests import RETRY
+from dcpstream.client.machine.nodes.nodes import Nodes
+from dcpstream.client.machine.nodes.retry import RETRY_STATUSES, pause_s
 from dcpstream.client.machine.resume import BranchState, observed
 from dcpstream.client.machine.values import Accepted, RollbackTo
-from dcpstream.errors import DcpstreamError, RemoteProtocolError
-from dcpstream.model import FailoverLog, NodeAddress, StreamOffset
+from dcpstream.errors import ConnectTimeout, DcpstreamError, FieldError, RemoteProtocolError
+from dcpstream.model import FailoverLog, NodeAddress, StreamOffset, VbucketMap, VbucketState
 from dcpstream.runtime import Random
 from dcpstream.wire import Frame, Opcode, Status
+from dcpstream.wire.layout import Request
+from dcpstream.wire.messages.dcp import GetFailoverLog
+from dcpstream.wire.messages.kv import GetAllVbSeqnos, Noop, ObserveSeqnoResponse
 from dcpstream.wire.status import status_error
 from dcpstream.wire.values import decode_failover_log, decode_vbucket_seqnos
+
+ACTIVE_SEQNOS = GetAllVbSeqnos(state=VbucketState.ACTIVE, collection_id=None)
+"""The request for the high seqnos of a node's active vbuckets: those of a replica say nothing."""
+
+LOOK_AGAIN_S = 0.02
+"""Seconds until the next attempt while a connection is being made."""
+
+
+def branch_seqnos(frame: Frame, vbuuid: int) -> tuple[int, int] | None:
+    """(persisted, high seqno) of a branch in an answer to OBSERVE_SEQNO; None if it is not the newest there."""
+    try:
+        answer = ObserveSeqnoResponse.decode(frame)
+    except FieldError:
+        return None
+    return (answer.persisted_seqno, answer.current_seqno) if answer.vbuuid == vbuuid else None
 
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """One question.
+    """One question: a request, or the check of a position by a stream request of length zero.
 
     Attributes:
-        opcode: what to ask; DCP_STREAM_REQ for a check of `position`.
-        vbid: the vbucket it is about, which decides the node; None to ask `node`, or any node if that is None too.
-        extras: of the request.
-        answer: the answer, once it is there; an error status other than "try again" is an answer.
-        ignore_purged: of a position check: leave purged deletions out of account.
-        result: of a position check.
+        request: the message to send; None to check `position`.
+        vbid: the vbucket of the question, which decides the node; None to ask `node`, or any node if that is None too.
+        position: of a check.
+        ignore_purged: of a check: ignore purged deletions.
+        answer: the value of the answer to the request, once it is there.
+        result: of a check.
     """
 
-    opcode: Opcode
+    request: Request | None = None
     vbid: int | None = None
     node: NodeAddress | None = None
-    extras: bytes = b""
     position: StreamOffset | None = None
     ignore_purged: bool = False
-    answer: Frame | None = None
+    answer: bytes | None = None
     result: Accepted | RollbackTo | None = None
     due: float = 0.0
     failures: int = 0
-    sent_on: NodeConnection | None = None
     opaque: int = 0
-    stream: Stream | None = None
 
     @property
-    def is_answered(self) -> bool:
-        """Whether nothing more is to be done."""
-        return self.answer is not None or self.result is not None
+    def opcode(self) -> int:
+        """The opcode of its request, for errors."""
+        return Opcode.DCP_STREAM_REQ if self.request is None else self.request.layout.opcode
 
 
 class Questions:
-    """Some questions that are asked together."""
+    """Some questions that are asked together.
 
-    def __init__(self, questions: Iterable[Question], nodes: Nodes, random: Random) -> None:
-        self._open = list(questions)
+    Args:
+        questions: what to ask.
+        nodes: the connections.
+        random: for pauses.
+        deadline: seconds of the monotonic clock at which waiting ends.
+    """
+
+    def __init__(self, questions: Iterable[Question], nodes: Nodes, random: Random, deadline: float) -> None:
         self._nodes = nodes
         self._random = random
+        self._deadline = deadline
         self._by_opaque: dict[tuple[NodeConnection, int], Question] = {}
-        self._unsent = list(self._open)
+        self._unsent = list(questions)
         self._error: DcpstreamError | None = None
 
-    @property
-    def is_done(self) -> bool:
-        """Whether everything was answered."""
-        return not self._unsent and not self._by_opaque
+    def proceed(self, now: float) -> float | None:
+        """Send what can be sent.
 
-    def check(self) -> None:
-        """Raise what made it impossible to go on, if anything."""
+        Returns: seconds to wait at most; None if everything was answered, or the time is over.
+
+        Raises:
+            DcpstreamError: the questions cannot be answered.
+        """
+        if self._error is None and self._nodes.find_map(now) is not None:
+            self._unsent = [item for item in self._unsent if item.due > now or not self._send(item, now)]
         if self._error is not None:
             raise self._error
+        is_done = not self._unsent and not self._by_opaque
+        return None if is_done or now >= self._deadline else self._deadline - now
 
-    def step(self, now: float) -> None:
-        """Send what can be sent."""
-        found = self._nodes.find_map(now)
-        if found is None or not self._unsent:
-            return
-        self._unsent = [question for question in self._unsent if question.due > now or not self._send(question, now)]
+    def no_answer(self, what: str) -> ConnectTimeout:
+        """The error for something that no node answered in time."""
+        return ConnectTimeout(
+            f"no node gave {what} within {self._nodes.options.connect_timeout_s:g} s. Tried {self._nodes.tried()}. "
+            "Is the node running, and is this its data port?"
+        )
 
     def received(self, connection: NodeConnection, now: float) -> None:
         """Bytes were read into a connection's buffer."""
@@ -90,15 +117,11 @@ class Questions:
             self._nodes.received(connection, now)
             for event in self._nodes.events(connection, now):
                 if isinstance(event, Answer):
-                    self._answered(connection, event.opaque, event.frame, now)
+                    self._answered(connection, event.opaque, event.frame.status, event.frame.value, now)
                 elif isinstance(event, StreamOpened):
                     self._checked(connection, event.stream, Accepted(event.log))
                 elif isinstance(event, StreamRefused):
-                    if event.rollback_seqno is not None:
-                        self._checked(connection, event.stream, RollbackTo(event.rollback_seqno))
-                    else:
-                        frame = Frame(0x81, Opcode.DCP_STREAM_REQ, vbid=event.status, value=event.value)
-                        self._answered(connection, event.stream.opaque, frame, now)
+                    self._refused(connection, event, now)
         except DcpstreamError as error:
             self._error = self._error or error
         self._recover(now)
@@ -112,7 +135,7 @@ class Questions:
         self._recover(now)
 
     def next_timeout(self) -> float:
-        """When `step` and `handle_timeout` should be called at the latest."""
+        """The latest time to call `proceed` and `handle_timeout`."""
         due = min((question.due for question in self._unsent if question.due), default=float("inf"))
         return min(due, self._nodes.next_timeout())
 
@@ -126,50 +149,48 @@ class Questions:
         self._error = self._error or self._nodes.verdict(self._needed())
 
     def _needed(self) -> set[str] | None:
-        """The nodes that the questions are for; None while there is no map."""
+        """The nodes of the questions; None while there is no map."""
         found = self._nodes.map
         if found is None:
             return None
-        wanted = (
-            question.node
-            if question.vbid is None
-            else found.active_node(question.vbid)
-            if question.vbid < found.vbucket_count
-            else None
-            for question in self._unsent
-        )
+        wanted = (self._node_of(question, found) for question in self._unsent)
         return {str(node) for node in wanted if node is not None}
 
+    @staticmethod
+    def _node_of(question: Question, found: VbucketMap) -> NodeAddress | None:
+        if question.vbid is None:
+            return question.node
+        return found.active_node(question.vbid) if question.vbid < found.vbucket_count else None
+
     def _send(self, question: Question, now: float) -> bool:
+        """Send a question if its node is ready; whether it was sent."""
         found = self._nodes.map
         assert found is not None
-        address = question.node
-        connection = None
-        if question.vbid is not None:
-            address = found.active_node(question.vbid) if question.vbid < found.vbucket_count else None
-            if address is None:
-                self._nodes.find_map(now, refresh=True)
-                self._postpone(question, now)
-                return False
+        address = self._node_of(question, found)
         if address is not None:
             connection = self._nodes.ready(address, now)
             if connection is None and self._nodes.any_ready() is not None:
                 self._nodes.find_map(now, refresh=True)
+        elif question.vbid is not None:
+            self._nodes.find_map(now, refresh=True)
+            self._postpone(question, now)
+            return False
         else:
             connection = self._nodes.any_ready()
         if connection is None or connection.session is None:
-            question.due = now + 0.02
+            question.due = now + LOOK_AGAIN_S
             return False
         session = connection.session
-        question.sent_on = connection
-        if question.position is not None and question.vbid is not None:
-            position = question.position
-            question.stream = session.open_stream(
-                question.vbid, position, position.seqno, now, ignore_purged=question.ignore_purged
-            )
-            question.opaque = question.stream.opaque
+        if question.request is not None:
+            question.opaque = session.request(question.request, now)
         else:
-            question.opaque = session.request(question.opcode, now, vbid=question.vbid or 0, extras=question.extras)
+            assert question.vbid is not None
+            assert question.position is not None
+            end_seqno = question.position.seqno
+            stream = session.open_stream(
+                question.vbid, question.position, end_seqno, now, ignore_purged=question.ignore_purged
+            )
+            question.opaque = stream.opaque
         self._by_opaque[connection, question.opaque] = question
         return True
 
@@ -177,23 +198,27 @@ class Questions:
         question.failures += 1
         question.due = now + pause_s(question.failures, self._random)
 
-    def _answered(self, connection: NodeConnection, opaque: int, frame: Frame, now: float) -> None:
+    def _answered(self, connection: NodeConnection, opaque: int, status: int, value: bytes, now: float) -> None:
         question = self._by_opaque.pop((connection, opaque), None)
         if question is None:
             return
-        if frame.status in RETRY:
-            if frame.status == Status.NOT_MY_VBUCKET:
-                self._nodes.update_map(frame.value, connection.address)
+        if status in RETRY_STATUSES:
+            if status == Status.NOT_MY_VBUCKET:
+                self._nodes.update_map(value, connection.address)
                 self._nodes.find_map(now, refresh=True)
             self._postpone(question, now)
             self._unsent.append(question)
-        elif frame.status != Status.SUCCESS:
-            raise status_error(
-                frame.status, opcode=question.opcode, vbid=question.vbid, context=str(connection.address)
-            )
+        elif status != Status.SUCCESS:
+            raise status_error(status, opcode=question.opcode, vbid=question.vbid, context=str(connection.address))
         else:
             self._nodes.worked(connection)
-            question.answer = frame
+            question.answer = value
+
+    def _refused(self, connection: NodeConnection, event: StreamRefused, now: float) -> None:
+        if event.rollback_seqno is not None:
+            self._checked(connection, event.stream, RollbackTo(event.rollback_seqno))
+        else:
+            self._answered(connection, event.stream.opaque, event.status, event.value, now)
 
     def _checked(self, connection: NodeConnection, stream: Stream, result: Accepted | RollbackTo) -> None:
         question = self._by_opaque.pop((connection, stream.opaque), None)
@@ -210,17 +235,32 @@ class Questions:
                 self._unsent.append(question)
 
 
+def map_question() -> Question:
+    """A question that any node answers: with its answer, the map is known."""
+    return Question(Noop())
+
+
+def log_questions(vbids: Iterable[int]) -> list[Question]:
+    """Questions for the failover logs of vbuckets; see `logs_of`."""
+    return [Question(GetFailoverLog(vbid=vbid), vbid) for vbid in vbids]
+
+
 def logs_of(questions: Iterable[Question]) -> dict[int, FailoverLog]:
-    """Vbucket → failover log, of questions for it that were answered."""
+    """Vbucket → failover log, from the answers to `log_questions`."""
     return {
-        question.vbid: decode_failover_log(question.answer.value)
+        question.vbid: decode_failover_log(question.answer)
         for question in questions
         if question.answer is not None and question.vbid is not None
     }
 
 
+def high_seqno_questions(found: VbucketMap) -> list[Question]:
+    """Questions for the high seqnos of all vbuckets; see `high_seqnos_of`."""
+    return [Question(ACTIVE_SEQNOS, node=node) for node in found.vbuckets_by_node()]
+
+
 def high_seqnos_of(questions: Iterable[Question], vbucket_count: int) -> dict[int, int]:
-    """Vbucket → high seqno, of questions to nodes that were answered.
+    """Vbucket → high seqno, from the answers to `high_seqno_questions`.
 
     Raises:
         RemoteProtocolError: a node names a vbucket that the bucket does not have.
@@ -228,20 +268,32 @@ def high_seqnos_of(questions: Iterable[Question], vbucket_count: int) -> dict[in
     result: dict[int, int] = {}
     for question in questions:
         if question.answer is not None:
-            result.update(decode_vbucket_seqnos(question.answer.value))
+            result.update(decode_vbucket_seqnos(question.answer))
     beyond = max(result, default=0)
     if beyond >= vbucket_count:
         raise RemoteProtocolError(f"a node tells the high seqno of vbucket {beyond}; the bucket has {vbucket_count}")
     return result
 
 
-def states_of(
-    before: Mapping[int, FailoverLog], high_seqnos: Mapping[int, int], after: Mapping[int, FailoverLog]
-) -> dict[int, BranchState]:
-    """The vbuckets for which three answers make one observation."""
-    result = {}
-    for vbid in before.keys() & high_seqnos.keys() & after.keys():
-        state = observed(before[vbid], high_seqnos[vbid], after[vbid])
-        if state is not None:
-            result[vbid] = state
-    return result
+def observation(vbids: Iterable[int], found: VbucketMap) -> Generator[list[Question], None, dict[int, BranchState]]:
+    """The rounds of questions that observe branches: logs, high seqnos, logs again.
+
+    The shell asks each round that this yields. A vbucket that was not answered, or whose branch changed meanwhile, is
+    missing in the result.
+    """
+    before = log_questions(vbids)
+    yield before
+    logs = logs_of(before)
+    if not logs:
+        return {}
+    highs = high_seqno_questions(found)
+    yield highs
+    high_seqnos = high_seqnos_of(highs, found.vbucket_count)
+    after = log_questions(logs)
+    yield after
+    states = {
+        vbid: observed(logs[vbid], high_seqnos[vbid], log)
+        for vbid, log in logs_of(after).items()
+        if vbid in high_seqnos
+    }
+    return {vbid: state for vbid, state in states.items() if state is not None}

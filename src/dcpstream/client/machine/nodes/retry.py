@@ -1,8 +1,11 @@
-"""Nodes that break the protocol: how often each did, when one is given up, and what the log says about retries.
+"""Retries at nodes: which failures are worth another attempt, after which pause, and when a node is given up.
 
-Bytes that are not what the protocol allows may come once from a node that is being restarted or upgraded, or from a
-proxy between. The connection is closed then, and the reader goes on from its last sound position on a new one. A node
-that does it again and again is given up with the last cause, so that a reader neither waits for ever nor takes data
+A failed node is tried again after a pause that doubles up to a bound, with a random part, so that many clients do not
+come back in step. Refused credentials are final.
+
+Bytes that the protocol does not allow may come once from a node that is being restarted or upgraded, or from a proxy
+between. The connection is closed then, and the reader goes on from its last sound position on a new one. A node that
+breaks the protocol repeatedly is given up with the last cause, so that a reader neither waits for ever nor takes data
 from a node that it cannot trust.
 """
 
@@ -12,9 +15,51 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dcpstream.errors import ProtocolError, RemoteProtocolError, WireError
+from dcpstream.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    ConfigError,
+    InvalidArguments,
+    KeyNotFound,
+    NotSupported,
+    OffsetError,
+    ProtocolError,
+    RemoteProtocolError,
+    TlsError,
+    UnknownCommand,
+    WireError,
+)
+from dcpstream.runtime import Random
+from dcpstream.wire import Opcode, Status
 
 logger = logging.getLogger(__name__)
+
+RETRY_STATUSES = frozenset(
+    (Status.TMPFAIL, Status.ENOMEM, Status.BUSY, Status.KEY_EEXISTS, Status.WOULD_THROTTLE, Status.NOT_MY_VBUCKET)
+)
+"""Statuses that mean "later" or "at another node", on requests that change nothing."""
+
+FINAL_ERRORS = (
+    AuthenticationFailed,
+    AccessDenied,
+    TlsError,
+    KeyNotFound,
+    ConfigError,
+    NotSupported,
+    OffsetError,
+    UnknownCommand,
+    InvalidArguments,
+)
+"""Errors that a retry with the same values cannot help; but see `is_bucket_refusal`."""
+
+FIRST_PAUSE_S = 0.02
+"""Pause after the first failure: a node that restarts is back soon."""
+
+MAX_PAUSE_S = 1.0
+"""The longest pause between two attempts."""
+
+STABLE_S = 5.0
+"""Seconds after which a connection ends a row of failures, even if nothing came over it."""
 
 PROTOCOL_ERRORS_MAX = 5
 """Connections on which a node may break the protocol before it is given up: enough for a restart in between, and with
@@ -24,14 +69,46 @@ PROTOCOL_PAUSE_S = 0.1
 """Pause after a node has broken the protocol for the first time; it doubles."""
 
 FORGIVEN_AFTER_S = 300.0
-"""A node that has kept to the protocol for so long begins anew: a stream of months outlives a rare broken frame."""
+"""Seconds without a fault after which the count begins anew: a stream of months outlives a rare broken frame."""
 
 RETRY_LOG_S = 10.0
 """Seconds between two lines of the log about retries at one node."""
 
 
+class Backoff:
+    """A pause that doubles with each failure."""
+
+    __slots__ = ("_random", "failures", "last_error", "retry_at", "since")
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self.failures = 0
+        self.retry_at = 0.0
+        self.since = 0.0
+        self.last_error: BaseException | None = None
+
+    def failed(self, now: float, error: BaseException | None = None, pause: float = 0.0) -> None:
+        """Count a failure and set the time of the next attempt, after `pause` seconds at the earliest."""
+        if not self.failures:
+            self.since = now
+        self.failures += 1
+        self.last_error = error
+        self.retry_at = now + max(pause, pause_s(self.failures, self._random))
+
+
+def pause_s(failures: int, random: Random, first_s: float = FIRST_PAUSE_S) -> float:
+    """Seconds to wait after this many failures in a row: doubling, bounded, half of it random."""
+    longest = min(MAX_PAUSE_S, first_s * 2.0 ** min(failures - 1, 16))
+    return longest * (0.5 + random.getrandbits(16) / 0x20000)
+
+
+def is_bucket_refusal(error: BaseException) -> bool:
+    """Whether the node refused the bucket: it does not exist, or the user may not use it."""
+    return isinstance(error, (AccessDenied, KeyNotFound)) and error.opcode == Opcode.SELECT_BUCKET
+
+
 def is_fault(error: BaseException) -> bool:
-    """Whether an error says that the peer sent something that the protocol does not allow."""
+    """Whether the peer sent something that the protocol does not allow."""
     return isinstance(error, (ProtocolError, WireError))
 
 
@@ -43,7 +120,7 @@ class _Record:
 
 
 class Faults:
-    """How often nodes have broken the protocol, by name."""
+    """Counts of protocol errors, by the name of the node."""
 
     def __init__(self) -> None:
         self._records: dict[str, _Record] = {}
@@ -58,12 +135,12 @@ class Faults:
             record.last_at, record.last = now, error
 
     def count(self, name: str) -> int:
-        """How often it did."""
+        """How often it broke the protocol."""
         record = self._records.get(name)
         return 0 if record is None else record.count
 
     def verdict(self, names: Iterable[str]) -> RemoteProtocolError | None:
-        """The error to raise if one of these nodes did it too often, else None."""
+        """The error to raise if one of these nodes broke the protocol too often, else None."""
         for name in names:
             record = self._records.get(name)
             if record is not None and record.count >= PROTOCOL_ERRORS_MAX:
@@ -80,7 +157,7 @@ def _given_up(name: str, record: _Record) -> RemoteProtocolError:
 
 
 class RetryLog:
-    """A line in the log for retries at a node, at most one in `RETRY_LOG_S` seconds for each node."""
+    """Log lines about retries, at most one in `RETRY_LOG_S` seconds for each node."""
 
     def __init__(self) -> None:
         self._said_at: dict[str, float] = {}

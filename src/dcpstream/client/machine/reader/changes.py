@@ -1,27 +1,23 @@
-"""Single changes, for those who prefer objects to Arrow batches. Needs nothing but Python."""
+"""Single changes: what users of `changes()` get instead of Arrow batches. Needs neither numpy nor pyarrow."""
 
 from __future__ import annotations
 
+import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from dcpstream.client.machine.connection.events import RowsReceived
+from dcpstream.client.machine.connection.rows import FrameRows
 from dcpstream.client.machine.tracker import Run
+from dcpstream.client.machine.values import ManifestEvent, RollbackEvent
 from dcpstream.errors import FieldError
 from dcpstream.model import Op, StreamOffset
-from dcpstream.wire import Datatype, Frame, Opcode
+from dcpstream.wire import Datatype, Frame
 from dcpstream.wire.keys import split_collection_key
+from dcpstream.wire.messages.dcp import Deletion, DeletionV2, Expiration, Mutation
 from dcpstream.wire.values import decode_xattrs, snappy_uncompress
-
-_SEQNOS = struct.Struct(">QQ")
-_TWO = struct.Struct(">II")
-_ONE = struct.Struct(">I")
-_OPS = {
-    Opcode.DCP_MUTATION: Op.MUTATION.value,
-    Opcode.DCP_DELETION: Op.DELETION.value,
-    Opcode.DCP_EXPIRATION: Op.EXPIRATION.value,
-}
-_DELETE_TIME_AT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +61,36 @@ class Change:
         Inside an out-of-order snapshot it is the position before that snapshot.
         """
         if self._run is None:
-            return StreamOffset(self.vbuuid, self.seqno, 0, None)  # nobody knows its snapshot: bounds that always hold
+            return StreamOffset(self.vbuuid, self.seqno, 0, None)  # the snapshot is not known: bounds that always hold
         return self._run.offset(self.seqno)
+
+
+class _Shape(NamedTuple):
+    """Where a data message has what a `Change` needs. The first two fields are the seqno and the revision."""
+
+    op: str
+    extras: struct.Struct
+    flags_at: int | None
+    expiry_at: int | None
+
+
+def _shapes() -> dict[tuple[int, int], _Shape]:
+    shapes = {}
+    for message, op in (
+        (Mutation, Op.MUTATION),
+        (Deletion, Op.DELETION),
+        (DeletionV2, Op.DELETION),
+        (Expiration, Op.EXPIRATION),
+    ):
+        layout = message.layout
+        places = {item.name: place for place, item in enumerate(layout.extras_fields)}
+        expiry_at = places.get("expiration", places.get("delete_time"))
+        shapes[layout.opcode, layout.extras_bytes] = _Shape(op.value, layout.extras, places.get("flags"), expiry_at)
+    return shapes
+
+
+_SHAPES = _shapes()
+"""(opcode, length of the extras) → shape."""
 
 
 def change_of(
@@ -79,48 +103,58 @@ def change_of(
         has_collections: whether its key begins with a collection id.
         names: collection id → (scope name, collection name).
         vbuuid: the branch of its stream.
-        run: what its position is taken from.
+        run: the source of its position.
 
     Raises:
-        FieldError: key, value or extras are not what they should be.
+        FieldError: key, value or extras are malformed.
     """
+    shape = _SHAPES.get((frame.opcode, len(frame.extras)))
+    if shape is None:
+        raise FieldError(f"extras of {len(frame.extras)} bytes in a message with opcode 0x{frame.opcode:02x}")
+    numbers = shape.extras.unpack(frame.extras)
     collection_id, key = split_collection_key(frame.key) if has_collections else (0, frame.key)
     scope, collection = names.get(collection_id) or ("", f"0x{collection_id:x}")
-    extras = frame.extras
-    flags = expiry = 0
-    try:
-        seqno, rev = _SEQNOS.unpack_from(extras)
-        if frame.opcode == Opcode.DCP_MUTATION:
-            flags, expiry = _TWO.unpack_from(extras, 16)
-        elif len(extras) >= _DELETE_TIME_AT + _ONE.size:
-            (expiry,) = _ONE.unpack_from(extras, _DELETE_TIME_AT)
-    except struct.error as error:
-        raise FieldError(f"extras of {len(extras)} bytes: {error}") from error
     value: bytes | None = frame.value
     xattrs: dict[str, bytes] = {}
     if frame.datatype & Datatype.SNAPPY and value:
         value = snappy_uncompress(value)
     if frame.datatype & Datatype.XATTR and value:
         xattrs, value = decode_xattrs(value)
-    if not value and frame.opcode != Opcode.DCP_MUTATION:
+    if not value and shape.op != Op.MUTATION.value:
         value = None
     return Change(
-        op=_OPS[Opcode(frame.opcode)],
+        op=shape.op,
         key=key,
         value=value,
         scope=scope,
         collection=collection,
         vbid=frame.vbid,
         vbuuid=vbuuid,
-        seqno=seqno,
-        rev=rev,
+        seqno=numbers[0],
+        rev=numbers[1],
         cas=frame.cas,
-        flags=flags,
+        flags=0 if shape.flags_at is None else numbers[shape.flags_at],
         datatype=frame.datatype,
-        expiry=expiry,
+        expiry=0 if shape.expiry_at is None else numbers[shape.expiry_at],
         xattrs=xattrs,
         _run=run,
     )
+
+
+class ChangeConverter:
+    """Makes tuples of `Change`, one for each receive."""
+
+    def convert(
+        self,
+        event: RowsReceived,
+        has_collections: bool,
+        names: Mapping[int, tuple[str, str]],
+        vbuuids: Mapping[int, int],
+    ) -> Iterator[tuple[object, Mapping[int, StreamOffset]]]:
+        """One tuple; see `output_queue.Converter`."""
+        rows = event.rows
+        assert isinstance(rows, FrameRows)
+        yield changes_of(rows.frames, event.runs, has_collections, names, vbuuids), event.offsets
 
 
 def changes_of(
@@ -139,6 +173,63 @@ def changes_of(
 
 
 def positions_after(changes: Iterable[Change]) -> dict[int, StreamOffset]:
-    """Where the readers stand after these changes, which are in the order in which they were given out."""
+    """The position of each vbucket after these changes, which stand in the order of their delivery."""
     last = {change.vbid: change for change in changes}
     return {vbid: change.offset for vbid, change in last.items()}
+
+
+def manifest_change(event: ManifestEvent) -> Change:
+    """The control change for a scope or collection: the op says what happened, the value is JSON."""
+    return _control_change(
+        event.op,
+        event.details(),
+        event.offset,
+        vbid=event.vbid,
+        vbuuid=event.vbuuid,
+        seqno=event.seqno,
+        scope=event.scope,
+        collection=event.collection,
+    )
+
+
+def rollback_change(event: RollbackEvent) -> Change:
+    """The control change for a rollback: the op is "rollback", the value JSON."""
+    value: dict[str, Any] = {
+        "from_seqno": str(event.from_seqno),
+        "to_seqno": str(event.to_seqno),
+        "old_vbuuid": str(event.old_vbuuid),
+        "new_vbuuid": str(event.new_vbuuid),
+    }
+    return _control_change(
+        Op.ROLLBACK, value, event.resumed_at, vbid=event.vbid, vbuuid=event.new_vbuuid, seqno=event.to_seqno
+    )
+
+
+def _control_change(
+    op: Op,
+    value: Mapping[str, Any],
+    offset: StreamOffset,
+    *,
+    vbid: int,
+    vbuuid: int,
+    seqno: int,
+    scope: str = "",
+    collection: str = "",
+) -> Change:
+    """A change of no document: its value is JSON about the event, and `offset` is the position after it."""
+    return Change(
+        op=op.value,
+        key=b"",
+        value=json.dumps(value).encode(),
+        scope=scope,
+        collection=collection,
+        vbid=vbid,
+        vbuuid=vbuuid,
+        seqno=seqno,
+        rev=0,
+        cas=0,
+        flags=0,
+        datatype=0,
+        expiry=0,
+        _run=Run.standing(vbid, offset),
+    )

@@ -1,36 +1,37 @@
-"""The vbuckets of a reader that wait for a stream: for a time, for a node, or for a map."""
+"""The vbuckets that wait for a stream: when each is due, on which node, and what its request asks for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from dcpstream.client.machine.connection.connection import NodeConnection
-from dcpstream.client.machine.nodes.nodes import Nodes, pause_s
+from dcpstream.client.machine.nodes.nodes import Nodes
+from dcpstream.client.machine.nodes.retry import pause_s
 from dcpstream.client.machine.reader.catalog import Catalog
 from dcpstream.client.machine.reader.side_requests import SideRequests
-from dcpstream.client.machine.reader.vbucket import CatchUp, State, Vbucket
+from dcpstream.client.machine.reader.vbucket import CatchUp, Event, Vbucket
 from dcpstream.model import CollectionName
 from dcpstream.runtime import Random
 
-__all__ = ["OpenQueue"]
+LOOK_AGAIN_S = 0.02
+"""Seconds until the next attempt while a connection or a map is on its way."""
 
 
 class OpenQueue:
-    """Who waits, and asking for their streams.
+    """The waiting vbuckets of one reader.
 
     Args:
         vbuckets: all of the reader's.
         nodes: the connections.
         random: for pauses.
         catalog: which collections are read.
-        side_requests: which connections know their names.
-
-        tell_dropped: called for each collection that a vbucket's position covers and that is gone: with the vbucket,
-            the collection, and a seqno that lies above its rows.
-        nothing_left: called for a vbucket of which nothing is wanted any more.
+        side_requests: which connections know the collections' names.
+        report_dropped: called for each collection that a vbucket's position covers and that is gone: with the vbucket,
+            the collection, and a seqno above its rows.
+        nothing_wanted: called for a vbucket in which nothing is left to read.
 
     Attributes:
-        vbids: who waits.
+        vbids: the waiting ones.
     """
 
     def __init__(
@@ -40,11 +41,11 @@ class OpenQueue:
         random: Random,
         catalog: Catalog,
         side_requests: SideRequests,
-        tell_dropped: Callable[[Vbucket, CollectionName, int], None],
-        nothing_left: Callable[[Vbucket, float], None],
+        report_dropped: Callable[[Vbucket, CollectionName, int], None],
+        nothing_wanted: Callable[[Vbucket, float], None],
     ) -> None:
-        self._tell_dropped = tell_dropped
-        self._nothing_left = nothing_left
+        self._report_dropped = report_dropped
+        self._nothing_wanted = nothing_wanted
         self._vbuckets = vbuckets
         self._nodes = nodes
         self._random = random
@@ -54,11 +55,21 @@ class OpenQueue:
 
     @property
     def next_due(self) -> float:
-        """When the first of them is to be tried; infinity if none waits for a time."""
+        """The time of the next attempt; infinity if no vbucket waits for a time."""
         return min((self._vbuckets[vbid].due for vbid in self.vbids), default=float("inf"))
 
+    def add(self, vbucket: Vbucket, event: Event, now: float, pause: float = 0.0) -> None:
+        """A vbucket has lost its stream by this event: try again after a pause, in seconds."""
+        vbucket.drop_stream(event, now + pause, now)
+        self.vbids.add(vbucket.range.vbid)
+
+    def wake_all(self, now: float) -> None:
+        """Try all at once: something changed that they may have waited for."""
+        for vbid in self.vbids:
+            self._vbuckets[vbid].due = min(self._vbuckets[vbid].due, now)
+
     def open_due(self, now: float) -> None:
-        """Ask for the streams whose time has come, on nodes that are ready.
+        """Request the streams that are due, on nodes that are ready.
 
         Raises:
             DcpstreamError: the read cannot go on.
@@ -67,7 +78,8 @@ class OpenQueue:
             return
         found = self._nodes.find_map(now)
         if found is None:
-            self._postpone_all(now)
+            for vbid in self.vbids:
+                self._vbuckets[vbid].due = max(self._vbuckets[vbid].due, now + LOOK_AGAIN_S)
             return
         blocked: dict[str, float] = {}
         for vbid in sorted(self.vbids):
@@ -78,7 +90,7 @@ class OpenQueue:
             if address is None:
                 self._nodes.find_map(now, refresh=True)
                 vbucket.trouble = "the cluster map names no node for it"
-                self.add(vbucket, now, pause_s(5, self._random))
+                self.add(vbucket, Event.POSTPONED, now, pause_s(5, self._random))
                 continue
             name = str(address)
             if name not in blocked:
@@ -87,48 +99,30 @@ class OpenQueue:
                     # A map that is out of date names nodes that are gone: ask the others while this one is tried.
                     if self._nodes.any_ready() is not None:
                         self._nodes.find_map(now, refresh=True)
-                    blocked[name] = max(now + 0.02, self._nodes.retry_at(address))
+                    blocked[name] = max(now + LOOK_AGAIN_S, self._nodes.retry_at(address))
                 elif not self._side_requests.knows_names(connection, now):
                     vbucket.trouble = "the node does not tell its collections"
-                    blocked[name] = max(now + 0.02, self._side_requests.names_at)
+                    blocked[name] = max(now + LOOK_AGAIN_S, self._side_requests.names_at)
                 elif self._follow_collections(vbucket, connection, now):
                     self._open(vbucket, connection, now)
                     continue
                 else:
                     blocked[name] = float("inf")
-            self.add(vbucket, now, blocked[name] - now)
-
-    def _postpone_all(self, now: float) -> None:
-        for vbid in self.vbids:
-            vbucket = self._vbuckets[vbid]
-            vbucket.due = max(vbucket.due, now + 0.02)
-
-    def add(self, vbucket: Vbucket, now: float, pause: float) -> None:
-        """A vbucket without a stream: try again after a pause, in seconds."""
-        if vbucket.stuck_since is None:
-            vbucket.stuck_since = now
-        vbucket.state, vbucket.stream, vbucket.connection = State.WAITING, None, None
-        vbucket.due = now + pause
-        self.vbids.add(vbucket.range.vbid)
-
-    def wake_all(self, now: float) -> None:
-        """Something has changed that they may have waited for."""
-        for vbid in self.vbids:
-            self._vbuckets[vbid].due = min(self._vbuckets[vbid].due, now)
+            self.add(vbucket, Event.POSTPONED, now, blocked[name] - now)
 
     def _follow_collections(self, vbucket: Vbucket, connection: NodeConnection, now: float) -> bool:
-        """Tell what was dropped, and see what is new; False while the node is asked for what that needs."""
+        """Report dropped collections and find new ones; False while the node is asked for their bounds."""
         coverage = self._catalog.coverage(vbucket.offset, is_purged=vbucket.probes_purge)
         if coverage.dropped:
             bounds = {} if self._catalog.is_plan else self._side_requests.upper_bounds(connection, now)
             if bounds is None:
                 return False
             seqno = max(vbucket.offset.seqno, bounds.get(vbucket.range.vbid, 0))
-            untold = [*coverage.dropped]
-            while untold:
-                gone = untold.pop(0)
-                vbucket.offset = vbucket.offset.with_collections((*coverage.kept, *untold))
-                self._tell_dropped(vbucket, gone, seqno)
+            unreported = [*coverage.dropped]
+            while unreported:
+                gone = unreported.pop(0)
+                vbucket.offset = vbucket.offset.with_collections((*coverage.kept, *unreported))
+                self._report_dropped(vbucket, gone, seqno)
         vbucket.offset = vbucket.offset.with_collections(coverage.kept)
         if not coverage.fresh:
             vbucket.catch_up = None
@@ -141,7 +135,7 @@ class OpenQueue:
         wanted, catch_up, at, held = self._catalog.wanted, vbucket.catch_up, vbucket.offset, None
         is_empty = vbucket.emptied is not None and wanted.lies_within(vbucket.emptied)
         if wanted.is_nothing or is_empty or (vbucket.is_at_end and catch_up is None):
-            self._nothing_left(vbucket, now)
+            self._nothing_wanted(vbucket, now)
             return
         ids = None if wanted.collections is None else sorted(wanted.collections)
         scope_id, end_seqno = wanted.scope_id, vbucket.range.end_seqno
@@ -151,7 +145,8 @@ class OpenQueue:
                 ids, scope_id = [item.collection_id for item in catch_up.collections], None
                 at, held = catch_up.offset, at
         self.vbids.discard(vbucket.range.vbid)
-        vbucket.state, vbucket.connection = State.OPENING, connection
+        vbucket.happen(Event.REQUESTED)
+        vbucket.connection = connection
         vbucket.stream = connection.session.open_stream(
             vbucket.range.vbid,
             at,

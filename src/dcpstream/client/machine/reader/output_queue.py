@@ -1,56 +1,93 @@
-"""What waits for the user of a reader, in order: rows, events and rollbacks. Rows are converted when asked for."""
+"""The queue between a reader and its user: rows, events and rollbacks in order; rows are converted when taken."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 from dcpstream.client.machine.connection.connection import NodeConnection
-from dcpstream.client.machine.connection.events import EventGroup
-from dcpstream.client.machine.reader.batches import Converter
-from dcpstream.client.machine.reader.vbucket import Received
+from dcpstream.client.machine.connection.events import EventGroup, RowsReceived
 from dcpstream.client.machine.values import RollbackEvent
 from dcpstream.model import StreamOffset
 
-__all__ = ["OutputQueue"]
+Names = Mapping[int, tuple[str, str]]
+"""Collection id → (scope name, collection name)."""
+
+Branches = Mapping[int, int]
+"""Vbucket → vbuuid."""
+
+
+class Converter(Protocol):
+    """Makes one or more items for the user of the rows of one receive."""
+
+    def convert(
+        self, event: RowsReceived, has_collections: bool, names: Names, vbuuids: Branches
+    ) -> Iterable[tuple[object, Mapping[int, StreamOffset]]]:
+        """(item, positions after it) of each item, for the vbuckets that the item moves.
+
+        Args:
+            event: the rows.
+            has_collections: whether keys carry collection ids.
+            names: of collections; the same object as long as nothing changed.
+            vbuuids: the branches that are read; likewise.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """Rows that wait for the user.
+
+    Attributes:
+        event: the rows.
+        connection: where they came from; they are acknowledged there.
+        names, vbuuids: collections and branches at that moment.
+    """
+
+    event: RowsReceived
+    connection: NodeConnection
+    names: Names
+    vbuuids: Branches
 
 
 class OutputQueue:
-    """What one reader gives out; its size is bounded by the windows of the connections.
+    """The output of one reader; its size is bounded by the flow-control windows of the connections.
 
     Args:
-        converter: makes of rows what the user gets.
+        converter: makes the user's items of rows.
     """
 
     def __init__(self, converter: Converter) -> None:
         self._converter = converter
         self._queue: deque[Received | RollbackEvent | EventGroup] = deque()
         self._ready: Iterator[tuple[object, Mapping[int, StreamOffset]] | EventGroup] | None = None
-        self._owed: tuple[NodeConnection, int] | None = None
+        self._unacknowledged: tuple[NodeConnection, int] | None = None
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything was given out."""
+        """Whether everything was taken."""
         return not self._queue and self._ready is None
 
     def put(self, entry: Received | RollbackEvent | EventGroup) -> None:
-        """This comes after what is there."""
+        """Append an entry; adjacent events become one group."""
         if isinstance(entry, EventGroup) and self._queue and isinstance(last := self._queue[-1], EventGroup):
             self._queue[-1] = last.joined(entry)
         else:
             self._queue.append(entry)
 
     def take(self) -> tuple[object, Mapping[int, StreamOffset]] | RollbackEvent | EventGroup | None:
-        """The next thing, or None; the bytes of the one before are acknowledged."""
+        """The next item, or None; acknowledges the bytes of the receive before."""
         while True:
             if self._ready is not None:
                 item = next(self._ready, None)
                 if item is not None:
                     return item
                 self._ready = None
-            if self._owed is not None:
-                connection, flow_bytes = self._owed
-                self._owed = None
+            if self._unacknowledged is not None:
+                connection, flow_bytes = self._unacknowledged
+                self._unacknowledged = None
                 if connection.session is not None:
                     connection.session.consumed(flow_bytes)
             if not self._queue:
@@ -58,10 +95,10 @@ class OutputQueue:
             entry = self._queue.popleft()
             if isinstance(entry, RollbackEvent | EventGroup):
                 return entry
-            self._owed = (entry.connection, entry.event.flow_bytes)
-            self._ready = self._things(entry)
+            self._unacknowledged = (entry.connection, entry.event.flow_bytes)
+            self._ready = self._items(entry)
 
-    def _things(self, entry: Received) -> Iterator[tuple[object, Mapping[int, StreamOffset]] | EventGroup]:
+    def _items(self, entry: Received) -> Iterator[tuple[object, Mapping[int, StreamOffset]] | EventGroup]:
         session = entry.connection.session
         assert session is not None
         for part in entry.event.parts():

@@ -1,18 +1,18 @@
-"""Reading parts of many vbuckets from many nodes at once: resume, rollback, moved vbuckets.
+"""Reading ranges of many vbuckets from many nodes at once: resume, rollback, moved vbuckets.
 
-Sans-IO, over `Nodes`. What the user gets comes from `next_event()`; the shell only moves bytes and waits.
+Sans-IO, over `Nodes`. The user takes rows and events by `next_event()`; the shell only moves bytes and waits.
 
-Theory of operation: each vbucket is *waiting* (for a time, a node, or a map), *opening* (a stream was asked for),
-*open*, or *done*. Whatever goes wrong with a stream brings the vbucket back to waiting, with the position it reached;
-only the reasons of the resume rule end it: its end was reached, or the node said so. A refused position goes back along
-the recorded ones (`resume.step_back`); what that means to the user depends on whether rows of the vbucket were given
-out already, and on the policy.
+Theory of operation: each vbucket is *waiting* (for a time, a node, or a map), *opening* (a stream was requested),
+*open*, *settling* (its last rows are held back), or *done*; `vbucket.TRANSITIONS` is the table. Any failure of a stream
+brings the vbucket back to waiting, with the position that it reached; only the reasons of the resume rule end it: its
+end was reached, or the node said so. A refused position goes back along the recorded ones (`resume.step_back`). Whether
+the user then gets an event or an error depends on the policy, and on whether rows of the vbucket were given out.
 
 A position covers all rows that this run has given out, but not those that an earlier run gave out after its last
 record, nor those of an out-of-order snapshot that was cut. `Vbucket.given_seqno` bounds them. While the position lies
-below that bound, and the stream opens on another branch than `Vbucket.branch`, those rows may be void: a RollbackEvent
-tells that, although the node accepted the position. The bound for rows of an earlier run is the high seqno that the
-vbucket has on the same branch in this run; until it is known, every change of the branch is told.
+below that bound, and the stream opens on another branch than `Vbucket.branch`, those rows may be void: the reader
+reports a RollbackEvent, although the node accepted the position. The bound for rows of an earlier run is the high seqno
+that the vbucket has on the same branch in this run; until it is known, the reader reports every change of the branch.
 """
 
 from __future__ import annotations
@@ -31,25 +31,19 @@ from dcpstream.client.machine.connection.events import (
     StreamRefused,
     StreamStopped,
 )
-from dcpstream.client.machine.nodes.nodes import STABLE_S, Nodes, pause_s
-from dcpstream.client.machine.reader.batches import Converter
-from dcpstream.client.machine.reader.catalog import Catalog
+from dcpstream.client.machine.nodes.nodes import Nodes
+from dcpstream.client.machine.nodes.retry import RETRY_STATUSES, STABLE_S, pause_s
+from dcpstream.client.machine.reader.catalog import Catalog, LentMapping
 from dcpstream.client.machine.reader.open_queue import OpenQueue
-from dcpstream.client.machine.reader.output_queue import OutputQueue
+from dcpstream.client.machine.reader.output_queue import Converter, OutputQueue, Received
 from dcpstream.client.machine.reader.selection import FixedSelection, Selection
-from dcpstream.client.machine.reader.side_requests import RETRY, SideRequests
+from dcpstream.client.machine.reader.side_requests import SideRequests
 from dcpstream.client.machine.reader.stability import StableGate
-from dcpstream.client.machine.reader.vbucket import CatchUp, Received, State, Vbucket
+from dcpstream.client.machine.reader.vbucket import CatchUp, Event, State, Vbucket
 from dcpstream.client.machine.resume import BranchState, reachable_end, spaced, step_back
 from dcpstream.client.machine.rollback_policy import PurgeGap, RollbackPolicy, branch_message
 from dcpstream.client.machine.values import UNKNOWN_BRANCH, ManifestEvent, RollbackEvent, VbucketRange
-from dcpstream.errors import (
-    ConnectTimeout,
-    DcpstreamError,
-    RemoteProtocolError,
-    RollbackRequired,
-    StreamEnded,
-)
+from dcpstream.errors import ConnectTimeout, DcpstreamError, RemoteProtocolError, RollbackRequired, StreamEnded
 from dcpstream.model import MAX_SEQNO, CollectionName, Op, StreamOffset, VbucketMap
 from dcpstream.runtime import Random
 from dcpstream.wire import Opcode, Status, StreamEndReason
@@ -57,25 +51,25 @@ from dcpstream.wire.codes import code_name
 from dcpstream.wire.status import status_error
 
 GONE = frozenset((Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE))
-"""Statuses of a stream request that names what the node does not have, or not yet."""
+"""Statuses of a stream request that names a collection which the node does not have, or not yet."""
 
 UNKNOWN_COLLECTION_RETRIES = 12
-"""Times in a row that a vbucket's stream is asked for with a manifest that does not fit the node's, with pauses up to
-30 s in all: nodes learn of a new manifest one after the other."""
+"""Times in a row that a stream is requested with a manifest that does not fit the node's, with pauses up to 30 s in
+all: nodes learn of a new manifest one after the other."""
 
 RECREATION_WAIT_S = 10.0
-"""How long a stream without end waits, when all that it wants was dropped, for something to be made under that name."""
+"""Seconds that a stream without end waits, when all that it wants was dropped, for a new collection of that name."""
 
 RECREATION_CHECK_S = 0.5
-"""Seconds between two looks for it."""
-
-MOVED_GRACE_S = 5.0
-"""How long a stream may go on at a node that the map no longer names as active for the vbucket. A healthy node ends the
-stream itself; without this limit, a node that is cut off would be noticed only by its silence."""
+"""Seconds between two checks for such a collection."""
 
 ABSENCE_S = 2.0
 """A user who comes back after longer than this was away: that time does not count as waiting for a node. While the
-user waits, the clocks are looked at every second."""
+user waits, the clocks are checked every second."""
+
+MOVED_GRACE_S = 5.0
+"""Seconds that a stream may go on at a node that the map no longer names as active for the vbucket. A healthy node ends
+the stream itself; without this limit, a node that is cut off would be noticed only by its silence."""
 
 
 class StreamReader:
@@ -85,13 +79,13 @@ class StreamReader:
         ranges: at most one per vbucket; MAX_SEQNO as end means for ever.
         nodes: the connections; may be used again after the reader is done.
         random: for pauses.
-        converter: makes of rows what the user gets.
+        converter: makes the user's items of rows.
         policy: what a rollback means.
         purge_gap: what to do about purged deletions.
         is_stable: whether rows are held back until all copies have them on disk.
         to_zero: whether a rollback always begins the vbucket anew: for users who cannot restore older versions.
         collections: names to read (see `selection`), None for all.
-        idle_timeout_s: without progress for so long it raises; None = wait for ever (but for lost nodes).
+        idle_timeout_s: time without progress after which it raises; None = never (except for lost nodes).
         patience_s: how long a node that is needed may stay away, or refuse a vbucket, or end its stream at once, after
             a map was found; until then it is the limit for connecting.
         now: seconds of a monotonic clock, as everywhere below.
@@ -113,60 +107,70 @@ class StreamReader:
         is_stable: bool = False,
         to_zero: bool = False,
     ) -> None:
-        self._purge_gap = purge_gap
-        self._to_zero = to_zero
-        self._gate = StableGate(nodes) if is_stable else None
-        self._moved = _MovedStreams(nodes.map)
-        self._patience_s = patience_s
         self._nodes = nodes
         self._random = random
         self._policy = policy
-        ranges = list(ranges)
-        is_resumed = any(part.start.collections is not None for part in ranges)
-        self._catalog = Catalog(collections, is_resumed=is_resumed)
-        self._side_requests = SideRequests(self._catalog)
-        self._nothing_since: float | None = None
+        self._purge_gap = purge_gap
+        self._to_zero = to_zero
+        self._patience_s = patience_s
         self._idle_timeout_s = idle_timeout_s
-        self._last_progress = now
-        self._seen_at = now
+        ranges = list(ranges)
+        self._catalog = Catalog(collections, is_resumed=any(part.start.collections is not None for part in ranges))
+        self._branches: LentMapping[int] = LentMapping()
+        self._side_requests = SideRequests(self._catalog)
+        self._gate = StableGate(nodes) if is_stable else None
+        self._moved = _MovedStreams(nodes.map)
+        self._output = OutputQueue(converter)
         self._vbuckets: dict[int, Vbucket] = {}
         self._open_queue = OpenQueue(
-            self._vbuckets, nodes, random, self._catalog, self._side_requests, self._tell_dropped, self._nothing_left
+            self._vbuckets,
+            nodes,
+            random,
+            self._catalog,
+            self._side_requests,
+            self._report_dropped,
+            self._nothing_wanted,
         )
-        self._output = OutputQueue(converter)
         self._left = 0
+        self._settling: set[int] = set()
+        self._nothing_since: float | None = None
+        self._last_progress = now
+        self._seen_at = now
         self._error: BaseException | None = None
         for part in ranges:
-            vbucket = Vbucket(part, part.start, part.earlier, part.start, stuck_since=now)
-            vbucket.branch = part.start.vbuuid if part.given_vbuuid is None else part.given_vbuuid
-            if vbucket.branch:
-                # Rows above a planned end are never given out; without a plan, nobody knows how far a run went.
-                vbucket.given_seqno = part.end_seqno if policy is RollbackPolicy.REWIND_UNREAD else MAX_SEQNO
             if part.vbid in self._vbuckets:
                 raise ValueError(f"two ranges for vbucket {part.vbid}")
-            self._vbuckets[part.vbid] = vbucket
-            # A start beyond the end, or at an end that was seen on another branch, is put to the node all the same:
-            # that history may have been rolled back.
-            if (
-                part.start.seqno == part.end_seqno
-                and vbucket.branch in {0, part.planned_vbuuid}
-                and (not part.end_seqno or part.planned_vbuuid == part.start.vbuuid)
-            ):
-                # Which collections there are decides whether there is something to tell.
-                vbucket.is_at_end = part.start.collections is not None
-                vbucket.state = State.WAITING if vbucket.is_at_end else State.DONE
-            if vbucket.state is State.WAITING:
-                self._left += 1
-                self._open_queue.vbids.add(part.vbid)
+            self._vbuckets[part.vbid] = self._begin(part, now)
+
+    def _begin(self, part: VbucketRange, now: float) -> Vbucket:
+        vbucket = Vbucket(part, part.start, part.earlier, part.start, stuck_since=now)
+        vbucket.branch = part.start.vbuuid if part.given_vbuuid is None else part.given_vbuuid
+        if vbucket.branch:
+            # Rows above a planned end are never given out; without a plan, the end of the earlier run is not known.
+            vbucket.given_seqno = part.end_seqno if self._policy is RollbackPolicy.REWIND_UNREAD else MAX_SEQNO
+        # A start beyond the end, or at an end that was seen on another branch, is put to the node all the same: that
+        # history may have been rolled back.
+        vbucket.is_at_end = (
+            part.start.seqno == part.end_seqno
+            and vbucket.branch in {0, part.planned_vbuuid}
+            and (not part.end_seqno or part.planned_vbuuid == part.start.vbuuid)
+        )
+        if vbucket.is_at_end and part.start.collections is None:
+            vbucket.happen(Event.NOTHING_WANTED)
+        else:
+            # At an end with collections, the manifest decides whether there is something to report.
+            self._left += 1
+            self._open_queue.vbids.add(part.vbid)
+        return vbucket
 
     @property
     def is_done(self) -> bool:
-        """Whether every vbucket is done and everything was given out."""
+        """Whether every vbucket is done and everything was taken."""
         is_all_given = self._output.is_empty and (self._gate is None or self._gate.is_empty)
         return not self._left and is_all_given and self._error is None
 
     def branches(self) -> dict[int, int]:
-        """Vbucket → branch of those that were opened."""
+        """Vbucket → branch of the vbuckets with a stream."""
         return {
             vbid: vbucket.branch
             for vbid, vbucket in self._vbuckets.items()
@@ -184,20 +188,26 @@ class StreamReader:
                     vbucket.stuck_since += absence_s
 
     def next_event(self) -> tuple[object, Mapping[int, StreamOffset]] | RollbackEvent | EventGroup | None:
-        """The next thing for the user: (what the converter made, offsets after it), rollback, events; None for now.
+        """The next item for the user: (the converter's item, offsets after it), rollback, events; None for now.
 
-        Asking for the next one says that the user is through with the one before: its bytes are acknowledged.
+        Taking an item means that the user is finished with the one before: its bytes are acknowledged.
 
         Raises:
-            DcpstreamError: the read failed; everything before was given out.
+            DcpstreamError: the read failed; everything before was taken.
         """
         item = self._output.take()
         if item is None and self._error is not None:
             raise self._error
         return item
 
+    def record(self, offsets: Mapping[int, StreamOffset]) -> None:
+        """The user has recorded these positions: a rollback can go back to them."""
+        for vbid, offset in offsets.items():
+            vbucket = self._vbuckets[vbid]
+            vbucket.earlier = spaced(vbucket.earlier, offset)
+
     def step(self, now: float) -> None:
-        """Do what can be done now: ask for streams of waiting vbuckets on nodes that are ready."""
+        """Do what can be done now: request streams of waiting vbuckets on nodes that are ready."""
         if self._gate is not None:
             self._gate.poll(now)
         if self._error is not None:
@@ -205,11 +215,13 @@ class StreamReader:
         try:
             self._open_queue.open_due(now)
             self._side_requests.refresh_names(self._nodes.any_ready(), now)
+            if self._settling:
+                self._settle(now)
         except DcpstreamError as error:
             self._error = error
 
     def received(self, connection: NodeConnection, now: float) -> None:
-        """Bytes were read into a connection's buffer; of one that was given up they do not count any more."""
+        """Bytes were read into a connection's buffer; those of a connection that was given up are ignored."""
         if not self._nodes.has(connection):
             return  # its vbuckets are read again from where they stood
         was_ready = connection.is_ready
@@ -219,6 +231,8 @@ class StreamReader:
                 self._open_queue.wake_all(now)
             for event in self._nodes.events(connection, now):
                 self._handle(connection, event, now)
+            if self._settling:
+                self._settle(now)
         except DcpstreamError as error:
             self._fail(error)
         self._recover_from(connection, now)
@@ -232,7 +246,7 @@ class StreamReader:
         self._recover_from(connection, now)
 
     def next_timeout(self) -> float:
-        """When `handle_timeout` and `step` should be called at the latest."""
+        """The latest time to call `handle_timeout` and `step`."""
         idle = float("inf") if self._idle_timeout_s is None else self._last_progress + self._idle_timeout_s
         stable = self._gate.next_timeout() if self._gate is not None else float("inf")
         return min(
@@ -288,16 +302,13 @@ class StreamReader:
     def _idle_error(self) -> DcpstreamError:
         left = [vbucket for vbucket in self._vbuckets.values() if vbucket.state is not State.DONE]
         waits = ", ".join(
-            f"vbucket {one.range.vbid} at {self._offset(one).seqno} of {one.range.end_seqno} ({one.state.value})"
+            f"vbucket {one.range.vbid} at {one.position.seqno} of {one.range.end_seqno} ({one.state.value})"
             for one in left[:5]
         )
         more = f" and {len(left) - 5} more" if len(left) > 5 else ""
         return ConnectTimeout(
             f"no progress for {self._idle_timeout_s:g} s: {waits}{more}; connections: {self._nodes.tried()}"
         )
-
-    def _offset(self, vbucket: Vbucket) -> StreamOffset:
-        return vbucket.offset if vbucket.stream is None else vbucket.stream.tracker.offset
 
     def _handle(self, connection: NodeConnection, event: object, now: float) -> None:
         match event:
@@ -315,7 +326,7 @@ class StreamReader:
                 self._answered(connection, event, now)
 
     def _rows(self, connection: NodeConnection, event: RowsReceived, now: float) -> None:
-        # A stream that was left by an answer in the same piece of data: its rows will come again.
+        # Rows of a stream that was left because of an answer in the same piece of data will come again.
         left = {vbid for vbid in event.offsets if self._vbuckets[vbid].state in {State.WAITING, State.OPENING}}
         if left:
             event = event.without(left)
@@ -324,7 +335,7 @@ class StreamReader:
             for vbid in event.offsets:
                 vbucket = self._vbuckets[vbid]
                 vbucket.failures, vbucket.stuck_since, vbucket.trouble = 0, None, ""
-        received = Received(event, connection, *self._catalog.lend())
+        received = Received(event, connection, self._catalog.names.lend(), self._branches.lend())
         if self._gate is not None:
             self._gate.hold(received)
             self._gate.poll(now)
@@ -340,7 +351,7 @@ class StreamReader:
         )
 
     def _release(self, received: Received, now: float) -> None:
-        """Rows go to the user."""
+        """Give rows to the user."""
         event = received.event
         if self._is_progress(event):
             self._last_progress = now
@@ -354,23 +365,19 @@ class StreamReader:
         self._output.put(received)
 
     def _release_stable(self, now: float) -> None:
-        """Give out what all copies have on disk by now."""
+        """Give out the rows that all copies have on disk by now."""
         assert self._gate is not None
         for received in list(self._gate.released()):
             if received.event.offsets:
                 self._release(received, now)
             elif received.connection.session is not None:
                 received.connection.session.consumed(received.event.flow_bytes)  # all of it was dropped
-            for vbid in received.event.offsets:
-                vbucket = self._vbuckets[vbid]
-                if vbucket.state is State.SETTLING and not self._gate.holds(vbid):
-                    self._set_done(vbucket, now)
 
     def _take_back(self, vbucket: Vbucket) -> None:
-        """A stream was interrupted: go on after what was given out; rows that are held back will come again."""
+        """A stream was interrupted: go on after the rows that were given out; held rows will come again."""
         vbucket.probes_purge = False
         if vbucket.catch_up is not None and vbucket.unordered_seqno:
-            # Rows of new collections were given out, in no order: where they end nobody can say.
+            # Rows of new collections were given out in no order, so there is no position after them.
             vbucket.catch_up, vbucket.stream = None, None
             vbucket.rolled_back_from, vbucket.offset, vbucket.earlier = vbucket.offset, StreamOffset.ZERO, ()
             vbucket.unordered_seqno = 0
@@ -383,51 +390,50 @@ class StreamReader:
         if self._gate is not None:
             self._gate.drop(vbucket.range.vbid)
             vbucket.offset = vbucket.released
-        elif vbucket.stream is not None:
-            vbucket.offset = vbucket.stream.tracker.offset
+        else:
+            vbucket.offset = vbucket.position
 
     def _opened(self, connection: NodeConnection, event: StreamOpened, now: float) -> None:
         vbid = event.stream.vbid
         vbucket = self._vbuckets[vbid]
+        vbucket.happen(Event.ACCEPTED)
         if event.offset != vbucket.opened_from:
-            self._last_progress = now  # opened again where it was, a stream is no progress
-        vbucket.state = State.OPEN
+            self._last_progress = now  # opening a stream again at the same position is no progress
         vbucket.opened_at, vbucket.opened_from = now, event.offset
         newest = event.log.newest.vbuuid
         if vbucket.probes_purge:
             vbucket.probes_purge = False
             if newest != vbucket.offset.vbuuid:
-                # On another branch than the one asked for: the refusal may have come from before a failover. Now that
-                # the position is known to be valid there, ask once more with nothing left out of account.
+                # On another branch than the requested one, the refusal may have come from before a failover. Now that
+                # the position is known to be valid there, ask once more without ignoring purged deletions.
                 self._leave(vbucket, now)
                 vbucket.offset = event.offset
                 return
             self._purge_gap.accept_purged(vbid, event.offset.seqno)
-        self._catalog.take_branch(vbid, newest)
+        self._branches.update({vbid: newest})
         if vbucket.catch_up is not None and vbucket.catch_up.is_allowed:
             return  # the position was accepted before, by the stream that asked only for that
         refused = vbucket.rolled_back_from
         if refused is not None:
             vbucket.rolled_back_from = None
-            # Not the tracker's: rows that came in the same piece of data have moved it already.
-            self._tell_rollback(vbucket, refused, event.offset)
+            # Not the tracker's position: rows that came in the same piece of data have moved it already.
+            self._report_rollback(vbucket, refused, event.offset)
         elif vbucket.unordered_seqno and vbucket.branch == newest:
             # The snapshot that was cut has no position within it: its rows come again.
             given = StreamOffset(newest, max(vbucket.unordered_seqno, event.offset.seqno), event.offset.seqno, None)
-            self._tell_rollback(vbucket, given, event.offset)
+            self._report_rollback(vbucket, given, event.offset)
         elif vbucket.branch != newest and vbucket.given_seqno > event.offset.seqno:
             if self._policy is RollbackPolicy.FAIL:
                 raise RollbackRequired(vbid, event.offset.seqno, branch_message(vbid, event.offset.seqno))
-            before = replace(
-                event.offset, vbuuid=vbucket.offset.vbuuid if vbucket.branch == UNKNOWN_BRANCH else vbucket.branch
-            )
+            is_unknown = vbucket.branch == UNKNOWN_BRANCH
+            before = replace(event.offset, vbuuid=vbucket.offset.vbuuid if is_unknown else vbucket.branch)
             if self._to_zero and before.seqno:
                 if self._policy is RollbackPolicy.REWIND_UNREAD and vbucket.has_rows:
                     raise RollbackRequired(vbid, 0, branch_message(vbid, before.seqno))
                 self._leave(vbucket, now)
                 vbucket.rolled_back_from, vbucket.offset, vbucket.earlier = before, StreamOffset.ZERO, ()
                 return
-            self._tell_rollback(vbucket, before, event.offset)
+            self._report_rollback(vbucket, before, event.offset)
         vbucket.branch = newest
         is_limited = self._is_limited(vbucket)
         if is_limited or vbucket.given_seqno == MAX_SEQNO:
@@ -435,15 +441,15 @@ class StreamReader:
 
     @staticmethod
     def _is_limited(vbucket: Vbucket) -> bool:
-        """Whether the planned branch is no longer the newest: how far this one goes decides where to stop."""
+        """Whether the planned branch is no longer the newest: the high seqno of the new one then decides the end."""
         return (
             vbucket.catch_up is None
             and vbucket.range.end_seqno != MAX_SEQNO
             and vbucket.range.planned_vbuuid not in {0, vbucket.branch}
         )
 
-    def _tell_rollback(self, vbucket: Vbucket, before: StreamOffset, at: StreamOffset) -> None:
-        """Rows above `at` are void from here on; `before` is where the reader stood."""
+    def _report_rollback(self, vbucket: Vbucket, before: StreamOffset, at: StreamOffset) -> None:
+        """Rows above `at` are void from here on; `before` is the position of the reader so far."""
         vbucket.released = at
         vbucket.given_seqno = vbucket.unordered_seqno = 0
         self._output.put(RollbackEvent(vbucket.range.vbid, before.seqno, at.seqno, before.vbuuid, at.vbuuid, at))
@@ -453,20 +459,20 @@ class StreamReader:
         vbid = vbucket.range.vbid
         vbucket.offset = event.stream.tracker.offset
         if event.rollback_seqno is not None and vbucket.catch_up is not None and vbucket.catch_up.is_allowed:
-            self._roll_back(vbucket, 0, now)  # what was read of the new collections may be void, too
+            self._roll_back(vbucket, 0, now)  # rows of the new collections may be void, too
             return
         if event.rollback_seqno is not None:
             needs_probe = self._purge_gap.needs_probe(event.rollback_seqno, vbucket.offset.seqno)
             vbucket.probes_purge = needs_probe and not vbucket.probes_purge
             if vbucket.probes_purge:
-                self._open_queue.add(vbucket, now, 0.0)
+                self._open_queue.add(vbucket, Event.REFUSED, now)
             else:
                 self._roll_back(vbucket, event.rollback_seqno, now)
             return
         is_gone = event.status in GONE and self._catalog.wanted.collections is not None
         if is_gone and vbucket.failures < UNKNOWN_COLLECTION_RETRIES:
             self._catalog.outdate()
-        elif event.status not in RETRY:
+        elif event.status not in RETRY_STATUSES:
             raise status_error(
                 event.status,
                 opcode=Opcode.DCP_STREAM_REQ,
@@ -481,7 +487,7 @@ class StreamReader:
                 self._nodes.find_map(now, refresh=True)
         vbucket.failures += 1
         vbucket.trouble = f"the node answers {code_name(Status, event.status)}"
-        self._open_queue.add(vbucket, now, pause_s(vbucket.failures, self._random))
+        self._open_queue.add(vbucket, Event.REFUSED, now, pause_s(vbucket.failures, self._random))
 
     def _roll_back(self, vbucket: Vbucket, rollback_seqno: int, now: float) -> None:
         vbid = vbucket.range.vbid
@@ -495,7 +501,7 @@ class StreamReader:
         vbucket.offset = step_back(refused, rollback_seqno, () if self._to_zero else vbucket.earlier)
         vbucket.earlier = tuple(old for old in vbucket.earlier if old.seqno < vbucket.offset.seqno)
         vbucket.catch_up = None
-        self._open_queue.add(vbucket, now, 0.0)
+        self._open_queue.add(vbucket, Event.REFUSED, now)
 
     def _stopped(self, event: StreamStopped, now: float) -> None:
         vbucket = self._vbuckets[event.stream.vbid]
@@ -503,19 +509,18 @@ class StreamReader:
         if vbucket.stream is not stream:
             return
         is_endless = vbucket.range.end_seqno == MAX_SEQNO
-        is_filtered = self._catalog.wanted.collections is not None
         if reason == StreamEndReason.OK and (not is_endless or vbucket.catch_up is not None):
             self._finish(vbucket, stream, now)
             return
         if reason == StreamEndReason.FILTER_EMPTY:
-            if not is_filtered:
+            if self._catalog.wanted.collections is None:
                 self._finish(vbucket, stream, now)
                 return
-            # What it wanted is gone. There may be others of the same names by now.
+            # The wanted collections are gone. There may be others of the same names by now.
             vbucket.emptied = self._catalog.wanted
             self._catalog.outdate()
             self._take_back(vbucket)
-            self._open_queue.add(vbucket, now, 0.0)
+            self._open_queue.add(vbucket, Event.INTERRUPTED, now)
             return
         self._take_back(vbucket)
         if reason == StreamEndReason.LOST_PRIVILEGES:
@@ -531,23 +536,20 @@ class StreamReader:
         vbucket.failures += 1
         vbucket.trouble = f"the node ends its stream with {code_name(StreamEndReason, reason)}"
         pause = 0.0 if reason == StreamEndReason.ROLLBACK else pause_s(vbucket.failures, self._random)
-        self._open_queue.add(vbucket, now, pause)
+        self._open_queue.add(vbucket, Event.INTERRUPTED, now, pause)
 
     def _finish(self, vbucket: Vbucket, stream: Stream, now: float) -> None:
         if vbucket.stream is not stream:
-            return  # done, or left, by an answer in the same piece of data
+            return  # done, or left, because of an answer in the same piece of data
         vbucket.offset = stream.tracker.offset
         if vbucket.catch_up is not None:
             self._caught_up(vbucket, vbucket.catch_up, now)
             return
         vbucket.stream, vbucket.connection = None, None
-        if self._gate is not None and self._gate.holds(vbucket.range.vbid):
-            vbucket.state = State.SETTLING
-        else:
-            self._set_done(vbucket, now)
+        self._end(vbucket, Event.REACHED, now)
 
     def _caught_up(self, vbucket: Vbucket, catch_up: CatchUp, now: float) -> None:
-        """The node accepted the position, or all was read up to it that the reader lacked of new collections."""
+        """The node accepted the position, or the missing part of the new collections was read up to it."""
         if catch_up.is_allowed:
             vbucket.offset = vbucket.offset.with_collections(
                 (*(vbucket.offset.collections or ()), *catch_up.collections)
@@ -558,35 +560,30 @@ class StreamReader:
         else:
             catch_up.is_allowed = True
         self._last_progress = now
-        self._open_queue.add(vbucket, now, 0.0)
+        self._open_queue.add(vbucket, Event.CAUGHT_UP, now)
 
-    def _tell_dropped(self, vbucket: Vbucket, gone: CollectionName, seqno: int) -> None:
-        """A collection that the reader had is gone, and the history may not tell it."""
+    def _report_dropped(self, vbucket: Vbucket, gone: CollectionName, seqno: int) -> None:
+        """A collection that the position covered is gone, and the history may lack the event."""
         offset = vbucket.released = vbucket.offset
-        self._output.put(
-            EventGroup(
-                (
-                    ManifestEvent(
-                        op=Op.COLLECTION_DROPPED,
-                        vbid=vbucket.range.vbid,
-                        vbuuid=offset.vbuuid,
-                        seqno=seqno,
-                        scope=gone.scope,
-                        collection=gone.collection,
-                        scope_id=None,
-                        collection_id=gone.collection_id,
-                        manifest_uid=self._catalog.manifest_uid,
-                        offset=offset,
-                    ),
-                )
-            )
+        event = ManifestEvent(
+            op=Op.COLLECTION_DROPPED,
+            vbid=vbucket.range.vbid,
+            vbuuid=offset.vbuuid,
+            seqno=seqno,
+            scope=gone.scope,
+            collection=gone.collection,
+            scope_id=None,
+            collection_id=gone.collection_id,
+            manifest_uid=self._catalog.manifest_uid,
+            offset=offset,
         )
+        self._output.put(EventGroup((event,)))
 
-    def _nothing_left(self, vbucket: Vbucket, now: float) -> None:
+    def _nothing_wanted(self, vbucket: Vbucket, now: float) -> None:
         """All that was wanted of a vbucket is gone: a bounded read is done, an endless one waits for a while."""
         if vbucket.range.end_seqno != MAX_SEQNO:
             self._open_queue.vbids.discard(vbucket.range.vbid)
-            self._set_done(vbucket, now)
+            self._end(vbucket, Event.NOTHING_WANTED, now)
             return
         if self._nothing_since is None:
             self._nothing_since = now
@@ -597,27 +594,42 @@ class StreamReader:
                 reason=StreamEndReason.FILTER_EMPTY,
                 offset=vbucket.offset,
             )
-        self._open_queue.add(vbucket, now, RECREATION_CHECK_S)
+        self._open_queue.add(vbucket, Event.POSTPONED, now, RECREATION_CHECK_S)
 
     def _refilter(self, now: float) -> None:
-        """The manifest is known anew: leave the streams that lack a collection which is wanted now."""
+        """A new manifest is known: leave the streams that lack a collection which is wanted now."""
         wanted = self._catalog.wanted
         if wanted.collections is None:
             return
         if not wanted.is_nothing:
             self._nothing_since = None
         if wanted.scope_id is not None:
-            return  # the node adds what is made in the scope
+            return  # the node itself adds new collections of the scope
         for vbucket in self._vbuckets.values():
             if vbucket.state is State.OPEN and vbucket.stream is not None and vbucket.catch_up is None:
                 had = vbucket.stream.tracker.offset.collections or ()
                 if wanted.collections.keys() - {item.collection_id for item in had}:
                     self._leave(vbucket, now)
 
-    def _set_done(self, vbucket: Vbucket, now: float) -> None:
-        vbucket.state = State.DONE
+    def _end(self, vbucket: Vbucket, event: Event, now: float) -> None:
+        """No stream is needed any more: the vbucket is done, or settles while the gate may hold rows of it."""
+        if self._gate is not None:
+            vbucket.happen(Event.REACHED_HELD)
+            self._settling.add(vbucket.range.vbid)
+        else:
+            self._set_done(vbucket, event, now)
+
+    def _set_done(self, vbucket: Vbucket, event: Event, now: float) -> None:
+        vbucket.happen(event)
         self._last_progress = now
         self._left -= 1
+
+    def _settle(self, now: float) -> None:
+        """End the settling vbuckets whose rows were all given out."""
+        assert self._gate is not None
+        for vbid in [vbid for vbid in self._settling if not self._gate.holds(vbid)]:
+            self._settling.remove(vbid)
+            self._set_done(self._vbuckets[vbid], Event.SETTLED, now)
 
     def _answered(self, connection: NodeConnection, event: Answer, now: float) -> None:
         if self._gate is not None:
@@ -646,12 +658,12 @@ class StreamReader:
         """Close a stream that must not go on; its vbucket is read again from where it stands."""
         if vbucket.stream is not None and vbucket.connection is not None and vbucket.connection.session is not None:
             vbucket.connection.session.close_stream(vbucket.stream)
-        self._left += vbucket.state is State.DONE
+        self._settling.discard(vbucket.range.vbid)
         self._take_back(vbucket)
-        self._open_queue.add(vbucket, now, 0.0)
+        self._open_queue.add(vbucket, Event.LEFT, now)
 
     def _limit(self, vbucket: Vbucket, stream: Stream, high_seqno: int, now: float) -> None:
-        """Stop at what the new branch holds, if the planned end lies on a branch that has ended below it."""
+        """Stop at the high seqno of the new branch, if the branch of the planned end has ended below that end."""
         if stream.log is None or vbucket.state is not State.OPEN:
             return
         state = BranchState(stream.log.newest.vbuuid, high_seqno, stream.log)
@@ -671,16 +683,10 @@ class StreamReader:
             self._gate.forget(connection)
         self._side_requests.forget(connection)
         for vbucket in self._vbuckets.values():
-            if vbucket.connection is connection and vbucket.state is not State.DONE:
+            if vbucket.connection is connection:
                 self._take_back(vbucket)
-                self._open_queue.add(vbucket, now, 0.0)
+                self._open_queue.add(vbucket, Event.INTERRUPTED, now)
         self._open_queue.wake_all(now)
-
-    def record(self, offsets: Mapping[int, StreamOffset]) -> None:
-        """The user has recorded these positions: a rollback can go back to them."""
-        for vbid, offset in offsets.items():
-            vbucket = self._vbuckets[vbid]
-            vbucket.earlier = spaced(vbucket.earlier, offset)
 
 
 class _MovedStreams:

@@ -1,4 +1,4 @@
-"""Which collections a reader wants, as the user wrote it, resolved against each manifest of the bucket.
+"""The collections that a reader wants: the user's names, resolved against each manifest of the bucket.
 
 | written | means |
 | --- | --- |
@@ -22,12 +22,12 @@ WHOLE_SCOPE = "*"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A selection as a manifest has it.
+    """A selection resolved against one manifest.
 
     Attributes:
         collections: id → names of what is wanted, None for everything.
         scope_id: set if it is one scope and nothing else: the node then adds collections that are made later.
-        missing: what the user wrote that the bucket does not have now.
+        missing: names of the user that the bucket does not have now.
     """
 
     collections: Mapping[int, CollectionName] | None = None
@@ -40,7 +40,7 @@ class Wanted:
         return self.collections is not None and not self.collections and self.scope_id is None
 
     def lies_within(self, other: Wanted) -> bool:
-        """Whether it asks a node for nothing that the other does not."""
+        """Whether every collection of it is one of the other's."""
         if self.scope_id is not None or self.collections is None or other.collections is None:
             return self.scope_id == other.scope_id
         return self.collections.keys() <= other.collections.keys()
@@ -51,7 +51,7 @@ EVERYTHING = Wanted()
 
 @dataclass(slots=True)
 class Selection:
-    """What a reader wants.
+    """The names that a user wrote.
 
     Args:
         names: as in the table above; None for everything.
@@ -59,7 +59,7 @@ class Selection:
 
     names: tuple[str, ...] | None
     _places: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """What a bare name was when it was first found: it keeps this meaning."""
+    """Bare name → the place where it was first found: the name keeps this meaning."""
 
     @classmethod
     def of(cls, names: Sequence[str] | Selection | FixedSelection | None) -> Selection | FixedSelection:
@@ -69,7 +69,7 @@ class Selection:
         return cls(None if names is None else tuple(names))
 
     def resolve(self, manifest: Manifest) -> Wanted:
-        """What is wanted of this manifest.
+        """The wanted part of this manifest.
 
         Raises:
             ConfigError: a bare name is that of a scope and of a collection.
@@ -99,7 +99,7 @@ class Selection:
 
     @property
     def has_scopes(self) -> bool:
-        """Whether it names whole scopes, as far as is known."""
+        """Whether a name that was found means a whole scope."""
         return any(place[1] == WHOLE_SCOPE for place in self._places.values())
 
     @property
@@ -123,7 +123,7 @@ class Selection:
             if is_scope:
                 scope_name, collection_name = name, WHOLE_SCOPE
             elif not is_collection:
-                return DEFAULT_NAME, name  # not there: what it is will be seen when it is
+                return DEFAULT_NAME, name  # not in the bucket: its meaning is settled when it appears
         place = (scope_name or DEFAULT_NAME, collection_name or DEFAULT_NAME)
         self._places[name] = place
         return place
@@ -131,16 +131,16 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class FixedSelection:
-    """Collections that somebody has resolved before, by id: of a planned read, which must not see others.
+    """Collections by id, resolved when a read was planned: the read must not see others.
 
     Args:
-        collections: what the plan names; None for everything.
+        collections: of the plan; None for everything.
     """
 
     collections: tuple[CollectionName, ...] | None
 
     def resolve(self, manifest: Manifest) -> Wanted:
-        """Those of them that are still there."""
+        """The collections that still exist."""
         if self.collections is None:
             return EVERYTHING
         living = {item.collection_id for _, item in manifest.collections()}

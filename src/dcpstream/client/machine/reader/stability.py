@@ -1,22 +1,21 @@
-"""Rows are held back until every copy of their vbucket has them on disk: rollback mitigation.
+"""Rollback mitigation: rows are held back until every copy of their vbucket has them on disk.
 
-A change that only the active node has in memory may be lost in a failover; who has read it must take it back. With this
-gate such a change is never given out: rows wait here until the active node and all replicas of the map report
+A change that only the active node has in memory may be lost in a failover, and its reader must then remove it. Behind
+this gate such a change is never delivered: rows wait here until the active node and all replicas of the map report
 (OBSERVE_SEQNO) that they have persisted the branch up to the rows' position. A failover before that costs nothing but
 reading again.
 
-Sans-IO. Theory of operation: rows are kept as they were received, for each vbucket the seqno that must be persisted.
-While something is held, each copy of those vbuckets is asked every `POLL_S`; a copy on another branch counts as having
-nothing. If the active node itself is on another branch, the stream's rows may be void: the vbucket is reported as
-changed, and its reader drops what is held and asks again at the last position that was given out. Memory is bounded by
-flow control: what is held is not acknowledged, so a node sends one window more at most.
+Theory of operation: the gate keeps rows as they were received, and for each vbucket the seqno that must be persisted.
+While it holds something, it asks each copy of those vbuckets every `POLL_S`; a copy on another branch counts as having
+nothing. If the active node itself is on another branch, the stream's rows may be void: the gate reports the vbucket as
+changed, and its reader drops what is held and asks again at the last position that was delivered. Flow control bounds
+the memory: held rows are not acknowledged, so a node sends one window more at most.
 
 Source: rollback mitigation of java-dcp-client (mitigateRollbacks); kv_engine docs, OBSERVE_SEQNO.
 """
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
@@ -24,20 +23,19 @@ from dataclasses import dataclass, field
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.connection.events import Answer, RowsReceived
 from dcpstream.client.machine.nodes.nodes import Nodes
-from dcpstream.client.machine.reader.side_requests import branch_seqnos
-from dcpstream.client.machine.reader.vbucket import Received
-from dcpstream.wire import Opcode, Status
+from dcpstream.client.machine.nodes.questions import branch_seqnos
+from dcpstream.client.machine.reader.output_queue import Received
+from dcpstream.wire import Status
+from dcpstream.wire.messages.kv import ObserveSeqno
 
 POLL_S = 0.1
-"""Seconds between two questions to a copy: what holding back costs in latency, beyond the copies' own. The interval
-that the Spark connector of Couchbase uses."""
-
-_U64 = struct.Struct(">Q")
+"""Seconds between two questions to a copy: the latency that the gate adds to that of the copies. Couchbase's Spark
+connector uses the same interval."""
 
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """Rows of one receive, of the vbuckets that still wait.
+    """Rows of one receive that still wait.
 
     Attributes:
         needs: vbucket → the seqno that all copies must have persisted.
@@ -49,11 +47,11 @@ class _Held:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """What is known of a vbucket with rows that are held.
+    """A vbucket with rows that are held.
 
     Attributes:
         vbuuid: the branch of the rows.
-        count: in how many receives it has rows.
+        count: receives with rows of it.
         persisted: node → the seqno up to which it has the branch on disk.
         asked: nodes that owe an answer.
     """
@@ -65,7 +63,7 @@ class _Waiting:
 
 
 class StableGate:
-    """Holds rows of the connections of some `Nodes` back."""
+    """Holds back the rows of one reader."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
@@ -85,7 +83,7 @@ class StableGate:
 
     @property
     def needed_nodes(self) -> set[str]:
-        """The nodes whose answers are waited for."""
+        """The nodes whose answers are awaited."""
         found = self._nodes.map
         if found is None:
             return set()
@@ -96,7 +94,7 @@ class StableGate:
         event = received.event
         needs: dict[int, int] = {}
         for run in event.runs:
-            # Inside a snapshot without order the position stands still.
+            # Inside an out-of-order snapshot the position stands still.
             needs[run.vbid] = max(needs.get(run.vbid, 0), run.seqno, run.unordered_high)
         for vbid in needs:
             waiting = self._waiting.get(vbid)
@@ -130,7 +128,7 @@ class StableGate:
         self._held = left
 
     def poll(self, now: float) -> None:
-        """Ask the copies how far they are, if it is time."""
+        """Ask the copies for their persisted seqnos, if it is time."""
         found = self._nodes.map
         if not self._waiting or found is None or now < self._next_poll_at:
             return
@@ -142,17 +140,14 @@ class StableGate:
                 name = str(node)
                 connection = self._nodes.ready(node, now) if name not in waiting.asked else None
                 if connection is not None and connection.session is not None:
-                    opaque = connection.session.request(
-                        Opcode.OBSERVE_SEQNO, now, vbid=vbid, value=_U64.pack(waiting.vbuuid)
-                    )
+                    opaque = connection.session.request(ObserveSeqno(vbid=vbid, vbuuid=waiting.vbuuid), now)
                     waiting.asked.add(name)
                     self._asked[connection, opaque] = (vbid, name, waiting)
 
     def answered(self, connection: NodeConnection, event: Answer, now: float) -> tuple[bool, int | None]:
         """Take an answer.
 
-        Returns: whether it was one to a question of ours; and the vbucket whose active copy is on another branch, if
-            that is what it says.
+        Returns: whether it answers a question of the gate; and the vbucket, if its active copy is on another branch.
         """
         asked = self._asked.pop((connection, event.opaque), None)
         if asked is None:
@@ -160,7 +155,7 @@ class StableGate:
         vbid, name, waiting = asked
         waiting.asked.discard(name)
         if self._waiting.get(vbid) is not waiting:
-            return True, None  # dropped meanwhile, or another stream's rows
+            return True, None  # dropped meanwhile, or rows of another stream
         frame = event.frame
         is_known = frame.status == Status.SUCCESS
         if is_known:
@@ -179,7 +174,7 @@ class StableGate:
         return True, vbid if is_active and is_other_branch else None
 
     def forget(self, connection: NodeConnection) -> None:
-        """A connection is gone: its answers will not come, and what its node had may be lost."""
+        """A connection is gone: its answers will not come, and its node may have lost changes."""
         for key in [key for key in self._asked if key[0] is connection]:
             _, name, waiting = self._asked.pop(key)
             waiting.asked.discard(name)
@@ -187,11 +182,11 @@ class StableGate:
             waiting.persisted.pop(str(connection.address), None)
 
     def next_timeout(self) -> float:
-        """When `poll` has something to do."""
+        """The next time to call `poll`."""
         return self._next_poll_at if self._waiting else float("inf")
 
     def _stable_seqno(self, vbid: int, waiting: _Waiting) -> int:
-        """Up to where every copy has the branch on disk; -1 if one has not said."""
+        """The seqno up to which every copy has the branch on disk; -1 if a copy has not answered."""
         found = self._nodes.map
         if found is None or vbid >= found.vbucket_count:
             return -1

@@ -1,4 +1,4 @@
-"""What a reader keeps for each vbucket, and rows on their way to the user."""
+"""One vbucket of a reader: its range, its position, and the state of its stream."""
 
 from __future__ import annotations
 
@@ -6,32 +6,84 @@ from dataclasses import dataclass
 from enum import Enum
 
 from dcpstream.client.machine.connection.connection import NodeConnection
-from dcpstream.client.machine.connection.events import RowsReceived, Stream
-from dcpstream.client.machine.reader.catalog import Branches, Names
+from dcpstream.client.machine.connection.events import Stream
 from dcpstream.client.machine.reader.selection import Wanted
 from dcpstream.client.machine.values import VbucketRange
 from dcpstream.model import CollectionName, StreamOffset
+from dcpstream.protocol.transitions import Transitions
 
 
 class State(Enum):
-    """Where a vbucket's reading stands."""
+    """The state of a vbucket's stream."""
 
     WAITING = "waiting"
+    """There is no stream: the vbucket waits for a time, a node, or a map."""
     OPENING = "opening"
+    """The stream was requested."""
     OPEN = "open"
     SETTLING = "settling"
-    """Its end was reached, but rows are held back until all copies have them (see `stability`)."""
+    """The end was reached, but rows are held back until all copies have them (see `stability`)."""
     DONE = "done"
+
+
+class Event(Enum):
+    """What happens to a vbucket's stream."""
+
+    REQUESTED = "stream requested"
+    POSTPONED = "no node for it yet"
+    NOTHING_WANTED = "nothing is left to read"
+    ACCEPTED = "request accepted"
+    REFUSED = "request refused"
+    INTERRUPTED = "stream ended early or connection lost"
+    LEFT = "rows may be void, read again"
+    CAUGHT_UP = "part of new collections was read"
+    REACHED_HELD = "end reached, rows may be held"
+    REACHED = "end reached"
+    SETTLED = "held rows were given out"
+
+
+TRANSITIONS = Transitions(
+    "stream of vbucket {}",
+    State.WAITING,
+    {
+        State.WAITING: {
+            Event.REQUESTED: State.OPENING,
+            Event.POSTPONED: State.WAITING,
+            Event.LEFT: State.WAITING,
+            Event.REACHED_HELD: State.SETTLING,
+            Event.NOTHING_WANTED: State.DONE,
+        },
+        State.OPENING: {
+            Event.ACCEPTED: State.OPEN,
+            Event.REFUSED: State.WAITING,
+            Event.INTERRUPTED: State.WAITING,
+            Event.LEFT: State.WAITING,
+        },
+        State.OPEN: {
+            Event.INTERRUPTED: State.WAITING,
+            Event.LEFT: State.WAITING,
+            Event.CAUGHT_UP: State.WAITING,
+            Event.REACHED_HELD: State.SETTLING,
+            Event.REACHED: State.DONE,
+        },
+        State.SETTLING: {
+            Event.LEFT: State.WAITING,
+            Event.SETTLED: State.DONE,
+        },
+        State.DONE: {},
+    },
+    peer_events=(Event.ACCEPTED, Event.REFUSED),
+)
 
 
 @dataclass(slots=True, eq=False)
 class CatchUp:
-    """The part of a vbucket that a reader lacks of collections that are new to it: from their beginning to where it is.
+    """The part of new collections that a reader lacks in a vbucket: from their beginning to its position.
 
-    The position itself is put to the node first: if its history was rolled back, there is no point in reading up to it.
+    The reader puts the position itself to the node first: if its history was rolled back, reading up to it is useless.
 
     Attributes:
-        collections: which.
+        collections: the new ones.
         offset: where to ask next for them.
         is_allowed: whether the node has accepted the vbucket's position on this connection.
     """
@@ -43,36 +95,36 @@ class CatchUp:
 
 @dataclass(slots=True, eq=False)
 class Vbucket:
-    """One vbucket's work.
+    """One vbucket of a reader.
 
     Attributes:
         range: what to read.
         offset: where to ask next, while there is no stream.
         earlier: recorded positions to go back along.
         released: the position after the last rows that were given to the user.
-        due: before when nothing is tried.
-        failures: interruptions and refusals in a row, without a row in between.
-        stuck_since: since when it has been without a stream that brings rows or lasts; None while it has one.
-        trouble: why it has none, for messages.
+        state: changed by `happen` alone.
+        due: the time before which nothing is tried.
+        failures: interruptions and refusals since the last row.
+        stuck_since: the time since when there is no stream that brings rows or lasts; None while there is one.
+        trouble: why there is none, for messages.
         opened_at: when its stream was opened.
         opened_from: the position that the last stream was opened from.
         has_rows: whether rows were given to the user.
-        branch: the branch that rows were given out on, in this run or before.
-        given_seqno: rows up to this seqno may have been given out, where that is more than the position says; 0 if it
-            is not.
+        branch: the branch of the rows that were given out, in this run or before.
+        given_seqno: rows up to this seqno may have been given out, where that is more than the position says; else 0.
         unordered_seqno: the highest seqno that was given out of an out-of-order snapshot that has not ended, else 0.
         rolled_back_from: the position that was refused, until a stream is open.
-        probes_purge: whether the next request leaves purged deletions out of account, to learn why one was refused.
-        catch_up: what must be read before the vbucket is read on.
-        emptied: a selection of which the node said that nothing of it is left in the vbucket.
-        is_at_end: whether its range is empty: only what the manifest says is to be told, and caught up with.
+        probes_purge: whether the next request ignores purged deletions, to learn why the last one was refused.
+        catch_up: the part to read before the vbucket is read on.
+        emptied: a selection of which the node said that nothing is left in the vbucket.
+        is_at_end: whether its range is empty: only events of the manifest are reported, and new collections read.
     """
 
     range: VbucketRange
     offset: StreamOffset
     earlier: tuple[StreamOffset, ...]
     released: StreamOffset
-    state: State = State.WAITING
+    state: State = TRANSITIONS.start
     due: float = 0.0
     failures: int = 0
     stuck_since: float | None = None
@@ -91,18 +143,19 @@ class Vbucket:
     connection: NodeConnection | None = None
     stream: Stream | None = None
 
+    @property
+    def position(self) -> StreamOffset:
+        """Where the stream stands; without a stream, where to ask next."""
+        return self.offset if self.stream is None else self.stream.tracker.offset
 
-@dataclass(frozen=True, slots=True)
-class Received:
-    """Rows that wait for the user.
+    def happen(self, event: Event) -> None:
+        """Move to the state that follows."""
+        self.state = TRANSITIONS.after(self.state, event, self.range.vbid)
 
-    Attributes:
-        event: the rows.
-        connection: where they came from, and are acknowledged.
-        names, vbuuids: collections and branches at that moment.
-    """
-
-    event: RowsReceived
-    connection: NodeConnection
-    names: Names
-    vbuuids: Branches
+    def drop_stream(self, event: Event, due: float, now: float) -> None:
+        """Wait without a stream until the time `due`."""
+        self.happen(event)
+        if self.stuck_since is None:
+            self.stuck_since = now
+        self.stream = self.connection = None
+        self.due = due

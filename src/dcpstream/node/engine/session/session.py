@@ -15,7 +15,6 @@ Source: kv_engine docs/BinaryProtocol.md, docs/sasl.md, daemon/connection.cc, da
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -51,6 +50,7 @@ from dcpstream.wire import (
 )
 from dcpstream.wire.layout import Response
 from dcpstream.wire.messages import DCP_OPCODES
+from dcpstream.wire.messages.kv import CLUSTERMAP_CHANGE, ClustermapVersion
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.access.users import User
@@ -89,9 +89,6 @@ BULK_REQUESTS = 200
 _BULK_BYTES = BULK_REQUESTS * 34
 """The fewest bytes that so many SETs take."""
 
-CLUSTERMAP_CHANGE = 0x01
-"""Opcode of the server's own request with a newer cluster configuration; it needs no answer."""
-_VERSION_PAIR = struct.Struct(">qq")
 
 FastHandler = Callable[["Session", bytes, int, int, int, int, int, int, int, int], bool]
 """Answers one whole request in `data[at:stop]`, or returns False to leave it to the command table. Arguments: session,
@@ -482,7 +479,7 @@ class Session:
             Magic.SERVER_REQUEST,
             CLUSTERMAP_CHANGE,
             datatype=Datatype.JSON if is_full and self.is_json else 0,
-            extras=_VERSION_PAIR.pack(*version),
+            extras=ClustermapVersion(*version).pack(),
             key=b"" if bucket is None else bucket.name.encode(),
             value=self.engine.config_json(bucket, self.local_host) if is_full else b"",
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
-from dcpstream.client.machine.connection.handshake import Handshake
+from dcpstream.client.machine.connection.handshake import TRANSITIONS, Event, Handshake, State
 from dcpstream.client.settings.options import DcpSettings, Login
 from dcpstream.errors import (
     AccessDenied,
@@ -12,6 +14,7 @@ from dcpstream.errors import (
     ConnectionLost,
     InvalidArguments,
     KeyNotFound,
+    LocalProtocolError,
     RemoteProtocolError,
     StatusError,
     TlsError,
@@ -185,3 +188,12 @@ def test_a_mechanism_that_was_asked_for_is_the_only_one() -> None:
 def test_a_port_with_tls_is_told_by_its_alert() -> None:
     with pytest.raises(TlsError, match="use couchbases://"):
         new_connection().receive_data(bytes.fromhex("15030300020246"), 0.0)
+
+
+@pytest.mark.parametrize(("state", "event"), [*itertools.product(State, Event)])
+def test_every_state_and_event(state: State, event: Event) -> None:
+    if TRANSITIONS.is_legal(state, event):
+        assert TRANSITIONS.after(state, event) is TRANSITIONS.rows[state][event]
+        return
+    with pytest.raises((LocalProtocolError, RemoteProtocolError), match="handshake with node: not legal"):
+        TRANSITIONS.after(state, event, "node")

@@ -39,6 +39,7 @@ from dcpstream.wire import (
     encode_request,
     encode_response,
 )
+from dcpstream.wire.messages.kv import GetAllVbSeqnos
 from dcpstream.wire.system_events import CollectionEvent, encode_stored_event, flatbuffer_of
 from tests.kit.client_machines import new_connection, pump, ready_connection
 from tests.kit.fake_node import GRANTED, FakeNode
@@ -281,7 +282,7 @@ def test_dropped_bytes_are_acknowledged_without_the_user() -> None:
 @rule("CLI-17")
 def test_other_requests_are_answered_by_opaque(connection: NodeConnection) -> None:
     assert connection.session is not None
-    opaque = connection.session.request(Opcode.GET_ALL_VB_SEQNOS, 0.0)
+    opaque = connection.session.request(GetAllVbSeqnos(state=None, collection_id=None), 0.0)
     connection.receive_data(encode_response(Opcode.GET_ALL_VB_SEQNOS, opaque=opaque, value=b"12"), 0.0)
     (answer,) = connection.events()
     assert isinstance(answer, Answer)
@@ -290,7 +291,7 @@ def test_other_requests_are_answered_by_opaque(connection: NodeConnection) -> No
 
 def test_an_answer_to_another_question_is_refused(connection: NodeConnection) -> None:
     assert connection.session is not None
-    opaque = connection.session.request(Opcode.GET_ALL_VB_SEQNOS, 0.0)
+    opaque = connection.session.request(GetAllVbSeqnos(state=None, collection_id=None), 0.0)
     with pytest.raises(RemoteProtocolError):
         connection.receive_data(encode_response(Opcode.NOOP, opaque=opaque), 0.0)
 

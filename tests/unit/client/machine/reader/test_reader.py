@@ -8,7 +8,7 @@ import random
 import pytest
 
 from dcpstream.client.machine.connection.events import EventGroup
-from dcpstream.client.machine.nodes.nodes import MAX_PAUSE_S, Backoff
+from dcpstream.client.machine.nodes.retry import MAX_PAUSE_S, Backoff
 from dcpstream.client.machine.reader.reader import MOVED_GRACE_S
 from dcpstream.client.machine.reader.vbucket import State
 from dcpstream.client.machine.rollback_policy import RollbackPolicy
