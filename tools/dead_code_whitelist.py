@@ -115,3 +115,20 @@ _.observed_vbid
 _.reserved
 _.stream_opaque
 _.unused
+
+# Read by name through the message table.
+_.purge_before_time
+_.purge_before_seqno
+_.db_file_id
+_.event_id
+_.timed_opcode
+_.injected_error
+_.datatype_stored
+_.cas_of_version
+_.extension_bytes
+_.item_limit
+_.time_limit_ms
+_.byte_limit
+_.path_length
+_.value_length
+_.status_of_change

@@ -1,4 +1,11 @@
-"""The functions that answer commands, by theme, and the table that finds them."""
+"""Handlers: the functions that answer requests, one module for each theme, and the table `COMMANDS` that finds them.
+
+A session hands a handler itself and a frame whose shape was checked against the message table. The handler resolves
+what the request names (`resolve`: vbucket, collection, key, expiration), reads or writes documents (`bucket`), and
+answers with `Session.reply` or `refuse`. It may also answer later (`wait`) or in several steps (`stream`).
+
+`fast` and `bulk` answer the most frequent requests, plain GETs and SETs, without going through the table.
+"""
 
 from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers import (

@@ -91,7 +91,7 @@ def flush(session: Session, frame: Frame) -> None:
 def control_traffic(session: Session, frame: Frame) -> None:
     """ENABLE_TRAFFIC, DISABLE_TRAFFIC: whether requests for documents are answered."""
     bucket = session.bucket
-    assert bucket is not None, "the table asks for a bucket"
+    assert bucket is not None, "the command needs a bucket"
     bucket.takes_traffic = frame.opcode == Opcode.ENABLE_TRAFFIC
     bucket.update_sessions()
     session.respond(frame)
@@ -99,7 +99,7 @@ def control_traffic(session: Session, frame: Frame) -> None:
 
 def control_persistence(session: Session, frame: Frame) -> None:
     """STOP_PERSISTENCE, START_PERSISTENCE: whether the bucket writes to disk."""
-    assert session.bucket is not None, "the table asks for a bucket"
+    assert session.bucket is not None, "the command needs a bucket"
     session.bucket.is_persisting = frame.opcode == Opcode.START_PERSISTENCE
     session.respond(frame)
 
@@ -109,7 +109,7 @@ def control_persistence(session: Session, frame: Frame) -> None:
 
 def set_param(session: Session, frame: Frame) -> None:
     """SET_PARAM: change a parameter of a group; parameters that are unknown or have no effect here are refused."""
-    assert session.bucket is not None, "the table asks for a bucket"
+    assert session.bucket is not None, "the command needs a bucket"
     (group,) = admin.SetParam.unpack(frame)
     if not FLUSH <= group <= CONFIG:
         session.refuse(frame, Status.EINVAL, "Invalid param type specified")
@@ -135,7 +135,7 @@ def set_param(session: Session, frame: Frame) -> None:
 
 def _set_max_cas(session: Session, frame: Frame, text: str) -> None:
     """Set the highest CAS of a vbucket: the vbucket's next CAS is above it."""
-    assert session.bucket is not None, "the table asks for a bucket"
+    assert session.bucket is not None, "the command needs a bucket"
     vbucket = session.bucket.vbucket(frame.vbid)
     if not text.isascii() or not text.isdecimal() or len(text) > MAX_CAS_DIGITS:
         session.refuse(frame, Status.EINVAL, "Value out of range.")

@@ -33,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9_%$-]*")
 
 def _manifest(session: Session) -> Manifest:
     """The scopes and collections that the user may see."""
-    assert session.bucket is not None, "the table asks for a bucket"
+    assert session.bucket is not None, "the command needs a bucket"
     assert session.identity.user is not None, "the command needs a login"
     return visible_manifest(session.bucket.manifest, session.identity.user, session.bucket.name)
 
@@ -57,7 +57,7 @@ def get_manifest(session: Session, frame: Frame) -> None:
 def set_manifest(session: Session, frame: Frame) -> None:
     """SET_COLLECTIONS: replace the manifest; the uid must not be lower than the present one."""
     bucket = session.bucket
-    assert bucket is not None, "the table asks for a bucket"
+    assert bucket is not None, "the command needs a bucket"
     try:
         manifest = read_manifest(frame.value)
         if manifest.uid < bucket.manifest.uid:

@@ -189,7 +189,7 @@ def _check(_session: Session, frame: Frame) -> Fault | None:
 
 def stat(session: Session, frame: Frame) -> None:
     """STAT: one response for each item, then an empty one."""
-    assert session.bucket is not None, "the table asks for a bucket"
+    assert session.bucket is not None, "the command needs a bucket"
     refusal = _refusal(session, frame.key.decode(errors="replace").partition(" ")[0])
     if refusal is not None:
         session.refuse_access(frame, refusal)

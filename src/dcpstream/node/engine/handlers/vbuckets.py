@@ -27,7 +27,7 @@ _ALIVE = frozenset((VbucketState.ACTIVE, VbucketState.REPLICA, VbucketState.PEND
 
 
 def _bucket(session: Session) -> Bucket:
-    assert session.bucket is not None, "the table asks for a bucket"
+    assert session.bucket is not None, "the command needs a bucket"
     return session.bucket
 
 

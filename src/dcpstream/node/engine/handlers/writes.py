@@ -75,7 +75,7 @@ def target(
     if place is None:
         return None
     vbucket, key = place
-    assert session.bucket is not None, "the table asks for a bucket"
+    assert session.bucket is not None, "the command needs a bucket"
     if vbucket.is_backed_up:
         session.refuse(frame, Status.TMPFAIL, "The vbucket is being handed over to another node")
         return None
@@ -118,7 +118,7 @@ def _durable(session: Session, frame: Frame, vbucket: VBucket, *, heeds_request:
     Args:
         heeds_request: whether the request's requirement counts; else only the bucket's minimum does.
     """
-    assert session.bucket is not None, "the table asks for a bucket"
+    assert session.bucket is not None, "the command needs a bucket"
     requirement = session.frame_infos.get(FrameInfoId.DURABILITY, b"\0") if heeds_request else b"\0"
     level = max(requirement[0], session.bucket.settings.durability_min_level)
     if not level:
@@ -166,7 +166,7 @@ def put(
     if isinstance(durable, int) or is_under_way(session, frame, vbucket, key):
         return
     if isinstance(durable, _Durable):
-        assert session.bucket is not None, "the table asks for a bucket"
+        assert session.bucket is not None, "the command needs a bucket"
 
         def decided(outcome: int, cas: int, seqno: int, vbuuid: int) -> None:
             if outcome:
@@ -234,7 +234,7 @@ def is_too_large(value: bytes, datatype: int) -> bool:
 
 def _keeps_compressed(session: Session, frame: Frame, value: bytes) -> bool:
     """Whether to store the value compressed as it came: the bucket allows that and it saves enough."""
-    assert session.bucket is not None, "the table asks for a bucket"
+    assert session.bucket is not None, "the command needs a bucket"
     if not frame.datatype & Datatype.SNAPPY or session.bucket.compression is Compression.OFF:
         return False
     return len(value) >= len(frame.value) * session.bucket.parameters.compression_ratio_min
@@ -337,7 +337,7 @@ def delete(session: Session, frame: Frame) -> None:
         else:
             session.refuse(frame, status)
         return
-    assert session.bucket is not None, "the table asks for a bucket"
+    assert session.bucket is not None, "the command needs a bucket"
     value, datatype = documents.remains(vbucket, key, meta)
     heeds_durability = not value
     is_asked = heeds_durability and FrameInfoId.DURABILITY in session.frame_infos

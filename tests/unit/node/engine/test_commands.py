@@ -1,0 +1,48 @@
+"""The table of commands."""
+
+from __future__ import annotations
+
+import pytest
+
+from dcpstream.node.engine.commands import CommandTable
+from dcpstream.node.engine.handlers import COMMANDS
+from dcpstream.wire import Opcode
+from dcpstream.wire.layout import Kind, Phase, Side
+from dcpstream.wire.messages import DCP_OPCODES, LAYOUTS, QUIET_FORMS
+
+
+def answer(session, frame):
+    """A handler that does nothing."""
+
+
+def test_a_command_has_the_shape_that_is_declared():
+    table = CommandTable()
+    table.add((Opcode.GET, Opcode.HELLO, Opcode.NOOP), answer, "Read")
+    get, hello, noop = (table.get(opcode) for opcode in (Opcode.GET, Opcode.HELLO, Opcode.NOOP))
+    assert (get.is_document, get.needs_bucket, get.before_login) == (True, True, False)
+    assert (hello.is_document, hello.needs_bucket, hello.before_login) == (False, False, True)
+    assert (noop.is_document, noop.needs_bucket, noop.before_login) == (False, False, False)
+    assert table.without({Opcode.GET}).opcodes() == [Opcode.NOOP, Opcode.HELLO]
+
+
+def test_an_opcode_has_one_handler_and_a_declared_request():
+    table = CommandTable()
+    table.add(Opcode.GET, answer)
+    with pytest.raises(AssertionError, match="two handlers"):
+        table.add(Opcode.GET, answer)
+    with pytest.raises(AssertionError, match="no message is declared"):
+        table.add(0x2A, answer)
+
+
+def test_the_node_answers_every_request_of_clients_that_is_declared():
+    requests = [layout for layout in LAYOUTS if layout.kind is Kind.REQUEST and layout.opcode not in DCP_OPCODES]
+    of_clients = {layout.opcode for layout in requests if Side.CLIENT in layout.sent_by}
+    assert set(COMMANDS.opcodes()) == of_clients
+    assert all(layout.phase is not Phase.DCP for layout in requests)
+
+
+def test_quiet_forms_are_answered_by_the_handlers_of_the_loud_ones():
+    for quiet, loud in QUIET_FORMS.items():
+        ours, theirs = COMMANDS.get(quiet), COMMANDS.get(loud)
+        assert ours.handler is theirs.handler
+        assert (ours.privilege, ours.check, ours.own_extras) == (theirs.privilege, theirs.check, theirs.own_extras)
