@@ -16,7 +16,6 @@ from dcpstream.node.engine.handlers.resolve import (
     may_in,
     not_my_vbucket,
     refuse_recommit,
-    refuse_unknown,
 )
 from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_frame, decode_message
 from dcpstream.wire.keys import leb128_encode
@@ -53,7 +52,7 @@ def get_random_key(session: Session, frame: Frame) -> None:
     request = decode_message(frame)
     collection_id = request.collection_id if isinstance(request, kv.GetRandomKeyOfCollection) else 0
     if collection_id not in bucket.collections:
-        refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
+        session.refuse_unknown(frame, Status.UNKNOWN_COLLECTION)
         return
     if not may_in(session, frame, "Read", collection_id):
         return

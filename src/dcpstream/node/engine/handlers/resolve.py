@@ -26,7 +26,7 @@ def stored_key(session: Session, frame: Frame) -> bytes | None:
     key = frame.key if session.has_collections else b"\0" + frame.key
     if leb128_decode(key)[0] in session.bucket.collections:
         return key
-    refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
+    session.refuse_unknown(frame, Status.UNKNOWN_COLLECTION)
     return None
 
 
@@ -42,7 +42,7 @@ def key_of(session: Session, frame: Frame, key: bytes) -> bytes | None:
         session.refuse(frame, Status.EINVAL, context)
         return None
     if leb128_decode(key)[0] not in session.bucket.collections:
-        refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
+        session.refuse_unknown(frame, Status.UNKNOWN_COLLECTION)
         return None
     return key
 
@@ -74,11 +74,6 @@ def told_delete_time(session: Session, vbucket: VBucket, key: bytes, item: ItemM
     persisted = vbucket.persisted_seqno if session.bucket.store.is_durable else None
     unix_ns = session.engine.unix_ns
     return vbucket.fresh_deletions.time_of(key, item.seqno, item.delete_time, unix_ns, persisted)
-
-
-def refuse_unknown(session: Session, frame: Frame, status: int) -> None:
-    """UNKNOWN_COLLECTION or UNKNOWN_SCOPE, with the version of the manifest that does not have it."""
-    session.refuse_unknown(frame, status)
 
 
 def active_vbucket(session: Session, frame: Frame, *, states: frozenset[VbucketState] | None = None) -> VBucket | None:

@@ -16,7 +16,7 @@ from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.range_scans import RangeScan, walk_sample
 from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers.reads import body_of
-from dcpstream.node.engine.handlers.resolve import active_vbucket, may_in, not_my_vbucket, refuse_unknown
+from dcpstream.node.engine.handlers.resolve import active_vbucket, may_in, not_my_vbucket
 from dcpstream.wire import Datatype, Frame, Opcode, Status
 from dcpstream.wire.keys import MAX_KEY_BYTES, leb128_encode
 from dcpstream.wire.messages import kv
@@ -167,7 +167,7 @@ def create(session: Session, frame: Frame) -> None:
         session.refuse(frame, Status.EINVAL, str(error))
         return
     if wish.collection_id not in bucket.collections:
-        refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
+        session.refuse_unknown(frame, Status.UNKNOWN_COLLECTION)
         return
     if not may_in(session, frame, "RangeScan", wish.collection_id):
         return
@@ -223,7 +223,7 @@ def _make(session: Session, frame: Frame, bucket: Bucket, vbucket: VBucket, wish
         not_my_vbucket(session, frame)
         return
     if wish.collection_id not in bucket.collections:
-        refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
+        session.refuse_unknown(frame, Status.UNKNOWN_COLLECTION)
         return
     if not scans.has_room(len(keys)):
         session.refuse(frame, Status.BUSY, "Too many range scans")
@@ -335,7 +335,7 @@ def _answers(session: Session, frame: Frame, scan_id: bytes, scan: RangeScan, li
         if refused == Status.NOT_MY_VBUCKET:
             not_my_vbucket(session, frame)
         elif refused == Status.UNKNOWN_COLLECTION:
-            refuse_unknown(session, frame, refused)
+            session.refuse_unknown(frame, refused)
         else:
             session.refuse(frame, refused)
     finally:

@@ -19,7 +19,6 @@ from dcpstream.node.engine.bucket.manifest import (
     read_manifest,
 )
 from dcpstream.node.engine.commands import CommandTable
-from dcpstream.node.engine.handlers.resolve import refuse_unknown
 from dcpstream.wire import Datatype, Frame, Opcode, Status
 from dcpstream.wire.messages import kv
 from dcpstream.wire.shape import Fault
@@ -103,13 +102,13 @@ def get_collection_id(session: Session, frame: Frame) -> None:
     if not _is_name(session, scope_name):
         return
     if all(scope.name != scope_name for scope in manifest.scopes):
-        refuse_unknown(session, frame, Status.UNKNOWN_SCOPE)
+        session.refuse_unknown(frame, Status.UNKNOWN_SCOPE)
         return
     if not _is_name(session, collection_name):
         return
     found = manifest.find(scope_name, collection_name)
     if found is None:
-        refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
+        session.refuse_unknown(frame, Status.UNKNOWN_COLLECTION)
     else:
         session.reply(frame, kv.GetCollectionIdResponse, manifest.uid, found.collection_id)
 
@@ -127,7 +126,7 @@ def get_scope_id(session: Session, frame: Frame) -> None:
         if scope.name == name:
             session.reply(frame, kv.GetScopeIdResponse, manifest.uid, scope.scope_id)
             return
-    refuse_unknown(session, frame, Status.UNKNOWN_SCOPE)
+    session.refuse_unknown(frame, Status.UNKNOWN_SCOPE)
 
 
 def register(table: CommandTable[Session]) -> None:

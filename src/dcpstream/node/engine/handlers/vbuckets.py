@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.node.engine.bucket.topology import NOTHING, read_meta
 from dcpstream.node.engine.commands import CommandTable
-from dcpstream.node.engine.handlers.resolve import holds_token, may_in, not_my_vbucket, refuse_unknown
+from dcpstream.node.engine.handlers.resolve import holds_token, may_in, not_my_vbucket
 from dcpstream.store import CompactionOrder
 from dcpstream.wire import Datatype, Frame, Opcode, RawRequest, Status, decode_message
 from dcpstream.wire.messages import admin, kv
@@ -56,7 +56,7 @@ def get_all_vb_seqnos(session: Session, frame: Frame) -> None:
         if not may_in(session, frame, "Read", collection_id):
             return
         if collection_id not in bucket.manifest.collection_names():
-            refuse_unknown(session, frame, Status.UNKNOWN_COLLECTION)
+            session.refuse_unknown(frame, Status.UNKNOWN_COLLECTION)
             return
     elif not session.has_collections:
         # A client without collections sees only the default collection, so it gets that collection's seqnos.
