@@ -1,1 +1,1 @@
-"""What dcpstream costs, always as a ratio to a baseline that was measured in the same run."""
+"""Benches: the cost of dcpstream, as a ratio to a baseline of the same run."""

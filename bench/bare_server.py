@@ -1,4 +1,4 @@
-"""The least that a Python server can do with requests: find where each ends, and answer each with as many bytes.
+"""A minimal Python server, the baseline of `over_socket`: it finds the end of each request and sends an answer.
 
 Started by `bench.over_socket`. It prints its port, and serves until its standard input ends.
 """
@@ -17,7 +17,7 @@ ANSWER_BYTES = 40
 
 
 class BareProtocol(asyncio.BufferedProtocol):
-    """One connection: reads as the node does, and looks at the lengths alone."""
+    """One connection: reads like the node, and evaluates only the lengths."""
 
     def __init__(self) -> None:
         self._buffer = bytearray(READ_BYTES)
@@ -26,15 +26,15 @@ class BareProtocol(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client came."""
+        """A client has connected."""
         self._transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """The buffer for the next bytes."""
         return self._view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Answer the requests that are there."""
+        """Answer the complete requests."""
         self._filled += nbytes
         data = bytes(self._view[: self._filled])
         at, end, count = 0, len(data), 0

@@ -1,9 +1,9 @@
 """The client end to end, compared with a loop that only receives the same bytes.
 
-A whole bucket goes from a node in another process to batches that are thrown away. Both sides are CPU time of this
-process alone: handshake, stream requests, receiving, and for the client decoding, positions, the full table schema and
-acknowledgements. The receive-only loop asks for the same streams with a window that is never full, reads portions of
-1 MiB (larger ones cost it more), and looks at nothing.
+A node in another process sends a whole bucket, and the batches are dropped. Both figures are CPU time of this process:
+handshake, stream requests, receiving, and for the client also decoding, positions, the full table schema and
+acknowledgements. The receive-only loop requests the same streams with a window that is never full, reads portions of
+1 MiB (larger ones are slower), and evaluates nothing.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def load(connection_string: str, count: int, value_bytes: int) -> None:
 
 
 def receive_only(connection_string: str, ends: dict[int, int], total_bytes: int | None) -> int:
-    """Read the streams of all vbuckets and look at nothing; returns the bytes.
+    """Read the streams of all vbuckets without evaluating them; returns the bytes.
 
     Args:
-        total_bytes: when to stop; None to look for the ends of the streams, for the first time.
+        total_bytes: the bytes to read; None to read until all streams have ended, for the first time.
     """
     from dcpstream.client.blocking.sockets import addresses_of, open_socket
     from dcpstream.client.machine.connection.connection import NodeConnection
@@ -106,7 +106,7 @@ def count_bytes(stream: socket.socket, machine: Any, streams: int, stopped: type
 
 
 def drain(stream: socket.socket, total_bytes: int) -> int:
-    """Receive as the client does: what is there, into one buffer."""
+    """Receive like the client: the available bytes, into one buffer."""
     buffer = memoryview(bytearray(1024 * 1024))
     stream.setblocking(False)
     received = 0
@@ -128,7 +128,7 @@ def drain(stream: socket.socket, total_bytes: int) -> int:
 
 
 def read_all(connection_string: str, ends: dict[int, int], columns: list[str] | None = None) -> int:
-    """Everything through the client, batches thrown away; returns the rows."""
+    """Read all rows through the client and drop the batches; returns their number."""
     from dcpstream.client import Cluster, ReadBatch, VbucketRange
     from dcpstream.model import StreamOffset
 

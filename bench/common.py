@@ -1,10 +1,10 @@
-"""How the benches measure, and the shape in which they hand over what they measured.
+"""Measuring and reporting, shared by all benches.
 
-A bench module has `run(quick: bool) -> dict`, made with `report(...)`. Rules that all of them keep:
-- every figure stands beside its baseline, measured in the same process within the same run;
-- CPU seconds rather than wall time, medians rather than means, subject and baseline taking turns, because machines are
-  noisy and noise comes in stretches;
-- what cannot be measured is left out (the runner reports it as missing), never given as 0.
+A bench module has `run(quick: bool) -> dict`, made with `report(...)`. All of them keep these rules:
+- Every figure has its baseline, measured in the same process and run.
+- CPU seconds instead of wall time, medians instead of means, and subject and baseline take turns, because machines are
+  noisy and noise comes in stretches.
+- A value that cannot be measured is left out (the runner reports it as missing), never reported as 0.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any
 
 MEMCPY_BYTES = 64 * 1024 * 1024
-"""Size of the copy that CPU-bound rates are compared with: far beyond every cache."""
+"""Size of the copy that is the baseline of CPU-bound rates: far larger than every cache."""
 
 REPEATS = 7
-"""Rounds of a measurement by default; odd, so that the median is one of them."""
+"""Default rounds of a measurement; odd, so that the median is one of them."""
 
 QUICK_REPEATS = 3
 """Rounds with --quick."""
 
 
 def repeats_for(quick: bool) -> int:
-    """How many rounds to run."""
+    """The number of rounds."""
     return QUICK_REPEATS if quick else REPEATS
 
 
@@ -41,11 +41,11 @@ class Figure:
         name: dotted, part first: `decode.256`.
         value: median over the rounds.
         unit: of the value: `M msg/s`, `GB/s`, `s`, `B`, `CPU s`, `ratio`.
-        baseline: what it is compared with, in words, or "" if it stands alone.
+        baseline: name of the baseline, or "" without one.
         baseline_value: median of the baseline in the same unit, or None.
-        repeats: how many rounds the medians are taken over.
-        samples: every round's value in the order measured, or empty.
-        note: what a reader must know to read it right.
+        repeats: number of rounds of the medians.
+        samples: the value of every round, in order, or empty.
+        note: conditions that a reader must know.
     """
 
     name: str
@@ -66,13 +66,14 @@ class Figure:
 def report(
     figures: Sequence[Figure], ratios: dict[str, float | None], *, missing: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """What a bench hands over.
+    """The report of a bench.
 
     Args:
-        figures: all that was measured.
-        ratios: the named results that goals and comparisons use, e.g. `{"decode.256.of_memcpy": 0.15}`. Also those that
-            are no ratios by nature (`node_start_s`). None counts as missing.
-        missing: name → why it could not be measured.
+        figures: all measured values.
+        ratios: the named results for goals and comparisons, e.g. `{"decode.256.of_memcpy": 0.15}`, including values
+        that
+            are not ratios (`node_start_s`). None counts as missing.
+        missing: name → reason why it could not be measured.
     """
     return {
         "figures": [asdict(figure) | {"ratio": figure.ratio, "samples": list(figure.samples)} for figure in figures],
@@ -83,11 +84,11 @@ def report(
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What a call took in each round.
+    """The durations of a call, by round.
 
     Attributes:
-        cpu_s: CPU seconds of this process (user and system, all its threads), one a round.
-        wall_s: wall seconds, one a round.
+        cpu_s: CPU seconds of this process (user and system, all threads), one per round.
+        wall_s: wall seconds, one per round.
     """
 
     cpu_s: tuple[float, ...]
@@ -109,16 +110,16 @@ class Timing:
         return len(self.cpu_s)
 
     def cpu_rates(self, amount: float) -> tuple[float, ...]:
-        """`amount` per CPU second, one a round."""
+        """`amount` per CPU second, one value per round."""
         return tuple(amount / max(seconds, 1e-9) for seconds in self.cpu_s)
 
 
 def measure_in_turns(*calls: Callable[[], object], repeats: int = REPEATS, warm_ups: int = 1) -> tuple[Timing, ...]:
-    """Time several calls, taking turns: A B A B …, so that a slow stretch hits all of them alike.
+    """Time several calls in turns (A B A B …), so that a slow stretch affects all of them.
 
     The garbage collector is off during a call and runs between calls. A call shorter than 20 ms should loop.
 
-    Returns: one `Timing` a call, in the order given.
+    Returns: one `Timing` per call, in the given order.
     """
     for call in calls:
         for _ in range(warm_ups):
@@ -147,7 +148,7 @@ def measure(call: Callable[[], object], repeats: int = REPEATS, warm_ups: int = 
 
 
 def memcpy_call(size: int = MEMCPY_BYTES) -> Callable[[], None]:
-    """A call that copies `size` bytes once between two buffers whose pages are all there (numpy's memcpy)."""
+    """A call that copies `size` bytes between two buffers whose pages are mapped (numpy's memcpy)."""
     import numpy as np
 
     source = np.full(size, 7, dtype=np.uint8)

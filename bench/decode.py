@@ -1,10 +1,10 @@
 """Decoding: receive buffers full of frames into Arrow columns, compared with copying memory.
 
-What is decoded is the wire's own columns: key, value and the eight fixed ones (`WireChunk.batch`); the whole schema of
-a table of changes is a row of its own. Rates count wire bytes. As in a client, one receive buffer is filled again and
-again, here by a copy of the next part of 64 MiB of different frames, which is not timed, and decoded, which is. Rounds
-take turns with the copy of 64 MiB, which leaves nothing in the caches; a few decodes that are not timed come between:
-what is measured is a stream that flows.
+The figures decode the columns of the wire: key, value and the eight fixed ones (`WireChunk.batch`). The whole schema of
+a table of changes has figures of its own. Rates count wire bytes. As in a client, one receive buffer is filled again
+and again with the next part of 64 MiB of different frames; only decoding is timed, not filling. Rounds take turns with
+the copy of 64 MiB, which empties the caches. A few decodes without timing follow the copy, so that the figure is that
+of a running stream.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from bench.common import (
 RECEIVE_BYTES = 4 * 1024 * 1024
 """Bytes decoded at once, as much as a busy client receives."""
 SMALL_RECEIVE_BYTES = 1024 * 1024
-"""The least that a busy client receives: the fixed cost of a batch weighs most."""
+"""The least that a busy client receives at once; the fixed cost of a batch is the largest share here."""
 CORPUS_BYTES = MEMCPY_BYTES
 QUICK_CORPUS_BYTES = 16 * 1024 * 1024
 ROWS_PER_SNAPSHOT = 1000
 VALUE_SIZES = (64, 256, 1024)
 TAIL_CALLS = 2000
 SETTLING_CALLS = 4
-"""Decodes after which the time of one no longer falls."""
+"""Decodes until the time of one no longer falls."""
 
 _EXTRAS = struct.Struct(">QQIIIHB")
 _HEADER = struct.Struct(">BBHBBHIIQ")
@@ -45,7 +45,7 @@ _MARKER = struct.Struct(">BBHBBHIIQQQI")
 
 
 def corpus(value_bytes: int, total_bytes: int, receive_bytes: int) -> list[bytes]:
-    """Receive buffers as a backfill fills them: runs of one vbucket behind a marker, whole frames only."""
+    """Receive buffers as in a backfill: runs of one vbucket after a marker, whole frames only."""
     import numpy as np
 
     key_bytes = 18
@@ -73,7 +73,7 @@ def corpus(value_bytes: int, total_bytes: int, receive_bytes: int) -> list[bytes
 
 
 def cpu_seconds(call: Callable[[], object]) -> float:
-    """CPU seconds of one call. Its result is dropped within: giving memory back is part of the cost."""
+    """CPU seconds of one call, including the release of its result's memory."""
     gc.collect(0)
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""The names that every run reports, and what they should reach in pure Python."""
+"""The named results of every run, and their goals in pure Python."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Goal:
         name: key under `ratios`.
         part: the bench module that measures it.
         meaning: for the table.
-        limit: what it should reach, or None where there is no goal.
-        at_most: the limit is an upper one.
+        limit: its goal, or None.
+        at_most: whether the limit is an upper one.
         unit: "" for ratios.
     """
 
@@ -26,7 +26,7 @@ class Goal:
     unit: str = ""
 
     def is_reached(self, value: float) -> bool | None:
-        """Whether `value` is good enough; None without a limit."""
+        """Whether `value` meets the goal; None without one."""
         if self.limit is None:
             return None
         return value <= self.limit if self.at_most else value >= self.limit

@@ -1,9 +1,9 @@
 """The disk store as it grows: load, reopen, backfill and compaction at 0.1, 1 and 10 million documents of 256 bytes.
 
-What counts is the cost of a document in CPU time at each size, and how much dearer it is at the largest size than a
-tenth of it. Each size has a directory of its own, and fresh processes. 1,024 vbuckets; the documents come spread over
-all of them, 100,000 to a commit. Making the frames is not measured. For the compaction half of the documents are
-written once more before; its cost is that of a document that lives.
+The figures are the CPU time per document at each size; the ratio compares the largest size with a tenth of it. Each
+size has its own directory and fresh processes. The documents are spread over 1,024 vbuckets, with 100,000 per commit.
+Making the frames is not measured. Before the compaction, half of the documents are written once more; its cost is per
+live document.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ VBUCKETS = 1024
 COMMIT_DOCUMENTS = 100_000
 VALUE = b"\x80" * 256
 SETTINGS = BucketSettings(ram_quota_bytes=16 << 30, compact_at=1)
-"""Compaction only when asked: it is measured by itself."""
+"""Compaction only on request, because it is measured separately."""
 STEPS = ("load", "reopen", "backfill", "compact")
 REPEATS = 3
-"""Of what can be repeated: opening and reading. The median counts."""
+"""Repetitions of opening and reading; the figure is the median."""
 CHILD_TIMEOUT_S = 600
 
 
 def write(store: DiskBucketStore, first: int, stop: int, seqnos: list[int]) -> float:
-    """Write the documents with these numbers and commit; CPU seconds without the making of the frames."""
+    """Write the documents with these numbers and commit; CPU seconds without making the frames."""
     rows: list[tuple[list[bytes], list[bytes], list[int]]] = [([], [], []) for _ in range(VBUCKETS)]
     for number in range(first, stop):
         vbid = number % VBUCKETS
@@ -60,7 +60,7 @@ def write(store: DiskBucketStore, first: int, stop: int, seqnos: list[int]) -> f
 
 
 def read(store: DiskBucketStore) -> int:
-    """Every vbucket from end to end, as a backfill reads it; returns the rows."""
+    """Read every vbucket from end to end like a backfill; returns the number of rows."""
     rows = 0
     for vbucket in store.vbuckets.values():
         after = 0
@@ -84,7 +84,7 @@ def measure_load(path: Path, documents: int) -> dict[str, float]:
 
 
 def measure_rest(path: Path, documents: int) -> dict[str, float]:
-    """CPU seconds of what is done with a store that is there, and resident and file bytes."""
+    """CPU seconds of opening, reading and compacting an existing store, and resident and file bytes."""
     found: dict[str, float] = {}
     before = resident_bytes()
     opened: list[float] = []
@@ -121,7 +121,7 @@ def measure_rest(path: Path, documents: int) -> dict[str, float]:
 
 
 def measure_in_child(documents: int) -> dict[str, float]:
-    """All of one size in a directory of its own, loading and the rest each in a fresh process."""
+    """All figures of one size, in its own directory; loading and the rest run in fresh processes."""
     directory = Path(tempfile.mkdtemp(prefix="dcpstream-bench-"))
     found: dict[str, float] = {}
     try:

@@ -1,9 +1,10 @@
-"""Ingest: SET requests through a session of the node, compared with just finding where each request ends.
+"""Ingest: SET requests through a session of the node, compared with a loop that only finds the ends of requests.
 
-The baseline is what no server in pure Python can be faster than: a loop that unpacks each header and jumps to the next.
-`per_op` is the whole of an operation, one by one, from bytes to bytes: header, rights, vbucket, JSON check, CAS, the
-stored frame, the index, the answer with its mutation token. `bulk` is the same for requests that come in long runs.
-No sockets, memory store, one session.
+No server in pure Python can be faster than the baseline, a loop that unpacks each header and jumps to the next.
+`per_op`
+is a whole operation, one by one, from bytes to bytes: header, privileges, vbucket, JSON check, CAS, the stored frame,
+the index, the answer with its mutation token. `bulk` is the same for requests in long runs. There are no sockets; the
+store is in memory, with one session.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ START_ROUNDS = 5
 
 
 def requests(count: int, value: bytes, opcode: Opcode = Opcode.SET) -> bytes:
-    """Pipelined requests for `count` keys, as a loader sends them."""
+    """Pipelined requests for `count` keys, like those of a loader."""
     parts = []
     for number in range(count):
         key = b"doc-%010d" % number
@@ -44,7 +45,7 @@ def requests(count: int, value: bytes, opcode: Opcode = Opcode.SET) -> bytes:
 
 
 def scan(data: bytes) -> int:
-    """The bare boundary loop: how many requests there are."""
+    """The bare boundary loop: counts the requests."""
     at, end, count = 0, len(data), 0
     unpack = HEADER.unpack_from
     while end - at >= HEADER_BYTES:
@@ -55,7 +56,7 @@ def scan(data: bytes) -> int:
 
 
 def new_session() -> Session:
-    """A session that is logged in, with a bucket, on an engine without sockets."""
+    """A logged-in session with a bucket, on an engine without sockets."""
     users = Users(SystemRandom())
     users.add("bench", "unused")
     user = users.find("bench")
@@ -127,7 +128,7 @@ def run(quick: bool) -> dict[str, Any]:
 def writes(name: str, value: bytes, read_bytes: int, count: int, repeats: int) -> tuple[Figure, float]:
     """SET of new keys."""
     data, scans = requests(count, value), 10
-    # Each round writes to a new engine, so that every SET is an insert; making it is not part of the figure.
+    # Each round writes to a new engine, so that every SET is an insert. Making the engine is not timed.
     sessions = iter([new_session() for _ in range(repeats + 1)])
     scanning, setting = measure_in_turns(
         lambda: [scan(data) for _ in range(scans)], lambda: feed(next(sessions), data, read_bytes), repeats=repeats
@@ -185,6 +186,6 @@ def overwrites(count: int, repeats: int) -> Figure:
 
 
 def start_and_stop() -> None:
-    """A node's whole life without clients."""
+    """Start and stop of a node without clients."""
     with Node(vbuckets=VBUCKETS):
         pass

@@ -1,10 +1,10 @@
-"""How long a durable write takes while eight backfills run, beside the disk's own fdatasync.
+"""Latency: the duration of a durable write while eight backfills run, compared with the disk's own fdatasync.
 
-A node in a process of its own keeps its bucket on disk with `persist=every`: the answer to a write comes once it is
-durable. One client writes documents one after the other and waits for each answer; eight connections, in another
-process, stream the whole bucket from its beginning as fast as they can, again and again. The same writes are timed
-without the backfills. The disk's part is a file in the same directory that is appended to and synced in turns with
-them. All of them share the machine's cores, which is part of what is measured.
+A node in its own process keeps its bucket on disk with `persist=every`, so it answers a write when it is durable. One
+client writes documents one after the other and waits for each answer. Eight connections of another process stream the
+whole bucket from its beginning, again and again. The same writes are also timed without the backfills. The baseline is
+a file in the same directory that is appended to and synced in turns with them. All processes share the machine's cores,
+which is part of the measurement.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def fill(port: int, documents: int) -> None:
 
 
 def drain(port: int, stopping: threading.Event, received: list[int], slot: int) -> None:
-    """One backfill after the other until told to stop."""
+    """Run backfills, one after the other, until `stop`."""
     buffer = bytearray(RECEIVE_BYTES)
     while not stopping.is_set():
         with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as connection:
@@ -79,14 +79,14 @@ def drain(port: int, stopping: threading.Event, received: list[int], slot: int) 
                 try:
                     count = connection.recv_into(buffer)
                 except TimeoutError:
-                    break  # all of it came
+                    break  # everything has arrived
                 if not count:
                     break
                 received[slot] += count
 
 
 def run_backfills(port: int, control: Connection) -> None:
-    """In a child process: eight of them at a time; tells how many bytes came when told to stop."""
+    """In a child process: run eight backfills at a time until the order to stop, and report the received bytes."""
     stopping = threading.Event()
     received = [0] * BACKFILLS
     threads = [threading.Thread(target=drain, args=(port, stopping, received, slot)) for slot in range(BACKFILLS)]
@@ -101,7 +101,7 @@ def run_backfills(port: int, control: Connection) -> None:
 
 
 def write(port: int, count: int) -> list[float]:
-    """Seconds that each of so many durable writes took."""
+    """Durations of durable writes in seconds."""
     took = []
     with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -129,7 +129,7 @@ def answer(stream: Any) -> None:
 
 
 def sync(folder: Path) -> list[float]:
-    """Seconds that each append of a document and its fdatasync took."""
+    """Durations of appends of a document with fdatasync, in seconds."""
     took = []
     descriptor = os.open(folder / "synced", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
@@ -144,7 +144,7 @@ def sync(folder: Path) -> list[float]:
 
 
 def percentile(values: list[float], percent: int) -> float:
-    """The nearest rank."""
+    """The percentile by nearest rank."""
     return sorted(values)[min(len(values) - 1, len(values) * percent // 100)]
 
 

@@ -1,8 +1,8 @@
-"""A node under clients that are too many, or mean: how much memory it takes, and how others fare meanwhile.
+"""A node under too many or hostile clients: its memory, and the latency of a well-behaved client.
 
-The node is a process of its own, so its memory is its own; it is sampled every few milliseconds, and what counts is the
-most that was seen above what it was before. A well-behaved client in a third process reads a document all the while.
-Figures of latency are of this machine under this load, the clients' own work included; compare within one run.
+The node is a process of its own. Its memory is sampled every few milliseconds, and the figure is the largest growth.
+Meanwhile a well-behaved client in a third process reads a document in a loop. Latencies are those of this machine under
+this load, including the work of the clients; compare them within one run only.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STALLED_CLIENTS = 500
 STALLED_VALUE_BYTES = 256 * 1024
 STALLED_REQUESTS = 64
 HOLD_S = 2.0
-"""How long connections stay once all are there, so that what the good client measures is mostly that."""
+"""Time that all connections stay open, so that most samples of the good client fall into it."""
 SAMPLE_S = 0.01
 TIMEOUT_S = 120.0
 START_TIMEOUT_S = 30.0
@@ -47,7 +47,7 @@ QUICK_DIVISOR = 10
 
 
 class Victim:
-    """A node in a process of its own, and what is known of its memory."""
+    """A node in a process of its own, and its memory."""
 
     def __init__(self, folder: Path, more_options: Sequence[str] = ()) -> None:
         ready = folder / "ready.json"
@@ -88,13 +88,13 @@ class GoodClient:
             raise RuntimeError("the good client did not start")
 
     def order(self, word: str) -> None:
-        """Tell it what to do."""
+        """Send it an order."""
         assert self._child.stdin is not None
         self._child.stdin.write(word + "\n")
         self._child.stdin.flush()
 
     def figures(self) -> dict[str, float]:
-        """Have it stop, and tell what it measured."""
+        """Stop it and return its measurements."""
         self.order("stop")
         assert self._child.stdout is not None
         found: dict[str, float] = json.loads(self._child.stdout.readline())
@@ -125,7 +125,7 @@ class Watcher:
                 self.most = max(self.most, resident_bytes(self._pid))
 
     def stop(self) -> int:
-        """The most that it took above what it had before, in bytes."""
+        """The largest growth since the start, in bytes."""
         self._is_over.set()
         self._thread.join()
         return self.most - self.before
@@ -135,9 +135,9 @@ class Scene:
     """What happened during one attack.
 
     Attributes:
-        memory: bytes that the node took above what it had before, at most.
-        good: what the good client measured.
-        seconds: how long it took.
+        memory: largest growth of the node's memory, in bytes.
+        good: measurements of the good client.
+        seconds: duration of the attack.
     """
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class Scene:
 
 @contextmanager
 def scene(victim: Victim, good: GoodClient) -> Iterator[Scene]:
-    """Measure while the body attacks."""
+    """Measure while the body of the context attacks."""
     found, watcher = Scene(), Watcher(victim.child.pid)
     good.order("start")
     started = time.monotonic()
@@ -161,7 +161,7 @@ def scene(victim: Victim, good: GoodClient) -> Iterator[Scene]:
 
 
 def login() -> bytes:
-    """What a client sends first, in one piece."""
+    """The first requests of a client, in one piece."""
     features = struct.pack(">3H", Feature.XERROR, Feature.COLLECTIONS, Feature.MUTATION_SEQNO)
     return (
         encode_request(Opcode.HELLO, value=features)
@@ -186,7 +186,7 @@ def connect(port: int, receive_bytes: int = 0) -> socket.socket:
 
 
 def _read_answers(connection: socket.socket, count: int) -> None:
-    """Read whole answers, whatever they say; refused logins fail."""
+    """Read whole answers of any status; a refused login raises."""
     data = b""
     while count:
         while len(data) < 24 or len(data) < 24 + int.from_bytes(data[8:12]):
@@ -201,7 +201,7 @@ def _read_answers(connection: socket.socket, count: int) -> None:
 
 
 def fill(port: int) -> None:
-    """Documents for the streams, for the good client, and large ones for those who take no answers."""
+    """Write documents for the streams and the good client, and large ones for the clients that do not read."""
     with connect(port) as connection:
         good = encode_request(Opcode.SET, key=b"\0good", value=b"g" * 256, extras=bytes(8))
         large = encode_request(Opcode.SET, key=b"\0large", value=b"v" * STALLED_VALUE_BYTES, extras=bytes(8))
@@ -261,7 +261,7 @@ def streams(port: int, connections: int) -> float:
         for thread in threads:
             thread.start()
         for connection in sockets:
-            # DCP_ADD_STREAM_FLAG_TO_LATEST (0x04): each stream ends once it has what is there.
+            # DCP_ADD_STREAM_FLAG_TO_LATEST (0x04): each stream ends at the current high seqno.
             connection.sendall(
                 b"".join(
                     encode_request(
@@ -299,7 +299,7 @@ def _drain(connection: socket.socket) -> None:
 
 
 def garbage(port: int, total: int) -> int:
-    """Requests that are none, pipelined on many connections by somebody who reads no answer; returns bytes taken."""
+    """Send invalid requests, pipelined on many connections that do not read; returns the bytes that the node took."""
     bad = b"".join(
         encode_request(opcode, key=b"\0k", value=b"x" * 500, extras=bytes(3))
         for opcode in (Opcode.SET, Opcode.GET, 0x6F, Opcode.INCREMENT, Opcode.DCP_STREAM_REQ)
@@ -315,7 +315,7 @@ def garbage(port: int, total: int) -> int:
         for _ in range(rounds):
             for index, connection in enumerate(sockets):
                 if index % 5 == 0 and connection.gettimeout():
-                    # Every fifth begins a frame of 20 MB, and never ends it.
+                    # Every fifth connection begins a frame of 20 MB and never completes it.
                     with contextlib.suppress(OSError):
                         connection.sendall(unfinished + bytes(12))
                 connection.setblocking(False)
@@ -330,7 +330,7 @@ def garbage(port: int, total: int) -> int:
 
 
 def stalled(port: int, clients: int) -> None:
-    """Clients that ask for large documents, and take none."""
+    """Request large documents without reading the answers."""
     requests = encode_request(Opcode.GET, key=b"\0large") * STALLED_REQUESTS
     with ExitStack() as stack:
         for _ in range(clients):
@@ -342,7 +342,7 @@ def stalled(port: int, clients: int) -> None:
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """All scenes, one after the other, on one node."""
+    """Run all scenes, one after the other, on one node."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = CONNECTIONS + 500
     if soft < wanted <= hard or hard == resource.RLIM_INFINITY:

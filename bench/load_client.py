@@ -1,7 +1,7 @@
-"""A well-behaved client in a process of its own: reads a document over and over, and tells how long that took.
+"""A well-behaved client in a process of its own: it reads a document in a loop and reports the durations.
 
-Started by `bench.load`; takes the orders `start` and `stop` on its standard input, and answers `stop` with a line of
-JSON: how many answers came, and the median, 99th percentile and longest of their times in milliseconds.
+`bench.load` starts it. It takes the orders `start` and `stop` on its standard input and answers `stop` with a line of
+JSON: the number of answers, and the median, 99th percentile and maximum of their durations in milliseconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from dcpstream.wire import Feature, FrameReader, Opcode, encode_request
 
 PAUSE_S = 0.002
-"""Between two requests: about as many as a busy web server's one worker sends."""
+"""Pause between two requests: the rate of one worker of a busy web server."""
 TIMEOUT_S = 60.0
 
 

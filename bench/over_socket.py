@@ -1,9 +1,9 @@
-"""Ingest over a socket: what a SET costs the node when a client sends so many and waits for their answers.
+"""Ingest over a socket: the node's cost of a SET, by the number of requests that a client sends at once.
 
-`ingest` measures the session alone; here the kernel, the event loop and what the node does once a read come to it. The
-node is a process of its own (memory store, 1,024 vbuckets); the figure is its CPU time a request, user and system. The
-baseline is a bare server of the same shape (asyncio, one parse loop, one write a read) that only finds where each
-request ends and answers with as many bytes, in the same run and under the same client.
+`ingest` measures only the session; here kernel, event loop and the work per read are included. The node is a process of
+its own (memory store, 1,024 vbuckets), and the figure is its CPU time per request, user and system. The baseline is a
+bare server of the same shape (asyncio, one parse loop, one write per read) that only finds the end of each request and
+sends an answer of the same size, in the same run and with the same client.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "overwrite": (),
     "overwrite_uncompacted": ("--set", "compact_at=1"),
 }
-"""What is measured → options of the node. Overwriting leaves superseded versions behind, which the node compacts
-meanwhile on a thread; the last variant shows what of the cost is that."""
+"""Variant → options of the node. Overwriting leaves superseded versions, which the node compacts on a thread meanwhile;
+the last variant runs without compaction."""
 COMPARED_WINDOW = 50
 OVERWRITES = 3
-"""Times that each document is overwritten: with fewer, compaction has hardly begun."""
+"""Times that each document is overwritten; with fewer, compaction has hardly begun."""
 QUICK_DIVISOR = 5
 VALUE = b"\x80" + b"v" * 255
 READ_BYTES = 256 * 1024
@@ -82,7 +82,7 @@ def run(quick: bool) -> dict[str, Any]:
 
 
 def one_round(name: str, options: Sequence[str], rounds: Sequence[bytes], window: int) -> float:
-    """CPU seconds of a fresh node while it takes the requests: those of new keys, or the second ones of the same."""
+    """CPU seconds of a fresh node for the requests: for new keys, or for the second requests of the same keys."""
     with ExitStack() as stack:
         node = Victim(Path(stack.enter_context(tempfile.TemporaryDirectory())), options)
         stack.callback(node.stop)
@@ -95,7 +95,7 @@ def one_round(name: str, options: Sequence[str], rounds: Sequence[bytes], window
 
 
 def judged(name: str, spent: Sequence[tuple[float, float]], total: int, window: int) -> tuple[Figure, float]:
-    """The figure, and its ratio of the bare server, from (node, bare server) CPU seconds of each round."""
+    """The figure and its ratio to the bare server, from the CPU seconds (node, bare server) of each round."""
     micros = [own / total * 1e6 for own, _ in spent]
     bare_micros = [bare / total * 1e6 for _, bare in spent]
     figure = Figure(
@@ -112,7 +112,7 @@ def judged(name: str, spent: Sequence[tuple[float, float]], total: int, window: 
 
 
 def windows(count: int, window: int) -> Sequence[bytes]:
-    """The requests of a round, in pieces that are sent at once."""
+    """The requests of a round, in pieces to send at once."""
     data = requests(count - count % window, VALUE)
     size = len(data) // (count - count % window)
     return [data[at : at + size * window] for at in range(0, len(data), size * window)]

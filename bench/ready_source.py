@@ -1,6 +1,6 @@
-"""The baseline of the Spark benches: a Python data source that yields batches which lie ready in memory.
+"""The baseline of the Spark benches: a Python data source that yields batches from memory.
 
-A worker reads the Arrow file once and keeps it: what is timed is Spark's own way with the very same rows.
+A worker reads the Arrow file once and keeps it, so that the time is that of Spark itself with the same rows.
 """
 
 from __future__ import annotations

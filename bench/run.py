@@ -1,7 +1,7 @@
 """Run the benches, print the table, write `bench/results.json`.
 
-Each part runs in a process of its own, so that one part's memory, garbage and threads do not weigh on the next, and a
-part that fails or hangs costs only its own figures.
+Each part runs in a process of its own, so that memory, garbage and threads of one part do not affect the next, and a
+failure costs only the figures of its part.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bench.goals import GOALS, PARTS
 
 RESULTS = Path(__file__).with_name("results.json")
 PART_TIMEOUT_S = 900
-"""A part that takes longer is stopped and reported as missing."""
+"""Time limit of a part; beyond it, the part is stopped and reported as missing."""
 
 PACKAGES = ("dcpstream", "numpy", "pyarrow", "pyspark", "deltalake", "aiohttp", "cramjam")
 
@@ -61,7 +61,7 @@ def main(quick: bool, only: tuple[str, ...], output: Path, part: str | None, par
 
 
 def run_part(name: str, quick: bool) -> dict[str, Any]:
-    """One part's report; if it cannot be made, `{"error": why}`."""
+    """One part's report, or `{"error": reason}`."""
     try:
         module = importlib.import_module(f"bench.{name}")
     except ModuleNotFoundError as error:
@@ -77,11 +77,11 @@ def run_part(name: str, quick: bool) -> dict[str, Any]:
 
 
 def run_part_in_child(name: str, quick: bool, timeout_s: float = PART_TIMEOUT_S) -> dict[str, Any]:
-    """One part's report from a child process of its own, with everything that the child starts in its process group."""
+    """One part's report from a child process, which has its own process group with all that it starts."""
     with tempfile.TemporaryDirectory() as directory:
         answer = Path(directory) / "part.json"
         command = [sys.executable, "-m", "bench", "--part", name, "--part-output", str(answer)]
-        # What a part prints goes to our standard error: standard output is the table's.
+        # Output of a part goes to standard error; standard output has the table.
         child = subprocess.Popen(
             command + (["--quick"] if quick else []),
             cwd=Path(__file__).parent.parent,
@@ -101,14 +101,14 @@ def run_part_in_child(name: str, quick: bool, timeout_s: float = PART_TIMEOUT_S)
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:
-    """End what is left of the child's process group."""
+    """Kill the rest of the child's process group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
 
 
 def assemble(outcomes: Mapping[str, Mapping[str, Any]], *, quick: bool, seconds: float) -> dict[str, Any]:
-    """All parts' reports as one document; a name of the goals that nobody measured stands under `missing`."""
+    """The reports of all parts as one document; goals without a measurement are under `missing`."""
     ratios: dict[str, float] = {}
     missing: dict[str, str] = {}
     figures: list[dict[str, Any]] = []
@@ -137,7 +137,7 @@ def assemble(outcomes: Mapping[str, Mapping[str, Any]], *, quick: bool, seconds:
 
 
 def machine() -> dict[str, Any]:
-    """What this ran on."""
+    """The machine."""
     return {
         "cpu": _first_line_after("/proc/cpuinfo", "model name") or platform.processor() or "unknown",
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -156,7 +156,7 @@ def _first_line_after(path: str, name: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that matter."""
+    """Versions of Python and of the relevant packages."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:

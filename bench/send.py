@@ -1,11 +1,10 @@
 """Backfill: a node that streams its whole history over loopback, compared with `sendall` of a constant buffer.
 
-The reader, a process of its own, throws away what it gets. What counts is the CPU time of the sending process: for the
-node everything from its store to the socket; for the baseline one blocking `sendall` after the other of a buffer made
-beforehand, of whichever of two sizes turns out cheaper. The buffer stays in the CPU's cache: the node, which has to
-fetch every byte of its history from memory once and to write the stream's opaque into each message, cannot reach 1.
-How near anything could come is measured too (`send.*.bare`): the same blocks, found beforehand, are copied into one
-buffer, get their opaque and are sent with a blocking `sendall`, and nothing else is done.
+The reader, a process of its own, drops the received bytes. The figure is the CPU time of the sending process: for the
+node everything from its store to the socket; for the baseline blocking `sendall` calls with one buffer, of the faster
+of two sizes. That buffer stays in the CPU's cache. The node has to fetch every byte of its history from memory once and
+to write the stream's opaque into each message, so it cannot reach 1. `send.*.bare` measures the possible optimum: the
+same blocks, found beforehand, are copied into one buffer, get their opaque and are sent with a blocking `sendall`.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def fill(node: Node, value_bytes: int, total_bytes: int) -> int:
 
 
 def receive(port: int, wanted: int, is_node: bool, control: Connection) -> None:
-    """The reader: asks for the stream if a node sends it, and counts until it has everything."""
+    """The reader: requests the stream if a node sends it, and counts the bytes until all have arrived."""
     connection = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
     if is_node:
         ask(connection)
@@ -107,7 +106,7 @@ def send_constant(connection: socket.socket, size: int, total: int) -> None:
 
 
 def blocks_of(node: Node) -> list[tuple[Any, Any]]:
-    """Bytes and places of the opaques of each block of the history."""
+    """The bytes of each block of the history, and the offsets of its opaques."""
     assert node.engine is not None
     vbucket = node.engine.buckets["default"].vbucket(0)
     assert vbucket is not None
@@ -120,7 +119,7 @@ def blocks_of(node: Node) -> list[tuple[Any, Any]]:
 
 
 def send_bare(connection: socket.socket, blocks: list[tuple[Any, Any]]) -> None:
-    """What no sender of this history can do without."""
+    """The steps that no sender of this history can leave out."""
     out = np.empty(BLOCK_BYTES, dtype=np.uint8)
     words = np.ndarray((BLOCK_BYTES - 3,), dtype=">u4", buffer=out, strides=(1,))
     view = memoryview(out)
@@ -139,7 +138,8 @@ def timed(
     """(CPU seconds of this process, wall seconds) for sending `wanted` bytes to a reader.
 
     Args:
-        listener, send: who accepts the reader, and what sends to it; a node's port without.
+        listener, send: the socket that accepts the reader, and the function that sends to it; without them the reader
+            connects to a node.
     """
     context = multiprocessing.get_context("spawn")
     control, other = context.Pipe()

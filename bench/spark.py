@@ -1,8 +1,8 @@
 """Spark: a batch read of a node against the same rows as ready Arrow batches from a Python source.
 
-The node runs in a process of its own, on the same machine: its work is part of the wall time, not of Spark's CPU time.
-Wall time decides the ratios, because it is what a user waits for; CPU seconds of the JVM and of Spark's Python workers
-stand beside it.
+The node runs in a process of its own on the same machine; its work is part of the wall time, not of Spark's CPU time.
+The ratios use wall time, because users wait for it. The figures also have the CPU seconds of the JVM and of Spark's
+Python workers.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _reader(spark: SparkSession, connection_string: str, options: dict[str, str]
 def _ready(
     spark: SparkSession, connection_string: str, options: dict[str, str], directory: Path
 ) -> Callable[[], DataFrame]:
-    """The rows that the source itself yields, kept as files of batches."""
+    """The rows of the source, as files of batches."""
     import pyarrow as pa
 
     from dcpstream.spark.options import SourceOptions

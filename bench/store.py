@@ -1,8 +1,8 @@
 """The disk store: opening, memory of the index, writing, reading by seqno.
 
-Documents: 18-byte keys (and one byte of collection prefix), 256-byte values. The store is loaded in commits of 5,000
-documents, which at 1,024 vbuckets makes blocks of 5 documents: what the node writes at 100,000 sets per second when it
-commits every 50 ms. That is the hardest case for opening and reading; the other is a single vbucket.
+Documents have 18-byte keys (and one byte of collection prefix) and 256-byte values. The store is loaded in commits of
+5,000 documents. With 1,024 vbuckets that makes blocks of 5 documents, as in a node with 100,000 sets per second and a
+commit every 50 ms: the hardest case for opening and reading. The other case is a single vbucket.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ VBUCKETS = (1, 1024)
 REOPENS = 5
 QUICK_REOPENS = 2
 APPENDS = 100_000
-"""Frames of the append figures: more would measure page faults of a growing process."""
+"""Frames of the append figures; with more, page faults of a growing process would dominate."""
 VALUE = b"v" * 256
 
 Frames = list[tuple[int, bytes, int, bytes]]
@@ -51,7 +51,7 @@ def documents(count: int, vbuckets: int, first: int = 0) -> Frames:
 
 
 def load(path: Path, vbuckets: int, count: int) -> tuple[list[float], list[float]]:
-    """Fill a new store; CPU seconds of each commit's appends and of the commit itself. Closed as by a crash."""
+    """Fill a new store and close it like a crash; CPU seconds of each commit's appends and of the commit itself."""
     store = DiskBucketStore(path, vbuckets)
     with store.metadata_batch():
         for vbid in range(vbuckets):
@@ -85,7 +85,7 @@ def reopen_cpu(path: Path, vbuckets: int, count: int, repeats: int) -> list[floa
 
 
 def resident_of_index(path: Path, vbuckets: int, count: int) -> float:
-    """Bytes a document by which a fresh process grows when it opens the store, all allocator overhead included."""
+    """Growth of a fresh process when it opens the store, in bytes per document, with the allocator's overhead."""
     code = "import sys; from bench.store import _grow; _grow(sys.argv[1], int(sys.argv[2]))"
     done = subprocess.run(
         [sys.executable, "-c", code, str(path), str(vbuckets)], check=True, capture_output=True, text=True
@@ -94,7 +94,7 @@ def resident_of_index(path: Path, vbuckets: int, count: int) -> float:
 
 
 def _grow(path: str, vbuckets: int) -> None:
-    """In the child: open, and print by how much resident memory grew."""
+    """In the child: open the store, and print the growth of resident memory."""
     from bench.common import resident_bytes
 
     with tempfile.TemporaryDirectory() as other:
@@ -109,7 +109,7 @@ def _grow(path: str, vbuckets: int) -> None:
 
 
 def release_free_memory() -> None:
-    """Give memory that the allocator keeps for later back to the system, so that it is not counted."""
+    """Return the allocator's free memory to the system, so that it is not counted."""
     gc.collect()
     try:
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,5 +1,6 @@
-"""Clients that are not ours against a node of ours: `make interop`, and `tests/interop/test_clients.py`.
+"""Foreign clients against a node of ours: `make interop`, and `tests/interop/test_clients.py`.
 
-`building` makes the programs (Go, Java) once, `clients` says what each of them is asked to do, `running` gives each a
-fresh node and reads what it says, `__main__` prints the table.
+`building` builds the programs (Go, Java) once, `clients` lists the clients and their checks, `running` runs a program
+against a fresh node and reads its output, `capture` has tshark decode a session, `page` writes the table of the
+reference, and `__main__` prints it.
 """

@@ -17,12 +17,12 @@ from interop.clients import CHECKS, CLIENTS, Check, judge, prepare
 from interop.running import Outcome
 
 MAX_SHOWN = 200
-"""Characters of a reason that are printed: what a library says of an error can be a page long."""
+"""Limit of printed characters of a reason: the error text of a library can be a page long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A check and what came of it; no outcome if its client could not be run."""
+    """A check and its outcome; None if its client could not be run."""
 
     check: Check
     outcome: Outcome | None
@@ -39,7 +39,7 @@ class Row:
 
 
 def main() -> int:
-    """Run what the command line names; the exit code is 1 if a client failed, or was skipped and must not be."""
+    """Run the checks of the command line; the exit code is 1 if a client failed, or was skipped with --strict."""
     parser = argparse.ArgumentParser(prog="interop", description=__doc__)
     parser.add_argument("names", nargs="*", help="clients or checks; all by default")
     parser.add_argument("--page", action="store_true", help="write the table into docs/reference/interop.md")
@@ -53,7 +53,7 @@ def main() -> int:
     if options.list:
         print(*(f"{check.name}\t{check.what}" for check in checks), sep="\n")
         return 0
-    # What the nodes warn of (a log-in with a wrong password) was meant to happen.
+    # The warnings of the nodes (logins with a wrong password) are intended.
     logging.getLogger("dcpstream").addHandler(logging.NullHandler())
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     rows = run_all(checks, console)
@@ -92,7 +92,7 @@ def run_all(checks: list[Check], console: Console) -> list[Row]:
 
 
 def show(rows: list[Row], console: Console) -> None:
-    """The table, and below it what failed."""
+    """The table, and below it the failures."""
     table = Table(title="clients that are not ours", title_justify="left", show_lines=False)
     for heading in ("client", "what it did", "parts", "s", "result"):
         table.add_column(heading, justify="right" if heading in ("parts", "s") else "left", overflow="fold")
@@ -118,7 +118,7 @@ def show(rows: list[Row], console: Console) -> None:
 
 
 def summary(rows: list[Row], *, is_strict: bool) -> int:
-    """Count clients, say what was skipped, and end with the one line that others read."""
+    """Print the skipped clients, and last the line with the counts that other programs read."""
     clients = list(dict.fromkeys(row.check.client for row in rows))
     skipped = {row.check.client: row.why for row in rows if row.outcome is None}
     ok = {row.check.client for row in rows if row.outcome is not None} - set(skipped)

@@ -1,7 +1,7 @@
-"""The programs of other languages: built once into `.cache/interop`, found there the next time.
+"""The programs in other languages, built once into `.cache/interop`.
 
-What a machine lacks (a compiler, a network) is `Missing`, with the reason; what is wrong with our own programs is an
-error. A build of the same sources in two processes happens once.
+`Missing` means that the machine lacks something (a compiler, a network), with the reason; an error in our own programs
+is a `BuildError`. Two processes build the same sources only once.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tools.patience import patient
 HERE = Path(__file__).parent
 CACHE = HERE.parent / ".cache" / "interop"
 FETCH_TIMEOUT_S = patient(180)
-"""For what comes over the network: 32 MB of Java archives, 3 MB of Go sources."""
+"""Time limit of downloads: 32 MB of Java archives, 3 MB of Go sources."""
 BUILD_TIMEOUT_S = patient(300)
-"""gocbcore takes a minute of two cores when nothing of it is built yet."""
+"""Time limit of a build; a first build of gocbcore takes a minute on two cores."""
 GO_AT_LEAST = (1, 24)
 JAVA_AT_LEAST = 17
 MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 
 
 class Missing(Exception):
-    """This machine cannot run a client; the text says what it lacks."""
+    """This machine cannot run a client; the text has the reason."""
 
 
 class BuildError(Exception):
@@ -43,10 +43,10 @@ class BuildError(Exception):
 
 
 def python_sdk(_: Say) -> list[str]:
-    """The interpreter, if the official SDK is installed in it.
+    """The interpreter, if it has the official SDK.
 
     Raises:
-        Missing: it is not.
+        Missing: it has not.
     """
     if importlib.util.find_spec("couchbase") is None:
         raise Missing("the Python package couchbase is not installed")
@@ -54,7 +54,7 @@ def python_sdk(_: Say) -> list[str]:
 
 
 def python_sdk_version() -> str:
-    """The installed SDK's; empty if there is none."""
+    """The version of the installed SDK; empty without one."""
     try:
         return importlib.metadata.version("couchbase")
     except importlib.metadata.PackageNotFoundError:
@@ -65,7 +65,7 @@ def tshark(_: Say) -> list[str]:
     """The decoder's command.
 
     Raises:
-        Missing: it is not there.
+        Missing: it is not installed.
     """
     found = shutil.which("tshark")
     if found is None:
@@ -82,7 +82,7 @@ def go(say: Say) -> list[str]:
     compiler = shutil.which("go")
     if compiler is None:
         raise Missing("Go is not installed (1.24 or newer)")
-    # No other toolchain is fetched, and nothing of the user's settings takes part.
+    # Without downloads of toolchains, and without the user's settings.
     environment = {**os.environ, "GOTOOLCHAIN": "local", "GOWORK": "off", "GOFLAGS": "-buildvcs=false -mod=readonly"}
     version = _output([compiler, "version"], environment)
     found = re.search(r"go(\d+)\.(\d+)", version)
@@ -141,7 +141,7 @@ def java(say: Say) -> list[str]:
             _compile([*command, "-cp", f"{archives}/*", *map(str, sources)], HERE / "java", None)
             _discard_others(classes, but=archives)
             partial.rename(classes)
-    # Small heaps and no optimising compiler: the programs live for a second or two.
+    # Small heaps and no optimising compiler, because the programs run for a second or two.
     return [
         str(tools["java"]),
         "-Xmx256m",
@@ -156,7 +156,7 @@ def java(say: Say) -> list[str]:
 
 
 def _fingerprint(paths: Sequence[Path], extra: str) -> str:
-    """Of files' names and contents."""
+    """The hash of files' names and contents."""
     digest = hashlib.sha256(extra.encode())
     for path in paths:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -177,7 +177,7 @@ def _discard_others(kept: Path, but: Path | None = None) -> None:
 
 @contextmanager
 def _alone(what: str) -> Iterator[None]:
-    """Let one process build at a time; the others find what it made."""
+    """Let one process build at a time; the others use its result."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / f"{what}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -190,7 +190,7 @@ def _output(command: list[str], environment: dict[str, str] | None = None) -> st
 
 
 def _fetch(command: list[str], directory: Path, environment: dict[str, str] | None, otherwise: str) -> None:
-    """Get what the network has; without it the client is missing."""
+    """Download the dependencies; raise Missing without a network."""
     try:
         done = subprocess.run(
             command,

@@ -1,8 +1,8 @@
-"""tshark as a judge: a session of a real client is captured on loopback, and no frame of it may be malformed.
+"""tshark as a judge: it captures a session of a real client on loopback, and may find no malformed frame in it.
 
-Its warnings are not counted: it warns of stray characters behind keys with a collection prefix, which are right. One
-kind of frame it calls malformed without reason: the answer to GET_META that there is no such document, of which it
-reads extras that a server does not send either.
+Warnings are not counted: tshark warns of stray characters after keys with a collection prefix, which are correct. It
+reports one kind of correct frame as malformed: the answer to GET_META for a missing document, where it expects extras
+that a server does not send either.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ START_TIMEOUT_S = patient(20.0)
 STOP_TIMEOUT_S = patient(20.0)
 DECODE_TIMEOUT_S = patient(120)
 CAPTURE_KB = 200_000
-"""A capture ends by itself at this size; the sessions make 50 MB at most."""
+"""Size limit of a capture; the sessions have at most 50 MB."""
 KERNEL_BUFFER_MB = 64
 LAST_BLOCK_S = 0.5
-"""What the kernel has captured is handed over in blocks, at most this much later."""
+"""Longest delay until the kernel hands over a block of captured packets."""
 AT_LEAST_FRAMES = 1000
-"""Of fewer the judgement would mean nothing: the capture has failed."""
+"""Least number of packets; with fewer, the capture has failed."""
 _UNTRUE = frozenset({(int(Opcode.GET_META), int(Status.KEY_ENOENT))})
 
 
 class Decoded(NamedTuple):
-    """What tshark found.
+    """The findings of tshark.
 
     Attributes:
         opcodes: frames by opcode.
-        malformed: the packets that it calls malformed, by number, with opcodes and statuses.
+        malformed: the packets that it reports as malformed, by number, with opcodes and statuses.
     """
 
     opcodes: Counter[int]
@@ -48,7 +48,7 @@ class Decoded(NamedTuple):
 
 
 class Capture:
-    """Records what goes over a port of loopback while it lasts.
+    """Records the packets of a loopback port; a context manager.
 
     Raises:
         Missing: the capture did not begin; the text is tshark's.
@@ -76,11 +76,11 @@ class Capture:
             raise Missing(f"no right to capture on loopback: {' '.join(said)[-300:]}")
 
     def __enter__(self) -> Capture:
-        """Recording has begun."""
+        """Start, and wait until recording has begun."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End, with all that was sent in the file."""
+        """Stop when all packets are in the file."""
         time.sleep(LAST_BLOCK_S)
         self._end()
 
@@ -96,7 +96,7 @@ class Capture:
 
 
 def decode(command: list[str], path: Path, port: int) -> Decoded:
-    """Have a capture decoded."""
+    """Decode a capture."""
     names = ("frame.number", "couchbase.opcode", "couchbase.status", "_ws.malformed")
     fields = [part for name in names for part in ("-e", name)]
     done = subprocess.run(
@@ -110,7 +110,7 @@ def decode(command: list[str], path: Path, port: int) -> Decoded:
 
 
 def read(text: str) -> Decoded:
-    """The lines of tshark, one a packet: number, opcodes, statuses, and something if the packet is malformed."""
+    """The lines of tshark, one per packet: number, opcodes, statuses, and a text if the packet is malformed."""
     opcodes: Counter[int] = Counter()
     malformed = []
     for line in text.splitlines():
@@ -118,7 +118,7 @@ def read(text: str) -> Decoded:
         found = [int(code, 0) for code in codes.split(",") if code]
         opcodes.update(found)
         last = (found[-1] if found else -1, int(statuses.split(",")[-1] or "0", 0))
-        # Decoding ends at the frame that it stumbles over, so that is the last one of the packet.
+        # Decoding ends at the malformed frame, so it is the last one of the packet.
         if wrong and last not in _UNTRUE:
             malformed.append(f"{number} (opcodes {codes}, statuses {statuses})")
     return Decoded(opcodes, malformed)
@@ -128,7 +128,7 @@ def judge(command: list[str], drive: Callable[[Node], Outcome], options: Mapping
     """Capture a client's session with a fresh node, and judge it.
 
     Raises:
-        Missing: this user may not capture.
+        Missing: this user must not capture.
     """
     started = time.monotonic()
     with TemporaryDirectory() as directory, served(options=options) as node:

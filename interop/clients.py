@@ -1,4 +1,4 @@
-"""The clients, and what each of them is asked to do."""
+"""The clients and their checks."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Client:
     """A client.
 
     Attributes:
-        name: as people know it.
-        version: which one.
-        prepare: gives the beginning of a command line; raises `building.Missing` if this machine cannot run it.
-        directory: where its programs run.
+        name: of the client.
+        version: of the client.
+        prepare: returns the beginning of a command line; raises `building.Missing` if this machine cannot run it.
+        directory: working directory of its programs.
     """
 
     name: str
@@ -34,18 +34,18 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Something that a client does.
+    """A check of a client.
 
     Attributes:
         client: key of `CLIENTS`.
-        name: short, of the test.
-        what: for people.
-        arguments: of the program, after what its client's `prepare` gives and before the node's address.
+        name: of the test, short.
+        what: description for people.
+        arguments: of the program, between the result of `prepare` and the node's address.
         on_disk: whether the node keeps its data in files.
         options: of the node.
-        known: parts that fail, and why.
-        is_slow: left to `make interop` and to the slow tests.
-        watches: the check whose session is captured and decoded, for the client that only looks.
+        known: parts that are known to fail, with the reasons.
+        is_slow: runs only in `make interop` and in the slow tests.
+        watches: the check whose session is captured and decoded, for tshark.
     """
 
     client: str
@@ -59,7 +59,7 @@ class Check:
     watches: str = ""
 
     def command(self, begin: list[str], node: Node, authority: Path) -> list[str]:
-        """The whole command line; clients of an encrypted node have to trust the certificate in the file."""
+        """The whole command line; clients of a node with TLS must trust the certificate in the file."""
         login = ["-user", node.username, "-password", node.password]
         if node.tls_port:
             place = ["-connect", node.tls_connection_string, "-ca", str(authority)]
@@ -79,7 +79,7 @@ CLIENTS = {
 HISTORY = {"settings": BucketSettings(history_retention_s=3600)}
 TLS = {"tls": True}
 NEWER = {"compat_version": "7.6"}
-"""For programs with every key-value call: range scans and reading replicas by sub-document calls came with 7.6."""
+"""For programs with every key-value call, because range scans and sub-document reads of replicas came with 7.6."""
 
 CHECKS = [
     Check("python", "python-kv", "every public key-value call, SCRAM-SHA512", ("kv.py",), options=NEWER),
@@ -145,7 +145,7 @@ _PREPARED: dict[str, list[str] | Exception] = {}
 
 
 def prepare(name: str, say: Say) -> list[str]:
-    """The beginning of a client's command line; what was found once holds for this process.
+    """The beginning of a client's command line, cached in this process.
 
     Raises:
         building.Missing: this machine cannot run it. building.BuildError: a program of ours does not compile.
@@ -154,7 +154,7 @@ def prepare(name: str, say: Say) -> list[str]:
         try:
             _PREPARED[name] = CLIENTS[name].prepare(say)
         except (building.Missing, building.BuildError) as error:
-            # A network that does not answer is waited for once.
+            # Wait only once for a network that does not answer.
             _PREPARED[name] = error
     found = _PREPARED[name]
     if isinstance(found, Exception):
@@ -166,7 +166,7 @@ def judge(check: Check, begin: list[str]) -> Outcome:
     """Run a check against a fresh node.
 
     Raises:
-        building.Missing: the client whose session is to be captured cannot be run here, or nothing may be captured.
+        building.Missing: the client of the captured session cannot be run here, or capturing is not allowed.
     """
     if check.watches:
         watched = next(item for item in CHECKS if item.name == check.watches)

@@ -13,7 +13,7 @@ BEGIN, END = "<!-- table: make interop -->", "<!-- end of the table -->"
 
 
 def write(rows: Sequence[tuple[Check, Outcome | None, str]]) -> None:
-    """Put the outcome in the place of the last one."""
+    """Replace the table of the page."""
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
@@ -21,7 +21,7 @@ def write(rows: Sequence[tuple[Check, Outcome | None, str]]) -> None:
 
 
 def table(rows: Sequence[tuple[Check, Outcome | None, str]]) -> str:
-    """In Markdown: what each client did, and below it the parts."""
+    """The table in Markdown, and below it the known gaps."""
     lines = ["", "| client | what it did | parts | result |", "| --- | --- | --- | --- |"]
     for check, outcome, why in rows:
         client = CLIENTS[check.client]

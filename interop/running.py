@@ -1,7 +1,7 @@
-"""Gives a program a fresh node and reads what it says.
+"""Runs a program against a fresh node and reads its output.
 
-A program prints `ok PART` or `FAIL PART: why` for each thing it tried and ends with a line `OK n parts` or `FAIL …`. It
-may ask for something to be done to its node by a line `DO action`, and reads `DONE` when it is.
+A program prints `ok PART` or `FAIL PART: why` for each part and ends with a line `OK n parts` or `FAIL …`. By a line
+`DO action` it requests an action on its node, and reads `DONE` when that is done.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from tools.patience import patient
 PROGRAM_TIMEOUT_S = patient(150)
 COLLECTIONS = ("shop.orders", "shop.returns")
 PASSWORD = "pässword"
-"""Not ASCII, so that a client's and the node's ideas of bytes are compared too."""
+"""Not ASCII, so that the encodings of client and node are compared, too."""
 RESTART_PAUSE_S = 0.3
-"""Long enough that every client notices that the node is gone."""
+"""Pause of a restart, long enough that every client notices the lost connection."""
 
 
 @dataclass
 class Outcome:
-    """What came of a program.
+    """The outcome of a program.
 
     Attributes:
-        passed: the parts that did.
-        failed: why, by part; parts that are known to fail are not among them.
-        gaps: why, by part, of those that are known to.
-        closed: parts that were known to fail and do not any more.
-        trouble: what went wrong beside the parts; empty if nothing.
+        passed: the parts that passed.
+        failed: reasons by part, without the parts that are known to fail.
+        gaps: reasons by part of those that are known to fail.
+        closed: parts that are known to fail and passed.
+        trouble: an error outside of the parts, or empty.
         seconds: wall time.
     """
 
@@ -54,13 +54,13 @@ class Outcome:
 
     @property
     def is_fine(self) -> bool:
-        """Whether all is as it should be, or known not to be."""
+        """Whether every failure is a known one."""
         return not self.failed and not self.trouble and bool(self.passed)
 
 
 @contextmanager
 def served(*, on_disk: bool = False, options: Mapping[str, Any] | None = None) -> Iterator[Node]:
-    """A fresh node with the collections that the programs use; it keeps its ports when it is started again."""
+    """A fresh node with the collections of the programs; it keeps its ports across restarts."""
     with ExitStack() as stack:
         path = stack.enter_context(TemporaryDirectory(prefix="dcpstream-interop-")) if on_disk else None
         port, mgmt_port, tls_port, mgmt_tls_port = free_ports(4)
@@ -74,7 +74,7 @@ def served(*, on_disk: bool = False, options: Mapping[str, Any] | None = None) -
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nothing listens on."""
+    """Free loopback ports."""
     with ExitStack() as stack:
         listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
         for listener in listeners:
@@ -87,9 +87,9 @@ def run(command: Sequence[str], node: Node, known: Mapping[str, str], cwd: Path 
 
     Args:
         command: the program and its arguments.
-        node: what its orders are carried out on.
-        known: parts that are known to fail, and why.
-        cwd: where it runs.
+        node: the target of its actions.
+        known: parts that are known to fail, with the reasons.
+        cwd: its working directory.
     """
     started = time.monotonic()
     lines: list[str] = []
@@ -131,7 +131,7 @@ def run(command: Sequence[str], node: Node, known: Mapping[str, str], cwd: Path 
 
 
 def order(node: Node, action: str) -> None:
-    """Do to a node what a program asks for."""
+    """Carry out a program's action on a node."""
     if action not in ("restart", "crash"):
         raise ValueError(f"a program asked for {action!r}: restart or crash")
     if action == "crash":
@@ -143,7 +143,7 @@ def order(node: Node, action: str) -> None:
 
 
 def judged(lines: Sequence[str], code: int, known: Mapping[str, str]) -> Outcome:
-    """What a program's lines and its exit code say."""
+    """The outcome from a program's lines and exit code."""
     outcome = Outcome()
     for line in lines[:-1]:
         if line.startswith("ok "):

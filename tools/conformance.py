@@ -1,12 +1,12 @@
-"""Which rules of the protocol and of the key-value commands hold: rules x (passes, fails, not covered) by area.
+"""Run the tests that name rules of the protocol, and count the rules that pass, fail or have no test, by area.
 
     python tools/conformance.py            run the tests that name rules, print, write docs/reference/conformance.md
     python tools/conformance.py --page     run nothing; write the page from the tests' markers
-    python tools/conformance.py --check    run nothing; say whether the page is what the tests' markers say now
+    python tools/conformance.py --check    run nothing; check the page against the tests' markers
 
 The last line printed is `conformance: <n> of <all> covered or explained, <m> failing` for the rules of the protocol
-(tests/data/recorded/rules.tsv). The line before it counts the explained ones, and the one before that says the same of
-the key-value rules (tests/conformance/kv_rules.tsv): `key-value rules: <n> of <all> covered or explained, <m> failing`.
+(tests/data/recorded/rules.tsv). The line before it counts the explained ones. The line before that has the key-value
+rules (tests/conformance/kv_rules.tsv): `key-value rules: <n> of <all> covered or explained, <m> failing`.
 Exit status 0 only if no covered rule of either table fails.
 """
 
@@ -44,7 +44,7 @@ class Tally:
 
     @property
     def all(self) -> int:
-        """How many there are."""
+        """The number of rules."""
         return self.passes + self.fails + self.explained + self.missing
 
     def __iadd__(self, other: Tally) -> Tally:
@@ -57,7 +57,7 @@ class Tally:
 
 
 def tally(rules: Iterable[recorded.Rule], covered: Iterable[str], failing: Iterable[str]) -> dict[str, Tally]:
-    """Area → how its rules stand; areas in the order of the table that the rules are of."""
+    """Area → its tally; areas in the order of the table of rules."""
     covered, failing, explained = set(covered), set(failing), rulebook.explained()
     areas: dict[str, Tally] = {}
     for item in rules:
@@ -173,7 +173,7 @@ def listing(
 
 
 def escaped(text: str) -> str:
-    """Text that Markdown leaves alone inside of a table."""
+    """The text, escaped for a table in Markdown."""
     for sign in "\\|<>*_[]":
         text = text.replace(sign, f"\\{sign}")
     return text

@@ -2,9 +2,9 @@
 
     python tools/judge.py [SCENARIO ...]          a prefix such as s15 is enough; without any, all of them
 
-Starts a node with 1,024 vbuckets and the three users the scenarios need, lets tests/scenarios/run.py drive it, and
-tests/scenarios/compare.py judge. The node keeps its data on disk, as the real server does; `--memory` keeps it in
-memory, where steps that need persistence differ. Exit status 0 only if every scenario ran and nothing differs.
+Starts a node with 1,024 vbuckets and the three users of the scenarios, runs tests/scenarios/run.py against it, and
+compares with tests/scenarios/compare.py. The node keeps its data on disk like the real server; with `--memory`, steps
+that need persistence differ. Exit status 0 only if every scenario ran and nothing differs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def run(script: str, *arguments: str) -> int:
-    """Run one of the judge's scripts and return 0 or 1; its output goes to the terminal."""
+    """Run one of the scripts and return 0 or 1; its output goes to the terminal."""
     command = [sys.executable, str(SCENARIOS / script), *arguments]
     sys.stdout.flush()
     return int(subprocess.run(command, timeout=RUN_TIMEOUT_S, check=False).returncode != 0)

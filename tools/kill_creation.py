@@ -1,14 +1,14 @@
-"""Kill a node with SIGKILL while it makes and deletes buckets, and while it starts for the first time.
+"""Kill a node with SIGKILL while it creates and deletes buckets, and while it starts for the first time.
 
     python tools/kill_creation.py [--runs 40] [--seed N]
 
-Buckets: one data directory for all runs. A client makes and deletes buckets over REST, one behind the other, and the
-node is killed at a moment that the seed says. Afterwards it must start, be healthy, serve every bucket whose creation
-was answered and none whose deletion was, still hold the document that the first bucket was given, and `store check`
-must find nothing wrong. A bucket that was on its way may be there or not, whole.
+Buckets: all runs use one data directory. A client creates and deletes buckets over REST, one after the other, and the
+node is killed at a moment that the seed decides. Afterwards it must start and be healthy. It must serve every bucket
+whose creation was answered and none whose deletion was, and the first bucket must hold its document. `store check` must
+find no damage. The bucket of the unanswered request may exist completely or not at all.
 
-First starts: an empty directory for each run. The node is killed a moment after it began to start. The next start must
-succeed, and what is there must be sound.
+First starts: each run uses an empty directory. The node is killed a moment after it began to start. The next start must
+succeed, and the store must be sound.
 
 The last line: `kill creation: <n> kills while buckets were made, <m> during a first start, 0 faults`.
 """
@@ -37,23 +37,23 @@ from tools.patience import patient
 TIMEOUT_S = patient(60.0)
 VBUCKETS = 16
 NAMES = tuple(f"bucket-{number}" for number in range(6))
-"""Few, so that most are made anew after they were deleted."""
+"""Few names, so that most buckets are created again after a deletion."""
 MAKING_S = 0.4
-"""The kill comes within so many seconds after the first request: some tens of creations and deletions."""
+"""Longest time from the first request to the kill: some tens of creations and deletions."""
 STARTING_S = 0.08
-"""The kill comes within so many seconds after a first start has begun."""
+"""Longest time from the begin of a first start to the kill."""
 KEY, VALUE = b"key", b"value"
 
 
 class Fault(AssertionError):
-    """Something is not as it must be after a kill."""
+    """A condition is violated after a kill."""
 
 
 class NodeProcess:
     """A node in a process of its own.
 
     Attributes:
-        mgmt_port: once it serves.
+        mgmt_port: known when it serves.
     """
 
     def __init__(self, folder: Path, data: Path) -> None:
@@ -67,11 +67,11 @@ class NodeProcess:
         self.mgmt_port = 0
 
     def wait_until_begun(self) -> None:
-        """Until the next thing that it does is to start the node. Raises Fault: it ended before."""
+        """Wait until the process is about to start the node. Raises Fault: it ended before."""
         self._wait_for(self._begun)
 
     def wait(self) -> None:
-        """Until it serves. Raises Fault: it does not."""
+        """Wait until it serves. Raises Fault: it does not."""
         self._wait_for(self._ready)
         self.mgmt_port = int(json.loads(self._ready.read_text())["mgmt"])
 
@@ -103,12 +103,12 @@ class NodeProcess:
 
 @dataclass
 class Buckets:
-    """What is known of the buckets.
+    """The expected buckets.
 
     Attributes:
-        certain: those that are there for certain.
-        in_doubt: the one that was being made or deleted when the kill came; empty if none.
-        answered: creations and deletions that were answered.
+        certain: those that must exist.
+        in_doubt: the bucket of the request without an answer; empty if none.
+        answered: number of answered creations and deletions.
     """
 
     certain: set[str] = field(default_factory=set)
@@ -117,7 +117,7 @@ class Buckets:
 
 
 class CreationLoop:
-    """Buckets made and deleted under kills, in one data directory.
+    """Creations and deletions of buckets under kills, in one data directory.
 
     Args:
         folder: an empty directory.
@@ -130,7 +130,7 @@ class CreationLoop:
         self.buckets = Buckets()
 
     def run(self) -> None:
-        """Start, check, make and delete, kill. Raises Fault."""
+        """Start, check, create and delete, kill. Raises Fault."""
         node = self._started()
         pause = self._random.uniform(0, MAKING_S)
         worker = threading.Thread(target=self._work, args=(node, random.Random(self._random.random())))
@@ -141,7 +141,7 @@ class CreationLoop:
         _check_files(self._data)
 
     def finish(self) -> None:
-        """Check what the last kill left."""
+        """Check the state after the last kill."""
         self._started().kill()
 
     def _started(self) -> NodeProcess:
@@ -186,13 +186,13 @@ class CreationLoop:
 
 
 def _check_files(data: Path) -> None:
-    """Nothing is damaged by a kill. Raises Fault."""
+    """Check that no kill has damaged a store. Raises Fault."""
     if run_command(["store", "check", str(data)]):
         raise Fault(f"store check finds damage in {data}")
 
 
 def kill_first_start(folder: Path, chance: random.Random) -> None:
-    """One first start that is killed, and the next that must succeed. Raises Fault."""
+    """One killed first start, and the next start, which must succeed. Raises Fault."""
     data = folder / "data"
     node = NodeProcess(folder, data)
     try:
@@ -217,7 +217,7 @@ def kill_first_start(folder: Path, chance: random.Random) -> None:
 
 
 def serve(data: Path, folder: Path) -> None:
-    """Be the node that is killed."""
+    """Run the node to kill, in the child process."""
     from dcpstream.node.http import Management  # noqa: F401 - loaded before the start begins, so that it is short
 
     node = Node(vbuckets=VBUCKETS, path=data, flush_interval_s=0.002)
@@ -230,7 +230,7 @@ def serve(data: Path, folder: Path) -> None:
 
 
 def run(runs: int, seed: int) -> tuple[int, int]:
-    """So many kills of each kind; how many requests were answered, and first starts that came to make something."""
+    """Kills of each kind; returns the answered requests, and the first starts that had created files."""
     with tempfile.TemporaryDirectory(prefix="dcpstream-kill-") as folder:
         loop = CreationLoop(Path(folder), seed)
         for _ in range(runs):
@@ -245,7 +245,7 @@ def run(runs: int, seed: int) -> tuple[int, int]:
 
 
 def main() -> int:
-    """See the module."""
+    """Run the loop; see the module's docstring."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--seed", type=int, default=None)

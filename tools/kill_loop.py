@@ -1,14 +1,14 @@
-"""Kill a node with SIGKILL again and again while it is written to, and check what is there after each restart.
+"""Kill a node with SIGKILL again and again while a client writes, and check its data after each restart.
 
     python tools/kill_loop.py [--runs 200] [--seed N]
 
-A writer sends sets and deletions of a few hundred keys without waiting for answers, so it knows which write every
-seqno is. After so many answers as the seed says the node is killed. Segment files are small, and mostly it is
-compacting them at that moment; and sometimes it is killed once or twice more while it starts. What was answered
-(`persist=every`) or observed as persisted (`group`, `none`) must be there afterwards; the rest may be, but only without
-a hole: for each vbucket the node must hold exactly the state after its high seqno's write. The failover log must have a
-new branch on top of the old one, and a client that was further must be rolled back to where that branch begins, or
-before. The directory is the same for all runs, so every recovery also reads what earlier ones left.
+A writer sends sets and deletions of a few hundred keys without waiting for answers, so it knows the write of every
+seqno. The node is killed after a number of answers that the seed decides. Segment files are small, and in most runs the
+node is compacting them at that moment. In some runs it is killed once or twice more while it starts. Answered writes
+(`persist=every`) or writes that were observed as persisted (`group`, `none`) must exist afterwards. Later writes may
+exist, but without a gap: each vbucket must be exactly in the state after the write of its high seqno. The failover log
+must have a new branch above the old one, and a client with a higher position must be rolled back to the start of that
+branch or further. All runs use the same directory, so every recovery also reads the files of earlier ones.
 
 The last line: `kill loop: <runs> runs, <n> writes checked, <m> persisted of them, <k> losses`.
 """
@@ -45,19 +45,19 @@ from tools.patience import patient  # noqa: E402
 
 VBUCKETS = 4
 KEYS = 150
-"""Of each vbucket: few enough that most writes replace something."""
+"""Keys of each vbucket: few enough that most writes replace a document."""
 MAX_WRITES = 4000
 """Of one run."""
 WINDOW = 400
-"""Writes on their way: what a kill can catch between being sent and being answered."""
+"""Sent writes without an answer, which a kill can hit."""
 COMPACTION_SHARE = 0.7
-"""Of the runs, those with compactions one after the other among the writes."""
+"""Share of the runs with constant compactions during the writes."""
 SEGMENT_BYTES = 64 * 1024
-"""Some tens of files in a run, so that compactions rewrite sealed ones while others are begun."""
+"""Makes some tens of files per run, so that compactions rewrite sealed ones while new ones are written."""
 START_KILLS_SHARE = 0.4
-"""Of the runs, those where the node is killed while it starts, up to twice, before it may start."""
+"""Share of the runs in which the node is killed up to twice while it starts."""
 START_S = 1.2
-"""Within so many seconds after its process was made: most of them pass before it opens the store."""
+"""Longest time from the start of the process to such a kill; most of it passes before the store is opened."""
 TIMEOUT_S = patient(60.0)
 PERSIST_LEVELS = ("every", "group", "none")
 SNAPSHOT_OPCODES = {Opcode.DCP_MUTATION: True, Opcode.DCP_DELETION: False, Opcode.DCP_EXPIRATION: False}
@@ -67,7 +67,7 @@ Write = tuple[bytes, bytes | None]
 
 
 class Loss(AssertionError):
-    """Something is not there, or not as it must be."""
+    """Data is missing or wrong."""
 
 
 class Link:
@@ -88,7 +88,7 @@ class Link:
         self._socket.sendall(data)
 
     def read(self) -> Frame:
-        """The next frame. Raises ConnectionError: there will be none."""
+        """The next frame. Raises ConnectionError: the connection has ended."""
         while (frame := self._reader.next_frame()) is None:
             data = self._socket.recv(1 << 18)
             if not data:
@@ -115,7 +115,7 @@ class NodeProcess:
     def __init__(self, folder: Path, persist: str) -> None:
         ready = folder / "ready.json"
         ready.unlink(missing_ok=True)
-        # A bucket keeps the settings it was made with, so each level has a data directory of its own.
+        # A bucket keeps its settings, so each level has a data directory of its own.
         options = ["--serve", str(folder / "data"), "--persist", persist, "--ready-file", str(ready)]
         self.log = folder / "node.log"
         with self.log.open("ab") as log:
@@ -124,7 +124,7 @@ class NodeProcess:
         self.port = 0
 
     def wait(self) -> None:
-        """Until it serves. Raises Loss: it does not."""
+        """Wait until it serves. Raises Loss: it does not."""
         ready = self._ready
         deadline = time.monotonic() + TIMEOUT_S
         while not ready.exists():
@@ -141,11 +141,11 @@ class NodeProcess:
 
 @dataclass
 class Vbucket:
-    """What is known of a vbucket.
+    """The expected state of a vbucket.
 
     Attributes:
-        writes: by seqno - 1; sent, and after a check those that are there.
-        answered: the highest seqno that was answered.
+        writes: by seqno - 1; the sent ones, and after a check the existing ones.
+        answered: the highest answered seqno.
         persisted: the highest that must survive.
         vbuuid: the branch.
     """
@@ -169,10 +169,10 @@ class KillLoop:
         persist: the bucket's setting.
 
     Attributes:
-        vbuckets: what is known of each.
-        checked, persisted: writes that checks looked at, and those of them that had to survive.
-        start_kills: how often the node was killed while it started.
-        compactions: that ended before a kill came.
+        vbuckets: the expected state of each.
+        checked, persisted: number of checked writes, and of those that had to survive.
+        start_kills: number of kills during a start.
+        compactions: number of compactions that ended before a kill.
     """
 
     def __init__(self, folder: Path, persist: str, seed: int) -> None:
@@ -187,11 +187,11 @@ class KillLoop:
 
     @property
     def leftovers(self) -> int:
-        """Files that steps left which a kill cut short, as the nodes that found them logged."""
+        """Number of leftovers of interrupted steps that restarted nodes have logged."""
         return (self._folder / "node.log").read_text(errors="replace").count("an unfinished step left")
 
     def _started(self) -> NodeProcess:
-        """A node that serves; before that, in some runs, nodes that did not come so far."""
+        """A serving node; in some runs after nodes that were killed while they started."""
         if self._random.random() < START_KILLS_SHARE:
             for _ in range(self._random.randrange(1, 3)):
                 node = NodeProcess(self._folder, self._persist)
@@ -207,7 +207,7 @@ class KillLoop:
         return node
 
     def run(self) -> None:
-        """Start, check, write, kill; the next run checks what is left. Raises Loss."""
+        """Start, check, write, kill; the next run checks the result. Raises Loss."""
         node = self._started()
         try:
             self._check(node)
@@ -216,7 +216,7 @@ class KillLoop:
             node.kill()
 
     def finish(self) -> None:
-        """Check what the last kill left."""
+        """Check the state after the last kill."""
         node = self._started()
         try:
             self._check(node)
@@ -226,7 +226,7 @@ class KillLoop:
     # ------------------------------------------------------------------------------------------------------- writing
 
     def _write(self, node: NodeProcess, stop_at: int) -> None:
-        """Write until `stop_at` answers have come, and kill in the middle."""
+        """Write until `stop_at` answers have arrived, and kill the node."""
         link, observer, compactor = (Link(node.port) for _ in range(3))
         in_flight = threading.Semaphore(WINDOW)
         is_over = threading.Event()
@@ -247,7 +247,7 @@ class KillLoop:
                 while not is_over.is_set():
                     for vbid, vbucket in enumerate(self.vbuckets):
                         value = struct.pack(">Q", vbucket.vbuuid)
-                        if self._persist == "none" and vbucket.answered:  # nobody else makes it persist
+                        if self._persist == "none" and vbucket.answered:  # nothing else makes it persist
                             seqno = struct.pack(">Q", vbucket.answered)
                             observer.call(encode_request(Opcode.SEQNO_PERSISTENCE, vbid=vbid, extras=seqno))
                         seen = observer.call(encode_request(Opcode.OBSERVE_SEQNO, vbid=vbid, value=value)).value
@@ -284,7 +284,7 @@ class KillLoop:
                 each.close()
 
     def _plan(self) -> Iterator[bytes]:
-        """More writes than a run waits for; each is noted as sent before it is."""
+        """More writes than a run waits for; each one is recorded before it is sent."""
         for number in range(MAX_WRITES + 2 * WINDOW):
             vbid = self._random.randrange(VBUCKETS)
             vbucket = self.vbuckets[vbid]
@@ -304,7 +304,7 @@ class KillLoop:
             yield request
 
     def _take(self, answer: Frame) -> None:
-        """Note what an answer says: which seqno the write became must be the one that was foreseen."""
+        """Record an answer; its seqno must be the expected one of the write."""
         if answer.status:
             raise Loss(f"a write was answered {answer.status:#x}: {answer.value!r}")
         vbuuid, seqno = struct.unpack(">QQ", answer.extras)
@@ -339,7 +339,7 @@ class KillLoop:
             )
         if vbucket.vbuuid:
             entries = log.entries
-            # Each start that was cut short may have begun a branch, too.
+            # Each interrupted start may also have begun a branch.
             if log.newest.vbuuid == vbucket.vbuuid or vbucket.vbuuid not in {entry.vbuuid for entry in entries[1:4]}:
                 raise Loss(f"{where}: no new branch on top of {vbucket.vbuuid:x}: {log}")
             if log.newest.seqno != high:
@@ -367,7 +367,7 @@ class KillLoop:
         ).encode()
 
     def _check_resuming(self, stream: Link, vbid: int, vbucket: Vbucket, high: int) -> None:
-        """A client that has all that was answered goes on if that is all there, and is rolled back if not."""
+        """Check that a client with all answered writes resumes if they all exist, and is rolled back otherwise."""
         answer = self._ask(stream, self._request(vbid, vbucket.vbuuid, vbucket.answered, vbucket.answered))
         if vbucket.answered <= high:
             if answer.status:
@@ -383,7 +383,7 @@ class KillLoop:
         return stream.read()
 
     def _read(self, stream: Link, vbid: int, high: int) -> dict[bytes, tuple[int, bytes | None]]:
-        """The whole vbucket by DCP. Its seqnos must rise."""
+        """Read the whole vbucket by DCP. Its seqnos must rise."""
         if not high:
             return {}
         answer = self._ask(stream, self._request(vbid, 0, 0, high))
@@ -402,7 +402,7 @@ class KillLoop:
 
 
 def serve(data: Path, persist: str, ready: Path) -> None:
-    """Be the node that is killed."""
+    """Run the node to kill, in the child process."""
     logging.basicConfig(level=logging.INFO)
     compactor.REST_IF_AWAITED = 0.0  # more of it before each kill
     settings = BucketSettings(persist=Persist(persist), compact_at=0.05)
@@ -415,7 +415,7 @@ def serve(data: Path, persist: str, ready: Path) -> None:
 
 
 def run(runs: int, seed: int, *, shows_progress: bool) -> tuple[int, int]:
-    """(writes checked, persisted of them) of so many runs, spread over the levels. Raises Loss."""
+    """Runs, spread over the levels; returns the checked writes and the persisted ones of them. Raises Loss."""
     checked = persisted = 0
     for index, level in enumerate(PERSIST_LEVELS):
         count = (runs + len(PERSIST_LEVELS) - 1 - index) // len(PERSIST_LEVELS)
@@ -435,7 +435,7 @@ def run(runs: int, seed: int, *, shows_progress: bool) -> tuple[int, int]:
 
 
 def main() -> int:
-    """See the module."""
+    """Run the loop; see the module's docstring."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=None)

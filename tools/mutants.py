@@ -1,12 +1,12 @@
-"""Do the tests that name the protocol's rules notice when a guard is broken?
+"""Break guards of the code one at a time, and count those that the tests of the protocol's rules notice.
 
     python tools/mutants.py [--seed N] [--count 60] [--list] [--file PART] [--all]
 
-A guard is an `if` (or `elif`) of the wire codec, the protocol's machines or the node's engine whose body at once says
-no to the peer: it raises, refuses, drops or closes, or returns a refusal, a status of an error, or the text of a fault
-(what is raised about our own caller, ConfigError and LocalProtocolError, is no rule of the protocol). Guards are drawn
-by a seed, which is printed, from the functions that the rules' tests run at all: what only the management of a node
-reaches, over HTTP or from its files, is not among them. One mutation is made of each:
+A guard is an `if` (or `elif`) of the wire codec, the protocol's machines or the node's engine whose body rejects the
+peer: it raises, refuses, drops or closes, or returns a refusal, an error status, or the text of a fault. (ConfigError
+and LocalProtocolError are about our own caller, not about the protocol.) A seed, which is printed, draws the guards
+from the functions that the rules' tests run, so code for the management of a node over HTTP or from files is not among
+them. Each drawn guard gets one mutation:
 
     negate      `if a < b`             becomes `if not (a < b)`
     never       the guard is gone
@@ -14,10 +14,10 @@ reaches, over HTTP or from its files, is not among them. One mutation is made of
     constant    a number in the condition is one higher
     operand     of `a or b`, `a and b` one part is left out
 
-Mutants that no test can notice are not drawn: tests/conformance/equivalent_mutants.toml lists them, each with the
-reason, and with them the few guards that are bounds of our own. The mutated tree is a temporary copy; of the tests only
-those run that name rules and that ran the guard's condition, those that ran its body first, up to the first that fails.
-Ends with the line `mutants: <n> of <count> caught`; exit status 0 if at most one in thirty survived.
+Mutants that no test can notice are not drawn: tests/conformance/equivalent_mutants.toml lists them with the reasons,
+together with the few guards that are bounds of our own. The mutated tree is a temporary copy. Only tests that name
+rules and have run the guard's condition are run, first those that have run its body, up to the first failure. The last
+line is `mutants: <n> of <count> caught`; exit status 0 if at most one in thirty survived.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ KEY = ("path", "function", "condition", "kind")
 COPIED = ("src", "tests", "tools", "pyproject.toml", "docs", "README.md", "mkdocs.yml", "Makefile")
 COUNT = 60
 PATIENCE = "1"
-"""Of the tests that run on a broken tree: a wait for something that never comes ends after the plain limit."""
+"""PATIENCE of the tests on a broken tree: a wait for an event that never happens ends after the plain limit."""
 WORKERS = 2
 MUTANT_TIMEOUT_S = 600
 TEST_TIMEOUT_S = 30
@@ -57,7 +57,7 @@ SAYS_NO = ("refuse", "_refuse", "drop", "_drop", "close", "refuse_unknown", "not
 """Methods and functions that end or refuse something."""
 REFUSALS = ("Refusal", "Refuse", "Rollback", "ControlAnswer", "Fault", "_no_access")
 OF_OUR_CALLERS = ("ConfigError", "LocalProtocolError", "AssertionError")
-"""What is raised about the program that calls, not about the peer: no rule of the protocol speaks of it."""
+"""Errors about the calling program, not about the peer; the protocol's rules do not cover them."""
 ERROR_NAMES = ("INVALID", "UNSUPPORTED")
 OTHER_SIDE = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 
@@ -69,10 +69,10 @@ class Mutant:
     Attributes:
         path: of the file, relative to the root.
         line: of the condition.
-        function: where it stands; `function_lines` are the lines of that function.
+        function: the enclosing one; `function_lines` are the lines of that function.
         body_line: the first line that runs if the condition holds.
         kind: of the mutation.
-        start, stop: what is replaced, in bytes of the file.
+        start, stop: the replaced bytes of the file.
         before, after: the condition.
     """
 
@@ -88,12 +88,12 @@ class Mutant:
     after: str
 
     def __str__(self) -> str:
-        """Where, what."""
+        """Place and mutation."""
         return f"{self.path}:{self.line} {self.kind}: if {self.before}  ->  if {self.after}"
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What it is called in the list of equivalent ones, which line numbers would soon make wrong."""
+        """Its name in the list of equivalent mutants, without line numbers, which change often."""
         return self.path, self.function, self.before, self.kind
 
 
@@ -120,7 +120,7 @@ def guards(path: Path) -> Iterator[Mutant]:
 
 
 def functions(module: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
-    """The functions and methods, by qualified name; what is nested in one belongs to it."""
+    """The functions and methods, by qualified name; nested ones belong to the outer one."""
     for node in module.body:
         if isinstance(node, ast.FunctionDef):
             yield node.name, node
@@ -165,7 +165,7 @@ def is_error_status(value: ast.expr) -> bool:
 
 
 def is_refusal(value: ast.expr) -> bool:
-    """Whether what is returned says no: a refusal, an error status, or the text of a fault."""
+    """Whether the returned value is a refusal, an error status, or the text of a fault."""
     if isinstance(value, ast.Call):
         return is_call_of(value, (*REFUSALS, "refuse"))
     if isinstance(value, ast.Tuple):
@@ -242,7 +242,7 @@ def test_files(tree: Path) -> list[str]:
 
 
 def trace(tree: Path, mutants: list[Mutant]) -> dict[str, list[str]]:
-    """`file:line` → the tests that run it, of the lines of all functions with guards."""
+    """`file:line` → the tests that run it, for the lines of all functions with guards."""
     wanted: dict[str, set[int]] = {}
     for mutant in mutants:
         wanted.setdefault(mutant.path, set()).update((mutant.line, mutant.body_line, *mutant.function_lines))
@@ -265,13 +265,13 @@ def trace(tree: Path, mutants: list[Mutant]) -> dict[str, list[str]]:
 
 
 def tests_for(mutant: Mutant, ran: dict[str, list[str]]) -> list[str]:
-    """The tests that ran the guard's condition, those that also ran its body first; no others can notice."""
+    """The tests that ran the guard's condition, first those that also ran its body; no others can notice."""
     body = ran.get(f"{mutant.path}:{mutant.body_line}", [])
     return list(dict.fromkeys([*body, *ran.get(f"{mutant.path}:{mutant.line}", [])]))
 
 
 def is_caught(mutant: Mutant, tree: Path, tests: list[str]) -> bool:
-    """Break the tree, run the tests, mend it. A test that hangs fails by its own time limit."""
+    """Break the tree, run the tests, restore the tree. A test that hangs fails by its own time limit."""
     if not tests:
         return False
     path = tree / mutant.path
@@ -297,7 +297,7 @@ def is_caught(mutant: Mutant, tree: Path, tests: list[str]) -> bool:
 
 
 def left_out(mutants: list[Mutant]) -> list[Mutant]:
-    """The mutants without those that are listed as not to be noticed, and without guards that no rule speaks of."""
+    """The mutants without the listed ones that cannot be noticed, and without guards that no rule covers."""
     listed = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))
     same = {tuple(entry[name] for name in KEY) for entry in listed.get("mutant", []) if entry["reason"]}
     ours = {tuple(entry[name] for name in KEY[:-1]) for entry in listed.get("no_rule", []) if entry["reason"]}

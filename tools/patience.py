@@ -1,8 +1,8 @@
-"""How long tests and tools wait for a condition before they give up.
+"""Time limits of tests and tools that wait for a condition.
 
-A wait ends as soon as its condition holds, so a long limit costs nothing while all is well. The limit only tells a
-busy machine from a hanging program. PATIENCE in the environment scales every limit: `make test PATIENCE=20` on a
-machine with much else to do, `PATIENCE=1` to see a hang sooner.
+A wait ends as soon as its condition holds, so a long limit costs nothing as long as tests pass. The limit only tells a
+busy machine from a hanging program. PATIENCE in the environment scales every limit: `make test PATIENCE=20` on a busy
+machine, `PATIENCE=1` to see a hang sooner.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 DEFAULT_PATIENCE = 4.0
-"""The limits are written for a quiet machine; a step takes four times as long on a busy one."""
+"""Default factor: the limits are those of a quiet machine, and a step takes up to four times as long on a busy one."""
 
 
 def patient(seconds: float) -> float:

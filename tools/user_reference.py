@@ -1,4 +1,4 @@
-"""Writes docs/reference/spark.md and cli.md from the code; `--check` only says whether they are up to date."""
+"""Write docs/reference/spark.md and cli.md from the code; `--check` only compares."""
 
 from __future__ import annotations
 

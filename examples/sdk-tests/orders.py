@@ -29,11 +29,11 @@ class Orders:
         self._orders = scope.collection("orders")
 
     def open_basket(self, customer: str) -> None:
-        """Begin to shop; a basket that nobody touches goes away by itself."""
+        """Create a basket, which expires if it is not used."""
         self._baskets.insert(customer, {"items": []}, InsertOptions(expiry=KEEP_BASKETS))
 
     def add_item(self, customer: str, item: str, price: int) -> None:
-        """Put something into the basket, and keep it for longer."""
+        """Put an item into the basket, and extend the basket's life."""
         try:
             added = sd.array_append("items", {"item": item, "price": price})
             self._baskets.mutate_in(customer, [added], MutateInOptions(expiry=KEEP_BASKETS))
@@ -41,7 +41,7 @@ class Orders:
             raise UnknownOrder(customer) from error
 
     def place(self, customer: str, number: int) -> int:
-        """Make an order of the basket; the amount that is to be paid."""
+        """Turn the basket into an order; returns the amount to pay."""
         try:
             items = self._baskets.get(customer).content_as[dict]["items"]
         except DocumentNotFoundException as error:
@@ -52,7 +52,7 @@ class Orders:
         return total
 
     def pay(self, number: int, amount: int) -> int:
-        """Pay a part; what is left to be paid. Safe against another payment at the same time."""
+        """Pay a part; returns the rest. Safe against concurrent payments."""
         for _ in range(ATTEMPTS):
             try:
                 found = self._orders.get(str(number))

@@ -1,4 +1,4 @@
-"""What the programs around the Python SDK share: the command line, the log-in, and how parts are tried and told."""
+"""Shared by the programs with the Python SDK: the command line, the login, and running and reporting parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from couchbase.options import ClusterOptions, ClusterTimeoutOptions
 
 KV_TIMEOUT = timedelta(seconds=10)
 SHORT = timedelta(milliseconds=800)
-"""For what the SDK would try again and again until its time is over."""
+"""Time limit of calls that the SDK repeats until the limit."""
 
 Part = tuple[str, Callable[[], None]]
 
@@ -37,7 +37,7 @@ def settings() -> argparse.Namespace:
 
 
 def connect(options: argparse.Namespace, *, password: str | None = None, user: str | None = None) -> Cluster:
-    """A cluster that is connected."""
+    """A connected cluster."""
     make = PasswordAuthenticator.ldap_compatible if options.plain else PasswordAuthenticator
     trust = {"trust_store_path": options.ca} if options.ca else {}
     timeouts = ClusterTimeoutOptions(
@@ -61,13 +61,13 @@ def refused(
 
 
 def order(action: str) -> None:
-    """Have something done to the node, and wait for it."""
+    """Request an action on the node, and wait until it is done."""
     print(f"DO {action}", flush=True)
     assert input() == "DONE"
 
 
 def run(parts: list[Part]) -> int:
-    """Try all parts, also after one has failed, and say what came of them; the exit code."""
+    """Run all parts, also after a failure, and print the results; returns the exit code."""
     failed = 0
     for name, attempt in parts:
         try:

@@ -78,7 +78,7 @@ class Judge:
         self.named = self.bucket.scope("shop").collection("orders")
 
     def parts(self) -> list[Part]:
-        """All of them, on the default collection and on a named one."""
+        """All parts, on the default collection and on a named one."""
         both: list[Part] = []
         for label, collection in (("", self.default), (" (named collection)", self.named)):
             self_of = Calls(self.cluster, self.bucket, collection)
@@ -87,12 +87,12 @@ class Judge:
         return [*both, ("unknown collections", self.unknown), ("diagnostics and ping", self.diagnostics)]
 
     def unknown(self) -> None:
-        """A collection that is not there is asked for until the time is over."""
+        """The SDK repeats a call on a missing collection until the time limit."""
         nobody = self.bucket.scope("shop").collection("nosuch")
         refused((CollectionNotFoundException, *TIMEOUTS), lambda: nobody.get("k", GetOptions(timeout=SHORT)))
 
     def diagnostics(self) -> None:
-        """What the SDK knows of its connections."""
+        """The SDK's reports on its connections."""
         assert self.bucket.ping().endpoints
         assert self.cluster.ping().endpoints
         assert self.cluster.diagnostics().endpoints

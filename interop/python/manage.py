@@ -41,7 +41,7 @@ class Judge:
         self.collections = self.bucket.collections()
 
     def parts(self) -> list[Part]:
-        """All of them."""
+        """All parts."""
         return [
             ("list buckets", self.listed),
             ("create, change and drop a bucket", self.created),
@@ -173,7 +173,7 @@ class Judge:
         refused(BucketNotFoundException, self.cluster.bucket, "nosuch")
 
     def restarted(self) -> None:
-        """The SDK finds the node again by itself; what was written is there if the node keeps it on disk."""
+        """The SDK reconnects to the restarted node by itself; documents survive if the node keeps them on disk."""
         collection = self.bucket.default_collection()
         collection.upsert("before", 1)
         order("restart")

@@ -9,7 +9,7 @@ from orders import Orders
 
 @pytest.fixture(scope="session")
 def cluster(couchbase_session_node):
-    """The SDK, connected once: a cluster is made to be shared, and connecting takes longer than a test."""
+    """The SDK, connected once, because a cluster can be shared and connecting takes longer than a test."""
     login = PasswordAuthenticator(couchbase_session_node.username, couchbase_session_node.password)
     connected = Cluster(couchbase_session_node.connection_string, ClusterOptions(login))
     yield connected
@@ -18,11 +18,11 @@ def cluster(couchbase_session_node):
 
 @pytest.fixture
 def shop(cluster, couchbase_bucket):
-    """The scope of the application, in a bucket that nobody has written to."""
+    """The scope of the application, in an empty bucket."""
     return cluster.bucket(couchbase_bucket.name).scope("shop")
 
 
 @pytest.fixture
 def orders(shop):
-    """What is tested."""
+    """The application under test."""
     return Orders(shop)

@@ -1,4 +1,4 @@
-"""The application against a node: real answers of a real protocol, and nothing is mocked."""
+"""The application against a node, without mocks."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -66,6 +66,6 @@ def test_payments_at_the_same_time_are_all_counted(orders, shop):
 
 @pytest.mark.couchbase_node(scope="function", vbuckets=8)
 def test_a_node_that_goes_away(couchbase_node, couchbase_bucket):
-    """A node of this test's own may be stopped and started."""
+    """This test has a node of its own, which it stops and starts."""
     couchbase_node.stop()
     assert not couchbase_node.is_running
