@@ -8,12 +8,12 @@ from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange,
 from dcpstream.protocol.consumer.connection import ConsumerConnection
 from dcpstream.store import index_key
 from dcpstream.store.index.rows import collection_of
+from dcpstream.testing.simulation.replication import ProducerScript
 from dcpstream.wire import Feature, Frame, Opcode, decode_frame, encode_request, encode_response
 from dcpstream.wire.keys import leb128_encode
 from dcpstream.wire.stored.block import EMPTY_BLOCK, block_of, encode_stored_deletion, encode_stored_mutation
 from dcpstream.wire.stored.durable import read_prepare
 from dcpstream.wire.system_events import encode_stored_event
-from dcpstream.wire.values import encode_failover_log
 
 UUID = 0xABCDEF012345
 
@@ -136,7 +136,6 @@ def frames_in(pieces) -> list[Frame]:
 
 
 PREPARES = (Opcode.DCP_PREPARE, Opcode.DCP_ABORT)
-LOG = FailoverLog.of((0xABCDEF, 0))
 
 
 class ListReplicas(ListSource):
@@ -211,74 +210,28 @@ def replica(vbid=1, state=VbucketState.REPLICA, **fields):
     return ListVBucket(vbid, state, **fields)
 
 
-class Source:
-    """Plays the producer (and the manager) for a consumer machine."""
+class MachineProducer(ProducerScript):
+    """Plays the producer and the cluster manager for a consumer machine on `ListReplicas`."""
 
     def __init__(self, *vbuckets, features=(Feature.XATTR, Feature.SNAPPY, Feature.JSON), **fields):
         self.replicas = ListReplicas(*(vbuckets or (replica(),)))
         self.machine = ConsumerConnection("c", self.replicas, 0.0, features=frozenset(features), **fields)
         self.replicas.machines.append(self.machine)
         self.now = 0.0
-        self.opaque = 0
 
     @property
     def closed(self):
         return self.machine.close_reason is not None
 
     def take(self):
-        """What the consumer has to say."""
+        """The frames that the consumer sends now."""
         return frames_in(self.machine.data_to_send(1 << 20, self.now))
 
-    def send(self, opcode, **fields):
-        """A request; what comes of it."""
+    def send_request(self, opcode, **fields):
         self.machine.handle(decode_frame(encode_request(opcode, **fields)), self.now)
         return self.take()
 
-    def answer(self, request, status=0, value=b"", datatype=0):
-        """An answer; what comes of it."""
+    def send_answer(self, request, *, status=0, value=b"", datatype=0):
         data = encode_response(request.opcode, status=status, opaque=request.opaque, value=value, datatype=datatype)
         self.machine.handle(decode_frame(data), self.now)
         return self.take()
-
-    def add(self, vbid=1, flags=0, opaque=0x51, **fields):
-        """ADD_STREAM alone."""
-        fields.setdefault("extras", flags.to_bytes(4, "big"))
-        return self.send(Opcode.DCP_ADD_STREAM, vbid=vbid, opaque=opaque, **fields)
-
-    def negotiate(self, frames, status=0):
-        """Answer every question in `frames` and what follows; the controls asked, and what else was said."""
-        asked, rest, waiting = [], [], list(frames)
-        while waiting:
-            frame = waiting.pop(0)
-            if frame.is_request and frame.opcode in (Opcode.DCP_CONTROL, Opcode.GET_ERROR_MAP):
-                asked.append(frame)
-                waiting += self.answer(frame, status if frame.opcode == Opcode.DCP_CONTROL else 0)
-            else:
-                rest.append(frame)
-        return asked, rest
-
-    def request(self, vbid=1, flags=0, opaque=0x51):
-        """ADD_STREAM up to the STREAM_REQ it leads to."""
-        _, rest = self.negotiate(self.add(vbid, flags, opaque))
-        (request,) = [frame for frame in rest if frame.opcode == Opcode.DCP_STREAM_REQ]
-        return request
-
-    def accept(self, vbid=1, flags=0, log=LOG, opaque=0x51):
-        """ADD_STREAM up to its answer; later messages carry the stream's opaque."""
-        request = self.request(vbid, flags, opaque)
-        self.opaque = request.opaque
-        return self.answer(request, value=encode_failover_log(log))
-
-    def message(self, opcode, vbid=1, **fields):
-        """A message of the stream."""
-        fields.setdefault("opaque", self.opaque)
-        return self.send(opcode, vbid=vbid, **fields)
-
-    def marker(self, start, end, flags=1, vbid=1, **fields):
-        extras = start.to_bytes(8, "big") + end.to_bytes(8, "big") + flags.to_bytes(4, "big")
-        return self.message(Opcode.DCP_SNAPSHOT_MARKER, vbid, extras=extras, **fields)
-
-    def mutation(self, key, seqno, vbid=1, value=b"v", rev=1, **fields):
-        extras = seqno.to_bytes(8, "big") + rev.to_bytes(8, "big") + bytes(15)
-        fields.setdefault("cas", 0x1000 + seqno)
-        return self.message(Opcode.DCP_MUTATION, vbid, key=key, value=value, extras=extras, **fields)

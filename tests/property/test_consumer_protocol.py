@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcpstream.model import VbucketState
+from dcpstream.testing.simulation.replication import LOG
 from dcpstream.wire import Feature, Opcode, decode_frame, encode_request, encode_response
 from dcpstream.wire.values import encode_failover_log
-from tests.kit.lists import LOG, Source, replica
+from tests.kit.lists import MachineProducer, replica
 
 SEQNOS = st.integers(0, 12)
 EXTRAS = {
@@ -71,7 +72,7 @@ STEPS = st.one_of(
 
 @given(st.booleans(), st.lists(STEPS, max_size=25))
 def test_any_conversation(has_stream: bool, steps: list[object]) -> None:
-    source = Source(replica(), replica(2, VbucketState.PENDING), features=(Feature.XATTR,), consumer_name="n")
+    source = MachineProducer(replica(), replica(2, VbucketState.PENDING), features=(Feature.XATTR,), consumer_name="n")
     asked = []
     if has_stream:
         source.accept()
@@ -92,14 +93,14 @@ def test_any_conversation(has_stream: bool, steps: list[object]) -> None:
             elif step == "deleted":
                 source.replicas.vbuckets[1] = replica()
             source.machine.vbucket_state_changed(1, source.now)
-        _, rest = source.negotiate(source.take())
+        rest = source.negotiate(source.take())
         asked += [frame for frame in rest if frame.opcode == Opcode.DCP_STREAM_REQ]
         check(source)
         if source.closed:
             return
 
 
-def check(source: Source) -> None:
+def check(source: MachineProducer) -> None:
     """What must hold at any time."""
     machine = source.machine
     for vbucket in source.replicas.vbuckets.values():

@@ -19,10 +19,11 @@ from dcpstream.protocol.consumer import stream as consumer_stream
 from dcpstream.protocol.producer.connection import ProducerConnection, ProducerLimits
 from dcpstream.protocol.producer.states import STREAM, TAKEOVER
 from dcpstream.protocol.transitions import Transitions
+from dcpstream.testing.simulation.replication import LOG
 from dcpstream.wire import Feature, Frame, Opcode, OpenFlag, StreamFlag, decode_frame, encode_response
 from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.values import encode_failover_log
-from tests.kit.lists import LOG, ListSource, ListVBucket, Source, frame_of, frames_in, replica
+from tests.kit.lists import ListSource, ListVBucket, MachineProducer, frame_of, frames_in, replica
 
 WALKS = 400
 STEPS = 25
@@ -129,7 +130,7 @@ class ConsumerWalk:
 
     def __init__(self, random: Random) -> None:
         self.random = random
-        self.source = Source(replica())
+        self.source = MachineProducer(replica())
         self.asked: list[Frame] = []
         self.controls: list[Frame] = []
         self.in_order = random.choice((0.0, 0.6, 1.0))
@@ -149,21 +150,21 @@ class ConsumerWalk:
     def control(self) -> None:
         for _ in range(self.random.choice((1, 20))):
             if self.controls:
-                self.keep(self.source.answer(self.controls.pop(0 if self.random.random() < self.in_order else -1)))
+                self.keep(self.source.send_answer(self.controls.pop(0 if self.random.random() < self.in_order else -1)))
 
     def answer(self) -> None:
         if self.asked:
             status, value = self.random.choice(((0, encode_failover_log(LOG)), (0x23, bytes(8)), (0x22, b"")))
-            self.keep(self.source.answer(self.asked.pop(), status, value))
+            self.keep(self.source.send_answer(self.asked.pop(), status=status, value=value))
 
     def marker(self) -> None:
         self.keep(self.source.marker(1, 5))
 
     def close(self) -> None:
-        self.keep(self.source.send(Opcode.DCP_CLOSE_STREAM, vbid=1))
+        self.keep(self.source.send_request(Opcode.DCP_CLOSE_STREAM, vbid=1))
 
     def end(self) -> None:
-        self.keep(self.source.message(Opcode.DCP_STREAM_END, extras=bytes(4)))
+        self.keep(self.source.send(Opcode.DCP_STREAM_END, extras=bytes(4)))
 
     def lose(self) -> None:
         self.source.replicas.vbuckets[1].state = VbucketState.ACTIVE

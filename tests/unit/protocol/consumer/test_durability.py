@@ -4,18 +4,20 @@ import struct
 
 import pytest
 
+from dcpstream.testing.simulation.replication import LOG
 from dcpstream.wire import MarkerFlag, Opcode, Status, decode_frame
-from tests.kit.lists import Source, replica
+from dcpstream.wire.values import encode_failover_log
+from tests.kit.lists import MachineProducer, replica
 from tests.kit.rules import rule
 
 
 def prepare(source, key, seqno, *, level=1, deleted=0, cas=0x77, value=b"v"):
     extras = struct.pack(">QQIIIBBB", seqno, 2, 0x55, 777, 0, 0, deleted, level)
-    return source.message(Opcode.DCP_PREPARE, key=key, value=value, extras=extras, cas=cas)
+    return source.send(Opcode.DCP_PREPARE, key=key, value=value, extras=extras, cas=cas)
 
 
 def decide(source, opcode, key, prepared, seqno, **fields):
-    return source.message(opcode, key=key, extras=struct.pack(">QQ", prepared, seqno), **fields)
+    return source.send(opcode, key=key, extras=struct.pack(">QQ", prepared, seqno), **fields)
 
 
 def commit(source, key, prepared, seqno):
@@ -27,7 +29,7 @@ def abort(source, key, prepared, seqno):
 
 
 def durable_source(*vbuckets):
-    source = Source(*vbuckets, consumer_name="b")
+    source = MachineProducer(*vbuckets, consumer_name="b")
     source.accept()
     return source
 
@@ -39,7 +41,7 @@ def acknowledged(frames):
 
 def v2(source, start, end, flags=1):
     value = struct.pack(">QQIQQ", start, end, flags, end, 0)
-    assert source.message(Opcode.DCP_SNAPSHOT_MARKER, extras=b"\0", value=value) == []
+    assert source.send(Opcode.DCP_SNAPSHOT_MARKER, extras=b"\0", value=value) == []
 
 
 def rows(source):
@@ -60,7 +62,7 @@ def test_a_whole_snapshot_is_acknowledged():
 
 
 def test_without_a_name_nothing_is_acknowledged():
-    source = Source()
+    source = MachineProducer()
     source.accept()
     source.marker(1, 1)
     assert prepare(source, b"a", 1) == []
@@ -133,7 +135,7 @@ def test_a_second_prepare_of_a_document():
     assert prepare(source, b"a", 1) == []
     assert [frame.status for frame in prepare(source, b"a", 2)] == [Status.SYNC_WRITE_IN_PROGRESS]
     assert [frame.status for frame in prepare(source, b"a", 1)] == [Status.ERANGE]
-    source.send(Opcode.DCP_CLOSE_STREAM, vbid=1)
+    source.send_request(Opcode.DCP_CLOSE_STREAM, vbid=1)
     assert prepare(source, b"a", 3) == []
     assert decide(source, Opcode.DCP_COMMIT, b"a", 1, 4) == []
     assert source.replicas.vbuckets[1].high_seqno == 1
@@ -164,7 +166,7 @@ def test_an_accepted_stream_begins_with_what_the_copy_has_prepared():
     source = durable_source()
     v2(source, 1, 1)
     prepare(source, b"a", 1)
-    source.message(Opcode.DCP_STREAM_END, extras=bytes(4))
-    frames = source.accept(opaque=0x52)
+    source.send(Opcode.DCP_STREAM_END, extras=bytes(4))
+    frames = source.send_answer(source.request(opaque=0x52), value=encode_failover_log(LOG))
     assert frames[0].opcode == Opcode.DCP_ADD_STREAM
     assert acknowledged(frames[1:]) == [1]

@@ -8,9 +8,10 @@ from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import Manifest
 from dcpstream.protocol.consumer.requests import StreamRequests
 from dcpstream.protocol.consumer.stream import ConsumerState, ConsumerStream, StreamEvent
+from dcpstream.testing.simulation.replication import LOG
 from dcpstream.wire import Opcode, Status, decode_frame, encode_response
 from dcpstream.wire.values import encode_failover_log
-from tests.kit.lists import LOG, ListReplicas, replica
+from tests.kit.lists import ListReplicas, replica
 
 
 class Requests:

@@ -3,7 +3,7 @@
 from dcpstream.protocol.consumer.stats import consumer_stats
 from dcpstream.wire import Opcode, decode_frame
 from tests.kit import recorded
-from tests.kit.lists import Source
+from tests.kit.lists import MachineProducer
 
 RECORDED = "eq_dcpq:stats-cons:"
 
@@ -19,7 +19,7 @@ def recorded_names() -> list[str]:
 
 
 def test_names_in_their_order():
-    source = Source()
+    source = MachineProducer()
     source.accept()
     stats = {name.removeprefix("eq_dcpq:c:"): value for name, value in consumer_stats(source.machine)}
     assert list(stats) == recorded_names()
@@ -32,11 +32,11 @@ def test_names_in_their_order():
 
 
 def test_they_follow_the_stream():
-    source = Source()
+    source = MachineProducer()
     source.request()
     stats = dict(consumer_stats(source.machine))
     assert (stats["eq_dcpq:c:stream_1_state"], stats["eq_dcpq:c:pending_add_stream"]) == ("pending", "true")
-    source = Source()
+    source = MachineProducer()
     source.accept()
     source.marker(0, 5, 2)
     source.mutation(b"a", 3)

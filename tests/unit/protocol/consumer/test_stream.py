@@ -11,9 +11,10 @@ from dcpstream.model import FailoverLog, VbucketState
 from dcpstream.protocol.bucket import Change
 from dcpstream.protocol.consumer.messages import Marker
 from dcpstream.protocol.consumer.stream import TRANSITIONS, ConsumerState, ConsumerStream, StreamEvent
-from dcpstream.wire import MarkerFlag, Opcode, Status, decode_frame, decode_message
+from dcpstream.testing.simulation.replication import LOG
+from dcpstream.wire import MarkerFlag, Opcode, Status, decode_message
 from dcpstream.wire.values import encode_failover_log
-from tests.kit.lists import LOG, ListReplicas, Source, replica
+from tests.kit.lists import ListReplicas, MachineProducer, frame_of, replica
 from tests.kit.rules import rule
 
 
@@ -47,43 +48,32 @@ def test_transitions_are_those_of_the_table_and_death_is_for_good():
 
 def act(source, event):
     """What a peer does so that the event happens; whether it must end the connection is for the caller to say."""
-    opaque = source.opaque
+    request = frame_of(Opcode.DCP_STREAM_REQ, opaque=source.opaque)  # also where no answer is due
     if event is StreamEvent.ACCEPTED:
-        return source.send_answer(opaque, 0, encode_failover_log(LOG))
+        return source.send_answer(request, value=encode_failover_log(LOG))
     if event is StreamEvent.ROLLBACK:
-        return source.send_answer(opaque, Status.ROLLBACK, bytes(8))
+        return source.send_answer(request, status=Status.ROLLBACK, value=bytes(8))
     if event is StreamEvent.REFUSED:
-        return source.send_answer(opaque, Status.ERANGE, b"")
+        return source.send_answer(request, status=Status.ERANGE)
     if event is StreamEvent.MESSAGE:
         return source.marker(1, 5)
     if event is StreamEvent.CLOSED:
-        return source.send(Opcode.DCP_CLOSE_STREAM, vbid=1)
+        return source.send_request(Opcode.DCP_CLOSE_STREAM, vbid=1)
     if event is StreamEvent.ENDED:
-        return source.message(Opcode.DCP_STREAM_END, extras=bytes(4))
+        return source.send(Opcode.DCP_STREAM_END, extras=bytes(4))
     source.replicas.vbuckets[1].state = VbucketState.ACTIVE
     source.machine.vbucket_state_changed(1, 0.0)
     return []
 
 
-class Actor(Source):
-    """A source that may answer out of place."""
-
-    def send_answer(self, opaque, status, value):
-        from dcpstream.wire import encode_response
-
-        data = encode_response(Opcode.DCP_STREAM_REQ, status=status, opaque=opaque, value=value)
-        self.machine.handle(decode_frame(data), self.now)
-        return self.take()
-
-
 def in_state(state):
-    source = Actor()
+    source = MachineProducer()
     request = source.request()
     source.opaque = request.opaque
     if state is ConsumerState.READING:
-        source.answer(request, value=encode_failover_log(LOG))
+        source.send_answer(request, value=encode_failover_log(LOG))
     elif state is ConsumerState.DEAD:
-        source.send(Opcode.DCP_CLOSE_STREAM, vbid=1)
+        source.send_request(Opcode.DCP_CLOSE_STREAM, vbid=1)
     assert source.machine.streams[1].state is state
     return source
 
@@ -132,33 +122,33 @@ def with_history(*keys, log=LOG):
 
 def test_a_rollback_to_zero_tries_the_branches_before_first():
     log = FailoverLog.of((0x33, 2), (0x22, 2), (0x11, 0))
-    source = Source(with_history(b"a", b"b", log=log))
+    source = MachineProducer(with_history(b"a", b"b", log=log))
     request = source.request()
     seen = [requested(request)]
     for _ in range(2):
-        (request,) = source.answer(request, Status.ROLLBACK, bytes(8))
+        (request,) = source.send_answer(request, status=Status.ROLLBACK, value=bytes(8))
         seen.append(requested(request))
     assert seen == [(2, 2, 2, 0x33), (2, 2, 2, 0x22), (2, 2, 2, 0x11)]
     assert source.replicas.vbuckets[1].high_seqno == 2
-    (request,) = source.answer(request, Status.ROLLBACK, bytes(8))
+    (request,) = source.send_answer(request, status=Status.ROLLBACK, value=bytes(8))
     assert requested(request) == (0, 0, 0, 0)
     assert source.replicas.vbuckets[1].high_seqno == 0
 
 
 def test_a_rollback_cuts_the_history_and_the_log():
-    source = Source(with_history(b"a", b"b", b"c", log=FailoverLog.of((0x22, 2), (0x11, 0))))
+    source = MachineProducer(with_history(b"a", b"b", b"c", log=FailoverLog.of((0x22, 2), (0x11, 0))))
     request = source.request()
-    (again,) = source.answer(request, Status.ROLLBACK, (1).to_bytes(8, "big"))
+    (again,) = source.send_answer(request, status=Status.ROLLBACK, value=(1).to_bytes(8, "big"))
     assert requested(again) == (1, 1, 1, 0x11)
     assert again.opaque == request.opaque
-    (answer,) = source.answer(again, value=encode_failover_log(FailoverLog.of((0x44, 1), (0x11, 0))))
+    (answer,) = source.send_answer(again, value=encode_failover_log(FailoverLog.of((0x44, 1), (0x11, 0))))
     assert (answer.opcode, answer.status) == (Opcode.DCP_ADD_STREAM, 0)
     assert source.replicas.vbuckets[1].failover_log == FailoverLog.of((0x44, 1), (0x11, 0))
 
 
 def test_a_rollback_beyond_what_there_is_changes_nothing():
-    source = Source(with_history(b"a", b"b"))
-    (again,) = source.answer(source.request(), Status.ROLLBACK, (9).to_bytes(8, "big"))
+    source = MachineProducer(with_history(b"a", b"b"))
+    (again,) = source.send_answer(source.request(), status=Status.ROLLBACK, value=(9).to_bytes(8, "big"))
     assert requested(again)[0] == 2
 
 
