@@ -23,11 +23,6 @@ def node() -> SimulatedNode:
     return node
 
 
-@pytest.fixture
-def peer(node: SimulatedNode) -> Peer:
-    return node.connect()
-
-
 @rule("KV-ANSWER-01")
 def test_the_key_in_answers(node: SimulatedNode, peer: Peer) -> None:
     for who, key in ((peer, KEY), (node.connect(features=WITHOUT_COLLECTIONS), b"k")):

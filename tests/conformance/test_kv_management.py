@@ -19,11 +19,6 @@ CREATE_BUCKET, DELETE_BUCKET = 0x85, 0x86
 IFCONFIG = 0xAF
 
 
-@pytest.fixture
-def node() -> SimulatedNode:
-    return SimulatedNode()
-
-
 class Host:
     """Remembers the buckets that it is asked to make and delete."""
 

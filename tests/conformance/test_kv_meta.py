@@ -23,16 +23,6 @@ WITHOUT_JSON = tuple(feature for feature in USUAL_FEATURES if feature != Feature
 SET, ADD, DELETE = Opcode.SET_WITH_META, Opcode.ADD_WITH_META, Opcode.DELETE_WITH_META
 
 
-@pytest.fixture
-def node() -> SimulatedNode:
-    return SimulatedNode()
-
-
-@pytest.fixture
-def peer(node: SimulatedNode) -> Peer:
-    return node.connect()
-
-
 def extras_of(
     *, flags: int = 7, time: int = 0, rev: int = 5, cas: int = 0x1234, options: int | None = None, nmeta: int = 0
 ) -> bytes:

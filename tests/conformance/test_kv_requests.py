@@ -24,16 +24,6 @@ LEB_9 = b"\x09"
 MIB = 1 << 20
 
 
-@pytest.fixture
-def node() -> SimulatedNode:
-    return SimulatedNode()
-
-
-@pytest.fixture
-def peer(node: SimulatedNode) -> Peer:
-    return node.connect()
-
-
 def context_of(frame: Frame) -> str | None:
     """The reason in an error's body."""
     if not frame.value:

@@ -65,11 +65,6 @@ def node() -> SimulatedNode:
     return node
 
 
-@pytest.fixture
-def peer(node: SimulatedNode) -> Peer:
-    return node.connect()
-
-
 # -------------------------------------------------------------------------------------------------------------- locks
 
 

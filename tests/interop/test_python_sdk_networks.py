@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
 from dcpstream.node import Node
 from tests.kit.proxy import Proxy
-from tools.patience import patient
+from tests.kit.sdk import check_program, needs_sdk
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.skipif(importlib.util.find_spec("couchbase") is None, reason="the couchbase SDK is not installed"),
-]
+pytestmark = needs_sdk
 
 CHILD = """
 import sys
@@ -47,12 +41,5 @@ def mapping() -> Iterator[Proxy]:
 
 @pytest.mark.parametrize("network", ["?network=external", ""])
 def test_the_sdk_uses_the_address_that_it_can_reach(mapping: Proxy, network: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, f"couchbase://localhost:{mapping.port}{network}"],
-        capture_output=True,
-        text=True,
-        timeout=patient(60),
-        check=False,
-    )
-    assert (done.returncode, done.stdout.split()) == (0, ["OK"]), done.stdout + done.stderr
+    check_program(CHILD, f"couchbase://localhost:{mapping.port}{network}")
     assert mapping.connections >= 2, "the connection of the bucket took the mapping too"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,15 +12,13 @@ import pytest
 from dcpstream.node import Node
 from dcpstream.node.shell.certificates import Authority
 from dcpstream.node.shell.tls import TlsSettings
+from tests.kit.sdk import needs_sdk, run_program
 from tools.patience import patient
 
 CHILD = Path(__file__).with_name("sdk_tls_child.py")
 USERS = {"ann": {"password": None, "roles": ["bucket_full_access[default]"]}}
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.skipif(importlib.util.find_spec("couchbase") is None, reason="the couchbase SDK is not installed"),
-]
+pytestmark = needs_sdk
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +29,7 @@ def node() -> Iterator[Node]:
 
 def sdk(node: Node, trusted: Path, expected: str, *who: str) -> str:
     """What the SDK says became of it."""
-    done = subprocess.run(
-        [sys.executable, str(CHILD), f"{node.tls_connection_string}?tls_verify=peer", str(trusted), expected, *who],
-        capture_output=True,
-        text=True,
-        timeout=patient(120),
-        check=False,
-    )
+    done = run_program(CHILD, f"{node.tls_connection_string}?tls_verify=peer", str(trusted), expected, *who)
     assert done.stdout, done.stderr
     return done.stdout.splitlines()[-1]
 

@@ -30,12 +30,31 @@ class NameChange:
     undo: Callable[[], None]
 
 
-class StoppedFile:
+class ReadableFile:
+    """The parts of a file that do not fail here."""
+
+    def __init__(self, path: Path, file: File) -> None:
+        self.path = path
+        self._file = file
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self._file.read(offset, length)
+
+    def is_at_hand(self, offset: int) -> bool:
+        return self._file.is_at_hand(offset)
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class StoppedFile(ReadableFile):
     """A file of a `StoppingDisk`."""
 
     def __init__(self, path: Path, file: File, disk: StoppingDisk) -> None:
-        self.path = path
-        self._file = file
+        super().__init__(path, file)
         self._disk = disk
 
     def append(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
@@ -51,18 +70,6 @@ class StoppedFile:
         if size != self._file.size():
             self._disk.step(f"truncate {self.path.name}")
         self._file.truncate(size)
-
-    def read(self, offset: int, length: int) -> bytes:
-        return self._file.read(offset, length)
-
-    def is_at_hand(self, offset: int) -> bool:
-        return self._file.is_at_hand(offset)
-
-    def size(self) -> int:
-        return self._file.size()
-
-    def close(self) -> None:
-        self._file.close()
 
 
 class StoppingDisk(SystemFileSystem):
@@ -175,12 +182,11 @@ PAGE = 64
 """What a disk writes in one go here: small, so that few bytes make many pages."""
 
 
-class FaultyFile:
+class FaultyFile(ReadableFile):
     """A file of a `FaultyFileSystem`."""
 
     def __init__(self, path: Path, file: File, system: FaultyFileSystem) -> None:
-        self._path = path
-        self._file = file
+        super().__init__(path, file)
         self._system = system
 
     def append(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
@@ -194,25 +200,13 @@ class FaultyFile:
         if self._system.fails("sync"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         if not self._system.loses_syncs:
-            self._system.durable[self._path] = self._path.read_bytes() if self._path.exists() else b""
+            self._system.durable[self.path] = self.path.read_bytes() if self.path.exists() else b""
         self._file.sync()
 
     def truncate(self, size: int) -> None:
         if self._system.fails("truncate"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         self._file.truncate(size)
-
-    def read(self, offset: int, length: int) -> bytes:
-        return self._file.read(offset, length)
-
-    def is_at_hand(self, offset: int) -> bool:
-        return self._file.is_at_hand(offset)
-
-    def size(self) -> int:
-        return self._file.size()
-
-    def close(self) -> None:
-        self._file.close()
 
 
 class FaultyFileSystem(SystemFileSystem):

@@ -44,6 +44,16 @@ class Listener:
         with self._lock:
             self._kept += sockets
 
+    def connect(self, port: int, client: socket.socket) -> socket.socket | None:
+        """A connection to a node for a client; None, and the client is closed, if nobody listens there."""
+        try:
+            node = socket.create_connection(("127.0.0.1", port))
+        except OSError:
+            close_sockets(client)
+            return None
+        self.keep(node)
+        return node
+
     def cut(self) -> None:
         """Close every connection; new ones are accepted."""
         with self._lock:

@@ -68,12 +68,9 @@ class Proxy:
         self.close()
 
     def _serve(self, client: socket.socket) -> None:
-        try:
-            node = socket.create_connection(("127.0.0.1", self._target))
-        except OSError:
-            close_sockets(client)
+        node = self._listener.connect(self._target, client)
+        if node is None:
             return
-        self._listener.keep(node)
         with self._lock:
             self.connections += 1
             budget = self._budget.pop(0) if self._budget else -1

@@ -137,14 +137,9 @@ class TlsServer:
                 while data := client.recv(CHUNK_BYTES):
                     client.sendall(self._target.receive(data))
             return
-        try:
-            node = socket.create_connection(("127.0.0.1", self._target))
-        except OSError:
-            client.close()
-            return
-        self._listener.keep(node)
-        pump = _Pump(client, node, self.port)
-        pump.run()
+        node = self._listener.connect(self._target, client)
+        if node is not None:
+            _Pump(client, node, self.port).run()
 
 
 class _Pump:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.conftest import Bucket
+from tests.kit.spark import Bucket
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -10,7 +10,7 @@ import pytest
 import dcpstream
 from dcpstream.pipelines import Pipeline
 from tests.kit.proxy import Proxy
-from tests.spark.conftest import VBUCKETS, Bucket, current_of
+from tests.kit.spark import VBUCKETS, Bucket, current_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

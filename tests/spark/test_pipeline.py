@@ -11,7 +11,7 @@ import pytest
 from dcpstream.errors import ConfigError, LocalProtocolError, OffsetError
 from dcpstream.pipelines import BatchReport, Pipeline
 from dcpstream.pipelines.tables import CurrentTable
-from tests.spark.conftest import Bucket, changes_of, current_of
+from tests.kit.spark import Bucket, changes_of, current_of
 from tools.patience import patient
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark.conftest import Bucket
+from tests.kit.spark import Bucket
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

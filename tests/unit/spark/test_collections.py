@@ -12,23 +12,15 @@ import dcpstream
 from dcpstream.client.kv.client import KvClient
 from dcpstream.errors import ConfigError
 from dcpstream.model import Op
-from dcpstream.spark import pool
 from dcpstream.spark.reading import DcpPartition, read_partition
 from dcpstream.spark.source import DcpDataSource, DcpStreamReader
-from tests.unit.spark.test_reading import Stream, access
+from tests.kit.spark import Stream, access
+
+pytestmark = pytest.mark.usefixtures("closes_connections")
 
 VBUCKETS = 4
 DOCUMENTS = 20
 ALL = list(range(VBUCKETS))
-
-
-@pytest.fixture(autouse=True)
-def _no_connections_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(pool, "_is_frozen", True)
-    yield
-    pool.close_all()
-    while Stream.running:
-        Stream.running.pop().stop()
 
 
 @pytest.fixture

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 import dcpstream
-from dcpstream.client.kv.client import KvClient
 from dcpstream.client.machine.values import ReadBatch, VbucketRange
 from dcpstream.errors import AuthenticationFailed, ConfigError, ConnectionLost, RollbackRequired, StatusError
 from dcpstream.model import StreamOffset
@@ -22,71 +20,18 @@ from dcpstream.spark.options import SourceOptions
 from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.reading import DcpPartition, read_partition, window_bytes
 from dcpstream.spark.schema import arrow_schema, conform, spark_schema
-from dcpstream.spark.source import DcpBatchReader, DcpDataSource, DcpStreamReader, PlainStreamReader
+from dcpstream.spark.source import DcpBatchReader, DcpDataSource, PlainStreamReader
+from tests.kit.spark import Stream, access, kv_of, rows_of
+
+pytestmark = pytest.mark.usefixtures("closes_connections")
 
 VBUCKETS = 8
-
-
-@pytest.fixture(autouse=True)
-def _no_connections_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    # What is frozen is never collected, which is right for a worker of Spark and wrong for a test run.
-    monkeypatch.setattr(pool, "_is_frozen", True)
-    yield
-    pool.close_all()
-    while Stream.running:
-        Stream.running.pop().stop()
 
 
 @pytest.fixture
 def node() -> Iterator[dcpstream.Node]:
     with dcpstream.Node(vbuckets=VBUCKETS) as node:
         yield node
-
-
-def access(node: dcpstream.Node, **options: str) -> dict[str, str]:
-    needed = {"connectionString": node.connection_string, "username": "Administrator", "password": "password"}
-    return {**needed, "bucket": "default", **options}
-
-
-def kv_of(node: dcpstream.Node) -> KvClient:
-    return KvClient(node.connection_string, username="Administrator", password="password", bucket="default")
-
-
-def rows_of(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
-    return [row for batch in batches for row in batch.to_pylist()]
-
-
-class Stream:
-    """A stream reader, driven as Spark drives it, with offsets that have been through JSON."""
-
-    running: ClassVar[list[DcpStreamReader]] = []
-
-    def __init__(self, node: dcpstream.Node, **options: str) -> None:
-        source = DcpDataSource(access(node, startingOffsets="earliest", **options))
-        reader = source.streamReader(source.schema())
-        assert isinstance(reader, DcpStreamReader)
-        self.reader = reader
-        self.running.append(reader)
-        self.at: dict[str, Any] = json.loads(json.dumps(reader.initialOffset()))
-
-    def plan(self) -> dict[str, Any]:
-        limit = self.reader.getDefaultReadLimit()
-        end: dict[str, Any] = json.loads(json.dumps(self.reader.latestOffset(self.at, limit)))
-        return end
-
-    def read(self, end: dict[str, Any]) -> list[dict[str, Any]]:
-        rows = []
-        for planned in self.reader.partitions(self.at, end):
-            # The executor gets copies.
-            reader, partition = pickle.loads(pickle.dumps((self.reader, planned)))
-            rows += rows_of(reader.read(partition))
-        return rows
-
-    def step(self) -> list[dict[str, Any]]:
-        end = self.plan()
-        rows = self.read(end)
-        self.at = end
-        return rows
 
 
 @pytest.mark.parametrize("value_format", ["binary", "string"])
