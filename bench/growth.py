@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.common import Figure, report, resident_bytes
-from bench.store import release_free_memory
+from bench.store import all_blocks, release_free_memory
 from dcpstream.model import BucketSettings, FailoverLog, VbucketState
 from dcpstream.store import DiskBucketStore
 from dcpstream.store.compact.compaction import CompactionOrder
@@ -61,13 +61,7 @@ def write(store: DiskBucketStore, first: int, stop: int, seqnos: list[int]) -> f
 
 def read(store: DiskBucketStore) -> int:
     """Read every vbucket from end to end like a backfill; returns the number of rows."""
-    rows = 0
-    for vbucket in store.vbuckets.values():
-        after = 0
-        while len(block := vbucket.read(after, vbucket.high_seqno)):
-            rows += block.count
-            after = block.last_seqno
-    return rows
+    return sum(block.count for block in all_blocks(store))
 
 
 def measure_load(path: Path, documents: int) -> dict[str, float]:

@@ -15,14 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from bench.common import MEMCPY_BYTES, Figure, measure_in_turns, median, median_of_ratios, memcpy_call, report
 from dcpstream.model import FailoverLog, VbucketState
 from dcpstream.store import DiskBucketStore, MemoryBucketStore
-from dcpstream.wire.stored.block import encode_stored_mutation
+from dcpstream.wire.stored.block import FrameBlock, encode_stored_mutation
 
 DOCUMENTS = 1_000_000
 QUICK_DOCUMENTS = 100_000
@@ -117,19 +117,18 @@ def release_free_memory() -> None:
         return
 
 
+def all_blocks(store: DiskBucketStore | MemoryBucketStore) -> Iterator[FrameBlock]:
+    """Every vbucket from end to end, like a backfill."""
+    for vbucket in store.vbuckets.values():
+        after = 0
+        while len(block := vbucket.read(after, vbucket.high_seqno)):
+            yield block
+            after = block.last_seqno
+
+
 def scan_call(store: DiskBucketStore | MemoryBucketStore) -> Callable[[], int]:
     """A call that reads every vbucket from end to end and returns the bytes."""
-
-    def scan() -> int:
-        size = 0
-        for vbucket in store.vbuckets.values():
-            after = 0
-            while len(block := vbucket.read(after, vbucket.high_seqno)):
-                size += block.size
-                after = block.last_seqno
-        return size
-
-    return scan
+    return lambda: sum(block.size for block in all_blocks(store))
 
 
 def append_calls(count: int) -> tuple[Callable[[], object], Callable[[], object]]:

@@ -1,4 +1,4 @@
-"""Write docs/reference/node.md: what the node answers, from its table of commands.
+"""Write docs/reference/node.md: the commands that the node answers, from its table of commands.
 
 `--check` only compares, and exits 1 if the page is stale.
 """
@@ -33,9 +33,9 @@ INTRODUCTION = """# What the node answers
 
 <!-- Written by tools/node_reference.py (make reference); do not edit. -->
 
-Every command of the KV port but those of DCP, for which see [Messages](messages.md). An opcode that is not here is
-answered UNKNOWN_COMMAND, or NOT_SUPPORTED if servers before 7.2 knew it. "Needs" is the privilege a user must have;
-commands marked with a star are answered before the login. Those marked 7.6 are known to a node with `compat_version` 7.6 only.
+Every command of the KV port except those of DCP, which are in [Messages](messages.md). Other opcodes return
+UNKNOWN_COMMAND, or NOT_SUPPORTED if servers before 7.2 knew them. "Needs" is the privilege of the user. Commands with a
+star are answered before the login. Commands with 7.6 need a node with `compat_version` 7.6.
 
 | opcode | command | extras | key | value | needs | does |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -43,20 +43,21 @@ commands marked with a star are answered before the login. Those marked 7.6 are 
 HTTP = """
 ## Management port
 
-With the users' names and passwords (basic authentication). A trailing slash makes no difference. All of it is read-only but for scopes and collections, whose changes need the privilege NodeSupervisor; each is answered with the new manifest's uid, a refusal with `{"errors":{"_":"why"}}`.
+All pages but `/health` and `/versions` need a login (basic authentication). A trailing slash makes no difference. The most used pages are
+below; [Management port](rest.md) has all of them.
 
 | path | answer |
 | --- | --- |
 | `/` | a line of text |
-| `/health` | whether the node serves; needs no login |
+| `/health` | the health of the node |
 | `/pools`, `/pools/default` | version and nodes |
 | `/pools/default/nodeServices` | the cluster configuration without a bucket |
 | `/pools/default/b/BUCKET` | the cluster configuration of a bucket |
-| `/pools/default/bs/BUCKET`, `/pools/default/bucketsStreaming/BUCKET` | the same, again with each change, without end |
+| `/pools/default/bs/BUCKET`, `/pools/default/bucketsStreaming/BUCKET` | the same as an endless stream, sent again with each change |
 | `/pools/default/buckets`, `/pools/default/buckets/BUCKET` | buckets |
-| `/pools/default/buckets/BUCKET/scopes` | the collections; POST `name` makes a scope |
+| `/pools/default/buckets/BUCKET/scopes` | the collections; POST `name` creates a scope |
 | `/pools/default/buckets/BUCKET/scopes/SCOPE` | DELETE drops the scope and its collections |
-| `/pools/default/buckets/BUCKET/scopes/SCOPE/collections` | POST `name`, `maxTTL` (seconds, 0 for no limit) makes a collection |
+| `/pools/default/buckets/BUCKET/scopes/SCOPE/collections` | POST `name`, `maxTTL` (seconds) creates a collection |
 | `/pools/default/buckets/BUCKET/scopes/SCOPE/collections/COLLECTION` | DELETE drops it with its documents |
 | `/whoami`, `/nodes/self` | the user, the node |
 """
@@ -99,7 +100,7 @@ def page() -> str:
         ("a frame before the login", f"{MAX_FRAME_BYTES_BEFORE_AUTH // KIB} KiB"),
         ("a frame", f"{MAX_FRAME_BYTES // MIB} MiB"),
         ("a document", f"{documents.MAX_VALUE_BYTES // MIB} MiB"),
-        ("answers that a client leaves unread before it is not read from", f"{MAX_OUTPUT_BYTES // MIB} MiB"),
+        ("unread answers of a client before the node stops reading from it", f"{MAX_OUTPUT_BYTES // MIB} MiB"),
         ("a connection's receive buffer", f"{server.READ_BYTES // KIB} KiB, more while a larger frame comes in"),
         ("connections", str(MAX_CONNECTIONS)),
         ("buckets", str(MAX_BUCKETS)),
@@ -107,8 +108,8 @@ def page() -> str:
     sections = [
         INTRODUCTION + "\n".join(rows) + "\n",
         "\n## Login\n\n" + f"Mechanisms: {', '.join(MECHANISMS)}. Privileges: {', '.join(sorted(ALL_PRIVILEGES))}.\n",
-        f"\n## HELLO\n\nGranted when asked for: {names_of(old)}.\n",
-        f"\nA node with `compat_version` 7.6 also grants {names_of(new - old)}. Nothing else is.\n",
+        f"\n## HELLO\n\nGranted on request: {names_of(old)}.\n",
+        f"\nA node with `compat_version` 7.6 also grants {names_of(new - old)}. No other feature is granted.\n",
         HTTP,
         "\n## Limits\n\n| what | at most |\n| --- | --- |\n"
         + "\n".join(f"| {what} | {most} |" for what, most in limits)

@@ -37,8 +37,7 @@ changes = (
 
 ## Options
 
-Names may be written in any case. An option that is unknown, or has a value that it may not have, is refused before
-anything is opened.
+Names are not case-sensitive. An unknown option or an invalid value is refused before a connection is opened.
 
 | option | means | default |
 | --- | --- | --- |
@@ -46,7 +45,7 @@ anything is opened.
 COLUMNS_INTRODUCTION = """
 ## Columns
 
-All columns are nullable; `columns` chooses some of them, in the order given.
+All columns are nullable. The option `columns` selects some of them, in the given order.
 
 | column | type | holds |
 | --- | --- | --- |
@@ -56,85 +55,86 @@ COLUMNS = {
     "value": "the body, inflated and without xattrs; null for a deletion without a body",
     "_change_type": "`insert`, `update_postimage` or `delete`; null for a control row",
     "_commit_version": "the seqno",
-    "_commit_timestamp": "when it was changed, from the CAS",
-    "op": "`mutation`, `deletion`, `expiration`, or what a control row says",
+    "_commit_timestamp": "time of the change, from the CAS",
+    "op": "`mutation`, `deletion`, `expiration`, or the kind of a control row",
     "scope": "name of the scope",
     "collection": "name of the collection",
     "vbucket": "the shard",
-    "vbuuid": "the branch of the vbucket's history, as text, since it is an unsigned 64-bit number",
+    "vbuuid": "the branch of the vbucket's history, as text because it is an unsigned 64-bit number",
     "seqno": "the change's number within the vbucket",
-    "rev": "how many times the document was changed, as the node counts",
+    "rev": "the node's count of changes of the document",
     "cas": "the document's version (the 64 bits of an unsigned number)",
-    "flags": "as the writer set them",
+    "flags": "the flags of the writer",
     "datatype": "bits: 1 JSON, 2 snappy, 4 xattrs, as stored",
-    "expiry": "when it will expire; of a deletion, when it was deleted; null for never",
+    "expiry": "expiration time; for a deletion, the time of deletion; null for none",
     "xattrs": "extended attributes, name to JSON text",
 }
 CONTROL_ROWS = """
 ## Control rows
 
-A row that is no change of a document has neither `key` nor `_change_type`; `value` is JSON. It stands between the rows
-of its vbucket where the history has it.
+A row that is not a change of a document has neither `key` nor `_change_type`, and its `value` is JSON. It is in order
+among the rows of its vbucket.
 
-| `op` | says | what a table of documents does |
+| `op` | meaning | action of a table of documents |
 | --- | --- | --- |
 """
 OPS = {
-    Op.ROLLBACK: ("the vbucket's history went back: see below", "removes the vbucket's rows above `to_seqno`"),
+    Op.ROLLBACK: ("the vbucket's history was rolled back, see below", "removes the vbucket's rows above `to_seqno`"),
     Op.COLLECTION_CREATED: (
-        "the collection begins; earlier rows of that name are of another one",
+        "the collection begins; earlier rows of that name belong to another one",
         "removes the collection's rows of that vbucket at or below `seqno`",
     ),
     Op.COLLECTION_DROPPED: (
-        "the collection is gone with its documents",
+        "the collection and its documents are deleted",
         "removes the collection's rows of that vbucket at or below `seqno`",
     ),
     Op.COLLECTION_FLUSHED: (
-        "the collection was emptied",
+        "the documents of the collection are deleted",
         "removes the collection's rows of that vbucket at or below `seqno`",
     ),
     Op.COLLECTION_MODIFIED: ("a setting of the collection changed", "nothing"),
     Op.SCOPE_CREATED: ("the scope begins", "nothing"),
-    Op.SCOPE_DROPPED: ("the scope is gone; each of its collections is told, too", "nothing"),
+    Op.SCOPE_DROPPED: ("the scope is deleted, after a row for each of its collections", "nothing"),
 }
 COLLECTIONS = """
 ### Scopes and collections
 
-`scope` and `collection` name what the row is about (`collection` is null for a scope). `value` holds
-`{"scope_id": 8, "collection_id": 9, "max_ttl": 0, "manifest_uid": "5"}`, as far as that applies. A change of the
-bucket's collections is an event in each vbucket, so **each vbucket tells it once, for itself**.
+`scope` and `collection` are the names of the changed scope or collection (`collection` is null for a scope). `value`
+holds `{"scope_id": 8, "collection_id": 9, "max_ttl": 0, "manifest_uid": "5"}`, without the fields that do not apply. A
+change of the bucket's collections is an event of every vbucket, so **each vbucket has its own control row**.
 
-The node cannot be asked for the events of a collection that is gone. If one of the option `collections` was dropped
-since the last batch, the source tells that by the bucket's manifest: then `seqno` lies above all rows of the collection
-and below those of a later one of that name. A query goes on with the collections that are left, and follows one that is
-made again under the same name, from its beginning.
+A node does not send the events of a dropped collection to a stream that selects it. If a collection of the option
+`collections` was dropped since the last batch, the source finds that in the bucket's manifest. The `seqno` of its
+control row is then above all rows of the collection and below those of a later collection of that name. The query
+continues with the remaining collections, and reads a collection that is created again under the same name from its
+beginning.
 
-A collection whose name is not known, because it was dropped before the query began, is named by its id (`0x9`).
+A collection without a known name, because it was dropped before the query began, is named by its id (`0x9`).
 
-The option `collections` takes `scope.collection`; `scope.*` or the bare name of a scope for all collections of a scope,
-with those that are made later; and a bare name for a collection of the scope `_default`. A bare name that is both is
-refused, but `_default` alone is the default collection.
+The option `collections` accepts `scope.collection`; `scope.*` or the name of a scope for all of its collections,
+including later ones; and the name of a collection of the scope `_default`. A name that fits a scope and a collection is
+refused, except `_default`, the default collection.
 """
 ROLLBACK = """
 ### Rollbacks
 
-With `onRollback` set to `rewindAndMark`, a row with `op` = `rollback` precedes the rows of a new branch. Its `vbucket`
-is the one concerned, `vbuuid` the new branch and `seqno` the one gone back to; `value` holds
+With `onRollback` set to `rewindAndMark`, a row with `op` = `rollback` precedes the rows of a new branch. It has the
+`vbucket`, the new branch as `vbuuid`, and the seqno of the rollback as `seqno`; `value` holds
 `{"from_seqno": "…", "to_seqno": "…", "old_vbuuid": "…", "new_vbuuid": "…"}`. All rows of that vbucket with a higher
-seqno that were delivered before are void, also those of an attempt of the same batch that failed. The valid ones
-follow.
+seqno that were delivered before are void, including those of a failed attempt of the same batch. The valid rows follow.
 
-`from_seqno` equals `to_seqno` if the batch's start is still valid, but another branch is read than the batch was
-planned on: Spark may have run the batch before, and a sink that is not transactional may have rows of that attempt. How
-far those go is not known, so `from_seqno` is no bound of what is void. A sink that writes each batch in one transaction
-has none of them. With `onRollback` set to `fail` it is an error, like any rollback.
+`from_seqno` equals `to_seqno` if the start of the batch is still valid, but the batch was planned on another branch
+than the one that is read. Spark may have run the batch before, and a sink without transactions may have rows of that
+attempt. Their last seqno is unknown, so rows above `from_seqno` may be void, too. A sink that writes each batch in one
+transaction has no such rows. With `onRollback` set to `fail` this case is an error, like any rollback.
 
-With `rewindTo` set to `zero`, `to_seqno` is always 0: for tables with one version of each document. A sink that is not
-transactional and carried out a rollback in an attempt that failed must begin such a vbucket anew: use `zero`.
+With `rewindTo` set to `zero`, `to_seqno` is always 0; tables with one version of each document need this. A sink
+without transactions that carried out a rollback in a failed attempt must begin such a vbucket anew, and therefore needs
+`zero`, too.
 """
 CLI_INTRODUCTION = """# Command line
 
-Generated from the commands' own help.
+Generated from the help of the commands.
 """
 
 
