@@ -1,6 +1,7 @@
-"""The seams to the outside: time, chance, files. Cores take them as arguments; the real versions stand beside them.
+"""The seams to the outside world: `Clock`, `Random`, `FileSystem`, each with the system's version beside it.
 
-A simulation puts its own behind the same protocols and so decides what time it is and what the disk loses.
+Cores take these as arguments. A simulation hands in its own versions, and so controls the time, the random bits, and
+the writes that a disk loses.
 """
 
 from dcpstream.runtime.clock import Clock, SystemClock, utc_now

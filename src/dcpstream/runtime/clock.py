@@ -1,4 +1,4 @@
-"""What time it is."""
+"""The clock seam."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two clocks: one that never goes back, one that people read."""
+    """A monotonic clock and a wall clock."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Seconds since an arbitrary moment; never goes back."""
         ...
 
     def time_ns(self) -> int:

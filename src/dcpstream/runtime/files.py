@@ -1,6 +1,6 @@
-"""The file system as the store sees it: few calls, each of which a fault-injecting version can make fail.
+"""The file system seam: the few calls that the store uses, so that a version for tests can make each of them fail.
 
-Whatever is made here is for its owner alone, whatever the umask: directories 0700, files 0600.
+Everything created here is for its owner alone, whatever the umask: directories 0700, files 0600.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Protocol
 
 LOCK_NAME = "lock"
-"""The file that a directory's lock is on, beside the directory itself; it stays, empty."""
+"""The lock file in a locked directory; it stays there, empty."""
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 LOCK_ATTEMPTS = 20
 LOCK_PAUSE_S = 0.005
-"""A lock that another process holds is asked for again for a tenth of a second: `is_locked` holds it for a moment."""
+"""A lock that another process holds is tried for a tenth of a second, because `is_locked` holds it for a moment."""
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
-"""Why a file cannot be made on a disk that can be read."""
+"""Errors of creating a file on a disk that is full or read-only."""
 
 WRITEV_MAX = 1024
 """Buffers per writev call: IOV_MAX of Linux."""
@@ -37,7 +37,7 @@ class File(Protocol):
     """An open file that is appended to and read at positions."""
 
     def append(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
-        """Write all buffers at the end; returns how many bytes. Raises OSError; then part may have been written."""
+        """Write all buffers at the end; returns the number of bytes. On OSError, part may have been written."""
         ...
 
     def read(self, offset: int, length: int) -> bytes:
@@ -45,11 +45,11 @@ class File(Protocol):
         ...
 
     def is_at_hand(self, offset: int) -> bool:
-        """Whether the byte can be read without waiting for the disk; True if the system does not tell."""
+        """Whether the byte can be read without waiting for the disk; True if unknown."""
         ...
 
     def sync(self) -> None:
-        """Return once what was written survives a power cut (fdatasync)."""
+        """Return once the written bytes survive a power cut (fdatasync)."""
         ...
 
     def truncate(self, size: int) -> None:
@@ -69,7 +69,7 @@ class DirectoryLock(Protocol):
     """Held while a process uses a directory."""
 
     def release(self) -> None:
-        """Let others in."""
+        """Release the lock."""
         ...
 
 
@@ -81,13 +81,13 @@ class FileSystem(Protocol):
         ...
 
     def lock_directory(self, path: Path, name: str = LOCK_NAME, *, always_makes_file: bool = True) -> DirectoryLock:
-        """Keep other processes out until released or until this process ends, however it ends.
+        """Lock a directory until the lock is released or this process ends.
 
         Args:
-            name: of a file in the directory that is locked too.
-            always_makes_file: False: only where the directory itself cannot be locked.
+            name: a file in the directory that is locked too.
+            always_makes_file: if false, use the file only where the directory itself cannot be locked.
 
-        Raises: BlockingIOError: another process, or another part of this one, is in.
+        Raises: BlockingIOError: another process, or another part of this one, holds the lock.
         """
         ...
 
@@ -112,7 +112,7 @@ class FileSystem(Protocol):
         ...
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory with everything in it; nothing happens if it is not there."""
+        """Remove a directory with everything in it; does nothing if it does not exist."""
         ...
 
 
@@ -139,7 +139,7 @@ class SystemFile:
         return written
 
     def read(self, offset: int, length: int) -> bytes:
-        """Pread until there is enough or the file ends."""
+        """Pread until all bytes are read or the file ends."""
         data = os.pread(self._descriptor, length, offset)
         if len(data) == length or not data:
             return data
@@ -184,16 +184,16 @@ class SystemFile:
             self._descriptor = -1
 
     def __del__(self) -> None:
-        """Close it: a file that was taken out of use is closed by the last of those who still read it."""
+        """Close it: the last reader of a retired file closes it."""
         if getattr(self, "_descriptor", -1) >= 0:
             os.close(self._descriptor)
 
 
 class SystemDirectoryLock:
-    """An flock on a directory and on a file in it: the system lets go of both when the process ends.
+    """An flock on a directory and on a file in it; the system releases both when the process ends.
 
-    The file can be removed and made anew, which gives a second process a file that nobody has locked; the directory
-    cannot. Some network file systems lock files only. There the file alone keeps others out.
+    The lock on the file alone is not safe: if the file is removed, a second process creates and locks a new one. Some
+    network file systems can lock only files; there the file has to do.
     """
 
     def __init__(self, path: Path, name: str, *, always_makes_file: bool) -> None:
@@ -232,7 +232,7 @@ class SystemDirectoryLock:
         raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK))
 
     def release(self) -> None:
-        """Close both and so let go; a second time does nothing."""
+        """Close both, which releases the locks; a second time does nothing."""
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors = []
@@ -242,7 +242,7 @@ _DIRECTORY_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_
 
 
 def is_locked(path: Path, name: str = LOCK_NAME) -> bool:
-    """Whether a process holds the lock of a directory. The lock is asked for and given back within microseconds."""
+    """Whether a process holds the lock of a directory. Takes and releases the lock within microseconds."""
     for place, flags in ((path, _DIRECTORY_FLAGS), (path / name, os.O_RDONLY)):
         try:
             descriptor = os.open(place, flags)
@@ -260,7 +260,7 @@ def is_locked(path: Path, name: str = LOCK_NAME) -> bool:
 
 
 def _keep_to_owner(descriptor: int, mode: int) -> None:
-    """Take others' permissions away, and give the owner those that the umask took."""
+    """Give a file exactly this mode, whatever the umask."""
     if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:
         with suppress(OSError):  # another user's file, which the caller may use all the same
             os.fchmod(descriptor, mode)
@@ -269,7 +269,7 @@ def _keep_to_owner(descriptor: int, mode: int) -> None:
 def make_private(path: Path) -> None:
     """Take others' permissions to a file, or to a directory and everything in it. Links are not followed.
 
-    What belongs to another user stays as it is.
+    Files of other users stay as they are.
     """
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode):
@@ -299,9 +299,9 @@ def make_durable_directory(file_system: FileSystem, path: Path) -> None:
 
 
 def write_whole(file_system: FileSystem, path: Path, content: bytes) -> None:
-    """Write a file, or replace one, so that a crash leaves all of it or what was there before; durable on return.
+    """Write or replace a file so that a crash leaves the whole new content or the old one; durable on return.
 
-    Raises: OSError: it cannot be written; what was there before still is.
+    Raises: OSError: it cannot be written; the old content is still there.
     """
     temporary = path.with_name(path.name + NEW_SUFFIX)
     try:
@@ -321,14 +321,14 @@ def write_whole(file_system: FileSystem, path: Path, content: bytes) -> None:
 
 
 NEW_SUFFIX = ".new"
-"""Behind the name of a file that is being written by `write_whole`; a crash may leave it."""
+"""Suffix of a file that `write_whole` is writing; a crash may leave it."""
 
 
 class SystemFileSystem:
     """The operating system's files."""
 
     def make_directory(self, path: Path) -> None:
-        """Mkdir with parents. One that is there keeps its permissions; see `make_private`."""
+        """Mkdir with parents. An existing directory keeps its permissions; see `make_private`."""
         if not path.is_dir():
             if path.parent != path:
                 self.make_directory(path.parent)

@@ -1,4 +1,4 @@
-"""Where chance comes from."""
+"""The seam for randomness."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SystemRandom:
 
 
 def new_vbuuid(random: Random) -> int:
-    """A name for a new branch: 48 random bits, never 0, as the server draws them."""
+    """A vbuuid for a new branch: 48 random bits as in the server, never 0."""
     while True:
         vbuuid = random.getrandbits(48)
         if vbuuid:

@@ -1,7 +1,7 @@
-"""Compacts a bucket's store when enough was superseded, or when somebody asks for it, in a thread of its own.
+"""Compaction of one bucket's store in a thread of its own: when enough was superseded, or on request.
 
 The thread rests for a multiple of the time that it works, so that clients and commits have the processor and the disk.
-Only when files grow faster than that gives back, or somebody waits for the end, it rests less.
+It rests less while a request waits, or while files grow faster than it frees space.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from dcpstream.store import CompactionOrder, CompactionReport
 logger = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 0.5
-"""Between looks whether a compaction is due, some 100 µs each with 1,024 vbuckets."""
+"""Interval of the checks whether a compaction is due. With 1,024 vbuckets a check takes some 100 µs."""
 
 REST = 3.0
-"""Seconds of rest for a second of work, if nobody waits: a quarter of one processor at most."""
+"""Seconds of rest for each second of work while no request waits, so at most a quarter of one processor is used."""
 REST_IF_AWAITED = 0.5
-"""If somebody waits, or the files are beyond what the settings allow by `URGENT_SHARE`."""
 URGENT_SHARE = 0.04
+"""The shorter rest applies while a request waits, or the superseded share exceeds `compact_at` by `URGENT_SHARE`."""
 MAX_REST_S = 0.1
-"""Longest rest at a time: the node may want to stop."""
+"""Longest rest at a time, so that the node can stop soon."""
 
 RETRY_S = 60.0
-"""Pause after a compaction that failed: a full disk does not empty within seconds."""
+"""Pause after a failed compaction, because a full disk does not empty within seconds."""
 
 MAX_ORDERS = 4096
-"""Requests that may wait: one for each of 1,024 vbuckets, from some clients."""
+"""Largest number of waiting requests: a few clients may ask for each of 1,024 vbuckets."""
 
 Done = Callable[[Exception | None], None]
 
 
 @dataclass(slots=True)
 class CompactionStatus:
-    """What the compactions of a bucket have done since the node was started.
+    """The compactions of a bucket since the start of the node.
 
     Attributes:
-        is_running: whether one is under way.
-        count, failures: compactions that ended well, and not.
-        seconds: how long the last one took.
-        last: what it did; None before the first.
-        rows_dropped, bytes_freed: of all together.
+        is_running: whether one is in progress.
+        count, failures: the numbers of successful and of failed compactions.
+        seconds: the duration of the last one.
+        last: the last report; None before the first.
+        rows_dropped, bytes_freed: the sums over all compactions.
     """
 
     is_running: bool = False
@@ -66,8 +66,8 @@ class Compactor:
     """Compacts one bucket's store until stopped.
 
     Args:
-        bucket: its settings say when (`compact_at`) and what is purged with it (`purge_age_s`).
-        expire: turns documents that are past their time into expirations, so that their values go too.
+        bucket: its settings `compact_at` and `purge_age_s` apply.
+        expire: turns documents that are past their time into expirations, so that their values can be freed.
     """
 
     def __init__(self, server: KvServer, bucket: Bucket, expire: Callable[[], Awaitable[int]]) -> None:
@@ -90,7 +90,7 @@ class Compactor:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"compact {self._bucket.name}")
 
     async def stop(self) -> None:
-        """End; a compaction that is under way is broken off."""
+        """End; a compaction in progress stops early."""
         self._is_stopping = True
         self._bucket.compact = None
         self._wakened.set()
@@ -102,7 +102,7 @@ class Compactor:
             done(StoreError(f"bucket {self._bucket.name} is closed"))
 
     def request(self, order: CompactionOrder, done: Done) -> bool:
-        """Compact soon, and call `done` on the loop when it is through; False if too many wait already."""
+        """Compact soon, and call `done` on the loop at the end; False if too many requests wait already."""
         if len(self._orders) >= MAX_ORDERS or self._is_stopping:
             return False
         self._orders.append((order, done))
@@ -134,7 +134,7 @@ class Compactor:
         return max(self._server.engine.unix_s - int(self._bucket.settings.purge_age_s), 0)
 
     async def _carry_out(self) -> None:
-        """All requests that wait, with one rewriting of the files at the end."""
+        """Carry out all waiting requests: purge for each, and rewrite the files once at the end."""
         waiting, self._orders = self._orders, []
         orders = [replace(order, rewrites=False) for order, _ in waiting[:-1]]
         error = await self._compact([*orders, waiting[-1][0]])
@@ -161,7 +161,7 @@ class Compactor:
             logger.error("bucket %s: could not be compacted: %s", name, error)
             return error
         except Exception as error:
-            # A fault of ours. Who waits is told, and others may still be compacted, or the next time this one.
+            # A fault of ours: the waiting requests get the error, and the next compaction is tried again.
             status.failures += 1
             logger.exception("bucket %s: could not be compacted", name)
             return error
@@ -190,9 +190,10 @@ class Compactor:
         return None
 
     def _purge_limits(self) -> dict[int, int]:
-        """Deletions are not purged beyond the first durable write that is not decided.
+        """The highest seqno that may be purged, by vbid.
 
-        Nor beyond what is there now: a durable write may begin while the purge is under way.
+        It lies before the first undecided durable write, and not above the present high seqno, because a durable write
+        may begin during the purge.
         """
         limits: dict[int, int] = {}
         for vbucket in self._bucket.vbuckets:
@@ -205,7 +206,7 @@ class Compactor:
         return replace(order, purge_limits=limits, is_stopped=lambda: self._is_stopping, breathe=self._breathe)
 
     def _breathe(self) -> None:
-        """In the thread, after some ms of work: rest in proportion."""
+        """Rest in proportion to the work since the last rest; called in the thread after some ms of work."""
         if self._is_stopping:
             return
         now, store = self._server.clock.monotonic(), self._bucket.store

@@ -1,8 +1,8 @@
-"""Stored history: many DCP frames in one piece of memory.
+"""The stored form of history: encoding one document, and blocks of many frames in one piece of memory.
 
-History is kept as the frames in which the richest kind of stream gets it (the *stored form*): keys with collection
-prefix, deletions with delete time, expirations as such, xattrs and datatype as stored, vbucket in the header, opaque 0,
-classic magic. How a piece goes out on a stream is the matter of `dcpstream.wire.stored.rendering`.
+History is kept as the frames that the richest kind of stream gets (the *stored form*): keys with collection prefix,
+deletions with delete time, expirations as such, xattrs and datatype as written, vbucket in the header, opaque 0,
+classic magic. `dcpstream.wire.stored.rendering` turns a block into the bytes of one stream.
 
 Source: kv_engine docs/dcp/documentation/commands/{mutation,deletion,expiration}.md.
 """
@@ -32,7 +32,7 @@ _DURABLE = frozenset((int(Opcode.DCP_PREPARE), int(Opcode.DCP_ABORT)))
 
 
 class BlockKind(IntFlag):
-    """What occurs in a block beside plain mutations of the default collection."""
+    """The kinds of frames in a block, beside plain mutations of the default collection."""
 
     PLAIN = 0
     DELETION = 1
@@ -42,9 +42,9 @@ class BlockKind(IntFlag):
     SYSTEM_EVENT = 16
     NAMED_COLLECTION = 32
     PREPARE = 64
-    """A prepare or an abort: hidden from all but streams with sync writes."""
+    """A prepare or an abort: only streams with sync writes get it."""
     COMMIT = 128
-    """A change that decided a prepare; known until a restart only."""
+    """A change that decided a prepare; a restart forgets this."""
 
 
 class FrameBlock:
@@ -54,7 +54,7 @@ class FrameBlock:
         data: the frames, one after the other.
         starts: int64[count], offset of each frame in `data`.
         seqnos: uint64[count], their seqnos.
-        kinds: what occurs among them; may name more than what is there, never less.
+        kinds: all kinds that occur, possibly more.
     """
 
     __slots__ = ("data", "kinds", "seqnos", "starts")
@@ -67,12 +67,12 @@ class FrameBlock:
 
     @property
     def count(self) -> int:
-        """How many frames."""
+        """The number of frames."""
         return len(self.starts)
 
     @property
     def size(self) -> int:
-        """How many bytes."""
+        """The number of bytes."""
         return len(self.data)
 
     @property
@@ -86,11 +86,11 @@ class FrameBlock:
         return int(self.seqnos[-1])
 
     def __len__(self) -> int:
-        """How many frames."""
+        """The number of frames."""
         return len(self.starts)
 
     def without(self, leaves_out: Sequence[bool]) -> FrameBlock:
-        """The block without the frames for which this says so; a copy."""
+        """A copy without the frames for which `leaves_out` is true."""
         bounds = [*self.starts.tolist(), len(self.data)]
         view = memoryview(self.data)
         kept = np.flatnonzero(~np.asarray(leaves_out, dtype=np.bool_))
@@ -135,7 +135,7 @@ def encode_stored_deletion(
 ) -> bytes:
     """A deletion in stored form; `key` with its collection prefix.
 
-    The message has no place for flags, so those that a tombstone has are where a message that is sent has its opaque.
+    The message has no field for flags, so the document's flags stand in place of the opaque.
     """
     return DeletionV2.pack(
         by_seqno, rev_seqno, delete_time, 0, vbid=vbid, opaque=flags, cas=cas, datatype=datatype, key=key, value=value
@@ -161,7 +161,7 @@ def encode_stored_expiration(
 
 
 def frame_kinds(opcode: int, datatype: int, key: bytes) -> BlockKind:
-    """What one stored frame adds to its block's kinds; `key` with its collection prefix."""
+    """The kinds of one stored frame; `key` with its collection prefix."""
     if opcode == Opcode.DCP_SYSTEM_EVENT:
         return BlockKind.SYSTEM_EVENT
     kinds = BlockKind.PLAIN
@@ -199,7 +199,7 @@ def seqnos_of(block: FrameBlock, numbers: Collection[int]) -> Iterator[int]:
     """The seqnos of the messages that belong to some collections, their events included, in order.
 
     Args:
-        numbers: collection ids, and what `events_of_scope` gives for the scopes whose events are meant.
+        numbers: collection ids, and the numbers that `events_of_scope` gives for scopes.
     """
     if not block.kinds & (BlockKind.NAMED_COLLECTION | BlockKind.SYSTEM_EVENT):
         yield from block.seqnos.tolist() if 0 in numbers else ()
@@ -217,7 +217,7 @@ def seqnos_of(block: FrameBlock, numbers: Collection[int]) -> Iterator[int]:
 
 
 def _event_rows(block: FrameBlock, first: int, stop: int) -> Sequence[int]:
-    """Which of the block's messages [first, stop) are system events."""
+    """The indexes of the system events among the block's messages [first, stop)."""
     if not block.kinds & BlockKind.SYSTEM_EVENT:
         return ()
     opcodes = np.frombuffer(block.data, dtype=np.uint8)[block.starts[first:stop] + 1]
@@ -225,7 +225,7 @@ def _event_rows(block: FrameBlock, first: int, stop: int) -> Sequence[int]:
 
 
 def block_of(data: Buffer) -> FrameBlock:
-    """A block from the bytes of whole stored frames: starts, seqnos and kinds are worked out, one frame at a time.
+    """A block of whole stored frames, whose headers are read one by one.
 
     Raises:
         FrameError: the bytes are not whole frames.

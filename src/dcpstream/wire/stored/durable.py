@@ -1,9 +1,9 @@
-"""Durable writes in a vbucket's history: prepares, what decides them, and how both go out.
+"""The stored form of durable writes: prepares and aborts, and how a stream gets them and commits.
 
-In stored form a prepare is the message as it is; an abort has its own seqno first, as every stored message has, and the
-prepared one after it, the other way round than on the wire. A commit is stored as the mutation or deletion that it
-makes of the document: that is what clients without durable writes get, and everybody who reads from disk. Which prepare
-it decided is known to who keeps the history (`DurableForm.commits`).
+A stored prepare is the message itself. A stored abort has its own seqno first, as every stored message, and the
+prepared seqno second; the wire has them the other way round. A commit is stored as the mutation or deletion that it
+makes of the document, which streams without sync writes and streams from disk get. `DurableForm.commits` tells which
+prepare it decided.
 
 Source: kv_engine docs/dcp/documentation/commands/{prepare,commit,abort}.md, engines/ep/src/dcp/active_stream.cc.
 """
@@ -26,11 +26,11 @@ _pair = Abort.layout.extras
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DurableForm:
-    """What of durable writes a stream with sync writes gets.
+    """The durable writes that a stream with sync writes gets.
 
     Attributes:
-        commits: seqno of a commit → seqno of its prepare: these go out as COMMIT, all others as what they are stored.
-        completed_seqno: prepares up to here are decided and not sent: above 0 for what is read from disk.
+        commits: seqno of a commit → seqno of its prepare. These changes are sent as COMMIT, all others as stored.
+        completed_seqno: prepares up to here are decided and not sent; above 0 for reads from disk.
     """
 
     commits: Mapping[int, int]
@@ -41,8 +41,8 @@ class StoredPrepare(NamedTuple):
     """A prepare, or the abort that took its place, as stored; `key` with its collection prefix.
 
     Attributes:
-        prepared_seqno: of an abort the prepare's seqno; of a prepare its own.
-        expiration: of a durable deletion its time.
+        prepared_seqno: the prepare's seqno, for an abort too.
+        expiration: for a durable deletion, its delete time.
     """
 
     key: bytes
@@ -124,7 +124,7 @@ def turned(extras: bytes) -> bytes:
 
 
 def commit_extras(extras: bytes, form: DurableForm | None) -> bytes | None:
-    """Extras of the COMMIT that a stored mutation or deletion goes out as; None if it goes out as it is."""
+    """Extras of the COMMIT as which a stored mutation or deletion is sent; None if it is sent as stored."""
     if form is None:
         return None
     seqno = _pair.unpack_from(extras)[0]

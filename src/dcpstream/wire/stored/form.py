@@ -1,7 +1,7 @@
-"""How a stream wants its messages, and one stored message in that form.
+"""The form of one stream's messages, and rewriting one stored message to it.
 
-The stored form is the richest: a stream may want no collections, no xattrs, no values, only some collections, values
-packed or unpacked, a stream id in each message.
+The stored form is the richest. A stream may do without collections, xattrs or values, may have a filter of collections,
+may want values compressed or not, or a stream id in each message.
 
 Source: kv_engine engines/ep/src/dcp/producer.cc, active_stream.cc (makeResponseFromItem),
 docs/dcp/documentation/commands/{mutation,deletion,expiration}.md.
@@ -25,39 +25,39 @@ _DURABLE = frozenset((int(Opcode.DCP_PREPARE), int(Opcode.DCP_ABORT)))
 _DELETIONS = frozenset((int(Opcode.DCP_DELETION), int(Opcode.DCP_EXPIRATION)))
 _DOCUMENTS = _DELETIONS | {int(Opcode.DCP_MUTATION)}
 _DELETED_AT = Prepare.layout.offset("deleted") - HEADER_BYTES
-"""Of a prepare's extras: whether it is a deletion."""
+"""Offset of the deletion flag in a prepare's extras."""
 
 COARSE_COUNTER, EXACT_COUNTER = 2, 4
 """The last byte of a fresh document's extras, as recorded: without and with `supports_hifi_MFU`."""
 
 NOT_DEFAULT = BlockKind.NAMED_COLLECTION | BlockKind.SYSTEM_EVENT
-"""What is not a document of the default collection."""
+"""Kinds of frames that are no documents of the default collection."""
 
 _ONLY_DEFAULT = frozenset((0,))
 
 
 @dataclass(frozen=True, slots=True)
 class StreamForm:
-    """How a stream wants its messages.
+    """The form of one stream's messages.
 
     Attributes:
-        collections: keys carry the collection prefix; without, only the default collection is sent.
+        collections: keys carry the collection prefix; if false, only the default collection is sent.
         xattrs: values keep their xattr section.
         delete_times: deletions carry their time (21 bytes of extras).
-        expiry_opcode: expirations go out as such; needs `delete_times`. Else they are deletions.
-        no_value: no document body; the datatype says what is left.
+        expiry_opcode: expirations are sent as such (needs `delete_times`); if false, as deletions.
+        no_value: values without document body; the datatype describes the rest.
         keep_datatype: with `no_value`, the stored datatype is kept.
-        snappy: "none" inflates, "passive" sends as stored, "force" compresses what gets smaller, "active" does so but
-            with values of which a part is left out.
+        snappy: "none" uncompresses values, "passive" sends them as stored, "force" compresses values that get smaller,
+            "active" does the same except for values of which a part is left out.
         stream_id: goes into the framing extras, or None.
         collection_ids: only these collections, or None for all.
         scope_id: the events of this scope and its collections go with them; None: the events of `collection_ids`.
-        flatbuffer_events: events of scopes and collections go out in version 2, those of modified collections at all.
+        flatbuffer_events: system events are sent in version 2; modifications of collections are only sent with it.
         user_xattrs_on_delete: deletions keep user xattrs too.
-        packs_deletions: xattrs of deletions that go out whole are compressed, whether or not that makes them shorter: a
-            server's files hold every value so, and deletions are read from there.
+        packs_deletions: xattrs of deletions that are sent whole are compressed, even if that makes them longer. A
+            server reads deletions from its files, which hold every value compressed.
         hifi_counter: a fresh document's use counter is the exact one instead of the coarse one.
-        durable: what is sent of durable writes; None: nothing but the documents they make.
+        durable: the durable writes that are sent; None: only the documents that they make.
     """
 
     collections: bool = True
@@ -77,13 +77,13 @@ class StreamForm:
     durable: DurableForm | None = None
 
     def is_as_stored(self, kinds: BlockKind) -> bool:
-        """Whether a block with these kinds can go out as it is, but for the opaque."""
+        """Whether a block with these kinds can be sent as it is, except for the opaque."""
         if self.no_value or self.stream_id is not None or self.snappy in _COMPRESSING or not self.collections:
             return False
         if not kinds and self.collection_ids is None:
-            return True  # what most blocks are; arithmetic with flags costs more than all of this
+            return True  # most blocks; arithmetic with flags would cost more than all checks before
         if kinds & (BlockKind.SYSTEM_EVENT | BlockKind.PREPARE) or (kinds & BlockKind.COMMIT and self.durable):
-            return False  # some are left out, some get another value: they are rare
+            return False  # some are left out, some get another value; they are rare
         if self.collection_ids is not None and (kinds & NOT_DEFAULT or self.collection_ids != _ONLY_DEFAULT):
             return False
         rewritten = BlockKind.PLAIN
@@ -107,7 +107,7 @@ class StreamForm:
 
 
 def rewritten(frame: memoryview, opaque: int, form: StreamForm) -> bytes | None:
-    """One message in another form, or None if the stream is not to get it."""
+    """One message in the stream's form; None if the stream does not get it."""
     _, opcode, key_length, extras_length, datatype, vbid, _, _, cas = HEADER.unpack_from(frame)
     key_at = HEADER_BYTES + extras_length
     extras = bytes(frame[HEADER_BYTES:key_at])
@@ -150,7 +150,7 @@ def rewritten(frame: memoryview, opaque: int, form: StreamForm) -> bytes | None:
 
 
 def _form_event(extras: bytes, key: bytes, value: bytes, form: StreamForm) -> tuple[bytes, bytes] | None:
-    """Extras and value of a system event in the stream's form; None if the stream is not to get it."""
+    """Extras and value of a system event in the stream's form; None if the stream does not get it."""
     if not form.collections:
         return None
     event = read_event(extras, key, value)

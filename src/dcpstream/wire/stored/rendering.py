@@ -1,9 +1,9 @@
-"""How a piece of stored history goes out on a stream.
+"""Rendering blocks of stored history as the bytes of one stream.
 
-Theory of operation: a stream that wants exactly the stored form (see `block`) gets a copy of the piece with
-its opaque scattered in (one memcpy and one numpy scatter, no work per message). A stream that wants less (no
-collections, no xattrs, no values, a filter, a stream id, …) gets its messages rewritten one by one, and only those
-pieces pay for it that hold something to rewrite: `BlockKind` says what occurs in a piece.
+Theory of operation: a stream with exactly the stored form (see `block`) gets a copy of the block, into which its opaque
+is scattered (one memcpy and one numpy scatter, no work per message). For a stream with another form (no collections, no
+xattrs, no values, a filter, a stream id, …) messages are rewritten one by one, but only in blocks that hold something
+to rewrite, which `BlockKind` tells.
 
 Source: kv_engine engines/ep/src/dcp/producer.cc.
 """
@@ -28,12 +28,12 @@ _COUNTER_AT = Mutation.layout.offset("nru")
 
 
 class Rendered(NamedTuple):
-    """What `render` made.
+    """The result of `render`.
 
     Attributes:
         data: the bytes to send.
-        next_index: index of the first frame of the block that is not in it.
-        messages: how many messages it holds; less than the frames passed over if a filter dropped some.
+        next_index: index of the block's first frame that is not rendered yet.
+        messages: the number of messages in `data`; smaller than the number of frames if a filter dropped some.
     """
 
     data: Buffer
@@ -49,13 +49,13 @@ def render(
     budget: int | None = None,
     buffers: BufferPool | None = None,
 ) -> Rendered:
-    """The block's messages as a stream gets them.
+    """The block's messages in the form of a stream.
 
     Args:
         block: stored history.
         opaque: u32, the stream's.
-        form: how the stream wants its messages.
-        first: index of the frame to begin with.
+        form: the form of the stream's messages.
+        first: index of the first frame to render.
         budget: stop after the message that brings the total to this many bytes or more (at least one is rendered);
             None for all. This is how the server overshoots its flow-control window by at most one message.
         buffers: where a large copy gets its memory from; fresh memory without.
