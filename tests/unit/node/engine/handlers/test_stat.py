@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from dcpstream.model import BucketSettings
 from dcpstream.node.engine.stats import bucket as bucket_stats
 from dcpstream.node.tasks.maintenance import expire_some
 from dcpstream.store import DiskBucketStore, MemoryBucketStore
-from dcpstream.testing.simulation import START_UNIX_S, USUAL_FEATURES
+from dcpstream.testing.simulation import START_UNIX_S, USUAL_FEATURES, SimulatedNode
 from dcpstream.wire import Feature, Opcode, Status, encode_request
 from dcpstream.wire.keys import encode_frame_info
 from tests.kit.engine import Talker, engine_of, pass_time, with_collection
@@ -266,3 +267,17 @@ def test_tombstones_that_a_takeover_would_find(client):
     client.delete("a")
     stats = client.stats("dcp-vbtakeover 0 nobody")
     assert (stats["on_disk_deletes"], stats["vb_items"], stats["estimate"]) == ("1", "2", "3")
+
+
+def test_the_sizes_of_files_follow_what_is_written(tmp_path: Path) -> None:
+    on_disk, in_memory = SimulatedNode(path=tmp_path), SimulatedNode()
+    for node in (on_disk, in_memory):
+        node.fill(1, 20, value=b"x" * 100)
+        node.flush()
+    stats = on_disk.stats("diskinfo")
+    assert int(stats["ep_db_file_size"]) > int(stats["ep_db_data_size"]) > 20 * 100
+    assert in_memory.stats("diskinfo")["ep_db_file_size"] == "0"
+    before = int(stats["ep_db_file_size"])
+    on_disk.fill(1, 20, value=b"y" * 100)
+    on_disk.flush()
+    assert int(on_disk.stats("diskinfo")["ep_db_file_size"]) > before + 2000

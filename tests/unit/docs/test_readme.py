@@ -13,7 +13,7 @@ import pytest
 
 from tools.patience import patient
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 # A block of Python, and the block of text that may follow as its output. `<!-- needs spark -->` before it marks what
 # takes a Spark session; `<!-- not run -->` what needs something that a test does not have.
 BLOCK = re.compile(
