@@ -117,7 +117,7 @@ class ConsumerWindow:
         self.freed_bytes += count_bytes
 
     def take(self, now: float) -> int:
-        """How many bytes to acknowledge now; 0: none."""
+        """The number of bytes to acknowledge now; 0 if none."""
         freed = self.freed_bytes
         if not freed or (freed < self.buffer_bytes * ACK_RATIO and now < self._last_ack + ACK_INTERVAL_S):
             return 0

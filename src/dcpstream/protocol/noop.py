@@ -9,7 +9,7 @@ Source: kv_engine engines/ep/src/dcp/producer.cc (maybeSendNoop, maybeDisconnect
 
 from __future__ import annotations
 
-__all__ = ["DEFAULT_IDLE_TIMEOUT_S", "DEFAULT_INTERVAL_S", "FIRST_OPAQUE", "NoopTimer"]
+__all__ = ["DEFAULT_IDLE_TIMEOUT_S", "DEFAULT_INTERVAL_S", "FIRST_OPAQUE", "NoopTimer", "opaque_of"]
 
 DEFAULT_INTERVAL_S = 20.0
 """Seconds between NOOPs unless the client sets another interval: the server's dcp_noop_tx_interval."""
@@ -21,12 +21,12 @@ DEFAULT_IDLE_TIMEOUT_S = 360.0
 """Seconds of silence after which a peer is given up: the server's dcp_idle_timeout."""
 
 FIRST_OPAQUE = 10_000_001
-"""First value of the counter for the opaques of NOOPs. A server writes the counter in its own byte order, which is
-little-endian; the opaques here are the header's bytes read as big-endian."""
+"""First value of the counter for the opaques of NOOPs."""
 
 
-def _in_header(number: int) -> int:
-    return int.from_bytes(number.to_bytes(4, "little"), "big")
+def opaque_of(counter: int) -> int:
+    """The opaque of a counter's value: a server writes the counter in its own byte order, which is little-endian."""
+    return int.from_bytes(counter.to_bytes(4, "little"), "big")
 
 
 class NoopTimer:
@@ -55,7 +55,7 @@ class NoopTimer:
         self.idle_timeout_s = idle_timeout_s
         self.pending_opaque: int | None = None
         self._counter = FIRST_OPAQUE
-        self._last_opaque = _in_header(FIRST_OPAQUE - 1)
+        self._last_opaque = opaque_of(FIRST_OPAQUE - 1)
         self._last_sent = now
         self._last_received = now
 
@@ -79,7 +79,7 @@ class NoopTimer:
         """The opaque of a NOOP to send now, or None."""
         if not self.is_enabled or self.pending_opaque is not None or now < self._due:
             return None
-        opaque = _in_header(self._counter)
+        opaque = opaque_of(self._counter)
         self._counter = self._counter + 1 & 0xFFFFFFFF
         self._last_sent = now
         self.pending_opaque = self._last_opaque = opaque

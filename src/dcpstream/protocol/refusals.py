@@ -19,6 +19,7 @@ from dcpstream.wire.messages.dcp import SnapshotMarker, SnapshotMarkerV2, Snapsh
 from dcpstream.wire.shape import read_frame_infos, shape_of
 
 __all__ = [
+    "ALREADY_OPEN",
     "Refusal",
     "answer",
     "check_shape",
@@ -115,6 +116,10 @@ def stream_id_of(frame: Frame) -> int | None:
         if info_id == FrameInfoId.DCP_STREAM_ID:
             return int.from_bytes(data, "big") or None
     return None
+
+
+ALREADY_OPEN = Refusal(Status.EINVAL, "The connection is already opened as a DCP connection")
+"""Refusal of a second DCP_OPEN."""
 
 
 def unknown_place(status: Status, manifest_uid: int) -> Refusal:

@@ -36,8 +36,9 @@ from dcpstream.protocol.consumer.messages import (
 from dcpstream.protocol.consumer.requests import StreamRequests
 from dcpstream.protocol.consumer.stream import ConsumerStream, StreamEvent
 from dcpstream.protocol.flow_control import ConsumerWindow
-from dcpstream.protocol.noop import DEFAULT_IDLE_TIMEOUT_S
+from dcpstream.protocol.noop import DEFAULT_IDLE_TIMEOUT_S, opaque_of
 from dcpstream.protocol.refusals import (
+    ALREADY_OPEN,
     Refusal,
     answer,
     check_shape,
@@ -124,7 +125,7 @@ class ConsumerConnection:
         self._last_opaque = 0
         self._out: deque[bytes] = deque()
         self._changing: ConsumerStream | None = None
-        self.negotiation = Negotiation(consumer_name, lambda: self._opaque_of(self._next_number()))
+        self.negotiation = Negotiation(consumer_name, lambda: opaque_of(self._next_number()))
         self._has_collections = Feature.COLLECTIONS in features
         self._knows_unknown = self._has_collections or Feature.XERROR in features
         self._requests = StreamRequests(replicas, self._out, has_collections=self._has_collections)
@@ -142,10 +143,6 @@ class ConsumerConnection:
     def _next_number(self) -> int:
         self._last_opaque = self._last_opaque % 0xFFFFFFFF + 1
         return self._last_opaque
-
-    @staticmethod
-    def _opaque_of(number: int) -> int:
-        return int.from_bytes(number.to_bytes(4, "little"), "big")
 
     # ----------------------------------------------------------------------------------------------- what comes in
 
@@ -178,7 +175,7 @@ class ConsumerConnection:
             handler(self, frame)
 
     def _handle_open(self, frame: Frame) -> None:
-        self._refuse(frame, Refusal(Status.EINVAL, "The connection is already opened as a DCP connection"))
+        self._refuse(frame, ALREADY_OPEN)
 
     def _handle_noop(self, frame: Frame) -> None:
         self._answer(frame, Status.SUCCESS)
@@ -198,7 +195,7 @@ class ConsumerConnection:
         else:
             number = self._next_number()
             flags = AddStream.decode(frame).flags
-            stream = ConsumerStream(view, self.replicas, number, self._opaque_of(number), frame.opaque, flags)
+            stream = ConsumerStream(view, self.replicas, number, opaque_of(number), frame.opaque, flags)
             self.streams[frame.vbid] = stream
             self._requests.add(stream)
             if not self.negotiation.has_begun:
@@ -384,7 +381,7 @@ class ConsumerConnection:
         if self.negotiation.has_begun and self.replicas.has_room:
             freed = self.window.take(now)
             if freed:
-                opaque = self._opaque_of(self._next_number())
+                opaque = opaque_of(self._next_number())
                 self._out.append(BufferAck.pack(freed, opaque=opaque))
         out: list[Buffer] = list(self._out)
         self._out.clear()

@@ -75,7 +75,7 @@ class NegotiationState(Enum):
 
 
 class NegotiationEvent(Enum):
-    """What happens to a negotiation."""
+    """The events of a negotiation."""
 
     BEGUN = "first ADD_STREAM"
     BUFFER_ANSWERED = "connection_buffer_size answered"

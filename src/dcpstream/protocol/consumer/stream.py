@@ -41,7 +41,7 @@ Bounds = tuple[int, int, int]
 
 
 class ConsumerState(Enum):
-    """Where a stream is; the values are those of the server's stats."""
+    """The states of a stream; the values are those of the server's stats."""
 
     PENDING = "pending"
     READING = "reading"
@@ -49,7 +49,7 @@ class ConsumerState(Enum):
 
 
 class StreamEvent(Enum):
-    """What happens to a stream."""
+    """The events of a stream."""
 
     ACCEPTED = "STREAM_REQ accepted"
     ROLLBACK = "STREAM_REQ answered with a rollback"

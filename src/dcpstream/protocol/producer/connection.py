@@ -32,7 +32,7 @@ from dcpstream.protocol.producer.responses import is_tolerated
 from dcpstream.protocol.producer.rollback import Rollback
 from dcpstream.protocol.producer.stream import ProducerStream, enough_of
 from dcpstream.protocol.producer.takeover import TakeoverHost, Takeovers
-from dcpstream.protocol.refusals import Refusal, answer, check_shape, refuse, stream_id_of
+from dcpstream.protocol.refusals import ALREADY_OPEN, Refusal, answer, check_shape, refuse, stream_id_of
 from dcpstream.protocol.stats import BUFFER_FULL, INITIALIZING, NOTHING_TO_SAY, Pause
 from dcpstream.wire import Feature, Frame, Opcode, Status, StreamEndReason, StreamFlag
 from dcpstream.wire.buffers import BufferPool
@@ -45,7 +45,6 @@ __all__ = ["DEFAULT_LIMITS", "ProducerConnection", "ProducerLimits"]
 
 _NEEDS_XERROR = frozenset((Status.EACCESS, Status.NO_BUCKET, Status.AUTH_STALE, Status.DCP_STREAMID_INVALID))
 _NO_STREAMS: Mapping[int | None, ProducerStream] = MappingProxyType({})
-_ALREADY_OPEN = Refusal(Status.EINVAL, "The connection is already opened as a DCP connection")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +178,7 @@ class ProducerConnection:
         handler(self, frame)
 
     def _handle_open(self, frame: Frame) -> None:
-        self._refuse(frame, _ALREADY_OPEN)
+        self._refuse(frame, ALREADY_OPEN)
 
     def _handle_control(self, frame: Frame) -> None:
         settings = self.settings

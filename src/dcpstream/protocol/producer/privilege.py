@@ -36,7 +36,7 @@ def everything(scope_id: int | None, collection_id: int | None) -> Access:
 
 
 def refusal_of(wanted: StreamFilter, access: StreamAccess, manifest_uid: int) -> Refusal | None:
-    """Why the user may not have a stream, or None.
+    """Refuse a stream that the user may not have; None if the user may have it.
 
     Args:
         wanted: the stream's filter.

@@ -147,11 +147,11 @@ class StreamMaker:
 
     @property
     def _is_everything_visible(self) -> bool:
-        """Whether a stream of everything would be left nothing out: no prepare, no event."""
+        """Whether the client gets every message of the history: prepares, and all events."""
         return self._settings.sync_writes and self._settings.flatbuffers_system_events
 
     def _form(self, wanted: StreamFilter) -> StreamForm:
-        """How the messages of a stream look; fixed when the stream is made."""
+        """The form of a stream's messages, fixed when the stream begins."""
         flags, settings = self._open_flags, self._settings
         keeps_datatype = bool(flags & OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE)
         has_delete_times = bool(flags & OpenFlag.INCLUDE_DELETE_TIMES)

@@ -13,7 +13,7 @@ __all__ = ["STREAM", "TAKEOVER", "StreamEvent", "StreamState", "TakeoverEvent", 
 
 
 class StreamState(Enum):
-    """What a stream does; the values are those of the server's stats."""
+    """The states of a stream; the values are those of the server's stats."""
 
     PENDING = "pending"
     BACKFILLING = "backfilling"
@@ -24,7 +24,7 @@ class StreamState(Enum):
 
 
 class StreamEvent(Enum):
-    """What happens to a stream."""
+    """The events of a stream."""
 
     DISK = "goes on from disk"
     MEMORY = "goes on from memory"
@@ -70,7 +70,7 @@ STREAM = Transitions(
 
 
 class TakeoverState(Enum):
-    """Which node serves the vbucket, and what the other node was asked."""
+    """The states of a takeover: where the vbucket is served, and the request that is not answered yet."""
 
     SERVED = "served here"
     PENDING_ASKED = "pending asked"
@@ -81,7 +81,7 @@ class TakeoverState(Enum):
 
 
 class TakeoverEvent(Enum):
-    """What happens to a takeover."""
+    """The events of a takeover."""
 
     ASKED = "SET_VBUCKET_STATE sent"
     ANSWERED = "SET_VBUCKET_STATE answered"

@@ -63,7 +63,7 @@ SKIPPED_MESSAGES_MAX = 10_000
 
 
 def enough_of(max_bytes: int) -> int:
-    """How many bytes fill a room of `max_bytes`, see `SMALL_REST_BYTES`."""
+    """The number of bytes that fill a room of `max_bytes`; see `SMALL_REST_BYTES`."""
     return max_bytes - SMALL_REST_BYTES if max_bytes > 4 * SMALL_REST_BYTES else max_bytes
 
 
