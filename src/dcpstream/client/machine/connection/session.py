@@ -24,8 +24,9 @@ import json
 import struct
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NoReturn
 
 from dcpstream.client.machine.connection.collection_events import event_in, follow
@@ -113,11 +114,6 @@ _SEQNO_IN = _places(
     (Prepare, "by_seqno"), (SeqnoAdvanced, "by_seqno"), (Commit, "commit_seqno"), (Abort, "abort_seqno")
 )
 """Messages that move a stream's position without a row, and where their seqno is."""
-
-_OF_STREAMS = frozenset(
-    (*_SEQNO_IN, Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_STREAM_END, Opcode.DCP_OSO_SNAPSHOT, Opcode.DCP_SYSTEM_EVENT)
-)
-"""A producer's messages on a stream besides rows."""
 
 
 @dataclass(slots=True)
@@ -441,36 +437,36 @@ class DcpSession:
             return
         if opcode == Opcode.DCP_PREPARE:
             turn.uncounted -= PREPARE_EXTRA_BYTES
-        if opcode not in _OF_STREAMS:
+        handler = _HANDLERS.get(opcode)
+        if handler is None:
             self._refuse(f"a request {code_name(Opcode, opcode)}, which a producer does not send")
         stream = self._stream_of(frame.opaque, frame.vbid)
         if stream is None:
             if opcode == Opcode.DCP_STREAM_END:
                 del self._closed[frame.opaque]
             return
-        if opcode == Opcode.DCP_SNAPSHOT_MARKER:
-            self._marker(frame, stream)
-        elif opcode == Opcode.DCP_STREAM_END:
-            self._ended(stream, StreamEnd.layout.extras.unpack(frame.extras)[0], turn)
-        elif opcode == Opcode.DCP_SYSTEM_EVENT:
-            self._system_event(frame, stream, turn)
-        elif opcode in _SEQNO_IN:
-            extras, place = _SEQNO_IN[opcode]
-            self._advance(stream, extras.unpack_from(frame.extras)[place], turn)
-        else:
-            if not self._allows_oso:
-                self._refuse(f"vbucket {stream.vbid}: an out-of-order snapshot that was not asked for")
-            stream.tracker.oso(OsoSnapshot.layout.extras.unpack_from(frame.extras)[0] == 1)
-            turn.moved(stream)
-            if not stream.tracker.is_out_of_order and stream.tracker.seqno >= stream.end_seqno:
-                self._done(stream, turn)
+        handler(self, frame, stream, turn)
 
-    def _ended(self, stream: Stream, reason: int, turn: _Turn) -> None:
+    def _moved(self, frame: Frame, stream: Stream, turn: _Turn) -> None:
+        extras, place = _SEQNO_IN[frame.opcode]
+        self._advance(stream, extras.unpack_from(frame.extras)[place], turn)
+
+    def _out_of_order(self, frame: Frame, stream: Stream, turn: _Turn) -> None:
+        """The start or the end of an out-of-order snapshot."""
+        if not self._allows_oso:
+            self._refuse(f"vbucket {stream.vbid}: an out-of-order snapshot that was not asked for")
+        stream.tracker.oso(OsoSnapshot.layout.extras.unpack_from(frame.extras)[0] == 1)
+        turn.moved(stream)
+        if not stream.tracker.is_out_of_order and stream.tracker.seqno >= stream.end_seqno:
+            self._done(stream, turn)
+
+    def _ended(self, frame: Frame, stream: Stream, turn: _Turn) -> None:
         """STREAM_END.
 
         Raises:
             RemoteProtocolError: it says that everything was sent, although something is missing.
         """
+        (reason,) = StreamEnd.layout.extras.unpack(frame.extras)
         tracker = stream.tracker
         if reason == StreamEndReason.OK:
             why = None
@@ -499,7 +495,7 @@ class DcpSession:
         if seqno >= stream.end_seqno and not is_unordered:
             self._done(stream, turn)
 
-    def _marker(self, frame: Frame, stream: Stream) -> None:
+    def _marker(self, frame: Frame, stream: Stream, _turn: _Turn) -> None:
         fields = SnapshotMarker.layout.extras
         if len(frame.extras) == fields.size:
             body = frame.extras
@@ -566,6 +562,18 @@ class DcpSession:
                 f"an answer {code_name(Opcode, frame.opcode)} ({code_name(Status, frame.status)}) with opaque "
                 f"0x{frame.opaque:x}, which no request has"
             )
+
+
+_HANDLERS: Mapping[int, Callable[[DcpSession, Frame, Stream, _Turn], None]] = MappingProxyType(
+    {
+        Opcode.DCP_STREAM_END: DcpSession._ended,
+        Opcode.DCP_SNAPSHOT_MARKER: DcpSession._marker,
+        Opcode.DCP_SYSTEM_EVENT: DcpSession._system_event,
+        Opcode.DCP_OSO_SNAPSHOT: DcpSession._out_of_order,
+        **dict.fromkeys(_SEQNO_IN, DcpSession._moved),
+    }
+)
+"""A producer's messages on a stream besides rows."""
 
 
 def _version_in(extras: bytes) -> tuple[int, int] | None:
