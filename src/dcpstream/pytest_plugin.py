@@ -1,13 +1,13 @@
 """Fixtures for pytest: a Couchbase-compatible node for tests, and an empty bucket for each of them.
 
-pytest loads this module wherever dcpstream is installed, so it imports nothing but pytest; the node comes in with the
-first test that asks for one.
+pytest loads this module wherever dcpstream is installed. The module therefore imports nothing but pytest; the first
+test that uses a fixture imports the node.
 
     def test_it(couchbase_bucket):
         cluster = Cluster(couchbase_bucket.connection_string, ...)
 
-Fixtures: `couchbase_node` (shared by the tests of a session, or as the marker says), `couchbase_session_node` (the
-shared one, for fixtures of a wider scope) and `couchbase_bucket`. Under pytest-xdist each worker has a node of its own.
+Fixtures: `couchbase_node` (shared by all tests of a session unless a marker says otherwise), `couchbase_session_node`
+(the shared node, for fixtures of a wider scope) and `couchbase_bucket`. With pytest-xdist each worker has its own node.
 """
 
 from __future__ import annotations
@@ -28,31 +28,33 @@ SCOPES: dict[str, type[pytest.Collector] | type[pytest.Item]] = {
     "module": pytest.Module,
     "session": pytest.Session,
 }
-"""What owns a node: it is stopped when the last test of its owner has ended."""
+"""Scope of a node → the pytest object that owns it. The node stops after the last test of its owner."""
 
 _NODES = pytest.StashKey["dict[str, Node]"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The settings of the ini file."""
+    """Declare the settings of the ini file."""
     parser.addini(
-        "couchbase_node_scope", f"who shares a couchbase_node by default: {', '.join(SCOPES)}", default="session"
+        "couchbase_node_scope",
+        f"scope of a couchbase_node unless its marker names one: {', '.join(SCOPES)}",
+        default="session",
     )
     parser.addini("couchbase_node_vbuckets", "vbuckets of each bucket of a couchbase_node, 1 to 1024", default="64")
-    parser.addini("couchbase_node_collections", "scope.collection, made in each bucket", type="args", default=[])
+    parser.addini("couchbase_node_collections", "scope.collection, created in each bucket", type="args", default=[])
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The markers, which `pytest --markers` lists."""
+    """Declare the markers; `pytest --markers` lists them."""
     config.addinivalue_line(
         "markers",
         "couchbase_node(scope=..., vbuckets=..., collections=[...], on_disk=..., **options of dcpstream.Node): "
-        "which node the fixture couchbase_node gives",
+        "arguments of the node that the fixture couchbase_node returns",
     )
     config.addinivalue_line(
         "markers",
         "couchbase_bucket(name=..., collections=[...], vbuckets=..., settings=...): "
-        "how the fixture couchbase_bucket makes its bucket",
+        "arguments of the bucket that the fixture couchbase_bucket creates",
     )
 
 
@@ -64,7 +66,7 @@ def couchbase_session_node(request: pytest.FixtureRequest) -> Node:
 
 @pytest.fixture
 def couchbase_node(request: pytest.FixtureRequest) -> Node:
-    """A running node, as the test's marker `couchbase_node` and the ini file say; tests that want the same share it."""
+    """A running node with the arguments of the marker and the ini file; tests with equal arguments share it."""
     arguments = _arguments(request.node, "couchbase_node")
     scope = arguments.pop("scope", None) or request.config.getini("couchbase_node_scope")
     if scope not in SCOPES:
@@ -75,7 +77,7 @@ def couchbase_node(request: pytest.FixtureRequest) -> Node:
 
 @pytest.fixture
 def couchbase_bucket(request: pytest.FixtureRequest, couchbase_node: Node) -> Iterator[FreshBucket]:
-    """An empty bucket of `couchbase_node` for this test alone, with the collections that marker and ini file name."""
+    """An empty bucket of `couchbase_node` for this test alone, with the collections of the marker or the ini file."""
     from dcpstream.testing.nodes import fresh_bucket
 
     arguments = _arguments(request.node, "couchbase_bucket")
@@ -83,19 +85,19 @@ def couchbase_bucket(request: pytest.FixtureRequest, couchbase_node: Node) -> It
         of_node = _arguments(request.node, "couchbase_node").get("collections")
         arguments["collections"] = request.config.getini("couchbase_node_collections") if of_node is None else of_node
     with ExitStack() as stack:
-        with _mistakes_told("couchbase_bucket"):
+        with _as_mistakes_of("couchbase_bucket"):
             bucket = stack.enter_context(fresh_bucket(couchbase_node, **arguments))
         yield bucket
 
 
 def _refuse(what: str) -> NoReturn:
-    """End the test with one line: the mistake is in its marker or the ini file, and not where the fixture met it."""
+    """Fail the test with one line and no traceback: the mistake is in a marker or in the ini file."""
     raise pytest.fail.Exception(what, pytrace=False) from None
 
 
 @contextmanager
-def _mistakes_told(name: str) -> Iterator[None]:
-    """What a node refuses of a marker's arguments."""
+def _as_mistakes_of(name: str) -> Iterator[None]:
+    """Report arguments that the node refuses as mistakes of the marker."""
     from dcpstream.errors import ConfigError
 
     try:
@@ -105,7 +107,7 @@ def _mistakes_told(name: str) -> Iterator[None]:
 
 
 def _arguments(item: pytest.Item, name: str) -> dict[str, Any]:
-    """The keyword arguments of the markers of that name; those nearest to the test win."""
+    """The keyword arguments of all markers of this name; the marker nearest to the test has precedence."""
     arguments: dict[str, Any] = {}
     for marker in item.iter_markers(name):
         if marker.args:
@@ -115,7 +117,7 @@ def _arguments(item: pytest.Item, name: str) -> dict[str, Any]:
 
 
 def _node(owner: Any, config: pytest.Config, arguments: dict[str, Any]) -> Node:
-    """The node with these arguments that belongs to a test, class, module or session; started when first asked for."""
+    """The node with these arguments that belongs to a test, class, module or session; started at its first use."""
     from dcpstream.testing.nodes import running_node
 
     arguments = {
@@ -127,7 +129,7 @@ def _node(owner: Any, config: pytest.Config, arguments: dict[str, Any]) -> Node:
     key = repr(sorted(arguments.items()))
     if key not in nodes:
         stack = ExitStack()
-        with _mistakes_told("couchbase_node"):
+        with _as_mistakes_of("couchbase_node"):
             nodes[key] = stack.enter_context(running_node(**arguments))
 
         def stop() -> None:

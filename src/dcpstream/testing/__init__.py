@@ -1,7 +1,9 @@
-"""Test kit for those who test against the protocol or against a node; the product itself never imports it.
+"""Test kit for users of a node and of the protocol; the product itself never imports it.
 
-`CouchbaseContainer` and `BucketDefinition` are loaded when they are first used; `dcpstream.testing.strategies` needs
-Hypothesis (`pip install dcpstream[testing]`). The fixtures of pytest are in `dcpstream.pytest_plugin`.
+`nodes` has running nodes and empty buckets that end with a test; `dcpstream.pytest_plugin` makes fixtures of them.
+`container` is a node with the interface of a Testcontainers module. `simulation` runs nodes without sockets on virtual
+time and joins them frame by frame. `strategies` draws messages and frames for Hypothesis, which it needs
+(`pip install dcpstream[testing]`). The names below are loaded when they are first used.
 """
 
 from __future__ import annotations

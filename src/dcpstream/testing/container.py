@@ -1,4 +1,4 @@
-"""A node with the calls of a Testcontainers module for Couchbase, for tests written against one; without Docker."""
+"""A node with the interface of a Testcontainers module for Couchbase, without Docker."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from dcpstream.node import Node
 from dcpstream.testing.nodes import DEFAULT_VBUCKETS, connectable
 
 KV_PORT, MGMT_PORT = 11210, 8091
-"""A server's own ports, by which a container's mapped ports are asked for."""
+"""A server's own ports; a container maps them to others."""
 MIB = 1024 * 1024
 _SERVICES = frozenset({"kv", "data"})
 
 
 @dataclass(frozen=True, slots=True)
 class BucketDefinition:
-    """A bucket that the container makes.
+    """A bucket that the container creates.
 
     Attributes:
         name: of the bucket.
         quota_mb: its memory, MiB.
-        is_flush_enabled: whether it may be emptied over HTTP.
-        replicas: copies of each vbucket on other nodes; a container is one node, so none is made.
+        is_flush_enabled: whether a request over HTTP may delete all documents.
+        replicas: copies of each vbucket on other nodes. A container is one node and makes none.
     """
 
     name: str
@@ -34,23 +34,23 @@ class BucketDefinition:
     replicas: int = 0
 
     def with_quota(self, quota_mb: int) -> BucketDefinition:
-        """The same with another memory quota, MiB."""
+        """This definition with another memory quota, in MiB."""
         return replace(self, quota_mb=quota_mb)
 
     def with_flush_enabled(self, is_enabled: bool = True) -> BucketDefinition:  # noqa: FBT001, FBT002, RUF100 - as there
-        """The same, to be emptied over HTTP or not."""
+        """This definition, with the documents deletable over HTTP or not."""
         return replace(self, is_flush_enabled=is_enabled)
 
     def with_replicas(self, replicas: int) -> BucketDefinition:
-        """The same with another number of replicas."""
+        """This definition with another number of replicas."""
         return replace(self, replicas=replicas)
 
     def get_name(self) -> str:
-        """Its name."""
+        """The bucket's name."""
         return self.name
 
     def settings(self) -> BucketSettings:
-        """As a bucket's settings."""
+        """The settings that the node creates the bucket with."""
         return BucketSettings(
             ram_quota_bytes=self.quota_mb * MIB, flush_enabled=self.is_flush_enabled, replicas=self.replicas
         )
@@ -63,12 +63,12 @@ class CouchbaseContainer:
             cluster = Cluster.connect(couchbase.get_connection_string(), ...)
 
     Args:
-        image: ignored; there so that a container's image may stay where it was written.
+        image: ignored; accepted so that tests need no change.
         vbuckets: of each bucket.
-        options: others of `dcpstream.Node`.
+        options: other arguments of `dcpstream.Node`.
 
     Raises:
-        ConfigError: what is asked for is not there.
+        ConfigError: a service or port is not available.
     """
 
     def __init__(self, image: str = "", *, vbuckets: int = DEFAULT_VBUCKETS, **options: Any) -> None:
@@ -80,23 +80,23 @@ class CouchbaseContainer:
     # ------------------------------------------------------------------------------------------------- before the start
 
     def with_bucket(self, bucket: BucketDefinition | str) -> Self:
-        """Make this bucket at the start; may be said several times."""
+        """Create this bucket at the start; call it once for each bucket."""
         self._check_not_started()
         definition = BucketDefinition(bucket) if isinstance(bucket, str) else bucket
         self._buckets[definition.name] = definition
         return self
 
     def with_credentials(self, username: str, password: str) -> Self:
-        """The administrator's name and password."""
+        """Set the administrator's name and password."""
         self._check_not_started()
         self._options |= {"username": username, "password": password}
         return self
 
     def with_enabled_services(self, *services: object) -> Self:
-        """The services to run; only KV is there.
+        """Accept the KV service.
 
         Raises:
-            ConfigError: for any other.
+            ConfigError: any other service.
         """
         for service in services:
             if str(getattr(service, "value", service)).lower() not in _SERVICES:
@@ -105,12 +105,12 @@ class CouchbaseContainer:
 
     def _check_not_started(self) -> None:
         if self._node is not None:
-            raise DcpstreamError("the container runs already: say this before it is started")
+            raise DcpstreamError("the container runs already: configure it before it is started")
 
     # -------------------------------------------------------------------------------------------------- start and stop
 
     def start(self) -> Self:
-        """Serve; returns when clients can connect. One that runs is left alone."""
+        """Start the node unless it runs; returns when clients can connect."""
         if self._node is None:
             buckets = self._buckets or {"default": BucketDefinition("default")}
             settings = {name: definition.settings() for name, definition in buckets.items()}
@@ -118,29 +118,29 @@ class CouchbaseContainer:
         return self
 
     def stop(self, **_: object) -> None:
-        """Stop; what was written is gone. One that does not run is left alone."""
+        """Stop the node if it runs; its data is lost."""
         node, self._node = self._node, None
         if node is not None:
             node.stop()
 
     def __enter__(self) -> Self:
-        """Start."""
+        """Start the node."""
         return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop."""
+        """Stop the node."""
         self.stop()
 
     # ---------------------------------------------------------------------------------------------------- while it runs
 
     @property
     def node(self) -> Node:
-        """The node behind it.
+        """The running node.
 
         Raises:
-            DcpstreamError: it does not run.
+            DcpstreamError: the container does not run.
         """
         if self._node is None:
             raise DcpstreamError("the container does not run: start it first")
@@ -148,7 +148,7 @@ class CouchbaseContainer:
 
     @property
     def is_running(self) -> bool:
-        """Whether it runs."""
+        """Whether the node runs."""
         return self._node is not None and self._node.is_running
 
     @property
@@ -162,7 +162,7 @@ class CouchbaseContainer:
         return self.node.password
 
     def get_connection_string(self) -> str:
-        """What clients connect to."""
+        """The connection string for clients."""
         return self.node.connection_string
 
     def get_username(self) -> str:
@@ -174,11 +174,11 @@ class CouchbaseContainer:
         return self.password
 
     def get_container_host_ip(self) -> str:
-        """The address clients connect to."""
+        """The address for clients."""
         return connectable(self.node.host)
 
     def get_host(self) -> str:
-        """As `get_container_host_ip`."""
+        """The address for clients."""
         return self.get_container_host_ip()
 
     def get_bootstrap_carrier_direct_port(self) -> int:
@@ -190,10 +190,10 @@ class CouchbaseContainer:
         return self.node.mgmt_port
 
     def get_exposed_port(self, port: int) -> int:
-        """The port that stands for one of a server's own: 11210 (KV) or 8091 (management).
+        """The node's port for a server's own port: 11210 (KV) or 8091 (management).
 
         Raises:
-            ConfigError: for any other.
+            ConfigError: any other port.
         """
         if port not in (KV_PORT, MGMT_PORT):
             raise ConfigError("port", port, f"{KV_PORT} or {MGMT_PORT}")

@@ -1,4 +1,4 @@
-"""Nodes and buckets that live as long as a test, or as a group of tests: what the pytest fixtures are made of."""
+"""Nodes and empty buckets that end with a test, or with a group of tests; the pytest fixtures are made of them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from dcpstream.model import BucketSettings
 from dcpstream.node import Node
 
 DEFAULT_VBUCKETS = 64
-"""Enough that clients spread their keys, few enough that a bucket is made in less than a millisecond."""
+"""Clients spread their keys over this many vbuckets, and a bucket is still created in less than a millisecond."""
 REQUEST_TIMEOUT_S = 10.0
 _OK = range(200, 300)
 
 
 @dataclass(frozen=True, slots=True)
 class FreshBucket:
-    """An empty bucket of a running node, and what a client needs to connect to it.
+    """An empty bucket of a running node, with what a client needs to connect to it.
 
     Attributes:
         name: of the bucket.
@@ -37,7 +37,7 @@ class FreshBucket:
 
     @property
     def connection_string(self) -> str:
-        """What clients connect to, without the bucket."""
+        """The connection string, without the bucket."""
         return self.node.connection_string
 
     @property
@@ -51,15 +51,16 @@ class FreshBucket:
         return self.node.password
 
     def add_collections(self, *names: str) -> None:
-        """Make collections, each as `scope.collection`; scopes are made with them.
+        """Create collections, each named `scope.collection`, and their scopes.
 
         Raises:
-            ConfigError: a name is not written so. DcpstreamError: the node refused one.
+            ConfigError: a name has another form.
+            DcpstreamError: the node refused a name.
         """
         add_collections(self.node, self.name, names)
 
     def __str__(self) -> str:
-        """Its name, so that it can be used in place of one in texts."""
+        """The bucket's name, for use in texts."""
         return self.name
 
 
@@ -71,16 +72,16 @@ def running_node(
     on_disk: bool = False,
     **options: Any,
 ) -> Iterator[Node]:
-    """A node for as long as the context lasts; with its data, if it is kept on disk, it goes at the end.
+    """A node that runs within the context; its data is deleted at the end.
 
     Args:
         vbuckets: of each bucket.
-        collections: to be made in each bucket, as `scope.collection`.
-        on_disk: whether the data is kept in a directory (a temporary one) instead of in memory.
-        options: the others of `dcpstream.Node`.
+        collections: created in each bucket, as `scope.collection`.
+        on_disk: whether the data is kept in a temporary directory instead of in memory.
+        options: other arguments of `dcpstream.Node`.
     """
     with TemporaryDirectory(prefix="dcpstream-") if on_disk else _nothing() as path:
-        # A path given by the caller stays the caller's.
+        # A path that the caller gives has precedence, and is not deleted.
         options = options if path is None else {"path": path} | options
         with Node(vbuckets=vbuckets, **options) as node:
             for bucket in list(node.engine.buckets) if node.engine is not None else ():
@@ -105,13 +106,13 @@ def fresh_bucket(
     vbuckets: int | None = None,
     settings: BucketSettings | None = None,
 ) -> Iterator[FreshBucket]:
-    """An empty bucket, deleted at the end with all it holds.
+    """An empty bucket, deleted at the end with its data.
 
     Args:
-        node: a running one.
-        name: one that was never used in this process if None, so that a client cannot mix it up with an earlier one.
-        collections: to be made in it, as `scope.collection`.
-        vbuckets: as many as the node's other buckets have if None.
+        node: a running node.
+        name: None takes a name that was not used before in this process, so that clients do not confuse two buckets.
+        collections: created in the bucket, as `scope.collection`.
+        vbuckets: None takes the number that the node's other buckets have.
         settings: of the bucket.
     """
     bucket = FreshBucket(name or f"test-{next(_numbers)}", node)
@@ -120,16 +121,17 @@ def fresh_bucket(
         bucket.add_collections(*collections)
         yield bucket
     finally:
-        # A test may have stopped its node, or deleted the bucket itself.
+        # The test may have stopped the node or deleted the bucket.
         if node.is_running and node.engine is not None and bucket.name in node.engine.buckets:
             node.drop_bucket(bucket.name)
 
 
 def add_collections(node: Node, bucket: str, names: Iterable[str]) -> None:
-    """Make collections, each as `scope.collection`, with their scopes; what is there stays.
+    """Create the collections that do not exist, each named `scope.collection`, and their scopes.
 
     Raises:
-        ConfigError: a name is not written so. DcpstreamError: the node refused one.
+        ConfigError: a name has another form.
+        DcpstreamError: the node refused a name.
     """
     wanted = list(dict.fromkeys(names))
     if not wanted:
@@ -152,7 +154,7 @@ def add_collections(node: Node, bucket: str, names: Iterable[str]) -> None:
 
 
 def _request(node: Node, method: str, path: str, form: Mapping[str, str] | None = None) -> Any:
-    """Ask the management port."""
+    """Send a request to the management port; returns the JSON of the answer."""
     login = base64.b64encode(f"{node.username}:{node.password}".encode()).decode()
     headers = {"Authorization": f"Basic {login}"}
     if form is not None:
@@ -170,5 +172,5 @@ def _request(node: Node, method: str, path: str, form: Mapping[str, str] | None 
 
 
 def connectable(host: str) -> str:
-    """An address to reach a node that listens on `host`."""
+    """An address at which clients reach a node that listens on `host`."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - read, not listened on
