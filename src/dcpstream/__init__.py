@@ -1,7 +1,7 @@
 """Couchbase's Database Change Protocol (DCP) for Python and Spark.
 
-The names below are loaded when they are first used, so that ``import dcpstream`` is quick and needs nothing but Python:
-the node and the client bring in their own dependencies, and only bulk decoding needs numpy and pyarrow.
+The names below are loaded when they are first used, so that ``import dcpstream`` is quick: the node and the client
+import their own dependencies, and only Arrow batches need pyarrow.
 """
 
 from __future__ import annotations

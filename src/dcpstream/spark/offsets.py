@@ -1,13 +1,13 @@
-"""What Spark logs about the source: the offset at a batch's end, as JSON.
+"""The offset at the end of a batch, as JSON for Spark's log.
 
-Spark keeps only END offsets, compares them as text, and never shows the source its checkpoint. Hence:
+Spark keeps only END offsets, compares them as text, and never shows the source its checkpoint. Therefore:
 
 - The text is canonical: fixed order of keys, u64 as decimal text, so that an equal offset is an equal text.
-- An offset carries all that the next batch needs: per vbucket the position with its snapshot's bounds, and the last
-  recorded positions before it, with their own bounds, to go back along after a rollback.
-- The first offset of a query is a marker that says only where to start ("earliest", "latest", or the user's
-  positions), so it needs no network and is the same each time Spark asks. What it was resolved to stands as `base` in
-  the first END offset, which Spark logs: a restart before the first commit starts at the same place.
+- An offset has all data for the next batch: for each vbucket the position with its snapshot's bounds, and the last
+  recorded positions before it, with their own bounds, for use after a rollback.
+- The first offset of a query is a marker of the start ("earliest", "latest", or the user's positions), so it needs no
+  network and is always the same. The resolved start is `base` in the first END offset, which Spark logs, so that a
+  restart before the first commit starts at the same place.
 
 The layout, version 1 (a position is ``[vbuuid, seqno, snapshot start, snapshot end or null, manifest uid]``, and after
 them the number of an entry of `names`, if it is known which collections the position covers):
@@ -18,8 +18,8 @@ them the number of an entry of `names`, if it is known which collections the pos
  "base": {"0": position, …}}
 ```
 
-`earlier` is left out when empty; `rewound` is there if the batch that ends here took up the vbucket at another position
-than where the batch before had ended; `base` only in the first batch.
+`earlier` is left out when empty. `rewound` is present if the batch began at another position of the vbucket than the
+end of the previous batch. `base` is present only in the first batch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Rewind:
 
     Attributes:
         to: the position that the node accepts.
-        vbuuid: the branch it is read on from there.
+        vbuuid: the branch that is read from there.
     """
 
     to: StreamOffset
@@ -70,8 +70,8 @@ class SourceOffset:
     """The end of a batch.
 
     Attributes:
-        bucket: which bucket the seqnos belong to.
-        collections: the filter with which they were read, None for all. Another filter would need another start.
+        bucket: the bucket of the seqnos.
+        collections: the filter of the query, None for all. Another filter would need another start.
         vbuckets: every vbucket of the bucket.
         base: where the query's first batch started, only in that batch's end.
     """
@@ -120,7 +120,7 @@ class SourceOffset:
 
     @classmethod
     def from_json(cls, data: Any, *, bucket: str, collections: tuple[str, ...] | None) -> SourceOffset:
-        """The offset that Spark gives back.
+        """The offset from Spark's log.
 
         Args:
             data: the parsed JSON.
@@ -164,8 +164,8 @@ class StartMarker:
     """The first offset of a query: where to start, not resolved yet.
 
     Attributes:
-        kind: as the option startingOffsets says.
-        positions: what the user wrote, for "positions".
+        kind: the kind of the option startingOffsets.
+        positions: the user's positions, for "positions".
     """
 
     kind: Literal["earliest", "latest", "positions"]
@@ -191,7 +191,7 @@ def position_json(at: StreamOffset) -> list[str | None]:
 
 
 class _Names:
-    """The sets of collections that positions refer to, each once, in the order in which they occur."""
+    """The sets of collections that positions refer to, each once, in order of occurrence."""
 
     def __init__(self) -> None:
         self.listed: dict[tuple[CollectionName, ...], int] = {}

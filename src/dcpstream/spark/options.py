@@ -1,6 +1,6 @@
-"""The options of the data source: what a user may write, checked once, before anything is opened.
+"""The options of the data source, checked once, before a connection is opened.
 
-Spark hands options over as texts with names in any case. Everything else in the package works with `SourceOptions`.
+Spark passes options as texts with names in any case. The rest of the package uses `SourceOptions`.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from dcpstream.columnar import CHANGE_SCHEMA
 from dcpstream.errors import ConfigError
 
 MAX_OFFSETS_PER_TRIGGER = 1_000_000
-"""Seqnos that one micro-batch covers at most: enough to hide Spark's fixed cost of a batch, and small enough for a
+"""Default limit of seqnos of a micro-batch: large enough to hide Spark's fixed cost of a batch, and small enough for a
 driver that collects the batch to write a table."""
 
 FLOW_CONTROL_BUFFER_BYTES = 4 * 1024 * 1024
-"""Flow-control window of one connection. It bounds a task's memory, and what is read in vain when a batch ends inside a
-snapshot."""
+"""Flow-control window of one connection. It bounds a task's memory, and the bytes that are read in vain when a batch
+ends inside a snapshot."""
 
 MAX_BATCH_ROWS = 10_000
 """Rows of one Arrow RecordBatch: from 1,000 to 100,000 it hardly matters, and 10,000 was best for large values."""
 
 CONNECT_TIMEOUT_S = 10.0
-"""Limit for connecting to a node and for each question to it."""
+"""Time limit for connecting to a node and for each request to it."""
 
 IDLE_TIMEOUT_S = 60.0
-"""A task that gets nothing at all for so long gives up, and Spark decides about a retry."""
+"""Time without any data after which a task gives up, and Spark decides about a retry."""
 
 MAX_PARTITIONS = 1024
 """A vbucket is never split, so more partitions than vbuckets would be empty."""
 
 
 class OnRollback(StrEnum):
-    """What to do when the bucket's history no longer contains what was read."""
+    """The reaction to a rollback of history that was read."""
 
     FAIL = "fail"
     REWIND_AND_MARK = "rewindAndMark"
 
 
 class RewindTo(StrEnum):
-    """How far a rollback goes back: to the newest recorded position that the node accepts, or to the beginning."""
+    """The target of a rollback: the newest recorded position that the node accepts, or the beginning."""
 
     RECORDED = "recorded"
     ZERO = "zero"
@@ -56,7 +56,7 @@ class RewindTo(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """Where to start or end.
+    """A start or an end.
 
     Attributes:
         kind: "earliest", "latest" or "positions".
@@ -79,14 +79,14 @@ class SourceOptions:
         collections: paths "scope.collection" or names in the default scope, sorted; None for all.
         starting_offsets: None = earliest for a batch, latest for a stream (as in Spark's Kafka source).
         ending_offsets: of a batch.
-        max_offsets_per_trigger: seqnos that one micro-batch covers at most.
-        num_partitions: tasks of a batch at most, None = cores of the driver.
+        max_offsets_per_trigger: largest number of seqnos of a micro-batch.
+        num_partitions: largest number of tasks of a batch, None = cores of the driver.
         value_format: "binary" or "string".
         columns: of `CHANGE_SCHEMA`, in this order.
         on_rollback, rewind_to: see the enums.
-        tls: certificates; None if the user gave none (the connection string says whether there is TLS).
-        sasl_mechanism, network: as `dcpstream.Client` takes them.
-        read_stable, purge_gap: as `Client.stream` takes them.
+        tls: certificates; None without any (the connection string decides about TLS).
+        sasl_mechanism, network: as in `dcpstream.Client`.
+        read_stable, purge_gap: as in `Client.stream`.
         flow_control_buffer_bytes, max_batch_rows, connect_timeout_s, idle_timeout_s: bounds of a task.
     """
 
@@ -115,13 +115,13 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Check the options that a user gave.
+        """Check the user's options.
 
         Args:
             options: name → text; names in any case.
 
         Raises:
-            ConfigError: an option is missing, unknown, or has a value that it may not have.
+            ConfigError: an option is missing, unknown, or has an invalid value.
         """
         given = {name.lower(): (name, value) for name, value in options.items()}
         values: dict[str, Any] = {}
@@ -145,7 +145,7 @@ class SourceOptions:
 
     @property
     def effective_purge_gap(self) -> OnPurgeGap | None:
-        """What is done about purged deletions; by default as about rollbacks."""
+        """The policy for purged deletions; by default that for rollbacks."""
         return self.purge_gap or ("fail" if self.on_rollback is OnRollback.FAIL else None)
 
     def _check_access(self) -> None:
@@ -169,7 +169,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: its name as documented, the attribute it fills, how its text is read, and what it means."""
+    """One option: its documented name, its attribute, the parser of its text, and its meaning."""
 
     name: str
     attribute: str

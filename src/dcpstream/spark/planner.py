@@ -1,23 +1,22 @@
 """Planning of a batch: pure functions from offsets and observations to an end offset and to tasks.
 
-Knows no node, no Spark and no clock, so that every decision can be tested by itself.
+Uses no node, no Spark and no clock, so that every decision can be tested by itself.
 
-Theory of operation. A batch's end is written down before anyone reads it, so it is a promise about rows that nobody has
-seen yet. Three rules keep the promise safe:
+Theory of operation. The end of a batch is logged before the batch is read. Three rules make that safe:
 
-1. The end carries conservative bounds (`resume.plan_end`), and they are completed when a later batch is planned, by
-   what the vbucket's node says then (`resume.complete`): the branch must still be the one of the plan.
-2. A position whose branch is no longer the newest is put to the node before it is used (`suspects`), and if the node
-   refuses it, the batch begins at the position that the node does accept (`resume.land`). That position is written into
-   the end offset, so that a replay of the batch, and the bounds of its end, know where it really began.
-3. If the branch changed between a plan and the next one, a task may have met the new branch and gone back by itself, to
-   a place that no offset tells. Positions recorded before are then no longer what the reader of the rows has, so the
-   vbucket is read from its beginning.
+1. The end has conservative bounds (`resume.plan_end`). They are completed when a later batch is planned, from the
+   answer of the vbucket's node (`resume.complete`), if the branch is still the one of the plan.
+2. A position whose branch is no longer the newest is checked by the node before it is used (`suspects`). If the node
+   refuses it, the batch begins at the position that the node accepts (`resume.land`). That position is written into the
+   end offset, for a replay of the batch and for the bounds of its end.
+3. If the branch changed between a plan and the next one, a task may have met the new branch and gone back to a position
+   that no offset records. Recorded positions then no longer describe the delivered rows, so the vbucket is read from
+   its beginning.
 
-Sharing out a limit: whole vbuckets, those with the largest backlog first. A batch that ends inside a snapshot makes the
-node send the rest of that snapshot in vain; with shares in proportion to the backlog that would happen in every
-vbucket of every batch, and a first load in ten steps would receive five times what it delivers. Whoever waits grows,
-so nobody waits for ever. No vbucket gets more than one task's share, so that all tasks have work.
+A limit is shared out to whole vbuckets, those with the largest backlog first. A batch that ends inside a snapshot makes
+the node send the rest of that snapshot in vain. With shares in proportion to the backlog, that would happen in every
+vbucket of every batch, and a first load in ten steps would receive five times what it delivers. The backlog of a
+waiting vbucket grows, so none starves. No vbucket gets more than one task's share, so that all tasks have work.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from dcpstream.model import CollectionName, StreamOffset
 from dcpstream.spark.offsets import Rewind, SourceOffset, VbucketOffset
 
 ROWS_PER_TASK_MIN = 2_000
-"""Below so many seqnos a further task costs more (11 to 30 ms) than it saves."""
+"""Least seqnos of a task: with fewer, a further task costs more (11 to 30 ms) than it saves."""
 
 MAX_LANDING_STEPS = 8
-"""Refusals of one vbucket in a row: there are four recorded positions, then the beginning, which is never refused."""
+"""Limit of refusals of a vbucket in a row: four recorded positions, then the beginning, which is never refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +41,10 @@ class PlannedRange:
     """One vbucket's part of a batch.
 
     Attributes:
-        range: what to read; its start may be its end if there is only a rollback to tell of.
-        rolled_back_from: where the batch before had ended, if this one begins with a rollback.
+        range: the range to read, empty if there is only a rollback to report.
+        rolled_back_from: the end of the previous batch, if this one begins with a rollback.
         new_vbuuid: the branch that is read then.
-        collections: what the batch was planned to read; None if nobody knows.
+        collections: the planned collections; None if unknown.
     """
 
     range: VbucketRange
@@ -60,7 +59,7 @@ class PlannedRange:
 
 
 def completed(start: SourceOffset, observed: Mapping[int, BranchState]) -> SourceOffset:
-    """The offset with the ends of snapshots filled in as far as the observations tell them.
+    """The offset with the ends of snapshots filled in from the observations.
 
     A vbucket that was not observed, or whose branch has changed, keeps its end unknown.
     """
@@ -71,7 +70,7 @@ def completed(start: SourceOffset, observed: Mapping[int, BranchState]) -> Sourc
 
 
 def suspects(start: SourceOffset, observed: Mapping[int, BranchState]) -> dict[int, StreamOffset]:
-    """Positions that the node must be asked about: another branch is the newest, or it ends below the position."""
+    """Positions that the node must check: another branch is the newest, or it ends below the position."""
     return {
         vbid: entry.at
         for vbid, entry in start.vbuckets.items()
@@ -92,13 +91,13 @@ def plan_end_offset(
     """The end of the next batch.
 
     Args:
-        start: the end of the batch before, `completed`.
+        start: the end of the previous batch, `completed`.
         observed: branches and high seqnos now; a vbucket that is missing does not move.
         landings: for vbuckets whose position was refused, the one that was accepted.
-        limit: seqnos to cover at most; None = all.
-        target: vbucket → seqno not to go beyond; None = none. A vbucket that is missing does not move.
-        tasks: how many tasks will read the batch.
-        collections: what the batch reads: the vbuckets that move cover these then. None if nobody knows.
+        limit: largest number of seqnos; None = all.
+        target: vbucket → upper limit of its seqno; None = no limit. A vbucket that is missing does not move.
+        tasks: number of tasks of the batch.
+        collections: those that the batch reads, and that vbuckets that move cover then. None if unknown.
 
     Returns:
         `start` itself if no vbucket moves.
@@ -129,12 +128,12 @@ def plan_end_offset(
 
 
 def share_out(backlog: Mapping[int, int], limit: int | None, tasks: int = 1) -> dict[int, int]:
-    """How far each vbucket may move; see the module's text.
+    """The seqnos by which each vbucket may move; see the module's docstring.
 
     Args:
         backlog: vbucket → seqnos that it could move, above 0.
-        limit: their sum at most; None = all.
-        tasks: how many tasks there will be.
+        limit: of their sum; None = all.
+        tasks: number of tasks.
     Returns: vbucket → seqnos, only those above 0.
     """
     if limit is None or sum(backlog.values()) <= limit:
@@ -142,8 +141,8 @@ def share_out(backlog: Mapping[int, int], limit: int | None, tasks: int = 1) -> 
     most = max(1, -(-limit // max(1, tasks)))
     left = limit
     takes: dict[int, int] = {}
-    # Backlogs of about one size are taken in the order of vbuckets, so that a batch holds neighbours: a table that is
-    # laid out by vbucket then touches few of its files.
+    # Backlogs of similar size are taken in the order of vbuckets, so that a batch holds neighbours and touches few
+    # files of a table that is laid out by vbucket.
     for vbid in sorted(backlog, key=lambda vbid: (-backlog[vbid].bit_length(), vbid)):
         take = min(backlog[vbid], most, left)
         if take == 0:
@@ -156,16 +155,15 @@ def share_out(backlog: Mapping[int, int], limit: int | None, tasks: int = 1) -> 
 def planned_ranges(
     start: SourceOffset, end: SourceOffset, *, to_zero: bool, is_first: bool = False, is_replayed: bool = True
 ) -> list[PlannedRange]:
-    """What lies between two offsets, per vbucket that moves.
+    """The ranges between two offsets, one for each vbucket that moves.
 
     Args:
-        start: the end of the batch before, as logged: perhaps with unknown ends of snapshots.
+        start: the logged end of the previous batch, possibly with unknown ends of snapshots.
         end: the end of this batch; its recorded positions hold the completed start.
         to_zero: tasks may not use recorded positions.
-        is_first: `start` was not committed by this query but given by the user: whoever read up to there may have read
-            beyond it.
-        is_replayed: a batch whose attempt failed comes again with these offsets. A sink may then have rows of the
-            failed attempt, which was read on the branch of the plan.
+        is_first: the user gave `start`; a reader up to there may have read beyond it.
+        is_replayed: the batch repeats a failed attempt. A sink may have rows of that attempt, which was read on the
+            branch of the plan.
     """
     ranges: list[PlannedRange] = []
     for vbid, entry in end.vbuckets.items():
@@ -197,7 +195,7 @@ def balance(
     Args:
         ranges: of the batch.
         node_of: vbucket → a name for its node; vbuckets without one share the name "".
-        tasks: how many tasks there may be; nodes get at least one each.
+        tasks: largest number of tasks; each node gets at least one.
     Returns: (node, ranges) of each task.
     """
     per_node: dict[str, list[PlannedRange]] = {}

@@ -17,7 +17,7 @@ from dcpstream.client.blocking.cluster import Cluster
 from dcpstream.spark.options import SourceOptions
 
 MAX_IDLE_CLUSTERS = 4
-"""Clusters that a worker keeps open at most: of that many different buckets or users."""
+"""Largest number of clusters that a worker keeps open, for different buckets or users."""
 
 Key: TypeAlias = tuple[object, ...]
 
@@ -27,7 +27,7 @@ _is_frozen = False
 
 @contextlib.contextmanager
 def borrowed(options: SourceOptions, connect: Callable[[SourceOptions], Cluster]) -> Iterator[Cluster]:
-    """A cluster for one task; it goes back to the pool if the task ends well, else it is closed."""
+    """A cluster for one task; it returns to the pool if the task succeeds, and is closed otherwise."""
     key = _key(options)
     cluster = _idle.pop(key, None)
     if cluster is None:
@@ -46,13 +46,13 @@ def borrowed(options: SourceOptions, connect: Callable[[SourceOptions], Cluster]
 
 
 def close_all() -> None:
-    """Close what is idle."""
+    """Close the idle clusters."""
     while _idle:
         _idle.popitem()[1].close()
 
 
 def freeze_garbage_collector() -> None:
-    """Take what was imported out of the garbage collector's sight, once per process.
+    """Exclude the imported modules from garbage collection, once per process.
 
     Spark's worker runs a full collection after each task; over all loaded modules that took 10 to 15 ms.
     """

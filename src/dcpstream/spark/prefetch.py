@@ -1,8 +1,8 @@
-"""Reading ahead in a thread: the node sends and we decode while Spark drains what we have.
+"""Reading ahead in a thread, so that receiving and decoding overlap with Spark's work.
 
-A task's generator stands still while Spark's JVM takes a batch out of the socket, and with it the acknowledgements that
-let the node send on. With two batches ahead, a task that waited for both in turns waited for the slower one only (1.1 s
-became 0.8 s for 200,000 rows of 1 KiB and a consumer of 3 µs a row; more depth gained nothing).
+A task's generator is suspended while Spark's JVM takes a batch out of the socket, and so are the acknowledgements that
+let the node send on. With two batches ahead, a task waits only for the slower of both sides (0.8 s instead of 1.1 s for
+200,000 rows of 1 KiB and a consumer of 3 µs per row; a larger depth gained nothing).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 DEPTH = 2
-"""Items that are ready before the reader waits: of 10,000 rows each, so a few MB more per task."""
+"""Ready items before the reader waits; of 10,000 rows each, so a few MB more per task."""
 
 CHECK_INTERVAL_S = 0.1
-"""How soon the thread notices, with a full queue, that nobody wants more."""
+"""Interval in which the thread, with a full queue, checks whether the caller has stopped."""
 
 JOIN_TIMEOUT_S = 10.0
-"""How long the end of a task waits for the thread; the thread is a daemon, so nothing hangs on it."""
+"""Time that the end of a task waits for the thread, which is a daemon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ def prefetched(items: Generator[T, None, None], depth: int = DEPTH) -> Iterator[
     closed, in its thread.
 
     Args:
-        items: nobody else may touch it.
-        depth: items that may be ready at a time.
+        items: the generator, used only here.
+        depth: largest number of ready items.
     """
     ready: queue.Queue[_Item[T] | _End] = queue.Queue(depth)
     is_over = threading.Event()

@@ -1,12 +1,12 @@
-"""What runs in an executor: the ranges of one task, as RecordBatches for Spark.
+"""The reader of one task in an executor: its ranges, as RecordBatches for Spark.
 
-A rollback that was planned begins with its control row. One that the nodes ask for only now, because a failover came
-between planning and reading, is told by the reader as an event before the vbucket's first row.
+A planned rollback begins with its control row. If a node requires a rollback only now, because a failover happened
+between planning and reading, the client's reader yields an event before the first row of the vbucket.
 
-A task also tells of a failover after which its position is still valid. Spark replays a batch whose attempt failed, and
-a sink that is not transactional keeps rows of that attempt: those above the task's position may be void on the new
-branch. Spark does not say whether there was an attempt before, so the control row comes whenever the branch that is
-read is not the branch of the plan. The end of a committed batch needs no such row: nothing was read beyond it.
+A task also reports a failover after which its position is still valid. Spark repeats a failed batch, and a sink without
+transactions keeps rows of the failed attempt; those above the task's position may be void on the new branch. Spark does
+not tell whether there was such an attempt, so the control row is sent whenever the branch that is read is not the
+branch of the plan. After a committed batch no such row is needed, because nothing was read beyond its end.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from dcpstream.spark.prefetch import prefetched
 from dcpstream.spark.schema import arrow_schema, conform
 
 WINDOW_BYTES_PER_SEQNO = 64
-"""A task's flow-control window is no larger than this times its seqnos: what a node sends in vain when a range ends
-inside a snapshot is then at most a fifth of what is delivered for rows of 250 bytes, also in small batches."""
+"""Largest flow-control window per seqno of a task. When a range ends inside a snapshot, a node then sends in vain at
+most a fifth of the delivered bytes, for rows of 250 bytes, also in small batches."""
 
 WINDOW_BYTES_MIN = 128 * 1024
-"""But no smaller than this: every acknowledgement is a round trip."""
+"""Smallest flow-control window, because every acknowledgement is a round trip."""
 
 PREFETCH_SEQNOS_MIN = 5_000
-"""Smaller tasks are read without a thread: there is nothing to be ahead of."""
+"""Least seqnos of a task that reads ahead in a thread."""
 
 
 @dataclass(eq=False)
@@ -55,7 +55,7 @@ class DcpPartition(InputPartition):
     ranges: tuple[PlannedRange, ...]
 
     def __repr__(self) -> str:
-        """Short: Spark prints partitions."""
+        """A short text, because Spark prints partitions."""
         return f"DcpPartition({self.node}, {len(self.ranges)} vbuckets)"
 
 
@@ -72,7 +72,7 @@ def read_partition(
 
     Raises:
         HistoryPurged: deletions were purged before they were read, and purgeGap is fail.
-        RollbackRequired: onRollback is fail and a node asks for a rollback; or rows were already read when it came.
+        RollbackRequired: a node requires a rollback, and onRollback is fail or rows were already read.
         ConnectionLost: a node stays away for longer than idleTimeout.
     """
     pool.freeze_garbage_collector()
@@ -115,7 +115,7 @@ def read_partition(
 def fixed_selection(
     options: SourceOptions, planned: Sequence[tuple[CollectionName, ...] | None]
 ) -> Selection | FixedSelection:
-    """What a task reads: what its batch was planned to read, whatever has been made since.
+    """The collections of a task: those of its plan, without later ones.
 
     Args:
         options: of the query.
@@ -131,7 +131,7 @@ def fixed_selection(
 def _explained(
     items: Iterator[ReadBatch | RollbackEvent | ManifestEvent], options: SourceOptions, ranges: list[VbucketRange]
 ) -> Iterator[ReadBatch | RollbackEvent | ManifestEvent]:
-    """The items; a rollback in the middle of a vbucket with a message for users of Spark."""
+    """The items; a rollback in the middle of a vbucket gets a message for users of Spark."""
     try:
         yield from items
     except RollbackRequired as error:
@@ -144,7 +144,7 @@ def _explained(
 
 
 def repeat_message(vbid: int, seqno: int) -> str:
-    """What a user sees when a task has to be run again because rows that it gave out are void."""
+    """The message for a task that must be repeated because rows that it has yielded are void."""
     return (
         f"vbucket {vbid}: a node lost changes above seqno {seqno} while this task was reading them, and some of them "
         "were given to Spark already. Nothing is wrong with the options: when the task is run again, it goes back by "
@@ -178,10 +178,10 @@ def _read(
 def window_bytes(seqnos: int, most: int) -> int:
     """The flow-control window of a task.
 
-    One of few sizes, because a kept connection has the window that it was opened with.
+    There are few sizes, because a pooled connection keeps the window of its opening.
 
     Args:
-        seqnos: what the task reads.
+        seqnos: number of seqnos of the task.
         most: the user's limit.
     """
     window = WINDOW_BYTES_MIN

@@ -1,7 +1,7 @@
-"""The columns that Spark sees, and batches in exactly that layout.
+"""The schema for Spark, and batches in exactly that schema.
 
 Spark checks only the first RecordBatch of a task; a later one with another layout fails deep inside the JVM. So every
-batch passes through `conform`, which either has exactly the declared types or raises here.
+batch passes through `conform`, which returns exactly the declared types or raises.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What Spark sees: the data source `dcp`, its batch reader and its stream reader.
+"""The data source `dcp` for Spark: its batch reader and its stream reader.
 
-Thin: options are checked in `options`, decisions are made in `coordinator` and `planner`, rows are read in `reading`.
+Thin classes: `options` checks options, `coordinator` and `planner` plan, and `reading` reads rows.
 
-Versions of Spark, by feature and not by number: since 4.2 `latestOffset` gets the start and a limit, and a mix-in lets
-Trigger.AvailableNow run in several batches. Before that the limit is applied as far as the start is known, which is
-once the query has run a batch, and AvailableNow is one batch.
+Features of Spark are detected, not version numbers. Since 4.2 `latestOffset` gets the start and a limit, and a mix-in
+lets Trigger.AvailableNow run in several batches. Before, the limit applies only when the start is known, which is after
+the first batch of the query, and AvailableNow is one batch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DcpDataSource(DataSource):
     Options: see `dcpstream.spark.options.option_table`. Columns: see `dcpstream.columnar.CHANGE_SCHEMA`.
 
     Raises:
-        ConfigError: an option is missing, unknown, or has a value that it may not have.
+        ConfigError: an option is missing, unknown, or has an invalid value.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -66,7 +66,7 @@ class DcpDataSource(DataSource):
         return DcpBatchReader(self._options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """A stream reader, with what this version of Spark offers."""
+        """A stream reader with the features of this version of Spark."""
         self._require_own(schema)
         return DcpStreamReader(self._options) if HAS_ADMISSION_CONTROL else PlainStreamReader(self._options)
 
@@ -99,14 +99,14 @@ class DcpBatchReader(DataSourceReader):
 
 
 class _StreamReaderBase(DataSourceStreamReader):
-    """What both stream readers have: everything but the questions about the newest offset."""
+    """The common part of both stream readers: everything except `latestOffset`."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._coordinator = Coordinator(options, default_start=OffsetSpec("latest"))
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """A constant: Spark may ask several times, also after a restart, and logs only the ends of batches."""
+        """A constant, because Spark may ask several times, also after a restart, and logs only the ends of batches."""
         return self._coordinator.start_marker().to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -118,22 +118,22 @@ class _StreamReaderBase(DataSourceStreamReader):
         return read_partition(self._options, partition) if isinstance(partition, DcpPartition) else iter(())
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the bucket keeps its history whether or not we have read it."""
+        """Do nothing: the bucket keeps its history anyway."""
 
     def stop(self) -> None:
         """Close the driver's connections."""
         self._coordinator.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Go to the executors as options only: the coordinator holds sockets."""
+        """Pickle only the options, because the coordinator holds sockets."""
         return type(self), (self._options,)
 
 
 class PlainStreamReader(_StreamReaderBase):
-    """For Spark 4.0 and 4.1, which do not say where the next batch starts.
+    """For Spark 4.0 and 4.1, which do not pass the start of the next batch.
 
-    The start is known from the second batch on, from what Spark asked in `partitions`. For the first batch after a
-    restart, the end is planned as if from the beginning: without a limit, and with bounds that hold for every start.
+    From the second batch on, the start is known from `partitions`. For the first batch after a restart, the end is
+    planned without a limit, with bounds that are valid for every start.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -147,7 +147,7 @@ class PlainStreamReader(_StreamReaderBase):
         return self._coordinator.next_offset(self._end, self._options.max_offsets_per_trigger)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks between two logged offsets; the end is where the next batch will start."""
+        """The tasks between two logged offsets; the end is the start of the next batch."""
         self._end = end
         return super().partitions(start, end)
 
@@ -158,7 +158,7 @@ if HAS_ADMISSION_CONTROL:
         """For Spark 4.2 and newer: admission control and Trigger.AvailableNow in several batches."""
 
         def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-            """MaxOffsetsPerTrigger: seqnos, so at most that many rows."""
+            """MaxOffsetsPerTrigger in seqnos, which is an upper limit of rows."""
             return ReadMaxRows(self._options.max_offsets_per_trigger)
 
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -169,12 +169,12 @@ if HAS_ADMISSION_CONTROL:
             return self._coordinator.next_offset(start, rows)
 
         def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-            """High seqnos of now: in the progress, `latestOffset` minus `endOffset` is the lag."""
+            """The current high seqnos: in the progress, `latestOffset` minus `endOffset` is the lag."""
             report = self._coordinator.report()
             return None if report is None else report.to_json()
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-            """Freeze the high seqnos as the run's end."""
+            """Keep the current high seqnos as the end of the run."""
             self._coordinator.freeze_target()
 
 

@@ -1,4 +1,4 @@
-"""Where a query starts and a batch ends: the user's words, resolved against what the cluster says.
+"""The start of a query and the end of a batch: the user's options, resolved with observations of the cluster.
 
 Pure functions over observations.
 """
@@ -29,8 +29,8 @@ def start_positions(
         observed: of all vbuckets for "latest", of the named ones for positions; not used for "earliest".
 
     Raises:
-        ConfigError: a position cannot be.
-        ConnectionLost: a vbucket that is needed was not observed.
+        ConfigError: a position is invalid.
+        ConnectionLost: a needed vbucket was not observed.
     """
     positions: dict[int, StreamOffset] = dict.fromkeys(range(vbucket_count), StreamOffset.ZERO)
     if spec.kind == "latest":
@@ -57,7 +57,7 @@ def end_seqnos(spec: OffsetSpec, high_seqnos: Mapping[int, int]) -> dict[int, in
         high_seqnos: of all vbuckets.
 
     Raises:
-        ConfigError: a seqno is not there yet, so a batch would wait for it.
+        ConfigError: a seqno does not exist yet, so a batch would wait for it.
     """
     ends = dict(high_seqnos)
     for vbid, data in spec.positions.items():
