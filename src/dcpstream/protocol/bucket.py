@@ -33,27 +33,22 @@ class VbucketFacts(Protocol):
     @property
     def state(self) -> VbucketState:
         """Its role on this node."""
-        ...
 
     @property
     def high_seqno(self) -> int:
         """The last seqno written."""
-        ...
 
     @property
     def persisted_seqno(self) -> int:
         """The last seqno that survives a crash."""
-        ...
 
     @property
     def purge_seqno(self) -> int:
         """The highest seqno of a purged deletion; 0 if none was purged."""
-        ...
 
     @property
     def failover_log(self) -> FailoverLog:
         """Its branches."""
-        ...
 
 
 class DurableWrites(Protocol):
@@ -66,33 +61,26 @@ class DurableWrites(Protocol):
     @property
     def high_prepared_seqno(self) -> int:
         """The last prepare that this copy has made as durable as its level asks; 0 if none."""
-        ...
 
     @property
     def high_completed_seqno(self) -> int:
         """The last prepare that was committed or aborted; 0 if none."""
-        ...
 
     @property
     def commits(self) -> Mapping[int, int]:
         """Seqno of a commit in memory → seqno of its prepare."""
-        ...
 
     def visible_seqno(self, seqno: int) -> int:
         """The last seqno at or below this one that is neither a prepare nor an abort; 0 if there is none."""
-        ...
 
     def first_visible_after(self, seqno: int) -> int | None:
         """The first seqno above this one that is neither a prepare nor an abort; None if there is none yet."""
-        ...
 
     def first_hidden_after(self, seqno: int) -> int | None:
         """The first seqno above this one that is a prepare or an abort; None if there is none yet."""
-        ...
 
     def acknowledged(self, name: str, seqno: int) -> None:
         """The replica of this name has prepared everything up to `seqno`."""
-        ...
 
 
 class VBucketView(VbucketFacts, Protocol):
@@ -101,48 +89,38 @@ class VBucketView(VbucketFacts, Protocol):
     @property
     def vbid(self) -> int:
         """Its number."""
-        ...
 
     @property
     def memory_start_seqno(self) -> int:
         """First seqno of the newest checkpoint, 1 in a new vbucket; see the module's docstring."""
-        ...
 
     @property
     def evicted_seqno(self) -> int:
         """The last seqno that left memory to make room, read by every stream or not; 0 if none."""
-        ...
 
     def checkpoint_at(self, seqno: int) -> int:
         """First seqno of the checkpoint that contains `seqno`; 0 if that is not remembered."""
-        ...
 
     def checkpoint_after(self, seqno: int) -> int | None:
         """First seqno of the next checkpoint above `seqno`; None if there is none, or it is not remembered."""
-        ...
 
     @property
     def durability(self) -> DurableWrites | None:
         """The vbucket's durable writes; None if there never was one."""
-        ...
 
     @property
     def snapshot(self) -> SnapshotRange:
         """On a replica the snapshot that it receives now; on an active vbucket high_seqno to high_seqno."""
-        ...
 
     @property
     def is_receiving_initial_snapshot(self) -> bool:
         """Whether this copy was empty and is being filled from its source's disk; until then no stream may begin."""
-        ...
 
     def high_seqno_of(self, collection_ids: Iterable[int]) -> int:
         """The last seqno among some collections, deletions and the collections' own events included; 0 if none."""
-        ...
 
     def hold(self, seqno: int) -> object:
         """Keep the state as of a seqno, for reads with that `snapshot_end`, while the result lives."""
-        ...
 
     def read(self, after_seqno: int, end_seqno: int, *, snapshot_end: int | None, max_bytes: int) -> FrameBlock | None:
         """Stored messages with after_seqno < seqno <= end_seqno, oldest first.
@@ -153,20 +131,16 @@ class VBucketView(VbucketFacts, Protocol):
         Returns: an empty block if there is no such message; None while the messages are fetched: the connection is
             told that the vbucket changed when they have arrived.
         """
-        ...
 
     @property
     def history_start_seqno(self) -> int | None:
         """First seqno from which on every version is kept; None if the bucket keeps no history."""
-        ...
 
     def read_history(self, after_seqno: int, end_seqno: int, *, max_bytes: int) -> FrameBlock:
         """As `read`, with all versions; only called from `history_start_seqno` on."""
-        ...
 
     def first_repeated_seqno(self, after_seqno: int, end_seqno: int) -> int | None:
         """The lowest seqno up to `end_seqno` whose key has an older version above `after_seqno`; None if none."""
-        ...
 
 
 class HistorySource(Protocol):
@@ -175,36 +149,29 @@ class HistorySource(Protocol):
     @property
     def manifest(self) -> Manifest:
         """Its scopes and collections."""
-        ...
 
     @property
     def compresses_values(self) -> bool:
         """Whether clients with Snappy get values compressed that are stored uncompressed."""
-        ...
 
     @property
     def is_short_of_memory(self) -> bool:
         """Whether no stream may begin, because nothing more may be read into memory now."""
-        ...
 
     @property
     def keeps_history(self) -> bool:
         """Whether superseded versions are kept, so that a connection may ask for streams of changes."""
-        ...
 
     @property
     def collections_without_history(self) -> frozenset[int]:
         """Collections of which a stream of changes gets the newest versions only."""
-        ...
 
     @property
     def allows_out_of_order(self) -> bool:
         """Whether streams that asked for out-of-order snapshots may get them."""
-        ...
 
     def vbucket(self, vbid: int) -> VBucketView | None:
         """The vbucket, or None if this node does not have it."""
-        ...
 
 
 class Change(NamedTuple):
@@ -234,20 +201,16 @@ class ReplicaBucket(HistorySource, Protocol):
     @property
     def has_room(self) -> bool:
         """Whether more may be received; while not, received bytes are not acknowledged."""
-        ...
 
     @property
     def unix_s(self) -> int:
         """Seconds since 1970: the time of deletions that come without one."""
-        ...
 
     def is_streamed_into(self, vbid: int) -> bool:
         """Whether some consumer connection of the bucket has a living stream into the vbucket."""
-        ...
 
     def received_snapshot(self, view: VBucketView) -> SnapshotRange:
         """The source's bounds of the last snapshot that was received, as far as they are remembered."""
-        ...
 
     def begin_snapshot(
         self, view: VBucketView, announced: SnapshotRange, consistent_seqno: int, *, is_initial_from_disk: bool
@@ -259,47 +222,36 @@ class ReplicaBucket(HistorySource, Protocol):
             consistent_seqno: the last seqno before it at which this copy equalled its source.
             is_initial_from_disk: the copy was empty; until the snapshot's end no stream may begin from it.
         """
-        ...
 
     def learn_purge_seqno(self, view: VBucketView, seqno: int) -> None:
         """The source has purged deletions up to `seqno`; those deletions will never come here."""
-        ...
 
     def end_snapshot(self, view: VBucketView) -> None:
         """All rows of the snapshot were stored."""
-        ...
 
     def store(self, view: VBucketView, change: Change) -> None:
         """Append a row; its seqno is above every other."""
-        ...
 
     def prepare_of(self, view: VBucketView, key: bytes) -> StoredPrepare | None:
         """The undecided prepare of a document; None if there is none."""
-        ...
 
     def last_undecided_seqno(self, view: VBucketView) -> int:
         """The seqno of the last undecided prepare; 0 if there is none."""
-        ...
 
     def has_collection_of(self, view: VBucketView, key: bytes) -> bool:
         """Whether the copy's history has the collection of that key."""
-        ...
 
     def has_place_for(self, view: VBucketView, change: Change) -> bool:
         """Whether the copy's history has what a system event changes, and does not have the scope that it creates."""
-        ...
 
     def collections_uid(self, view: VBucketView) -> int:
         """The version of the manifest that the copy's history has reached."""
-        ...
 
     def high_prepared_seqno(self, view: VBucketView) -> int:
         """The seqno of the last prepare that the copy has, decided or not; 0 if there is none."""
-        ...
 
     def adopt_failover_log(self, view: VBucketView, log: FailoverLog) -> None:
         """The vbucket continues its source's history: take over the source's log, durably."""
-        ...
 
     def roll_back(self, view: VBucketView, seqno: int) -> int:
         """Drop everything above `seqno`, or above an older consistent point.
@@ -309,8 +261,6 @@ class ReplicaBucket(HistorySource, Protocol):
 
         Returns: the high seqno that is left.
         """
-        ...
 
     def set_state(self, view: VBucketView, state: VbucketState) -> None:
         """Change the role as a takeover does: history continues, no branch begins."""
-        ...

@@ -21,11 +21,9 @@ class TakeoverHost(Protocol):
 
     def hand_over(self, vbid: int) -> None:
         """The other node has the vbucket: make it dead here and end every other stream out of it."""
-        ...
 
     def put_off_writes(self, vbid: int, *, is_on: bool) -> None:
         """Refuse clients' writes with a temporary failure, or accept them again."""
-        ...
 
 
 class Takeovers:
