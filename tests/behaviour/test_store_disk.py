@@ -28,7 +28,7 @@ from dcpstream.store.metadata import Metadata
 from dcpstream.wire import SystemEventId
 from dcpstream.wire.messages.dcp import SystemEvent
 from dcpstream.wire.stored.block import BlockKind
-from tests.kit.stores import LOG, fill, frame_of, key_of, put, read_all
+from tests.kit.stores import LOG, fill, frame_of, key_of, put, read_all, snapshot_at
 from tools.patience import patient
 
 FIRST = "segment-0000000001.log"
@@ -297,7 +297,7 @@ def test_a_copy_remembers_its_snapshots_after_a_restart(tmp_path: Path, is_clean
             assert vbucket.snapshots.marks == marks
             assert store.vbuckets[1].snapshots.marks == [(0, None)]
             assert vbucket.persisted_snapshot == SnapshotRange(23, 23)
-        assert vbucket.snapshot_at_seqno(10) in {SnapshotRange(8, 12), vbucket.snapshot}
+        assert snapshot_at(vbucket, 10) in {SnapshotRange(8, 12), vbucket.snapshot}
         assert vbucket.rollback(seqno) == reached
         store.close(clean=is_clean)
 

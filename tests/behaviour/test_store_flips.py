@@ -17,7 +17,7 @@ from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.model import Collection, FailoverLog, Manifest, Scope, SnapshotRange, VbucketState
 from dcpstream.store import DiskBucketStore
 from dcpstream.store.log import blocks
-from tests.kit.stores import fill, key_of, put, read_all
+from tests.kit.stores import fill, key_of, put, read_all, snapshot_at
 
 VBUCKETS = 2
 KEYS = [key_of(number) for number in range(12)]
@@ -50,7 +50,7 @@ def dump(store: DiskBucketStore) -> dict[str, Any]:
         high = vbucket.high_seqno
         found[f"vbucket {vbid}"] = (
             vbucket.state, vbucket.failover_log, vbucket.purge_seqno, high, vbucket.persisted_seqno,
-            vbucket.persisted_snapshot, vbucket.snapshot_at_seqno(4), vbucket.branch_seqno, vbucket.item_count,
+            vbucket.persisted_snapshot, snapshot_at(vbucket, 4), vbucket.branch_seqno, vbucket.item_count,
             [vbucket.get(key) for key in KEYS], [vbucket.meta(key) for key in KEYS],
             read_all(vbucket, 0, high), read_all(vbucket, 2, high, max_bytes=100), read_all(vbucket, 0, 5),
         )  # fmt: skip

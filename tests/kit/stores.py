@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dcpstream.model import FailoverLog, VbucketState
+from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
 from dcpstream.store import BucketStore, VBucketLog
 from dcpstream.wire.stored.block import (
     encode_stored_deletion,
@@ -117,3 +117,8 @@ class ModelVbucket:
         self.purged = {row for row in self.purged if row <= seqno}
         self.rows = [row for row in self.rows if row[0] <= seqno]
         self.persisted = min(self.persisted, self.high)
+
+
+def snapshot_at(vbucket: VBucketLog, seqno: int) -> SnapshotRange:
+    """The remembered snapshot that covers the last row at or below `seqno`."""
+    return vbucket.snapshots.at(vbucket.rows.row_after(seqno)) or SnapshotRange(seqno, seqno)

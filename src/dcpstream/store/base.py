@@ -214,7 +214,7 @@ class BucketStore(ABC):
     @property
     def live_bytes(self) -> int:
         """Frames of the newest versions."""
-        return sum(vbucket.rows.end - vbucket.rows.stale_bytes for vbucket in list(self.vbuckets.values()))
+        return sum(vbucket.live_bytes for vbucket in list(self.vbuckets.values()))
 
     @property
     def fragmentation(self) -> float:

@@ -292,11 +292,6 @@ class VBucketLog:
             if not self._host.is_durable:
                 self.snapshots.forget_before(len(self.rows.seqnos))
 
-    def snapshot_at_seqno(self, seqno: int) -> SnapshotRange:
-        """The remembered snapshot that covers the last row at or below `seqno`."""
-        with self.lock:
-            return self.snapshots.at(self.rows.row_after(seqno)) or SnapshotRange(seqno, seqno)
-
     @property
     def persisted_seqno(self) -> int:
         """The last seqno that survives kill -9 and a power cut; in a memory store the high seqno."""
@@ -498,12 +493,11 @@ class VBucketLog:
             pieces = [self.log.pieces(*self.rows.extent(row)) for row in self.rows.rows_of(seqnos).tolist()]
         return [bytes(self.fetch(group)) for group in pieces]
 
-    def items_by_collection(self) -> dict[int, int]:
-        """The number of documents (not deleted) in each collection. Looks at every key if there are several."""
-        return finish(self.walk_collections())
-
     def walk_collections(self) -> Generator[None, None, dict[int, int]]:
-        """As `items_by_collection`, in steps; the state at the first step."""
+        """The number of documents (not deleted) in each collection, in steps; the state at the first step.
+
+        Looks at every key if there are several collections.
+        """
         if all(number <= SYSTEM_COLLECTION for number in self.rows.collection_high):
             return {0: self.item_count}
         return (yield from walk_collections(*self._newest_and_hidden()))

@@ -121,10 +121,10 @@ class Segments:
         retired: numbers of files that counted once and may still exist.
         segment_bytes: size at which a new file is begun.
         cache_bytes: see `PageCache`.
-        files: where to keep the files by number; whoever makes pieces looks them up there.
+        files: the dict in which to keep the files by number; frame logs look them up there.
 
     Attributes:
-        segment_bytes: when to begin a new one; may be set lower while little is in the store.
+        segment_bytes: size at which a new file is begun; the store lowers it while it is small.
         cache: verified pages, for reads by key.
 
     Raises:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dcpstream.model import VbucketState
-from dcpstream.store import DiskBucketStore, MemoryBucketStore, VBucketLog
+from dcpstream.store import DiskBucketStore, MemoryBucketStore, VBucketLog, finish
 from dcpstream.wire.stored.block import frame_kinds
 from dcpstream.wire.stored.durable import encode_stored_prepare
 from tests.kit.stores import LOG, key_of, put
@@ -44,17 +44,17 @@ def test_keys_in_a_range(log):
 
 
 def test_counts(log):
-    assert (log.items_by_collection(), log.deletion_count()) == ({0: 0}, 0)
+    assert (finish(log.walk_collections()), log.deletion_count()) == ({0: 0}, 0)
     for name in "abc":
         put(log, key_of(name), b"v")
     put(log, key_of("a"), b"w")
-    assert log.items_by_collection() == {0: 3}
+    assert finish(log.walk_collections()) == {0: 3}
     put(log, key_of("a", b"\x09"), b"v")
     put(log, key_of("b", b"\x89\x01"), b"v")
     put(log, key_of("c"), None)
-    assert (log.items_by_collection(), log.deletion_count()) == ({0: 2, 9: 1, 137: 1}, 1)
+    assert (finish(log.walk_collections()), log.deletion_count()) == ({0: 2, 9: 1, 137: 1}, 1)
     prepare(log, key_of("d"))
-    assert (log.items_by_collection(), log.deletion_count()) == ({0: 2, 9: 1, 137: 1}, 1)
+    assert (finish(log.walk_collections()), log.deletion_count()) == ({0: 2, 9: 1, 137: 1}, 1)
 
 
 def test_bytes(log):

@@ -22,7 +22,7 @@ from dcpstream.store.metadata import Metadata
 from dcpstream.store.repair import repair as repair_module
 from dcpstream.store.repair.check import check_store
 from dcpstream.store.repair.repair import Repair, repair_store
-from tests.kit.stores import fill, key_of, put, read_all
+from tests.kit.stores import fill, key_of, put, read_all, snapshot_at
 
 FIRST = "segment-0000000001.log"
 
@@ -95,7 +95,7 @@ def check_repaired(whole: Whole, path: Path, repair: Repair) -> dict[int, list[i
             if branch is not None:
                 assert vbucket.failover_log.newest.seqno == branch
                 assert vbucket.failover_log.newest.vbuuid != 0xABC
-                snapshot = vbucket.snapshot_at_seqno(branch)
+                snapshot = snapshot_at(vbucket, branch)
                 assert snapshot.end_seqno <= branch or snapshot.start_seqno == branch or not branch
     return left
 
