@@ -9,7 +9,6 @@ Source: kv_engine engines/ep/src/vbucket.cc, daemon/protocol/mcbp/mutation_conte
 from __future__ import annotations
 
 import json
-import struct
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from dcpstream.node.engine.bucket.locks import HIDDEN_CAS, Lock
@@ -17,6 +16,7 @@ from dcpstream.node.engine.bucket.vbucket import MAX_TRUSTED_CAS, VBucket
 from dcpstream.store import ItemMeta
 from dcpstream.wire import Datatype, Magic, Opcode
 from dcpstream.wire.keys import leb128_decode
+from dcpstream.wire.messages.dcp import Mutation
 from dcpstream.wire.stored.block import (
     BlockKind,
     encode_stored_deletion,
@@ -40,13 +40,25 @@ MAX_XATTR_BYTES = 1024 * 1024
 FREQUENCY_OF_NEW = 2
 """The use counter of a fresh document, sent in the last byte of a mutation's extras, as recorded from a server."""
 
-STORED_MUTATION = struct.Struct(">BBHBBHIIQQQIIIHB")
+STORED_MUTATION = Mutation.layout.head
 """Header and extras of a stored mutation in one piece."""
-SET_ANSWER = struct.Struct(">BBHBBHIIQQQ")
-"""Header and mutation token of the answer to a write."""
+STORED_EXTRAS = Mutation.layout.extras_bytes
 
 # What a JSON text can begin with.
 JSON_STARTS = frozenset(b'{["-0123456789tfn \t\r\n')
+_XATTR, _DELETED = int(BlockKind.XATTR), int(BlockKind.DELETION | BlockKind.EXPIRATION)
+_NAMED = int(BlockKind.NAMED_COLLECTION)
+_PACKED = int(Datatype.SNAPPY | Datatype.XATTR)
+_KINDS = {
+    int(datatype): int(kinds)
+    for datatype, kinds in (
+        (0, BlockKind(0)),
+        (Datatype.SNAPPY, BlockKind.SNAPPY),
+        (Datatype.XATTR, BlockKind.XATTR),
+        (Datatype.SNAPPY | Datatype.XATTR, BlockKind.SNAPPY | BlockKind.XATTR),
+    )
+}
+# Plain integers: arithmetic with members of an enum costs more than the rest of a short write.
 _MAGIC, _MUTATION = int(Magic.REQUEST), int(Opcode.DCP_MUTATION)
 
 
@@ -99,14 +111,8 @@ def limited_expiration(expiration: int, unix_s: int, max_ttl: int) -> int:
 
 def kinds_of(key: bytes, datatype: int) -> int:
     """The kinds of a document's stored frame."""
-    kinds = 0
-    if datatype & Datatype.XATTR:
-        kinds |= BlockKind.XATTR
-    if datatype & Datatype.SNAPPY:
-        kinds |= BlockKind.SNAPPY
-    if key[0]:
-        kinds |= BlockKind.NAMED_COLLECTION
-    return int(kinds)
+    kinds = _KINDS[datatype & _PACKED]
+    return kinds | _NAMED if key[0] else kinds
 
 
 def live_meta(vbucket: VBucket, key: bytes, unix_ns: int) -> ItemMeta | None:
@@ -180,6 +186,19 @@ def is_recommitted(vbucket: VBucket, key: bytes) -> bool:
     return waiting is not None and waiting.is_maybe_visible
 
 
+def plain_revision(vbucket: VBucket, key: bytes, unix_s: int) -> int:
+    """The revision of a document's next version, if that replaces the present one with nothing more to do.
+
+    0: there is more to do, because the present version has xattrs that stay, or has expired.
+    """
+    old = vbucket.log.brief(key)
+    if old is not None:
+        if not old.kinds & _DELETED and (old.kinds & _XATTR or 0 < old.time <= unix_s):
+            return 0
+        return old.revision + 1
+    return vbucket.max_deleted_rev + 1
+
+
 def next_rev(vbucket: VBucket, meta: ItemMeta | None) -> int:
     """The revision of the next version of a document; `meta` is of what there is now, a tombstone included."""
     return (vbucket.max_deleted_rev if meta is None else meta.rev_seqno) + 1
@@ -206,9 +225,9 @@ def store(
     log = vbucket.log
     seqno = log.high_seqno + 1
     cas = vbucket.next_cas(unix_ns)
-    body = 31 + len(key) + len(value)
+    body = STORED_EXTRAS + len(key) + len(value)
     head = STORED_MUTATION.pack(
-        _MAGIC, _MUTATION, len(key), 31, datatype, vbucket.vbid, body, 0, cas,
+        _MAGIC, _MUTATION, len(key), STORED_EXTRAS, datatype, vbucket.vbid, body, 0, cas,
         seqno, rev_seqno, flags, expiration, 0, 0, FREQUENCY_OF_NEW,
     )  # fmt: skip
     log.append(head + key + value, key, seqno, kinds=kinds_of(key, datatype))

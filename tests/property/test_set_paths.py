@@ -1,0 +1,260 @@
+"""SET by its three paths (command table, short path, bulk path): the same bytes out, the same stored state.
+
+Each run makes random requests, mostly SETs and some with odd headers, with other commands and changes of the bucket
+between them. Three equal nodes get the same reads; one has no short path, one no bulk path, and one takes the bulk path
+from two requests on.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+from unittest import mock
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from dcpstream.model import VbucketState
+from dcpstream.node.engine.bucket.bucket import Bucket
+from dcpstream.node.engine.handlers import bulk
+from dcpstream.node.engine.handlers.bulk import bulk_set
+from dcpstream.node.engine.session import session as session_module
+from dcpstream.node.engine.session.session import Session
+from dcpstream.testing.simulation import USUAL_FEATURES
+from dcpstream.wire import Feature, Magic, Opcode, encode_request
+from tests.kit.engine import Talker, engine_of, pass_time, with_collection
+
+VBUCKETS = 4
+NAMED = 9
+DOCUMENTS = 6
+FEATURES = tuple(sorted({*USUAL_FEATURES, Feature.SYNC_REPLICATION}))
+WITHOUT = (Feature.COLLECTIONS, Feature.MUTATION_SEQNO, Feature.JSON, Feature.XERROR)
+
+
+class Step(NamedTuple):
+    """One thing that happens: a request, or a change of the node."""
+
+    request: bytes = b""
+    change: Callable[[Talker], object] | None = None
+
+
+def sets() -> st.SearchStrategy[Step]:
+    """SETs: most are plain, each field may be odd."""
+    mostly = st.sampled_from
+    return st.builds(
+        lambda prefix, key, value, vbid, cas, datatype, extras, framing, opaque, opcode: Step(
+            encode_request(
+                opcode,
+                key=prefix + key,
+                value=value,
+                vbid=vbid,
+                cas=cas,
+                datatype=datatype,
+                extras=extras,
+                framing=framing,
+                opaque=opaque,
+            )
+        ),
+        mostly((*[b"\0"] * 8, bytes((NAMED,)), b"\x20", b"", b"\x80\0")),
+        st.one_of(
+            st.integers(0, DOCUMENTS - 1).map(lambda number: b"key-%d" % number),
+            mostly((b"", b"k" * 249, b"k" * 250, b"k" * 251)),
+        ),
+        mostly((b"plain", b'{"a":[1]}', b"", b"{", b"\xff", b"1", b" null", b'"' + b"x" * 300 + b'"', b"NaN")),
+        mostly((*range(VBUCKETS), 0, 1, 2, VBUCKETS, 0xFFFF)),
+        mostly((*[0] * 12, 1, (1 << 64) - 1)),
+        mostly((*[0] * 8, 1, 2, 4, 0x80)),
+        mostly(
+            (
+                *[struct.pack(">II", 7, 0)] * 6,
+                *(struct.pack(">II", 0xFFFFFFFF, time) for time in (5, 30 * 24 * 3600, 10_000_000, 4_000_000_000)),
+                *(b"", bytes(4), bytes(12)),
+            )
+        ),
+        mostly((*[b""] * 12, b"\x11\x01", b"\x11\x03", b"\x50", b"\x13\x01\x00\x10")),
+        st.integers(0, (1 << 32) - 1),
+        mostly((*[Opcode.SET] * 10, Opcode.SETQ, Opcode.ADD, Opcode.REPLACE)),
+    )
+
+
+EXPIRATIONS = (*[0] * 3, 5, 30 * 24 * 3600, 30 * 24 * 3600 + 1, 4_000_000_000)
+
+
+def runs() -> st.SearchStrategy[list[Step]]:
+    """Plain SETs of different documents, which the bulk path takes unless the present versions need more."""
+    one = st.tuples(st.sampled_from((b"plain", b'{"a":[1]}', b"", b"{")), st.sampled_from(EXPIRATIONS))
+    return st.dictionaries(st.integers(0, DOCUMENTS - 1), one, min_size=2, max_size=DOCUMENTS).map(
+        lambda values: [
+            Step(
+                encode_request(
+                    Opcode.SET,
+                    key=b"\0key-%d" % number,
+                    vbid=number % VBUCKETS,
+                    opaque=number,
+                    extras=struct.pack(">II", number, expiration),
+                    value=value,
+                )
+            )
+            for number, (value, expiration) in values.items()
+        ]
+    )
+
+
+def neighbours() -> st.SearchStrategy[Step]:
+    """Other requests for the same documents: they leave tombstones, locks, xattrs and expirations behind."""
+    requests = (
+        (Opcode.GET, b"", b""),
+        (Opcode.DELETE, b"", b""),
+        (Opcode.GET_LOCKED, b"", b""),
+        (Opcode.GET_LOCKED, struct.pack(">I", 30), b""),
+        (Opcode.TOUCH, struct.pack(">I", 2), b""),
+        (Opcode.APPEND, b"", b"more"),
+        (Opcode.SUBDOC_DICT_UPSERT, b"\0\2\4\1", b"_s1"),
+    )
+    return st.builds(
+        lambda form, number, prefix: Step(
+            encode_request(
+                form[0], key=prefix + b"key-%d" % number, extras=form[1], value=form[2], vbid=number % VBUCKETS
+            )
+        ),
+        st.sampled_from(requests),
+        st.integers(0, DOCUMENTS - 1),
+        st.sampled_from((b"\0", b"\0", b"")),
+    )
+
+
+def bucket_of(client: Talker) -> Bucket:
+    return client.engine.buckets["default"]
+
+
+def set_state(state: VbucketState, vbid: int) -> Callable[[Talker], object]:
+    value = b'{"topology":[["here"]]}' if state is VbucketState.ACTIVE else b""
+    return lambda client: Talker(client.engine, user="@admin").call(
+        Opcode.SET_VBUCKET, extras=bytes((state,)), vbid=vbid, value=value, datatype=1 if value else 0
+    )
+
+
+def put_off_writes(vbid: int, is_on: bool) -> Callable[[Talker], object]:
+    def change(client: Talker) -> None:
+        vbucket = bucket_of(client).vbuckets[vbid]
+        assert vbucket is not None
+        vbucket.is_backed_up = is_on
+
+    return change
+
+
+def set_durability(level: int) -> Callable[[Talker], object]:
+    return lambda client: bucket_of(client).set_settings(
+        replace(bucket_of(client).settings, durability_min_level=level)
+    )
+
+
+def changes() -> st.SearchStrategy[Step]:
+    """Changes of the node: time, quota, roles, takeovers, the least durability, a longest life of documents."""
+    vbids = st.integers(0, VBUCKETS - 1)
+    return st.one_of(
+        st.sampled_from((0.5, 3, 31)).map(lambda seconds: lambda client: pass_time(client.engine, seconds)),
+        st.booleans().map(lambda is_over: lambda client: bucket_of(client).store.set_over_quota(is_over)),
+        st.builds(set_state, st.sampled_from((VbucketState.ACTIVE, VbucketState.ACTIVE, VbucketState.REPLICA)), vbids),
+        st.builds(put_off_writes, vbids, st.booleans()),
+        st.sampled_from((0, 0, 1)).map(set_durability),
+        st.sampled_from((0, 0, 60)).map(
+            lambda max_ttl: (
+                lambda client: bucket_of(client).set_settings(replace(bucket_of(client).settings, max_ttl=max_ttl))
+            )
+        ),
+    ).map(lambda change: Step(change=change))
+
+
+# Runs of plain SETs come in one read each, so that the bulk path has something to take.
+reads = st.lists(
+    st.one_of(
+        runs(),
+        runs(),
+        st.lists(sets(), min_size=1, max_size=12),
+        st.lists(st.one_of(sets(), neighbours()), min_size=1, max_size=12),
+        changes().map(lambda change: [change]),
+    ),
+    max_size=20,
+)
+
+
+def client_with(features: tuple[int, ...], *, has_fast: bool, has_bulk: bool, took: list[int]) -> Talker:
+    client = Talker(engine_of(vbuckets=VBUCKETS), features=features)
+    with_collection(client.engine, NAMED)
+
+    def counted(session: Session, data: bytes) -> int:
+        used = bulk_set(session, data) if has_bulk else 0
+        took.append(used)
+        return used
+
+    dispatch = replace(client.session.dispatch, bulk_set=counted)
+    client.session.dispatch = dispatch if has_fast else replace(dispatch, fast=lambda _session: {})
+    client.session.update_fast()
+    return client
+
+
+def state_of(client: Talker) -> object:
+    bucket = bucket_of(client)
+    logs = [vbucket.log for vbucket in bucket.vbuckets if vbucket is not None]
+    return (
+        [bytes(log.read(0, log.high_seqno, max_bytes=1 << 24).data) for log in logs],
+        [(log.high_seqno, log.item_count) for log in logs],
+        [(each.max_cas, each.max_deleted_rev, dict(each.locks)) for each in bucket.vbuckets if each is not None],
+        set(bucket.dirty),
+        list(bucket.ops),
+    )
+
+
+def answers_to(client: Talker, data: bytes) -> bytes:
+    out: list[bytes] = []
+    while data and (used := client.session.receive(data)):
+        data = data[used:]
+        out += client.session.take_output()
+    return b"".join(out + client.session.take_output())
+
+
+@pytest.mark.parametrize("feature", [None, *WITHOUT])
+@given(reads)
+def test_every_path_of_a_set_answers_and_stores_the_same(feature, steps_of_reads):
+    features = tuple(code for code in FEATURES if code != feature)
+    took: list[int] = []
+    with (
+        mock.patch.object(bulk, "BULK_REQUESTS", 2),
+        mock.patch.object(bulk, "_may_be_many", return_value=True),
+        mock.patch.object(session_module, "_BULK_BYTES", 2),
+    ):
+        plain = client_with(features, has_fast=False, has_bulk=False, took=[])
+        others = [
+            client_with(features, has_fast=True, has_bulk=False, took=[]),
+            client_with(features, has_fast=True, has_bulk=True, took=took),
+        ]
+        for steps in steps_of_reads:
+            for step in steps:
+                if step.change is not None:
+                    for client in (plain, *others):
+                        step.change(client)
+            data = b"".join(step.request for step in steps)
+            expected = answers_to(plain, data)
+            for client in others:
+                assert answers_to(client, data) == expected
+                assert client.session.close_reason == plain.session.close_reason
+                assert client.session.is_waiting == plain.session.is_waiting
+        for client in others:
+            assert state_of(client) == state_of(plain)
+    event(f"bulk path took {'some' if any(took) else 'no'} requests")
+
+
+def test_the_paths_are_taken():
+    took: list[int] = []
+    client = client_with(FEATURES, has_fast=True, has_bulk=True, took=took)
+    request = b"".join(
+        encode_request(Opcode.SET, key=b"\0key-%d" % number, extras=bytes(8), value=b"v") for number in range(400)
+    )
+    answers = answers_to(client, request)
+    assert took[0] == len(request)
+    assert answers.count(bytes((Magic.RESPONSE, Opcode.SET))) >= 400
+    assert client.session.fast[Opcode.SET](client.session, request, 0, 39, 6, 8, 0, 0, 1, 0)
