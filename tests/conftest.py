@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Plugins, time limits and the distribution of tests on workers."""
 
 from __future__ import annotations
 

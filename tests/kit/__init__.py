@@ -1,4 +1,4 @@
-"""What tests share; one module for each idea.
+"""Helpers of the tests, one module for each idea.
 
 Peers of a node: `dcpstream.testing.simulation` (whole nodes on virtual time; public), `engine` (one session of an
 engine), `streams` (DCP frames in the form that tests compare), `peer` (blocking sockets), `rest` (the management port),

@@ -1,8 +1,8 @@
-"""How tests log in to a running node."""
+"""The login of clients at a running node."""
 
 from __future__ import annotations
 
 from typing import Any
 
 LOGIN: dict[str, Any] = {"username": "Administrator", "password": "password", "bucket": "default"}
-"""What a client needs besides the connection string, for a node with its usual administrator and bucket."""
+"""A client's arguments besides the connection string, for a node with its usual administrator and bucket."""

@@ -28,7 +28,7 @@ from tests.kit.fake_node import ADDRESS, LOGIN, FakeNode, config
 from tests.kit.messages import LOG, accepted, marker, mutation
 
 NONCE = bytes(range(24))
-"""Of a SCRAM login."""
+"""The nonce of a SCRAM login."""
 
 Answer = Callable[[Frame, int], bytes]
 
@@ -194,7 +194,7 @@ def history(frame: Frame, last: int, log: FailoverLog = LOG) -> bytes:
 
 
 def observed(frame: Frame, high_seqnos: dict[int, int]) -> bytes:
-    """That the branch which is asked for is the newest, and how far it goes."""
+    """An answer to OBSERVE_SEQNO: the requested branch is the newest, with this high seqno."""
     (vbuuid,) = struct.unpack(">Q", frame.value)
     if frame.vbid not in high_seqnos:
         return encode_response(frame.opcode, status=Status.NOT_MY_VBUCKET, opaque=frame.opaque)

@@ -28,7 +28,7 @@ FEATURES = (Feature.XATTR, Feature.XERROR, Feature.SNAPPY, Feature.JSON, Feature
 
 
 class Address(NamedTuple):
-    """Where a node listens, and its administrator."""
+    """The address of a node, and its administrator."""
 
     host: str
     port: int
@@ -69,7 +69,7 @@ class Admin:
         return answer.status, answer.value, answer.cas
 
     def high_seqno(self, vbid: int) -> int:
-        """Of the vbucket in whatever role."""
+        """The high seqno of a vbucket in any state."""
         vbuuid = self.peer.succeed(Opcode.GET_FAILOVER_LOG, vbid=vbid).value[:8]
         value = self.peer.succeed(Opcode.OBSERVE_SEQNO, vbid=vbid, value=vbuuid).value
         return int.from_bytes(value[19:27], "big")
@@ -83,9 +83,9 @@ class Move:
     """One attempt to move a vbucket.
 
     Args:
-        old: who has it.
-        new: who is to have it.
-        after: called after each frame that passed, with its sender ("old" or "new") and the frame; may kill somebody.
+        old: the node that has the vbucket.
+        new: the node that gets the vbucket.
+        after: called after each frame that passed, with its sender ("old" or "new") and the frame; may kill a node.
 
     Attributes:
         passed: how many frames went over.
@@ -109,7 +109,7 @@ class Move:
         self.consumer.succeed(Opcode.DCP_OPEN, key=name, extras=struct.pack(">II", 0, OpenFlag.INCLUDE_DELETE_TIMES))
 
     def run(self, flags: int = StreamFlag.TAKEOVER, until: Callable[[], bool] = lambda: False) -> bool:
-        """Move it; False if somebody closed a connection before it was done."""
+        """Move the vbucket; False if a node closed its connection before the end."""
         add = encode_request(Opcode.DCP_ADD_STREAM, vbid=self._vbid, opaque=0xADD, extras=flags.to_bytes(4, "big"))
         deadline = time.monotonic() + TIMEOUT_S
         try:

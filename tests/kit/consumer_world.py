@@ -58,7 +58,7 @@ STATE_CHANGED = 2
 
 
 class StoppedError(BaseException):
-    """What ends a consumer that waits for changes, like Ctrl-C."""
+    """Ends a consumer that waits for changes, like Ctrl-C."""
 
 
 class InexactError(AssertionError):

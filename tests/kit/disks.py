@@ -179,7 +179,7 @@ def _put_back(path: Path, content: bytes) -> None:
 
 
 PAGE = 64
-"""What a disk writes in one go here: small, so that few bytes make many pages."""
+"""Bytes that the disk writes at once: few, so that small files have many pages."""
 
 
 class FaultyFile(ReadableFile):

@@ -74,7 +74,7 @@ class Talker:
         return self.collect()
 
     def collect(self) -> list[Frame]:
-        """What the session has to send."""
+        """The frames that the session sends now."""
         self.engine.end_turn()
         reader = FrameReader()
         for piece in self.session.data_to_send(1 << 20):

@@ -47,7 +47,7 @@ LONG_S = 15.0
 
 
 class Script:
-    """What a server says. Here it is sound; a kind of broken server overrides what it breaks."""
+    """The answers of a server. These are sound; a broken server overrides some of them."""
 
     granted: tuple[int, ...] = (*GRANTED, Feature.CLUSTERMAP_NOTIFICATION)
     mechanisms = "SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1 PLAIN"
@@ -61,42 +61,42 @@ class Script:
         return {}
 
     def greeting(self) -> bytes:
-        """What comes before anything is asked."""
+        """Bytes that the server sends before the first request."""
         return b""
 
     def handshake(self, request: Frame, answer: bytes) -> bytes:
-        """What is said to a request of the handshake; `answer` is the right one."""
+        """The answer to a request of the handshake; `answer` is the right one."""
         return answer
 
     def opened(self) -> bytes:
-        """What comes right after the handshake of a DCP connection."""
+        """Bytes that follow the handshake of a DCP connection."""
         return b""
 
     def stream(self, request: Frame, attempt: int) -> bytes:
-        """What is said to a stream request, the `attempt`th from 0."""
+        """The answer to a stream request and the stream; `attempt` counts requests from 0."""
         return accepted(request.opaque) + history(request)
 
     def close(self, request: Frame) -> bytes:
-        """What is said to CLOSE_STREAM."""
+        """The answer to CLOSE_STREAM."""
         return encode_response(request.opcode, opaque=request.opaque)
 
     def high_seqnos(self, request: Frame) -> bytes:
-        """What is said to GET_ALL_VB_SEQNOS."""
+        """The answer to GET_ALL_VB_SEQNOS."""
         value = encode_vbucket_seqnos((vbid, ROWS) for vbid in range(VBUCKETS))
         return encode_response(request.opcode, opaque=request.opaque, value=value)
 
     def failover_log(self, request: Frame) -> bytes:
-        """What is said to DCP_GET_FAILOVER_LOG."""
+        """The answer to DCP_GET_FAILOVER_LOG."""
         return encode_response(request.opcode, opaque=request.opaque, value=encode_failover_log(LOG))
 
     def manifest(self, request: Frame) -> bytes:
-        """What is said to GET_COLLECTIONS_MANIFEST."""
+        """The answer to GET_COLLECTIONS_MANIFEST."""
         scope = {"name": "_default", "uid": "0", "collections": [{"name": "_default", "uid": "0"}]}
         value = json.dumps({"uid": "0", "scopes": [scope]}).encode()
         return encode_response(request.opcode, opaque=request.opaque, value=value)
 
     def sends(self, data: bytes) -> tuple[bytes, bool]:
-        """The last word about bytes: what is sent in fact, and whether the connection is closed after it."""
+        """The bytes to send instead of these, and whether the connection is closed after them."""
         return data, False
 
 
@@ -251,11 +251,11 @@ class _ScriptedNode(FakeNode):
 
 @dataclass
 class Outcome:
-    """What reading brought.
+    """The result of reading.
 
     Attributes:
         rows: (vbucket, seqno) of each row, in the order in which they were given out.
-        error: what ended it; None if it came to its end.
+        error: the error that ended reading; None if everything was read.
         timeout_s: connect and idle time-out of the client.
     """
 

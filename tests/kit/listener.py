@@ -45,7 +45,7 @@ class Listener:
             self._kept += sockets
 
     def connect(self, port: int, client: socket.socket) -> socket.socket | None:
-        """A connection to a node for a client; None, and the client is closed, if nobody listens there."""
+        """A connection to a node for a client; if there is no node, closes the client and returns None."""
         try:
             node = socket.create_connection(("127.0.0.1", port))
         except OSError:

@@ -14,7 +14,7 @@ from dcpstream.wire import Feature, Frame, FrameReader, Opcode, Status, encode_r
 from tests.kit.waiting import TIMEOUT_S
 
 NONCE = bytes(range(24))
-"""Of a SCRAM login."""
+"""The nonce of a SCRAM login."""
 FEATURES = (Feature.XERROR, Feature.MUTATION_SEQNO, Feature.COLLECTIONS, Feature.SELECT_BUCKET)
 CHUNK_BYTES = 1 << 18
 SMALL_BUFFER_BYTES = 4096

@@ -111,7 +111,7 @@ class Replay:
             self.apply(peer.sent[frame.opaque, frame.opcode], frame, line.t)
 
     def apply(self, request, response, now):
-        """What a successful administrator's command does to the bucket."""
+        """Change the bucket as a successful command of the administrator did."""
         vbucket = self.source.vbuckets.get(request.vbid)
         if request.opcode == Opcode.SET:
             flags, expiration = int.from_bytes(request.extras[:4], "big"), int.from_bytes(request.extras[4:8], "big")

@@ -15,7 +15,7 @@ from tests.kit.waiting import TIMEOUT_S
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """The answer to a request."""
 
     status: int
     body: bytes
@@ -41,7 +41,7 @@ def ask(
 
     Args:
         form: the fields of a form, or a form as it is encoded.
-        user: who asks; an empty name sends no login.
+        user: the name of the login; an empty name sends none.
         body: instead of a form.
         context: for TLS; None asks the port without.
     """

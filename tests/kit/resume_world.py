@@ -198,7 +198,7 @@ class Rules:
 
 
 class Table:
-    """What a reader made of the changes."""
+    """The rows that a reader keeps."""
 
     def __init__(self) -> None:
         self.rows: dict[int, Item] = {}
@@ -259,7 +259,7 @@ def stream(producer: Producer, tracker: PositionTracker, end_seqno: int, log: Fa
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a checkpoint holds."""
+    """The content of a checkpoint."""
 
     at: StreamOffset
     earlier: tuple[StreamOffset, ...] = ()

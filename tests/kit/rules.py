@@ -1,4 +1,4 @@
-"""The marker that ties a test to the rules it proves, and what is said about the rules that no test can prove.
+"""The marker that ties a test to the rules it proves, and the explanations of rules that no test can prove.
 
 There are two rule tables with the same columns (id, area, rule, source): tests/data/recorded/rules.tsv holds the rules
 of the protocol, tests/conformance/kv_rules.tsv those of the key-value and vbucket commands; their ids begin with KV-.
@@ -32,7 +32,7 @@ EXPLAINED_MAX = 30
 """Rules that may be explained instead of tested."""
 
 KV_PREFIX = "KV-"
-"""What the ids of the key-value rules begin with; no other rule's id does."""
+"""The prefix of the ids of key-value rules; no other id has it."""
 
 TESTS = Path(__file__).parents[1]
 HERE = TESTS / "conformance"
@@ -40,7 +40,7 @@ HERE = TESTS / "conformance"
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What is said about a rule instead of, or besides, testing it as it stands.
+    """The explanation or correction of a rule.
 
     Attributes:
         reason: why it cannot apply, or what is right.

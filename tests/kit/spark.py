@@ -38,7 +38,7 @@ class Bucket:
         self.node = self._started(3600)
 
     def flush_every(self, seconds: float) -> None:
-        """From now on a crash may lose the writes of so long."""
+        """From now on, flush in this interval: a crash loses the writes since the last flush."""
         self.flush_interval_s = seconds
         self.node.stop()
         self.node = self._started(seconds)

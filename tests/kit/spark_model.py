@@ -1,4 +1,4 @@
-"""A vbucket with stale replicas, and the source's planner and reader on it: what a random test plays with.
+"""A vbucket with stale replicas, and the source's planner and reader on it, for random tests.
 
 The producer's side keeps whole histories; the reader's side sees deduplicated snapshots, as the protocol has it.
 """
@@ -62,7 +62,7 @@ class Copy:
 
 
 class FakeCluster:
-    """What the coordinator asks of a cluster, answered by copies."""
+    """A cluster of copies that answers the coordinator's requests."""
 
     def __init__(self, vbuckets: int = 1) -> None:
         self.active = [Copy([(1000 + vbid, 0)]) for vbid in range(vbuckets)]
@@ -135,7 +135,7 @@ class FakeCluster:
 
 
 def read_range(cluster: FakeCluster, planned: VbucketRange, *, to_zero: bool) -> tuple[int | None, list[Row]]:
-    """What a task reads: (the seqno of its control row or None, rows)."""
+    """The result of a task: (the seqno of its control row or None, rows)."""
     copy = cluster.active[planned.vbid]
     at = planned.start
     to_seqno = None
@@ -153,7 +153,7 @@ def read_range(cluster: FakeCluster, planned: VbucketRange, *, to_zero: bool) ->
 
 
 class Sink:
-    """What a user of the rows keeps: per vbucket all rows, void ones taken back at control rows.
+    """The rows that a user keeps of each vbucket; control rows remove the void ones.
 
     Args:
         is_transactional: whether nothing of an attempt that fails is kept.

@@ -1,4 +1,4 @@
-"""What the store's tests share: frames to store, and a model of a vbucket that is too simple to be wrong."""
+"""Frames to store, and a simple model of a vbucket to compare stores with."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def read_all(
 class ModelVbucket:
     """Rows as (seqno, key, frame, is a document); persisted is how far they survive a crash.
 
-    Deletions that were purged stay in the rows, but are seen by nobody, nor is what they superseded. States before the
-    horizon are forgotten.
+    A purged deletion stays in the rows and hides itself and the rows that it superseded. States before the horizon are
+    forgotten.
     """
 
     rows: list[tuple[int, bytes, bytes, bool]] = field(default_factory=list)
@@ -93,7 +93,7 @@ class ModelVbucket:
         return self.rows[-1][0] if self.rows else 0
 
     def view(self, end: int) -> dict[bytes, tuple[int, bytes, bool]]:
-        """Of each key the newest row at or below `end`."""
+        """The newest row at or below `end` of each key."""
         newest = {key: (seqno, frame, is_doc) for seqno, key, frame, is_doc in self.rows if seqno <= end}
         return {key: row for key, row in newest.items() if row[0] not in self.purged}
 
@@ -105,7 +105,7 @@ class ModelVbucket:
         return len(going)
 
     def read(self, after: int, end: int, snapshot_end: int) -> list[bytes]:
-        """What a read of the range has to give."""
+        """The frames that a read of the range must return."""
         newest = self.view(max(end, snapshot_end))
         return [frame for seqno, frame, _ in sorted(newest.values()) if after < seqno <= end]
 

@@ -76,7 +76,7 @@ def answer(frames: list[Frame]) -> tuple[int, bytes]:
 
 
 def sent(frames: list[Frame]) -> list[object]:
-    """What came after a STREAM_REQ that was accepted."""
+    """The frames after the answer to a STREAM_REQ, which must be a success, as `read` shows them."""
     assert frames, "nothing came"
     assert answer(frames)[0] == 0, frames[0]
     return read(frames[1:])
@@ -126,7 +126,7 @@ def garden(**options: object) -> SimulatedNode:
 
 
 def new_checkpoint(node: SimulatedNode, vbid: int = 1) -> None:
-    """What is there is read from disk from now on."""
+    """Begin a checkpoint: later streams read the existing rows from disk."""
     node.flush()
     assert node.admin.call(Opcode.CREATE_CHECKPOINT, vbid=vbid).status == 0
 
@@ -170,6 +170,6 @@ def message(frame: Frame) -> object:
 
 
 def drain(peer: Peer) -> list[object]:
-    """What came since, in the form of `read`."""
+    """The frames that came since the last call, as `read` shows them."""
     peer.node.pump()
     return read(peer.take())

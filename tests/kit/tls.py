@@ -185,7 +185,7 @@ class _Pump:
 
 
 def trusting(node: Node) -> ssl.SSLContext:
-    """A client's context that trusts the node's own authority and nobody else."""
+    """A client's context that trusts the node's own authority only."""
     return ssl.create_default_context(cadata=node.ca_certificate)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tools.patience import patient
 
 TIMEOUT_S = patient(20.0)
-"""How long a test waits for anything; more than a busy machine needs."""
+"""The longest wait of a test; a busy machine needs less."""
 INTERVAL_S = 0.005
 
 
