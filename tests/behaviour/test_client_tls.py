@@ -46,6 +46,8 @@ def identity(authority: Authority) -> Identity:
 @pytest.fixture(scope="module")
 def node() -> Iterator[dcpstream.Node]:
     with dcpstream.Node(vbuckets=4) as running:
+        with KvClient(running.connection_string, **LOGIN) as kv:
+            kv.set("doc", "{}")
         yield running
 
 
@@ -68,16 +70,24 @@ def asynchronous(connection_string: str, **options: Any) -> list[Change]:
     return asyncio.run(asyncio.wait_for(collect(), patient(30)))
 
 
-def documents(connection_string: str, **options: Any) -> list[Change]:
+def keys_of_changes(connection_string: str, **options: Any) -> set[str]:
+    return {change.key.decode() for change in blocking(connection_string, **options)}
+
+
+def keys_of_asynchronous_changes(connection_string: str, **options: Any) -> set[str]:
+    return {change.key.decode() for change in asynchronous(connection_string, **options)}
+
+
+def keys_of_documents(connection_string: str, **options: Any) -> set[str]:
     with KvClient(connection_string, **{**LOGIN, "connect_timeout_s": TIMEOUT_S, **options}) as client:
-        client.get("nothing")
-    return []
+        return {"doc"} if client.get("doc") is not None else set()
 
 
-Shell = Callable[..., list[Change]]
+Shell = Callable[..., set[str]]
+"""Reads a bucket; returns the keys that it finds."""
 
 
-@pytest.fixture(params=[blocking, asynchronous, documents])
+@pytest.fixture(params=[keys_of_changes, keys_of_asynchronous_changes, keys_of_documents])
 def shell(request: pytest.FixtureRequest) -> Shell:
     return request.param
 
@@ -97,11 +107,13 @@ def test_changes_and_documents(secured: TlsServer, authority: Authority) -> None
 
 
 def test_options_may_stand_in_the_connection_string(secured: TlsServer, authority: Authority, shell: Shell) -> None:
-    shell(f"{secured.connection_string}?trust_certificate={authority.path}&sasl_mechanism=SCRAM-SHA256")
+    assert "doc" in shell(f"{secured.connection_string}?trust_certificate={authority.path}&sasl_mechanism=SCRAM-SHA256")
 
 
 def test_trust_may_be_text(secured: TlsServer, authority: Authority, shell: Shell) -> None:
-    shell(secured.connection_string, tls=TlsOptions(trust=Path(authority.path).read_text(encoding="utf-8")))
+    assert "doc" in shell(
+        secured.connection_string, tls=TlsOptions(trust=Path(authority.path).read_text(encoding="utf-8"))
+    )
 
 
 def test_a_certificate_that_nobody_vouches_for(secured: TlsServer, shell: Shell) -> None:
@@ -221,14 +233,18 @@ def encrypted(authority: Authority) -> Iterator[dcpstream.Node]:
 
 
 def test_a_node_with_tls(encrypted: dcpstream.Node, shell: Shell) -> None:
-    shell(f"couchbases://127.0.0.1:{encrypted.tls_port}", tls=TlsOptions(trust=encrypted.ca_certificate))
-    shell(f"couchbases://localhost:{encrypted.tls_port}", tls=TlsOptions(trust=encrypted.ca_certificate))
+    assert "doc" in shell(
+        f"couchbases://127.0.0.1:{encrypted.tls_port}", tls=TlsOptions(trust=encrypted.ca_certificate)
+    )
+    assert "doc" in shell(
+        f"couchbases://localhost:{encrypted.tls_port}", tls=TlsOptions(trust=encrypted.ca_certificate)
+    )
 
 
 def test_a_node_that_knows_users_by_certificates(encrypted: dcpstream.Node, authority: Authority, shell: Shell) -> None:
     own = authority.issue("reader")
     tls = TlsOptions(encrypted.ca_certificate, own.certificate, own.key)
-    shell(f"couchbases://127.0.0.1:{encrypted.tls_port}", tls=tls, username="", password="")
+    assert "doc" in shell(f"couchbases://127.0.0.1:{encrypted.tls_port}", tls=tls, username="", password="")
 
 
 def test_a_certificate_of_nobody(encrypted: dcpstream.Node, authority: Authority, shell: Shell) -> None:

@@ -184,9 +184,15 @@ def test_a_full_disk_has_no_room_for_a_lock_file_and_needs_none(
 def test_a_lock_that_is_held_for_a_moment_is_waited_for(
     files: SystemFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock = files.lock_directory(tmp_path)
-    monkeypatch.setattr("time.sleep", lambda _: lock.release())
+    lock, waits = files.lock_directory(tmp_path), []
+
+    def release(seconds: float) -> None:
+        waits.append(seconds)
+        lock.release()
+
+    monkeypatch.setattr("time.sleep", release)
     files.lock_directory(tmp_path).release()
+    assert len(waits) == 1
 
 
 def modes(path: Path) -> dict[str, int]:
