@@ -53,7 +53,6 @@ _.vbuckets_inside_snapshot
 _.total_lag
 
 # Called by users: the test kit. The container has the names of testcontainers.
-_.any_frames
 _._image
 _.with_bucket
 _.with_credentials
@@ -70,9 +69,30 @@ _.get_exposed_port
 _.get_bootstrap_carrier_direct_port
 _.get_bootstrap_http_direct_port
 
-# Called by the tests of the Spark source, and by the tools that write the reference.
-_.close_all
+_.any_frames
+_.messages_of
+_.restart
+_.advance
+_.delete_doc
+_.buffer_ack
+_.marker_v2
+_.add_stream
+
+# Called by the tools that write the reference.
 _.option_table
+
+# Printed field by field: `dcpstream store check --json`, and the report of a compaction.
+_.void_blocks
+_.files_before
+_.files_after
+
+# Asked by tests about the state of machines, stores and users, or used by them to clean up.
+_.block_of
+_.close_all
+_.is_legal
+_.items_by_collection
+_.set_privileges
+_.snapshot_at_seqno
 
 # The protocol's own names: codes that we know but do not use, and fields that we carry but do not read.
 _.CACHE_TRANSFER
@@ -81,8 +101,10 @@ _.DATATYPE
 _.DCP_SKIP_DELETES_IN_BACKFILL
 _.DISCONNECTED
 _.FROM_LATEST
+_.IMPERSONATE_TOKEN
 _.INVALID_NOTIFIER
 _.MUTATE_WITH_META
+_.NODE
 _.NON_BLOCKING_THROTTLING
 _.NOT_INITIALIZED
 _.RAPPEND

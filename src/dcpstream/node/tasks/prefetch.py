@@ -31,7 +31,6 @@ class Prefetcher:
         self._executor = ThreadPoolExecutor(FETCHERS, thread_name_prefix=f"dcpstream-fetch-{bucket.name}")
         self._under_way: set[tuple[int, int]] = set()
         self._fetched: set[tuple[int, int]] = set()
-        self.fetches = 0
         bucket.set_fetcher(self)
 
     def fetch(self, vbid: int, after_seqno: int, pieces: list[Piece]) -> None:
@@ -39,7 +38,6 @@ class Prefetcher:
         place = vbid, after_seqno
         if place not in self._under_way:
             self._under_way.add(place)
-            self.fetches += 1
             future = self._executor.submit(self._bucket.store.fetch, pieces)
             future.add_done_callback(lambda done: self._call(place, done))
 

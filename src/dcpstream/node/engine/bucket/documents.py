@@ -34,9 +34,6 @@ RELATIVE_EXPIRY_MAX_S = 30 * 24 * 3600
 MAX_VALUE_BYTES = 20 * 1024 * 1024
 """Largest document, the server's default; larger ones are E2BIG."""
 
-MAX_XATTR_BYTES = 1024 * 1024
-"""Largest xattr section of a document, beside its body: the server's limit."""
-
 FREQUENCY_OF_NEW = 2
 """The use counter of a fresh document, sent in the last byte of a mutation's extras, as recorded from a server."""
 

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from dcpstream.store import VBucketLog
 
 LEVEL_MAJORITY = 1
-LEVELS = frozenset((1, 2, 3))
-"""1 a majority has it; 2 also persisted on the active; 3 persisted by a majority."""
+"""Durability levels: 1 a majority has it; 2 also persisted on the active; 3 persisted by a majority."""
 
 DEFAULT_TIMEOUT_S = 30.0
 """For a write that brings a level and no time-out: the server's default."""

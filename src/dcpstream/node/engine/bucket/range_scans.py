@@ -14,7 +14,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dcpstream.store import finish, read_item
+from dcpstream.store import read_item
 from dcpstream.wire.keys import leb128_encode
 
 if TYPE_CHECKING:
@@ -131,13 +131,8 @@ class RangeScans:
             self.remove(scan_id)
 
 
-def sampled(keys: list[bytes], samples: int, seed: int) -> list[bytes]:
-    """About `samples` of the keys, each with the same chance; all of them if there are no more than that."""
-    return [keys[place] for place in finish(walk_sample(len(keys), samples, seed))]
-
-
 def walk_sample(count: int, samples: int, seed: int) -> Generator[None, None, Sequence[int]]:
-    """The places of `sampled` keys among `count`, found in steps."""
+    """About `samples` places below `count`, each with the same chance, in steps; all if there are no more than that."""
     if count <= samples:
         return range(count)
     limit = (samples << 64) // count

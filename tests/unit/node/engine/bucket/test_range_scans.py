@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dcpstream.node.engine import MAX_OUTPUT_BYTES
-from dcpstream.node.engine.bucket.range_scans import SCANNED_KEYS_MAX, SCANS_MAX, sampled
-from dcpstream.store import DiskBucketStore
+from dcpstream.node.engine.bucket.range_scans import SCANNED_KEYS_MAX, SCANS_MAX, walk_sample
+from dcpstream.store import DiskBucketStore, finish
 from dcpstream.testing.simulation import USUAL_FEATURES
 from dcpstream.wire import Feature, Opcode, Status, encode_request
 from dcpstream.wire.keys import leb128_decode
@@ -256,11 +256,10 @@ def test_samples(client):
     assert len(scanned_keys(client, sampling={"samples": 5})) == 5
     assert len(scanned_keys(client, sampling={"samples": 99, "seed": 3})) == 5
     assert create(client, vbid=1, sampling={"samples": 5}).status == Status.KEY_ENOENT
-    keys = [b"%d" % number for number in range(10_000)]
-    some, others = sampled(keys, 1000, 1), sampled(keys, 1000, 2)
+    some, others = (list(finish(walk_sample(10_000, 1000, seed))) for seed in (1, 2))
     assert 850 < len(some) < 1150
-    assert some == sampled(keys, 1000, 1) != others
-    assert some == sorted(some, key=int)
+    assert some == list(finish(walk_sample(10_000, 1000, 1))) != others
+    assert some == sorted(some)
 
 
 REQUIREMENTS = "snapshot_requirements"
