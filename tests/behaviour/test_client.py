@@ -362,7 +362,7 @@ def test_a_live_stream_survives_a_cut(kind: str, proxy: Proxy, kv: KvClient) -> 
 
 def toggle(kv: KvClient, vbid: int) -> None:
     """A failover of one vbucket: replica and active again."""
-    link = kv._links.of(vbid)
+    link = kv._pool.of(vbid)
     for state in (2, 1):
         link.ask(encode_request(Opcode.SET_VBUCKET, vbid=vbid, extras=bytes((state,))))
 
@@ -479,7 +479,7 @@ def test_cluster_questions(node: dcpstream.Node, kv: KvClient) -> None:
 
 def test_a_vbucket_that_nobody_serves_is_missing(node: dcpstream.Node, kv: KvClient) -> None:
     with Cluster(node.connection_string, **{**LOGIN, "connect_timeout_s": 0.5}) as cluster:
-        kv._links.of(1).ask(encode_request(Opcode.SET_VBUCKET, vbid=1, extras=b"\x02"))
+        kv._pool.of(1).ask(encode_request(Opcode.SET_VBUCKET, vbid=1, extras=b"\x02"))
         assert set(cluster.observe()) == set(range(VBUCKETS)) - {1}
         assert set(cluster.check_positions({0: StreamOffset.ZERO, 1: StreamOffset.ZERO})) == {0}
 
@@ -609,12 +609,12 @@ def test_kv_waits_for_a_vbucket_and_keeps_the_order_of_its_keys(kv: KvClient, no
         def items() -> Iterator[tuple[str, str]]:
             for number in range(6000):
                 if number == 1500:
-                    administrator._links.of(vbid).ask(encode_request(Opcode.SET_VBUCKET, vbid=vbid, extras=b"\x02"))
+                    administrator._pool.of(vbid).ask(encode_request(Opcode.SET_VBUCKET, vbid=vbid, extras=b"\x02"))
                     timer.start()
                 yield "moving", str(number)
 
         def activate() -> None:
-            administrator._links.of(vbid).ask(encode_request(Opcode.SET_VBUCKET, vbid=vbid, extras=b"\x01"))
+            administrator._pool.of(vbid).ask(encode_request(Opcode.SET_VBUCKET, vbid=vbid, extras=b"\x01"))
 
         timer = threading.Timer(0.1, activate)
         assert len(kv.set_many(items())) == 6000

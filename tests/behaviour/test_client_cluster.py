@@ -55,7 +55,7 @@ def node() -> Iterator[dcpstream.Node]:
 def purge(kv: KvClient, vbid: int = 0) -> None:
     """COMPACT_DB with drop_deletes."""
     extras = struct.pack(">QQB7x", 0, 0, 1)
-    kv._links.any().ask(encode_request(Opcode.COMPACT_DB, vbid=vbid, extras=extras))
+    kv._pool.any().ask(encode_request(Opcode.COMPACT_DB, vbid=vbid, extras=extras))
 
 
 def with_purged_deletions(node: dcpstream.Node) -> StreamOffset:

@@ -59,7 +59,7 @@ def write(rng: random.Random, kv: KvClient, count: int) -> None:
 
 def toggle(rng: random.Random, kv: KvClient) -> None:
     vbid = rng.randrange(VBUCKETS)
-    link = kv._links.of(vbid)
+    link = kv._pool.of(vbid)
     for state in (2, 1):
         link.ask(encode_request(Opcode.SET_VBUCKET, vbid=vbid, extras=bytes((state,))))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import struct
 from typing import NamedTuple
 
 from dcpstream.client.machine.connection.handshake import Handshake, reason_in
@@ -13,23 +12,21 @@ from dcpstream.client.transport import cannot_connect, lost_by, server_name, tls
 from dcpstream.errors import ConnectionLost, ConnectTimeout, DcpstreamError, DeadConnection, RemoteProtocolError
 from dcpstream.model import NodeAddress
 from dcpstream.runtime import Clock
-from dcpstream.wire import MAX_FRAME_BYTES, Feature, Frame, FrameReader, Opcode, Status
+from dcpstream.wire import HEADER, HEADER_BYTES, MAX_FRAME_BYTES, Feature, Frame, FrameReader, Magic, Opcode, Status
 from dcpstream.wire.codes import code_name
 from dcpstream.wire.status import status_error
 
 ANSWER_TIMEOUT_S = 30.0
-"""How long a node may be silent while it owes answers."""
+"""Seconds that a node may be silent while it owes answers."""
 
 RECEIVE_BYTES = 256 * 1024
 """Bytes asked for in one read."""
 
-_ANSWER = struct.Struct(">BBHBBHI")
-_U64 = struct.Struct(">Q")
-_HEADER_BYTES = 24
+_PLAIN, _FLEXIBLE = int(Magic.RESPONSE), int(Magic.FLEX_RESPONSE)  # plain numbers for the loop over answers
 
 
 class Answered(NamedTuple):
-    """An answer, cut into parts."""
+    """The parts of an answer."""
 
     status: int
     datatype: int
@@ -41,8 +38,21 @@ class Answered(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Of a refusal: why, in the node's words; empty if it says nothing."""
+        """The reason of a refusal in the node's words; empty if there is none."""
         return reason_in(self.value)
+
+    def to_frame(self) -> Frame:
+        """The answer as a frame."""
+        return Frame(
+            Magic.RESPONSE,
+            self.opcode,
+            self.datatype,
+            self.status,
+            cas=self.cas,
+            extras=self.extras,
+            key=self.key,
+            value=self.value,
+        )
 
 
 class KvConnection:
@@ -133,23 +143,22 @@ class KvConnection:
         except OSError as error:
             raise ConnectionLost(f"{self.address}: {error.strerror or error}", cause=error) from error
 
-    def ask(self, request: bytes) -> Frame:
-        """One request that must succeed; nothing else may be on the way."""
+    def ask(self, request: bytes) -> Answered:
+        """The answer to a request that must succeed; nothing else may be in flight."""
         answer = self.exchange(request)
-        frame = Frame(0x81, request[1], value=answer.value)
         if answer.status != Status.SUCCESS:
             raise status_error(answer.status, opcode=request[1])
-        return frame
+        return answer
 
     def exchange(self, request: bytes) -> Answered:
-        """Send one request; its answer."""
+        """Send one request and read its answer."""
         self.send(request)
         answer = self.answers(1)[0]
         self.check(answer, request[1])
         return answer
 
     def check(self, answer: Answered, opcode: int) -> None:
-        """Refuse an answer to another request than the one that is next.
+        """Refuse an answer to another request than the next one.
 
         Raises:
             RemoteProtocolError: it has another opcode.
@@ -164,34 +173,34 @@ class KvConnection:
         buffer = self._received
         result: list[Answered] = []
         at = 0
-        unpack = _ANSWER.unpack_from
+        unpack = HEADER.unpack_from
         for _ in range(count):
-            while len(buffer) - at < _HEADER_BYTES:
+            while len(buffer) - at < HEADER_BYTES:
                 del buffer[:at]
                 at = 0
                 buffer += self._receive()
-            magic, opcode, key_length, extras_length, datatype, status, body = unpack(buffer, at)
+            magic, opcode, key_length, extras_length, datatype, status, body, _, cas = unpack(buffer, at)
             framing = 0
-            if magic == 0x18:
+            if magic == _FLEXIBLE:
                 framing, key_length = key_length >> 8, key_length & 0xFF
-            elif magic != 0x81:
+            elif magic != _PLAIN:
                 raise RemoteProtocolError(f"{self.address} sent a frame with magic 0x{magic:02x} as an answer")
             if body > MAX_FRAME_BYTES or framing + extras_length + key_length > body:
                 raise RemoteProtocolError(f"{self.address} sent an answer with a body of {body} bytes that cannot be")
-            end = at + _HEADER_BYTES + body
+            end = at + HEADER_BYTES + body
             while len(buffer) < end:
                 del buffer[:at]
                 end -= at
                 at = 0
                 buffer += self._receive()
-            extras_at = at + _HEADER_BYTES + framing
+            extras_at = at + HEADER_BYTES + framing
             key_at = extras_at + extras_length
             value_at = key_at + key_length
             result.append(
                 Answered(
                     status,
                     datatype,
-                    _U64.unpack_from(buffer, at + 16)[0],
+                    cas,
                     bytes(buffer[extras_at:key_at]),
                     bytes(buffer[value_at:end]) if value_at < end else b"",
                     bytes(buffer[key_at:value_at]) if key_length else b"",
@@ -203,10 +212,10 @@ class KvConnection:
         return result
 
     def pause(self, seconds: float) -> None:
-        """Wait, on the socket: there is nothing to read."""
+        """Wait on the socket while nothing is expected."""
         self._socket.settimeout(seconds)
         try:
-            # With TLS there is no looking ahead; what comes unasked is kept for the next answer.
+            # With TLS a socket cannot be peeked at; bytes that come unasked are kept for the next answer.
             data = self._socket.recv(RECEIVE_BYTES)
             if not data:
                 raise ConnectionLost(f"{self.address} closed the connection")

@@ -1,4 +1,4 @@
-"""The connections of a `KvClient`, one a node, and the cluster map that says which is whose."""
+"""The connections of a `KvClient`, one per node, and the cluster map that assigns vbuckets to them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from dcpstream.client.transport import make_context
 from dcpstream.errors import ConnectionLost, ConnectTimeout, RemoteProtocolError
 from dcpstream.model import NodeAddress, VbucketMap
 from dcpstream.runtime import Clock, Random, SystemClock, SystemRandom
-from dcpstream.wire import Opcode, encode_request
+from dcpstream.wire.messages.kv import GetClusterConfig
 
 MIN_CONNECT_S = 0.1
-"""What even the last of many seeds gets."""
+"""Seconds for connecting that even the last of many seeds gets."""
 
 
 class KvPool:
-    """The connections; they are made when they are needed.
+    """The connections; each is made when it is needed.
 
     Args:
-        given: who logs in how, and where.
+        given: addresses, login and TLS.
         connect_timeout_s: limit for making a connection with authentication.
     """
 
@@ -37,7 +37,7 @@ class KvPool:
         self._clock: Clock = SystemClock()
         self._random: Random = SystemRandom()
         self._map: VbucketMap | None = None
-        self._links: dict[str, KvConnection] = {}
+        self._connections: dict[str, KvConnection] = {}
 
     @property
     def map(self) -> VbucketMap:
@@ -48,17 +48,17 @@ class KvPool:
         return self._map
 
     def any(self) -> KvConnection:
-        """The one that was made first, or to whichever node answers."""
-        return next(iter(self._links.values()), None) or self._connect_any()
+        """The connection that was made first, or one to any node that answers."""
+        return next(iter(self._connections.values()), None) or self._connect_any()
 
     def close(self) -> None:
         """Close all; a second time does nothing."""
-        for link in self._links.values():
-            link.close()
-        self._links.clear()
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
 
     def take_map(self, text: bytes, origin: NodeAddress) -> bool:
-        """What a node says the map is; whether it is newer than what was known."""
+        """Take a node's cluster map; whether it is newer than the known one."""
         if not text:
             return False
         try:
@@ -73,40 +73,40 @@ class KvPool:
         return False
 
     def of(self, vbid: int) -> KvConnection:
-        """The one to the node that serves a vbucket."""
+        """The connection to the node that serves a vbucket."""
         address = self.map.active_node(vbid)
         if address is None:
-            # Nobody has it now: any node will say so, and the operation is repeated later.
+            # No node has it now: any node will say so, and the operation is repeated later.
             return self.any()
-        link = self._links.get(str(address))
-        if link is not None:
-            return link
+        connection = self._connections.get(str(address))
+        if connection is not None:
+            return connection
         try:
             return self._connect(address)
         except FINAL_ERRORS:
             raise
         except ConnectionLost:
-            # The map may be out of date, and the node gone for good: somebody else may know.
+            # The map may be out of date, and the node gone for good: another node may have a newer map.
             if not self._finds_newer_map(address):
                 raise
         found = self.map.active_node(vbid)
-        return self._connect_any() if found is None else self._links.get(str(found)) or self._connect(found)
+        return self._connect_any() if found is None else self._connections.get(str(found)) or self._connect(found)
 
     def _finds_newer_map(self, gone: NodeAddress) -> bool:
-        """Ask other nodes than the one that is gone; whether one has a newer map."""
+        """Ask the other nodes for their map; whether one has a newer one."""
         version = self.map.version
         for address in list(dict.fromkeys((*self.map.nodes, *self._seeds)))[:MAX_SEEDS_TRIED]:
             if str(address) == str(gone):
                 continue
             try:
-                link = self._links.get(str(address)) or self._connect(address)
-                self.take_map(link.ask(encode_request(Opcode.GET_CLUSTER_CONFIG)).value, address)
+                connection = self._connections.get(str(address)) or self._connect(address)
+                self.take_map(connection.ask(GetClusterConfig.pack()).value, address)
                 if self.map.version > version:
                     return True
             except FINAL_ERRORS:
                 raise
             except ConnectionLost:
-                self._links.pop(str(address), None)
+                self._connections.pop(str(address), None)
         return False
 
     def _connect_any(self) -> KvConnection:
@@ -132,17 +132,19 @@ class KvPool:
     def _connect(self, address: NodeAddress, timeout_s: float | None = None) -> KvConnection:
         if self._given.tls is not None and self._context is None:
             self._context = make_context(self._given.tls)
-        link = KvConnection(address, timeout_s or self._connect_timeout_s, self._clock, self._given.tls, self._context)
+        connection = KvConnection(
+            address, timeout_s or self._connect_timeout_s, self._clock, self._given.tls, self._context
+        )
         try:
-            config = link.shake_hands(
+            config = connection.shake_hands(
                 Handshake(self._given.login, address, self._random.getrandbits(192).to_bytes(24, "big"))
             )
         except BaseException as error:
-            link.close()
+            connection.close()
             if self._map is not None and is_bucket_refusal(error):
-                # It was there before: the node listens already, and the bucket is still to come.
+                # The bucket was there before: the node listens already, and its bucket is not ready yet.
                 raise ConnectionLost(str(error), cause=error) from error
             raise
-        self._links[str(address)] = link
+        self._connections[str(address)] = connection
         self.take_map(config, address)
-        return link
+        return connection
