@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import traceback
 from dataclasses import dataclass
-from pathlib import PurePath
 
 logger = logging.getLogger(__name__)
 
@@ -99,5 +98,5 @@ def described(error: BaseException) -> str:
     The message is left out, because messages of parsers quote what they were given.
     """
     calls = traceback.extract_tb(error.__traceback__)[: -DESCRIBED_CALLS - 1 : -1]
-    places = [f"{call.name} ({PurePath(call.filename).name}:{call.lineno})" for call in calls]
+    places = [f"{call.name} ({call.filename.rpartition('/')[2]}:{call.lineno})" for call in calls]
     return " < ".join([f"{type(error).__name__} in {places[0]}", *places[1:]]) if places else type(error).__name__
