@@ -28,6 +28,7 @@ from dcpstream.store.metadata import Metadata
 from dcpstream.wire import SystemEventId
 from dcpstream.wire.messages.dcp import SystemEvent
 from dcpstream.wire.stored.block import BlockKind
+from tests.kit.disks import ReadableFile
 from tests.kit.stores import LOG, fill, frame_of, key_of, put, read_all, snapshot_at
 from tools.patience import patient
 
@@ -348,11 +349,11 @@ def test_a_path_that_is_a_file_is_reported(tmp_path: Path) -> None:
         opened(tmp_path / "file")
 
 
-class FullFile:
+class FullFile(ReadableFile):
     """A file of which only some more bytes can be written."""
 
-    def __init__(self, file: File, system: FullFileSystem) -> None:
-        self._file = file
+    def __init__(self, path: Path, file: File, system: FullFileSystem) -> None:
+        super().__init__(path, file)
         self._system = system
 
     def append(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
@@ -367,9 +368,6 @@ class FullFile:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         self._file.sync()
 
-    def is_at_hand(self, offset: int) -> bool:
-        return self._file.is_at_hand(offset)
-
     def truncate(self, size: int) -> None:
         if self._system.truncate_fails:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -378,13 +376,7 @@ class FullFile:
     def read(self, offset: int, length: int) -> bytes:
         if self._system.read_fails:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return self._file.read(offset, length)
-
-    def size(self) -> int:
-        return self._file.size()
-
-    def close(self) -> None:
-        self._file.close()
+        return super().read(offset, length)
 
 
 class FullFileSystem(SystemFileSystem):
@@ -394,7 +386,7 @@ class FullFileSystem(SystemFileSystem):
     sync_fails = truncate_fails = read_fails = False
 
     def open(self, path: Path) -> File:
-        return FullFile(super().open(path), self)
+        return FullFile(path, super().open(path), self)
 
 
 @pytest.mark.parametrize("fault", ["room", "sync", "room and truncate"])

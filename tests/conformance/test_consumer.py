@@ -14,7 +14,7 @@ from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.system_events import CollectionEvent, flatbuffer_of
 from dcpstream.wire.values import encode_failover_log
 from tests.kit.rules import rule
-from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of, opcodes
+from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of, opcodes, statuses
 
 BUFFER = (b"connection_buffer_size", b"52428800")
 FIRST = [
@@ -49,11 +49,6 @@ def source(node: SimulatedNode) -> ScriptedProducer:
     source = ScriptedProducer(node)
     source.accept()
     return source
-
-
-def statuses(frames) -> list[int]:
-    assert all(frame.is_response for frame in frames)
-    return [frame.status for frame in frames]
 
 
 def controls_of(source: ScriptedProducer) -> list[tuple[bytes, bytes]]:

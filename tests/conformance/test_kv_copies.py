@@ -14,7 +14,7 @@ from dcpstream.wire.system_events import CollectionEvent, flatbuffer_of
 from dcpstream.wire.values import snappy_compress
 from tests.conformance.test_durability import copy, decide, prepare
 from tests.kit.rules import rule
-from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of
+from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of, statuses
 
 MEMORY, DISK, CHECKPOINT = 1, 2, 4
 
@@ -31,11 +31,6 @@ def source(node: SimulatedNode) -> ScriptedProducer:
     source = ScriptedProducer(node, features=USUAL_FEATURES)
     source.accept()
     return source
-
-
-def statuses(frames: list) -> list[int]:
-    assert all(frame.is_response for frame in frames)
-    return [frame.status for frame in frames]
 
 
 def reported(node: SimulatedNode, vbid: int = 1) -> int:

@@ -7,7 +7,7 @@ import pytest
 from dcpstream.testing.simulation import ScriptedProducer, SimulatedNode
 from dcpstream.wire import Opcode, Status, decode_frame, encode_request, encode_response
 from tests.kit.rules import rule
-from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of
+from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of, statuses
 
 
 @pytest.fixture
@@ -22,10 +22,6 @@ def source(node: SimulatedNode) -> ScriptedProducer:
     source = ScriptedProducer(node)
     source.accept()
     return source
-
-
-def statuses(frames) -> list[int]:
-    return [frame.status for frame in frames]
 
 
 @rule("SVS-01", "SVS-07")

@@ -136,3 +136,9 @@ def with_collection(engine: Engine, collection_id: int, *, name: str = "fruit", 
 def pass_time(engine: Engine, seconds: float) -> None:
     """Let the clocks go on."""
     engine.set_time(engine.now + seconds, engine.unix_ns + int(seconds * 1e9))
+
+
+def flush(client: Talker) -> None:
+    """Persist all that was written."""
+    store = client.engine.buckets["default"].store
+    client.engine.persisted("default", [vbid for vbid, _ in store.commit()])

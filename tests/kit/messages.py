@@ -54,3 +54,7 @@ def accepted(opaque: int, log: FailoverLog = LOG) -> bytes:
 
 def rollback(opaque: int, seqno: int) -> bytes:
     return encode_response(Opcode.DCP_STREAM_REQ, status=Status.ROLLBACK, opaque=opaque, value=struct.pack(">Q", seqno))
+
+
+def oso(opaque: int, flags: int) -> bytes:
+    return encode_request(Opcode.DCP_OSO_SNAPSHOT, opaque=opaque, extras=struct.pack(">I", flags))

@@ -41,6 +41,13 @@ def of(frames: Iterable[Frame], opcode: int) -> list[Frame]:
     return [frame for frame in frames if frame.opcode == opcode]
 
 
+def statuses(frames: Iterable[Frame]) -> list[int]:
+    """The statuses of frames that must all be answers."""
+    found = list(frames)
+    assert all(frame.is_response for frame in found), found
+    return [frame.status for frame in found]
+
+
 def seqno_of(frame: Frame) -> int:
     """The seqno of a message that has one: all have it first in their extras."""
     return int.from_bytes(frame.extras[:8], "big")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 
 import pytest
@@ -18,9 +17,9 @@ from dcpstream.client.positions import Positions, save_after
 from dcpstream.client.streaming import StreamOptions
 from dcpstream.errors import RollbackRequired
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
-from dcpstream.wire import Opcode, Status, StreamEndReason, encode_request
+from dcpstream.wire import Opcode, Status, StreamEndReason
 from tests.kit.client_machines import World, at, history, ready_connection
-from tests.kit.messages import accepted, marker, mutation, rollback, seqno_advanced, stream_end, system_event
+from tests.kit.messages import accepted, marker, mutation, oso, rollback, seqno_advanced, stream_end, system_event
 
 NEW = FailoverLog.of((0xB, 5), (0xA, 0))
 
@@ -47,10 +46,6 @@ def received(connection: NodeConnection, data: bytes) -> RowsReceived:
 def changes(event: RowsReceived) -> tuple[Change, ...]:
     assert isinstance(event.rows, FrameRows)
     return changes_of(event.rows.frames, event.runs, True, {}, {0: 0xA, 1: 0xA})
-
-
-def oso(opaque: int, flags: int) -> bytes:
-    return encode_request(Opcode.DCP_OSO_SNAPSHOT, opaque=opaque, extras=struct.pack(">I", flags))
 
 
 def test_each_piece_ends_at_its_own_last_rows(connection: NodeConnection) -> None:

@@ -16,13 +16,10 @@ from dcpstream.client.machine.resume import (
     step_back,
 )
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
+from tests.kit.client_machines import at
 from tests.kit.rules import rule
 
 LOG = FailoverLog.of((0xA, 0))
-
-
-def at(seqno: int, start: int | None = None, end: int | None = None, vbuuid: int = 0xA) -> StreamOffset:
-    return StreamOffset(vbuuid, seqno, seqno if start is None else start, seqno if end is None else end)
 
 
 def test_planned_end_has_conservative_bounds() -> None:

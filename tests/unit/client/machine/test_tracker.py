@@ -7,12 +7,9 @@ import pytest
 from dcpstream.client.machine.tracker import PositionTracker
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
+from tests.kit.client_machines import at
 
 LOG = FailoverLog.of((0xA, 0))
-
-
-def at(seqno: int, start: int | None = None, end: int | None = None, vbuuid: int = 0xA) -> StreamOffset:
-    return StreamOffset(vbuuid, seqno, seqno if start is None else start, seqno if end is None else end)
 
 
 def opened(offset: StreamOffset = StreamOffset.ZERO, log: FailoverLog = LOG) -> PositionTracker:

@@ -49,6 +49,7 @@ from tests.kit.messages import (
     deletion,
     marker,
     mutation,
+    oso,
     rollback,
     seqno_advanced,
     stream_end,
@@ -406,10 +407,6 @@ def test_the_log_of_a_resumed_stream_is_the_new_one(connection: NodeConnection) 
 
 def clustermap_like(opcode: int) -> bytes:
     return struct.pack(">BBHBBHIIQ", Magic.SERVER_REQUEST, opcode, 0, 0, 0, 0, 0, 0, 0)
-
-
-def oso(opaque: int, flags: int) -> bytes:
-    return encode_request(Opcode.DCP_OSO_SNAPSHOT, opaque=opaque, extras=struct.pack(">I", flags))
 
 
 START = marker(1, 0, 9) + mutation(1, 1) + mutation(1, 2)

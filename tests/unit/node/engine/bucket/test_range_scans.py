@@ -16,7 +16,7 @@ from dcpstream.testing.simulation import USUAL_FEATURES
 from dcpstream.wire import Feature, Opcode, Status, encode_request
 from dcpstream.wire.keys import leb128_decode
 from dcpstream.wire.values import encode_xattrs, snappy_uncompress
-from tests.kit.engine import Talker, engine_of, pass_time, with_collection
+from tests.kit.engine import Talker, engine_of, flush, pass_time, with_collection
 from tests.kit.rules import rule
 
 CREATE, CONTINUE, CANCEL = Opcode.RANGE_SCAN_CREATE, Opcode.RANGE_SCAN_CONTINUE, Opcode.RANGE_SCAN_CANCEL
@@ -278,11 +278,6 @@ def required(client: Talker, **fields):
     uuid = str(client.engine.buckets["default"].vbuckets[0].vbuuid)
     requirements: dict[str, Any] = {REQUIREMENTS: {"vb_uuid": uuid, **fields}}
     return create(client, **requirements)
-
-
-def flush(client: Talker) -> None:
-    store = client.engine.buckets["default"].store
-    client.engine.persisted("default", [vbid for vbid, _ in store.commit()])
 
 
 @rule("KV-SCAN-03")

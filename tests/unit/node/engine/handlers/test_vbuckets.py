@@ -15,7 +15,7 @@ from dcpstream.store import DiskBucketStore
 from dcpstream.testing.simulation import USUAL_FEATURES, SeededRandom
 from dcpstream.wire import Opcode, Status, encode_request
 from dcpstream.wire.values import decode_failover_log, decode_vbucket_seqnos
-from tests.kit.engine import Talker, engine_of, pass_time
+from tests.kit.engine import Talker, engine_of, flush, pass_time
 from tests.kit.rules import rule
 
 
@@ -40,12 +40,6 @@ def failover_log(client: Talker, vbid: int = 0):
 
 def seqnos(client: Talker, extras: bytes = b"") -> list[tuple[int, int]]:
     return decode_vbucket_seqnos(client.call(Opcode.GET_ALL_VB_SEQNOS, extras=extras).value)
-
-
-def flush(client: Talker) -> None:
-    """What the flusher does after a commit."""
-    store = client.engine.buckets["default"].store
-    client.engine.persisted("default", [vbid for vbid, _ in store.commit()])
 
 
 def test_seqnos_of_all_vbuckets_by_state(client):
