@@ -1,4 +1,4 @@
-"""The buckets of a running node: their stores and flushers, also of buckets that are made and deleted on the way."""
+"""The buckets of a running node: made, opened, emptied and deleted, each with its tasks."""
 
 from __future__ import annotations
 

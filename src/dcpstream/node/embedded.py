@@ -1,4 +1,4 @@
-"""A node in this process: its own thread with its own event loop, started and stopped like any other resource."""
+"""A node in this process: a thread with an event loop of its own, started and stopped like any other resource."""
 
 from __future__ import annotations
 

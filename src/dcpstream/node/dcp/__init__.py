@@ -1,1 +1,6 @@
-"""The node's DCP side: the protocol machines of its sessions, their statistics, and its replicas."""
+"""The DCP side of a node.
+
+`handle_dcp` answers frames with a DCP opcode: DCP_OPEN makes a producer or consumer machine of `dcpstream.protocol`,
+and later frames go to that machine. Producers read a bucket's vbuckets; consumers change them through `Replicas`, and
+`Takeovers` hands a vbucket over. `dcp_stats` has the STAT groups of DCP connections.
+"""

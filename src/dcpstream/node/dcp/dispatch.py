@@ -1,4 +1,4 @@
-"""Between the sessions of a node and the DCP machines: opening, dispatch, names, stats.
+"""Dispatch of DCP frames: DCP_OPEN, the machine of a session, the privileges of each request.
 
 A session gives every frame with a DCP opcode to `handle_dcp`. Once DCP_OPEN succeeded, the session's `dcp` is the
 producer or consumer machine, which gets everything else; this module keeps no state of its own.

@@ -1,4 +1,4 @@
-"""A node's bucket as DCP consumers change it: rows of other nodes, their failover logs, roles handed over.
+"""Changes of a bucket by DCP: rows from other nodes, failover logs, rollbacks, roles that are handed over.
 
 The consumer machine decides what may happen; here it happens to the bucket's vbuckets, and whoever else must know is
 told: DCP connections out of a vbucket whose role changed or whose history was cut, and clients, by a new revision of

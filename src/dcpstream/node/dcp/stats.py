@@ -1,4 +1,4 @@
-"""The STAT groups that tell about DCP connections: `dcp`, `dcpagg SEPARATOR`, `dcp-vbtakeover VBUCKET [NAME]`.
+"""The STAT groups of DCP connections: `dcp`, `dcpagg SEPARATOR`, `dcp-vbtakeover VBUCKET [NAME]`.
 
 Source: kv_engine engines/ep/src/ep_engine.cc, dcp/dcpconnmap.cc, dcp/active_stream.cc (addTakeoverStats); names and
 values as recorded from a server.

@@ -1,4 +1,4 @@
-"""Looking at a data directory without a node: its own files, and which buckets are in it.
+"""A check of a data directory without a node: its own files, and the buckets in it.
 
 A node may use the directory meanwhile; its files are replaced whole, so there is always one to look at. What is damaged
 can be moved away: nothing in these files tells which of their values were changed.

@@ -1,4 +1,4 @@
-"""A node's data directory: a directory per bucket, and a file that tells what the buckets' stores do not.
+"""The data directory: a directory for each bucket, and a file of what the stores do not hold.
 
 That file (`.node.json`; no bucket's name begins with a dot) keeps the identities of the cluster and of each bucket, so
 that clients take them for the same after a restart, and the ephemeral buckets, which have no directory. Stores are

@@ -1,4 +1,4 @@
-"""Users that were made while the node ran, kept in its data directory: salted hashes, readable by their owner alone."""
+"""The file of users that were made while the node ran: salted hashes, readable by the owner alone."""
 
 from __future__ import annotations
 

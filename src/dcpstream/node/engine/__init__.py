@@ -1,4 +1,19 @@
-"""The node without sockets, clocks and threads: what it answers to which bytes."""
+"""The node without sockets, clocks and threads: bytes in, bytes out.
+
+Nouns: `Engine` holds the buckets, users and the cluster configuration; `Bucket` holds `VBucket`s; a `Session` is one
+client connection. The rows, from the bottom:
+
+- `cluster_config`, `error_map`, `release`, `limit_log`: the configuration's JSON, the differences between server
+  releases, and a log with a bounded rate.
+- `access` and `bucket`: what users may do; the documents and the rules of writing to them.
+- `engine`: `Engine`. `subdocument`: paths inside JSON documents.
+- `commands`: opcode → shape, privilege and handler. `stats`: contents of STAT groups.
+- `session`: takes frames out of the bytes, checks them against the command table, and keeps the output.
+- `handlers`: one function for each command; `fast` and `bulk` are short paths of GET and SET.
+
+A shell calls `set_time`, `Session.receive` and, once per turn of its loop, `end_turn`; it then sends `data_to_send` of
+the sessions that `end_turn` returns.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster configuration: the JSON from which clients learn the nodes and who serves which vbucket.
+"""The cluster configuration: the JSON that tells clients the nodes and the vbucket map.
 
 Every field that some client was found to need is there, and none that was found to break one (`appTelemetryPath`).
 Of a node without a name of its own (it listens on loopback, or on all addresses) `nodesExt` leaves the hostname out,

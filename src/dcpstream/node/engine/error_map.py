@@ -1,4 +1,4 @@
-"""The error map: what clients that negotiated XERROR may ask to learn about statuses.
+"""The error map: the attributes of statuses, for clients that negotiated XERROR.
 
 Knows the names and the attributes of each status; nothing of sessions. Source: kv_engine docs/ErrorMap.md.
 """

@@ -1,4 +1,4 @@
-"""The log of what clients can cause as often as they like, with or without a login.
+"""A log with a bounded rate for events that any client can cause, with or without a login.
 
 Such a line is short, it quotes nothing that was sent, and each kind of line has a rate: what is above it is counted and
 the count is logged. Errors are described by their type and place, since messages of parsers quote their input.

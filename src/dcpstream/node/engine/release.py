@@ -1,4 +1,4 @@
-"""Which server release a node is: what 7.2 and 7.6 do differently, in one place.
+"""The server release that a node follows: all differences between 7.2 and 7.6.
 
 A node is a 7.2 unless it is told otherwise (`compat_version`): the recordings of a real server that judge this project
 are of that release. Everything that tells a client what it talks to reads it here: VERSION, HELLO, the opcodes that

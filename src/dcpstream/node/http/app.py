@@ -1,4 +1,4 @@
-"""The management port as a whole: routes, who gets in, and what is answered where there is no page."""
+"""The management port as a whole: routes, login, and answers where there is no page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who asks for a page, and whether they may.
+"""The user of an HTTP request, and the rights that a page needs.
 
 Basic authentication against the node's users. A password that was right is remembered as a keyed hash, so that only
 the first of a client's many requests costs the derivation of a key.

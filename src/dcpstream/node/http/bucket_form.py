@@ -1,4 +1,4 @@
-"""A bucket's settings, from the fields of a form as the server's REST API takes them, and back to its JSON.
+"""Settings of a bucket: read from the fields of the REST API's form, and written to its JSON.
 
 Every field is looked at, so that everything that is wrong with a form is told at once. Fields that have no meaning here
 (`threadsNumber`, `autoCompactionDefined`, …) are taken and forgotten.

@@ -1,4 +1,4 @@
-"""Buckets over HTTP: listed, made, changed, emptied and deleted, as administrators and client libraries do it.
+"""Pages of buckets: list, make, change, empty and delete.
 
 Source: Couchbase Server REST API, "Buckets"; ns_server menelaus_web_buckets.erl (shapes and words of the answers).
 """

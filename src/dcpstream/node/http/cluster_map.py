@@ -1,4 +1,4 @@
-"""The cluster map over HTTP: once, or as a stream that goes on with every change."""
+"""The cluster map over HTTP: once, or as a stream with every change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scopes and collections: made, changed and dropped one at a time or all at once.
+"""Pages of scopes and collections: make, change and drop them one at a time, or set all at once.
 
 Each change makes the bucket's next manifest. Source: Couchbase Server REST API, "Manage scopes and collections".
 """

@@ -1,4 +1,4 @@
-"""Protects the management port: how many connections there may be, and how long a request may take to come in.
+"""Limits of the management port: the number of connections, and the time that a request may take.
 
 A connection on which no request is being answered has to bring the whole header of one in time, whether it is new, kept
 alive, or has sent half of it. A request's body is read here, in time, before its page is asked. Answers that are

@@ -1,4 +1,4 @@
-"""Whether the node is well, for whoever watches it: without login in a word, with login in detail."""
+"""The health page: one word without a login, details with one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the management port tells of nodes, in the server's shape."""
+"""Descriptions of nodes in the shape of the server's REST API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster's settings from the fields of a form: its name, and the memory that services may take.
+"""Settings of the cluster, read from a form: its name, and the memory quotas of services.
 
 Source: ns_server menelaus_web_pools.erl, memory_quota.erl (fields, bounds, words).
 """

@@ -1,4 +1,4 @@
-"""The cluster and its nodes as the server's REST API tells them; a node here is a cluster of its own."""
+"""Pages of the cluster and its nodes, as in the REST API; a node here is a cluster of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One connection to the management port: what it says about requests that cannot be read, and about faults of pages.
+"""One HTTP connection: answers to malformed requests, and to faults of pages.
 
 The library's own words quote the request, which may hold a password, in the log and in the answer. Here both get a line
 without any of it.

@@ -1,4 +1,4 @@
-"""What pages are made of: a route, the node that they look at, and the shapes of answers."""
+"""Parts of pages: routes, the node that they work on, reading of requests, shapes of answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page to look at: how the node is, its buckets, and who streams from them.
+"""The status page for people: the health of the node, its buckets, and its DCP connections.
 
 Rendered here, so that it reads the same without scripts; a small script asks for the content again and shows rates.
 Everything that came from a client is escaped, and the page may load nothing from elsewhere.

@@ -1,4 +1,4 @@
-"""Users, groups and their roles over HTTP.
+"""Pages of users, groups and roles.
 
 Users whom the node was started with are shown and not changed here. Source: Couchbase Server REST API, "Role-Based
 Admin Access Control"; ns_server menelaus_web_rbac.erl (shapes and words).

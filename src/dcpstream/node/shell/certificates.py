@@ -1,4 +1,4 @@
-"""A small authority that signs certificates of a node and of its users, and how both are kept.
+"""An authority that signs certificates for a node and its users, and the files in which both are kept.
 
 Elliptic curve keys (P-256), which are made within a millisecond. Needs the extra `tls`.
 Source: RFC 5280 (what has to be in a certificate), CA/Browser Forum baseline requirements (how long it may last).

@@ -1,4 +1,4 @@
-"""One connection to the KV port: moves bytes between a socket and a session, decides nothing.
+"""One connection to the KV port: it moves bytes between a socket and a session, and decides nothing.
 
 A read of up to 512 KiB is handed to the session in one piece and answered with one write. All connections of a node
 read into the same buffer, since the loop (of selectors, not of completions) reads one of them at a time and its bytes

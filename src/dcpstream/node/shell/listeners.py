@@ -1,4 +1,4 @@
-"""Addresses to listen on, and sockets that do."""
+"""Addresses to listen on, and listening sockets."""
 
 from __future__ import annotations
 

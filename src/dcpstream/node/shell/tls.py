@@ -1,4 +1,4 @@
-"""Encrypted connections: the server's certificate, given or made, and users who log in with certificates of their own.
+"""Encryption: the server's certificate, and logins by client certificate.
 
 A node that is given no certificate makes a small authority and a certificate of it, for `localhost`, the loopback
 addresses and its own host. Clients trust the authority (`Node.ca_certificate`, `--tls-ca-out`). With a data directory

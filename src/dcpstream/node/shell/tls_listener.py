@@ -1,4 +1,4 @@
-"""Accepting encrypted connections, so that those whose handshake is not done yet are counted and have an end."""
+"""A listener for encrypted connections; handshakes that are under way count, and have a time limit."""
 
 from __future__ import annotations
 

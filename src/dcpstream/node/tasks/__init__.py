@@ -1,1 +1,6 @@
-"""Work of a node beside its clients: making writes durable, compacting, expiring, reading ahead from the disk."""
+"""Work of a node beside its clients; one set of tasks for each bucket.
+
+`Flusher` commits writes to disk, `Compactor` rewrites files with superseded versions, `Maintenance` checks the memory
+quota and expires documents, and `Prefetcher` reads history from disk for streams. Work with files runs in threads; its
+results come back to the node's loop, where the bucket learns of them.
+"""

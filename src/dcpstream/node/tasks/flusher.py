@@ -1,4 +1,4 @@
-"""Makes writes durable: commits for all vbuckets of a bucket together, in a thread of its own.
+"""Commits: one for all vbuckets of a bucket together, in a thread of its own.
 
 How often follows from the bucket's `persist` setting: `group` every few milliseconds, `every` as soon as an answer
 waits for it, `none` only when much waits or some time has passed. Whoever waits for durability (SEQNO_PERSISTENCE, a

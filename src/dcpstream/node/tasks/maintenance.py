@@ -1,4 +1,4 @@
-"""What a bucket does by itself from time to time: look how much memory it takes, and expire documents.
+"""Regular work on a bucket: the memory quota, the retention of history, and the expiry of documents.
 
 One task a bucket on the node's loop; each look is short, and the pager pauses between small portions so that clients
 are answered meanwhile.

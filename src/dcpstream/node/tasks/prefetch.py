@@ -1,4 +1,4 @@
-"""Fetches from the disk what streams want to read, so that the node's loop does not wait for the disk.
+"""Reading history from disk in threads, so that the node's loop does not wait for the disk.
 
 A stream that reads history asks the store without waiting. What the system does not have in memory is read by a few
 threads, of all streams in the order in which they asked; then the stream goes on, and reads it from memory. Each

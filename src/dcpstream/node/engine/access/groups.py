@@ -1,4 +1,4 @@
-"""Groups of users: roles that everybody in a group has.
+"""Groups of users: roles that every member has.
 
 Source: ns_server menelaus_users.erl, menelaus_web_rbac.erl (what a name may be).
 """

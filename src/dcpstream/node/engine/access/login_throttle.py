@@ -1,4 +1,4 @@
-"""Failed logins per address: after a few of them each further refusal takes its time, and a right password none.
+"""Failed logins by address: after a few of them, each further refusal is delayed.
 
 No user is locked: nobody is kept out by who guesses at their password from elsewhere. Refusals that wait hold their
 connection. While an address has as many of them waiting as it may, no further password of it is looked at: so it can

@@ -1,4 +1,4 @@
-"""Roles, and what each of them allows where.
+"""Roles, and the privileges of each at the node, a bucket, a scope or a collection.
 
 A role is written as the server writes it: `admin`, `bucket_admin[travel]`, `data_reader[travel:inventory:airline]`,
 with `*` for every bucket. It gives privileges (names with a capital, asked for by commands of the KV port) and

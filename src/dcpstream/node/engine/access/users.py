@@ -1,4 +1,4 @@
-"""Who may log in, and what each of them may do.
+"""Users: credentials, roles, and the privileges that follow.
 
 A password is kept only as what SCRAM needs to check it (salted, iterated, hashed; RFC 5802), never as text, and never
 logged. What a user may do follows from their roles, from the roles of the groups that they are in, and from privileges

@@ -1,4 +1,4 @@
-"""A bucket on this node: its vbuckets, its manifest, and who listens to it.
+"""A bucket on this node: its vbuckets, manifest and settings, and the sessions that use it.
 
 Collects what changed during one turn of the event loop (`dirty`), so that DCP connections are told once per vbucket
 and turn, not once per write.

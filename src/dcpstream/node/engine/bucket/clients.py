@@ -1,4 +1,4 @@
-"""What a bucket asks of the sessions that use it, and of their DCP connections.
+"""Sessions and their DCP connections, as a bucket sees them.
 
 The bucket wakes, resumes and closes sessions without knowing more of them.
 """

@@ -1,4 +1,4 @@
-"""What happens to a document: the rules behind the KV commands, on one vbucket.
+"""The rules of reading, writing, expiring and deleting one document of a vbucket.
 
 Every write gets the next seqno, a new CAS and the next revision; deleting leaves a tombstone; a document past its
 expiration is turned into an expiration when somebody looks at it. Knows nothing of connections and frames of requests.

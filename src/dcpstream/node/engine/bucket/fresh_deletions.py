@@ -1,4 +1,4 @@
-"""Deletions that are not on disk yet: what GET_META tells of their time.
+"""Deletions that are not on disk yet, and the time that GET_META tells of them.
 
 A server keeps a deleted document in memory until the deletion is persisted, with the expiration that it had; only the
 version on disk has the time of the deletion. So GET_META tells the one first and the other later.

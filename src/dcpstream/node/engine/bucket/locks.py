@@ -1,4 +1,4 @@
-"""Documents of a vbucket that somebody locked with GET_LOCKED: who has the lock's CAS may write, others may not.
+"""Documents of a vbucket that are locked by GET_LOCKED: only writes with the CAS of the lock are allowed.
 
 Locks are in memory only, and gone when the vbucket leaves this node's care; neither the history nor DCP knows of them.
 While a document is locked nobody is shown a CAS of it; what unlocks it is UNLOCK, a write with the lock's CAS, or time.

@@ -1,4 +1,4 @@
-"""From one manifest to the next: what is allowed, and which events tell a vbucket's history of it.
+"""Manifests: parsing and checking, the allowed steps, and the system events between two manifests.
 
 A bucket has one manifest. Each active vbucket takes its changes into its history as system events, so that a stream
 learns of a collection before the first and after the last of its documents. What a vbucket has taken in so far is read

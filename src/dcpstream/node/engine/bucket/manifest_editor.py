@@ -1,4 +1,4 @@
-"""The next manifest of a bucket, from what somebody wants changed: ids are given here.
+"""The next manifest of a bucket: wanted changes become a manifest with new ids.
 
 An id is never given twice. It is above every other, and above those of what was dropped, because a manifest's uid rises
 by as many as ids were given (and by one if there were none).

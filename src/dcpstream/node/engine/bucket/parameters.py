@@ -1,4 +1,4 @@
-"""What SET_PARAM changes of a bucket while it runs, and STAT config shows.
+"""The parameters of a bucket that SET_PARAM changes and STAT config shows.
 
 A parameter either does what its name says, or is refused; none is taken and forgotten. Those that are settings of the
 bucket are kept with its store, the others last until the node is stopped, as at a server.

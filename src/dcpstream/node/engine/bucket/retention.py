@@ -1,4 +1,4 @@
-"""How much of the superseded versions a bucket keeps for streams of changes: by age, by size, or both.
+"""Retention of superseded versions for streams of changes: by age, by size, or both.
 
 `review` is called from time to time; it moves each vbucket's `kept_from_seqno`, from which on a compaction drops
 nothing. Which seqno was the last at which time is remembered as a few marks a vbucket, in memory: after a restart the

@@ -1,4 +1,4 @@
-"""The topology of a vbucket: which nodes a durable write needs.
+"""The topology of a vbucket: the nodes that durable writes need.
 
 One chain of node names, two during a rebalance. The first name of a chain is the active copy; a name that is null or
 empty stands for a replica that is nowhere. The vbucket keeps the chains as JSON text. Knows nothing of frames.

@@ -1,4 +1,4 @@
-"""Who waits in a bucket: for a seqno to be persisted, or for a vbucket to get another role."""
+"""Clients of a bucket that wait: for a seqno to be persisted, or for a vbucket to change its role."""
 
 from __future__ import annotations
 

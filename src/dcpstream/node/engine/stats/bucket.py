@@ -1,4 +1,4 @@
-"""The STAT groups that tell about a bucket as a whole.
+"""The STAT groups of a bucket as a whole.
 
 Only what is counted here is told; measurements of parts that this node does not have (hash table, tasks, histograms of
 time) are left out, so that nobody takes a zero for one. The configuration is told whole.

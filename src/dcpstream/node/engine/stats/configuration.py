@@ -1,4 +1,4 @@
-"""What STAT tells of a bucket's configuration: the names of a 7.2 server, each with the value that holds here.
+"""The configuration of a bucket in STAT: names of a 7.2 server, each with the value that holds here.
 
 A server lists every setting of its engine. Those that do something here come from the bucket and from `parameters`. The
 others belong to parts that this node does not have (checkpoints in memory, threads, other storage engines); they cannot

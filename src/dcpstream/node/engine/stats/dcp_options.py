@@ -1,4 +1,4 @@
-"""What the value of STAT dcp asks for: whose connections, and how their streams are told.
+"""Options of STAT dcp: the user of the connections, and the format of streams.
 
 `{"stream_format": "legacy" | "json" | "skip", "filter": {"user": NAME}}`, all of it optional; what is not understood
 counts as not said, as at a server.

@@ -1,4 +1,4 @@
-"""The STAT groups that tell about single vbuckets: names and values without the vbucket's number.
+"""The STAT groups of single vbuckets: names and values without the vbucket's number.
 
 Source: kv_engine engines/ep/src/vbucket.cc (addStats), ep_engine.cc; names and their order as recorded from a server.
 """
