@@ -51,7 +51,7 @@ class Shape:
         document_key: the key is a document's, with a collection prefix where negotiated.
         durable, keeps_ttl: whether the framing extras may ask for durability, or to keep the document's expiration.
         sent_by, phase: see `Layout`.
-        refused: what is answered whatever the shape, or None.
+        refused: the status that refuses the request whatever its shape, or None.
     """
 
     extras: tuple[int, ...]
@@ -236,4 +236,4 @@ _INFO_CHECKS: dict[int, Callable[[Shape, bytes], Fault | None]] = {
     FrameInfoId.IMPERSONATE_PRIVILEGE: _privilege_fault,
 }
 """The known elements of framing extras. A node ignores the barrier, because it answers requests in order anyway, and
-the trace context, because nobody collects traces here."""
+the trace context, because it collects no traces."""

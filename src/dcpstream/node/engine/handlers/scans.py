@@ -75,7 +75,8 @@ def _field(data: dict[str, Any], name: str, kind: type, default: Any = None, *, 
         if is_required:
             raise _WrongError(f"cannot find {name}")
         return default
-    if not isinstance(value, kind) or (kind is int and (isinstance(value, bool) or int(value) < 0)):  # type: ignore[call-overload]
+    is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if not (is_number if kind is int else isinstance(value, kind)):
         raise _WrongError(f"wrong type for {name}")
     return value
 

@@ -240,7 +240,7 @@ def _read_extras(layout: Layout, extras: bytes, context: str) -> tuple[Any, ...]
 
 
 def _read_flags(user_flags: int | None, doc_flags: int | None, context: str, *, is_76: bool) -> DocFlag:
-    """The document flags; `context` is the text that refuses what is not known, or not known yet."""
+    """The document flags; `context` is the text that refuses unknown flags, and user flags before 7.6."""
     flags, known = doc_flags or 0, _DOC_FLAGS_KNOWN_76 if is_76 else _DOC_FLAGS_KNOWN
     if flags & ~known or (user_flags is not None and not is_76):
         raise RefusedError(Status.EINVAL, context)
