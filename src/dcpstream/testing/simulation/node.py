@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import weakref
 from collections.abc import Iterable
 from functools import cache
@@ -15,7 +14,8 @@ from dcpstream.node.engine import Bucket, ClusterConfig, Engine, Users, VBucket,
 from dcpstream.store import BucketStore, DiskBucketStore, MemoryBucketStore
 from dcpstream.testing.simulation.clock import SeededRandom, VirtualClock
 from dcpstream.wire import Feature, Frame, FrameReader, Opcode, OpenFlag, encode_request, encode_response
-from dcpstream.wire.messages.dcp import StreamRequest
+from dcpstream.wire.messages.dcp import Open, StreamRequest
+from dcpstream.wire.messages.kv import FeatureCode, Set
 from dcpstream.wire.values import decode_failover_log
 
 ROUNDS_MAX = 10_000
@@ -258,7 +258,7 @@ class SimulatedNode:
         """SET; `collection` is the encoded collection id."""
         answer = self.admin.call(
             Opcode.SET, vbid=vbid, key=collection + key.encode(), value=value, datatype=datatype,
-            extras=struct.pack(">II", flags, expiration),
+            extras=Set.layout.extras.pack(flags, expiration),
         )  # fmt: skip
         assert answer.status == 0, answer
 
@@ -414,7 +414,7 @@ class Peer:
 
     def hello(self, features: Iterable[int]) -> Frame:
         """HELLO."""
-        return self.call(Opcode.HELLO, key=b"test", value=b"".join(struct.pack(">H", code) for code in features))
+        return self.call(Opcode.HELLO, key=b"test", value=b"".join(FeatureCode(code).pack() for code in features))
 
     # ---------------------------------------------------------------------------------------------------------- DCP
 
@@ -428,7 +428,7 @@ class Peer:
     ) -> Frame:
         """DCP_OPEN; `first` is the first word of the extras."""
         fields.setdefault("key", name)
-        fields.setdefault("extras", struct.pack(">II", first, flags))
+        fields.setdefault("extras", Open.layout.extras.pack(first, flags))
         return self.call(Opcode.DCP_OPEN, **fields)
 
     def control(self, key: bytes, value: bytes) -> Frame:

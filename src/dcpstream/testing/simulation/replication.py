@@ -12,7 +12,6 @@ wire.run()
 
 from __future__ import annotations
 
-import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Unpack
@@ -27,6 +26,7 @@ from dcpstream.testing.simulation.node import (
     SimulatedNode,
 )
 from dcpstream.wire import Feature, Frame, Opcode, OpenFlag
+from dcpstream.wire.messages.dcp import Mutation, SnapshotMarker, SnapshotMarkerV2
 from dcpstream.wire.values import encode_failover_log
 
 LOG = FailoverLog.of((0xABCDEF, 0))
@@ -101,21 +101,21 @@ class ProducerScript(ABC):
         self, start: int, end: int, flags: int = 1, *, vbid: int = 1, **fields: Unpack[MessageFields]
     ) -> list[Frame]:
         """A snapshot marker in version 1."""
-        fields["extras"] = struct.pack(">QQI", start, end, flags)
+        fields["extras"] = SnapshotMarker.layout.extras.pack(start, end, flags)
         return self.send(Opcode.DCP_SNAPSHOT_MARKER, vbid, **fields)
 
     def marker_v2(
         self, start: int, end: int, flags: int = 1, *, visible: int = 0, completed: int = 0, more: bytes = b""
     ) -> list[Frame]:
         """A snapshot marker in version 2.0, or 2.2 with purge seqno and high prepared seqno in `more`."""
-        value = struct.pack(">QQIQQ", start, end, flags, visible, completed) + more
+        value = SnapshotMarkerV2.layout.value.pack(start, end, flags, visible, completed) + more
         return self.send(Opcode.DCP_SNAPSHOT_MARKER, extras=b"\2" if more else b"\0", value=value)
 
     def mutation(
         self, key: bytes, seqno: int, *, vbid: int = 1, value: bytes = b"v", **fields: Unpack[HeaderFields]
     ) -> list[Frame]:
         """A mutation; with collections the key is one of the default collection."""
-        fields.setdefault("extras", struct.pack(">QQIIIHB", seqno, 1, 0, 0, 0, 0, 0))
+        fields.setdefault("extras", Mutation.layout.extras.pack(seqno, 1, 0, 0, 0, 0, 0))
         fields.setdefault("cas", 0x1000 + seqno)
         prefix = b"\0" if self.has_collections else b""
         return self.send(Opcode.DCP_MUTATION, vbid, key=prefix + key, value=value, **fields)

@@ -14,7 +14,6 @@ The bulk path saves a quarter of the CPU time of the short path (docs/explanatio
 
 from __future__ import annotations
 
-import struct
 from array import array
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ import numpy as np
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.session.session import BULK_REQUESTS
 from dcpstream.wire import Magic, Opcode
+from dcpstream.wire.frames import BODY_LENGTH_AT, HEADER_BYTES, unpack_body_length
 from dcpstream.wire.keys import MAX_KEY_BYTES
 from dcpstream.wire.messages.dcp import Mutation
 from dcpstream.wire.messages.kv import SetResponse
@@ -45,7 +45,6 @@ _STORED_EXTRAS = Mutation.layout.extras_bytes
 _ANSWER = SetResponse.layout.numpy_dtype()
 _TOKEN_BYTES = SetResponse.layout.extras_bytes
 _BARE = _ANSWER[: -len(SetResponse.layout.extras_fields)]
-_body_at = struct.Struct(">I").unpack_from
 _SET = int(Opcode.SET)
 
 
@@ -76,7 +75,7 @@ def _may_be_many(data: bytes) -> bool:
     """Whether so many requests as this way needs fit into `data`, judged by its first ones."""
     at, end, left = 0, len(data), PROBE_REQUESTS
     while left and end - at > 32:
-        at += 24 + _body_at(data, at + 8)[0]
+        at += HEADER_BYTES + unpack_body_length(data, at + BODY_LENGTH_AT)[0]
         left -= 1
     return at * BULK_REQUESTS <= end * PROBE_REQUESTS * PROBE_SLACK
 
@@ -86,8 +85,8 @@ def _boundaries(data: bytes) -> tuple[list[int], int]:
     starts: list[int] = []
     at, end = 0, len(data)
     while end - at > 32 and data[at + 1] == _SET:
-        (body,) = _body_at(data, at + 8)
-        stop = at + 24 + body
+        (body,) = unpack_body_length(data, at + BODY_LENGTH_AT)
+        stop = at + HEADER_BYTES + body
         if stop > end:
             break
         starts.append(at)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import struct
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -18,8 +17,6 @@ DURATION_MAX_US = 120_125_042
 """The longest duration that the 16 bits can hold, two minutes; longer ones are sent as this one."""
 DURATION_INFO = 0x02
 """Element of the framing extras: id 0 (duration of the request in the server), two bytes."""
-
-_DURATION = struct.Struct(">BH")
 
 CLOSES_WITHOUT_XERROR = frozenset(
     (
@@ -54,7 +51,7 @@ def encode_duration(microseconds: float) -> int:
 
 def pack_duration(seconds: float) -> bytes:
     """The framing extras with the duration of a request."""
-    return _DURATION.pack(DURATION_INFO, encode_duration(seconds * 1e6))
+    return bytes((DURATION_INFO,)) + encode_duration(seconds * 1e6).to_bytes(2, "big")
 
 
 def reason_json(context: str | None = None, reference: str | None = None, **more: str) -> bytes:
