@@ -1,7 +1,10 @@
-"""Reading a bucket's changes: positions, bounded reads, live streams.
+"""The client: a bucket's changes as streams or bounded reads, positions, and a small key-value client.
 
-The machines (`handshake`, `session`, `reader`, `questions`, `resume`) know bytes and time only as arguments;
-`blocking`, `blocking_client`, `asyncio_` and `kv` hold the sockets.
+`machine` holds every decision and does no I/O. The shells `blocking` and `aio` drive it over sockets (`transport` is
+what they share); `streaming` is one run of a stream for both. `settings` are the user's checked options. `positions`
+decides which position is saved when, and `offsets` keeps them between runs. `kv` is a key-value client of its own.
+
+A receive goes socket → NodeConnection → DcpSession → StreamReader → OutputQueue → batch; requests go the other way.
 """
 
 from dcpstream.client.aio.client import AsyncBatch, AsyncClient

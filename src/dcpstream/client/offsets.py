@@ -1,9 +1,9 @@
-"""Where a reader's positions are kept between runs.
+"""Offset stores: the positions of readers between runs.
 
 A vbucket's record is written and read whole: position, branch, snapshot bounds, manifest uid, and the positions
 recorded before, to which a rollback can go back. All 64-bit numbers are text. Positions are saved when the user says
-that the changes before them are dealt with, never earlier. Where a vbucket begins, and where a rollback goes back to,
-is saved before it is given out (see `streaming.Positions`).
+that the changes before them are processed, never earlier. The start of a vbucket, and the target of a rollback, are
+saved before they are delivered (see `positions.Positions`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class SavedOffset:
     Attributes:
         offset: where to resume.
         earlier: positions recorded before, newest first.
-        is_rolling_back: whether a rollback to `offset` was told and not acknowledged yet. Nobody knows whether the user
-            has taken back the rows above it, so the next run tells it again.
+        is_rolling_back: whether a rollback to `offset` was delivered and is not acknowledged yet. The user may or may
+            not have taken back the rows above it, so the next run reports it again.
     """
 
     offset: StreamOffset
@@ -70,7 +70,7 @@ class SavedOffset:
 
 @runtime_checkable
 class OffsetStore(Protocol):
-    """What a store must do; `save` must be durable when it returns."""
+    """The interface of a store; `save` must be durable when it returns."""
 
     def load(self) -> dict[int, SavedOffset]:
         """Everything saved: vbucket → record; empty if nothing was saved yet."""
@@ -178,7 +178,7 @@ class SqliteOffsetStore:
 
     Args:
         path: the database; made if it is missing.
-        name: which reader's positions, if several share the database.
+        name: of the reader, if several share the database.
     """
 
     def __init__(self, path: str | os.PathLike[str], name: str = "default") -> None:

@@ -1,4 +1,4 @@
-"""What all shells share about sockets: TLS contexts, errors of sockets as ours, and the machine that a shell drives."""
+"""Sockets as all shells use them: TLS contexts, errors translated to ours, and the interface of a machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Machine(Protocol):
-    """What a shell drives: a reader, or questions."""
+    """The interface of a machine that a shell drives: a reader, or questions."""
 
     def received(self, connection: NodeConnection, now: float) -> None:
         """Bytes were read into the connection's buffer."""

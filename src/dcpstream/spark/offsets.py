@@ -73,7 +73,7 @@ class SourceOffset:
         bucket: the bucket of the seqnos.
         collections: the filter of the query, None for all. Another filter would need another start.
         vbuckets: every vbucket of the bucket.
-        base: where the query's first batch started, only in that batch's end.
+        base: the start of the query's first batch, only in that batch's end.
     """
 
     bucket: str
@@ -93,7 +93,7 @@ class SourceOffset:
         return replace(self, base={vbid: entry.at for vbid, entry in start.vbuckets.items()})
 
     def base_offset(self) -> SourceOffset:
-        """Where the query's first batch starts.
+        """The start of the query's first batch.
 
         Raises:
             OffsetError: the offset is not the end of a first batch.

@@ -47,7 +47,7 @@ class DcpPartition(InputPartition):
     """One task: ranges of vbuckets that one node holds.
 
     Attributes:
-        node: its name, for people.
+        node: its name, for display.
         ranges: at most one per vbucket.
     """
 

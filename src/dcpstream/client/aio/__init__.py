@@ -1,1 +1,1 @@
-"""The asyncio client: the same streams as asynchronous iterators."""
+"""The asyncio shell: `AsyncClient`, over `AsyncSockets`, which holds one transport of the event loop per connection."""

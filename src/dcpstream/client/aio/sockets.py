@@ -1,4 +1,4 @@
-"""Transports of the asyncio shell: one for each connection, in the event loop; no decisions."""
+"""Transports of the asyncio shell: one per connection, in the event loop; no decisions."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class AsyncSockets:
         self.is_secured = tls is not None
 
     async def turn(self, limit_s: float = MAX_WAIT_S) -> None:
-        """Open, close and send as the machine wants it; wait until something happens, but at most `limit_s`."""
+        """Open, close and send as the machine asks; wait until something happens, but at most `limit_s`."""
         for connection in self.nodes.to_disconnect():
             self._close(connection)
         for connection in self.nodes.to_connect():
@@ -118,7 +118,7 @@ class AsyncSockets:
         self.machine.handle_timeout(self.clock.monotonic())
 
     def flush(self) -> None:
-        """Send what is to be sent."""
+        """Send pending bytes."""
         for link in self._links.values():
             link.flush()
 

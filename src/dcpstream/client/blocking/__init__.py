@@ -1,1 +1,5 @@
-"""The blocking client: sockets, a selector, and the reader in the thread of the caller."""
+"""The blocking shell: `Client` for streams, `Cluster` for bounded reads and questions.
+
+`loop.drive` turns a machine: it waits on `Sockets`, a selector over one socket per connection, and yields what the
+machine delivers. Between two batches a thread answers the nodes' probes.
+"""

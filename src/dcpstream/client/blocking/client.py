@@ -53,7 +53,7 @@ class Batch:
     events: tuple[ManifestEvent, ...] = ()
 
     def ack(self) -> None:
-        """This batch and all before it are dealt with: save the positions after them."""
+        """Save the positions after this batch and all before it: the user has processed them."""
         self._positions.acknowledge(self._number)
 
 

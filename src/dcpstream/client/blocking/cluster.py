@@ -58,7 +58,7 @@ from dcpstream.runtime import Clock, Random, SystemClock, SystemRandom
 from dcpstream.wire.messages.kv import GetCollectionsManifest
 
 IDLE_TIMEOUT_S = 60.0
-"""How long a bounded read may wait without any progress before it raises."""
+"""Seconds that a bounded read may wait without any progress before it raises."""
 
 
 class Cluster:
@@ -166,7 +166,7 @@ class Cluster:
     def check_positions(
         self, positions: Mapping[int, StreamOffset], *, purge_gap: OnPurgeGap | None = None
     ) -> dict[int, Accepted | RollbackTo]:
-        """What the nodes say to positions, by streams of length zero, which send nothing.
+        """The nodes' verdicts on positions, by streams of length zero, which send nothing.
 
         A vbucket that no reachable node has active is missing.
 

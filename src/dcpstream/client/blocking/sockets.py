@@ -40,8 +40,8 @@ class _Link:
 class Sockets:
     """Moves the bytes of all connections of some `Nodes`; one thread, no decisions.
 
-    With TLS a socket is wrapped as soon as it is connected. What OpenSSL has decrypted and not given out yet is not
-    seen by the selector, so such connections are read again without waiting.
+    With TLS a socket is wrapped as soon as it is connected. The selector does not see bytes that OpenSSL has decrypted
+    and still holds, so such connections are read again without waiting.
 
     Args:
         tls: how connections are secured, None for none.
@@ -72,7 +72,7 @@ class Sockets:
         return failed
 
     def poll(self, timeout_s: float) -> Iterator[tuple[NodeConnection, ConnectionLost | None]]:
-        """Send what is to be sent, wait for bytes, read them into the connections' buffers.
+        """Send pending bytes, wait for bytes, read them into the connections' buffers.
 
         Returns: (connection, None) if bytes were read, (connection, error) if it is lost.
         """
@@ -127,7 +127,7 @@ class Sockets:
             link.socket.close()
 
     def _advance(self, link: _Link) -> ConnectionLost | None:
-        """A socket that is not ready for bytes of ours yet can do its next step: be connected, or shake hands."""
+        """Take the next step of a socket that is not usable yet: the connection, or the TLS handshake."""
         if not link.is_connected:
             number = link.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if number:
@@ -191,7 +191,7 @@ class Sockets:
 
 
 def addresses_of(address: NodeAddress) -> list[AddressInfo]:
-    """What a node's name stands for; raises OSError."""
+    """The addresses of a node's name; raises OSError."""
     return list(socket.getaddrinfo(address.host, address.kv_port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP))
 
 
@@ -211,7 +211,7 @@ def open_socket(info: AddressInfo) -> socket.socket:
 
 
 def read_into(source: socket.socket, connection: NodeConnection) -> tuple[int, ConnectionLost | None]:
-    """Read what is there, until the connection's buffer is full: large portions are decoded faster.
+    """Read the available bytes, until the connection's buffer is full: large portions are decoded faster.
 
     Returns: how many bytes, and the error if the connection has ended.
     """

@@ -1,1 +1,1 @@
-"""A small key-value client: pipelined writes and reads."""
+"""A small blocking key-value client: `KvClient`, over a `KvPool` of one `KvConnection` per node."""

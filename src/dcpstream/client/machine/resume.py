@@ -29,7 +29,7 @@ RECORDED_POSITIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class BranchState:
-    """What one node said about an active vbucket, in one observation.
+    """One observation of an active vbucket at its node.
 
     Attributes:
         vbuuid: u64, the branch that is written now.
@@ -124,7 +124,7 @@ def spaced(earlier: Iterable[StreamOffset], position: StreamOffset) -> tuple[Str
 
 
 def step_back(refused: StreamOffset, rollback_seqno: int, earlier: Iterable[StreamOffset]) -> StreamOffset:
-    """Where to ask next after the producer answered ROLLBACK.
+    """The position to ask for next after the producer answered ROLLBACK.
 
     Args:
         refused: the position that was refused.

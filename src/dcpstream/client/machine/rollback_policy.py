@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class RollbackPolicy(Enum):
-    """What a rollback means to the user."""
+    """The user's choice for rollbacks."""
 
     FAIL = "fail"
     """Raise RollbackRequired."""
@@ -31,7 +31,7 @@ class RollbackPolicy(Enum):
 
 
 class PurgeGap(Enum):
-    """What to do if deletions after a position were purged, so that reading on from it would miss them."""
+    """The user's choice for purged deletions after a position, which reading on from it would miss."""
 
     FAIL = "fail"
     """Raise HistoryPurged."""

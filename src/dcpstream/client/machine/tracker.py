@@ -15,7 +15,7 @@ from dcpstream.model import MAX_SEQNO, CollectionName, FailoverLog, StreamOffset
 
 
 class Run(NamedTuple):
-    """Rows of one stream in a row, and the position that goes with each of them.
+    """Adjacent rows of one stream, and the position after each of them.
 
     All rows of a run lie under one marker, so their positions differ only in the seqno. Inside an out-of-order snapshot
     they do not differ at all. A run without rows is a place where the position moved without one.
@@ -27,7 +27,7 @@ class Run(NamedTuple):
         unordered_high: inside an out-of-order snapshot the highest seqno received in it so far, else 0.
         collections: what the position covers.
         held: the position that counts instead, whatever the rows' seqnos.
-        event: what a place without rows tells about a scope or collection.
+        event: the event of a scope or collection, for a run without rows.
     """
 
     vbid: int
@@ -82,7 +82,7 @@ class PositionTracker:
 
     @property
     def seqno(self) -> int:
-        """The last seqno that counts."""
+        """The last seqno that was reached."""
         return self._seqno
 
     @property
@@ -92,12 +92,12 @@ class PositionTracker:
 
     @property
     def offset(self) -> StreamOffset:
-        """Where to resume, as it must be recorded and sent."""
+        """The position to record, and to resume from."""
         return self._held or self.reached_offset
 
     @property
     def reached_offset(self) -> StreamOffset:
-        """Where this stream stands, also if another position is held meanwhile."""
+        """The position of this stream, also if another position is held meanwhile."""
         start, end = self._bounds
         return StreamOffset(self._vbuuid, self._seqno, start, end, self._manifest_uid, self._collections)
 
@@ -191,7 +191,7 @@ class PositionTracker:
 
     @property
     def collections(self) -> tuple[CollectionName, ...] | None:
-        """What the position covers."""
+        """The collections that the position covers."""
         return self._collections
 
     def cover(self, collections: Iterable[CollectionName]) -> None:
@@ -203,7 +203,7 @@ class PositionTracker:
         self._manifest_uid = max(self._manifest_uid, uid)
 
     def reached(self, end_seqno: int) -> bool:
-        """The stream went past a wanted end: nothing up to it is still to come. Returns whether the position moved.
+        """The stream went past a wanted end: everything up to it has arrived. Returns whether the position moved.
 
         If the next snapshot begins above the end, the position stays where the last one put it; otherwise the end
         itself is the position, inside its snapshot.

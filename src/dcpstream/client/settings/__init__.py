@@ -1,1 +1,1 @@
-"""What a user says about a connection, checked: addresses, login, TLS, options."""
+"""Checked values from the user's arguments: connection string, seeds, login, TLS, options of connections."""

@@ -24,7 +24,7 @@ _SEED = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<host>[^\[\]:=/?,\s]+))(?
 
 @dataclass(frozen=True, slots=True)
 class ConnectionString:
-    """Where to begin, and how.
+    """A parsed connection string.
 
     Attributes:
         seeds: the nodes to try, in the given order; their management port is 0.

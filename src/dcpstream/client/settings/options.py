@@ -16,13 +16,13 @@ from dcpstream.protocol.sasl import MECHANISMS
 from dcpstream.wire import OpenFlag
 
 CONNECT_TIMEOUT_S = 10.0
-"""How long connecting to a cluster, with authentication and bucket, may take before ConnectTimeout."""
+"""Seconds for connecting to a cluster, with authentication and bucket, before ConnectTimeout."""
 
 PATIENCE_S = 300.0
-"""How long a node that is needed may stay away before a stream gives up; an automatic failover takes up to 120 s."""
+"""Seconds that a node may stay away before a stream gives up; an automatic failover takes up to 120 s."""
 
 MAX_BATCH_ROWS = 10_000
-"""Rows of a batch at most: what Spark takes best."""
+"""Rows of a batch at most: the best size for Spark."""
 
 MIN_BUFFER_BYTES = 64 * 1024
 """Smallest flow-control window: below it the node waits for acknowledgements most of the time."""
@@ -42,7 +42,7 @@ _VALUE_COLUMNS = frozenset(("value", "xattrs", "datatype"))
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who asks for what.
+    """User, password and bucket of a connection.
 
     Attributes:
         allow_plain: whether the password may be sent readable if the node offers nothing better.
@@ -60,7 +60,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class DcpSettings:
-    """What a DCP connection is opened with.
+    """The flags and controls of a DCP connection.
 
     Attributes:
         name: unique among the node's connections: a second one with that name replaces the first.
@@ -106,11 +106,11 @@ class DcpSettings:
 
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
-    """How connections are made.
+    """The options of connections.
 
     Attributes:
         seeds: addresses from the connection string.
-        network: which of a node's addresses to use.
+        network: the kind of a node's addresses to use.
         login: user, password, bucket.
         connect_timeout_s: for one connection; and for how long failed nodes are tried again while nothing works.
         arrow: decode rows into Arrow columns.
@@ -128,7 +128,7 @@ class ConnectOptions:
 
 
 def check_buffer_bytes(buffer_bytes: int) -> int:
-    """The window, if it is one.
+    """The flow-control window, checked.
 
     Raises:
         ConfigError: it is too small or too large.
@@ -141,7 +141,7 @@ def check_buffer_bytes(buffer_bytes: int) -> int:
 def dcp_settings(
     name: str, buffer_bytes: int, columns: Sequence[str] | None, *, out_of_order: bool = False
 ) -> DcpSettings:
-    """What has to come over the wire for some columns."""
+    """The settings of a connection that needs only some columns."""
     wanted = None if columns is None else frozenset(columns)
     return DcpSettings(
         name=name,
@@ -154,7 +154,7 @@ def dcp_settings(
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where to connect to, as whom, and how secured.
+    """Addresses, login and TLS of a user.
 
     Attributes:
         parsed: the connection string, with the network to use.
@@ -167,7 +167,7 @@ class Access:
     tls: TlsOptions | None
 
     def connect_options(self, connect_timeout_s: float, name: str) -> ConnectOptions:
-        """How connections for questions are made; those for streams are derived from it."""
+        """The options of connections for questions; those for streams are derived from them."""
         return ConnectOptions(
             seeds=self.parsed.seeds,
             network=self.parsed.network,
@@ -189,7 +189,7 @@ def access(
     sasl_mechanism: str | None = None,
     network: str | None = None,
 ) -> Access:
-    """Check what the user gave; where an argument is None, the options of the connection string count.
+    """Check the user's arguments; where one is None, the options of the connection string count.
 
     Args:
         username, password: empty with a client certificate, and only then.

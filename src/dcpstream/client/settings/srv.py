@@ -1,7 +1,7 @@
 """Bootstrap by DNS: the SRV records of a cluster's name, `_couchbase._tcp.NAME` or `_couchbases._tcp.NAME`.
 
-Done only where SDKs do it: the connection string has a scheme and one host name, without a port. A name without such
-records, or a resolver that does not answer in time, leaves the name itself as the seed.
+Done only where the SDKs do it: the connection string has a scheme and one host name, without a port. A name without
+such records, or a resolver that does not answer in time, leaves the name itself as the seed.
 
 Source: Couchbase SDK RFC 0011 (connection string), section on DNS SRV.
 """
@@ -19,7 +19,7 @@ from dcpstream.model import NodeAddress
 logger = logging.getLogger(__name__)
 
 SRV_TIMEOUT_S = 2.0
-"""Longest wait for the answer: a resolver that is there needs milliseconds, and the name itself is tried after it."""
+"""Longest wait for the answer: a working resolver needs milliseconds, and the name itself is tried after it."""
 
 MAX_RECORDS = 64
 """Records that are used at most: that many seeds are tried to find a map."""

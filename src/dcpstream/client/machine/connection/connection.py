@@ -20,20 +20,20 @@ from dcpstream.wire import MAX_FRAME_BYTES, Feature, Magic
 from dcpstream.wire.frames import HEADER_BYTES, decode_frame, frame_length
 
 RECEIVE_BYTES = 4 * 1024 * 1024
-"""Size that the receive buffer grows to while reads fill it: one decoding step has up to ten thousand rows then, which
-halves its fixed cost against 1 MiB."""
+"""Size that the receive buffer grows to while reads fill it: one decoding step then has up to ten thousand rows, which
+halves its fixed cost compared with 1 MiB."""
 
 FIRST_RECEIVE_BYTES = 128 * 1024
-"""Size that it begins with: enough for questions and answers."""
+"""Initial size of the buffer: enough for questions and answers."""
 
 GROWTH = 4
-"""Factor by which it grows each time that a read has filled it."""
+"""Factor by which the buffer grows when a read has filled it."""
 
 BULK_BYTES = 1024 * 1024
-"""So much is worth a decoding step at once, however it came."""
+"""Bytes that are worth a decoding step at once."""
 
 MIN_FREE_BYTES = 64 * 1024
-"""Free space below which the buffer is tidied before the next read."""
+"""Free space below which the buffer is compacted before the next read."""
 
 _PUSHES = frozenset((Feature.CLUSTERMAP_NOTIFICATION, Feature.CLUSTERMAP_NOTIFICATION_BRIEF))
 
@@ -85,7 +85,7 @@ class NodeConnection:
 
     @property
     def takes_pushes(self) -> bool:
-        """Whether the node tells by itself when the cluster map changes."""
+        """Whether the node pushes changes of the cluster map."""
         return not _PUSHES.isdisjoint(self._handshake.granted)
 
     @property
@@ -99,24 +99,24 @@ class NodeConnection:
         return self._handshake.config
 
     def get_buffer(self) -> memoryview:
-        """Where to read to; never empty."""
+        """The free part of the buffer to read into; never empty."""
         if self._was_filled or len(self._buffer) - self._end < MIN_FREE_BYTES:
             self._tidy()
         return self._view[self._end :]
 
     def buffer_updated(self, count: int) -> None:
-        """So many bytes were read into `get_buffer()`; `process()` looks at them."""
+        """`count` bytes were read into `get_buffer()`; `process()` handles them."""
         self._end += count
         self._has_received = self._has_received or count > 0
         self._was_filled = self._end == len(self._buffer)
 
     @property
     def has_plenty(self) -> bool:
-        """Whether what was read should be processed before more is read."""
+        """Whether the received bytes should be processed before more are read."""
         return self._end - self._start >= BULK_BYTES or len(self._buffer) - self._end < MIN_FREE_BYTES
 
     def receive_data(self, data: bytes | bytearray | memoryview, now: float) -> None:
-        """Take bytes that were read elsewhere, and process them."""
+        """Copy bytes into the buffer, and process them."""
         view = memoryview(data).cast("B")
         while len(view):
             room = self.get_buffer()
@@ -127,7 +127,7 @@ class NodeConnection:
             self.process(now)
 
     def process(self, now: float) -> None:
-        """Act on what was read.
+        """Handle the received bytes.
 
         Raises:
             DcpstreamError: the connection cannot go on and must be closed; the class says why.
@@ -142,7 +142,7 @@ class NodeConnection:
             self._start = self._end = 0
 
     def data_to_send(self) -> bytes:
-        """What the transport should send now."""
+        """The bytes to send now."""
         data = b"".join(self._out)
         self._out.clear()
         if self.session is not None:
@@ -154,7 +154,7 @@ class NodeConnection:
         return self.session.events() if self.session is not None else iter(())
 
     def next_timeout(self) -> float:
-        """When `handle_timeout` should be called."""
+        """The latest time to call `handle_timeout`."""
         return self._deadline if self.session is None else self.session.next_timeout()
 
     def handle_timeout(self, now: float) -> None:
@@ -184,7 +184,7 @@ class NodeConnection:
                 ) from error
             self._start = end
             if frame.magic == Magic.SERVER_REQUEST:
-                continue  # a cluster map that changes just now; ours is still to come
+                continue  # a pushed cluster map; the answer with ours is still to come
             self._out.append(self._handshake.receive(frame))
             if self._handshake.is_done:
                 has_collections = Feature.COLLECTIONS in self._handshake.granted
@@ -192,7 +192,7 @@ class NodeConnection:
                 self.session = DcpSession(self.address, self.settings, has_collections, now)
 
     def _tidy(self) -> None:
-        """Make room: move the begin of the incomplete frame to the front, of a larger buffer if it needs one."""
+        """Make room: move the incomplete frame to the front, of a larger buffer if necessary."""
         left = self._end - self._start
         size = len(self._buffer)
         if self._was_filled:

@@ -1,4 +1,4 @@
-"""What a session tells: streams that open, end or are refused, rows, answers, other cluster maps."""
+"""The events of a session: streams that open, end or are refused, rows, answers, newer cluster maps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dcpstream.wire.system_events import CollectionEvent
 
 
 class EventNames(Protocol):
-    """Knows the names that events leave out."""
+    """Resolves the names that system events leave out."""
 
     def take_event(self, event: CollectionEvent) -> None:
         """A scope or collection was created, dropped, flushed or modified."""
@@ -38,12 +38,11 @@ class Stream:
         opaque: u32 of its request.
         vbid: the vbucket.
         end_seqno: where to stop; MAX_SEQNO = never.
-        tracker: where its reader stands.
+        tracker: its position.
         log: the failover log of the node's answer, once it is open.
-        names: where its events are told; None if nobody wants to know.
-        may_end_early: whether the node may end it with OK below the wanted end: it does so if the filter has left out
-            everything up to there.
-        is_filtered: whether it was asked for some collections only.
+        names: resolves the names in system events; None to ignore these events.
+        may_end_early: whether the node may end it with OK below the wanted end, because its filter left out the rest.
+        is_filtered: whether the request named collections.
     """
 
     opaque: int
@@ -89,7 +88,7 @@ class StreamDone:
 
 @dataclass(frozen=True, slots=True)
 class StreamStopped:
-    """STREAM_END: the node will send nothing more; `reason` says why."""
+    """STREAM_END with its `reason`: the node will send nothing more."""
 
     stream: Stream
     reason: int
@@ -97,11 +96,11 @@ class StreamStopped:
 
 @dataclass(frozen=True, slots=True)
 class EventGroup:
-    """Events of scopes and collections that are told together: in order for each vbucket, with no row between them.
+    """Adjacent events of scopes and collections: in order for each vbucket, with no row between them.
 
     Attributes:
         events: in order.
-        moved: positions that are reached without anything to tell, after the events.
+        moved: positions that are reached without an event, after the events.
     """
 
     events: tuple[ManifestEvent, ...]
@@ -109,11 +108,11 @@ class EventGroup:
 
     @property
     def offsets(self) -> dict[int, StreamOffset]:
-        """Vbucket → position after what is told of it."""
+        """Vbucket → position after its events."""
         return {**{event.vbid: event.offset for event in self.events}, **self.moved}
 
     def joined(self, other: EventGroup) -> EventGroup:
-        """This one, and then the other."""
+        """This group followed by the other."""
         return EventGroup((*self.events, *other.events), {**self.moved, **other.offsets})
 
 
@@ -123,8 +122,8 @@ class RowsReceived:
 
     Attributes:
         rows: all rows of one receive.
-        runs: whose they are and with which positions, in the order of arrival; a row in no run does not count.
-        flow_bytes: what to hand to `consumed` when the user is through with them.
+        runs: the streams and positions of the rows, in order of arrival; a row in no run does not count.
+        flow_bytes: the argument of `consumed` once the user has consumed them.
         keep: the slices of rows that count, ascending.
         offsets: vbucket → position after these rows, for every stream that moved.
     """
@@ -136,7 +135,7 @@ class RowsReceived:
     offsets: dict[int, StreamOffset] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Join what lies together."""
+        """Derive `keep` and `offsets`."""
         keep: list[Slice] = []
         last: dict[int, Run] = {}
         for run in self.runs:
@@ -151,14 +150,14 @@ class RowsReceived:
         object.__setattr__(self, "offsets", {vbid: run.offset() for vbid, run in last.items()})
 
     def without(self, vbids: Container[int]) -> RowsReceived:
-        """The same, but for some vbuckets."""
+        """The same rows without those of some vbuckets."""
         return RowsReceived(self.rows, [run for run in self.runs if run.vbid not in vbids], self.flow_bytes)
 
     def parts(self) -> Iterator[RowsReceived | EventGroup]:
-        """The same as rows without events and events without rows, in an order that is right for each vbucket.
+        """Rows without events and events without rows, in an order that is right for each vbucket.
 
-        Vbuckets do not depend on each other, so what comes before the first event of any of them goes together, and so
-        on: most receives have no event, and one of many vbuckets' beginnings has few parts.
+        Vbuckets do not depend on each other. The rows of all of them before their first events form one part, and so
+        on, so that a receive has few parts.
         """
         if not any(run.event is not None for run in self.runs):
             yield self
@@ -189,7 +188,7 @@ class RowsReceived:
                 yield RowsReceived(self.rows, runs, 0)
 
     def pieces(self, size: int) -> Iterator[tuple[int, int, dict[int, StreamOffset]]]:
-        """The rows that count in pieces of at most so many.
+        """The rows that count, in pieces of at most `size` rows.
 
         Yields: (number of the first row among those that count, number after the last, position of each vbucket that
             moved, after the piece).
@@ -225,10 +224,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class ConfigPushed:
-    """The node says by itself that there is another cluster map.
+    """The node reports a newer cluster map without being asked.
 
     Attributes:
-        bucket: whose.
+        bucket: its name.
         version: (epoch, rev) of it; None if the node did not say.
         config: the map's JSON; empty if it has to be asked for.
     """

@@ -1,4 +1,4 @@
-"""How a connection becomes usable: HELLO, SASL, SELECT_BUCKET, cluster map, and for DCP the open and its controls.
+"""The handshake of a connection: HELLO, SASL, SELECT_BUCKET, cluster map, and for DCP the open and its controls.
 
 Theory of operation: three round trips, each of a few pipelined requests whose answers must come in order.
 `TRANSITIONS` is the table of its states.
@@ -91,7 +91,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What happens during a handshake."""
+    """The events of a handshake."""
 
     LOGIN_SENT = "HELLO and SASL_AUTH sent"
     CERTIFICATE_SHOWN = "HELLO and SELECT_BUCKET sent with a certificate"

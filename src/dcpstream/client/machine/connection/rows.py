@@ -1,6 +1,6 @@
-"""Data rows as they come out of a receive buffer, in two shapes: Arrow columns, or single frames.
+"""The data rows of one receive, in two shapes: Arrow columns, or single frames.
 
-Both answer the same questions of the session: which rows belong to which stream, where control messages stand between
+Both answer the session's questions: which rows belong to which stream, where control messages stand between
 them, and which row is the first above a seqno. `FrameRows` needs nothing but Python; `ArrowRows` needs numpy and
 pyarrow (the `arrow` extra).
 """
@@ -31,7 +31,7 @@ class Opaques(Protocol):
     """A list or a numpy array of numbers."""
 
     def __len__(self) -> int:
-        """How many."""
+        """Their count."""
         ...
 
     def __getitem__(self, row: int, /) -> SupportsInt:
@@ -40,7 +40,7 @@ class Opaques(Protocol):
 
 
 MANY_RUNS = 8
-"""From so many runs on their ends are looked up all at once."""
+"""Number of runs from which their ends are looked up all at once."""
 
 Slice = tuple[int, int]
 """Rows from the first number up to, not including, the second."""
@@ -51,7 +51,7 @@ class Rows(Protocol):
 
     @property
     def count(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         ...
 
     @property
@@ -61,11 +61,11 @@ class Rows(Protocol):
 
     @property
     def controls(self) -> Sequence[tuple[int, Frame]]:
-        """(number of rows before it, frame) of every frame that is no row."""
+        """(rows before it, frame) of every frame that is no row."""
         ...
 
     def runs(self) -> list[tuple[int, int, int]]:
-        """(first row, row after the last, opaque): rows in a row of one stream, cut also where a control stands."""
+        """(first row, row after the last, opaque) of each run: adjacent rows of one stream, no control between."""
         ...
 
     def seqno(self, row: int) -> int:
@@ -85,7 +85,7 @@ class Rows(Protocol):
         ...
 
     def disorder(self) -> tuple[Sequence[int], Sequence[int]]:
-        """Rows, ascending, that do not go with the row before, though both are of one stream.
+        """Rows, ascending, that do not follow the row before, although both are of one stream.
 
         Returns: those whose seqno is not above that of the row before, and those of another vbucket.
         """
@@ -120,11 +120,11 @@ class FrameRows:
 
     @property
     def count(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return len(self.frames)
 
     def runs(self) -> list[tuple[int, int, int]]:
-        """Rows in a row of one stream."""
+        """Adjacent rows of one stream."""
         opaques = [frame.opaque for frame in self.frames]
         cuts = [row for row in range(1, len(opaques)) if opaques[row] != opaques[row - 1]]
         return cut_runs(cuts, self.controls, opaques)
@@ -142,11 +142,11 @@ class FrameRows:
         return self.frames[row].vbid
 
     def edges(self, runs: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-        """What is at both ends of each run."""
+        """The first and last row of each run."""
         return [(self.frames[first].vbid, self.seqno(first), self.seqno(stop - 1)) for first, stop, _ in runs]
 
     def disorder(self) -> tuple[list[int], list[int]]:
-        """Rows that do not go with the row before."""
+        """Rows that do not follow the row before."""
         unordered, strays = [], []
         before, seqno_before = None, b""
         for row, frame in enumerate(self.frames):
@@ -202,7 +202,7 @@ class ArrowRows:
 
     @property
     def count(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return len(self.chunk)
 
     @property
@@ -211,7 +211,7 @@ class ArrowRows:
         return self.chunk.controls
 
     def runs(self) -> list[tuple[int, int, int]]:
-        """Rows in a row of one stream."""
+        """Adjacent rows of one stream."""
         opaques = self._opaques
         cuts = ((opaques[1:] != opaques[:-1]).nonzero()[0] + 1).tolist() if len(opaques) else []
         return cut_runs(cuts, self.chunk.controls, opaques)
@@ -229,7 +229,7 @@ class ArrowRows:
         return int(self.chunk.vbucket[row])
 
     def edges(self, runs: Sequence[tuple[int, int, int]]) -> Iterable[tuple[int, int, int]]:
-        """What is at both ends of each run."""
+        """The first and last row of each run."""
         if len(runs) < MANY_RUNS:
             vbid, seqno = self.vbid, self.seqno
             return [(vbid(first), seqno(first), seqno(stop - 1)) for first, stop, _ in runs]
@@ -243,7 +243,7 @@ class ArrowRows:
         )
 
     def disorder(self) -> tuple[list[int], list[int]]:
-        """Rows that do not go with the row before."""
+        """Rows that do not follow the row before."""
         seqnos, vbuckets = self._seqnos, self.chunk.vbucket
         return (
             self._within_streams(seqnos[1:] <= seqnos[:-1]),
@@ -251,7 +251,7 @@ class ArrowRows:
         )
 
     def _within_streams(self, suspects: npt.NDArray[np.bool_]) -> list[int]:
-        """The rows whose difference from the row before is true, and no change of the stream."""
+        """The suspects that belong to the same stream as the row before."""
         if not suspects.any():
             return []
         rows: list[int] = (suspects & (self._opaques[1:] == self._opaques[:-1])).nonzero()[0].tolist()

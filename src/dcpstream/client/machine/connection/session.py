@@ -90,7 +90,7 @@ ACK_FRACTION = 5
 """BUFFER_ACK goes out when 1/5 of the window was consumed: often enough that the node never waits for us."""
 
 PREPARE_EXTRA_BYTES = 2
-"""What a server counts for a PREPARE in flow control beyond its length."""
+"""Bytes that a server counts for a PREPARE in flow control beyond its length."""
 
 MAX_OPAQUE = 0xFFFFFFFF
 
@@ -256,7 +256,7 @@ class DcpSession:
             self._consumed_bytes = 0
 
     def data_to_send(self) -> bytes:
-        """What the transport should send now."""
+        """The bytes to send now."""
         if not self._out:
             return b""
         data = b"".join(self._out)

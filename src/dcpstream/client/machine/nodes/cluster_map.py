@@ -1,4 +1,4 @@
-"""The cluster map as this client sees it: which of a node's names and ports it should use."""
+"""Cluster maps from a node's JSON, with the names and ports that this client should use."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def manifest_of(text: bytes) -> Manifest:
     """The list of collections in the answer to GET_COLLECTIONS_MANIFEST.
 
     Raises:
-        RemoteProtocolError: it is none.
+        RemoteProtocolError: it is not such a list.
     """
     try:
         return Manifest.from_json(_object_in(text))
@@ -66,7 +66,7 @@ def manifest_of(text: bytes) -> Manifest:
 
 
 _UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
-"""What reading JSON of an unknown shape raises."""
+"""Errors of reading JSON that has another shape."""
 
 
 def _object_in(text: bytes | str) -> dict[str, Any]:

@@ -135,7 +135,7 @@ class Faults:
             record.last_at, record.last = now, error
 
     def count(self, name: str) -> int:
-        """How often it broke the protocol."""
+        """The number of times that it broke the protocol."""
         record = self._records.get(name)
         return 0 if record is None else record.count
 

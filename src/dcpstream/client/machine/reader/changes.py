@@ -66,7 +66,7 @@ class Change:
 
 
 class _Shape(NamedTuple):
-    """Where a data message has what a `Change` needs. The first two fields are the seqno and the revision."""
+    """The places of a `Change`'s fields in the extras of a message. The first two are the seqno and the revision."""
 
     op: str
     extras: struct.Struct

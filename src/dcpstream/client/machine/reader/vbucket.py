@@ -27,7 +27,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What happens to a vbucket's stream."""
+    """The events of a vbucket's stream."""
 
     REQUESTED = "stream requested"
     POSTPONED = "no node for it yet"
@@ -145,7 +145,7 @@ class Vbucket:
 
     @property
     def position(self) -> StreamOffset:
-        """Where the stream stands; without a stream, where to ask next."""
+        """The stream's position; without a stream, the position to ask for next."""
         return self.offset if self.stream is None else self.stream.tracker.offset
 
     def happen(self, event: Event) -> None:
