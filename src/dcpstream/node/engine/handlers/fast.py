@@ -59,7 +59,7 @@ def fast_get(
     if vbucket.durability is not None and vbucket.durability.undecided:
         return False  # a durable write that was taken over must not be read
     if session.has_collections:
-        if data[key_at] or not 1 < key_length <= MAX_KEY_BYTES + 1:
+        if not 1 < key_length <= MAX_KEY_BYTES + 1 or data[key_at]:
             return False
         key = data[key_at:stop]
     elif 0 < key_length <= MAX_KEY_BYTES:
@@ -102,7 +102,7 @@ def fast_set(
     key_at = at + HEADER_BYTES + _SET_EXTRAS
     value_at = key_at + key_length
     if session.has_collections:
-        if data[key_at] or not 1 < key_length <= MAX_KEY_BYTES + 1:
+        if not 1 < key_length <= MAX_KEY_BYTES + 1 or data[key_at]:
             return False
         key = data[key_at:value_at]
     elif 0 < key_length <= MAX_KEY_BYTES:

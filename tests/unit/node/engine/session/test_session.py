@@ -172,6 +172,7 @@ def test_unknown_and_malformed_requests():
     assert (answer.status, answer.datatype) == (Status.EINVAL, 1)
     assert json.loads(answer.value) == {"error": {"context": "Request must not include extras"}}
     assert client.call(Opcode.GET).status == Status.EINVAL
+    assert client.call(Opcode.SET, extras=bytes(8)).status == Status.EINVAL
     assert client.call(Opcode.SET, key=b"\0k", extras=b"123").status == Status.EINVAL
     assert client.call(Opcode.SET, key=b"\0k", extras=bytes(8), datatype=0xFF).status == Status.EINVAL
     assert client.call(Opcode.NOOP, key=b"k").status == Status.EINVAL
