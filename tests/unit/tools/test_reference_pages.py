@@ -17,6 +17,7 @@ TOOLS = Path(__file__).parents[3] / "tools"
     "script",
     [
         "message_reference.py",
+        "module_reference.py",
         "support_reference.py",
         "state_diagrams.py",
         pytest.param("user_reference.py", marks=pytest.mark.spark),
