@@ -109,7 +109,7 @@ class RunningBuckets:
         await self.gone(name)
 
     def compactions(self) -> dict[str, CompactionStatus]:
-        """What each bucket's compactions did since the node was started."""
+        """Bucket → the status of its compactions since the node was started."""
         return {name: compactor.status for name, compactor in self.compactors.items()}
 
     def compact(self, name: str) -> None:

@@ -168,13 +168,13 @@ class Node:
 
     @property
     def connection_string(self) -> str:
-        """What clients connect to."""
+        """The connection string for clients."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"couchbase://{host}:{self.port}"
 
     @property
     def ca_certificate(self) -> str:
-        """What clients of the encrypted ports have to trust, PEM."""
+        """The certificate that clients of the encrypted ports have to trust, PEM."""
         return self._tls.ca_certificate if self._tls is not None else ""
 
     def client_certificate(self, user: str) -> tuple[str, str]:
@@ -190,7 +190,7 @@ class Node:
 
     @property
     def tls_connection_string(self) -> str:
-        """What clients connect to over TLS."""
+        """The connection string for clients over TLS."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"couchbases://{host}:{self.tls_port}"
 
@@ -247,7 +247,7 @@ class Node:
             raise error
 
     def _take_error(self) -> BaseException | None:
-        """What ended the thread, once."""
+        """The error that ended the thread; returned once."""
         error, self._error = self._error, None
         return error
 
@@ -529,7 +529,7 @@ class Node:
 
 
 def ready_content(node: Node, pid: int) -> str:
-    """What a ready file says: the ports and the process."""
+    """The content of a ready file: the ports and the process."""
     encrypted = {"kv_tls": node.tls_port, "mgmt_tls": node.mgmt_tls_port} if node.tls_port else {}
     return json.dumps({"kv": node.port, "mgmt": node.mgmt_port, **encrypted, "pid": pid})
 

@@ -22,7 +22,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class MetricInfo(NamedTuple):
-    """What a metric is.
+    """The description of a metric.
 
     Attributes:
         kind: counter or gauge; a counter's name ends with `_total` where it is shown, as the text format has it.

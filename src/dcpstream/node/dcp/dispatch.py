@@ -57,7 +57,7 @@ _OF_CONSUMERS = (
 _PRIVILEGES: Mapping[int, str] = MappingProxyType(
     dict.fromkeys(map(int, _OF_PRODUCERS), "DcpProducer") | dict.fromkeys(map(int, _OF_CONSUMERS), "DcpConsumer")
 )
-"""What the user needs, whichever end of a connection it is: ADD_STREAM to a consumer needs a producer's privilege."""
+"""Opcode → the privilege that the user needs at either end: ADD_STREAM to a consumer needs a producer's privilege."""
 
 
 def handle_dcp(session: Session, frame: Frame, now: float) -> None:

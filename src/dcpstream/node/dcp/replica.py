@@ -53,7 +53,7 @@ class Replicas:
 
     @property
     def vbucket_count(self) -> int:
-        """How many vbuckets the bucket has, here or elsewhere."""
+        """The number of vbuckets of the bucket, on all nodes."""
         return self._bucket.vbucket_count
 
     @property
@@ -235,7 +235,7 @@ class Replicas:
 
 
 class Takeovers:
-    """What a takeover does to the vbucket that is handed over; for one producer connection."""
+    """The effects of a takeover on the vbucket that is handed over; for one producer connection."""
 
     def __init__(self, bucket: Bucket, engine: Engine) -> None:
         self._bucket = bucket

@@ -104,7 +104,7 @@ def remaining_of(stream: ProducerStream) -> int:
 
 
 def _takeover(bucket: Bucket, argument: str) -> Stats | int:
-    """How much a takeover of a vbucket by a connection has still to send."""
+    """The work left in a takeover of a vbucket by a connection."""
     number, _, name = argument.partition(" ")
     if not number.isdigit():
         return Status.EINVAL

@@ -20,7 +20,7 @@ def to_text(content: dict[str, Any]) -> str:
 
 
 def from_text(text: str, names: frozenset[str], optional: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """What the file holds, without the checksum.
+    """The content of a file without its checksum.
 
     Args:
         names: of the values that the file has.

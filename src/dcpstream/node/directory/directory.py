@@ -57,10 +57,10 @@ GONE_PREFIX = ".deleted-"
 MAKING_PREFIX: Final = ".making-"
 """Before the name of a bucket whose files are being made."""
 LOST_AND_FOUND: Final = "lost+found"
-"""Where damaged files are moved to; no bucket has this name."""
+"""Directory that damaged files are moved to; no bucket has this name."""
 _NAMES: Final = frozenset({"format", "cluster_uuid", "buckets"})
 _LATER_NAMES: Final = frozenset({"cluster"})
-"""What older versions did not write."""
+"""Defaults of fields that older versions did not write."""
 UUID_BITS = 128
 _BUCKET_NAME = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9_%.-]{0,99}")
 
@@ -82,7 +82,7 @@ class KnownBucket:
 
 
 class DataDirectory:
-    """Where a node keeps its buckets; without a path in memory, and then nothing is known of an earlier start.
+    """The place of a node's buckets. Without a path they are in memory, and nothing is known of an earlier start.
 
     Args:
         path: the directory; made if need be.

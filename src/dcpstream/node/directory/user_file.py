@@ -55,7 +55,7 @@ class UserFile:
 
 
 def read_users_file(file: Path) -> dict[str, Any] | None:
-    """What `Users.load` takes; None: there is no such file.
+    """The content for `Users.load`; None if there is no such file.
 
     Raises:
         ConfigError: it is not what a node wrote. Nothing of it is quoted: it holds hashes of passwords.

@@ -40,7 +40,7 @@ _PORTS = {"kv": "kv", "mgmt": "mgmt", "kvSSL": "kvSSL", "mgmtSSL": "mgmtSSL"}
 
 @dataclass(frozen=True, slots=True)
 class AlternateAddress:
-    """Where a node is reached from another network.
+    """The addresses of a node in another network.
 
     Attributes:
         hostname: name or address there.
@@ -132,7 +132,7 @@ class ClusterConfig:
         self.quotas_mib: dict[str, int] = {}
 
     def settings_to_json(self) -> dict[str, Any]:
-        """What somebody has set of the cluster, for `take_settings`; empty if nobody has set anything."""
+        """The settings of the cluster, for `take_settings`; empty if none was set."""
         found: dict[str, Any] = {"quotas_mib": dict(self.quotas_mib)} if self.quotas_mib else {}
         return found | ({"name": self.cluster_name} if self.cluster_name != DEFAULT_CLUSTER_NAME else {})
 

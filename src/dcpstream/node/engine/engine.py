@@ -154,7 +154,7 @@ class Engine(Generic[S]):
 
     @property
     def release(self) -> Release:
-        """Which server release this node is."""
+        """The server release that this node follows."""
         return self.config.release
 
     @property
@@ -293,7 +293,7 @@ class Engine(Generic[S]):
         self._tell_listeners()
 
     def node_changed(self) -> None:
-        """Where the node listens has changed, or its cluster's name: every configuration is a newer one."""
+        """The addresses of the node or the name of its cluster changed: every configuration gets a new revision."""
         self.config.node_rev = self.config.next_rev()
         used: set[Client] = set()
         for bucket in self.buckets.values():

@@ -22,7 +22,7 @@ DESCRIBED_CALLS = 6
 
 @dataclass(slots=True)
 class _Said:
-    """What was logged about one kind of event.
+    """The lines logged about one kind of event.
 
     Attributes:
         since: when the present period began.

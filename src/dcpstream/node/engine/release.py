@@ -134,7 +134,7 @@ class Release:
     config_extras: tuple[int, ...]
 
     def bucket_capabilities(self, *, is_ephemeral: bool, is_magma: bool) -> list[str]:
-        """What clients may use on a bucket of that kind."""
+        """The capabilities of a bucket of that kind."""
         found = [name for name in self.capabilities if not (is_ephemeral and name == "couchapi")]
         if is_magma and not is_ephemeral:
             found.append("nonDedupedHistory")

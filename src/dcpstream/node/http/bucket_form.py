@@ -35,7 +35,7 @@ _ALLOWED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345
 
 
 class BucketForm(NamedTuple):
-    """What a form asks for.
+    """The settings in a form.
 
     Attributes:
         settings: of the bucket; with anything in `errors` those that were there.
@@ -49,7 +49,7 @@ class BucketForm(NamedTuple):
 
 
 def name_fault(name: str | None, taken: Mapping[str, object]) -> str | None:
-    """What is wrong with the name of a new bucket."""
+    """Why a new bucket cannot have this name."""
     if name is None:
         return "Bucket name needs to be specified"
     if not name:

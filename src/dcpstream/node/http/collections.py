@@ -223,7 +223,7 @@ def _unknown(form: Mapping[str, str], known: set[str]) -> dict[str, str]:
 
 
 def _wanted(form: Mapping[str, str]) -> tuple[Wanted, dict[str, str]]:
-    """What a form asks of a collection, and what is wrong with it."""
+    """The wanted attributes of a collection in a form, and the form's errors."""
     wrong = {}
     given, history = form.get("maxTTL"), form.get("history")
     ttl = NO_TTL if given == str(NO_TTL) else whole_number(given or "", 0, MAX_TTL)

@@ -51,7 +51,7 @@ def _unserved(error: DcpstreamError) -> dict[str, Any]:
 
 
 def state_of(bucket: Bucket) -> dict[str, Any]:
-    """How a bucket is: `status` is healthy, or what is wrong."""
+    """The health of a bucket: `status` is healthy, or names the fault."""
     store = bucket.store
     status = "healthy"
     if store.is_failing:

@@ -14,7 +14,7 @@ from dcpstream.node.http.site import whole_number
 MAX_NAME_LENGTH = 256
 MAX_QUOTA_MIB = 1 << 40
 MIN_FREE_MIB = 1024
-"""What must be left of the machine's memory, or a fifth of it if that is less."""
+"""Memory of the machine that must be left, or a fifth of it if that is less."""
 MIN_DATA_QUOTA_MIB = 256
 
 DATA_QUOTA = "memoryQuota"
@@ -31,7 +31,7 @@ OTHER_QUOTAS: Mapping[str, tuple[str, int]] = MappingProxyType(
 
 
 class PoolForm(NamedTuple):
-    """What a form asks for.
+    """The settings in a form.
 
     Attributes:
         name: of the cluster; None: it stays.

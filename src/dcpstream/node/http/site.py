@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 USER = web.RequestKey("user", User)
-"""Who asks, once they have logged in."""
+"""Key of the request's user, once they have logged in."""
 ANYBODY = ""
 """In place of a right: also without login."""
 LOGIN = "login"
@@ -66,7 +66,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What pages look at and work on.
+    """The node that pages read and change.
 
     Attributes:
         engine: the node, on the same loop.
@@ -168,7 +168,7 @@ def fault(status: int, text: str) -> web.Response:
 
 
 def faults(errors: Mapping[str, str], status: int = 400, **more: Any) -> web.Response:
-    """What is wrong with which field: `{"errors": {field: text}}`."""
+    """An error for each field: `{"errors": {field: text}}`."""
     return answer({"errors": dict(errors), **more}, status)
 
 

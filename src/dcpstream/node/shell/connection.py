@@ -45,7 +45,7 @@ pipelines without reading would otherwise lock up against a server that does not
 SHORT_WRITE_LIMIT_BYTES = 64 * 1024
 """The same while memory is short."""
 CLOSE_TIMEOUT_S = 1.0
-"""How long a connection that is to be closed may take to accept what it was sent before."""
+"""Time that a connection which is to be closed has to accept its output."""
 
 
 class Budget(Protocol):
@@ -205,7 +205,7 @@ class KvProtocol(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------------------------------------------- input
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """The buffer for the next bytes."""
         if self._own is not None:
             return memoryview(self._own)[self._filled :]
         shared, pending = self.server.read_view, self._pending
@@ -242,7 +242,7 @@ class KvProtocol(asyncio.BufferedProtocol):
             self._count()
 
     def _take(self) -> bytes:
-        """What is kept of the input, which is now in the caller's hands."""
+        """The input that was kept; the caller owns it from now on."""
         if self._own is not None:
             data, self._own = bytes(memoryview(self._own)[: self._filled]), None
             return data
@@ -383,7 +383,7 @@ class KvProtocol(asyncio.BufferedProtocol):
             self._schedule_timeout()
 
     def _give_back(self, transport: asyncio.Transport) -> None:
-        """What was sent needs its memory no more; a transport that still has something to send may refer to it."""
+        """Return the memory of data that was sent; a transport that still has output may refer to it."""
         if not transport.get_write_buffer_size():
             self.server.engine.buffers.give_back(self._lent)
             self._lent.clear()

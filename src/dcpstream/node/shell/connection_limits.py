@@ -119,7 +119,7 @@ class MemoryBudget:
 
 
 class _Seen:
-    """What a connection looked like, and since when."""
+    """The last observed state of a connection, and since when it holds."""
 
     __slots__ = ("active_at", "frame_at", "frame_received", "received", "since", "taken", "taken_at")
 

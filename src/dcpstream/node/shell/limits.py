@@ -88,6 +88,6 @@ class Limits:
 
     @property
     def sweep_s(self) -> float:
-        """How often connections are looked at: often enough for the shortest of the limits on time."""
+        """Pause between two checks of all connections: short enough for the shortest time limit."""
         times = [self.login_s, self.frame_s, self.idle_s, self.stalled_s, self.stalled_dcp_s, self.http_header_s]
         return max(0.01, min([1.0, *(time / 4 for time in times if time)]))

@@ -39,7 +39,7 @@ _SAN_KINDS: Final[Mapping[str, str]] = {"san.dns": "DNS", "san.email": "email", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """How a node encrypts.
+    """The TLS settings of a node.
 
     Attributes:
         certificate: file of the certificate and those between it and its authority, PEM; None: one is made.
@@ -86,7 +86,7 @@ class TlsSettings:
 
 
 class Tls:
-    """What a node's listening sockets need to encrypt.
+    """Certificate and context for a node's listening sockets.
 
     Attributes:
         settings: as given.

@@ -15,7 +15,7 @@ from dcpstream.node.shell.limits import Limits
 ACCEPT_PAUSE_S = 0.5
 """After a connection could not be accepted, for want of descriptors as a rule."""
 SHUTDOWN_S = 1.0
-"""How long the farewell of an encrypted connection may take."""
+"""Time limit of the TLS shutdown of a connection."""
 
 
 class TlsListener:

@@ -1,8 +1,8 @@
 """Failed logins by address: after a few of them, each further refusal is delayed.
 
-No user is locked: nobody is kept out by who guesses at their password from elsewhere. Refusals that wait hold their
-connection. While an address has as many of them waiting as it may, no further password of it is looked at: so it can
-try about ten a second, whatever the number of its connections.
+A right password is never delayed, and no user is locked: failed logins from one address keep nobody else out. A refusal
+that is delayed holds its connection. An address may have a bounded number of delayed refusals; beyond it no further
+password from there is checked. So an address can try about ten passwords a second, with any number of connections.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_ADDRESSES = 10_000
 
 
 class _Address:
-    """What is known of an address."""
+    """The failed logins of an address."""
 
     __slots__ = ("failures", "last", "waiting")
 

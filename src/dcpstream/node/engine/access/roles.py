@@ -66,7 +66,7 @@ PERMISSIONS: Final[Mapping[str, str]] = MappingProxyType(
         "collections.write": "make, change and drop collections, and below a whole bucket also scopes",
     }
 )
-"""What pages of the management port ask for, in words."""
+"""The rights that pages of the management port need, by name."""
 
 _OF_BUCKETS: Final = frozenset(
     name for name in PERMISSIONS if name.startswith(("bucket.", "collections.")) and name != "bucket.create"
@@ -77,7 +77,7 @@ _VISITOR: Final = frozenset(("pools.read",))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleKind:
-    """What a role is before it is given for a place.
+    """A kind of role, before it is given for a place.
 
     Attributes:
         name: as the server writes it.
@@ -284,7 +284,7 @@ def _form(kind: RoleKind) -> str:
 
 
 class Rights:
-    """What a user may do, and where.
+    """A role at a place.
 
     Args:
         roles: their roles.

@@ -376,7 +376,7 @@ class Users:
         return self._users.get(prepared) if prepared is not None else None
 
     def credentials(self, name: str) -> Credentials | None:
-        """What checks that user's password, or None if there is no such user or no password."""
+        """The credentials of a user, or None if there is no such user or no password."""
         user = self.find(name)
         return user.credentials if user is not None else None
 

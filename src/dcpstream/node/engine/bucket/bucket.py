@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dcpstream.wire.system_events import CollectionEvent
 
 THIS_NODE = "this node"
-"""How a node that leads its vbuckets alone is called in their topology; nobody compares the name."""
+"""The name, in topologies, of a node that leads its vbuckets alone; nobody compares it."""
 
 OPCODES = 256
 
@@ -42,7 +42,7 @@ CATCH_UP_KEYS = 20_000
 
 @dataclass(slots=True)
 class Parameters:
-    """What can be changed of a bucket and is not kept with it.
+    """Parameters of a bucket that can be changed and are not kept with its store.
 
     Attributes:
         lock_default_s, lock_max_s: how long GET_LOCKED locks if nobody says so, and at most.
@@ -63,7 +63,7 @@ class Parameters:
 
 
 class Compression(Enum):
-    """What a bucket does with compression: `compression_mode`."""
+    """The bucket's `compression_mode`."""
 
     OFF = "off"
     PASSIVE = "passive"
@@ -147,7 +147,7 @@ class Bucket:
 
     @property
     def vbucket_count(self) -> int:
-        """How many vbuckets the bucket has, here or elsewhere."""
+        """The number of vbuckets of the bucket, on all nodes."""
         return len(self.vbuckets)
 
     @property
@@ -157,7 +157,7 @@ class Bucket:
 
     @property
     def settings(self) -> BucketSettings:
-        """What was set on the bucket when it was made, or since."""
+        """The bucket's settings, as given when it was made or changed since."""
         return self.store.settings
 
     def set_settings(self, settings: BucketSettings) -> None:
@@ -413,7 +413,7 @@ class Bucket:
     # ------------------------------------------------------------------------------------------------ durable writes
 
     def durability_of(self, vbucket: VBucket) -> Durability:
-        """What keeps a vbucket's durable writes; made when there is the first one."""
+        """The durable writes of a vbucket; made with the first one."""
         if vbucket.durability is None:
             vbucket.durability = Durability(vbucket, self._note_changed)
             self.durable.add(vbucket.vbid)

@@ -24,7 +24,7 @@ class DcpConnection(Protocol):
         ...
 
     def data_to_send(self, max_bytes: int, now: float) -> list[Any]:
-        """What can be sent now, about `max_bytes`; empty: nothing."""
+        """The data that can be sent now, about `max_bytes`; empty if there is none."""
         ...
 
     def vbucket_changed(self, vbid: int, now: float) -> None:

@@ -60,7 +60,7 @@ _MAGIC, _MUTATION = int(Magic.REQUEST), int(Opcode.DCP_MUTATION)
 
 
 class Written(NamedTuple):
-    """What a write gave: CAS and seqno."""
+    """The result of a write: CAS and seqno."""
 
     cas: int
     seqno: int

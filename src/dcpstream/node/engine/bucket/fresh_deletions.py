@@ -17,7 +17,7 @@ FRESH_MAX: Final = 1_000
 """Deletions of a vbucket that are remembered; of older ones the time is told at once."""
 
 UNTIL_NS: Final = 10_000_000
-"""How long a deletion in memory is fresh: about as long as a server's disk takes."""
+"""Time for which a deletion in memory is fresh: about as long as a server's disk takes."""
 
 
 class FreshDeletion(NamedTuple):

@@ -15,7 +15,7 @@ LOCKS_MAX = 1_000
 time is over make room first."""
 
 HIDDEN_CAS = (1 << 64) - 1
-"""What others see as the CAS of a document that is locked."""
+"""The CAS of a locked document, as clients without the lock see it."""
 
 
 class Lock(NamedTuple):

@@ -167,7 +167,7 @@ def check_step(old: Manifest, new: Manifest) -> None:
 
 
 def events_between(old: Manifest, new: Manifest) -> list[CollectionEvent]:
-    """What a vbucket's history has to tell, in order: new scopes, ends, beginnings, changes, dropped scopes.
+    """The events for a vbucket's history, in order: new scopes, ends, beginnings, changes, dropped scopes.
 
     All but the last carry the old manifest's uid: only with the last the new manifest is complete. Collections begin
     in the reverse of the manifest's order, as a server was seen to do it.

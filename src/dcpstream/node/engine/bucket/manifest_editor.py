@@ -33,7 +33,7 @@ class NameMissingError(ManifestError):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How a collection is to be; None: as it is, or as a new one is."""
+    """Wanted attributes of a collection; None: unchanged, or the default of a new one."""
 
     max_ttl: int | None = None
     history: bool | None = None

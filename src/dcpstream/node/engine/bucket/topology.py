@@ -23,7 +23,7 @@ Chains = tuple[tuple[str | None, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What SET_VBUCKET says beside the role.
+    """The fields of SET_VBUCKET beside the role.
 
     Attributes:
         topology: JSON text of the chains; "" if nothing is said of them.
@@ -43,7 +43,7 @@ REFUSED = Meta(is_refused=True)
 
 
 def read_meta(value: bytes) -> Meta | None:
-    """What the value of SET_VBUCKET says; None if it is no JSON."""
+    """The fields in the value of SET_VBUCKET; None if it is no JSON."""
     try:
         content = json.loads(value.decode(), parse_constant=_refuse_constant)
     except RecursionError:

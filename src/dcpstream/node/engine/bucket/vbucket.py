@@ -41,7 +41,7 @@ The server's limit is in bytes of checkpoints; the number is about what its defa
 
 
 CHECKPOINT_AGE_MAX_S = 5.0
-"""What is written while the present checkpoint is older begins the next one: the server's chk_period."""
+"""Age of a checkpoint at which the next write begins a new one: the server's chk_period."""
 
 CHECKPOINTS_REMEMBERED = 32
 """Beginnings of checkpoints that are remembered: a stream that is further back gets several of them in one snapshot."""
@@ -322,13 +322,13 @@ class VBucket:
         return len(self._checkpoints) + 1
 
     def checkpoint_at(self, seqno: int) -> int:
-        """Where the checkpoint begins that `seqno` is in, as far as that is remembered."""
+        """The start of the checkpoint that holds `seqno`; 0 if it is not remembered."""
         if self.memory_start_seqno <= seqno:
             return self.memory_start_seqno
         return next((start for start in reversed(self._checkpoints) if start <= seqno), 0)
 
     def checkpoint_after(self, seqno: int) -> int | None:
-        """Where the next checkpoint above `seqno` begins, as far as that is remembered."""
+        """The start of the next checkpoint above `seqno`; None if none is remembered."""
         return next((start for start in self._checkpoints if start > seqno), None)
 
     def age_memory(self) -> None:

@@ -26,7 +26,7 @@ NOTHING: frozenset[str] = frozenset()
 
 
 class Identity:
-    """Who a session acts for.
+    """The user that a session acts for.
 
     Attributes:
         user: the user that is logged in, or None.

@@ -725,7 +725,7 @@ class Session:
         self.close(reason)
 
     def data_to_send(self, max_bytes: int) -> list[bytes]:
-        """What can be sent now: answers first, then DCP up to about `max_bytes`."""
+        """The output that can be sent now: answers first, then DCP up to about `max_bytes`."""
         self.go_on_streaming()
         out = self.take_output()
         if self.dcp is not None and self.close_reason is None and max_bytes:

@@ -25,7 +25,7 @@ Items = Iterator[tuple[str, object] | None]
 NANOSECONDS = 1_000_000_000
 
 UNKNOWN = "unknown"
-"""What a server says of a value that it cannot measure."""
+"""The server's value for a number that it cannot measure."""
 
 DRIFT_THRESHOLD_NS = 5 * NANOSECONDS
 """The server's hlc_drift_ahead_threshold_us and hlc_drift_behind_threshold_us."""
@@ -63,7 +63,7 @@ def _durable(vbucket: VBucket) -> Items:
 
 
 def _details(vbucket: VBucket) -> Items:
-    """What a server tells, in its order; what it measures and this node does not is `UNKNOWN`."""
+    """The server's keys, in its order; numbers that this node does not measure are `UNKNOWN`."""
     log, durable = vbucket.log, vbucket.durability
     yield "num_items", log.item_count
     yield "num_temp_items", 0
@@ -130,7 +130,7 @@ def _index(log: VBucketLog) -> Items:
 
 
 def _kept(vbucket: VBucket) -> Items:
-    """What of its past the vbucket keeps, and for whom: this node's own group."""
+    """The history that the vbucket keeps, and its readers: a group of this node's own."""
     held = vbucket.log.held_seqnos()
     yield "held_snapshots", len(held)
     yield "oldest_held_snapshot", held[0] if held else 0
