@@ -107,6 +107,7 @@ def neighbours() -> st.SearchStrategy[Step]:
     """Other requests for the same documents: they leave tombstones, locks, xattrs and expirations behind."""
     requests = (
         (Opcode.GET, b"", b""),
+        (Opcode.GET, bytes(4), b""),
         (Opcode.DELETE, b"", b""),
         (Opcode.GET_LOCKED, b"", b""),
         (Opcode.GET_LOCKED, struct.pack(">I", 30), b""),
@@ -246,6 +247,14 @@ def test_every_path_of_a_set_answers_and_stores_the_same(feature, steps_of_reads
         for client in others:
             assert state_of(client) == state_of(plain)
     event(f"bulk path took {'some' if any(took) else 'no'} requests")
+
+
+@pytest.mark.parametrize("opcode", [Opcode.GET, Opcode.SET])
+def test_a_request_that_ends_with_its_header_is_left_to_the_command_table(opcode):
+    extras = bytes(8) if opcode == Opcode.SET else b""
+    plain, fast = (client_with(FEATURES, has_fast=has_fast, has_bulk=False, took=[]) for has_fast in (False, True))
+    request = encode_request(opcode, extras=extras)
+    assert answers_to(fast, request) == answers_to(plain, request)
 
 
 def test_the_paths_are_taken():

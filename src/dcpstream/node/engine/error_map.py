@@ -20,7 +20,6 @@ _RETRY = ("temp", "retry-later")
 _INTERNAL = ("internal",)
 _PART_OF_ITEM = ("subdoc", "item-only")
 _PART_OF_INPUT = ("subdoc", "invalid-input")
-_CLOSE = ("conn-state-invalidated", "fetch-config")
 _ENTRIES: dict[Status, tuple[str, tuple[str, ...]]] = {
     Status.SUCCESS: ("Success", ("success",)),
     Status.KEY_ENOENT: ("Not Found", _ITEM),
