@@ -7,6 +7,7 @@ which is no damage. Memory: one segment, and the keys of all documents.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -164,8 +165,11 @@ def _look(directory: Path, on_progress: OnProgress | None) -> StoreReport:
 
 def is_leftover_segment(path: Path, number: int) -> bool:
     """Whether an unlisted segment file is the rest of an unfinished step, and holds no commits."""
-    with path.open("rb") as file:
-        head = file.read(SEGMENT_HEADER.size + 1)
+    try:
+        with path.open("rb") as file:
+            head = file.read(SEGMENT_HEADER.size + 1)
+    except FileNotFoundError:  # a node that has the store open has removed it
+        return True
     try:
         _, kind = decode_segment_header(head, str(path), number)
     except StoreError:
@@ -263,8 +267,9 @@ class _Walk:
         """Fill the report."""
         sizes = {}
         for number, _ in self._order:
-            path = self._directory / segment_name(number)
-            sizes[number] = path.stat().st_size if path.exists() else 0
+            sizes[number] = 0
+            with suppress(FileNotFoundError):
+                sizes[number] = (self._directory / segment_name(number)).stat().st_size
         total, done = 2 * sum(sizes.values()), 0
         readable: list[tuple[SegmentReport, int]] = []
         for index, (number, committed) in enumerate(self._order):
