@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -174,8 +174,8 @@ class DiskBucketStore(BucketStore):
         except OSError as error:
             raise StoreError(f"the store in {self.path} cannot be opened: {error}") from error
         self._is_open = True
-        self._metadata: Metadata | None = None
-        self._segments: Segments | None = None
+        self._closing = ExitStack()  # closes in the reverse order of opening
+        self._closing.callback(self._directory_lock.release)
         try:
             self._open(clock, random)
         except BaseException:
@@ -187,6 +187,7 @@ class DiskBucketStore(BucketStore):
         if not (self.path / FILE_NAME).exists():
             self._make()
         metadata = self._metadata = Metadata(self.path)
+        self._closing.callback(metadata.close)
         made_for = metadata.vbucket_count()
         if made_for != self.vbucket_count:
             raise StoreMismatch(
@@ -226,6 +227,7 @@ class DiskBucketStore(BucketStore):
             clock=clock,
             random=random,
         )
+        self._closing.callback(segments.close)
         recovery = Recovery(self.vbuckets, segments, closed_at)
         recovery.run()
         for vbid, vbucket in self.vbuckets.items():
@@ -242,7 +244,6 @@ class DiskBucketStore(BucketStore):
         make_store(self.path, self.vbucket_count, self._settings, self._file_system)
 
     def _save(self, values: dict[str, str]) -> None:
-        assert self._metadata is not None
         self._metadata.put(values)
 
     # ----------------------------------------------------------------------------------- metadata that has to wait
@@ -253,7 +254,6 @@ class DiskBucketStore(BucketStore):
         The segments are not written before `_pay` has succeeded. Until then the files are as the opening found them,
         and consistent.
         """
-        assert self._metadata is not None
         self._owed_values |= {name: value for name, value in values.items() if self._metadata.get(name) != value}
         self._owed_vbuckets |= {vbucket.vbid: vbucket for vbucket in vbuckets}
         try:
@@ -270,7 +270,6 @@ class DiskBucketStore(BucketStore):
 
     def _pay(self) -> None:
         """Write the metadata that `_owe` could not write. Raises: StoreError: it still cannot be written."""
-        assert self._metadata is not None
         if not self._owed_values and not self._owed_vbuckets:
             return
         with self._lines_lock:
@@ -330,7 +329,6 @@ class DiskBucketStore(BucketStore):
 
     def _write(self, batch: list[_Pending]) -> list[list[Page]]:
         """Write and sync one commit; returns the pages of each vbucket."""
-        assert self._segments is not None
         self._pay()
         segment = self._segments.place()
         buffers: list[Buffer] = []
@@ -351,7 +349,6 @@ class DiskBucketStore(BucketStore):
         durable nor be cut off, only the next opening shows whether it counts.
         """
         with self._commit_lock:
-            assert self._segments is not None
             seqno = vbucket.reachable(seqno)
             self._pay()
             if self._segments.is_in_doubt:
@@ -385,7 +382,6 @@ class DiskBucketStore(BucketStore):
 
     @manifest.setter
     def manifest(self, manifest: Manifest) -> None:
-        assert self._metadata is not None
         self._metadata.put({"manifest": json.dumps(manifest.to_json())})
         self._manifest = manifest
 
@@ -396,15 +392,12 @@ class DiskBucketStore(BucketStore):
 
     @settings.setter
     def settings(self, settings: BucketSettings) -> None:
-        assert self._metadata is not None
         self._metadata.put({"settings": json.dumps(settings.to_json())})
         self._settings = settings
-        if self._segments is not None:
-            self._segments.cache.capacity = settings.cache_bytes
+        self._segments.cache.capacity = settings.cache_bytes
 
     def metadata_changed(self, vbucket: VBucketLog) -> None:
         """Write the vbucket's line, now or at the end of the batch."""
-        assert self._metadata is not None
         with self._lines_lock:
             if self._batched is not None:
                 self._batched[vbucket.vbid] = vbucket
@@ -412,7 +405,6 @@ class DiskBucketStore(BucketStore):
                 self._put_lines([vbucket])
 
     def _put_lines(self, vbuckets: Iterable[VBucketLog]) -> None:
-        assert self._metadata is not None
         lines = [self._line(vbucket, self._horizons.get(vbucket.vbid, 0)) for vbucket in vbuckets]
         self._metadata.put({}, lines)
         for line in lines:
@@ -435,9 +427,6 @@ class DiskBucketStore(BucketStore):
 
         For a compaction, which holds the commit lock.
         """
-        metadata = self._metadata
-        assert metadata is not None
-        assert self._segments is not None
         with self._lines_lock:
             # A vbucket that was deleted or created anew has another line, or none.
             still = {
@@ -447,14 +436,13 @@ class DiskBucketStore(BucketStore):
                 and (vbucket.vbid, vbucket.incarnation) not in self._gone
             }
             lines = [self._line(vbucket, horizon) for vbucket, horizon in still.items()]
-            self._segments.replace(old, new, lambda values: metadata.put(values, lines))
+            self._segments.replace(old, new, lambda values: self._metadata.put(values, lines))
             for vbucket, horizon in still.items():
                 self._horizons[vbucket.vbid] = horizon
 
     @contextmanager
     def metadata_batch(self, *, may_wait: bool = False) -> Iterator[None]:
         """See `BucketStore.metadata_batch`. Not nested, and from one thread."""
-        assert self._metadata is not None
         self._batched = {}
         try:
             yield
@@ -476,7 +464,6 @@ class DiskBucketStore(BucketStore):
         """See `BucketStore.delete_vbucket`."""
         vbucket = self.vbuckets.get(vbid)
         if vbucket is not None:
-            assert self._metadata is not None
             with self._lines_lock:
                 self._metadata.put({}, [VbucketMetadata(vbid, vbucket.incarnation, None, None, 0)])
                 self._owed_vbuckets.pop(vbid, None)
@@ -497,7 +484,7 @@ class DiskBucketStore(BucketStore):
     @property
     def file_bytes(self) -> int:
         """The size of all segments."""
-        return sum(segment.size for segment in self._segments.all()) if self._segments is not None else 0
+        return sum(segment.size for segment in self._segments.all())
 
     @property
     def compaction_due(self) -> bool:
@@ -505,9 +492,8 @@ class DiskBucketStore(BucketStore):
 
         A rewritten segment is on the disk twice for a moment, so a segment should be a small part of the whole.
         """
-        if self._segments is not None:
-            part = max(self.live_bytes // PARTS_OF_STORE, MIN_SEGMENT_BYTES)
-            self._segments.segment_bytes = min(part, self._segment_bytes)
+        part = max(self.live_bytes // PARTS_OF_STORE, MIN_SEGMENT_BYTES)
+        self._segments.segment_bytes = min(part, self._segment_bytes)
         return super().compaction_due
 
     def _size_of(self, frames_bytes: int, rows: int) -> int:
@@ -519,7 +505,6 @@ class DiskBucketStore(BucketStore):
         return self.file_bytes
 
     def _rewrite(self, order: CompactionOrder, report: CompactionReport) -> None:
-        assert self._segments is not None
         self._pay()
         try:
             SegmentRewriting(
@@ -537,27 +522,23 @@ class DiskBucketStore(BucketStore):
 
     def fit_cache(self, room: int) -> None:
         """See `BucketStore.fit_cache`."""
-        if self._segments is not None:
-            self._segments.cache.capacity = max(min(self._settings.cache_bytes, room), 0)
+        self._segments.cache.capacity = max(min(self._settings.cache_bytes, room), 0)
 
     @property
     def cache_stats(self) -> CacheStats:
         """See `BucketStore.cache_stats`."""
-        return self._segments.cache.stats if self._segments is not None else CacheStats(0, 0, 0, 0, 0)
+        return self._segments.cache.stats
 
     def read_pieces(self, pieces: list[Piece], *, by_key: bool = False) -> list[Buffer]:
         """See `BucketStore.read_pieces`."""
-        assert self._segments is not None
         return self._segments.read_pieces(pieces, by_key=by_key)
 
     def would_wait(self, pieces: list[Piece]) -> bool:
         """See `BucketStore.would_wait`."""
-        assert self._segments is not None
         return self._segments.would_wait(pieces)
 
     def fetch(self, pieces: list[Piece]) -> None:
         """See `BucketStore.fetch`."""
-        assert self._segments is not None
         self._segments.fetch(pieces)
 
     def close(self, clean: bool = True) -> None:
@@ -575,8 +556,6 @@ class DiskBucketStore(BucketStore):
             self._shut()
 
     def _close_cleanly(self) -> None:
-        assert self._metadata is not None
-        assert self._segments is not None
         try:
             self.commit()
         except StoreError as error:
@@ -598,9 +577,4 @@ class DiskBucketStore(BucketStore):
 
     def _shut(self) -> None:
         self._is_open = False
-        if self._segments is not None:
-            self._segments.close()
-        if self._metadata is not None:
-            with suppress(StoreError):
-                self._metadata.close()
-        self._directory_lock.release()
+        self._closing.close()
