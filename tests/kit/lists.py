@@ -135,9 +135,6 @@ def frames_in(pieces) -> list[Frame]:
     return frames
 
 
-PREPARES = (Opcode.DCP_PREPARE, Opcode.DCP_ABORT)
-
-
 class ListReplicas(ListSource):
     """Records what is done to it."""
 

@@ -72,7 +72,6 @@ class CouchbaseContainer:
     """
 
     def __init__(self, image: str = "", *, vbuckets: int = DEFAULT_VBUCKETS, **options: Any) -> None:
-        self._image = image
         self._options: dict[str, Any] = {"vbuckets": vbuckets, **options}
         self._buckets: dict[str, BucketDefinition] = {}
         self._node: Node | None = None

@@ -15,9 +15,11 @@ from tools.patience import patient
 
 ROOT = Path(__file__).parents[3]
 # A block of Python, and the block of text that may follow as its output. `<!-- needs spark -->` before it marks what
-# takes a Spark session; `<!-- not run -->` what needs something that a test does not have.
+# takes a Spark session; `<!-- not run -->` what needs something that a test does not have. An indented block is a part
+# of a recipe and is not run.
 BLOCK = re.compile(
-    r"(?:<!-- (?P<mark>[a-z ]+) -->\n)?```python\n(?P<code>.*?)```\n(?:\n```text\n(?P<output>.*?)```\n)?", re.DOTALL
+    r"(?:^<!-- (?P<mark>[a-z ]+) -->\n)?^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?",
+    re.DOTALL | re.MULTILINE,
 )
 TIMEOUT_S = patient(150)
 
