@@ -116,6 +116,9 @@ _SEQNO_IN = _places(
 """Messages that move a stream's position without a row, and where their seqno is."""
 
 
+_MARKER = SnapshotMarker.layout.extras
+
+
 @dataclass(slots=True)
 class _Turn:
     """The events of one receive.
@@ -422,11 +425,12 @@ class DcpSession:
     def _control(self, frame: Frame, turn: _Turn) -> None:
         """A message that is no row."""
         opcode = frame.opcode
-        if frame.magic == Magic.SERVER_REQUEST or frame.is_response or opcode not in FLOW_CONTROLLED:
-            turn.uncounted += frame.size
         if frame.is_response:
+            turn.uncounted += frame.size
             self._answer(frame, turn)
             return
+        if opcode not in FLOW_CONTROLLED or frame.magic == Magic.SERVER_REQUEST:
+            turn.uncounted += frame.size
         if frame.magic == Magic.SERVER_REQUEST:
             if opcode != CLUSTERMAP_CHANGE:
                 self._refuse(f"a request with opcode 0x{opcode:02x} that was not asked for")
@@ -496,14 +500,13 @@ class DcpSession:
             self._done(stream, turn)
 
     def _marker(self, frame: Frame, stream: Stream, _turn: _Turn) -> None:
-        fields = SnapshotMarker.layout.extras
-        if len(frame.extras) == fields.size:
+        if len(frame.extras) == _MARKER.size:
             body = frame.extras
-        elif len(frame.extras) == SnapshotMarkerV2.layout.extras_bytes and len(frame.value) >= fields.size:
+        elif len(frame.extras) == SnapshotMarkerV2.layout.extras_bytes and len(frame.value) >= _MARKER.size:
             body = frame.value  # later versions have the fields of the first one, and then others, in the value
         else:
             raise RemoteProtocolError("a snapshot marker of unknown layout", event=repr(frame))
-        start, end, flags = fields.unpack_from(body)
+        start, end, flags = _MARKER.unpack_from(body)
         stream.tracker.marker(start, end)
         if flags & MarkerFlag.ACK:
             self._send(encode_response(Opcode.DCP_SNAPSHOT_MARKER, opaque=frame.opaque))
