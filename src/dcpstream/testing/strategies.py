@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from dcpstream.wire import frames
 from dcpstream.wire.codes import Magic
-from dcpstream.wire.layout import Field, Kind, Layout, Message, Part, decode_message
+from dcpstream.wire.fields import Field
+from dcpstream.wire.layout import Kind, Layout, Message, Part, decode_message
 
 MAX_PART_BYTES = 64
 """Enough for every boundary of a part's handling; longer parts only slow the search down."""

@@ -26,6 +26,7 @@ from dcpstream.wire.codes import (
     as_code,
     code_name,
 )
+from dcpstream.wire.fields import Field, Record
 from dcpstream.wire.frames import (
     HEADER,
     HEADER_BYTES,
@@ -38,7 +39,7 @@ from dcpstream.wire.frames import (
     encode_response,
     frame_length,
 )
-from dcpstream.wire.layout import Field, Kind, Layout, Message, Part, RawRequest, RawResponse, Record, decode_message
+from dcpstream.wire.layout import Kind, Layout, Message, Part, RawRequest, RawResponse, decode_message
 from dcpstream.wire.messages import LAYOUTS
 from dcpstream.wire.status import STATUS_ERRORS, Status, status_error
 

@@ -13,24 +13,23 @@ carry all its bytes. `decode_message(frame, strict=True)` refuses it instead, wi
 
 from __future__ import annotations
 
-import dataclasses
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, Flag, IntEnum
 from itertools import chain, combinations
-from operator import attrgetter, itemgetter
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, dataclass_transform
+from operator import itemgetter
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypedDict, TypeVar, Unpack, dataclass_transform
 
 from dcpstream.errors import FieldError
 from dcpstream.wire.codes import Feature, FrameInfoId, Magic, Opcode, code_name
+from dcpstream.wire.fields import Field, contents_getter, fields_of, i64, raw, struct_of, u8, u16, u32, u64
 from dcpstream.wire.frames import HEADER, HEADER_BYTES, HEADER_FIELDS, Frame
 from dcpstream.wire.keys import decode_frame_infos
 from dcpstream.wire.status import Status
 
 __all__ = [
     "LAYOUTS",
-    "Field",
     "Kind",
     "Layout",
     "Message",
@@ -38,22 +37,12 @@ __all__ = [
     "Phase",
     "RawRequest",
     "RawResponse",
-    "Record",
     "Request",
     "Response",
     "Side",
     "decode_message",
-    "i64",
     "message",
-    "raw",
-    "record",
-    "u8",
-    "u16",
-    "u32",
-    "u64",
 ]
-
-_FORMATS = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 
 class Kind(Enum):
@@ -106,58 +95,6 @@ _MAGICS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One number or byte string on the wire.
-
-    Attributes:
-        name: as in the specification, in snake_case.
-        width: bytes; numbers are big-endian.
-        offset: from the start of its part, in bytes, if all optional fields before it are there.
-        place: "extras" or "value".
-        fixed: the only value that this layout has here (a version byte), or None.
-        since: server version that brought it, or "".
-        form: "u" an unsigned number, "i" a signed one, "s" bytes.
-        optional: whether the extras may lack it.
-    """
-
-    name: str
-    width: int
-    offset: int
-    place: str
-    fixed: int | None = None
-    since: str = ""
-    form: str = "u"
-    optional: bool = False
-
-    @property
-    def code(self) -> str:
-        """Its letter in a struct's format."""
-        if self.form == "s":
-            return f"{self.width}s"
-        return _FORMATS[self.width].lower() if self.form == "i" else _FORMATS[self.width]
-
-    @property
-    def dtype(self) -> str:
-        """Its type in numpy."""
-        return f"S{self.width}" if self.form == "s" else f">{self.form}{self.width}"
-
-    @property
-    def type_name(self) -> str:
-        """Its type in documents and errors: u16, i64, 16 bytes."""
-        return f"{self.width} bytes" if self.form == "s" else f"{self.form}{8 * self.width}"
-
-    def holds(self, content: object) -> bool:
-        """Whether a value fits."""
-        if self.form == "s":
-            return isinstance(content, bytes) and len(content) == self.width
-        try:
-            struct.pack(">" + self.code, content)
-        except struct.error:
-            return False
-        return True
-
-
 class Variant(NamedTuple):
     """One length that the extras of a layout can have; without optional fields there is one variant.
 
@@ -176,7 +113,7 @@ class Variant(NamedTuple):
     spread: Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """Everything about one shape of one message.
 
@@ -214,25 +151,25 @@ class Layout:
     fields: tuple[Field, ...]
     variants: tuple[Variant, ...]
     value: struct.Struct
-    key: Part
-    rest: Part
-    cas: Part
-    document_key: bool
-    datatypes: int
-    durable: bool
-    keeps_ttl: bool
-    sent_by: Side
-    phase: Phase
-    flow_controlled: bool
-    statuses: tuple[int, ...]
-    any_extras: bool
-    refused: Status | None
-    quiet_of: Opcode | None
-    rest_needs: Feature | None
-    without: Feature | None
-    since: str
     source: str
     summary: str
+    key: Part = Part.NONE
+    rest: Part = Part.NONE
+    cas: Part = Part.NONE
+    document_key: bool = False
+    datatypes: int = 0
+    durable: bool = False
+    keeps_ttl: bool = False
+    sent_by: Side = Side.CLIENT
+    phase: Phase = Phase.BUCKET
+    flow_controlled: bool = False
+    statuses: tuple[int, ...] = ()
+    any_extras: bool = False
+    refused: Status | None = None
+    quiet_of: Opcode | None = None
+    rest_needs: Feature | None = None
+    without: Feature | None = None
+    since: str = ""
     # Derived from the above when the class is made, so that no message pays for them.
     magic: int = field(init=False)
     flexible_magic: int = field(init=False)
@@ -267,7 +204,7 @@ class Layout:
             "raw_fields": tuple(at for at, item in enumerate(self.fields) if item.form == "s"),
             "is_simple": len(self.variants) == 1 and all(item.form != "s" for item in self.fields),
             "names": tuple(item.name for item in self.fields),
-            "numbers": _getter([item.name for item in self.fields]),
+            "numbers": contents_getter([item.name for item in self.fields]),
         }
         for name, content in derived.items():
             object.__setattr__(self, name, content)
@@ -391,12 +328,14 @@ class Layout:
         if len(numbers) == len(self.fields):
             for item, content in zip(self.fields, numbers, strict=True):
                 if not item.holds(content) and not (item.optional and content is None):
-                    return FieldError(f"{self.name}.{item.name}={content!r} is not {_a(item)}")
+                    return item.misfit(self.name, content)
         return FieldError(f"{self.name}: a header field does not fit: {error}")
 
 
-def _a(item: Field) -> str:
-    return item.type_name if item.form == "s" else f"a {item.type_name}"
+LAYOUTS: list[Layout] = []
+"""Every layout that is known, in order of declaration; whole once `dcpstream.wire.messages` is imported."""
+_CLASSES: dict[tuple[int, Kind], list[type[Message]]] = {}
+_M = TypeVar("_M", bound="Message")
 
 
 def _picker(places: list[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
@@ -404,121 +343,6 @@ def _picker(places: list[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
     if len(places) > 1:
         return itemgetter(*places)
     return (lambda row: (row[places[0]],)) if places else lambda _row: ()
-
-
-def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """A function that gives these attributes of an object as a tuple."""
-    if len(names) > 1:
-        return attrgetter(*names)
-    return (lambda owner: (getattr(owner, names[0]),)) if names else lambda _owner: ()
-
-
-LAYOUTS: list[Layout] = []
-"""Every layout that is known, in order of declaration; whole once `dcpstream.wire.messages` is imported."""
-_CLASSES: dict[tuple[int, Kind], list[type[Message]]] = {}
-_M = TypeVar("_M", bound="Message")
-_R = TypeVar("_R", bound="Record")
-
-
-def _field(
-    width: int, default: Any, *, value: bool, fixed: int | None, since: str, optional: bool, form: str = "u"
-) -> Any:
-    metadata = {
-        "width": width,
-        "place": "value" if value else "extras",
-        "fixed": fixed,
-        "since": since,
-        "form": form,
-        "optional": optional,
-    }
-    if fixed is not None:
-        default = fixed
-    if default is None and not optional:
-        return field(metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
-def u8(
-    *,
-    default: int | None = None,
-    value: bool = False,
-    fixed: int | None = None,
-    since: str = "",
-    optional: bool = False,
-) -> Any:
-    """An unsigned byte in the extras (or, with `value`, in the value).
-
-    Args:
-        default: for messages that are made without it.
-        value: it is at the start of the value.
-        fixed: the only number that the layout has here.
-        since: server version that brought it.
-        optional: the extras may lack it; their length says which of the optional fields are there. Where one length
-            could be read in several ways, the first fields are.
-    """
-    return _field(1, default, value=value, fixed=fixed, since=since, optional=optional)
-
-
-def u16(
-    *,
-    default: int | None = None,
-    value: bool = False,
-    fixed: int | None = None,
-    since: str = "",
-    optional: bool = False,
-) -> Any:
-    """Two bytes."""
-    return _field(2, default, value=value, fixed=fixed, since=since, optional=optional)
-
-
-def u32(
-    *,
-    default: int | None = None,
-    value: bool = False,
-    fixed: int | None = None,
-    since: str = "",
-    optional: bool = False,
-) -> Any:
-    """Four bytes."""
-    return _field(4, default, value=value, fixed=fixed, since=since, optional=optional)
-
-
-def u64(
-    *,
-    default: int | None = None,
-    value: bool = False,
-    fixed: int | None = None,
-    since: str = "",
-    optional: bool = False,
-) -> Any:
-    """Eight bytes."""
-    return _field(8, default, value=value, fixed=fixed, since=since, optional=optional)
-
-
-def i64(*, default: int | None = None, value: bool = False, since: str = "", optional: bool = False) -> Any:
-    """Eight bytes, signed."""
-    return _field(8, default, value=value, fixed=None, since=since, optional=optional, form="i")
-
-
-def raw(width: int, *, default: bytes | None = None, value: bool = False, since: str = "") -> Any:
-    """So many bytes that are no number."""
-    return _field(width, default, value=value, fixed=None, since=since, optional=False, form="s")
-
-
-def _fields_of(cls: type[Any]) -> tuple[Field, ...]:
-    """The declared fields of a dataclass, those of the extras first."""
-    fields: list[Field] = []
-    sizes = {"extras": 0, "value": 0}
-    for item in dataclasses.fields(cls):
-        if "width" in item.metadata:
-            place = item.metadata["place"]
-            fields.append(Field(item.name, offset=sizes[place], **item.metadata))
-            sizes[place] += item.metadata["width"]
-    return tuple(sorted(fields, key=lambda item: item.place))
-
-
-def _struct_of(fields: tuple[Field, ...]) -> struct.Struct:
-    return struct.Struct(">" + "".join(item.code for item in fields))
 
 
 def _variants_of(fields: tuple[Field, ...]) -> tuple[Variant, ...]:
@@ -535,7 +359,7 @@ def _variants_of(fields: tuple[Field, ...]) -> tuple[Variant, ...]:
             size,
             Variant(
                 size,
-                _struct_of(chosen),
+                struct_of(chosen),
                 struct.Struct(HEADER.format + "".join(item.code for item in chosen)),
                 present,
                 _picker([present.index(at) if at in present else len(present) for at in range(len(extras))]),
@@ -814,99 +638,58 @@ class RawResponse(Response):
         return self.to_frame().encode()
 
 
-_DEFAULTS: dict[str, Any] = {
-    "key": Part.NONE,
-    "rest": Part.NONE,
-    "cas": Part.NONE,
-    "document_key": False,
-    "datatypes": 0,
-    "durable": False,
-    "keeps_ttl": False,
-    "sent_by": Side.CLIENT,
-    "phase": Phase.BUCKET,
-    "flow_controlled": False,
-    "statuses": (),
-    "any_extras": False,
-    "refused": None,
-    "quiet_of": None,
-    "rest_needs": None,
-    "without": None,
-    "since": "",
-    "source": "",
-}
-"""What `message` assumes of a class that extends no other message."""
+class MessageOptions(TypedDict, total=False):
+    """The options of `message`; each is an attribute of `Layout`."""
+
+    key: Part
+    rest: Part
+    cas: Part
+    document_key: bool
+    datatypes: int
+    durable: bool
+    keeps_ttl: bool
+    sent_by: Side
+    phase: Phase
+    flow_controlled: bool
+    statuses: tuple[int, ...]
+    any_extras: bool
+    refused: Status | None
+    rest_needs: Feature | None
+    without: Feature | None
+    quiet_of: Opcode | None
+    since: str
+    source: str
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(u8, u16, u32, u64, i64, raw))
-def message(
-    opcode: int,
-    *,
-    key: Part | None = None,
-    rest: Part | None = None,
-    cas: Part | None = None,
-    document_key: bool | None = None,
-    datatypes: int | None = None,
-    durable: bool | None = None,
-    keeps_ttl: bool | None = None,
-    sent_by: Side | None = None,
-    phase: Phase | None = None,
-    flow_controlled: bool | None = None,
-    statuses: tuple[int, ...] | None = None,
-    any_extras: bool | None = None,
-    refused: Status | None = None,
-    quiet_of: Opcode | None = None,
-    rest_needs: Feature | None = None,
-    without: Feature | None = None,
-    since: str | None = None,
-    source: str | None = None,
-) -> Callable[[type[_M]], type[_M]]:
+def message(opcode: int, **options: Unpack[MessageOptions]) -> Callable[[type[_M]], type[_M]]:
     """Make a message class of a class body and enter it into the layout table.
 
-    The arguments are those of `Layout`. A class that extends another message (the quiet form of a command, say) has
-    its fields, and its options where they are not given. What a producer or a consumer sends is, if nothing else is
-    given, sent after DCP_OPEN, and its CAS is ignored.
+    A class that extends another message (the quiet form of a command, say) has its fields, and its options where they
+    are not given. What a producer or a consumer sends is, if nothing else is given, sent after DCP_OPEN, and its CAS
+    is ignored.
     """
-    options: dict[str, Any] = {
-        "key": key,
-        "rest": rest,
-        "cas": cas,
-        "document_key": document_key,
-        "datatypes": None if datatypes is None else int(datatypes),
-        "durable": durable,
-        "keeps_ttl": keeps_ttl,
-        "sent_by": sent_by,
-        "phase": phase,
-        "flow_controlled": flow_controlled,
-        "statuses": statuses,
-        "any_extras": any_extras,
-        "refused": refused,
-        "quiet_of": quiet_of,
-        "rest_needs": rest_needs,
-        "without": without,
-        "since": since,
-        "source": source,
-    }
 
     def decorate(cls: type[_M]) -> type[_M]:
         extended: Layout | None = getattr(cls, "layout", None)
-        given = {name: option for name, option in options.items() if option is not None}
-        assumed = {name: getattr(extended, name) for name in _DEFAULTS} if extended else _DEFAULTS
-        if extended is None and sent_by is not None and sent_by & (Side.PRODUCER | Side.CONSUMER):
-            assumed = assumed | {"phase": Phase.DCP, "cas": Part.OPTIONAL}
+        assumed: dict[str, Any] = {}
+        if extended is not None:
+            assumed = {name: getattr(extended, name) for name in MessageOptions.__annotations__}
+        elif options.get("sent_by", Side.CLIENT) & (Side.PRODUCER | Side.CONSUMER):
+            assumed = {"phase": Phase.DCP, "cas": Part.OPTIONAL}
         made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
-        fields = _fields_of(made)
+        fields = fields_of(made)
         kind = Kind.RESPONSE if issubclass(made, Response) else Kind.REQUEST
         made.layout = Layout(
-            made.__name__,
-            int(opcode),
-            kind,
-            fields,
-            _variants_of(fields),
-            _struct_of(tuple(item for item in fields if item.place == "value")),
-            **(assumed | given),
+            name=made.__name__,
+            opcode=int(opcode),
+            kind=kind,
+            fields=fields,
+            variants=_variants_of(fields),
+            value=struct_of(tuple(item for item in fields if item.place == "value")),
             summary=(made.__doc__ or "").strip().partition("\n")[0],
+            **{**assumed, **options},
         )
-        assert made.layout.source, f"{made.__name__} names no source"
         type.__setattr__(made, "pack", staticmethod(_packer(made.layout)))
         type.__setattr__(made, "unpack", staticmethod(_unpacker(made.layout)))
         LAYOUTS.append(made.layout)
@@ -914,69 +697,6 @@ def message(
         return made
 
     return decorate
-
-
-class Record:
-    """A structure without an opcode, such as one entry of a list in a value.
-
-    Attributes:
-        struct: its precompiled struct; hot paths use it for plain tuples.
-        size: bytes that it takes.
-    """
-
-    __slots__ = ()
-
-    struct: ClassVar[struct.Struct]
-    size: ClassVar[int]
-    _fields: ClassVar[tuple[Field, ...]]
-    _numbers: ClassVar[Callable[[Any], tuple[Any, ...]]]
-
-    def pack(self) -> bytes:
-        """Its bytes.
-
-        Raises:
-            FieldError: a field does not fit its width.
-        """
-        numbers = type(self)._numbers(self)
-        for item, content in zip(self._fields, numbers, strict=True):
-            if not item.holds(content):
-                raise FieldError(f"{type(self).__name__}.{item.name}={content!r} is not {_a(item)}")
-        return self.struct.pack(*numbers)
-
-    @classmethod
-    def unpack_from(cls, data: bytes | bytearray | memoryview, at: int = 0) -> Self:
-        """The record that begins at an offset.
-
-        Raises:
-            FieldError: the data ends within it.
-        """
-        try:
-            return cls(*cls.struct.unpack_from(data, at))
-        except struct.error:
-            raise FieldError(f"{cls.__name__} needs {cls.size} bytes, there are {len(data) - at}") from None
-
-    @classmethod
-    def iter_unpack(cls, data: bytes | bytearray | memoryview) -> Iterator[Self]:
-        """The records that follow one another in some bytes.
-
-        Raises:
-            FieldError: the length of the data is not a multiple of a record's.
-        """
-        if len(data) % cls.size:
-            raise FieldError(f"{len(data)} bytes are no whole number of {cls.__name__}, {cls.size} bytes each")
-        return (cls(*numbers) for numbers in cls.struct.iter_unpack(data))
-
-
-@dataclass_transform(frozen_default=True, field_specifiers=(u8, u16, u32, u64, i64, raw))
-def record(cls: type[_R]) -> type[_R]:
-    """Make a record class of a class body."""
-    made = dataclass(frozen=True, slots=True)(cls)
-    fields = _fields_of(made)
-    made.struct = _struct_of(fields)
-    made.size = made.struct.size
-    made._fields = fields
-    made._numbers = staticmethod(_getter([item.name for item in fields]))
-    return made
 
 
 def decode_message(frame: Frame, *, strict: bool = False) -> Message:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from dcpstream.errors import FieldError
 from dcpstream.model.collections import NO_TTL
 from dcpstream.wire.codes import SystemEventId
-from dcpstream.wire.layout import Record, record, u32, u64
+from dcpstream.wire.fields import Record, record, u32, u64
 from dcpstream.wire.messages.dcp import SystemEvent
 
 __all__ = [

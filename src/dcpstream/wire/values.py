@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from dcpstream.errors import FieldError
 from dcpstream.model import FailoverEntry, FailoverLog
-from dcpstream.wire.layout import Record, record, u16, u64
+from dcpstream.wire.fields import Record, record, u16, u64
 
 try:
     import cramjam

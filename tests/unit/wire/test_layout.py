@@ -15,7 +15,8 @@ from dcpstream.protocol.consumer import connection as consumer
 from dcpstream.protocol.producer import connection as producer
 from dcpstream.testing.strategies import messages_of
 from dcpstream.wire import LAYOUTS, Kind, Layout, Opcode, Record, decode_frame
-from dcpstream.wire.layout import Side, i64, raw, record, u16
+from dcpstream.wire.fields import i64, raw, record, u16
+from dcpstream.wire.layout import Side
 from dcpstream.wire.messages import dcp, subdoc
 from tests.kit import recorded
 

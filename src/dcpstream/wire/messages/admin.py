@@ -6,7 +6,8 @@ Source of all: kv_engine docs/BinaryProtocol.md, daemon/mcbp_validators.cc, incl
 from __future__ import annotations
 
 from dcpstream.wire.codes import Datatype, Opcode
-from dcpstream.wire.layout import Part, Phase, Request, Response, i64, message, u8, u16, u32, u64
+from dcpstream.wire.fields import i64, u8, u16, u32, u64
+from dcpstream.wire.layout import Part, Phase, Request, Response, message
 from dcpstream.wire.status import Status
 
 _BINARY = "kv_engine docs/BinaryProtocol.md"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dcpstream.model import FailoverLog
 from dcpstream.wire.codes import Datatype, Feature, Opcode
-from dcpstream.wire.layout import Part, Request, Response, Side, message, u8, u16, u32, u64
+from dcpstream.wire.fields import u8, u16, u32, u64
+from dcpstream.wire.layout import Part, Request, Response, Side, message
 from dcpstream.wire.status import Status
 from dcpstream.wire.values import decode_failover_log
 

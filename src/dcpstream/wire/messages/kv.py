@@ -6,7 +6,8 @@ Source of all: kv_engine docs/BinaryProtocol.md, docs/Collections.md, docs/sasl.
 from __future__ import annotations
 
 from dcpstream.wire.codes import Datatype, Opcode
-from dcpstream.wire.layout import Part, Phase, Record, Request, Response, i64, message, raw, record, u8, u16, u32, u64
+from dcpstream.wire.fields import Record, i64, raw, record, u8, u16, u32, u64
+from dcpstream.wire.layout import Part, Phase, Request, Response, message
 from dcpstream.wire.status import Status
 
 _BINARY = "kv_engine docs/BinaryProtocol.md"

@@ -6,7 +6,8 @@ Source of all: kv_engine docs/SubDocument.md, daemon/subdocument_validators.cc.
 from __future__ import annotations
 
 from dcpstream.wire.codes import Opcode
-from dcpstream.wire.layout import Part, Record, Request, Response, message, record, u8, u16, u32
+from dcpstream.wire.fields import Record, record, u8, u16, u32
+from dcpstream.wire.layout import Part, Request, Response, message
 from dcpstream.wire.messages.kv import SetResponse
 from dcpstream.wire.status import Status
 
