@@ -53,7 +53,7 @@ _.vbuckets_inside_snapshot
 _.total_lag
 
 # Called by users: the test kit. The container has the names of testcontainers.
-_._image
+_.image
 _.with_bucket
 _.with_credentials
 _.with_enabled_services

@@ -20,7 +20,6 @@ SOURCE = ROOT / "src"
 PAGE = ROOT / "docs" / "reference" / "modules.md"
 ARCHITECTURE = ROOT / "docs" / "explanation" / "architecture.md"
 BEGIN, END = "<!-- packages: make reference -->", "<!-- end of the packages -->"
-PACKAGES = ("dcpstream", "dcpstream_demo")
 
 INTRODUCTION = """# Modules
 
@@ -41,7 +40,7 @@ def summary(path: Path) -> str:
 
 def packages() -> list[Path]:
     """The folders of all packages, outer ones first."""
-    found = [path.parent for name in PACKAGES for path in (SOURCE / name).rglob("__init__.py")]
+    found = [path.parent for path in (SOURCE / "dcpstream").rglob("__init__.py")]
     return sorted(found, key=lambda path: path.relative_to(SOURCE).parts)
 
 

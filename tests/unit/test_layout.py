@@ -10,7 +10,7 @@ UNIT = ROOT / "tests" / "unit"
 
 HOMES = {
     "bench": ROOT / "bench",
-    "demo": ROOT / "src" / "dcpstream_demo",
+    "demo": ROOT / "examples" / "demo" / "dcpstream_demo",
     "fixtures": ROOT / "tests" / "fixtures",
     "interop": ROOT / "interop",
     "kit": ROOT / "tests" / "kit",

@@ -140,9 +140,6 @@ def raw(width: int, **options: Unpack[FieldOptions]) -> Any:
     return _field(width, "s", options)
 
 
-FIELD_SPECIFIERS = (u8, u16, u32, u64, i64, raw)
-
-
 def fields_of(cls: type[Any]) -> tuple[Field, ...]:
     """The declared fields of a dataclass, those of the extras first."""
     fields: list[Field] = []

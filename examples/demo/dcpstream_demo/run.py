@@ -350,7 +350,7 @@ class Run:
         flights = self._read_flights()
         hold_at: list[int] = []
         if settings.kills:
-            hold_at = kill_points(change_count(flights), random.Random(settings.seed))  # noqa: S311 - not a secret
+            hold_at = kill_points(change_count(flights), random.Random(settings.seed))
         stage = Stage(settings, self.display, self.children, flights, hold_at)
         try:
             with self.display.bars():

@@ -65,7 +65,7 @@ class Child:
         self.name = name
         self.log = log
         with log.open("ab") as output:
-            self._process = subprocess.Popen(  # noqa: S603 - our own commands
+            self._process = subprocess.Popen(
                 list(command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE if on_line else output,
