@@ -44,7 +44,7 @@ REFERENCES = message node support user module
 .PHONY: help
 help: ## print this help
 	@printf 'dcpstream: make TARGET [STRICT=1] [JOBS=n] [PATIENCE=n] [ARGS="..."] [ROWS=n] [RUNS=n] [SEED=n] [SCENARIOS="s02 s15"] [PYTHON=/path]\n\n'
-	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 	@printf '\nThe first run of any of them installs what it needs into $(VENV).\n'
 
 .PHONY: setup
