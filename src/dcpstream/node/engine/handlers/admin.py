@@ -90,8 +90,7 @@ def flush(session: Session, frame: Frame) -> None:
 
 def control_traffic(session: Session, frame: Frame) -> None:
     """ENABLE_TRAFFIC, DISABLE_TRAFFIC: whether requests for documents are answered."""
-    bucket = session.bucket
-    assert bucket is not None, "the command needs a bucket"
+    bucket = session.selected
     bucket.takes_traffic = frame.opcode == Opcode.ENABLE_TRAFFIC
     bucket.update_sessions()
     session.respond(frame)
@@ -99,8 +98,7 @@ def control_traffic(session: Session, frame: Frame) -> None:
 
 def control_persistence(session: Session, frame: Frame) -> None:
     """STOP_PERSISTENCE, START_PERSISTENCE: whether the bucket writes to disk."""
-    assert session.bucket is not None, "the command needs a bucket"
-    session.bucket.is_persisting = frame.opcode == Opcode.START_PERSISTENCE
+    session.selected.is_persisting = frame.opcode == Opcode.START_PERSISTENCE
     session.respond(frame)
 
 
@@ -109,7 +107,6 @@ def control_persistence(session: Session, frame: Frame) -> None:
 
 def set_param(session: Session, frame: Frame) -> None:
     """SET_PARAM: change a parameter of a group; parameters that are unknown or have no effect here are refused."""
-    assert session.bucket is not None, "the command needs a bucket"
     (group,) = admin.SetParam.unpack(frame)
     if not FLUSH <= group <= CONFIG:
         session.refuse(frame, Status.EINVAL, "Invalid param type specified")
@@ -124,7 +121,7 @@ def set_param(session: Session, frame: Frame) -> None:
         _set_max_cas(session, frame, text)
         return
     try:
-        why = set_parameter(session.bucket, group, name, text)
+        why = set_parameter(session.selected, group, name, text)
     except DcpstreamError as error:
         why = str(error)
     if why is None:
@@ -135,8 +132,7 @@ def set_param(session: Session, frame: Frame) -> None:
 
 def _set_max_cas(session: Session, frame: Frame, text: str) -> None:
     """Set the highest CAS of a vbucket: the vbucket's next CAS is above it."""
-    assert session.bucket is not None, "the command needs a bucket"
-    vbucket = session.bucket.vbucket(frame.vbid)
+    vbucket = session.selected.vbucket(frame.vbid)
     if not text.isascii() or not text.isdecimal() or len(text) > MAX_CAS_DIGITS:
         session.refuse(frame, Status.EINVAL, "Value out of range.")
     elif vbucket is None:

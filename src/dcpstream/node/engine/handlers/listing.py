@@ -47,8 +47,7 @@ _WHOLE_DOCUMENT = 1
 
 def get_random_key(session: Session, frame: Frame) -> None:
     """GET_RANDOM_KEY: a random document of a collection, with its key."""
-    bucket = session.bucket
-    assert bucket is not None, "the command needs a bucket"
+    bucket = session.selected
     request = decode_message(frame)
     collection_id = request.collection_id if isinstance(request, kv.GetRandomKeyOfCollection) else 0
     if collection_id not in bucket.collections:
@@ -155,7 +154,6 @@ def _keys(session: Session, frame: Frame, walk: KeyWalk) -> Iterator[None]:
 
 def observe(session: Session, frame: Frame) -> None:
     """OBSERVE: for each key whether the document exists and is persisted; keys may be of several vbuckets."""
-    assert session.bucket is not None, "the command needs a bucket"
     out: list[bytes] = []
     value, at = frame.value, 0
     while at < len(value):
@@ -165,7 +163,7 @@ def observe(session: Session, frame: Frame) -> None:
         if at > len(value):
             session.refuse(frame, Status.EINVAL, "A key runs past the request")
             return
-        vbucket = session.bucket.vbucket(vbid)
+        vbucket = session.selected.vbucket(vbid)
         if vbucket is None:
             not_my_vbucket(session, frame)
             return

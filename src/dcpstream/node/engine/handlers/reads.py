@@ -112,8 +112,7 @@ def get(session: Session, frame: Frame) -> None:
 
 def get_replica(session: Session, frame: Frame) -> None:
     """GET_REPLICA: the document from a replica vbucket."""
-    assert session.bucket is not None, "the command needs a bucket"
-    vbucket = session.bucket.vbucket(frame.vbid)
+    vbucket = session.selected.vbucket(frame.vbid)
     if vbucket is None or vbucket.state != VbucketState.REPLICA:
         not_my_vbucket(session, frame)
         return
@@ -217,8 +216,7 @@ def get_locked(session: Session, frame: Frame) -> None:
         refuse_locked(session, frame)
         return
     (seconds,) = kv.GetLocked.unpack(frame)
-    assert session.bucket is not None, "the command needs a bucket"
-    parameters = session.bucket.parameters
+    parameters = session.selected.parameters
     if not seconds or seconds > parameters.lock_max_s:
         seconds = parameters.lock_default_s  # also for a time that is too long, like the server
     lock = Lock(vbucket.next_cas(unix_ns), unix_ns + seconds * 1_000_000_000, item.seqno)

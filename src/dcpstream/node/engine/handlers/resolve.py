@@ -22,9 +22,8 @@ _PLAIN_ABOUT_VBUCKETS = frozenset((Opcode.GET_LOCKED, Opcode.UNLOCK, Opcode.GET_
 
 def stored_key(session: Session, frame: Frame) -> bytes | None:
     """The request's well-formed key with its collection prefix, or None if the request was refused."""
-    assert session.bucket is not None, "the command needs a bucket"
     key = frame.key if session.has_collections else b"\0" + frame.key
-    if leb128_decode(key)[0] in session.bucket.collections:
+    if leb128_decode(key)[0] in session.selected.collections:
         return key
     session.refuse_unknown(frame, Status.UNKNOWN_COLLECTION)
     return None
@@ -32,7 +31,6 @@ def stored_key(session: Session, frame: Frame) -> bytes | None:
 
 def key_of(session: Session, frame: Frame, key: bytes) -> bytes | None:
     """A key from a request's value with its collection prefix, or None if the request was refused."""
-    assert session.bucket is not None, "the command needs a bucket"
     if session.has_collections:
         context = key_fault(key)
     else:
@@ -41,7 +39,7 @@ def key_of(session: Session, frame: Frame, key: bytes) -> bytes | None:
     if context is not None:
         session.refuse(frame, Status.EINVAL, context)
         return None
-    if leb128_decode(key)[0] not in session.bucket.collections:
+    if leb128_decode(key)[0] not in session.selected.collections:
         session.refuse_unknown(frame, Status.UNKNOWN_COLLECTION)
         return None
     return key
@@ -62,16 +60,14 @@ def expiration_of(session: Session, key: bytes, expiration: int) -> int:
 
 def max_ttl_of(session: Session, key: bytes) -> int:
     """The longest life of a document in seconds: its collection's limit, else the bucket's; 0 for no limit."""
-    assert session.bucket is not None, "the command needs a bucket"
-    collection = session.bucket.collections.get(collection_of(key))
-    max_ttl = (0 if collection is None else collection.max_ttl) or session.bucket.settings.max_ttl
+    collection = session.selected.collections.get(collection_of(key))
+    max_ttl = (0 if collection is None else collection.max_ttl) or session.selected.settings.max_ttl
     return max(0, max_ttl)
 
 
 def told_delete_time(session: Session, vbucket: VBucket, key: bytes, item: ItemMeta | StoredItem) -> int:
     """The time that answers show for a tombstone: that of the deletion once persisted, until then the document's."""
-    assert session.bucket is not None, "the command needs a bucket"
-    persisted = vbucket.persisted_seqno if session.bucket.store.is_durable else None
+    persisted = vbucket.persisted_seqno if session.selected.store.is_durable else None
     unix_ns = session.engine.unix_ns
     return vbucket.fresh_deletions.time_of(key, item.seqno, item.delete_time, unix_ns, persisted)
 
@@ -82,8 +78,7 @@ def active_vbucket(session: Session, frame: Frame, *, states: frozenset[VbucketS
     Args:
         states: the allowed states of the vbucket; None for active only.
     """
-    bucket = session.bucket
-    assert bucket is not None, "the command needs a bucket"
+    bucket = session.selected
     vbucket = bucket.vbucket(frame.vbid)
     if vbucket is not None and (vbucket.is_active if states is None else vbucket.state in states):
         return vbucket

@@ -157,8 +157,7 @@ def _read(value: bytes) -> _Wish:
 
 def create(session: Session, frame: Frame) -> None:
     """RANGE_SCAN_CREATE: begin a scan of a range or a sample of the keys of one collection of a vbucket."""
-    bucket = session.bucket
-    assert bucket is not None, "the command needs a bucket"
+    bucket = session.selected
     if frame.datatype != Datatype.JSON:
         session.refuse(frame, Status.EINVAL, "Datatype must be JSON")
         return
@@ -268,8 +267,7 @@ class _Limits(NamedTuple):
 
 def _find(session: Session, frame: Frame, scan_id: bytes) -> RangeScan | None:
     """The scan of that id, or None if the request was refused."""
-    bucket = session.bucket
-    assert bucket is not None, "the command needs a bucket"
+    bucket = session.selected
     if bucket.active(frame.vbid) is None:
         not_my_vbucket(session, frame)
         return None
@@ -298,8 +296,7 @@ def continue_(session: Session, frame: Frame) -> None:
 
 def _answers(session: Session, frame: Frame, scan_id: bytes, scan: RangeScan, limits: _Limits) -> Iterator[None]:
     """Send the responses."""
-    bucket = session.bucket
-    assert bucket is not None, "the command needs a bucket"
+    bucket = session.selected
     items = size = 0
     status: int = Status.SUCCESS
     content = _KEYS if scan.is_keys_only else _DOCUMENTS
@@ -383,8 +380,7 @@ def cancel(session: Session, frame: Frame) -> None:
     """RANGE_SCAN_CANCEL: end a scan."""
     (scan_id,) = kv.RangeScanCancel.unpack(frame)
     if _find(session, frame, scan_id) is not None:
-        assert session.bucket is not None, "the scan is in it"
-        session.bucket.range_scans.remove(scan_id)
+        session.selected.range_scans.remove(scan_id)
         session.respond(frame)
 
 

@@ -32,9 +32,8 @@ _NAME = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9_%$-]*")
 
 def _manifest(session: Session) -> Manifest:
     """The scopes and collections that the user may see."""
-    assert session.bucket is not None, "the command needs a bucket"
     assert session.identity.user is not None, "the command needs a login"
-    return visible_manifest(session.bucket.manifest, session.identity.user, session.bucket.name)
+    return visible_manifest(session.selected.manifest, session.identity.user, session.selected.name)
 
 
 def _check(_session: Session, frame: Frame) -> Fault | None:
@@ -55,8 +54,7 @@ def get_manifest(session: Session, frame: Frame) -> None:
 
 def set_manifest(session: Session, frame: Frame) -> None:
     """SET_COLLECTIONS: replace the manifest; the uid must not be lower than the present one."""
-    bucket = session.bucket
-    assert bucket is not None, "the command needs a bucket"
+    bucket = session.selected
     try:
         manifest = read_manifest(frame.value)
         if manifest.uid < bucket.manifest.uid:

@@ -189,12 +189,11 @@ def _check(_session: Session, frame: Frame) -> Fault | None:
 
 def stat(session: Session, frame: Frame) -> None:
     """STAT: one response for each item, then an empty one."""
-    assert session.bucket is not None, "the command needs a bucket"
     refusal = _refusal(session, frame.key.decode(errors="replace").partition(" ")[0])
     if refusal is not None:
         session.refuse_access(frame, refusal)
         return
-    items = _items(session, session.bucket, frame)
+    items = _items(session, session.selected, frame)
     if not isinstance(items, int):
         session.stream(frame, _answers(session, frame, items))
     elif items == Status.EACCESS:

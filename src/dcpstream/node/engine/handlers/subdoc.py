@@ -108,8 +108,7 @@ def _readable_vbucket(session: Session, frame: Frame, flags: DocFlag) -> VBucket
     """The active vbucket of a lookup, or a replica if the flags ask for it; None if the request was refused."""
     if not flags & DocFlag.REPLICA_READ:
         return active_vbucket(session, frame)
-    assert session.bucket is not None, "the command needs a bucket"
-    vbucket = session.bucket.vbucket(frame.vbid)
+    vbucket = session.selected.vbucket(frame.vbid)
     if vbucket is None or vbucket.state != VbucketState.REPLICA:
         not_my_vbucket(session, frame)
         return None

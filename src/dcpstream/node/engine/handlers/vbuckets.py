@@ -18,7 +18,6 @@ from dcpstream.wire.shape import Fault
 from dcpstream.wire.values import encode_failover_log, encode_vbucket_seqnos
 
 if TYPE_CHECKING:
-    from dcpstream.node.engine.bucket.bucket import Bucket
     from dcpstream.node.engine.bucket.vbucket import VBucket
     from dcpstream.node.engine.session.session import Session
 
@@ -26,14 +25,9 @@ _END_OF_TIME = 2**32
 _ALIVE = frozenset((VbucketState.ACTIVE, VbucketState.REPLICA, VbucketState.PENDING))
 
 
-def _bucket(session: Session) -> Bucket:
-    assert session.bucket is not None, "the command needs a bucket"
-    return session.bucket
-
-
 def _vbucket(session: Session, frame: Frame) -> VBucket | None:
     """The vbucket of a request, whatever its state, or None if the request was refused."""
-    vbucket = _bucket(session).vbucket(frame.vbid)
+    vbucket = session.selected.vbucket(frame.vbid)
     if vbucket is None:
         not_my_vbucket(session, frame)
     return vbucket
@@ -46,7 +40,7 @@ def _check_get_all_vb_seqnos(_session: Session, frame: Frame) -> Fault | None:
 
 def get_all_vb_seqnos(session: Session, frame: Frame) -> None:
     """GET_ALL_VB_SEQNOS: high seqnos of the vbuckets in a state, of the whole vbucket or of one collection."""
-    bucket = _bucket(session)
+    bucket = session.selected
     state, collection_id = kv.GetAllVbSeqnos.unpack(frame)
     wanted = frozenset((VbucketState(state),)) if state else _ALIVE
     if collection_id is not None:
@@ -101,11 +95,11 @@ def _check_observe_seqno(_session: Session, frame: Frame) -> Fault | None:
 
 def observe_seqno(session: Session, frame: Frame) -> None:
     """OBSERVE_SEQNO: persisted and high seqno; for an old branch also its last seqno."""
-    vbucket = _bucket(session).vbucket(frame.vbid)
+    vbucket = session.selected.vbucket(frame.vbid)
     if vbucket is None or vbucket.state == VbucketState.DEAD:
         not_my_vbucket(session, frame)
         return
-    if not _bucket(session).store.is_durable:
+    if not session.selected.store.is_durable:
         vbucket.fresh_deletions.clear()  # the answer reports everything as persisted
     (vbuuid,) = kv.ObserveSeqno.unpack(frame)
     log, high = vbucket.failover_log, vbucket.high_seqno
@@ -131,7 +125,7 @@ def set_vbucket(session: Session, frame: Frame) -> None:
 
     The state is one byte of extras, and the value may be JSON. Older forms have four bytes of extras or of value.
     """
-    bucket, request = _bucket(session), decode_message(frame)
+    bucket, request = session.selected, decode_message(frame)
     is_short = isinstance(request, admin.SetVbucket)
     if is_short and frame.datatype != (Datatype.JSON if frame.value else 0):
         session.refuse(frame, Status.EINVAL, f"datatype should be set to {'JSON' if frame.value else 'RAW'}")
@@ -177,8 +171,8 @@ def get_vbucket(session: Session, frame: Frame) -> None:
 def del_vbucket(session: Session, frame: Frame) -> None:
     """DEL_VBUCKET: delete a vbucket at once, whether the request is asynchronous or not."""
     if holds_token(session, frame) and _vbucket(session, frame) is not None:
-        _bucket(session).delete_vbucket(frame.vbid, session.engine.now)
-        session.engine.topology_changed(_bucket(session))
+        session.selected.delete_vbucket(frame.vbid, session.engine.now)
+        session.engine.topology_changed(session.selected)
         session.respond(frame, cas=frame.cas)
 
 
@@ -189,12 +183,12 @@ def seqno_persistence(session: Session, frame: Frame) -> None:
         return
     (seqno,) = kv.SeqnoPersistence.unpack(frame)
     if vbucket.persisted_seqno >= seqno:
-        if not _bucket(session).store.is_durable:
+        if not session.selected.store.is_durable:
             vbucket.fresh_deletions.clear()
         session.respond(frame)
         return
-    deadline = session.engine.now + _bucket(session).parameters.seqno_persistence_timeout_s
-    if _bucket(session).wait_for_persistence(session, frame.vbid, seqno, deadline):
+    deadline = session.engine.now + session.selected.parameters.seqno_persistence_timeout_s
+    if session.selected.wait_for_persistence(session, frame.vbid, seqno, deadline):
         session.wait(frame, lambda status: session.respond(frame, status))
     else:
         session.respond(frame, Status.TMPFAIL)
@@ -216,7 +210,7 @@ def _check_padding(_session: Session, frame: Frame) -> Fault | None:
 def compact(session: Session, frame: Frame) -> None:
     """COMPACT_DB: purge old tombstones, or all if asked for, and compact; answered when done."""
     before_time, before_seqno, drop_deletes, *_ = admin.CompactDb.unpack(frame)
-    vbucket, bucket = _vbucket(session, frame), _bucket(session)
+    vbucket, bucket = _vbucket(session, frame), session.selected
     if vbucket is None:
         return
     durability = vbucket.durability

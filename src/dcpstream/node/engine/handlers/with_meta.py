@@ -84,11 +84,10 @@ def _read(frame: Frame, *, is_by_time: bool) -> _Meta | None:
 
 def write(session: Session, frame: Frame) -> None:
     """SET_WITH_META, ADD_WITH_META, DELETE_WITH_META: write a version if it wins over the present one."""
-    assert session.bucket is not None, "the command needs a bucket"
     if session.is_degraded:
         session.refuse(frame, Status.TMPFAIL)
         return
-    is_by_time = session.bucket.settings.conflict_resolution is ConflictResolution.LWW
+    is_by_time = session.selected.settings.conflict_resolution is ConflictResolution.LWW
     meta = _read(frame, is_by_time=is_by_time)
     if meta is None:
         session.refuse(frame, Status.EINVAL)
@@ -180,8 +179,7 @@ def _content(session: Session, frame: Frame, meta: _Meta) -> _Content | None:
         value = session.payload
     if frame.opcode in _DELETING:
         section, body = split_xattrs(value) if datatype & Datatype.XATTR and value else (b"", value)
-        assert session.bucket is not None, "the command needs a bucket"
-        if body and not session.bucket.parameters.strips_deletions:
+        if body and not session.selected.parameters.strips_deletions:
             why = "It is only possible to specify Xattrs as a value to DeleteWithMeta"
             session.refuse(frame, Status.EINVAL, why)
             return None
@@ -197,8 +195,7 @@ def _content(session: Session, frame: Frame, meta: _Meta) -> _Content | None:
 
 def _checked(session: Session, frame: Frame, sent: bytes, value: bytes, datatype: int) -> _Content | None:
     """The value to store, or None if it was refused as too large; `sent` as received, `value` inflated."""
-    assert session.bucket is not None, "the command needs a bucket"
-    if datatype & Datatype.SNAPPY and (session.bucket.compression is Compression.OFF or len(value) < len(sent)):
+    if datatype & Datatype.SNAPPY and (session.selected.compression is Compression.OFF or len(value) < len(sent)):
         sent, datatype = value, datatype & ~Datatype.SNAPPY
     system = system_bytes(decode_xattrs(value)[0]) if datatype & Datatype.XATTR else 0
     if system > SYSTEM_BYTES_MAX:

@@ -75,11 +75,10 @@ def target(
     if place is None:
         return None
     vbucket, key = place
-    assert session.bucket is not None, "the command needs a bucket"
     if vbucket.is_backed_up:
         session.refuse(frame, Status.TMPFAIL, "The vbucket is being handed over to another node")
         return None
-    store = session.bucket.store
+    store = session.selected.store
     is_deletion = frame.opcode in (Opcode.DELETE, Opcode.DELETEQ)
     if not (store.takes_deletions if is_deletion else store.has_room):
         session.refuse(frame, Status.TMPFAIL, store.why_full)
@@ -118,9 +117,8 @@ def _durable(session: Session, frame: Frame, vbucket: VBucket, *, heeds_request:
     Args:
         heeds_request: whether the request's requirement counts; else only the bucket's minimum does.
     """
-    assert session.bucket is not None, "the command needs a bucket"
     requirement = session.frame_infos.get(FrameInfoId.DURABILITY, b"\0") if heeds_request else b"\0"
-    level = max(requirement[0], session.bucket.settings.durability_min_level)
+    level = max(requirement[0], session.selected.settings.durability_min_level)
     if not level:
         return None
     status: int = Status.SUCCESS
@@ -166,7 +164,6 @@ def put(
     if isinstance(durable, int) or is_under_way(session, frame, vbucket, key):
         return
     if isinstance(durable, _Durable):
-        assert session.bucket is not None, "the command needs a bucket"
 
         def decided(outcome: int, cas: int, seqno: int, vbuuid: int) -> None:
             if outcome:
@@ -178,7 +175,7 @@ def put(
                 session.respond(frame, status, cas=cas, datatype=answer_datatype, extras=token, value=answer)
 
         session.wait(frame, decided)
-        session.bucket.durability_of(vbucket).prepare(
+        session.selected.durability_of(vbucket).prepare(
             key,
             value,
             datatype=datatype,
@@ -234,10 +231,9 @@ def is_too_large(value: bytes, datatype: int) -> bool:
 
 def _keeps_compressed(session: Session, frame: Frame, value: bytes) -> bool:
     """Whether to store the value compressed as it came: the bucket allows that and it saves enough."""
-    assert session.bucket is not None, "the command needs a bucket"
-    if not frame.datatype & Datatype.SNAPPY or session.bucket.compression is Compression.OFF:
+    if not frame.datatype & Datatype.SNAPPY or session.selected.compression is Compression.OFF:
         return False
-    return len(value) >= len(frame.value) * session.bucket.parameters.compression_ratio_min
+    return len(value) >= len(frame.value) * session.selected.parameters.compression_ratio_min
 
 
 def with_kept_xattrs(vbucket: VBucket, key: bytes, old: ItemMeta | None, body: bytes) -> tuple[bytes, int]:
@@ -337,11 +333,10 @@ def delete(session: Session, frame: Frame) -> None:
         else:
             session.refuse(frame, status)
         return
-    assert session.bucket is not None, "the command needs a bucket"
     value, datatype = documents.remains(vbucket, key, meta)
     heeds_durability = not value
     is_asked = heeds_durability and FrameInfoId.DURABILITY in session.frame_infos
-    if is_asked or session.bucket.settings.durability_min_level:
+    if is_asked or session.selected.settings.durability_min_level:
         put(
             session,
             frame,

@@ -193,6 +193,12 @@ class Session:
     # ------------------------------------------------------------------------------------------------------- state
 
     @property
+    def selected(self) -> Bucket:
+        """The selected bucket, for requests that are answered only if there is one."""
+        assert self.bucket is not None, "the command needs a bucket"
+        return self.bucket
+
+    @property
     def is_closing(self) -> bool:
         """Whether the connection is to be closed."""
         return self.close_reason is not None
@@ -234,8 +240,7 @@ class Session:
 
     def refusal_in(self, privilege: str, collection_id: int) -> Refusal | None:
         """Why a privilege is refused in a collection of the selected bucket, or None."""
-        assert self.bucket is not None, "only a bucket has collections"
-        return self.identity.refusal_in(privilege, self.bucket, collection_id, has_collections=self.has_collections)
+        return self.identity.refusal_in(privilege, self.selected, collection_id, has_collections=self.has_collections)
 
     # -------------------------------------------------------------------------------------------------- responses
 
@@ -345,10 +350,9 @@ class Session:
 
     def refuse_unknown(self, frame: Frame, status: int) -> None:
         """Answer UNKNOWN_COLLECTION or UNKNOWN_SCOPE with the version of the manifest that does not have it."""
-        assert self.bucket is not None, "only a bucket has collections"
         if not (self.has_collections or Feature.XERROR in self.features):
             status = Status.EINVAL  # such a client does not know what a collection is
-        uid = f"{self.bucket.manifest.uid:x}"
+        uid = f"{self.selected.manifest.uid:x}"
         self.refuse(frame, status, "Unknown scope or collection in operation", manifest_uid=uid)
 
     def _store_failed(self, frame: Frame, error: StoreError) -> None:
@@ -432,8 +436,7 @@ class Session:
 
     def changed(self, vbucket: VBucket) -> None:
         """A vbucket of the selected bucket may have new items: DCP connections are told at the turn's end."""
-        assert self.bucket is not None, "only a bucket's vbuckets change"
-        self.bucket.dirty.add(vbucket.vbid)
+        self.selected.dirty.add(vbucket.vbid)
         self.output.has_written = True
 
     def update_fast(self) -> None:
