@@ -16,7 +16,8 @@ from typing import Any
 from bench.common import Figure, measure, measure_in_turns, median_of_ratios, repeats_for, report
 from dcpstream.model import NodeAddress
 from dcpstream.node import Node
-from dcpstream.node.dcp.dispatch import dcp_stats, handle_dcp
+from dcpstream.node.dcp.dispatch import handle_dcp
+from dcpstream.node.dcp.stats import dcp_stats
 from dcpstream.node.engine import ClusterConfig, Session, Users, new_engine
 from dcpstream.runtime import SystemRandom
 from dcpstream.store import MemoryBucketStore

@@ -158,7 +158,8 @@ def test_history_that_was_switched_off_is_not_kept_any_more(monkeypatch: pytest.
         bucket = node.engine.buckets["default"]
         log = bucket.store.vbuckets[0]
         assert log.kept_from_seqno != LIVE
-        wait_until(lambda: host_of(node).maintenance["default"]._keeps_history)
+        (task,) = (task for task in host_of(node).tasks["default"] if isinstance(task, maintenance.Maintenance))
+        wait_until(lambda: task._keeps_history)
         bucket.store.settings = BucketSettings()
         wait_until(lambda: log.kept_from_seqno == LIVE)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Protocol
 
 from dcpstream.errors import ConfigError, DcpstreamError, StoreError
 from dcpstream.model import BucketSettings
@@ -20,6 +21,16 @@ from dcpstream.store import BucketStore, CompactionOrder
 logger = logging.getLogger(__name__)
 
 
+class _Task(Protocol):
+    """A task that belongs to one bucket."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    async def stop(self) -> None:
+        """End, when work in progress is done."""
+
+
 class RunningBuckets:
     """Starts, makes, deletes and stops the buckets of a node; the engine's `bucket_host`.
 
@@ -29,8 +40,8 @@ class RunningBuckets:
         vbuckets: of a bucket that is made without saying how many.
 
     Attributes:
-        maintenance: by bucket, what looks after it.
-        compactors: by bucket, what compacts its store.
+        compactors: bucket → its compactor.
+        tasks: bucket → its tasks, in the order in which they are stopped.
     """
 
     def __init__(
@@ -45,10 +56,8 @@ class RunningBuckets:
         self._engine = engine
         self._directory = directory
         self._flush_interval_s = flush_interval_s
-        self._flushers: dict[str, Flusher] = {}
-        self._prefetchers: dict[str, Prefetcher] = {}
-        self.maintenance: dict[str, Maintenance] = {}
         self.compactors: dict[str, Compactor] = {}
+        self.tasks: dict[str, list[_Task]] = {}
         self._deletions: dict[str, asyncio.Task[None]] = {}
         self.vbuckets = vbuckets
 
@@ -67,14 +76,15 @@ class RunningBuckets:
 
     def _look_after(self, name: str) -> None:
         bucket = self._engine.buckets[name]
-        self.maintenance[name] = Maintenance(self._server, bucket)
-        self.maintenance[name].start()
-        self.compactors[name] = Compactor(self._server, bucket, self.maintenance[name].page)
-        self.compactors[name].start()
+        maintenance = Maintenance(self._server, bucket)
+        self.compactors[name] = compactor = Compactor(self._server, bucket, maintenance.page)
+        tasks: list[_Task] = [compactor, maintenance]
         if bucket.store.is_durable:
-            self._flushers[name] = Flusher(self._server, self._engine, bucket, self._flush_interval_s)
-            self._flushers[name].start()
-            self._prefetchers[name] = Prefetcher(self._server, bucket)
+            tasks.append(Flusher(self._server, self._engine, bucket, self._flush_interval_s))
+            tasks.append(Prefetcher(self._server, bucket))
+        for task in tasks:
+            task.start()
+        self.tasks[name] = tasks
 
     def create(
         self, name: str, vbucket_count: int, settings: BucketSettings | None = None, *, is_filled: bool = False
@@ -170,25 +180,16 @@ class RunningBuckets:
         logger.info("bucket %s is deleted", name)
 
     async def _stop_looking_after(self, name: str) -> None:
-        await self.compactors.pop(name).stop()
-        await self.maintenance.pop(name).stop()
-        flusher, prefetcher = self._flushers.pop(name, None), self._prefetchers.pop(name, None)
-        if flusher is not None:
-            await flusher.stop()
-        if prefetcher is not None:
-            await prefetcher.stop()
+        del self.compactors[name]
+        for task in self.tasks.pop(name):
+            await task.stop()
 
     async def stop(self, *, clean: bool) -> None:
         """End: what is under way is awaited, all stores are closed."""
         self._engine.bucket_host = None
         self._engine.config_listeners.discard(self._remember)
         await asyncio.gather(*self._deletions.values())
-        await asyncio.gather(*(compactor.stop() for compactor in self.compactors.values()))
-        await asyncio.gather(*(maintenance.stop() for maintenance in self.maintenance.values()))
-        for flusher in self._flushers.values():
-            await flusher.stop()
-        for prefetcher in self._prefetchers.values():
-            await prefetcher.stop()
+        await asyncio.gather(*map(self._stop_looking_after, list(self.tasks)))
         failures = []
         for bucket in self._engine.buckets.values():
             try:

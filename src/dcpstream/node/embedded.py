@@ -17,7 +17,8 @@ from dcpstream.errors import ConfigError, DcpstreamError, StoreError, StoreInUse
 from dcpstream.model import BucketSettings, NodeAddress
 from dcpstream.model.cluster import MAX_VBUCKETS
 from dcpstream.node.bucket_host import RunningBuckets
-from dcpstream.node.dcp.dispatch import dcp_stats, handle_dcp
+from dcpstream.node.dcp.dispatch import handle_dcp
+from dcpstream.node.dcp.stats import dcp_stats
 from dcpstream.node.directory.directory import DataDirectory, check_bucket_name
 from dcpstream.node.directory.user_file import UserFile
 from dcpstream.node.engine import DEFAULT_VERSION, Bucket, ClusterConfig, Engine, Users, new_engine

@@ -35,9 +35,6 @@ class MetricInfo(NamedTuple):
     help: str
 
 
-Compactions = Callable[[], Mapping[str, CompactionStatus]]
-"""Gives what each bucket's compactions did."""
-
 _B = ("bucket",)
 METRICS: dict[str, MetricInfo] = {
     "kv_ops": MetricInfo("counter", ("bucket", "op"), "Requests answered, by opcode; an empty bucket stands for none."),
@@ -85,17 +82,23 @@ _OP_NAMES = {int(opcode): opcode.name.lower() for opcode in Opcode}
 _TYPES = ("producer", "consumer")
 
 
-class NodeCollector(Collector):
-    """Reads a node's metrics whenever a registry asks.
+class Metrics(Collector):
+    """A node's metrics, read from it whenever they are asked for.
 
     Args:
-        engine: the node; must not change meanwhile, so it is read on its own loop.
-        compactions: bucket → what its compactions did; empty where nobody compacts.
+        engine: the node; read on its own loop, so that it does not change meanwhile.
+        compactions: gives the status of each bucket's compactions, by name.
     """
 
-    def __init__(self, engine: Engine, compactions: Compactions) -> None:
+    def __init__(self, engine: Engine, compactions: Callable[[], Mapping[str, CompactionStatus]] = dict) -> None:
         self._engine = engine
         self._compactions = compactions
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
         """All metrics with their values."""
@@ -170,20 +173,3 @@ def _of_bucket(name: str, seen: BucketSummary) -> Iterator[tuple[str, tuple[str,
         yield "kv_dcp_connection_count", (name, kind), len(connections)
         yield "kv_dcp_stream_count", (name, kind), sum(each.streams for each in connections)
     yield from _ops(name, seen.ops)
-
-
-class Metrics:
-    """A node's metrics as text.
-
-    Args:
-        engine: the node.
-        compactions: see `NodeCollector`.
-    """
-
-    def __init__(self, engine: Engine, compactions: Compactions = dict) -> None:
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(NodeCollector(engine, compactions))
-
-    def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
-        return generate_latest(self._registry)

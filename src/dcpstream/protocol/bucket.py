@@ -192,11 +192,18 @@ class Change(NamedTuple):
     is_deleted: bool = False
 
 
-class ReplicaBucket(HistorySource, Protocol):
+class ReplicaBucket(Protocol):
     """One bucket, as a consumer changes it: rows, the failover log of the source, roles, rollbacks.
 
     A `view` is one that `vbucket` gave. Each change takes effect before the method returns.
     """
+
+    @property
+    def manifest(self) -> Manifest:
+        """Its scopes and collections."""
+
+    def vbucket(self, vbid: int) -> VBucketView | None:
+        """The vbucket, or None if this node does not have it."""
 
     @property
     def has_room(self) -> bool:

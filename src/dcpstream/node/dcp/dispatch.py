@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dcpstream.node.dcp.replica import Replicas, Takeovers
-from dcpstream.node.dcp.stats import dcp_stats
 from dcpstream.protocol.consumer.connection import ConsumerConnection, check_add_stream
 from dcpstream.protocol.opening import OpenRequest, read_open
 from dcpstream.protocol.producer.connection import ProducerConnection
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from dcpstream.node.engine.bucket.bucket import Bucket
     from dcpstream.node.engine.session.session import Session
 
-__all__ = ["dcp_stats", "handle_dcp"]
+__all__ = ["handle_dcp"]
 
 CLUSTER_MANAGER = "@ns_server"
 """The user whose streams begin also when memory is short."""

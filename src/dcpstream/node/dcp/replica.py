@@ -52,11 +52,6 @@ class Replicas:
         self._engine = engine
 
     @property
-    def vbucket_count(self) -> int:
-        """The number of vbuckets of the bucket, on all nodes."""
-        return self._bucket.vbucket_count
-
-    @property
     def manifest(self) -> Manifest:
         """The collections."""
         return self._bucket.manifest
@@ -65,31 +60,6 @@ class Replicas:
     def has_room(self) -> bool:
         """Whether the disk keeps up."""
         return self._bucket.store.has_room
-
-    @property
-    def compresses_values(self) -> bool:
-        """Whether values are compressed for streams."""
-        return self._bucket.compresses_values
-
-    @property
-    def is_short_of_memory(self) -> bool:
-        """Whether nothing more should be read for streams."""
-        return self._bucket.is_short_of_memory
-
-    @property
-    def keeps_history(self) -> bool:
-        """Whether superseded versions are kept."""
-        return self._bucket.keeps_history
-
-    @property
-    def collections_without_history(self) -> frozenset[int]:
-        """Collections that keep none."""
-        return self._bucket.collections_without_history
-
-    @property
-    def allows_out_of_order(self) -> bool:
-        """Whether streams may get snapshots without order."""
-        return self._bucket.allows_out_of_order
 
     @property
     def unix_s(self) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from dcpstream.errors import StoreError
+from dcpstream.errors import ConfigError, StoreError
 from dcpstream.node.engine import Engine, User
 from dcpstream.node.http import buckets, collections, health, pools, statistics, status_page, users
 from dcpstream.node.http.authorization import Access, login_needed
@@ -155,6 +155,8 @@ class Management:
         except web.HTTPMethodNotAllowed as refused:
             headers = {"Allow": ",".join(sorted(refused.allowed_methods))}
             return web.Response(status=405, text="Method Not Allowed", headers=headers)
+        except ConfigError as error:
+            return fault(400, str(error))
         except StoreError as error:
             route = request.match_info.route.resource
             logger.error("%s %s: %s", request.method, route.canonical if route is not None else "", error)

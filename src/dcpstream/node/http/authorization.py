@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 
 from aiohttp import web
 
-from dcpstream.node.engine import Engine, User
+from dcpstream.node.engine import Bucket, Engine, User
 from dcpstream.node.http.site import ANYBODY, LOGIN, USER, Handler, Route, answer
 
 logger = logging.getLogger(__name__)
@@ -95,6 +95,11 @@ def allows(user: User, right: str, place: Mapping[str, str]) -> bool:
     if right == "pools.read" or (right == "bucket.read" and user.may_use(bucket)):
         return True
     return user.may(right, bucket, place.get("scope", ""), place.get("collection", ""))
+
+
+def visible_buckets(user: User, engine: Engine) -> list[Bucket]:
+    """The buckets whose description a user may read."""
+    return [bucket for bucket in engine.buckets.values() if allows(user, "bucket.read", {"bucket": bucket.name})]
 
 
 _PERMISSION = re.compile(r"cluster(?:\.(\w+(?:\.\w+)*))?!(\w+)")

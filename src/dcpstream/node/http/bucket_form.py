@@ -16,6 +16,7 @@ from dcpstream.errors import ConfigError
 from dcpstream.model import BucketSettings, ConflictResolution
 from dcpstream.model.cluster import MAX_VBUCKETS
 from dcpstream.model.settings import EPHEMERAL_EVICTION, EVICTION, STORAGE_BACKENDS
+from dcpstream.node.http.site import whole_number
 
 MIB = 1024 * 1024
 MIN_QUOTA_MIB = 100
@@ -79,11 +80,11 @@ class _Reader:
         given = self.form.get(name)
         if given is None:
             return default
-        digits = given.strip()
-        if digits.isascii() and digits.isdigit() and len(digits) < 20 and low <= int(digits) <= high:
-            return int(digits)
-        self.errors[as_name or name] = text
-        return default
+        value = whole_number(given.strip(), low, high)
+        if value is None:
+            self.errors[as_name or name] = text
+            return default
+        return value
 
     def choice(self, name: str, default: str, allowed: tuple[str, ...], text: str) -> str:
         given = self.form.get(name, default)

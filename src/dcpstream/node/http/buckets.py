@@ -11,11 +11,10 @@ from typing import Any
 
 from aiohttp import web
 
-from dcpstream.errors import DcpstreamError, StoreError
 from dcpstream.model import BucketSettings
 from dcpstream.node.engine import Bucket
 from dcpstream.node.engine.engine import MAX_BUCKETS
-from dcpstream.node.http.authorization import allows
+from dcpstream.node.http.authorization import visible_buckets
 from dcpstream.node.http.bucket_form import BucketForm, name_fault, read_form, settings_json
 from dcpstream.node.http.node_info import nodes
 from dcpstream.node.http.pool_form import DATA_QUOTA
@@ -56,10 +55,7 @@ class BucketPages:
         ]
 
     async def _list(self, request: web.Request) -> web.Response:
-        user = request[USER]
-        seen = [
-            bucket for bucket in self._engine.buckets.values() if allows(user, "bucket.read", {"bucket": bucket.name})
-        ]
+        seen = visible_buckets(request[USER], self._engine)
         return answer([self._describe(bucket, request) for bucket in seen])
 
     async def _get(self, request: web.Request) -> web.Response:
@@ -88,12 +84,7 @@ class BucketPages:
             return self._validated(errors, asked)
         assert name is not None, "there is a fault without"
         vbuckets = asked.vbuckets or self._site.buckets.vbuckets
-        try:
-            self._site.buckets.create(name, vbuckets, asked.settings, is_filled=True)
-        except StoreError:
-            raise
-        except DcpstreamError as error:
-            return faults({"_": str(error)})
+        self._site.buckets.create(name, vbuckets, asked.settings, is_filled=True)
         note(request, "made bucket", name)
         return done(202, {"Location": f"{BUCKETS}/{name}"})
 

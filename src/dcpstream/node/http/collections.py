@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -61,26 +61,29 @@ class CollectionPages:
         """The pages."""
         scope, item = SCOPES + "/{scope}", SCOPES + "/{scope}/collections/{collection}"
         write = "collections.write"
+        replace = "all scopes and collections as JSON; `?validOnUid=` of the last"
+        ensure = "wait for a manifest: `timeout`"
         return [
             Route("GET", SCOPES, self._get, "bucket.read", "the manifest"),
             Route("POST", SCOPES, self._add_scope, write, "make a scope: `name`"),
-            Route(
-                "PUT", SCOPES, self._replace, write, "all scopes and collections as JSON; `?validOnUid=` of the last"
-            ),
+            Route("PUT", SCOPES, self._replace, write, replace),
             Route("DELETE", scope, self._drop_scope, write, "drop a scope with its collections"),
             Route("POST", scope + "/collections", self._add, write, "make a collection: `name`, `maxTTL`, `history`"),
             Route("PATCH", item, self._change, write, "change a collection: `maxTTL`, `history`"),
             Route("DELETE", item, self._drop, write, "drop a collection"),
-            Route(
-                "POST", SCOPES + "/@ensureManifest/{uid}", self._ensure, "bucket.read", "wait for a manifest: `timeout`"
-            ),
+            Route("POST", SCOPES + "/@ensureManifest/{uid}", self._ensure, "bucket.read", ensure),
         ]
 
-    def _editor(self, bucket: Bucket) -> ManifestEditor:
+    async def _adopt(
+        self, request: web.Request, bucket: Bucket, change: Callable[[ManifestEditor], Manifest]
+    ) -> web.Response:
+        """Give the bucket the changed manifest; answered when its vbuckets have the events of the change."""
         settings = bucket.settings
-        return ManifestEditor(bucket.manifest, history=settings.keeps_history and settings.history_default)
-
-    async def _adopt(self, request: web.Request, bucket: Bucket, manifest: Manifest) -> web.Response:
+        editor = ManifestEditor(bucket.manifest, history=settings.keeps_history and settings.history_default)
+        try:
+            manifest = change(editor)
+        except ManifestError as error:
+            return fault(404 if isinstance(error, NameMissingError) else 400, str(error))
         self._engine.set_manifest(bucket, manifest)
         self._site.changed()
         while bucket.behind and self._engine.buckets.get(bucket.name) is bucket:  # noqa: ASYNC110 - turns of the loop
@@ -108,52 +111,33 @@ class CollectionPages:
         wrong = _name_faults(form) | _unknown(form, {"name"})
         if wrong:
             return faults(wrong)
-        try:
-            return await self._adopt(request, bucket, self._editor(bucket).add_scope(form["name"]))
-        except ManifestError as error:
-            return _refused(error)
+        return await self._adopt(request, bucket, lambda editor: editor.add_scope(form["name"]))
 
     async def _drop_scope(self, request: web.Request) -> web.Response:
         bucket = self._site.bucket(request)
-        try:
-            return await self._adopt(request, bucket, self._editor(bucket).drop_scope(request.match_info["scope"]))
-        except ManifestError as error:
-            return _refused(error)
+        return await self._adopt(request, bucket, lambda editor: editor.drop_scope(request.match_info["scope"]))
 
     async def _add(self, request: web.Request) -> web.Response:
         form = await form_of(request)
-        bucket = self._site.bucket(request)
+        bucket, scope = self._site.bucket(request), request.match_info["scope"]
         wanted, wrong = _wanted(form)
         wrong = _name_faults(form) | wrong | _unknown(form, {"name", "maxTTL", "history"})
         if wrong:
             return faults(wrong)
-        try:
-            made = self._editor(bucket).add_collection(request.match_info["scope"], form["name"], wanted)
-            return await self._adopt(request, bucket, made)
-        except ManifestError as error:
-            return _refused(error)
+        return await self._adopt(request, bucket, lambda editor: editor.add_collection(scope, form["name"], wanted))
 
     async def _change(self, request: web.Request) -> web.Response:
         form = await form_of(request)
-        bucket, place = self._site.bucket(request), request.match_info
+        bucket, path = self._site.bucket(request), _path(request)
         wanted, wrong = _wanted(form)
         wrong |= _unknown(form, {"maxTTL", "history"})
         if wrong:
             return faults(wrong)
-        try:
-            changed = self._editor(bucket).change_collection(place["scope"], place["collection"], wanted)
-            return await self._adopt(request, bucket, changed)
-        except ManifestError as error:
-            return _refused(error)
+        return await self._adopt(request, bucket, lambda editor: editor.change_collection(*path, wanted))
 
     async def _drop(self, request: web.Request) -> web.Response:
-        bucket, place = self._site.bucket(request), request.match_info
-        try:
-            return await self._adopt(
-                request, bucket, self._editor(bucket).drop_collection(place["scope"], place["collection"])
-            )
-        except ManifestError as error:
-            return _refused(error)
+        bucket, path = self._site.bucket(request), _path(request)
+        return await self._adopt(request, bucket, lambda editor: editor.drop_collection(*path))
 
     async def _replace(self, request: web.Request) -> web.Response:
         content = await json_of(request)
@@ -165,10 +149,7 @@ class CollectionPages:
                 return fault(400, "Invalid validOnUid")
             if uid != bucket.manifest.uid:
                 return fault(400, "validOnUid doesn't match the current manifest Uid")
-        try:
-            return await self._adopt(request, bucket, self._editor(bucket).replace_all(_read_scopes(content)))
-        except ManifestError as error:
-            return _refused(error)
+        return await self._adopt(request, bucket, lambda editor: editor.replace_all(_read_scopes(content)))
 
     async def _ensure(self, request: web.Request) -> web.Response:
         form = await form_of(request)
@@ -194,8 +175,8 @@ class CollectionPages:
         return done()
 
 
-def _refused(error: ManifestError) -> web.Response:
-    return fault(404 if isinstance(error, NameMissingError) else 400, str(error))
+def _path(request: web.Request) -> tuple[str, str]:
+    return request.match_info["scope"], request.match_info["collection"]
 
 
 def _uid(text: str) -> int | None:

@@ -55,3 +55,8 @@ def nodes(engine: Engine, request: web.Request) -> list[dict[str, Any]]:
                 entry["alternateAddresses"] = {name: item.to_json() for name, item in config.alternates.items()}
         result.append(entry)
     return result
+
+
+def this_node(engine: Engine, request: web.Request) -> dict[str, Any]:
+    """The node that answers."""
+    return nodes(engine, request)[engine.config.this_node]

@@ -8,9 +8,9 @@ from typing import Any
 from aiohttp import web
 
 from dcpstream.node.engine.engine import MAX_BUCKETS
-from dcpstream.node.http.authorization import allows, has_permission
+from dcpstream.node.http.authorization import allows, has_permission, visible_buckets
 from dcpstream.node.http.cluster_map import MapPages
-from dcpstream.node.http.node_info import nodes
+from dcpstream.node.http.node_info import nodes, this_node
 from dcpstream.node.http.pool_form import DATA_QUOTA, OTHER_QUOTAS, read_form
 from dcpstream.node.http.site import (
     ANYBODY,
@@ -91,8 +91,8 @@ class PoolPages:
     async def _change(self, request: web.Request) -> web.Response:
         form = await form_of(request)
         config, used = self._engine.config, self._bucket_quotas()
-        (this, *_) = (node for node in nodes(self._engine, request) if node.get("thisNode"))
-        asked = read_form(form, used_mib=used // MIB, machine_mib=memory_bytes()[0] // MIB, node=this["otpNode"])
+        name = this_node(self._engine, request)["otpNode"]
+        asked = read_form(form, used_mib=used // MIB, machine_mib=memory_bytes()[0] // MIB, node=name)
         if asked.errors:
             return faults(asked.errors)
         config.quotas_mib |= asked.quotas
@@ -115,11 +115,7 @@ class PoolPages:
         )
 
     def _description(self, request: web.Request) -> dict[str, Any]:
-        buckets = [
-            bucket
-            for bucket in self._engine.buckets.values()
-            if allows(request[USER], "bucket.read", {"bucket": bucket.name})
-        ]
+        buckets = visible_buckets(request[USER], self._engine)
         config, used = self._engine.config, self._bucket_quotas()
         quota = config.quotas_mib.get(DATA_QUOTA, used // MIB)
         return {
@@ -174,11 +170,10 @@ class PoolPages:
         return answer([{"type": "rebalance", "status": "notRunning", "statusIsStale": False}, *running])
 
     async def _terse(self, request: web.Request) -> web.Response:
-        (this, *_) = (node for node in nodes(self._engine, request) if node.get("thisNode"))
         return answer(
             {
                 "clusterUUID": self._engine.config.cluster_uuid,
-                "orchestrator": this["otpNode"],
+                "orchestrator": this_node(self._engine, request)["otpNode"],
                 "isBalanced": True,
                 "clusterCompatVersion": self._engine.release.name,
             }
@@ -191,4 +186,4 @@ class PoolPages:
         return answer({item: has_permission(request[USER], item, self._engine.buckets) for item in wanted})
 
     async def _self(self, request: web.Request) -> web.Response:
-        return answer(next(node for node in nodes(self._engine, request) if node.get("thisNode")))
+        return answer(this_node(self._engine, request))

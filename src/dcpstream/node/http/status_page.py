@@ -14,7 +14,7 @@ from aiohttp import web
 
 from dcpstream.model import VbucketState
 from dcpstream.node.engine import Bucket
-from dcpstream.node.http.authorization import allows
+from dcpstream.node.http.authorization import allows, visible_buckets
 from dcpstream.node.http.health import UNSERVED, state_of
 from dcpstream.node.http.site import LOGIN, USER, Route, Site
 from dcpstream.node.summary import BucketSummary, DcpSummary, resident_bytes, summarize_bucket
@@ -71,20 +71,14 @@ class StatusPages:
         return web.Response(text=self._render(request), content_type="text/html", headers=_HEADERS)
 
     async def _style(self, _: web.Request) -> web.Response:
-        text = (_STATIC / "status.css").read_text(encoding="utf-8")
-        return web.Response(text=text, content_type="text/css", headers=_HEADERS)
+        return _static("status.css", "text/css")
 
     async def _script(self, _: web.Request) -> web.Response:
-        text = (_STATIC / "status.js").read_text(encoding="utf-8")
-        return web.Response(text=text, content_type="text/javascript", headers=_HEADERS)
+        return _static("status.js", "text/javascript")
 
     def _render(self, request: web.Request) -> str:
         user = request[USER]
-        buckets = [
-            (bucket, summarize_bucket(bucket))
-            for bucket in self._engine.buckets.values()
-            if allows(user, "bucket.read", {"bucket": bucket.name})
-        ]
+        buckets = [(bucket, summarize_bucket(bucket)) for bucket in visible_buckets(user, self._engine)]
         unserved = [name for name in self._engine.damaged if allows(user, "bucket.read", {"bucket": name})]
         parts = [
             self._header(buckets, unserved),
@@ -133,6 +127,11 @@ class StatusPages:
             for label, value, more in tiles
         )
         return f'<div class="tiles">{cells}</div>'
+
+
+def _static(name: str, content_type: str) -> web.Response:
+    text = (_STATIC / name).read_text(encoding="utf-8")
+    return web.Response(text=text, content_type=content_type, headers=_HEADERS)
 
 
 def _buckets(

@@ -15,10 +15,11 @@ from dcpstream.errors import ConfigError
 from dcpstream.node.engine import Group, User
 from dcpstream.node.engine.access.roles import EVERYWHERE, KINDS, Role, parse_roles
 from dcpstream.node.http.authorization import forbidden
-from dcpstream.node.http.site import LOGIN, USER, Route, Site, answer, done, fault, faults, form_of, note
+from dcpstream.node.http.site import LOGIN, USER, Route, Site, answer, done, faults, form_of, note
 
 MIN_PASSWORD_LENGTH = 6
 """The server's default policy."""
+_TOO_SHORT = f"The password must be at least {MIN_PASSWORD_LENGTH} characters long."
 ADMIN_ROLES = frozenset(("admin", "security_admin"))
 """Who has one of these, or is to have it, is changed by those alone who may change administrators."""
 _USERS = "/settings/rbac/users"
@@ -76,7 +77,7 @@ class UserPages:
         if user is None and password is None:
             wrong["password"] = "Password is required for new user."
         elif password is not None and len(password) < MIN_PASSWORD_LENGTH:
-            wrong["password"] = f"The password must be at least {MIN_PASSWORD_LENGTH} characters long."
+            wrong["password"] = _TOO_SHORT
         roles, refusal = _roles_of(form)
         if refusal:
             wrong["roles"] = refusal
@@ -92,10 +93,7 @@ class UserPages:
         if refused is not None:
             return refused
         title = form.get("name", user.display_name if user is not None else "")
-        try:
-            self._users.put(name, password, roles, title, joined)
-        except ConfigError as error:
-            return fault(400, str(error))
+        self._users.put(name, password, roles, title, joined)
         note(request, "put user", name)
         return done()
 
@@ -107,10 +105,7 @@ class UserPages:
         refused = self._refused(request, user.origins())
         if refused is not None:
             return refused
-        try:
-            self._users.remove(user.name)
-        except ConfigError as error:
-            return fault(400, str(error))
+        self._users.remove(user.name)
         note(request, "removed user", name)
         return done()
 
@@ -142,10 +137,7 @@ class UserPages:
         if refused is not None:
             return refused
         texts = {field: form.get(field) for field in ("description", "ldap_group_ref")}
-        try:
-            self._users.put_group(Group(name=name, roles=roles, **texts))
-        except ConfigError as error:
-            return fault(400, str(error))
+        self._users.put_group(Group(name=name, roles=roles, **texts))
         note(request, "put group", name)
         return done()
 
@@ -157,22 +149,15 @@ class UserPages:
         refused = self._refused(request, group.roles)
         if refused is not None:
             return refused
-        try:
-            self._users.remove_group(name)
-        except ConfigError as error:
-            return fault(400, str(error))
+        self._users.remove_group(name)
         note(request, "removed group", name)
         return done()
 
     async def _password(self, request: web.Request) -> web.Response:
         password = (await form_of(request)).get("password", "")
         if len(password) < MIN_PASSWORD_LENGTH:
-            text = f"The password must be at least {MIN_PASSWORD_LENGTH} characters long."
-            return faults({"password": text})
-        try:
-            self._users.set_password(request[USER].name, password)
-        except ConfigError as error:
-            return fault(400, str(error))
+            return faults({"password": _TOO_SHORT})
+        self._users.set_password(request[USER].name, password)
         return done()
 
     async def _roles(self, _: web.Request) -> web.Response:

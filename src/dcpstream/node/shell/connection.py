@@ -55,11 +55,9 @@ class Budget(Protocol):
 
     def hold(self, nbytes: int) -> None:
         """The unfinished requests grew by so many bytes, or shrank."""
-        ...
 
     def wait(self, protocol: KvProtocol, nbytes: int) -> None:
         """A connection was given so many bytes, and not all of them could be sent."""
-        ...
 
 
 class Server(Protocol):
@@ -72,36 +70,28 @@ class Server(Protocol):
     @property
     def memory(self) -> Budget:
         """The memory budget."""
-        ...
 
     @property
     def is_busy(self) -> bool:
         """Whether connections wait for their turn."""
-        ...
 
     def admit(self, protocol: KvProtocol, peer: str, local_host: str, encryption: ssl.SSLObject | None) -> bool:
         """Give a connection that was made its session; whether it may stay."""
-        ...
 
     def forget(self, protocol: KvProtocol) -> None:
         """A connection is gone."""
-        ...
 
     def count_user(self, protocol: KvProtocol) -> None:
         """The user of a connection changed."""
-        ...
 
     def set_time(self) -> None:
         """Set the engine's time."""
-        ...
 
     def schedule_turn(self) -> None:
         """Let the engine tell its DCP connections what changed, once in this turn of the loop."""
-        ...
 
     def postpone(self, protocol: KvProtocol) -> None:
         """Let other connections have their turn first."""
-        ...
 
 
 class KvProtocol(asyncio.BufferedProtocol):

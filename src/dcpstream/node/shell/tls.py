@@ -17,7 +17,7 @@ import logging
 import os
 import ssl
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,9 +173,9 @@ def _no_password() -> str:
     raise ConfigError("tls key", "a key with a password", "one without; its file is to be readable by its owner alone")
 
 
-def _load(context: ssl.SSLContext, certificate: Path, key: Path, password: Callable[[], str] = _no_password) -> None:
+def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     try:
-        context.load_cert_chain(certificate, key, password)
+        context.load_cert_chain(certificate, key, _no_password)
     except (OSError, ssl.SSLError) as error:
         why = error.strerror or str(error)
         missing = [str(file) for file in (certificate, key) if not file.exists()]

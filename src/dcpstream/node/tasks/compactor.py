@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -77,7 +77,7 @@ class Compactor:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"dcpstream-compact-{bucket.name}")
         self._orders: list[tuple[CompactionOrder, Done]] = []
         self._wakened = asyncio.Event()
-        self._is_stopping = False
+        self._stopping = threading.Event()
         self._task: asyncio.Task[None] | None = None
         self._worked_since = 0.0
         self._is_awaited = self._is_urgent = False
@@ -91,7 +91,7 @@ class Compactor:
 
     async def stop(self) -> None:
         """End; a compaction in progress stops early."""
-        self._is_stopping = True
+        self._stopping.set()
         self._bucket.compact = None
         self._wakened.set()
         if self._task is not None:
@@ -103,7 +103,7 @@ class Compactor:
 
     def request(self, order: CompactionOrder, done: Done) -> bool:
         """Compact soon, and call `done` on the loop at the end; False if too many requests wait already."""
-        if len(self._orders) >= MAX_ORDERS or self._is_stopping:
+        if len(self._orders) >= MAX_ORDERS or self._stopping.is_set():
             return False
         self._orders.append((order, done))
         self._is_awaited = True
@@ -112,11 +112,11 @@ class Compactor:
 
     async def _run(self) -> None:
         pause = CHECK_INTERVAL_S
-        while not self._is_stopping:
+        while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wakened.wait(), pause)
             self._wakened.clear()
-            if self._stops():
+            if self._stopping.is_set():
                 return
             if self._orders:
                 await self._carry_out()
@@ -125,9 +125,6 @@ class Compactor:
                 pause = CHECK_INTERVAL_S if error is None else RETRY_S
                 continue
             pause = CHECK_INTERVAL_S
-
-    def _stops(self) -> bool:
-        return self._is_stopping
 
     def _purge_time(self) -> int:
         self._server.set_time()
@@ -203,16 +200,14 @@ class Compactor:
         return limits
 
     def _completed(self, order: CompactionOrder, limits: dict[int, int]) -> CompactionOrder:
-        return replace(order, purge_limits=limits, is_stopped=lambda: self._is_stopping, breathe=self._breathe)
+        return replace(order, purge_limits=limits, is_stopped=self._stopping.is_set, breathe=self._breathe)
 
     def _breathe(self) -> None:
         """Rest in proportion to the work since the last rest; called in the thread after some ms of work."""
-        if self._is_stopping:
-            return
         now, store = self._server.clock.monotonic(), self._bucket.store
         if now >= self._judged_until:
             self._is_urgent = store.fragmentation > store.settings.compact_at + URGENT_SHARE
             self._judged_until = now + CHECK_INTERVAL_S
         rest = REST_IF_AWAITED if self._is_awaited or self._is_urgent else REST
-        time.sleep(min((now - self._worked_since) * rest, MAX_REST_S))
+        self._stopping.wait(min((now - self._worked_since) * rest, MAX_REST_S))
         self._worked_since = self._server.clock.monotonic()

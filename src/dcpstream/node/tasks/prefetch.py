@@ -31,7 +31,10 @@ class Prefetcher:
         self._executor = ThreadPoolExecutor(FETCHERS, thread_name_prefix=f"dcpstream-fetch-{bucket.name}")
         self._under_way: set[tuple[int, int]] = set()
         self._fetched: set[tuple[int, int]] = set()
-        bucket.set_fetcher(self)
+
+    def start(self) -> None:
+        """Begin to fetch for the bucket's streams."""
+        self._bucket.set_fetcher(self)
 
     def fetch(self, vbid: int, after_seqno: int, pieces: list[Piece]) -> None:
         """See `Fetcher`."""

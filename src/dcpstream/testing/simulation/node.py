@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from dcpstream.model import MAX_SEQNO, BucketSettings, FailoverLog, NodeAddress
-from dcpstream.node.dcp.dispatch import dcp_stats, handle_dcp
+from dcpstream.node.dcp.dispatch import handle_dcp
+from dcpstream.node.dcp.stats import dcp_stats
 from dcpstream.node.engine import Bucket, ClusterConfig, Engine, Users, VBucket, new_engine
 from dcpstream.store import BucketStore, DiskBucketStore, MemoryBucketStore
 from dcpstream.testing.simulation.clock import SeededRandom, VirtualClock

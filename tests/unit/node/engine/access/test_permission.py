@@ -8,7 +8,8 @@ import struct
 import pytest
 
 from dcpstream.model import Collection, Manifest, Scope
-from dcpstream.node.dcp.dispatch import dcp_stats, handle_dcp
+from dcpstream.node.dcp.dispatch import handle_dcp
+from dcpstream.node.dcp.stats import dcp_stats
 from dcpstream.node.engine import ClusterConfig, Engine, Group, Role, Users, new_engine, parse_roles
 from dcpstream.store import MemoryBucketStore
 from dcpstream.testing.simulation import START_UNIX_S, SeededRandom
