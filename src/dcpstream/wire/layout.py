@@ -666,8 +666,8 @@ def message(opcode: int, **options: Unpack[MessageOptions]) -> Callable[[type[_M
     """Make a message class of a class body and enter it into the layout table.
 
     A class that extends another message (the quiet form of a command, say) has its fields, and its options where they
-    are not given. What a producer or a consumer sends is, if nothing else is given, sent after DCP_OPEN, and its CAS
-    is ignored.
+    are not given. If nothing else is given, a producer sends the flow-controlled messages, DCP_OPEN comes before what
+    a producer or a consumer sends, whose CAS is ignored, and a document's key must not be empty.
     """
 
     def decorate(cls: type[_M]) -> type[_M]:
@@ -675,8 +675,13 @@ def message(opcode: int, **options: Unpack[MessageOptions]) -> Callable[[type[_M
         assumed: dict[str, Any] = {}
         if extended is not None:
             assumed = {name: getattr(extended, name) for name in MessageOptions.__annotations__}
-        elif options.get("sent_by", Side.CLIENT) & (Side.PRODUCER | Side.CONSUMER):
-            assumed = {"phase": Phase.DCP, "cas": Part.OPTIONAL}
+        else:
+            if options.get("document_key"):
+                assumed["key"] = Part.REQUIRED
+            if options.get("flow_controlled"):
+                assumed["sent_by"] = Side.PRODUCER
+            if options.get("sent_by", assumed.get("sent_by")) not in (None, Side.CLIENT):
+                assumed |= {"phase": Phase.DCP, "cas": Part.OPTIONAL}
         made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
         fields = fields_of(made)
         kind = Kind.RESPONSE if issubclass(made, Response) else Kind.REQUEST

@@ -169,7 +169,7 @@ class CompactDb(Request):
     more_padding: int = u32(default=0)
 
 
-@message(Opcode.EVICT_KEY, key=Part.REQUIRED, document_key=True, source=_BINARY)
+@message(Opcode.EVICT_KEY, document_key=True, source=_BINARY)
 class EvictKey(Request):
     """Drop a document's value from memory."""
 
@@ -363,17 +363,13 @@ OBSOLETE: tuple[Opcode, ...] = (
 
 def _declare_obsolete(opcode: Opcode) -> None:
     """Enter the request of an obsolete opcode into the table."""
-    name = "Obsolete" + "".join(word.capitalize() for word in opcode.name.split("_"))
+    name = "Obsolete" + opcode.name.title().replace("_", "")
     doc = f"{opcode.name} of former servers: NOT_SUPPORTED."
-    message(
-        opcode,
-        any_extras=True,
-        key=Part.OPTIONAL,
-        rest=Part.OPTIONAL,
-        cas=Part.OPTIONAL,
-        phase=Phase.LOGGED_IN,
-        source=_OPCODES,
-    )(type(name, (Request,), {"__doc__": doc, "__module__": __name__}))
+    any_part = Part.OPTIONAL
+    declare = message(
+        opcode, any_extras=True, key=any_part, rest=any_part, cas=any_part, phase=Phase.LOGGED_IN, source=_OPCODES
+    )
+    declare(type(name, (Request,), {"__doc__": doc, "__module__": __name__}))
 
 
 for _opcode in OBSOLETE:

@@ -149,9 +149,7 @@ class FailoverLogResponse(Response):
         return decode_failover_log(self.value)
 
 
-@message(
-    Opcode.DCP_STREAM_END, flow_controlled=True, sent_by=Side.PRODUCER, since="3.0", source=_DOCS + "stream-end.md"
-)
+@message(Opcode.DCP_STREAM_END, flow_controlled=True, since="3.0", source=_DOCS + "stream-end.md")
 class StreamEnd(Request):
     """End a stream. Never answered.
 
@@ -162,13 +160,7 @@ class StreamEnd(Request):
     reason: int = u32()
 
 
-@message(
-    Opcode.DCP_SNAPSHOT_MARKER,
-    flow_controlled=True,
-    sent_by=Side.PRODUCER,
-    since="3.0",
-    source=_DOCS + "snapshot-marker.md",
-)
+@message(Opcode.DCP_SNAPSHOT_MARKER, flow_controlled=True, since="3.0", source=_DOCS + "snapshot-marker.md")
 class SnapshotMarker(Request):
     """Announce a snapshot, version 1: the messages that follow are consistent once `end_seqno` is reached.
 
@@ -182,13 +174,7 @@ class SnapshotMarker(Request):
     flags: int = u32()
 
 
-@message(
-    Opcode.DCP_SNAPSHOT_MARKER,
-    flow_controlled=True,
-    sent_by=Side.PRODUCER,
-    since="6.5",
-    source=_DOCS + "snapshot-marker.md",
-)
+@message(Opcode.DCP_SNAPSHOT_MARKER, flow_controlled=True, since="6.5", source=_DOCS + "snapshot-marker.md")
 class SnapshotMarkerV2(Request):
     """Announce a snapshot, version 2.0: bounds in the value, with the seqnos that sync replication needs.
 
@@ -200,7 +186,7 @@ class SnapshotMarkerV2(Request):
         high_completed_seqno: u64, highest prepare that was committed or aborted.
     """
 
-    version: int = u8(default=0, fixed=0)
+    version: int = u8(fixed=0)
     start_seqno: int = u64(value=True)
     end_seqno: int = u64(value=True)
     flags: int = u32(value=True)
@@ -208,15 +194,8 @@ class SnapshotMarkerV2(Request):
     high_completed_seqno: int = u64(value=True)
 
 
-@message(
-    Opcode.DCP_SNAPSHOT_MARKER,
-    flow_controlled=True,
-    sent_by=Side.PRODUCER,
-    since="7.0",
-    refused=Status.EINVAL,
-    source=_DOCS + "snapshot-marker.md",
-)
-class SnapshotMarkerV21(Request):
+@message(Opcode.DCP_SNAPSHOT_MARKER, since="7.0", refused=Status.EINVAL)
+class SnapshotMarkerV21(SnapshotMarkerV2):
     """Announce a snapshot, version 2.1: 2.0 with a time. Servers removed it again.
 
     Attributes:
@@ -224,23 +203,12 @@ class SnapshotMarkerV21(Request):
         timestamp: u64.
     """
 
-    version: int = u8(default=1, fixed=1)
-    start_seqno: int = u64(value=True)
-    end_seqno: int = u64(value=True)
-    flags: int = u32(value=True)
-    max_visible_seqno: int = u64(value=True)
-    high_completed_seqno: int = u64(value=True)
+    version: int = u8(fixed=1)
     timestamp: int = u64(value=True)
 
 
-@message(
-    Opcode.DCP_SNAPSHOT_MARKER,
-    flow_controlled=True,
-    sent_by=Side.PRODUCER,
-    since="8.0",
-    source=_DOCS + "snapshot-marker.md",
-)
-class SnapshotMarkerV22(Request):
+@message(Opcode.DCP_SNAPSHOT_MARKER, since="8.0")
+class SnapshotMarkerV22(SnapshotMarkerV2):
     """Announce a snapshot, version 2.2: 2.0 with the purge seqno.
 
     Attributes:
@@ -249,12 +217,7 @@ class SnapshotMarkerV22(Request):
         high_prepared_seqno: u64.
     """
 
-    version: int = u8(default=2, fixed=2)
-    start_seqno: int = u64(value=True)
-    end_seqno: int = u64(value=True)
-    flags: int = u32(value=True)
-    max_visible_seqno: int = u64(value=True)
-    high_completed_seqno: int = u64(value=True)
+    version: int = u8(fixed=2)
     purge_seqno: int = u64(value=True)
     high_prepared_seqno: int = u64(value=True)
 
@@ -264,13 +227,7 @@ class DcpFlush(Request):
     """Reserved; servers answer NOT_SUPPORTED."""
 
 
-@message(
-    Opcode.DCP_SET_VBUCKET_STATE,
-    flow_controlled=True,
-    sent_by=Side.PRODUCER,
-    since="3.0",
-    source=_DOCS + "set-vbucket-state.md",
-)
+@message(Opcode.DCP_SET_VBUCKET_STATE, flow_controlled=True, since="3.0", source=_DOCS + "set-vbucket-state.md")
 class SetVbucketState(Request):
     """Takeover: set the consumer's vbucket to `state` (u8). Always answered."""
 
@@ -304,7 +261,6 @@ class Control(Request):
 @message(
     Opcode.DCP_SEQNO_ADVANCED,
     flow_controlled=True,
-    sent_by=Side.PRODUCER,
     refused=Status.UNKNOWN_COMMAND,
     since="7.0",
     source=_DOCS + "seqno-advanced.md",
@@ -318,7 +274,6 @@ class SeqnoAdvanced(Request):
 @message(
     Opcode.DCP_OSO_SNAPSHOT,
     flow_controlled=True,
-    sent_by=Side.PRODUCER,
     refused=Status.UNKNOWN_COMMAND,
     since="7.0",
     source=_DOCS + "oso-snapshot.md",
@@ -333,7 +288,6 @@ class OsoSnapshot(Request):
     Opcode.DCP_CACHE_TRANSFER,
     rest=Part.REQUIRED,
     flow_controlled=True,
-    sent_by=Side.PRODUCER,
     refused=Status.UNKNOWN_COMMAND,
     since="8.x",
     source="kv_engine include/mcbp/protocol/dcp_cache_transfer.h",
@@ -345,7 +299,6 @@ class CacheTransfer(Request):
 @message(
     Opcode.DCP_CACHE_TRANSFER_END,
     flow_controlled=True,
-    sent_by=Side.PRODUCER,
     refused=Status.UNKNOWN_COMMAND,
     since="8.x",
     source="kv_engine include/mcbp/protocol/dcp_cache_transfer.h",
@@ -356,10 +309,8 @@ class CacheTransferEnd(Request):
 
 @message(
     Opcode.DCP_MUTATION,
-    key=Part.REQUIRED,
     rest=Part.OPTIONAL,
     flow_controlled=True,
-    sent_by=Side.PRODUCER,
     datatypes=_ANY,
     document_key=True,
     since="3.0",
@@ -391,10 +342,8 @@ class Mutation(Request):
 
 @message(
     Opcode.DCP_DELETION,
-    key=Part.REQUIRED,
     rest=Part.OPTIONAL,
     flow_controlled=True,
-    sent_by=Side.PRODUCER,
     without=Feature.COLLECTIONS,
     datatypes=_ANY,
     document_key=True,
@@ -411,10 +360,8 @@ class Deletion(Request):
 
 @message(
     Opcode.DCP_DELETION,
-    key=Part.REQUIRED,
     rest=Part.OPTIONAL,
     flow_controlled=True,
-    sent_by=Side.PRODUCER,
     datatypes=_ANY,
     document_key=True,
     since="5.5",
@@ -431,10 +378,8 @@ class DeletionV2(Request):
 
 @message(
     Opcode.DCP_EXPIRATION,
-    key=Part.REQUIRED,
     rest=Part.OPTIONAL,
     flow_controlled=True,
-    sent_by=Side.PRODUCER,
     datatypes=_ANY,
     document_key=True,
     since="6.5",
@@ -453,7 +398,6 @@ class Expiration(Request):
     key=Part.OPTIONAL,
     rest=Part.OPTIONAL,
     flow_controlled=True,
-    sent_by=Side.PRODUCER,
     since="7.0",
     source=_DOCS + "system_event.md",
 )
@@ -475,10 +419,8 @@ class SystemEvent(Request):
 
 @message(
     Opcode.DCP_PREPARE,
-    key=Part.REQUIRED,
     rest=Part.OPTIONAL,
     flow_controlled=True,
-    sent_by=Side.PRODUCER,
     datatypes=_ANY,
     document_key=True,
     since="6.5",
@@ -509,15 +451,7 @@ class SeqnoAcknowledged(Request):
     prepared_seqno: int = u64()
 
 
-@message(
-    Opcode.DCP_COMMIT,
-    key=Part.REQUIRED,
-    flow_controlled=True,
-    sent_by=Side.PRODUCER,
-    document_key=True,
-    since="6.5",
-    source=_DOCS + "commit.md",
-)
+@message(Opcode.DCP_COMMIT, flow_controlled=True, document_key=True, since="6.5", source=_DOCS + "commit.md")
 class Commit(Request):
     """The prepare at `prepared_seqno` (u64) is committed; `commit_seqno` (u64) is the change's own seqno."""
 
@@ -525,15 +459,7 @@ class Commit(Request):
     commit_seqno: int = u64()
 
 
-@message(
-    Opcode.DCP_ABORT,
-    key=Part.REQUIRED,
-    flow_controlled=True,
-    sent_by=Side.PRODUCER,
-    document_key=True,
-    since="6.5",
-    source=_DOCS + "abort.md",
-)
+@message(Opcode.DCP_ABORT, flow_controlled=True, document_key=True, since="6.5", source=_DOCS + "abort.md")
 class Abort(Request):
     """The prepare at `prepared_seqno` (u64) is aborted; `abort_seqno` (u64) is the change's own seqno."""
 

@@ -187,7 +187,7 @@ class StatResponse(Response):
 # -------------------------------------------------------------------------------------------------- reading documents
 
 
-@message(Opcode.GET, key=Part.REQUIRED, document_key=True, source=_BINARY)
+@message(Opcode.GET, document_key=True, source=_BINARY)
 class Get(Request):
     """Read a document."""
 
@@ -368,7 +368,7 @@ class GetRandomKeyResponse(GetResponse):
     """A document with its key; see `GetResponse`."""
 
 
-@message(Opcode.GET_KEYS, key=Part.REQUIRED, document_key=True, source=_BINARY)
+@message(Opcode.GET_KEYS, document_key=True, source=_BINARY)
 class GetKeys(Request):
     """Ask for the keys of a vbucket in the collection of the given key, ascending, from that key on.
 
@@ -396,7 +396,6 @@ class KeyLength(Record):
 
 @message(
     Opcode.SET,
-    key=Part.REQUIRED,
     document_key=True,
     rest=Part.OPTIONAL,
     cas=Part.OPTIONAL,
@@ -465,7 +464,7 @@ class ReplaceQ(Replace):
     """`Replace`, answered only if it fails."""
 
 
-@message(Opcode.DELETE, key=Part.REQUIRED, document_key=True, cas=Part.OPTIONAL, durable=True, source=_BINARY)
+@message(Opcode.DELETE, document_key=True, cas=Part.OPTIONAL, durable=True, source=_BINARY)
 class Delete(Request):
     """Delete a document; with a CAS only the version that has it."""
 
@@ -482,7 +481,6 @@ class DeleteQ(Delete):
 
 @message(
     Opcode.APPEND,
-    key=Part.REQUIRED,
     document_key=True,
     rest=Part.OPTIONAL,
     cas=Part.OPTIONAL,
@@ -530,7 +528,7 @@ class PrependQResponse(SetResponse):
     """The write's place in history; see `SetResponse`."""
 
 
-@message(Opcode.INCREMENT, key=Part.REQUIRED, document_key=True, durable=True, keeps_ttl=True, source=_BINARY)
+@message(Opcode.INCREMENT, document_key=True, durable=True, keeps_ttl=True, source=_BINARY)
 class Increment(Request):
     """Add to a document that is a number in decimal text; numbers wrap at 2**64.
 
@@ -597,7 +595,6 @@ class DecrementQ(Decrement):
 
 @message(
     Opcode.SET_WITH_META,
-    key=Part.REQUIRED,
     document_key=True,
     rest=Part.OPTIONAL,
     cas=Part.OPTIONAL,
@@ -672,14 +669,7 @@ class DeleteWithMetaQ(DeleteWithMeta):
     """`DeleteWithMeta`, answered only if it fails."""
 
 
-@message(
-    Opcode.RETURN_META,
-    key=Part.REQUIRED,
-    document_key=True,
-    rest=Part.OPTIONAL,
-    cas=Part.OPTIONAL,
-    source=_BINARY,
-)
+@message(Opcode.RETURN_META, document_key=True, rest=Part.OPTIONAL, cas=Part.OPTIONAL, source=_BINARY)
 class ReturnMeta(Request):
     """Write or delete a document and ask for its new metadata.
 
@@ -759,24 +749,18 @@ class ObserveSeqnoResponse(Response):
     current_seqno: int = u64(value=True)
 
 
-@message(Opcode.OBSERVE_SEQNO, statuses=(Status.SUCCESS,), source=_OBSERVE_SEQNO)
-class ObserveSeqnoFailoverResponse(Response):
+@message(Opcode.OBSERVE_SEQNO)
+class ObserveSeqnoFailoverResponse(ObserveSeqnoResponse):
     """A newer branch has replaced the one that was asked about.
 
     Attributes:
         format: u8, 1.
-        observed_vbid: u16.
-        vbuuid: u64, the newest branch.
         persisted_seqno, current_seqno: u64, of the newest branch.
         old_vbuuid: u64, the branch that was asked about.
         last_seqno: u64, where that branch ended.
     """
 
     format: int = u8(fixed=1, value=True)
-    observed_vbid: int = u16(value=True)
-    vbuuid: int = u64(value=True)
-    persisted_seqno: int = u64(value=True)
-    current_seqno: int = u64(value=True)
     old_vbuuid: int = u64(value=True)
     last_seqno: int = u64(value=True)
 

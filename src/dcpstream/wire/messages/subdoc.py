@@ -17,7 +17,7 @@ _FOUND = (Status.SUCCESS, Status.SUBDOC_SUCCESS_DELETED)
 # ------------------------------------------------------------------------------------------------- lookups of one path
 
 
-@message(Opcode.SUBDOC_GET, key=Part.REQUIRED, document_key=True, rest=Part.OPTIONAL, cas=Part.OPTIONAL, source=_SUBDOC)
+@message(Opcode.SUBDOC_GET, document_key=True, rest=Part.OPTIONAL, cas=Part.OPTIONAL, source=_SUBDOC)
 class SubdocGet(Request):
     """Read the value at a path.
 
@@ -58,7 +58,6 @@ class SubdocGetCountResponse(SubdocGetResponse):
 
 @message(
     Opcode.SUBDOC_DICT_ADD,
-    key=Part.REQUIRED,
     document_key=True,
     rest=Part.OPTIONAL,
     cas=Part.OPTIONAL,
@@ -188,14 +187,7 @@ class SubdocCounterTokenResponse(SetResponse):
 # ------------------------------------------------------------------------------------------------------ several paths
 
 
-@message(
-    Opcode.SUBDOC_MULTI_LOOKUP,
-    key=Part.REQUIRED,
-    document_key=True,
-    rest=Part.OPTIONAL,
-    cas=Part.OPTIONAL,
-    source=_SUBDOC,
-)
+@message(Opcode.SUBDOC_MULTI_LOOKUP, document_key=True, rest=Part.OPTIONAL, cas=Part.OPTIONAL, source=_SUBDOC)
 class SubdocMultiLookup(Request):
     """Make up to 16 lookups: a `LookupSpec` and its path each.
 
@@ -246,7 +238,6 @@ class LookupResult(Record):
 
 @message(
     Opcode.SUBDOC_MULTI_MUTATION,
-    key=Part.REQUIRED,
     document_key=True,
     rest=Part.OPTIONAL,
     cas=Part.OPTIONAL,
