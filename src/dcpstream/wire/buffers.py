@@ -1,4 +1,4 @@
-"""A pool of buffers for sending.
+"""Bytes in memory: what a frame can be read from, and a pool of buffers for sending.
 
 A fresh buffer of a block's size costs page faults; one that was just sent is still in the CPU's cache. A shell returns
 a piece once nothing refers to it any more. Without returned pieces the pool allocates fresh buffers.
@@ -7,6 +7,10 @@ a piece once nothing refers to it any more. Without returned pieces the pool all
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+"""Memory that frames are read from."""
 
 BUFFER_BYTES = 1024 * 1024 + 64 * 1024
 """Size of a kept buffer: the block of one turn of a stream, and a message that overshoots it."""

@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Self, TypedDict, TypeVar, Unpack, dataclass_transform
 
 from dcpstream.errors import FieldError
+from dcpstream.wire.buffers import Buffer
 
 _FORMATS = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
@@ -195,7 +196,7 @@ class Record:
         return self.struct.pack(*numbers)
 
     @classmethod
-    def unpack_from(cls, data: bytes | bytearray | memoryview, at: int = 0) -> Self:
+    def unpack_from(cls, data: Buffer, at: int = 0) -> Self:
         """The record that begins at an offset.
 
         Raises:
@@ -207,7 +208,7 @@ class Record:
             raise FieldError(f"{cls.__name__} needs {cls.size} bytes, there are {len(data) - at}") from None
 
     @classmethod
-    def iter_unpack(cls, data: bytes | bytearray | memoryview) -> Iterator[Self]:
+    def iter_unpack(cls, data: Buffer) -> Iterator[Self]:
         """The records that follow one another in some bytes.
 
         Raises:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import TypedDict, Unpack
 
 from dcpstream.errors import FieldError, FrameError
+from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.codes import Magic, Opcode, code_name
 
 HEADER_FIELDS = (
@@ -112,18 +114,21 @@ class Frame:
         Raises:
             FieldError: a part is longer than its length field allows.
         """
-        return _encode(
-            self.magic,
-            self.opcode,
-            self.vbid,
-            self.opaque,
-            self.cas,
-            self.datatype,
-            self.framing,
-            self.extras,
-            self.key,
-            self.value,
-        )
+        magic, key_length, framing = self.magic, len(self.key), self.framing
+        if magic in _FLEXIBLE:
+            if key_length > 0xFF or len(framing) > 0xFF:
+                raise FieldError("flexible framing allows 255 bytes of key and of framing extras")
+            key_length |= len(framing) << 8
+        elif framing:
+            raise FieldError("framing extras need a flexible magic (0x08 or 0x18)")
+        extras, body = len(self.extras), self.size - HEADER_BYTES
+        try:
+            header = HEADER.pack(
+                magic, self.opcode, key_length, extras, self.datatype, self.vbid, body, self.opaque, self.cas
+            )
+        except struct.error as error:
+            raise FieldError(f"a header field does not fit: {error}") from error
+        return b"".join((header, framing, self.extras, self.key, self.value))
 
     def _parts(self) -> tuple[object, ...]:
         return tuple(getattr(self, name) for name in self.__slots__)
@@ -152,77 +157,31 @@ class Frame:
         return f"<Frame {' '.join(parts)}>"
 
 
-def _encode(
-    magic: int,
-    opcode: int,
-    vbid: int,
-    opaque: int,
-    cas: int,
-    datatype: int,
-    framing: bytes,
-    extras: bytes,
-    key: bytes,
-    value: bytes,
-) -> bytes:
-    key_length = len(key)
-    if magic in _FLEXIBLE:
-        if key_length > 0xFF or len(framing) > 0xFF:
-            raise FieldError("flexible framing allows 255 bytes of key and of framing extras")
-        key_length |= len(framing) << 8
-    elif framing:
-        raise FieldError("framing extras need a flexible magic (0x08 or 0x18)")
-    try:
-        header = HEADER.pack(
-            magic,
-            opcode,
-            key_length,
-            len(extras),
-            datatype,
-            vbid,
-            len(framing) + len(extras) + len(key) + len(value),
-            opaque,
-            cas,
-        )
-    except struct.error as error:
-        raise FieldError(f"a header field does not fit: {error}") from error
-    return b"".join((header, framing, extras, key, value))
+class FrameParts(TypedDict, total=False):
+    """The parts of a frame that requests and responses have in common; see `Frame`."""
+
+    opaque: int
+    cas: int
+    datatype: int
+    framing: bytes
+    extras: bytes
+    key: bytes
+    value: bytes
 
 
-def encode_request(
-    opcode: int,
-    *,
-    vbid: int = 0,
-    opaque: int = 0,
-    cas: int = 0,
-    datatype: int = 0,
-    framing: bytes = b"",
-    extras: bytes = b"",
-    key: bytes = b"",
-    value: bytes = b"",
-) -> bytes:
+def encode_request(opcode: int, *, vbid: int = 0, **parts: Unpack[FrameParts]) -> bytes:
     """The bytes of a request; flexible framing if there are framing extras."""
-    magic = Magic.FLEX_REQUEST if framing else Magic.REQUEST
-    return _encode(magic, opcode, vbid, opaque, cas, datatype, framing, extras, key, value)
+    magic = Magic.FLEX_REQUEST if parts.get("framing") else Magic.REQUEST
+    return Frame(magic, opcode, vbid=vbid, **parts).encode()
 
 
-def encode_response(
-    opcode: int,
-    *,
-    status: int = 0,
-    opaque: int = 0,
-    cas: int = 0,
-    datatype: int = 0,
-    framing: bytes = b"",
-    extras: bytes = b"",
-    key: bytes = b"",
-    value: bytes = b"",
-) -> bytes:
+def encode_response(opcode: int, *, status: int = 0, **parts: Unpack[FrameParts]) -> bytes:
     """The bytes of a response; flexible framing if there are framing extras."""
-    magic = Magic.FLEX_RESPONSE if framing else Magic.RESPONSE
-    return _encode(magic, opcode, status, opaque, cas, datatype, framing, extras, key, value)
+    magic = Magic.FLEX_RESPONSE if parts.get("framing") else Magic.RESPONSE
+    return Frame(magic, opcode, vbid=status, **parts).encode()
 
 
-def frame_length(buffer: bytes | bytearray | memoryview, offset: int, limit: int = MAX_FRAME_BYTES) -> int:
+def frame_length(buffer: Buffer, offset: int, limit: int = MAX_FRAME_BYTES) -> int:
     """The length of the frame whose 24 header bytes begin at `offset`.
 
     Raises:
@@ -248,11 +207,11 @@ def frame_length(buffer: bytes | bytearray | memoryview, offset: int, limit: int
     return length
 
 
-def _header_bytes(buffer: bytes | bytearray | memoryview, offset: int) -> bytes:
+def _header_bytes(buffer: Buffer, offset: int) -> bytes:
     return bytes(buffer[offset : offset + HEADER_BYTES])
 
 
-def decode_frame(buffer: bytes | bytearray | memoryview, offset: int = 0, limit: int = MAX_FRAME_BYTES) -> Frame:
+def decode_frame(buffer: Buffer, offset: int = 0, limit: int = MAX_FRAME_BYTES) -> Frame:
     """The frame at `offset`.
 
     Raises:
@@ -270,7 +229,7 @@ def decode_frame(buffer: bytes | bytearray | memoryview, offset: int = 0, limit:
     return _cut(buffer, offset, end)
 
 
-def _cut(buffer: bytes | bytearray | memoryview, offset: int, end: int) -> Frame:
+def _cut(buffer: Buffer, offset: int, end: int) -> Frame:
     magic, opcode, key_length, extras_length, datatype, vbid, _, opaque, cas = HEADER.unpack_from(buffer, offset)
     framing_length = 0
     if magic in _FLEXIBLE:
@@ -314,7 +273,7 @@ class FrameReader:
         """Bytes of an incomplete frame, or of frames not taken yet."""
         return len(self._buffer) - self._start
 
-    def receive_data(self, data: bytes | bytearray | memoryview) -> None:
+    def receive_data(self, data: Buffer) -> None:
         """Add received bytes."""
         if self._start:
             del self._buffer[: self._start]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dcpstream.errors import FieldError
+from dcpstream.wire.buffers import Buffer
 
 MAX_LEB128_BYTES = 5
 """A u32 in groups of 7 bits."""
@@ -41,7 +42,7 @@ def leb128_encode(number: int) -> bytes:
     return bytes(result)
 
 
-def leb128_decode(data: bytes | bytearray | memoryview) -> tuple[int, int]:
+def leb128_decode(data: Buffer) -> tuple[int, int]:
     """The number at the start of `data`, and how many bytes it takes.
 
     Raises:

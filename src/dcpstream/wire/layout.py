@@ -368,38 +368,13 @@ def _variants_of(fields: tuple[Field, ...]) -> tuple[Variant, ...]:
     return tuple(found[size] for size in sorted(found))
 
 
-class RequestPacker(Protocol):
-    """The function `pack` of a request's class: its bytes, without making an object."""
+class Packer(Protocol):
+    """The function `pack` of a message's class: its bytes, without making an object."""
 
     def __call__(
         self,
         *fields: Any,
         vbid: int = 0,
-        opaque: int = 0,
-        cas: int = 0,
-        datatype: int = 0,
-        framing: bytes = b"",
-        key: bytes = b"",
-        value: bytes = b"",
-    ) -> bytes:
-        """The bytes of such a request.
-
-        Args:
-            fields: those of the extras, then those of the value, in order of declaration; without the fixed ones.
-            vbid, opaque, cas, datatype, framing, key: as in `Message`.
-            value: what follows the fields.
-
-        Raises:
-            FieldError: a field does not fit its width.
-        """
-
-
-class ResponsePacker(Protocol):
-    """The function `pack` of a response's class."""
-
-    def __call__(
-        self,
-        *fields: Any,
         status: int = 0,
         opaque: int = 0,
         cas: int = 0,
@@ -408,18 +383,24 @@ class ResponsePacker(Protocol):
         key: bytes = b"",
         value: bytes = b"",
     ) -> bytes:
-        """The bytes of such a response; arguments as for a request."""
+        """The bytes of such a message.
+
+        Args:
+            fields: those of the extras, then those of the value, in order of declaration; without the fixed ones.
+            vbid: of a request.
+            status: of a response.
+            opaque, cas, datatype, framing, key: as in `Message`.
+            value: what follows the fields.
+
+        Raises:
+            FieldError: a field does not fit its width.
+        """
 
 
-def _packer(layout: Layout) -> Callable[..., bytes]:
+def _packer(layout: Layout) -> Packer:
     """The `pack` of one layout, with everything looked up that does not depend on the message."""
-    encode, head, magic, opcode, size = (
-        layout.encode,
-        layout.head.pack,
-        layout.magic,
-        layout.opcode,
-        layout.extras_bytes,
-    )
+    encode, head, size = layout.encode, layout.head.pack, layout.extras_bytes
+    magic, opcode = layout.magic, layout.opcode
     is_plain = layout.is_simple and not layout.value_bytes and not layout.fixed_fields
 
     def pack(
@@ -480,6 +461,7 @@ class Message:
     """
 
     layout: ClassVar[Layout]
+    pack: ClassVar[Packer]
     unpack: ClassVar[Callable[[Frame], tuple[Any, ...]]]
     """The fields of a frame whose shape was checked, as `pack` takes them; makes no object. Raises FieldError if the
     extras, or the value's fields, have another length."""
@@ -578,8 +560,6 @@ class Message:
 class Request(Message):
     """A request: `vbid` is the vbucket (u16)."""
 
-    pack: ClassVar[RequestPacker]
-
     vbid: int = 0
 
     def _vbid(self) -> int:
@@ -597,8 +577,6 @@ class Request(Message):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response(Message):
     """A response: `status` is its status code (u16)."""
-
-    pack: ClassVar[ResponsePacker]
 
     status: int = 0
 
@@ -695,8 +673,8 @@ def message(opcode: int, **options: Unpack[MessageOptions]) -> Callable[[type[_M
             summary=(made.__doc__ or "").strip().partition("\n")[0],
             **{**assumed, **options},
         )
-        type.__setattr__(made, "pack", staticmethod(_packer(made.layout)))
-        type.__setattr__(made, "unpack", staticmethod(_unpacker(made.layout)))
+        made.pack = staticmethod(_packer(made.layout))
+        made.unpack = staticmethod(_unpacker(made.layout))
         LAYOUTS.append(made.layout)
         _CLASSES.setdefault((int(opcode), kind), []).append(made)
         return made
