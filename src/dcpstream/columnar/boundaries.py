@@ -25,10 +25,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.frames import BODY_LENGTH_AT, HEADER_BYTES, unpack_body_length
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
-BytesLike: TypeAlias = bytes | bytearray | memoryview
 
 LITTLE_ENDIAN = sys.byteorder == "little"
 """Reading many headers at once is written for such hosts; elsewhere frames are followed one by one."""
@@ -63,7 +63,7 @@ _DATA_OPCODES = b"\x57\x58\x59"
 _FLEX_REQUEST = 0x08
 
 
-def find_boundaries(buffer: BytesLike, start: int, stop: int) -> tuple[Int64Array, int]:
+def find_boundaries(buffer: Buffer, start: int, stop: int) -> tuple[Int64Array, int]:
     """Follow the chain of frames that begins at `start`, trusting every length.
 
     Args:
@@ -93,7 +93,7 @@ def find_boundaries(buffer: BytesLike, start: int, stop: int) -> tuple[Int64Arra
     return np.array(head + tail, np.int64), at
 
 
-def _walk(buffer: BytesLike, at: int, stop: int, *, until: int | None = None, limit: int = -1) -> tuple[list[int], int]:
+def _walk(buffer: Buffer, at: int, stop: int, *, until: int | None = None, limit: int = -1) -> tuple[list[int], int]:
     """Follow frames one by one while they begin before `until` and end by `stop`, at most `limit` of them."""
     starts: list[int] = []
     last = stop - HEADER_BYTES
@@ -108,7 +108,7 @@ def _walk(buffer: BytesLike, at: int, stop: int, *, until: int | None = None, li
     return starts, at
 
 
-def _guess(buffer: BytesLike, start: int, stop: int, mean: float, head: int) -> Int64Array:
+def _guess(buffer: Buffer, start: int, stop: int, mean: float, head: int) -> Int64Array:
     """`start`, then about one place a lane that looks like a header, rising; the last value is the end of all lanes.
 
     Args:
@@ -139,7 +139,7 @@ def _guess(buffer: BytesLike, start: int, stop: int, mean: float, head: int) -> 
     return np.concatenate(([start], places[first], [final]))
 
 
-def _follow_lanes(buffer: BytesLike, start: int, stop: int, mean: float, head: int) -> tuple[Int64Array, int]:
+def _follow_lanes(buffer: Buffer, start: int, stop: int, mean: float, head: int) -> tuple[Int64Array, int]:
     bounds = _guess(buffer, start, stop, mean, head)
     steps_max = LANE_STEPS_SLACK * int((stop - start) / (mean * (len(bounds) - 1)) + 1)
     grid, exits, left = _step_lanes(buffer, bounds, stop, steps_max)
@@ -161,7 +161,7 @@ def _follow_lanes(buffer: BytesLike, start: int, stop: int, mean: float, head: i
 
 
 def _step_lanes(
-    buffer: BytesLike, bounds: Int64Array, stop: int, steps_max: int
+    buffer: Buffer, bounds: Int64Array, stop: int, steps_max: int
 ) -> tuple[Int64Array, Int64Array, dict[int, int]]:
     """Follow all lanes at once.
 
@@ -198,7 +198,7 @@ def _step_lanes(
 
 
 def _confirmed(
-    buffer: BytesLike,
+    buffer: Buffer,
     grid: Int64Array,
     tails: dict[int, list[int]],
     bounds: Int64Array,

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dcpstream.columnar.boundaries import LITTLE_ENDIAN, BytesLike, Int64Array, find_boundaries
+from dcpstream.columnar.boundaries import LITTLE_ENDIAN, Int64Array, find_boundaries
 from dcpstream.columnar.headers import WORDS_BYTES, Headers, gather, swap_words
 from dcpstream.errors import FrameError
+from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.frames import HEADER_BYTES, MAGICS, frame_length
 
 SMALL_BATCH_FRAMES = 50
@@ -45,7 +46,7 @@ class FrameIndex:
         return np.append(self.starts[1:], self.end)
 
 
-def scan(buffer: BytesLike, start: int = 0, stop: int | None = None) -> FrameIndex:
+def scan(buffer: Buffer, start: int = 0, stop: int | None = None) -> FrameIndex:
     """Find and check the whole frames in `buffer[start:stop]`.
 
     Only headers are read. A value may contain anything, also bytes that look like frames.
@@ -84,7 +85,7 @@ def scan(buffer: BytesLike, start: int = 0, stop: int | None = None) -> FrameInd
     return FrameIndex(starts, end - start, end, headers)
 
 
-def _check_rest(buffer: BytesLike, at: int, stop: int) -> None:
+def _check_rest(buffer: Buffer, at: int, stop: int) -> None:
     """The begin of a frame that is not whole: what is there must be sound."""
     if stop - at >= HEADER_BYTES:
         frame_length(buffer, at)

@@ -19,7 +19,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dcpstream.columnar.boundaries import BytesLike, Int64Array
+from dcpstream.columnar.boundaries import Int64Array
+from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.frames import HEADER_BYTES, MAGICS, MAX_FRAME_BYTES
 from dcpstream.wire.messages.dcp import Mutation
 
@@ -49,7 +50,7 @@ class _Column:
         return word[self._first :: self._step]
 
 
-def gather(buffer: BytesLike, positions: Int64Array, width: int) -> npt.NDArray[Any]:
+def gather(buffer: Buffer, positions: Int64Array, width: int) -> npt.NDArray[Any]:
     """`width` bytes at each position as one opaque value; bytes behind the end of the buffer are zero.
 
     Args:

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
-from dcpstream.columnar.boundaries import BytesLike
 from dcpstream.columnar.chunk import DecodeOptions, WireChunk
 from dcpstream.errors import FieldError
+from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.codes import FrameInfoId, Magic
 from dcpstream.wire.frames import HEADER_BYTES, Frame, decode_frame, frame_length
 from dcpstream.wire.keys import decode_frame_infos, split_collection_key
@@ -44,7 +44,7 @@ def stream_id_of(framing: bytes) -> int:
 
 
 def decode_messages(
-    buffer: BytesLike, options: DecodeOptions = _DEFAULT, *, starts: Iterable[int] | None = None
+    buffer: Buffer, options: DecodeOptions = _DEFAULT, *, starts: Iterable[int] | None = None
 ) -> WireChunk:
     """Decode the whole frames of a buffer one by one.
 
@@ -81,7 +81,7 @@ def decode_messages(
     return _chunk(keys, values, rows, controls, options)
 
 
-def _whole_frames(buffer: BytesLike) -> Iterable[int]:
+def _whole_frames(buffer: Buffer) -> Iterable[int]:
     at = 0
     while len(buffer) - at >= HEADER_BYTES:
         after = at + frame_length(buffer, at)

@@ -15,12 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dcpstream.columnar.boundaries import BytesLike, Int64Array
+from dcpstream.columnar.boundaries import Int64Array
 from dcpstream.columnar.chunk import DecodeOptions, WireChunk
 from dcpstream.columnar.frame_index import FrameIndex
 from dcpstream.columnar.headers import Headers, gather, swap_words
 from dcpstream.columnar.messages import decode_messages, stream_id_of
 from dcpstream.errors import FieldError
+from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.codes import FrameInfoId, Magic
 from dcpstream.wire.frames import HEADER_BYTES, decode_frame
 from dcpstream.wire.keys import MAX_LEB128_BYTES
@@ -48,7 +49,7 @@ for _opcode, _lengths in DATA_EXTRAS_BYTES.items():
 _thirds = np.arange(0, 3 * _THIRDS_CACHED, 3, dtype=np.int64)
 
 
-def decode_wire(buffer: BytesLike, index: FrameIndex, options: DecodeOptions = _DEFAULT) -> WireChunk:
+def decode_wire(buffer: Buffer, index: FrameIndex, options: DecodeOptions = _DEFAULT) -> WireChunk:
     """The frames that `scan` found, as columns.
 
     Args:
@@ -89,7 +90,7 @@ def decode_wire(buffer: BytesLike, index: FrameIndex, options: DecodeOptions = _
 
 
 def _decode_rows(
-    buffer: BytesLike, headers: Headers, starts: Int64Array, ends: Int64Array, options: DecodeOptions
+    buffer: Buffer, headers: Headers, starts: Int64Array, ends: Int64Array, options: DecodeOptions
 ) -> WireChunk:
     opcode = np.ascontiguousarray(headers.opcode)
     extras_length = headers.extras_length
@@ -139,7 +140,7 @@ def _decode_rows(
     )
 
 
-def _shifted(buffer: BytesLike, headers: Headers, starts: Int64Array, framing: Int64Array) -> Headers:
+def _shifted(buffer: Buffer, headers: Headers, starts: Int64Array, framing: Int64Array) -> Headers:
     """The extras' words of frames with framing extras, gathered from where they are."""
     moved = np.flatnonzero(framing)
     extras = gather(buffer, starts[moved] + HEADER_BYTES + framing[moved], _COMMON_EXTRAS_BYTES)
@@ -149,7 +150,7 @@ def _shifted(buffer: BytesLike, headers: Headers, starts: Int64Array, framing: I
 
 
 def _read_stream_ids(
-    buffer: BytesLike, starts: Int64Array, framing: Int64Array, stream_ids: npt.NDArray[np.uint16]
+    buffer: Buffer, starts: Int64Array, framing: Int64Array, stream_ids: npt.NDArray[np.uint16]
 ) -> npt.NDArray[np.bool_]:
     """Fill in the stream ids; true where the framing extras cannot be read."""
     content = np.frombuffer(buffer, np.uint8)
@@ -169,7 +170,7 @@ def _read_stream_ids(
 
 
 def _read_collection_ids(
-    buffer: BytesLike, key_at: Int64Array, key_length: Int64Array
+    buffer: Buffer, key_at: Int64Array, key_length: Int64Array
 ) -> tuple[npt.NDArray[np.uint32], Int64Array | int, npt.NDArray[np.bool_]]:
     """(collection ids, bytes that they take, where they cannot be read)."""
     content = np.frombuffer(buffer, np.uint8)
@@ -200,7 +201,7 @@ def _read_collection_ids(
 
 
 def _take(
-    buffer: BytesLike, key_at: Int64Array, value_at: Int64Array, ends: Int64Array
+    buffer: Buffer, key_at: Int64Array, value_at: Int64Array, ends: Int64Array
 ) -> tuple[pa.BinaryArray, pa.BinaryArray]:
     """Keys and values, copied out of the buffer."""
     count = len(key_at)

@@ -15,10 +15,10 @@ from dcpstream.model import BucketSettings, FailoverLog, Manifest, Persist, Vbuc
 from dcpstream.store.compact.compaction import CompactionOrder, CompactionReport
 from dcpstream.store.compact.purge import purge
 from dcpstream.store.compact.retention import rollback_bytes
-from dcpstream.store.log.blocks import Buffer
 from dcpstream.store.log.page_cache import CacheStats
 from dcpstream.store.log.segment_file import Piece, Segment
 from dcpstream.store.vbucket import VBucketLog
+from dcpstream.wire.buffers import Buffer
 
 logger = logging.getLogger(__name__)
 

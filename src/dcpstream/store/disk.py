@@ -30,7 +30,7 @@ from dcpstream.store.compact.retention import RolledBackError
 from dcpstream.store.compact.segment_rewriting import SegmentRewriting, size_in_files
 from dcpstream.store.index.rows import KIND_SHIFT, POSITION_MASK
 from dcpstream.store.log import blocks as limits
-from dcpstream.store.log.blocks import Buffer, Page, encode_frames, encode_rollback, segment_number, split_rows
+from dcpstream.store.log.blocks import Page, encode_frames, encode_rollback, segment_number, split_rows
 from dcpstream.store.log.page_cache import CacheStats
 from dcpstream.store.log.segment_file import Piece, Segment
 from dcpstream.store.log.segments import SEGMENT_BYTES, Segments
@@ -45,6 +45,7 @@ from dcpstream.store.metadata import (
 )
 from dcpstream.store.recovery import Recovery
 from dcpstream.store.vbucket import VBucketLog
+from dcpstream.wire.buffers import Buffer
 
 logger = logging.getLogger(__name__)
 

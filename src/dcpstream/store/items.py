@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.codes import Opcode, SystemEventId
 from dcpstream.wire.frames import HEADER, HEADER_BYTES
 from dcpstream.wire.messages.dcp import Expiration, Mutation, SystemEvent
@@ -58,7 +59,6 @@ _SCOPE_EVENTS = frozenset((int(SystemEventId.CREATE_SCOPE), int(SystemEventId.DR
 
 _PREPARES = frozenset((int(Opcode.DCP_PREPARE), int(Opcode.DCP_ABORT)))
 
-Buffer = bytes | bytearray | memoryview
 U32s: TypeAlias = npt.NDArray[np.uint32]
 
 document_halves = struct.Struct(">IIII").unpack_from

@@ -11,10 +11,10 @@ from dcpstream.store.compact.compaction import CompactionOrder, CompactionReport
 from dcpstream.store.compact.retention import RolledBackError, choose, rules_for
 from dcpstream.store.compact.row_removal import RowRemoval, kept_frames
 from dcpstream.store.index.rows import LIVE
-from dcpstream.store.log.blocks import Buffer
 from dcpstream.store.log.frame_log import CHUNK_BYTES
 from dcpstream.store.log.segment_file import Piece
 from dcpstream.store.vbucket import VBucketLog
+from dcpstream.wire.buffers import Buffer
 
 REWRITE_BYTES = 32 * 1024 * 1024
 """Frames that are rewritten at a time: bounds the additional memory of a compaction."""

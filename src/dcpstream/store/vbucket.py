@@ -54,9 +54,10 @@ from dcpstream.store.items import (
     read_meta,
     tombstone_revision,
 )
-from dcpstream.store.log.blocks import Buffer, Mark, Page
+from dcpstream.store.log.blocks import Mark, Page
 from dcpstream.store.log.frame_log import FrameLog
 from dcpstream.store.log.segment_file import Piece, Segment
+from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.stored.block import EMPTY_BLOCK, BlockKind, FrameBlock
 
 READ_BYTES = 1024 * 1024

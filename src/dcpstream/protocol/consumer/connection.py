@@ -57,9 +57,9 @@ from dcpstream.wire import (
     Status,
     encode_response,
 )
+from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.messages import FLOW_CONTROLLED
 from dcpstream.wire.messages.dcp import AddStream, BufferAck, SeqnoAcknowledged
-from dcpstream.wire.stored.block import Buffer
 
 __all__ = ["ConsumerConnection", "check_add_stream"]
 

@@ -35,9 +35,8 @@ from dcpstream.protocol.producer.takeover import TakeoverHost, Takeovers
 from dcpstream.protocol.refusals import ALREADY_OPEN, Refusal, answer, check_shape, refuse, stream_id_of
 from dcpstream.protocol.stats import BUFFER_FULL, INITIALIZING, NOTHING_TO_SAY, Pause
 from dcpstream.wire import Feature, Frame, Opcode, Status, StreamEndReason, StreamFlag
-from dcpstream.wire.buffers import BufferPool
+from dcpstream.wire.buffers import Buffer, BufferPool
 from dcpstream.wire.messages.dcp import BufferAck, DcpNoop, RollbackResponse, SeqnoAcknowledged
-from dcpstream.wire.stored.block import Buffer
 from dcpstream.wire.values import encode_failover_log
 
 __all__ = ["DEFAULT_LIMITS", "ProducerConnection", "ProducerLimits"]

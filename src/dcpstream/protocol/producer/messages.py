@@ -8,6 +8,7 @@ from __future__ import annotations
 from dcpstream.protocol.bucket import VBucketView
 from dcpstream.protocol.producer.change_history import ChangeHistory
 from dcpstream.wire import HEADER, HEADER_BYTES, FrameInfoId, Magic, MarkerFlag
+from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.keys import encode_frame_info
 from dcpstream.wire.layout import Request
 from dcpstream.wire.messages.dcp import (
@@ -18,7 +19,6 @@ from dcpstream.wire.messages.dcp import (
     SnapshotMarkerV2,
     SnapshotMarkerV22,
 )
-from dcpstream.wire.stored.block import Buffer
 
 __all__ = ["StreamMessages", "last_seqno_of"]
 

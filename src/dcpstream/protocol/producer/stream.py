@@ -39,9 +39,9 @@ from dcpstream.protocol.producer.rollback import Accept
 from dcpstream.protocol.producer.states import STREAM, TAKEOVER, StreamEvent, StreamState, TakeoverEvent, TakeoverState
 from dcpstream.protocol.producer.stream_filter import LiveFilter, StreamFilter
 from dcpstream.wire import StreamEndReason, StreamFlag
-from dcpstream.wire.buffers import BufferPool
+from dcpstream.wire.buffers import Buffer, BufferPool
 from dcpstream.wire.messages.dcp import SeqnoAdvanced, SetVbucketState, StreamEnd
-from dcpstream.wire.stored.block import BlockKind, Buffer, events_of, seqnos_of
+from dcpstream.wire.stored.block import BlockKind, events_of, seqnos_of
 from dcpstream.wire.stored.durable import DurableForm
 from dcpstream.wire.stored.form import StreamForm
 from dcpstream.wire.stored.rendering import render

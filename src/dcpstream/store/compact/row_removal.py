@@ -19,8 +19,9 @@ import numpy as np
 
 from dcpstream.store.compact.retention import Choice, RolledBackError, relinked, slices
 from dcpstream.store.index.rows import POSITION_MASK, Columns
-from dcpstream.store.log.blocks import Buffer, Page
+from dcpstream.store.log.blocks import Page
 from dcpstream.store.vbucket import VBucketLog
+from dcpstream.wire.buffers import Buffer
 
 READ_SPAN_BYTES = 1024 * 1024
 """Frames that stay are read in spans of this size, including dropped frames between them: pages are read whole."""

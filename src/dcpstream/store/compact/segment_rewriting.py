@@ -26,11 +26,12 @@ from dcpstream.store.compact.retention import Choice, RolledBackError, choose, r
 from dcpstream.store.compact.row_removal import RowRemoval, kept_frames
 from dcpstream.store.index.rows import LIVE, POSITION_MASK
 from dcpstream.store.log import blocks as limits
-from dcpstream.store.log.blocks import Buffer, Page, encode_frames, encode_rollback, split_rows
+from dcpstream.store.log.blocks import Page, encode_frames, encode_rollback, split_rows
 from dcpstream.store.log.segment_file import Segment
 from dcpstream.store.log.segments import Segments, SegmentWriter
 from dcpstream.store.metadata import InDoubtError
 from dcpstream.store.vbucket import VBucketLog
+from dcpstream.wire.buffers import Buffer
 
 RUN_SEGMENTS = 8
 """Largest number of files of a run: bounds the memory for the numbers of their rows, some 40 bytes each."""

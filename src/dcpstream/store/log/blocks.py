@@ -24,6 +24,7 @@ from zlib import crc32
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from dcpstream.errors import CorruptLog, StoreError
+from dcpstream.wire.buffers import Buffer
 
 FORMAT_VERSION = 2
 
@@ -68,7 +69,6 @@ _SEGMENT_CHECKED = SEGMENT_HEADER.size - CHECKSUM.size
 _FIRST_FORMAT = struct.Struct(">8sIIQI")
 """The segment header of format 1, which ended in a CRC-32."""
 
-Buffer = bytes | bytearray | memoryview
 Mark = tuple[int, int, int]
 """See `MARK`."""
 Page = tuple[int, int, int, int]

@@ -15,8 +15,9 @@ from itertools import accumulate
 
 import numpy as np
 
-from dcpstream.store.log.blocks import Buffer, Page
+from dcpstream.store.log.blocks import Page
 from dcpstream.store.log.segment_file import ADDRESS_SHIFT, OFFSET_MASK, Piece, Segment
+from dcpstream.wire.buffers import Buffer
 
 CHUNK_BYTES = 1024 * 1024
 """A tail that would grow beyond this is sealed first. This bounds the copies of a growing bytearray. A backfill block

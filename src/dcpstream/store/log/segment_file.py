@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.runtime import File
-from dcpstream.store.log.blocks import DAMAGE_HINT, SEGMENT_HEADER, Buffer, SegmentKind, checksum, decode_segment_header
+from dcpstream.store.log.blocks import DAMAGE_HINT, SEGMENT_HEADER, SegmentKind, checksum, decode_segment_header
+from dcpstream.wire.buffers import Buffer
 
 ADDRESS_SHIFT = 32
 OFFSET_MASK = (1 << ADDRESS_SHIFT) - 1

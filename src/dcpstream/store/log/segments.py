@@ -23,7 +23,6 @@ from dcpstream.store.log.blocks import (
     DAMAGE_HINT,
     SALT_BITS,
     SEGMENT_HEADER,
-    Buffer,
     SegmentKind,
     decode_segment_header,
     encode_segment_header,
@@ -41,6 +40,7 @@ from dcpstream.store.log.segment_file import (
     read_page,
     read_pages,
 )
+from dcpstream.wire.buffers import Buffer
 
 logger = logging.getLogger(__name__)
 

@@ -16,13 +16,13 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.codes import Datatype, Opcode
 from dcpstream.wire.frames import HEADER, HEADER_BYTES, frame_length
 from dcpstream.wire.keys import leb128_decode
 from dcpstream.wire.messages.dcp import DeletionV2, Expiration, Mutation, SeqnoAdvanced
 from dcpstream.wire.system_events import CollectionEvent, events_of_scope, read_event
 
-Buffer = bytes | bytearray | memoryview
 Offsets: TypeAlias = npt.NDArray[np.int64]
 Seqnos: TypeAlias = npt.NDArray[np.uint64]
 

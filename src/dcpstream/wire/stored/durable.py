@@ -14,11 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.codes import Opcode
 from dcpstream.wire.frames import HEADER, HEADER_BYTES
 from dcpstream.wire.messages.dcp import Abort, Prepare
-
-Buffer = bytes | bytearray | memoryview
 
 # A stored abort has its two seqnos the other way round than the message.
 _pair = Abort.layout.extras

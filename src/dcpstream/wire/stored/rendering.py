@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dcpstream.wire.buffers import BufferPool
+from dcpstream.wire.buffers import Buffer, BufferPool
 from dcpstream.wire.codes import Opcode, SystemEventId
 from dcpstream.wire.frames import BODY_LENGTH_AT, HEADER_BYTES
 from dcpstream.wire.messages.dcp import Mutation
-from dcpstream.wire.stored.block import BlockKind, Buffer, FrameBlock, Offsets, events_of
+from dcpstream.wire.stored.block import BlockKind, FrameBlock, Offsets, events_of
 from dcpstream.wire.stored.form import COARSE_COUNTER, EXACT_COUNTER, NOT_DEFAULT, StreamForm, rewritten
 
 _KEY_LENGTH_AT = Mutation.layout.offset("key_length")
