@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import TypedDict, Unpack
 
 from dcpstream.errors import FieldError, FrameError
 from dcpstream.wire.buffers import Buffer
@@ -114,21 +113,18 @@ class Frame:
         Raises:
             FieldError: a part is longer than its length field allows.
         """
-        magic, key_length, framing = self.magic, len(self.key), self.framing
-        if magic in _FLEXIBLE:
-            if key_length > 0xFF or len(framing) > 0xFF:
-                raise FieldError("flexible framing allows 255 bytes of key and of framing extras")
-            key_length |= len(framing) << 8
-        elif framing:
-            raise FieldError("framing extras need a flexible magic (0x08 or 0x18)")
-        extras, body = len(self.extras), self.size - HEADER_BYTES
-        try:
-            header = HEADER.pack(
-                magic, self.opcode, key_length, extras, self.datatype, self.vbid, body, self.opaque, self.cas
-            )
-        except struct.error as error:
-            raise FieldError(f"a header field does not fit: {error}") from error
-        return b"".join((header, framing, self.extras, self.key, self.value))
+        return _encode(
+            self.magic,
+            self.opcode,
+            self.vbid,
+            self.opaque,
+            self.cas,
+            self.datatype,
+            self.framing,
+            self.extras,
+            self.key,
+            self.value,
+        )
 
     def _parts(self) -> tuple[object, ...]:
         return tuple(getattr(self, name) for name in self.__slots__)
@@ -157,6 +153,33 @@ class Frame:
         return f"<Frame {' '.join(parts)}>"
 
 
+def _encode(
+    magic: int,
+    opcode: int,
+    vbid: int,
+    opaque: int,
+    cas: int,
+    datatype: int,
+    framing: bytes,
+    extras: bytes,
+    key: bytes,
+    value: bytes,
+) -> bytes:
+    key_length, extras_length = len(key), len(extras)
+    body = len(framing) + extras_length + key_length + len(value)
+    if magic in _FLEXIBLE:
+        if key_length > 0xFF or len(framing) > 0xFF:
+            raise FieldError("flexible framing allows 255 bytes of key and of framing extras")
+        key_length |= len(framing) << 8
+    elif framing:
+        raise FieldError("framing extras need a flexible magic (0x08 or 0x18)")
+    try:
+        header = HEADER.pack(magic, opcode, key_length, extras_length, datatype, vbid, body, opaque, cas)
+    except struct.error as error:
+        raise FieldError(f"a header field does not fit: {error}") from error
+    return b"".join((header, framing, extras, key, value))
+
+
 class FrameParts(TypedDict, total=False):
     """The parts of a frame that requests and responses have in common; see `Frame`."""
 
@@ -169,16 +192,38 @@ class FrameParts(TypedDict, total=False):
     value: bytes
 
 
-def encode_request(opcode: int, *, vbid: int = 0, **parts: Unpack[FrameParts]) -> bytes:
+def encode_request(
+    opcode: int,
+    *,
+    vbid: int = 0,
+    opaque: int = 0,
+    cas: int = 0,
+    datatype: int = 0,
+    framing: bytes = b"",
+    extras: bytes = b"",
+    key: bytes = b"",
+    value: bytes = b"",
+) -> bytes:
     """The bytes of a request; flexible framing if there are framing extras."""
-    magic = Magic.FLEX_REQUEST if parts.get("framing") else Magic.REQUEST
-    return Frame(magic, opcode, vbid=vbid, **parts).encode()
+    magic = Magic.FLEX_REQUEST if framing else Magic.REQUEST
+    return _encode(magic, opcode, vbid, opaque, cas, datatype, framing, extras, key, value)
 
 
-def encode_response(opcode: int, *, status: int = 0, **parts: Unpack[FrameParts]) -> bytes:
+def encode_response(
+    opcode: int,
+    *,
+    status: int = 0,
+    opaque: int = 0,
+    cas: int = 0,
+    datatype: int = 0,
+    framing: bytes = b"",
+    extras: bytes = b"",
+    key: bytes = b"",
+    value: bytes = b"",
+) -> bytes:
     """The bytes of a response; flexible framing if there are framing extras."""
-    magic = Magic.FLEX_RESPONSE if parts.get("framing") else Magic.RESPONSE
-    return Frame(magic, opcode, vbid=status, **parts).encode()
+    magic = Magic.FLEX_RESPONSE if framing else Magic.RESPONSE
+    return _encode(magic, opcode, status, opaque, cas, datatype, framing, extras, key, value)
 
 
 def frame_length(buffer: Buffer, offset: int, limit: int = MAX_FRAME_BYTES) -> int:
