@@ -180,18 +180,6 @@ def _encode(
     return b"".join((header, framing, extras, key, value))
 
 
-class FrameParts(TypedDict, total=False):
-    """The parts of a frame that requests and responses have in common; see `Frame`."""
-
-    opaque: int
-    cas: int
-    datatype: int
-    framing: bytes
-    extras: bytes
-    key: bytes
-    value: bytes
-
-
 def encode_request(
     opcode: int,
     *,
