@@ -165,7 +165,7 @@ def test_a_durable_deletion() -> None:
     replica.stream(1)
     client = node.connect()
     # With system xattrs only what the bucket demands makes a deletion durable.
-    node.bucket.set_settings(replace(node.bucket.settings, durability_min_level=1))
+    node.bucket.change_settings(replace(node.bucket.settings, durability_min_level=1))
     assert client.send(Opcode.DELETE, vbid=1, key=b"\0k", framing=requirement(3)) == []
     (prepare,) = of(replica.take(), Opcode.DCP_PREPARE)
     seqno, rev_seqno, _, _, _, _, deleted, level = PREPARE.unpack(prepare.extras)

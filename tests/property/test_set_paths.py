@@ -14,7 +14,7 @@ from typing import NamedTuple
 from unittest import mock
 
 import pytest
-from hypothesis import event, given
+from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from dcpstream.model import VbucketState
@@ -147,10 +147,26 @@ def put_off_writes(vbid: int, is_on: bool) -> Callable[[Talker], object]:
     return change
 
 
+def begin_durable_write(client: Talker) -> None:
+    """Another client's durable write of the first document, which waits for a replica that is not there."""
+    topology = b'{"topology":[["here","there"]]}'
+    Talker(client.engine, user="@admin").call(
+        Opcode.SET_VBUCKET, extras=bytes((VbucketState.ACTIVE,)), value=topology, datatype=1
+    )
+    request = encode_request(Opcode.SET, key=b"\0key-0", extras=bytes(8), value=b"durable", framing=b"\x11\x01")
+    other = Talker(client.engine, features=FEATURES)
+    other.session.receive(request)
+    assert other.session.is_waiting
+
+
 def set_durability(level: int) -> Callable[[Talker], object]:
-    return lambda client: bucket_of(client).set_settings(
+    return lambda client: bucket_of(client).change_settings(
         replace(bucket_of(client).settings, durability_min_level=level)
     )
+
+
+def set_max_ttl(seconds: int) -> Callable[[Talker], object]:
+    return lambda client: bucket_of(client).change_settings(replace(bucket_of(client).settings, max_ttl=seconds))
 
 
 def changes() -> st.SearchStrategy[Step]:
@@ -162,11 +178,7 @@ def changes() -> st.SearchStrategy[Step]:
         st.builds(set_state, st.sampled_from((VbucketState.ACTIVE, VbucketState.ACTIVE, VbucketState.REPLICA)), vbids),
         st.builds(put_off_writes, vbids, st.booleans()),
         st.sampled_from((0, 0, 1)).map(set_durability),
-        st.sampled_from((0, 0, 60)).map(
-            lambda max_ttl: (
-                lambda client: bucket_of(client).set_settings(replace(bucket_of(client).settings, max_ttl=max_ttl))
-            )
-        ),
+        st.sampled_from((0, 0, 60)).map(set_max_ttl),
     ).map(lambda change: Step(change=change))
 
 
@@ -218,8 +230,39 @@ def answers_to(client: Talker, data: bytes) -> bytes:
     return b"".join(out + client.session.take_output())
 
 
+def plain_set(number: int) -> Step:
+    return Step(
+        encode_request(
+            Opcode.SET, key=b"\0key-%d" % number, extras=bytes(8), value=b"plain", vbid=number % VBUCKETS, opaque=number
+        )
+    )
+
+
+def of_first(opcode: Opcode, extras: bytes = b"", value: bytes = b"") -> Step:
+    """Another request for the first document."""
+    return Step(encode_request(opcode, key=b"\0key-0", extras=extras, value=value))
+
+
+def two_rounds(*between: Step) -> list[list[Step]]:
+    """The same plain SETs twice, each time in one read, with something between them that the second must heed."""
+    sets_of_all = [plain_set(number) for number in range(DOCUMENTS)]
+    return [sets_of_all, list(between), sets_of_all]
+
+
 @pytest.mark.parametrize("feature", [None, *WITHOUT])
 @given(reads)
+@example(two_rounds(of_first(Opcode.GET_LOCKED, struct.pack(">I", 30))))
+@example(two_rounds(of_first(Opcode.DELETE)))
+@example(
+    two_rounds(of_first(Opcode.TOUCH, struct.pack(">I", 2)), Step(change=lambda client: pass_time(client.engine, 3)))
+)
+@example(two_rounds(of_first(Opcode.SUBDOC_DICT_UPSERT, b"\0\2\4\1", b"_s1")))
+@example(two_rounds(Step(change=put_off_writes(0, True))))
+@example(two_rounds(Step(change=begin_durable_write)))
+@example(two_rounds(Step(change=set_durability(1))))
+@example(two_rounds(Step(change=set_max_ttl(60))))
+@example(two_rounds(Step(change=set_state(VbucketState.REPLICA, 0))))
+@example(two_rounds(Step(change=lambda client: bucket_of(client).store.set_over_quota(True))))
 def test_every_path_of_a_set_answers_and_stores_the_same(feature, steps_of_reads):
     features = tuple(code for code in FEATURES if code != feature)
     took: list[int] = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -62,14 +61,6 @@ class Parameters:
     producer: ProducerLimits = field(default=DEFAULT_LIMITS)
 
 
-class Compression(Enum):
-    """The bucket's `compression_mode`."""
-
-    OFF = "off"
-    PASSIVE = "passive"
-    ACTIVE = "active"
-
-
 def _alone(replicas: int) -> str:
     """The topology of a vbucket whose replicas are nowhere."""
     return json.dumps([[THIS_NODE, *[None] * replicas]], separators=(",", ":"))
@@ -89,7 +80,6 @@ class Bucket:
         sessions: every session that selected the bucket.
         is_warm: whether `open` is through; a consumer can be opened only then.
         is_persisting: False between STOP_PERSISTENCE and START_PERSISTENCE.
-        compression: OFF inflates what comes, PASSIVE keeps it as it came, ACTIVE also sends the rest compressed.
         durable: vbuckets with durable writes.
         fetcher: who fetches from the disk what streams want to read, for all vbuckets; see `set_fetcher`.
         commits_begun, commits_done: numbers of the last commit that began, and of the last that is through.
@@ -123,7 +113,6 @@ class Bucket:
         self.sessions: set[Client] = set()
         self.is_warm = False
         self.is_persisting = True
-        self.compression = Compression(store.settings.compression)
         self.durable: set[int] = set()
         self.fetcher: Fetcher | None = None
         self.commits_begun = 0
@@ -160,25 +149,20 @@ class Bucket:
         """The bucket's settings, as given when it was made or changed since."""
         return self.store.settings
 
-    def set_settings(self, settings: BucketSettings) -> None:
-        """Go over to other settings, durably.
-
-        Raises:
-            StoreError: it could not be made durable; nothing has changed.
-        """
-        self.store.settings = settings
-        self.compression = Compression(settings.compression)
-        self.update_sessions()
+    @property
+    def keeps_compressed(self) -> bool:
+        """Whether values that come compressed are stored so."""
+        return self.settings.compression != "off"
 
     def update_sessions(self) -> None:
-        """Have every session look anew which direct ways it may take."""
+        """Have every session choose its short paths anew."""
         for session in self.sessions:
             session.update_fast()
 
     @property
     def compresses_values(self) -> bool:
-        """Whether values go out compressed to those who understand it, also if they came without."""
-        return self.compression is Compression.ACTIVE
+        """Whether clients that negotiated compression get all values compressed, also those stored without."""
+        return self.settings.compression == "active"
 
     @property
     def answers_when_durable(self) -> bool:
@@ -204,7 +188,7 @@ class Bucket:
         return not self.store.has_room
 
     def change_settings(self, settings: BucketSettings) -> None:
-        """Go over to other settings, durably; they hold from now on.
+        """Change the settings durably.
 
         Raises:
             StoreError: they could not be made durable; nothing has changed.
@@ -213,8 +197,7 @@ class Bucket:
         self.store.settings = settings
         if settings.replicas != before.replicas:
             self._lead_alone(_alone(before.replicas))
-        if settings.compression != before.compression:
-            self.compression = Compression(settings.compression)
+        self.update_sessions()
 
     def flush(self, now: float) -> None:
         """Throw away every document: each vbucket is made anew with a history of its own, in the role that it had.

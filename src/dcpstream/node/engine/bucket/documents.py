@@ -312,24 +312,17 @@ def _bury(
     flags: int,
     is_expiration: bool,
 ) -> Written:
-    log = vbucket.log
-    seqno = log.high_seqno + 1
-    cas = vbucket.next_cas(unix_ns)
-    rev_seqno = meta.rev_seqno + 1
-    vbucket.max_deleted_rev = max(vbucket.max_deleted_rev, rev_seqno)
-    encode = encode_stored_expiration if is_expiration else encode_stored_deletion
-    frame = encode(
-        vbid=vbucket.vbid,
-        key=key,
-        by_seqno=seqno,
-        rev_seqno=rev_seqno,
-        cas=cas,
-        delete_time=unix_ns // 1_000_000_000,
-        value=value,
+    result = store_version(
+        vbucket,
+        key,
+        value,
+        cas=vbucket.next_cas(unix_ns),
+        rev_seqno=meta.rev_seqno + 1,
         datatype=datatype,
         flags=flags,
+        time=unix_ns // 1_000_000_000,
+        is_deleted=True,
+        is_expiration=is_expiration,
     )
-    kind = BlockKind.EXPIRATION if is_expiration else BlockKind.DELETION
-    log.append(frame, key, seqno, is_deleted=True, kinds=kinds_of(key, datatype) | kind)
-    vbucket.fresh_deletions.add(key, seqno, 0 if value else meta.expiration, unix_ns)
-    return Written(cas, seqno)
+    vbucket.fresh_deletions.add(key, result.seqno, 0 if value else meta.expiration, unix_ns)
+    return result

@@ -117,7 +117,7 @@ def _setting(name: str, read: Callable[[str], Any]) -> _Parameter:
     return _Parameter(
         (FLUSH, CONFIG),
         read,
-        lambda bucket, value: bucket.set_settings(replace(bucket.settings, **{name: value})),
+        lambda bucket, value: bucket.change_settings(replace(bucket.settings, **{name: value})),
         lambda bucket: getattr(bucket.settings, name),
     )
 
@@ -135,7 +135,7 @@ def _set_out_of_order(bucket: Bucket, mode: str) -> None:
 
 
 def _set_durability(bucket: Bucket, name: str) -> None:
-    bucket.set_settings(replace(bucket.settings, durability_min_level=_LEVELS.index(name)))
+    bucket.change_settings(replace(bucket.settings, durability_min_level=_LEVELS.index(name)))
 
 
 _LEVELS = ("none", "majority", "majority_and_persist_on_active", "persist_to_majority")

@@ -16,12 +16,13 @@ from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.parameters import CONFIG, FLUSH, VBUCKET, is_name_of, set_parameter
 from dcpstream.node.engine.bucket.vbucket import MAX_TRUSTED_CAS
 from dcpstream.node.engine.commands import CommandTable
-from dcpstream.node.engine.handlers.resolve import active_place, holds_token
+from dcpstream.node.engine.handlers.resolve import active_place, at_place, holds_token
 from dcpstream.wire import Frame, Opcode, Status
 from dcpstream.wire.messages import admin
 from dcpstream.wire.shape import Fault
 
 if TYPE_CHECKING:
+    from dcpstream.node.engine.bucket.vbucket import VBucket
     from dcpstream.node.engine.session.session import Session
 
 ENGINE_MODULE: Final = b"ep.so"
@@ -150,12 +151,8 @@ def no_such_property(session: Session, frame: Frame) -> None:
     session.refuse(frame, Status.EINVAL)
 
 
-def evict(session: Session, frame: Frame) -> None:
+def evict(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
     """EVICT_KEY: answered as the server does, without effect."""
-    place = active_place(session, frame)
-    if place is None:
-        return
-    vbucket, key = place
     meta = documents.live_meta(vbucket, key, session.engine.unix_ns)
     if meta is None or meta.is_deleted:
         session.refuse(frame, Status.TMPFAIL if session.is_degraded else Status.KEY_ENOENT)
@@ -232,7 +229,7 @@ def register(table: CommandTable[Session]) -> None:
     table.add(Opcode.SET_CLUSTER_CONFIG, refuse, node, check=_check_map)
     table.add(Opcode.GET_CTRL_TOKEN, get_token, node)
     table.add(Opcode.SET_CTRL_TOKEN, set_token, node, check=_check_token)
-    table.add(Opcode.EVICT_KEY, evict, node)
+    table.add(Opcode.EVICT_KEY, at_place(active_place, evict), node)
     table.add(Opcode.LAST_CLOSED_CHECKPOINT, refuse, "Read")
     table.add((Opcode.GET_CMD_TIMER, Opcode.DROP_PRIVILEGE), refuse)
     table.add((Opcode.ADJUST_TIMEOFDAY, Opcode.EWOULDBLOCK_CTL), refuse, check=_only_in_tests)

@@ -146,21 +146,10 @@ def fast_set(
 def _traced(handler: FastHandler) -> FastHandler:
     """The short path whose answer has the duration of the request."""
 
-    def run(
-        session: Session,
-        data: bytes,
-        at: int,
-        stop: int,
-        key_length: int,
-        extras_length: int,
-        datatype: int,
-        vbid: int,
-        opaque: int,
-        cas: int,
-    ) -> bool:
+    def run(session: Session, data: bytes, *request: int) -> bool:
         stopwatch = session.engine.stopwatch
         began = stopwatch()
-        if not handler(session, data, at, stop, key_length, extras_length, datatype, vbid, opaque, cas):
+        if not handler(session, data, *request):
             return False
         answer = session.output.pieces[-1]
         framing = pack_duration(stopwatch() - began)

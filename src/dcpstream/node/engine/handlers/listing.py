@@ -12,6 +12,7 @@ from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers.reads import body_of
 from dcpstream.node.engine.handlers.resolve import (
     active_place,
+    at_place,
     key_of,
     may_in,
     not_my_vbucket,
@@ -130,12 +131,8 @@ def _random_key(vbucket: VBucket, prefix: bytes, session: Session) -> bytes | No
     return None
 
 
-def get_keys(session: Session, frame: Frame) -> None:
+def get_keys(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
     """GET_KEYS: keys of a vbucket in one collection, ascending from the given key."""
-    place = active_place(session, frame)
-    if place is None:
-        return
-    vbucket, key = place
     (asked,) = kv.GetKeys.unpack(frame)
     count = min(DEFAULT_KEYS if asked is None else asked, MAX_KEYS)
     prefix = leb128_encode(documents.collection_of(key))
@@ -195,5 +192,5 @@ def _observed(session: Session, vbucket: VBucket, key: bytes) -> kv.ObservedStat
 def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
     table.add(Opcode.GET_RANDOM_KEY, get_random_key, "Read", is_anywhere=True, check=_check_random_key)
-    table.add(Opcode.GET_KEYS, get_keys, "Read", check=_check_keys, own_extras=True)
+    table.add(Opcode.GET_KEYS, at_place(active_place, get_keys), "Read", check=_check_keys, own_extras=True)
     table.add(Opcode.OBSERVE, observe)

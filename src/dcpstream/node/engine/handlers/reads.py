@@ -9,11 +9,13 @@ from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.locks import Lock
 from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers.resolve import (
+    Place,
     active_place,
+    at_place,
     expiration_of,
     not_my_vbucket,
+    readable_place,
     refuse_locked,
-    refuse_recommit,
     stored_key,
     told_delete_time,
 )
@@ -83,8 +85,8 @@ def _found(session: Session, frame: Frame, item: StoredItem, cas: int) -> None:
     )
 
 
-def _decided_place(session: Session, frame: Frame) -> tuple[VBucket, bytes] | None:
-    """Like `active_place`, but None if a durable write of the document is under way, which is refused."""
+def _decided_place(session: Session, frame: Frame) -> Place | None:
+    """Like `active_place`; also refuses the request while a durable write of the document is under way."""
     place = active_place(session, frame)
     if place is not None and documents.is_undecided(*place):
         session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS)
@@ -92,14 +94,8 @@ def _decided_place(session: Session, frame: Frame) -> tuple[VBucket, bytes] | No
     return place
 
 
-def get(session: Session, frame: Frame) -> None:
+def get(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
     """GET, GETQ, GETK, GETKQ: the document; the quiet forms do not answer a miss, the K forms repeat the key."""
-    place = active_place(session, frame)
-    if place is None:
-        return
-    vbucket, key = place
-    if refuse_recommit(session, frame, vbucket, key):
-        return
     before = vbucket.high_seqno
     item = documents.live_item(vbucket, key, session.engine.unix_ns)
     if vbucket.high_seqno != before:
@@ -126,15 +122,16 @@ def get_replica(session: Session, frame: Frame) -> None:
         _found(session, frame, item, item.cas)
 
 
-def touch(session: Session, frame: Frame) -> None:
-    """TOUCH, GAT, GATQ: a new expiration; GAT also reads. Like the server, refuses durability requirements."""
+def _touched_place(session: Session, frame: Frame) -> Place | None:
+    """Like `_decided_place`; like the server, also refuses durability requirements."""
     if FrameInfoId.DURABILITY in session.frame_infos:
         session.refuse(frame, Status.NOT_SUPPORTED)
-        return
-    place = _decided_place(session, frame)
-    if place is None:
-        return
-    vbucket, key = place
+        return None
+    return _decided_place(session, frame)
+
+
+def touch(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
+    """TOUCH, GAT, GATQ: a new expiration; GAT also reads."""
     engine = session.engine
     if documents.lock_of(vbucket, key, engine.unix_ns) is not None:
         session.refuse(frame, Status.TMPFAIL if session.is_degraded else Status.LOCKED)
@@ -169,14 +166,8 @@ def _check_get_meta(_session: Session, frame: Frame) -> Fault | None:
     return Fault(Status.EINVAL, "Request extras invalid") if version and version > _WITH_DATATYPE else None
 
 
-def get_meta(session: Session, frame: Frame) -> None:
+def get_meta(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
     """GET_META, GETQ_META: metadata of a document or tombstone."""
-    place = active_place(session, frame)
-    if place is None:
-        return
-    vbucket, key = place
-    if refuse_recommit(session, frame, vbucket, key):
-        return
     meta = vbucket.log.meta(key)
     if meta is None:
         _missing(session, frame)
@@ -200,12 +191,8 @@ def get_meta(session: Session, frame: Frame) -> None:
     )
 
 
-def get_locked(session: Session, frame: Frame) -> None:
+def get_locked(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
     """GET_LOCKED: the document, locked: until the lock ends, writes need the lock's CAS."""
-    place = _decided_place(session, frame)
-    if place is None:
-        return
-    vbucket, key = place
     unix_ns = session.engine.unix_ns
     item = documents.live_item(vbucket, key, unix_ns)
     session.changed(vbucket)
@@ -226,12 +213,8 @@ def get_locked(session: Session, frame: Frame) -> None:
         session.refuse(frame, Status.TMPFAIL, "Too many documents are locked")
 
 
-def unlock(session: Session, frame: Frame) -> None:
+def unlock(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
     """UNLOCK: end a lock, which the CAS names."""
-    place = _decided_place(session, frame)
-    if place is None:
-        return
-    vbucket, key = place
     unix_ns = session.engine.unix_ns
     item = documents.live_item(vbucket, key, unix_ns)
     session.changed(vbucket)
@@ -249,10 +232,11 @@ def unlock(session: Session, frame: Frame) -> None:
 
 def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
-    table.add((Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ), get, "Read")
+    table.add((Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ), at_place(readable_place, get), "Read")
     table.add(Opcode.GET_REPLICA, get_replica, "Read")
-    table.add(Opcode.TOUCH, touch, "Upsert")
-    table.add((Opcode.GAT, Opcode.GATQ), touch, "Read Upsert")
-    table.add(Opcode.GET_LOCKED, get_locked, "Read")
-    table.add(Opcode.UNLOCK, unlock, "Read")
-    table.add((Opcode.GET_META, Opcode.GETQ_META), get_meta, "Read", check=_check_get_meta)
+    touching = at_place(_touched_place, touch)
+    table.add(Opcode.TOUCH, touching, "Upsert")
+    table.add((Opcode.GAT, Opcode.GATQ), touching, "Read Upsert")
+    table.add(Opcode.GET_LOCKED, at_place(_decided_place, get_locked), "Read")
+    table.add(Opcode.UNLOCK, at_place(_decided_place, unlock), "Read")
+    table.add((Opcode.GET_META, Opcode.GETQ_META), at_place(readable_place, get_meta), "Read", check=_check_get_meta)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dcpstream.model import VbucketState
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.documents import absolute_expiration, collection_of
+from dcpstream.node.engine.bucket.vbucket import VBucket
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, Status
 from dcpstream.wire.keys import MAX_KEY_BYTES, key_fault, leb128_decode
 
 if TYPE_CHECKING:
-    from dcpstream.node.engine.bucket.vbucket import VBucket
     from dcpstream.node.engine.session.session import Session
     from dcpstream.store import ItemMeta, StoredItem
 
@@ -94,13 +95,34 @@ def active_vbucket(session: Session, frame: Frame, *, states: frozenset[VbucketS
     return None
 
 
-def active_place(
-    session: Session, frame: Frame, *, states: frozenset[VbucketState] | None = None
-) -> tuple[VBucket, bytes] | None:
+Place = tuple[VBucket, bytes]
+"""A vbucket and a key with its collection prefix."""
+
+
+def active_place(session: Session, frame: Frame, *, states: frozenset[VbucketState] | None = None) -> Place | None:
     """The active vbucket and the key with its collection prefix; see `active_vbucket`."""
     vbucket = active_vbucket(session, frame, states=states)
     key = stored_key(session, frame) if vbucket is not None else None
     return None if vbucket is None or key is None else (vbucket, key)
+
+
+def readable_place(session: Session, frame: Frame) -> Place | None:
+    """Like `active_place`; also refuses to read a document whose durable write is being committed again."""
+    place = active_place(session, frame)
+    return None if place is None or refuse_recommit(session, frame, *place) else place
+
+
+def at_place(
+    find: Callable[[Session, Frame], Place | None], handler: Callable[[Session, Frame, VBucket, bytes], None]
+) -> Callable[[Session, Frame], None]:
+    """The handler of a request about one document, which `find` resolves or refuses."""
+
+    def run(session: Session, frame: Frame) -> None:
+        place = find(session, frame)
+        if place is not None:
+            handler(session, frame, *place)
+
+    return run
 
 
 def refuse_locked(session: Session, frame: Frame) -> None:

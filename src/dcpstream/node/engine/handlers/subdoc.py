@@ -16,6 +16,7 @@ from dcpstream.node.engine.bucket.locks import HIDDEN_CAS
 from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers.resolve import (
     active_vbucket,
+    at_place,
     expiration_of,
     not_my_vbucket,
     refuse_locked,
@@ -23,7 +24,7 @@ from dcpstream.node.engine.handlers.resolve import (
     stored_key,
     told_delete_time,
 )
-from dcpstream.node.engine.handlers.writes import is_kept_out, put, target
+from dcpstream.node.engine.handlers.writes import is_kept_out, put, read_target
 from dcpstream.node.engine.subdocument import (
     COMMANDS,
     KINDS,
@@ -232,15 +233,9 @@ def _answer_lookup(
 # --------------------------------------------------------------------------------------------------------- mutations
 
 
-def mutate(session: Session, frame: Frame) -> None:
+def mutate(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
     """SUBDOC changes: change parts of a document, all of them or none."""
     request = _request(session)
-    found = target(session, frame)
-    if found is None:
-        return
-    vbucket, key = found
-    if refuse_recommit(session, frame, vbucket, key):
-        return
     item = _fetch(session, vbucket, key, request.flags)
     if not request.flags & DocFlag.ADD and _refused_by_lock(session, frame, vbucket, key, item):
         return
@@ -356,6 +351,6 @@ def register(table: CommandTable[Session]) -> None:
     for opcode in (*COMMANDS, Opcode.SUBDOC_MULTI_LOOKUP, Opcode.SUBDOC_MULTI_MUTATION):
         if opcode in mutations:
             privilege = "Read Upsert" if opcode == Opcode.SUBDOC_COUNTER else "Upsert"
-            table.add(opcode, mutate, privilege, check=_check, own_extras=True)
+            table.add(opcode, at_place(read_target, mutate), privilege, check=_check, own_extras=True)
         else:
             table.add(opcode, look_up, "Read", check=_check, own_extras=True)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from dcpstream.errors import FieldError
 from dcpstream.model import ConflictResolution, VbucketState
 from dcpstream.node.engine.bucket import documents
-from dcpstream.node.engine.bucket.bucket import Compression
 from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers.resolve import expiration_of, max_ttl_of, refuse_locked
 from dcpstream.node.engine.handlers.writes import conflict, is_kept_out, is_under_way, target, token_of
@@ -195,7 +194,7 @@ def _content(session: Session, frame: Frame, meta: _Meta) -> _Content | None:
 
 def _checked(session: Session, frame: Frame, sent: bytes, value: bytes, datatype: int) -> _Content | None:
     """The value to store, or None if it was refused as too large; `sent` as received, `value` inflated."""
-    if datatype & Datatype.SNAPPY and (session.selected.compression is Compression.OFF or len(value) < len(sent)):
+    if datatype & Datatype.SNAPPY and (not session.selected.keeps_compressed or len(value) < len(sent)):
         sent, datatype = value, datatype & ~Datatype.SNAPPY
     system = system_bytes(decode_xattrs(value)[0]) if datatype & Datatype.XATTR else 0
     if system > SYSTEM_BYTES_MAX:

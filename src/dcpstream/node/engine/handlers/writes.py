@@ -6,12 +6,18 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from dcpstream.node.engine.bucket import documents
-from dcpstream.node.engine.bucket.bucket import Compression
 from dcpstream.node.engine.bucket.durability import DEFAULT_TIMEOUT_S, UNDECIDED_MAX
 from dcpstream.node.engine.bucket.topology import is_possible, parse_topology
 from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers.reads import parts_of
-from dcpstream.node.engine.handlers.resolve import active_place, expiration_of, refuse_locked, refuse_recommit
+from dcpstream.node.engine.handlers.resolve import (
+    Place,
+    active_place,
+    at_place,
+    expiration_of,
+    refuse_locked,
+    refuse_recommit,
+)
 from dcpstream.node.engine.subdocument import SYSTEM_BYTES_MAX, system_bytes
 from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status
 from dcpstream.wire.messages import QUIET_FORMS, kv
@@ -63,9 +69,7 @@ def token_of(session: Session, vbucket: VBucket, result: documents.Written) -> b
     return _pack_token(vbucket.vbuuid, result.seqno) if session.has_tokens else b""
 
 
-def target(
-    session: Session, frame: Frame, *, states: frozenset[VbucketState] | None = None
-) -> tuple[VBucket, bytes] | None:
+def target(session: Session, frame: Frame, *, states: frozenset[VbucketState] | None = None) -> Place | None:
     """The vbucket and the key of a write, or None if the write was refused.
 
     Args:
@@ -84,6 +88,12 @@ def target(
         session.refuse(frame, Status.TMPFAIL, store.why_full)
         return None
     return vbucket, key
+
+
+def read_target(session: Session, frame: Frame) -> Place | None:
+    """Like `target`, for a write that depends on the present document; see `refuse_recommit`."""
+    place = target(session, frame)
+    return None if place is None or refuse_recommit(session, frame, *place) else place
 
 
 def is_under_way(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> bool:
@@ -189,7 +199,8 @@ def put(
             client=session,
             is_deleted=is_deleted,
         )
-    elif is_deleted:
+        return
+    if is_deleted:
         result = documents.store_version(
             vbucket,
             key,
@@ -203,7 +214,6 @@ def put(
             is_expiration=False,
         )
         vbucket.fresh_deletions.add(key, result.seqno, fresh_time, engine.unix_ns)
-        written(session, frame, vbucket, result, answer, status, answer_datatype)
     else:
         result = documents.store(
             vbucket,
@@ -215,7 +225,7 @@ def put(
             expiration=expiration,
             rev_seqno=rev_seqno,
         )
-        written(session, frame, vbucket, result, answer, status, answer_datatype)
+    written(session, frame, vbucket, result, answer, status, answer_datatype)
 
 
 def is_too_large(value: bytes, datatype: int) -> bool:
@@ -231,7 +241,7 @@ def is_too_large(value: bytes, datatype: int) -> bool:
 
 def _keeps_compressed(session: Session, frame: Frame, value: bytes) -> bool:
     """Whether to store the value compressed as it came: the bucket allows that and it saves enough."""
-    if not frame.datatype & Datatype.SNAPPY or session.selected.compression is Compression.OFF:
+    if not frame.datatype & Datatype.SNAPPY or not session.selected.keeps_compressed:
         return False
     return len(value) >= len(frame.value) * session.selected.parameters.compression_ratio_min
 
@@ -307,17 +317,11 @@ def store(session: Session, frame: Frame) -> None:
     )
 
 
-def delete(session: Session, frame: Frame) -> None:
+def delete(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
     """DELETE, DELETEQ: leave a tombstone with the system attributes.
 
     Like the server, the deletion of a document with system attributes ignores the request's durability requirement.
     """
-    found = target(session, frame)
-    if found is None:
-        return
-    vbucket, key = found
-    if refuse_recommit(session, frame, vbucket, key):
-        return
     engine = session.engine
     meta = documents.live_meta(vbucket, key, engine.unix_ns)
     status = conflict(Opcode.DELETE, frame.cas, meta)
@@ -355,14 +359,8 @@ def delete(session: Session, frame: Frame) -> None:
         written(session, frame, vbucket, documents.delete(vbucket, key, meta, engine.unix_ns))
 
 
-def concatenate(session: Session, frame: Frame) -> None:
+def concatenate(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
     """APPEND, PREPEND and their quiet forms: add bytes to the end or the start of a document."""
-    found = target(session, frame)
-    if found is None:
-        return
-    vbucket, key = found
-    if refuse_recommit(session, frame, vbucket, key):
-        return
     engine = session.engine
     item = documents.live_item(vbucket, key, engine.unix_ns)
     status = _joining_status(session, frame, vbucket, key, item)
@@ -419,14 +417,8 @@ def counter_of(body: bytes) -> int | None:
     return None if b"-" in body.partition(b"\0")[0] and number >= _U64 // 2 else number
 
 
-def count(session: Session, frame: Frame) -> None:
+def count(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
     """INCREMENT, DECREMENT and their quiet forms: change a document that is a number in decimal text."""
-    found = target(session, frame)
-    if found is None:
-        return
-    vbucket, key = found
-    if refuse_recommit(session, frame, vbucket, key):
-        return
     engine = session.engine
     delta, initial, expiration = kv.Increment.unpack(frame)
     meta = documents.live_meta(vbucket, key, engine.unix_ns)
@@ -472,7 +464,9 @@ def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
     table.add((Opcode.SET, Opcode.SETQ, Opcode.REPLACE, Opcode.REPLACEQ), store, "Upsert")
     table.add((Opcode.ADD, Opcode.ADDQ), store, "Insert|Upsert")
-    table.add((Opcode.DELETE, Opcode.DELETEQ), delete, "Delete")
-    table.add((Opcode.APPEND, Opcode.APPENDQ, Opcode.PREPEND, Opcode.PREPENDQ), concatenate, "Upsert")
+    table.add((Opcode.DELETE, Opcode.DELETEQ), at_place(read_target, delete), "Delete")
+    table.add(
+        (Opcode.APPEND, Opcode.APPENDQ, Opcode.PREPEND, Opcode.PREPENDQ), at_place(read_target, concatenate), "Upsert"
+    )
     counting = (Opcode.INCREMENT, Opcode.INCREMENTQ, Opcode.DECREMENT, Opcode.DECREMENTQ)
-    table.add(counting, count, "Read Upsert")
+    table.add(counting, at_place(read_target, count), "Read Upsert")

@@ -293,7 +293,7 @@ def test_what_the_least_durability_of_a_bucket_makes_of_writes(opcode):
     engine, vbucket, client = node(b'[["a","b"]]')
     client.set("k", b"7")
     bucket = engine.buckets["default"]
-    bucket.set_settings(replace(bucket.settings, durability_min_level=1))
+    bucket.change_settings(replace(bucket.settings, durability_min_level=1))
     extras = {Opcode.INCREMENT: struct.pack(">QQI", 1, 0, 0)}.get(opcode, EXTRAS if "SET" in opcode.name else b"")
     value = b"8" if "SET" in opcode.name else b""
     plain = encode_request(opcode, key=b"\0k", opaque=9, extras=extras, value=value)
@@ -311,13 +311,13 @@ def test_what_the_least_durability_of_a_bucket_makes_of_writes(opcode):
 def test_the_least_durability_of_a_bucket_can_be_impossible():
     engine, _, client = node(b'[["a",null]]')
     bucket = engine.buckets["default"]
-    bucket.set_settings(replace(bucket.settings, durability_min_level=3))
+    bucket.change_settings(replace(bucket.settings, durability_min_level=3))
     assert client.set("k", b"v").status == Status.DURABILITY_IMPOSSIBLE
 
 
 def test_a_request_gets_the_higher_of_two_levels():
     engine, vbucket, client = node()
     bucket = engine.buckets["default"]
-    bucket.set_settings(replace(bucket.settings, durability_min_level=2))
+    bucket.change_settings(replace(bucket.settings, durability_min_level=2))
     client.send(request(level=1))
     assert read_prepare(vbucket.log.prepare(b"\0k")).level == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -328,7 +329,8 @@ def test_xattrs_only_where_asked_for(client):
 
 @rule("KV-SCAN-05")
 def test_values_are_compressed_only_for_those_who_understand_it(client):
-    client.engine.buckets["default"].compression = type(client.engine.buckets["default"].compression).PASSIVE
+    bucket = client.engine.buckets["default"]
+    bucket.change_settings(replace(bucket.settings, compression="passive"))
     from dcpstream.wire.values import snappy_compress
 
     text = b"\x80" * 1000

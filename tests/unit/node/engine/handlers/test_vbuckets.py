@@ -384,7 +384,7 @@ def test_traffic_is_switched_off_and_on(client):
 
 def test_the_longest_life_in_a_bucket(client):
     bucket = client.engine.buckets["default"]
-    bucket.set_settings(replace(bucket.settings, max_ttl=100))
+    bucket.change_settings(replace(bucket.settings, max_ttl=100))
     now = client.engine.unix_s
     for asked, kept in ((0, 100), (50, 50), (200, 100), (now + 99, 99), (now + 101, 100)):
         client.set("k", b"v", expiration=asked)
