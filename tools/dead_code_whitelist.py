@@ -81,10 +81,8 @@ _.add_stream
 # Called by the tools that write the reference.
 _.option_table
 
-# Printed field by field: `dcpstream store check --json`, and the report of a compaction.
+# Printed field by field: `dcpstream store check --json`.
 _.void_blocks
-_.files_before
-_.files_after
 
 # Asked by tests about the state of machines, stores and users, or used by them to clean up.
 _.block_of

@@ -115,7 +115,7 @@ def test_after_a_rollback_nothing_counts_as_purged_that_comes_then(tmp_path: Pat
 
 def test_copies_that_cannot_count_do_not_stay_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = churned(tmp_path)
-    store._segments.seal()
+    store._segments.roll()
     put_metadata, before = Metadata.put, files_in(tmp_path)
 
     def full(self: Metadata, values: dict[str, str], lines: Any = ()) -> None:
@@ -161,7 +161,7 @@ def test_a_file_whose_listing_is_in_doubt_hides_no_later_commit(tmp_path: Path, 
     assert segments is not None
     metadata._connection = _Doubtful(metadata._connection)  # type: ignore[assignment]
     with pytest.raises(InDoubtError):
-        segments.seal()
+        segments.roll()
     log = store.vbuckets[0]
     if not is_clean:
         put(log, key_of("after"), b"v")

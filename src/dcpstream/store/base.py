@@ -48,6 +48,7 @@ class BucketStore(ABC):
         vbuckets: vbid → history, of the vbuckets that exist in this store.
         vbucket_count: the bucket's number of vbuckets over all nodes.
         is_durable: whether commits write files.
+        place: the store's directory; empty in memory.
         was_clean: whether the store was closed cleanly before this opening; true for a new one.
         lock: guards rows and buffers of all vbuckets; a commit holds it for some microseconds per vbucket.
         dirty: vbuckets with rows that are not committed.
@@ -59,6 +60,7 @@ class BucketStore(ABC):
     """
 
     is_durable = False
+    place = ""
 
     def __init__(self, vbucket_count: int, settings: BucketSettings | None = None) -> None:
         if not 1 <= vbucket_count <= MAX_VBUCKETS:
@@ -81,13 +83,8 @@ class BucketStore(ABC):
         self._garbage_left = 0
 
     @property
-    def place(self) -> str:
-        """The store's directory; empty in memory."""
-        return ""
-
-    @property
     def has_room(self) -> bool:
-        """Whether more may be written; if not, writers should try again later. `why_full` tells the reason."""
+        """Whether more may be written. If not, `why_full` is the reason, and writers should try again later."""
         return self.pending_bytes < self._pending_limit
 
     @property
@@ -141,7 +138,7 @@ class BucketStore(ABC):
     @property
     def file_bytes(self) -> int:
         """The size of the history on disk; 0 in memory."""
-        return 0
+        return self.bytes_used if self.is_durable else 0
 
     @property
     def cache_stats(self) -> CacheStats:
@@ -155,6 +152,7 @@ class BucketStore(ABC):
 
     @manifest.setter
     def manifest(self, manifest: Manifest) -> None:
+        self._save("manifest", manifest.to_json())
         self._manifest = manifest
 
     @property
@@ -164,7 +162,13 @@ class BucketStore(ABC):
 
     @settings.setter
     def settings(self, settings: BucketSettings) -> None:
+        self._save("settings", settings.to_json())
         self._settings = settings
+        self.fit_cache(settings.cache_bytes)
+
+    @abstractmethod
+    def _save(self, name: str, value: object) -> None:
+        """Make a value of the metadata durable, as JSON."""
 
     def create_vbucket(self, vbid: int, state: VbucketState, failover_log: FailoverLog) -> VBucketLog:
         """A new, empty vbucket; it replaces an existing one.

@@ -8,7 +8,7 @@ Locks, in the order in which they are taken: the commit lock, for whole commits 
 during one (rollback, deletion of a vbucket); the store's lock, for rows and buffers; the metadata's own.
 
 Everything that a commit has reported, and everything that was set on a vbucket or the store, survives kill -9 and a
-power cut. `docs/explanation/store-format.md` tells the rest.
+power cut. `docs/explanation/store-format.md` describes the files.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
 from dcpstream.errors import CorruptLog, StoreError, StoreInUse, StoreMismatch
-from dcpstream.model import BucketSettings, Manifest
+from dcpstream.model import BucketSettings
 from dcpstream.runtime import Clock, FileSystem, Random, SystemFileSystem, make_durable_directory, make_private
 from dcpstream.store.base import BucketStore
 from dcpstream.store.compact.compaction import CompactionOrder, CompactionReport
@@ -114,7 +115,7 @@ class _Pending(NamedTuple):
                 occurring=occurring >> KIND_SHIFT,
                 places=places[first : stop + 1],
                 read=vbucket.log.held,
-                marks=vbucket.marks_of(self.first + first, self.first + stop),
+                marks=vbucket.snapshots.covering(self.first + first, self.first + stop),
             )
             buffers.append(block.head)
             buffers += block.frames
@@ -159,6 +160,7 @@ class DiskBucketStore(BucketStore):
     ) -> None:
         super().__init__(vbucket_count, settings)
         self.path = Path(path)
+        self.place = str(self.path)
         self._file_system = file_system or SystemFileSystem()
         self._commit_lock = Lock()
         self._segment_bytes = segment_bytes
@@ -220,7 +222,7 @@ class DiskBucketStore(BucketStore):
             self.path,
             self._file_system,
             order,
-            self._save,
+            metadata.put,
             retired=retired,
             segment_bytes=self._segment_bytes,
             cache_bytes=self._settings.cache_bytes,
@@ -244,8 +246,8 @@ class DiskBucketStore(BucketStore):
             raise CorruptLog(str(self.path / FILE_NAME), 0, "a file", "no file beside segments", MISSING_HINT)
         make_store(self.path, self.vbucket_count, self._settings, self._file_system)
 
-    def _save(self, values: dict[str, str]) -> None:
-        self._metadata.put(values)
+    def _save(self, name: str, value: object) -> None:
+        self._metadata.put({name: json.dumps(value)})
 
     # ----------------------------------------------------------------------------------- metadata that has to wait
 
@@ -274,8 +276,7 @@ class DiskBucketStore(BucketStore):
         if not self._owed_values and not self._owed_vbuckets:
             return
         with self._lines_lock:
-            values, lines = self._owed_values, [*self._owed_vbuckets.values()]
-            self._metadata.put(values, [self._line(item, self._horizons.get(item.vbid, 0)) for item in lines])
+            self._metadata.put(self._owed_values, map(self._line, self._owed_vbuckets.values()))
             self._owed_values, self._owed_vbuckets = {}, {}
 
     # ------------------------------------------------------------------------------------------------------- commit
@@ -290,19 +291,16 @@ class DiskBucketStore(BucketStore):
             while batch := self._take(waiting):
                 try:
                     blocks = self._write(batch)
-                except StoreError as error:
+                except BaseException as error:
                     with self.lock:
                         self.dirty = {part.vbucket.vbid: part.vbucket for part in batch} | waiting | self.dirty
+                    if not isinstance(error, StoreError):
+                        raise
                     size = sum(part.size for part in batch)
                     raise StoreError(
                         f"{error}. {size} bytes of {len(batch)} vbuckets are not persisted; they are kept in memory, "
                         "and the next commit tries again. Free space on the disk, or see what the system says of it."
                     ) from error
-                except BaseException:
-                    # A fault of ours: the next commit takes all of it, also of vbuckets without further writes.
-                    with self.lock:
-                        self.dirty = {part.vbucket.vbid: part.vbucket for part in batch} | waiting | self.dirty
-                    raise
                 with self.lock:
                     for part, placed in zip(batch, blocks, strict=True):
                         part.vbucket.flushed(part.stop, placed)
@@ -352,7 +350,7 @@ class DiskBucketStore(BucketStore):
         with self._commit_lock:
             seqno = vbucket.reachable(seqno)
             self._pay()
-            if self._segments.is_in_doubt:
+            if self._segments.must_roll:
                 self._segments.place()
             if vbucket.persisted_seqno > seqno:
                 segment = self._segments.place()
@@ -371,32 +369,6 @@ class DiskBucketStore(BucketStore):
 
     # ----------------------------------------------------------------------------------------------------- metadata
 
-    @property
-    def place(self) -> str:
-        """See `BucketStore.place`."""
-        return str(self.path)
-
-    @property
-    def manifest(self) -> Manifest:
-        """See `BucketStore.manifest`."""
-        return self._manifest
-
-    @manifest.setter
-    def manifest(self, manifest: Manifest) -> None:
-        self._metadata.put({"manifest": json.dumps(manifest.to_json())})
-        self._manifest = manifest
-
-    @property
-    def settings(self) -> BucketSettings:
-        """The bucket's settings."""
-        return self._settings
-
-    @settings.setter
-    def settings(self, settings: BucketSettings) -> None:
-        self._metadata.put({"settings": json.dumps(settings.to_json())})
-        self._settings = settings
-        self._segments.cache.capacity = settings.cache_bytes
-
     def metadata_changed(self, vbucket: VBucketLog) -> None:
         """Write the vbucket's line, now or at the end of the batch."""
         with self._lines_lock:
@@ -406,20 +378,19 @@ class DiskBucketStore(BucketStore):
                 self._put_lines([vbucket])
 
     def _put_lines(self, vbuckets: Iterable[VBucketLog]) -> None:
-        lines = [self._line(vbucket, self._horizons.get(vbucket.vbid, 0)) for vbucket in vbuckets]
+        lines = [self._line(vbucket) for vbucket in vbuckets]
         self._metadata.put({}, lines)
         for line in lines:
             self._owed_vbuckets.pop(line.vbid, None)
 
-    @staticmethod
-    def _line(vbucket: VBucketLog, horizon_seqno: int) -> VbucketMetadata:
+    def _line(self, vbucket: VBucketLog) -> VbucketMetadata:
         return VbucketMetadata(
             vbucket.vbid,
             vbucket.incarnation,
             vbucket.state,
             vbucket.failover_log,
             vbucket.purge_seqno,
-            horizon_seqno,
+            self._horizons.get(vbucket.vbid, 0),
             vbucket.max_deleted_rev,
         )
 
@@ -436,7 +407,7 @@ class DiskBucketStore(BucketStore):
                 if self._incarnations[vbucket.vbid] == vbucket.incarnation
                 and (vbucket.vbid, vbucket.incarnation) not in self._gone
             }
-            lines = [self._line(vbucket, horizon) for vbucket, horizon in still.items()]
+            lines = [replace(self._line(vbucket), horizon_seqno=horizon) for vbucket, horizon in still.items()]
             self._segments.replace(old, new, lambda values: self._metadata.put(values, lines))
             for vbucket, horizon in still.items():
                 self._horizons[vbucket.vbid] = horizon
@@ -483,11 +454,6 @@ class DiskBucketStore(BucketStore):
     # ------------------------------------------------------------------------------------------------ reading, end
 
     @property
-    def file_bytes(self) -> int:
-        """The size of all segments."""
-        return sum(segment.size for segment in self._segments.all())
-
-    @property
     def compaction_due(self) -> bool:
         """See `BucketStore.compaction_due`. Also adapts the size of new segments to the size of the store.
 
@@ -502,8 +468,8 @@ class DiskBucketStore(BucketStore):
 
     @property
     def bytes_used(self) -> int:
-        """See `BucketStore.bytes_used`."""
-        return self.file_bytes
+        """The size of all segments."""
+        return sum(segment.size for segment in self._segments.all())
 
     def _rewrite(self, order: CompactionOrder, report: CompactionReport) -> None:
         self._pay()

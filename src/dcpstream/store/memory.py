@@ -67,6 +67,9 @@ class MemoryBucketStore(BucketStore):
         with self._rollback_lock:
             vbucket.truncate(vbucket.reachable(seqno))
 
+    def _save(self, name: str, value: object) -> None:
+        """Nothing to do."""
+
     def _next_incarnation(self, vbid: int) -> int:
         return 0
 

@@ -35,7 +35,7 @@ from dcpstream.store.log.blocks import (
     page_table,
     was_committed_after,
 )
-from dcpstream.store.log.segment_file import Segment
+from dcpstream.store.log.segment_file import Segment, read_from
 from dcpstream.store.log.segments import Segments
 from dcpstream.store.vbucket import VBucketLog
 
@@ -87,7 +87,7 @@ class Recovery:
             self._recovered(vbucket, self._marks.get(vbid, ()))
 
     def _read_segment(self, segment: Segment, *, is_last: bool) -> None:
-        data, salt = self._segments.read_whole(segment), segment.salt
+        data, salt = read_from(segment, 0, segment.size), segment.salt
         view, unpack, checksum_at, sums_at = (
             memoryview(data),
             _SHAPE.unpack_from,

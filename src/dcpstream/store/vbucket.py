@@ -816,13 +816,6 @@ class VBucketLog:
         self.flushed_rows = moved(self.flushed_rows)
         self.snapshots.renumber(moved)
 
-    def marks_of(self, first: int, stop: int) -> list[Mark]:
-        """The received snapshots that cover the rows [first, stop), as a block holds them; none if there are none.
-
-        Needs no lock: of the marks of existing rows only the oldest ever change.
-        """
-        return self.snapshots.covering(first, stop)
-
     def flushed(self, stop: int, pages: Iterable[Page]) -> None:
         """Rows below `stop` are durable now, in these pages. The caller holds the lock."""
         self.log.add_pages(pages)

@@ -42,7 +42,6 @@ class CompactionReport:
         rows_dropped: removed rows, purged ones included.
         bytes_copied: frames that stayed in rewritten files or buffers.
         bytes_freed: by how much files or buffers shrank.
-        files_before, files_after: numbers of segments.
         was_stopped: whether it ended early.
     """
 
@@ -50,6 +49,4 @@ class CompactionReport:
     rows_dropped: int = 0
     bytes_copied: int = 0
     bytes_freed: int = 0
-    files_before: int = 0
-    files_after: int = 0
     was_stopped: bool = False

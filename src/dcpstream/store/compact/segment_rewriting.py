@@ -100,14 +100,12 @@ class SegmentRewriting:
             CorruptLog: a file is damaged and stays as it is; the other files are rewritten.
             RolledBackError: a rollback came in between; the runs before it stay rewritten.
         """
-        self._report.files_before = len(self._segments.all())
         try:
             self._seal_last()
             damage = [self._rewrite_around(run) for run in self._runs(self._live_bytes())]
         except _Stopped:
             self._report.was_stopped = True
             damage = []
-        self._report.files_after = len(self._segments.all())
         for error in damage:
             if error is not None:
                 raise error
@@ -136,7 +134,7 @@ class SegmentRewriting:
         if is_large and garbage > max(least * last.size, limits.SEGMENT_HEADER.size):
             with self._commits:
                 if self._segments.all()[-1] is last:
-                    self._segments.seal()
+                    self._segments.roll()
 
     # ------------------------------------------------------------------------------------------------ what to rewrite
 
@@ -315,7 +313,7 @@ class _Copy:
         self._unsynced = 0
 
     def _writer(self) -> SegmentWriter:
-        if not self._writers or self._writers[-1].size >= self._segments.segment_bytes:
+        if not self._writers or self._writers[-1].segment.size >= self._segments.segment_bytes:
             self._finish_last()
             self._writers.append(self._segments.begin_rewrite())
         return self._writers[-1]
@@ -338,7 +336,7 @@ class _Copy:
         """Void the vbucket's rows above this seqno in the files before."""
         writer = self._writer()
         block = encode_rollback(
-            writer.segment.salt, vbucket.vbid, vbucket.incarnation, commit_offset=writer.size, seqno=seqno
+            writer.segment.salt, vbucket.vbid, vbucket.incarnation, commit_offset=writer.segment.size, seqno=seqno
         )
         writer.write([block], len(block))
         writer.segment.rollbacks.add((vbucket.vbid, vbucket.incarnation))
@@ -375,19 +373,19 @@ class _Copy:
             with vbucket.lock:
                 if vbucket.rows.intact_rows < choice.stop:
                     raise RolledBackError
-                marks = vbucket.marks_of(choice.kept[begin + first], choice.kept[begin + stop - 1] + 1)
+                marks = vbucket.snapshots.covering(choice.kept[begin + first], choice.kept[begin + stop - 1] + 1)
             block = encode_frames(
                 writer.segment.salt,
                 vbucket.vbid,
                 vbucket.incarnation,
-                commit_offset=writer.size,
+                commit_offset=writer.segment.size,
                 seqnos=(choice.seqnos[begin + first], choice.seqnos[begin + stop - 1]),
                 occurring=occurring,
                 places=places[first : stop + 1],
                 read=read,
                 marks=marks,
             )
-            pages += block.pages(places[first], writer.address | writer.size)
+            pages += block.pages(places[first], writer.segment.address | writer.segment.size)
             size = len(block.head) + places[stop] - places[first]
             writer.write([block.head, *block.frames], size)
             self._unsynced += size

@@ -74,7 +74,10 @@ class ReceivedSnapshots:
         self.marks = marks
 
     def covering(self, first: int, stop: int) -> list[Mark]:
-        """See `VBucketLog.marks_of`."""
+        """The snapshots that cover the rows [first, stop), as a block holds them; none if there are none.
+
+        Needs no lock: of the marks of existing rows only the oldest ever change.
+        """
         marks = self.marks
         if len(marks) == 1 and marks[0][1] is None:
             return []

@@ -74,10 +74,16 @@ def append_to(segment: Segment, buffers: Sequence[Buffer], size: int) -> None:
         raise StoreError(f"{segment.path}: {size} bytes could not be made durable: {error}") from error
 
 
-def holds_copies(file: File, path: Path, number: int) -> bool:
-    """Whether a segment's header can be read and says that it holds copies."""
+def is_leftover(head: bytes, path: Path, number: int) -> bool:
+    """Whether a segment file that is not listed is the rest of an unfinished step, and holds no commits.
+
+    Args:
+        head: the file's first bytes: its header, and one more if there is one.
+    """
+    if len(head) <= SEGMENT_HEADER.size:
+        return True
     try:
-        return decode_segment_header(file.read(0, SEGMENT_HEADER.size), str(path), number)[1] == SegmentKind.REWRITTEN
+        return decode_segment_header(head, str(path), number)[1] is SegmentKind.REWRITTEN
     except StoreError:
         return False
 

@@ -35,8 +35,7 @@ from dcpstream.store.log.segment_file import (
     Piece,
     Segment,
     append_to,
-    holds_copies,
-    read_from,
+    is_leftover,
     read_page,
     read_pages,
 )
@@ -68,16 +67,6 @@ class SegmentWriter:
     def __init__(self, segment: Segment, owner: Segments) -> None:
         self.segment = segment
         self._owner = owner
-
-    @property
-    def address(self) -> int:
-        """The address of the file's first byte."""
-        return self.segment.address
-
-    @property
-    def size(self) -> int:
-        """Bytes written so far."""
-        return self.segment.size
 
     def write(self, buffers: Sequence[Buffer], size: int) -> None:
         """Append `size` bytes; durable only after `finish`.
@@ -126,6 +115,8 @@ class Segments:
     Attributes:
         segment_bytes: size at which a new file is begun; the store lowers it while it is small.
         cache: verified pages, for reads by key.
+        must_roll: whether the next commit needs a new file. A failed write may have left bytes in the last one that
+            could not be cut off, or a list with a file after it may be durable.
 
     Raises:
         CorruptLog: a file is missing, too short, or its header is damaged; or there are files of which the metadata
@@ -158,7 +149,7 @@ class Segments:
         self.cache = PageCache(cache_bytes)
         self._order: list[Segment] = []
         self._retired: set[int] = set()
-        self._must_roll = False
+        self.must_roll = False
         self._slow_until = 0.0
         self._failed_roll: int | None = None
         try:
@@ -203,11 +194,10 @@ class Segments:
         if not is_retired:
             file = self._file_system.open(path)
             try:
-                size = file.size()
-                is_rewrite = size >= SEGMENT_HEADER.size and holds_copies(file, path, number)
+                head = file.read(0, SEGMENT_HEADER.size + 1)
             finally:
                 file.close()
-            if not is_listed or (size > SEGMENT_HEADER.size and not is_rewrite):
+            if not is_listed or not is_leftover(head, path, number):
                 raise CorruptLog(
                     str(path), 0, "a segment that meta.sqlite lists", "one with commits that it does not know",
                     "Was meta.sqlite removed, or restored from an older copy? Restore the directory as a whole.",
@@ -241,18 +231,15 @@ class Segments:
         Raises:
             StoreError: a new segment was necessary and cannot be made.
         """
-        if not self._order or self._order[-1].size >= self.segment_bytes or self._must_roll:
-            return self._roll()
+        if not self._order or self._order[-1].size >= self.segment_bytes or self.must_roll:
+            return self.roll()
         return self._order[-1]
 
-    def seal(self) -> None:
-        """Begin a new segment, so that the last one can be rewritten. No commit may be in progress.
+    def roll(self) -> Segment:
+        """Begin a new segment; the one before can be rewritten then. No commit may be in progress.
 
         Raises: StoreError: it cannot be made.
         """
-        self._roll()
-
-    def _roll(self) -> Segment:
         with self._lock:
             number = self._failed_roll or self._take_number()
             # Try the same file again until it is listed, so that empty files do not pile up on a full disk.
@@ -262,11 +249,11 @@ class Segments:
                 self._save_order([*self._order, segment])
             except StoreError:
                 segment.file.close()  # the file stays: the list with it may be durable
-                self._must_roll = True  # and if it is, commits into the old last segment would not count
+                self.must_roll = True  # and if it is, commits into the old last segment would not count
                 raise
             self.files[number] = segment
             self._failed_roll = None
-            self._must_roll = False
+            self.must_roll = False
             return segment
 
     def _take_number(self) -> int:
@@ -320,23 +307,18 @@ class Segments:
             try:
                 segment.file.truncate(segment.size)
             except OSError:
-                self._must_roll = True
+                self.must_roll = True
             if isinstance(error, StoreError):
                 raise
             raise StoreError(f"{segment.path}: {size} bytes could not be made durable: {error}") from error
         segment.size += size
-
-    @property
-    def is_in_doubt(self) -> bool:
-        """Whether a failed write may have left bytes after the last commit that could not be cut off."""
-        return self._must_roll
 
     def settle(self) -> None:
         """Cut off the bytes that a failed write may have left after the last commit. Needed before a clean close.
 
         Raises: StoreError: they cannot be cut off.
         """
-        if self._order and self._must_roll:
+        if self._order and self.must_roll:
             self.cut(self._order[-1], self._order[-1].size)
         if self._failed_roll is not None:
             with self._lock:
@@ -403,15 +385,6 @@ class Segments:
         return True
 
     # -------------------------------------------------------------------------------------------------------- reading
-
-    def read_whole(self, segment: Segment) -> bytes:
-        """The committed bytes of a segment, unverified.
-
-        Raises:
-            CorruptLog: the file is shorter than it was.
-            StoreError: the system cannot read it.
-        """
-        return read_from(segment, 0, segment.size)
 
     def read_pieces(self, pieces: Sequence[Piece], *, by_key: bool = False) -> list[Buffer]:
         """The bytes of the pieces; those in files are read and verified.

@@ -18,13 +18,13 @@ from dcpstream.store.log.block_scan import Damage, Stretch, damage_of, ends_of, 
 from dcpstream.store.log.blocks import (
     SEGMENT_HEADER,
     BlockHeader,
-    SegmentKind,
     StoredKind,
     decode_segment_header,
     segment_name,
     segment_number,
     was_committed_after,
 )
+from dcpstream.store.log.segment_file import is_leftover
 from dcpstream.store.metadata import FILE_NAME, Metadata, VbucketMetadata
 from dcpstream.store.repair.detect import copy_of_metadata, is_unfinished
 
@@ -153,8 +153,8 @@ def _look(directory: Path, on_progress: OnProgress | None) -> StoreReport:
         report.is_metadata_damaged = bool(report.problems)
         for number in sorted({*numbers}.difference(number for number, _ in order)):
             name = segment_name(number)
-            is_leftover = number in metadata.retired or is_leftover_segment(directory / name, number)
-            (report.others if is_leftover else report.strangers).append(name)
+            is_rest = number in metadata.retired or is_leftover(_head(directory / name), directory / name, number)
+            (report.others if is_rest else report.strangers).append(name)
     else:
         report.is_metadata_damaged = True
     for name in report.strangers:
@@ -163,18 +163,13 @@ def _look(directory: Path, on_progress: OnProgress | None) -> StoreReport:
     return report
 
 
-def is_leftover_segment(path: Path, number: int) -> bool:
-    """Whether an unlisted segment file is the rest of an unfinished step, and holds no commits."""
+def _head(path: Path) -> bytes:
+    """The first bytes of a segment file, as `is_leftover` needs them."""
     try:
         with path.open("rb") as file:
-            head = file.read(SEGMENT_HEADER.size + 1)
+            return file.read(SEGMENT_HEADER.size + 1)
     except FileNotFoundError:  # a node that has the store open has removed it
-        return True
-    try:
-        _, kind = decode_segment_header(head, str(path), number)
-    except StoreError:
-        return len(head) <= SEGMENT_HEADER.size
-    return kind is SegmentKind.REWRITTEN or len(head) <= SEGMENT_HEADER.size
+        return b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.runtime import SystemFileSystem
 from dcpstream.store.log import segment_file
 from dcpstream.store.log.blocks import SEGMENT_HEADER, checksum, segment_name
-from dcpstream.store.log.segment_file import FilePiece, Segment
+from dcpstream.store.log.segment_file import FilePiece, Segment, read_from
 from dcpstream.store.log.segments import SLOW_READ_S, Segments
 
 HEADER = SEGMENT_HEADER.size
@@ -70,7 +70,7 @@ def test_commits_fill_one_file_and_then_the_next(tmp_path: Path) -> None:
 
     segments = opened(tmp_path, saved)
     assert [(segment.number, segment.size) for segment in segments.all()] == [(1, HEADER + 120), (2, HEADER + 1)]
-    assert segments.read_whole(segments.all()[0])[HEADER:] == b"a" * 60 + b"b" * 60
+    assert read_from(segments.all()[0], 0, HEADER + 120)[HEADER:] == b"a" * 60 + b"b" * 60
     assert [segment.salt for segment in segments.all()] == [place.salt, piece[0].salt]
     assert place.salt != piece[0].salt
     segments.cut(segments.all()[1], HEADER)
@@ -127,7 +127,7 @@ def test_every_page_is_verified(tmp_path: Path) -> None:
     with pytest.raises(CorruptLog, match="expected 20 bytes, found 10"):
         segments.read_pieces([pages[2]])
     with pytest.raises(CorruptLog, match="bytes, found"):
-        segments.read_whole(segments.all()[0])
+        read_from(file, 0, file.size)
     segments.close()
 
 
@@ -150,7 +150,7 @@ def test_rewritten_segments_take_the_place_of_old_ones(tmp_path: Path) -> None:
     segments = opened(tmp_path, saved)
     old = [commit(segments, bytes([65 + number]) * 100) for number in range(4)]
     writer = segments.begin_rewrite()
-    assert (writer.segment.number, writer.size, writer.address) == (5, HEADER, 5 << 32)
+    assert (writer.segment.number, writer.segment.size, writer.segment.address) == (5, HEADER, 5 << 32)
     writer.write([b"copied", b"!"], 7)
     new = writer.finish()
     assert new.size == HEADER + 7
@@ -297,7 +297,7 @@ def test_a_roll_that_fails_is_tried_again_with_the_same_file(tmp_path: Path) -> 
     segments.close()
     segments = opened(tmp_path, saved)
     assert isinstance(segments.all()[1], Segment)
-    assert segments.read_whole(segments.all()[1])[HEADER:] == b"y"
+    assert read_from(segments.all()[1], 0, HEADER + 1)[HEADER:] == b"y"
     segments.close()
 
 
