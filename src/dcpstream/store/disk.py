@@ -191,20 +191,20 @@ class DiskBucketStore(BucketStore):
             self._make()
         metadata = self._metadata = Metadata(self.path)
         self._closing.callback(metadata.close)
-        made_for = metadata.vbucket_count()
+        found = metadata.contents()
+        made_for = found.vbucket_count
         if made_for != self.vbucket_count:
             raise StoreMismatch(
                 f"the store in {self.path} was made for {made_for} vbuckets and cannot be opened with "
                 f"{self.vbucket_count}: keys would be looked for in the wrong ones. Give the number it was "
                 f"made with: --vbuckets {made_for}, Node(vbuckets={made_for})."
             )
-        closed_at = metadata.closed_at()
-        self.was_clean = closed_at is not None
-        self._manifest = metadata.manifest()
-        self._settings = metadata.settings() or self._settings
+        self.was_clean = found.closed_at is not None
+        self._manifest = found.manifest
+        self._settings = found.settings or self._settings
         self._incarnations: dict[int, int] = {}
         self._gone: set[tuple[int, int]] = set()
-        for line in metadata.vbuckets():
+        for line in found.lines.values():
             self._incarnations[line.vbid] = line.incarnation
             if line.state is not None and line.failover_log is not None:
                 self.vbuckets[line.vbid] = VBucketLog(
@@ -217,13 +217,12 @@ class DiskBucketStore(BucketStore):
                     incarnation=line.incarnation,
                 )
                 self._horizons[line.vbid] = line.horizon_seqno
-        order, retired = metadata.segments()
         segments = self._segments = Segments(
             self.path,
             self._file_system,
-            order,
+            found.order,
             metadata.put,
-            retired=retired,
+            retired=found.retired,
             segment_bytes=self._segment_bytes,
             cache_bytes=self._settings.cache_bytes,
             files=self.files,
@@ -231,7 +230,7 @@ class DiskBucketStore(BucketStore):
             random=random,
         )
         self._closing.callback(segments.close)
-        recovery = Recovery(self.vbuckets, segments, closed_at)
+        recovery = Recovery(self.vbuckets, segments, found.closed_at)
         recovery.run()
         for vbid, vbucket in self.vbuckets.items():
             # Only now: rollbacks in the files may be older than the horizon.

@@ -51,6 +51,7 @@ _unpack_tombstone = Expiration.layout.head.unpack_from
 """For deletions too: their extras begin with the same fields."""
 _mutation_extras = Mutation.layout.extras.unpack_from
 _tombstone_extras = Expiration.layout.extras.unpack_from
+_unpack_seqno = struct.Struct(">Q").unpack_from
 _unpack_event = SystemEvent.layout.extras.unpack_from
 _MUTATION_OPCODE = int(Opcode.DCP_MUTATION)
 _EMPTYING = frozenset((int(SystemEventId.DROP_COLLECTION), int(SystemEventId.CREATE_COLLECTION)))
@@ -63,7 +64,7 @@ U32s: TypeAlias = npt.NDArray[np.uint32]
 
 document_halves = struct.Struct(">IIII").unpack_from
 """A mutation's fields from `REVISION_AT` on: both halves of the revision, flags, expiration. For `VBucketLog.append`:
-the upper half tells at once whether the revision fits the index."""
+the revision fits the index if the upper half is 0."""
 
 
 class ItemMeta(NamedTuple):
@@ -176,6 +177,11 @@ def is_collection_end(data: Buffer) -> bool:
 def is_end_event(data: Buffer) -> bool:
     """Whether a stored system event is the end of a collection or of a scope."""
     return data[1] == Opcode.DCP_SYSTEM_EVENT and _unpack_event(data, HEADER_BYTES)[1] in _ENDS
+
+
+def seqno_of(data: Buffer, at: int = 0) -> int:
+    """The seqno of the stored frame at `at`."""
+    return int(_unpack_seqno(data, at + SEQNO_AT)[0])
 
 
 def cas_of(data: Buffer) -> int:

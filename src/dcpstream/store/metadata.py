@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import TypeVar
 
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.model import BucketSettings, FailoverLog, Manifest, VbucketState
 from dcpstream.runtime import FileSystem, write_whole
 from dcpstream.store.log.blocks import FORMAT_VERSION, checksum, other_format
+
+T = TypeVar("T")
 
 FILE_NAME = "meta.sqlite"
 JOURNAL_NAME = f"{FILE_NAME}-journal"
@@ -99,6 +102,24 @@ class VbucketMetadata:
     purge_seqno: int
     horizon_seqno: int = 0
     max_deleted_rev: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataContents:
+    """Everything in the file that an opening reads; see the methods of `Metadata`."""
+
+    order: list[tuple[int, int | None]] | None
+    retired: list[int]
+    lines: dict[int, VbucketMetadata]
+    closed_at: tuple[int, int] | None
+    vbucket_count: int
+    manifest: Manifest
+    settings: BucketSettings | None
+
+    def counts(self, vbid: int, incarnation: int) -> bool:
+        """Whether blocks of this incarnation of a vbucket count; all others are void."""
+        line = self.lines.get(vbid)
+        return line is not None and line.state is not None and line.incarnation == incarnation
 
 
 def digest_of(table: str, row: Iterable[object]) -> int:
@@ -297,24 +318,30 @@ class Metadata:
             except _UNREADABLE as error:
                 raise self._unreadable("vbuckets", error) from error
 
+    def contents(self) -> MetadataContents:
+        """Everything that an opening reads."""
+        closed_at = self.closed_at()
+        order, retired = self.segments()
+        lines = {line.vbid: line for line in self.vbuckets()}
+        return MetadataContents(
+            order, retired, lines, closed_at, self.vbucket_count(), self.manifest(), self.settings()
+        )
+
+    def _parsed(self, name: str, what: str, parse: Callable[[str | None], T]) -> T:
+        """A value of the store, parsed; `parse` gets None if it was never set."""
+        text = self.get(name)
+        try:
+            return parse(text)
+        except _UNREADABLE as error:
+            raise self._unreadable(what, error) from error
+
     def vbucket_count(self) -> int:
         """The number of vbuckets for which the store was made."""
-        text = self.get("vbucket_count")
-        try:
-            return int(text or "")
-        except ValueError as error:
-            raise self._unreadable("the number of vbuckets", error) from error
+        return self._parsed("vbucket_count", "the number of vbuckets", lambda text: int(text or ""))
 
     def closed_at(self) -> tuple[int, int] | None:
         """(number, committed bytes) of the last segment when the store was closed cleanly; None if it was not."""
-        text = self.get("closed_at")
-        try:
-            if not text:
-                return None
-            number, size = json.loads(text)
-            return int(number), int(size)
-        except _UNREADABLE as error:
-            raise self._unreadable("a line that tells how the store was closed", error) from error
+        return self._parsed("closed_at", "a line that tells how the store was closed", _segment_end)
 
     def integrity(self) -> list[str]:
         """The problems that SQLite's own check finds in the file."""
@@ -327,30 +354,35 @@ class Metadata:
 
     def segments(self) -> tuple[list[tuple[int, int | None]] | None, list[int]]:
         """(number, committed bytes) of each segment in order, None before the first is listed; and retired numbers."""
-        order, retired = self.get("segments"), self.get("retired")
-        try:
-            listed = None if order is None else [(int(number), size) for number, size in json.loads(order)]
-            return listed, [int(number) for number in json.loads(retired or "[]")]
-        except _UNREADABLE as error:
-            raise self._unreadable("a list of segments", error) from error
+        listed = self._parsed("segments", "a list of segments", _segment_list)
+        return listed, self._parsed("retired", "a list of segments", lambda text: [*map(int, json.loads(text or "[]"))])
 
     def manifest(self) -> Manifest:
         """The bucket's manifest."""
-        text = self.get("manifest")
-        try:
-            return Manifest.DEFAULT if text is None else Manifest.from_json(json.loads(text))
-        except _UNREADABLE as error:
-            raise self._unreadable("a manifest", error) from error
+        return self._parsed(
+            "manifest",
+            "a manifest",
+            lambda text: Manifest.DEFAULT if text is None else Manifest.from_json(json.loads(text)),
+        )
 
     def settings(self) -> BucketSettings | None:
         """The bucket's settings, None if there are none yet."""
-        text = self.get("settings")
-        try:
-            return None if text is None else BucketSettings.from_json(json.loads(text))
-        except _UNREADABLE as error:
-            raise self._unreadable("settings", error) from error
+        return self._parsed(
+            "settings", "settings", lambda text: None if text is None else BucketSettings.from_json(json.loads(text))
+        )
 
     def close(self) -> None:
         """Close the file."""
         with self._lock:
             self._connection.close()
+
+
+def _segment_end(text: str | None) -> tuple[int, int] | None:
+    if not text:
+        return None
+    number, size = json.loads(text)
+    return int(number), int(size)
+
+
+def _segment_list(text: str | None) -> list[tuple[int, int | None]] | None:
+    return None if text is None else [(int(number), size) for number, size in json.loads(text)]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dcpstream.errors import CorruptLog
-from dcpstream.store.items import SEQNO_AT
+from dcpstream.store.items import seqno_of
 from dcpstream.store.log.blocks import (
     BLOCK_HEADER,
     BLOCK_MAGIC,
@@ -166,24 +166,20 @@ def damage_of(file: str, data: bytes, stretch: Stretch) -> Iterator[Damage]:
         return
     base = stretch.offset + header.frames_at
     ends = ends_of(data, stretch.offset, header)
-    damaged = {*stretch.damaged_pages}
+    starts = [0, *ends]
 
     def is_readable(row: int) -> bool:
         at = base + ends[row] - 1
-        return not any(begin <= at < finish for begin, finish in damaged)
-
-    def seqno_of(row: int) -> int:
-        at = base + (ends[row - 1] if row else 0) + SEQNO_AT
-        return int.from_bytes(data[at : at + 8], "big")
+        return not any(begin <= at < finish for begin, finish in stretch.damaged_pages)
 
     for begin, finish in stretch.damaged_pages:
         rows = [row for row, end in enumerate(ends) if begin - base < end <= finish - base]
-        frames = [data[base + (ends[row - 1] if row else 0) : base + ends[row]] for row in rows]
+        frames = [data[base + starts[row] : base + ends[row]] for row in rows]
         first, last = header.first_seqno, header.last_seqno
         if rows[0] and is_readable(rows[0] - 1):
-            first = seqno_of(rows[0] - 1) + 1
+            first = seqno_of(data, base + starts[rows[0] - 1]) + 1
         if rows[-1] + 1 < header.frames and is_readable(rows[-1] + 1):
-            last = seqno_of(rows[-1] + 1) - 1
+            last = seqno_of(data, base + starts[rows[-1] + 1]) - 1
         yield Damage(
             file=file,
             offset=begin,

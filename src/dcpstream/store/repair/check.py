@@ -6,14 +6,14 @@ which is no damage. Memory: one segment, and the keys of all documents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.runtime import is_locked
-from dcpstream.store.items import SEQNO_AT, index_key
+from dcpstream.store.items import index_key, seqno_of
 from dcpstream.store.log.block_scan import Damage, Stretch, damage_of, ends_of, walk_blocks
 from dcpstream.store.log.blocks import (
     SEGMENT_HEADER,
@@ -25,7 +25,7 @@ from dcpstream.store.log.blocks import (
     was_committed_after,
 )
 from dcpstream.store.log.segment_file import is_leftover
-from dcpstream.store.metadata import FILE_NAME, Metadata, VbucketMetadata
+from dcpstream.store.metadata import FILE_NAME, Metadata, MetadataContents
 from dcpstream.store.repair.detect import copy_of_metadata, is_unfinished
 
 MAX_LOOKS = 4
@@ -136,20 +136,17 @@ def check_store(
 
 def _look(directory: Path, on_progress: OnProgress | None) -> StoreReport:
     report = StoreReport(directory=str(directory), is_in_use=is_locked(directory))
-    metadata = read_metadata(directory, report)
+    metadata = _read_metadata(directory, report)
     numbers = sorted(number for entry in directory.iterdir() if (number := segment_number(entry.name)) is not None)
     order: list[tuple[int, int | None]] = [(number, None) for number in numbers]
-    lines: dict[int, VbucketMetadata] = {}
-    closed_at: tuple[int, int] | None = None
     if metadata is not None:
         listed = metadata.order
         if listed is None and numbers:
             report.problems.append(f"{FILE_NAME} does not list the segments that are there")
         elif listed is not None:
             order = listed
-        lines, closed_at = metadata.lines, metadata.closed_at
-        report.was_closed = closed_at is not None
-        report.vbuckets = sum(line.state is not None for line in lines.values())
+        report.was_closed = metadata.closed_at is not None
+        report.vbuckets = sum(line.state is not None for line in metadata.lines.values())
         report.is_metadata_damaged = bool(report.problems)
         for number in sorted({*numbers}.difference(number for number, _ in order)):
             name = segment_name(number)
@@ -159,7 +156,7 @@ def _look(directory: Path, on_progress: OnProgress | None) -> StoreReport:
         report.is_metadata_damaged = True
     for name in report.strangers:
         report.problems.append(f"{name} holds commits that {FILE_NAME} knows nothing of: is that an older copy?")
-    _Walk(directory, report, order, lines, closed_at, has_metadata=metadata is not None).run(on_progress)
+    _Walk(directory, report, order, metadata).run(on_progress)
     return report
 
 
@@ -172,22 +169,7 @@ def _head(path: Path) -> bytes:
         return b""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundMetadata:
-    """The readable contents of the metadata file.
-
-    Attributes:
-        is_whole: whether the checksum matches.
-    """
-
-    is_whole: bool
-    order: list[tuple[int, int | None]] | None
-    retired: list[int]
-    lines: dict[int, VbucketMetadata]
-    closed_at: tuple[int, int] | None
-
-
-def read_metadata(directory: Path, report: StoreReport) -> FoundMetadata | None:
+def _read_metadata(directory: Path, report: StoreReport) -> MetadataContents | None:
     """Read a copy of the metadata file, and add its problems to the report.
 
     Raises:
@@ -199,36 +181,27 @@ def read_metadata(directory: Path, report: StoreReport) -> FoundMetadata | None:
         return None
     with copy_of_metadata(directory) as copy:
 
-        def told(error: object) -> str:
+        def message(error: object) -> str:
             return str(error).replace(str(copy), str(directory))
 
         try:
             metadata = Metadata(copy)
-            is_whole = True
         except CorruptLog as error:
-            report.problems.append(told(error))
-            is_whole = False
+            report.problems.append(message(error))
             try:
                 metadata = Metadata(copy, verify=False)
             except StoreError:
                 return None
         except StoreError as error:
             if "is in store format" in str(error):
-                raise StoreError(told(error)) from None
-            report.problems.append(told(error))
+                raise StoreError(message(error)) from None
+            report.problems.append(message(error))
             return None
         try:
             report.format = metadata.get("format") or ""
-            closed = metadata.closed_at()
-            found = FoundMetadata(
-                is_whole, *metadata.segments(), {line.vbid: line for line in metadata.vbuckets()}, closed
-            )
-            # An opening reads these too.
-            metadata.vbucket_count()
-            metadata.manifest()
-            metadata.settings()
+            found = metadata.contents()
         except StoreError as error:
-            report.problems.append(told(error))
+            report.problems.append(message(error))
             return None
         else:
             report.problems += [f"{path}: {problem}" for problem in metadata.integrity()]
@@ -245,17 +218,13 @@ class _Walk:
         directory: Path,
         report: StoreReport,
         order: list[tuple[int, int | None]],
-        lines: Mapping[int, VbucketMetadata],
-        closed_at: tuple[int, int] | None,
-        *,
-        has_metadata: bool,
+        metadata: MetadataContents | None,
     ) -> None:
         self._directory = directory
         self._report = report
         self._order = order
-        self._lines = lines
-        self._closed_at = closed_at
-        self._has_metadata = has_metadata
+        self._metadata = metadata
+        self._closed_at = None if metadata is None else metadata.closed_at
         self._last: dict[int, int] = {}
 
     def run(self, on_progress: OnProgress | None) -> None:
@@ -359,11 +328,8 @@ class _Walk:
         segment.frame_bytes += header.frames_bytes
 
     def _counts(self, header: BlockHeader) -> bool:
-        """Whether the block's vbucket exists, in the block's incarnation."""
-        if not self._has_metadata:
-            return True
-        line = self._lines.get(header.vbid)
-        return line is not None and line.state is not None and line.incarnation == header.incarnation
+        """Whether the block's vbucket exists, in the block's incarnation; true if that is unknown."""
+        return self._metadata is None or self._metadata.counts(header.vbid, header.incarnation)
 
     def _backward(
         self, segment: SegmentReport, data: bytes, salt: int, cutoffs: dict[int, int], seen: dict[int, set[bytes]]
@@ -382,7 +348,7 @@ class _Walk:
             for begin, end in reversed([*zip((0, *ends), ends, strict=False)]):
                 frame = data[base + begin : base + end]
                 key = index_key(frame)
-                if key in keys or int.from_bytes(frame[SEQNO_AT : SEQNO_AT + 8], "big") > cutoff:
+                if key in keys or seqno_of(frame) > cutoff:
                     continue
                 keys.add(key)
                 segment.live_frames += 1

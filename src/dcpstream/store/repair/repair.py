@@ -2,7 +2,7 @@
 
 Theory of operation: each damaged segment is copied, without the damage, into a new file that replaces it. The damaged
 files go to `lost+found`, with a report and a copy of the old metadata. Every vbucket that lost frames begins a new
-branch at its last seqno before the loss, so that clients beyond it are told to roll back to there and read again. One
+branch at its last seqno before the loss, so that clients beyond it roll back to there and read again. One
 transaction switches from the old files to the new ones.
 
 If a newer version of a document is lost and an older one is not, the older one is the newest again, as after a
@@ -25,7 +25,7 @@ from pathlib import Path
 from dcpstream.errors import CorruptLog, StoreError, StoreInUse
 from dcpstream.model import FailoverEntry, FailoverLog
 from dcpstream.runtime import Random, SystemFileSystem, SystemRandom, make_private, new_vbuuid
-from dcpstream.store.items import SEQNO_AT
+from dcpstream.store.items import seqno_of
 from dcpstream.store.log.block_scan import Stretch, ends_of, pages_of, walk_blocks
 from dcpstream.store.log.blocks import (
     BLOCK_HEADER,
@@ -154,20 +154,15 @@ class _Repairer:
         self._random = random
         self._metadata = metadata
         self._repair = repair
-        self._order = metadata.segments()
-        self._closed_at = metadata.closed_at()
-        self._lines = {line.vbid: line for line in metadata.vbuckets()}
-        # The store cannot be opened without these, and no other file holds them.
-        metadata.vbucket_count()
-        metadata.manifest()
-        metadata.settings()
+        self._found = metadata.contents()
+        self._lines = self._found.lines
         self._last: dict[int, int] = {}
         self._is_metadata_damaged = repair.before.is_metadata_damaged or bool(repair.before.strangers)
         self._snapshots: dict[int, tuple[int, int]] = {}
 
     def run(self, *, dry_run: bool) -> None:
         """Plan the repair, and carry it out."""
-        order, _ = self._order
+        order = self._found.order
         if order is None:
             self._repair.impossible = f"{self._directory / FILE_NAME} does not list the segments"
             return
@@ -230,7 +225,7 @@ class _Repairer:
             self._everybody()
             return
         vbid = header.vbid
-        if not self._counts(header):
+        if not self._found.counts(vbid, header.incarnation):
             # A void block; kept, because the metadata that makes it void may be damaged itself.
             kept += data[stretch.offset : stretch.offset + stretch.size] if stretch.is_whole else b""
             return
@@ -268,14 +263,9 @@ class _Repairer:
         starts = [0, *ends_of(data, stretch.offset, header)]
         whole = [start for start, end in pairwise(starts) if end <= first_lost]
         if whole:
-            at = base + whole[-1] + SEQNO_AT
-            seqno = self._last[header.vbid] = int.from_bytes(data[at : at + 8], "big")
+            seqno = self._last[header.vbid] = seqno_of(data, base + whole[-1])
             marks = [mark for mark in _marks_of(data, stretch, header) if mark[0] <= seqno]
             self._snapshots[header.vbid] = marks[-1][1:] if marks else (0, 0)
-
-    def _counts(self, header: BlockHeader) -> bool:
-        line = self._lines.get(header.vbid)
-        return line is not None and line.state is not None and line.incarnation == header.incarnation
 
     # -------------------------------------------------------------------------------------------------------- writing
 
@@ -283,7 +273,6 @@ class _Repairer:
         present = [number for entry in self._directory.iterdir() if (number := segment_number(entry.name)) is not None]
         following = max([*present, *(number for number, _ in order)], default=0) + 1
         kept_in = self._make_room()
-        closed_at = self._closed_at
         new_order: list[tuple[int, int | None]] = []
         for number, committed in order:
             if number not in made:
@@ -299,9 +288,9 @@ class _Repairer:
             new_order.append((following, None))
         values = {
             "segments": json.dumps(new_order),
-            "retired": json.dumps(sorted({*self._order[1], *made})),
+            "retired": json.dumps(sorted({*self._found.retired, *made})),
         }
-        if closed_at is not None:
+        if self._found.closed_at is not None:
             last = self._directory / segment_name(new_order[-1][0])
             values["closed_at"] = json.dumps([new_order[-1][0], last.stat().st_size])
         self._metadata.put(values, self._new_lines())
@@ -369,10 +358,7 @@ def _whole_parts(data: bytes, salt: int, stretch: Stretch, header: BlockHeader) 
             continue
         frames = data[base + begin : base + finish]
         rows = [row for row, end in enumerate(ends) if begin < end <= finish]
-        seqnos = [
-            int.from_bytes(data[at + SEQNO_AT : at + SEQNO_AT + 8], "big")
-            for at in (base + (ends[row - 1] if row else 0) for row in rows)
-        ]
+        seqnos = [seqno_of(data, base + (ends[row - 1] if row else 0)) for row in rows]
         head = encode_block_head(
             salt,
             header.vbid,
