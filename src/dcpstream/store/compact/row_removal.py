@@ -75,7 +75,7 @@ class RowRemoval:
         self._offsets = array("Q", accumulate(_sizes(choice), initial=0))
         # The part of the choice that rollbacks have left; see `_build`.
         self._first = self._stop = self._kept = self._delta = 0
-        self._columns: Columns = _empty_columns()
+        self._columns = Columns.empty()
         self._copied = self._truncations = 0
 
     def run(
@@ -124,7 +124,7 @@ class RowRemoval:
             rows.columns = self._columns
             rows.end -= self._delta
             rows.stale_bytes -= self._delta
-        self._columns = _empty_columns()
+        self._columns = Columns.empty()
         return True
 
     def _build(self) -> None:
@@ -140,51 +140,40 @@ class RowRemoval:
             begin, end = rows.start_of(self._first), rows.start_of(self._stop)
         self._kept = bisect_left(choice.kept, self._stop)
         self._delta = end - begin - self._offsets[self._kept]
-        self._columns = _empty_columns()
+        self._columns = Columns.empty()
         for row, to in slices(0, self._first):
-            self._add(self._slice(row, to), relinks=True)
+            self._add_relinked(self._slice(row, to))
         at = 0
         for row, to in slices(self._first, self._stop):
             before, at = at, bisect_left(choice.kept, to, lo=at)
             if at > before:
                 kept = [choice.kept[index] - row for index in range(before, at)]
-                seqnos, positions, successors, times, revisions = (
-                    _picked(column, kept) for column in self._slice(row, to)
-                )
-                placed = _placed(positions, self._offsets[before:at], begin)
-                self._add((seqnos, placed, successors, times, revisions), relinks=True)
+                picked = Columns(*(_picked(column, kept) for column in self._slice(row, to)))
+                placed = _placed(picked.positions, self._offsets[before:at], begin)
+                self._add_relinked(picked._replace(positions=placed))
         for row, to in slices(self._stop, count):
             self._add_moved(self._slice(row, to))
         self._copied = count
 
     def _slice(self, first: int, stop: int) -> Columns:
         with self._lock:
-            seqnos, positions, successors, times, revisions = self._rows.columns
-            return (
-                seqnos[first:stop],
-                positions[first:stop],
-                successors[first:stop],
-                times[first:stop],
-                revisions[first:stop],
-            )
+            return self._rows.columns.part(first, stop)
 
-    def _add(self, columns: Columns, *, relinks: bool) -> None:
-        seqnos, positions, successors, times, revisions = columns
-        if relinks:
-            successors = self._relinked(successors)
-        for column, more in zip(self._columns, (seqnos, positions, successors, times, revisions), strict=True):
-            column.extend(more)
+    def _add_relinked(self, columns: Columns) -> None:
+        """Add rows whose successors may go."""
+        dropped, next_kept = self._choice.dropped, self._choice.next_kept
+        if dropped:
+            seqnos = (np.frombuffer(column, dtype=np.uint64) for column in (columns.successors, dropped, next_kept))
+            columns = columns._replace(successors=array("Q", relinked(*seqnos).tobytes()))
+        self._columns.extend(columns)
 
     def _add_moved(self, columns: Columns) -> None:
-        seqnos, positions, successors, times, revisions = columns
-        self._add((seqnos, _moved(positions, self._delta), successors, times, revisions), relinks=False)
-
-    def _relinked(self, successors: array[int]) -> array[int]:
-        dropped, next_kept = self._choice.dropped, self._choice.next_kept
-        if not dropped:
-            return successors
-        columns = (np.frombuffer(column, dtype=np.uint64) for column in (successors, dropped, next_kept))
-        return array("Q", relinked(*columns).tobytes())
+        """Add rows whose frames lie after those that go."""
+        positions = columns.positions
+        if self._delta:
+            places = np.frombuffer(positions, dtype=np.uint64) - np.uint64(self._delta)
+            positions = array("Q", places.tobytes())
+        self._columns.extend(columns._replace(positions=positions))
 
     def _catch_up(self) -> bool:
         """One step of catching up; True if there may be more to do."""
@@ -195,22 +184,16 @@ class RowRemoval:
         rows = self._rows
         journal = rows.journal or []
         now, rows.journal = journal[:LAST_ROWS], journal[LAST_ROWS:]
-        columns = rows.columns
         stop = min(len(rows.seqnos), self._copied + LAST_ROWS)
         if stop > self._copied:
-            seqnos, positions, successors, times, revisions = (column[self._copied : stop] for column in columns)
-            self._add_moved((seqnos, positions, successors, times, revisions))
+            self._add_moved(rows.columns.part(self._copied, stop))
             self._copied = stop
-        seqnos, successors = self._columns[0], self._columns[2]
+        seqnos = self._columns.seqnos
         for seqno in now:
             at = bisect_left(seqnos, seqno)
             if at < len(seqnos) and seqnos[at] == seqno:
-                successors[at] = rows.successors[rows.row_of(seqno)]
+                self._columns.successors[at] = rows.successors[rows.row_of(seqno)]
         return len(now) == LAST_ROWS or stop < len(rows.seqnos)
-
-
-def _empty_columns() -> Columns:
-    return array("Q"), array("Q"), array("Q"), array("I"), array("I")
 
 
 def _sizes(choice: Choice) -> list[int]:
@@ -227,12 +210,6 @@ def _placed(positions: array[int], offsets: array[int], begin: int) -> array[int
     """The kinds in `positions` with new places."""
     kinds = np.frombuffer(positions, dtype=np.uint64) & ~np.uint64(POSITION_MASK)
     return array("Q", (kinds | np.frombuffer(offsets, dtype=np.uint64) + np.uint64(begin)).tobytes())
-
-
-def _moved(positions: array[int], delta: int) -> array[int]:
-    if not delta:
-        return positions
-    return array("Q", (np.frombuffer(positions, dtype=np.uint64) - np.uint64(delta)).tobytes())
 
 
 def _cut(buffer: bytearray, size: int) -> bytearray | memoryview:

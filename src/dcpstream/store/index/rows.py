@@ -17,7 +17,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -49,9 +49,32 @@ KIND_SHIFT = 56
 """Positions are below 2**56 (64 PiB of frames written to one vbucket); the byte above holds the row's kinds."""
 POSITION_MASK = (1 << KIND_SHIFT) - 1
 
-Columns = tuple["array[int]", "array[int]", "array[int]", "array[int]", "array[int]"]
 U64s: TypeAlias = npt.NDArray[np.uint64]
 Rows: TypeAlias = npt.NDArray[np.intp]
+
+
+class Columns(NamedTuple):
+    """The columns of some rows."""
+
+    seqnos: array[int]
+    positions: array[int]
+    successors: array[int]
+    times: array[int]
+    revisions: array[int]
+
+    @classmethod
+    def empty(cls) -> Columns:
+        """The columns of no rows."""
+        return cls(array("Q"), array("Q"), array("Q"), array("I"), array("I"))
+
+    def part(self, first: int, stop: int) -> Columns:
+        """A copy of the rows [first, stop)."""
+        return Columns(*(column[first:stop] for column in self))
+
+    def extend(self, other: Columns) -> None:
+        """Add the other rows at the end."""
+        for column, more in zip(self, other, strict=True):
+            column.extend(more)
 
 
 class RowTable:
@@ -89,11 +112,7 @@ class RowTable:
 
     def __init__(self) -> None:
         self.keys: dict[bytes, int] = {}
-        self.seqnos = array("Q")
-        self.positions = array("Q")
-        self.successors = array("Q")
-        self.times = array("I")
-        self.revisions = array("I")
+        self.columns = Columns.empty()
         self.end = 0
         self.item_count = 0
         self.collection_high: dict[int, int] = {}
@@ -110,8 +129,8 @@ class RowTable:
 
     @property
     def columns(self) -> Columns:
-        """Seqnos, positions, successors, times, revisions."""
-        return self.seqnos, self.positions, self.successors, self.times, self.revisions
+        """The columns of all rows."""
+        return Columns(self.seqnos, self.positions, self.successors, self.times, self.revisions)
 
     @columns.setter
     def columns(self, columns: Columns) -> None:

@@ -1,6 +1,6 @@
 """Checking a store without opening it: the contents of its files, and their damage.
 
-Nothing is written. A store that a node has open can be checked too; a commit in progress then looks like a torn end,
+A store that a node has open can be checked too; a commit in progress then looks like a torn end,
 which is no damage. Memory: one segment, and the keys of all documents.
 """
 
