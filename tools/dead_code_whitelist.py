@@ -79,7 +79,6 @@ _.marker_v2
 _.add_stream
 
 # Called by the tools that write the reference.
-_.option_table
 
 # Printed field by field: `dcpstream store check --json`.
 _.void_blocks

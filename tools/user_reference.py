@@ -13,7 +13,7 @@ import click  # noqa: E402
 from dcpstream.cli.app import cli  # noqa: E402
 from dcpstream.columnar import CHANGE_SCHEMA  # noqa: E402
 from dcpstream.model import Op  # noqa: E402
-from dcpstream.spark.options import option_table  # noqa: E402
+from dcpstream.spark.options import OPTIONS  # noqa: E402
 from tools.pages import publish  # noqa: E402
 
 DOCS = ROOT / "docs" / "reference"
@@ -142,7 +142,7 @@ def spark_page() -> str:
     """The page on the Spark source."""
     options = [
         f"| `{option.name}` | {option.meaning} | {'required' if option.is_required else option.default} |"
-        for option in option_table()
+        for option in OPTIONS
     ]
     columns = [f"| `{field.name}` | {field.type} | {COLUMNS[field.name]} |" for field in CHANGE_SCHEMA]
     text = SPARK_INTRODUCTION + "\n".join(options) + "\n" + COLUMNS_INTRODUCTION + "\n".join(columns) + "\n"

@@ -275,16 +275,17 @@ class StreamRun:
             time_ns: now, for control rows.
         """
         options, offsets, rollback = self._options, delivery.offsets, delivery.rollback
+        form, columns = options.value_format, options.columns
         number = self.positions.give(offsets)
         if isinstance(delivery.item, EventGroup):
             events = delivery.item.events
-            return make(manifest_batch(events, options, time_ns), offsets, None, self.positions, number, events)
+            return make(manifest_batch(events, form, columns, time_ns), offsets, None, self.positions, number, events)
         if rollback is None:
             return make(delivery.item, offsets, None, self.positions, number, ())
         if callable(options.on_rollback):
             options.on_rollback(rollback)
             return None
-        return make(rollback_batch(rollback, options, time_ns), offsets, rollback, self.positions, number, ())
+        return make(rollback_batch(rollback, form, columns, time_ns), offsets, rollback, self.positions, number, ())
 
     def portion(self, delivery: Delivery) -> Portion:
         """The delivery as single changes."""

@@ -10,7 +10,7 @@ the collection in that vbucket are ignored, and the table loses its rows of them
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -133,11 +133,7 @@ def _lies_before(data: pa.Table, emptying: pa.Table) -> npt.NDArray[np.bool_]:
     if not data.num_rows or not emptying.num_rows:
         return np.zeros(data.num_rows, bool)
     both = pa.concat_tables([part.select(emptying.column_names) for part in (data, emptying)])
-    codes = both.column("vbucket").to_numpy().astype(np.int64)
-    for name in ("scope", "collection"):
-        column = both.column(name).combine_chunks().dictionary_encode()
-        column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        codes = codes * max(1, len(column.dictionary)) + _indices(column)
+    codes = _codes(both, ("scope", "collection"), both.column("vbucket").to_numpy().astype(np.int64))
     seqnos = both.column("seqno").to_numpy()
     rows = data.num_rows
     places, place_of = np.unique(codes[rows:], return_inverse=True)
@@ -156,20 +152,21 @@ def newest_rows(data: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """
     if data.num_rows == 0:
         return np.empty(0, np.int64)
-    codes = np.zeros(data.num_rows, np.int64)
-    for name in ("scope", "collection", "key"):
-        column = data.column(name).combine_chunks().dictionary_encode()
-        column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        codes = codes * max(1, len(column.dictionary)) + _indices(column)
+    codes = _codes(data, ("scope", "collection", "key"), np.zeros(data.num_rows, np.int64))
     order = np.lexsort((data.column("seqno").to_numpy(), codes))
     ordered = codes[order]
     is_last = np.append(ordered[1:] != ordered[:-1], True)
     return np.sort(order[is_last])
 
 
-def _indices(column: pa.DictionaryArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    indices = pc.fill_null(column.indices, 0)
-    return np.asarray(indices, dtype=np.int64)
+def _codes(table: pa.Table, names: Iterable[str], codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """int64[rows]: a number for each combination of a given code and the values of these columns."""
+    for name in names:
+        column = table.column(name).combine_chunks().dictionary_encode()
+        column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        indices = np.asarray(pc.fill_null(column.indices, 0), dtype=np.int64)
+        codes = codes * max(1, len(column.dictionary)) + indices
+    return codes
 
 
 def _rollback(row: dict[str, object]) -> RollbackReport:

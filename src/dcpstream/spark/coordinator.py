@@ -30,7 +30,7 @@ from dcpstream.spark.offsets import (
     VbucketOffset,
     is_start_marker,
 )
-from dcpstream.spark.options import OffsetSpec, OnRollback, RewindTo, SourceOptions
+from dcpstream.spark.options import OffsetSpec, SourceOptions
 from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.starting import end_seqnos, require_all, start_positions
 
@@ -208,7 +208,7 @@ class Coordinator:
 
         Its bounds begin at 0, so they are valid for every start, and it has no recorded positions.
         """
-        states = self._patiently(lambda: self._observe(None))
+        states = self._patiently(lambda: self._cluster.observe(None))
         require_all(states, self._cluster.map.vbucket_count)
         positions = {
             vbid: StreamOffset(states[vbid].vbuuid, states[vbid].high_seqno, 0, None)
@@ -246,14 +246,14 @@ class Coordinator:
             return ranges
         # Only an unanchored end does not hold its completed start. The previous batch has been read, so the current
         # observation serves as well.
-        observed = self._patiently(lambda: self._observe(unknown))
+        observed = self._patiently(lambda: self._cluster.observe(unknown))
         return self.ranges_between(planner.completed(start, observed), end, is_first=is_first)
 
     def ranges_between(
         self, start: SourceOffset, end: SourceOffset, *, is_first: bool = False, is_replayed: bool = True
     ) -> list[PlannedRange]:
         """The ranges between two offsets; see `planner.planned_ranges`."""
-        to_zero = self._options.rewind_to is RewindTo.ZERO
+        to_zero = self._options.rewind_to == "zero"
         return planner.planned_ranges(start, end, to_zero=to_zero, is_first=is_first, is_replayed=is_replayed)
 
     def tasks_of(self, ranges: list[PlannedRange]) -> list[tuple[str, tuple[PlannedRange, ...]]]:
@@ -273,7 +273,7 @@ class Coordinator:
         spec = self._start
         observed: dict[int, BranchState] = {}
         if spec.kind != "earliest":
-            observed = self._observe(spec.positions or None)
+            observed = self._cluster.observe(spec.positions or None)
         positions = start_positions(spec, self._cluster.map.vbucket_count, observed)
         return SourceOffset.starting_at(self._options.bucket, self._options.collections, positions)
 
@@ -334,7 +334,7 @@ class Coordinator:
         version = self._cluster.map.version
         last = self._observed_all
         if last is None or last[1] != version or now - last[0] >= FULL_OBSERVATION_INTERVAL_S:
-            observed = self._observe(None)
+            observed = self._cluster.observe(None)
             self._observed_all = (now, version)
             return observed
         high_seqnos = self._cluster.high_seqnos()
@@ -343,16 +343,13 @@ class Coordinator:
             for vbid, entry in start.vbuckets.items()
             if vbid in high_seqnos and (high_seqnos[vbid] != entry.at.seqno or entry.at.snapshot_end is None)
         ]
-        return self._observe(interesting) if interesting else {}
-
-    def _observe(self, vbids: Iterable[int] | None) -> dict[int, BranchState]:
-        return dict(self._cluster.observe(vbids))
+        return self._cluster.observe(interesting) if interesting else {}
 
     def _landings(self, start: SourceOffset, observed: dict[int, BranchState]) -> dict[int, StreamOffset]:
         """Positions that replace refused ones. Vbuckets without an answer are removed from `observed`."""
         asked = planner.suspects(start, observed)
         landings: dict[int, StreamOffset] = {}
-        to_zero = self._options.rewind_to is RewindTo.ZERO
+        to_zero = self._options.rewind_to == "zero"
         for _ in range(planner.MAX_LANDING_STEPS):
             if not asked:
                 break
@@ -361,7 +358,7 @@ class Coordinator:
             for vbid, position in asked.items():
                 answer = answers.get(vbid)
                 if isinstance(answer, RollbackTo):
-                    if self._options.on_rollback is OnRollback.FAIL:
+                    if self._options.on_rollback == "fail":
                         raise RollbackRequired(vbid, answer.seqno, rollback_message(vbid, position, answer.seqno))
                     entry = start.vbuckets[vbid]
                     earlier = () if to_zero else entry.earlier

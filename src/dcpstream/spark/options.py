@@ -9,12 +9,19 @@ import difflib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Literal
 
-from dcpstream.client.machine.rollback_policy import OnPurgeGap
+from dcpstream.client.blocking.cluster import IDLE_TIMEOUT_S
+from dcpstream.client.machine.rollback_policy import OnPurgeGap, RewindTo
 from dcpstream.client.settings.connection_string import parse as parse_connection_string
-from dcpstream.client.settings.options import access
+from dcpstream.client.settings.options import (
+    BUFFER_BYTES,
+    CONNECT_TIMEOUT_S,
+    MAX_BATCH_ROWS,
+    MAX_BUFFER_BYTES,
+    MIN_BUFFER_BYTES,
+    access,
+)
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.columnar import CHANGE_SCHEMA
 from dcpstream.errors import ConfigError
@@ -23,35 +30,8 @@ MAX_OFFSETS_PER_TRIGGER = 1_000_000
 """Default limit of seqnos of a micro-batch: large enough to hide Spark's fixed cost of a batch, and small enough for a
 driver that collects the batch to write a table."""
 
-FLOW_CONTROL_BUFFER_BYTES = 4 * 1024 * 1024
-"""Flow-control window of one connection. It bounds a task's memory, and the bytes that are read in vain when a batch
-ends inside a snapshot."""
-
-MAX_BATCH_ROWS = 10_000
-"""Rows of one Arrow RecordBatch: from 1,000 to 100,000 it hardly matters, and 10,000 was best for large values."""
-
-CONNECT_TIMEOUT_S = 10.0
-"""Time limit for connecting to a node and for each request to it."""
-
-IDLE_TIMEOUT_S = 60.0
-"""Time without any data after which a task gives up, and Spark decides about a retry."""
-
 MAX_PARTITIONS = 1024
 """A vbucket is never split, so more partitions than vbuckets would be empty."""
-
-
-class OnRollback(StrEnum):
-    """The reaction to a rollback of history that was read."""
-
-    FAIL = "fail"
-    REWIND_AND_MARK = "rewindAndMark"
-
-
-class RewindTo(StrEnum):
-    """The target of a rollback: the newest recorded position that the node accepts, or the beginning."""
-
-    RECORDED = "recorded"
-    ZERO = "zero"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +63,8 @@ class SourceOptions:
         num_partitions: largest number of tasks of a batch, None = cores of the driver.
         value_format: "binary" or "string".
         columns: of `CHANGE_SCHEMA`, in this order.
-        on_rollback, rewind_to: see the enums.
+        on_rollback: the reaction to a rollback of history that was read.
+        rewind_to: the target of a rollback: the newest recorded position that the node accepts, or the beginning.
         tls: certificates; None without any (the connection string decides about TLS).
         sasl_mechanism, network: as in `dcpstream.Client`.
         read_stable, purge_gap: as in `Client.stream`.
@@ -106,9 +87,9 @@ class SourceOptions:
     num_partitions: int | None = None
     value_format: Literal["binary", "string"] = "binary"
     columns: tuple[str, ...] = tuple(CHANGE_SCHEMA.names)
-    on_rollback: OnRollback = OnRollback.FAIL
-    rewind_to: RewindTo = RewindTo.RECORDED
-    flow_control_buffer_bytes: int = FLOW_CONTROL_BUFFER_BYTES
+    on_rollback: Literal["fail", "rewindAndMark"] = "fail"
+    rewind_to: RewindTo = "recorded"
+    flow_control_buffer_bytes: int = BUFFER_BYTES
     max_batch_rows: int = MAX_BATCH_ROWS
     connect_timeout_s: float = CONNECT_TIMEOUT_S
     idle_timeout_s: float = IDLE_TIMEOUT_S
@@ -134,7 +115,7 @@ class SourceOptions:
         if tls:
             values["tls"] = _tls(tls)
         by_certificate = bool(tls.get("certificate"))
-        for option in _OPTIONS:
+        for option in OPTIONS:
             if by_certificate and option.attribute in {"username", "password"}:
                 continue
             if option.is_required and option.attribute not in values:
@@ -146,22 +127,22 @@ class SourceOptions:
     @property
     def effective_purge_gap(self) -> OnPurgeGap | None:
         """The policy for purged deletions; by default that for rollbacks."""
-        return self.purge_gap or ("fail" if self.on_rollback is OnRollback.FAIL else None)
+        return self.purge_gap or ("fail" if self.on_rollback == "fail" else None)
 
     def _check_access(self) -> None:
-        if self.purge_gap == "reconcile" and self.on_rollback is OnRollback.FAIL:
+        if self.purge_gap == "reconcile" and self.on_rollback == "fail":
             raise ConfigError(
                 "purgeGap", self.purge_gap, "with onRollback=rewindAndMark: it goes back to the beginning"
             )
         try:
             access(
                 self.connection_string,
-                username=self.username,
-                password=self.password,
-                bucket=self.bucket,
-                tls=self.tls,
-                sasl_mechanism=self.sasl_mechanism,
-                network=self.network,
+                self.username,
+                self.password,
+                self.bucket,
+                self.tls,
+                self.sasl_mechanism,
+                self.network,
             )
         except ConfigError as error:
             raise ConfigError(_SPARK_NAMES.get(error.option, error.option), error.value, error.allowed) from None
@@ -179,11 +160,6 @@ class Option:
     is_required: bool = False
 
 
-def option_table() -> tuple[Option, ...]:
-    """Every option, in the order of the documentation."""
-    return _OPTIONS
-
-
 def _shown(lower: str, text: str) -> str:
     return "***" if "pass" in lower else text
 
@@ -191,7 +167,7 @@ def _shown(lower: str, text: str) -> str:
 def _unknown(lower: str) -> str:
     close = difflib.get_close_matches(lower, _BY_LOWER_NAME, n=1)
     hint = f"did you mean {_BY_LOWER_NAME[close[0]].name}? " if close else ""
-    return f"there is no such option; {hint}known are {', '.join(option.name for option in _OPTIONS)}"
+    return f"there is no such option; {hint}known are {', '.join(option.name for option in OPTIONS)}"
 
 
 def _text(name: str, text: str) -> str:
@@ -262,14 +238,6 @@ def _choice(*allowed: str) -> Callable[[str, str], str]:
     return read
 
 
-def _on_rollback(name: str, text: str) -> OnRollback:
-    return OnRollback(_choice(*OnRollback)(name, text))
-
-
-def _rewind_to(name: str, text: str) -> RewindTo:
-    return RewindTo(_choice(*RewindTo)(name, text))
-
-
 def _names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
@@ -323,7 +291,7 @@ def _offset_spec(name: str, text: str, words: tuple[Literal["earliest", "latest"
     return OffsetSpec("positions", positions)
 
 
-_OPTIONS = (
+OPTIONS = (
     Option(
         "connectionString",
         "connection_string",
@@ -393,25 +361,32 @@ _OPTIONS = (
     ),
     Option("valueFormat", "value_format", _choice("binary", "string"), "type of the column value", "binary"),
     Option("columns", "columns", _columns, "columns to build, separated by commas", "all"),
-    Option("onRollback", "on_rollback", _on_rollback, "fail, or rewindAndMark: go back and emit a control row", "fail"),
+    Option(
+        "onRollback",
+        "on_rollback",
+        _choice("fail", "rewindAndMark"),
+        "fail, or rewindAndMark: go back and emit a control row",
+        "fail",
+    ),
     Option(
         "rewindTo",
         "rewind_to",
-        _rewind_to,
+        _choice("recorded", "zero"),
         "with rewindAndMark: go back to a recorded position, or read the vbucket from zero",
         "recorded",
     ),
     Option(
         "flowControlBufferBytes",
         "flow_control_buffer_bytes",
-        _integer(64 * 1024, 1024 * 1024 * 1024),
+        _integer(MIN_BUFFER_BYTES, MAX_BUFFER_BYTES),
         "flow-control window of a connection",
-        f"{FLOW_CONTROL_BUFFER_BYTES}",
+        f"{BUFFER_BYTES}",
     ),
     Option("maxBatchRows", "max_batch_rows", _integer(1, 1_000_000), "rows of an Arrow batch", f"{MAX_BATCH_ROWS}"),
     Option("connectTimeout", "connect_timeout_s", _seconds, "seconds to connect or answer", f"{CONNECT_TIMEOUT_S:g}"),
     Option("idleTimeout", "idle_timeout_s", _seconds, "seconds without any progress in a task", f"{IDLE_TIMEOUT_S:g}"),
 )
+"""Every option, in the order of the documentation."""
 
 _TLS_ATTRIBUTES = frozenset(TlsOptions.__dataclass_fields__)
 
@@ -423,4 +398,4 @@ _SPARK_NAMES = {
     "connection_string": "connectionString",
 }
 
-_BY_LOWER_NAME = {option.name.lower(): option for option in _OPTIONS}
+_BY_LOWER_NAME = {option.name.lower(): option for option in OPTIONS}

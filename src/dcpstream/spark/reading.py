@@ -26,7 +26,7 @@ from dcpstream.model import CollectionName
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.spark import pool
 from dcpstream.spark.coordinator import branch_message, open_cluster, rollback_message
-from dcpstream.spark.options import OnRollback, SourceOptions
+from dcpstream.spark.options import SourceOptions
 from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.prefetch import prefetched
 from dcpstream.spark.schema import arrow_schema, conform
@@ -89,7 +89,7 @@ def read_partition(
                 new_vbuuid=planned.new_vbuuid,
                 resumed_at=start,
             )
-            yield conform(rollback_batch(event, options, clock.time_ns()), schema)
+            yield conform(rollback_batch(event, options.value_format, options.columns, clock.time_ns()), schema)
     ranges = [planned.range for planned in partition.ranges if planned.seqnos > 0]
     if not ranges:
         return
@@ -100,14 +100,14 @@ def read_partition(
     ahead = prefetched(items) if seqnos >= PREFETCH_SEQNOS_MIN else items
     for item in _explained(ahead, options, ranges):
         if isinstance(item, RollbackEvent):
-            if options.on_rollback is OnRollback.FAIL:
+            if options.on_rollback == "fail":
                 if item.from_seqno == item.to_seqno:
                     raise RollbackRequired(item.vbid, item.to_seqno, branch_message(item.vbid, item.to_seqno))
                 refused = next(one.start for one in ranges if one.vbid == item.vbid)
                 raise RollbackRequired(item.vbid, item.to_seqno, rollback_message(item.vbid, refused, item.to_seqno))
-            yield conform(rollback_batch(item, options, clock.time_ns()), schema)
+            yield conform(rollback_batch(item, options.value_format, options.columns, clock.time_ns()), schema)
         elif isinstance(item, ManifestEvent):
-            yield conform(manifest_batch([item], options, clock.time_ns()), schema)
+            yield conform(manifest_batch([item], options.value_format, options.columns, clock.time_ns()), schema)
         elif item.record_batch.num_rows:
             yield conform(item.record_batch, schema)
 
@@ -135,7 +135,7 @@ def _explained(
     try:
         yield from items
     except RollbackRequired as error:
-        if options.on_rollback is OnRollback.FAIL:
+        if options.on_rollback == "fail":
             refused = next(one.start for one in ranges if one.vbid == error.vbid)
             text = rollback_message(error.vbid, refused, error.seqno)
         else:
@@ -171,7 +171,7 @@ def _read(
             idle_timeout_s=options.idle_timeout_s,
             read_stable=options.read_stable,
             purge_gap=options.effective_purge_gap,
-            rewind_to=options.rewind_to.value,
+            rewind_to=options.rewind_to,
         )
 
 

@@ -41,7 +41,7 @@ class DcpDataSource(DataSource):
                                      bucket="default").load()
     ```
 
-    Options: see `dcpstream.spark.options.option_table`. Columns: see `dcpstream.columnar.CHANGE_SCHEMA`.
+    Options: see `dcpstream.spark.options.OPTIONS`. Columns: see `dcpstream.columnar.CHANGE_SCHEMA`.
 
     Raises:
         ConfigError: an option is missing, unknown, or has an invalid value.

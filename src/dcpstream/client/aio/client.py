@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from dcpstream.client.aio.sockets import AsyncSockets
@@ -79,15 +78,7 @@ class AsyncClient:
         buffer_bytes: int = BUFFER_BYTES,
         name: str = "dcpstream",
     ) -> None:
-        given = access(
-            connection_string,
-            username=username,
-            password=password,
-            bucket=bucket,
-            tls=tls,
-            sasl_mechanism=sasl_mechanism,
-            network=network,
-        )
+        given = access(connection_string, username, password, bucket, tls, sasl_mechanism, network)
         self._unresolved: ConnectionString | None = given.parsed
         self._options = given.connect_options(connect_timeout_s, name)
         self._patience_s = patience_s
@@ -196,9 +187,7 @@ class AsyncClient:
         """The client itself."""
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         """Close."""
         await self.close()
 

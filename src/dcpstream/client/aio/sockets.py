@@ -117,11 +117,6 @@ class AsyncSockets:
         self.wake.clear()
         self.machine.handle_timeout(self.clock.monotonic())
 
-    def flush(self) -> None:
-        """Send pending bytes."""
-        for link in self._links.values():
-            link.flush()
-
     def has(self, connection: NodeConnection) -> bool:
         """Whether the connection is being made or used."""
         return connection in self._links or connection in self._tasks

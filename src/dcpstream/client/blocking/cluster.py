@@ -7,9 +7,8 @@ ranges. It is not safe for use by several threads at once.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 
 from dcpstream.client.blocking.loop import drive, turn
 from dcpstream.client.blocking.sockets import Sockets
@@ -32,7 +31,6 @@ from dcpstream.client.machine.reader.selection import FixedSelection, Selection
 from dcpstream.client.machine.resume import BranchState
 from dcpstream.client.machine.rollback_policy import (
     OnPurgeGap,
-    PurgeGap,
     RewindTo,
     RollbackPolicy,
     check_purge_gap,
@@ -98,15 +96,7 @@ class Cluster:
         collections: Sequence[str] | None = None,
         name: str = "dcpstream",
     ) -> None:
-        given = access(
-            connection_string,
-            username=username,
-            password=password,
-            bucket=bucket,
-            tls=tls,
-            sasl_mechanism=sasl_mechanism,
-            network=network,
-        )
+        given = access(connection_string, username, password, bucket, tls, sasl_mechanism, network)
         self._unresolved: ConnectionString | None = given.parsed
         self._clock: Clock = SystemClock()
         self._random: Random = SystemRandom()
@@ -244,52 +234,44 @@ class Cluster:
         if max_batch_rows < 1:
             raise ConfigError("max_batch_rows", max_batch_rows, "1 or more")
         converter = ArrowConverter(value_format, columns, max_batch_rows)
-        names = Selection.of(self._collections if collections is None else collections)
         gap = check_purge_gap(purge_gap, can_rewind=True)
-        settings = dcp_settings(self._name, buffer_bytes, columns)
-        return self._read(
-            ranges, converter, settings, names, idle_timeout_s, gap, read_stable, check_rewind_to(rewind_to)
-        )
+        to_zero = check_rewind_to(rewind_to)
+
+        def make_reader(nodes: Nodes) -> StreamReader:
+            return StreamReader(
+                ranges,
+                nodes,
+                self._random,
+                converter,
+                policy=RollbackPolicy.REWIND_UNREAD,
+                collections=self._collections if collections is None else collections,
+                idle_timeout_s=idle_timeout_s,
+                patience_s=idle_timeout_s,
+                now=self._clock.monotonic(),
+                purge_gap=gap,
+                is_stable=read_stable,
+                to_zero=to_zero,
+            )
+
+        # A position on a branch, or an end that was planned on one, is from a bucket that was there.
+        is_known = any(one.planned_vbuuid for one in ranges)
+        return self._read(make_reader, dcp_settings(self._name, buffer_bytes, columns), is_known)
 
     def _read(
-        self,
-        ranges: Sequence[VbucketRange],
-        converter: ArrowConverter,
-        settings: DcpSettings,
-        collections: Selection | FixedSelection,
-        idle_timeout_s: float,
-        purge_gap: PurgeGap,
-        read_stable: bool,
-        to_zero: bool,
+        self, make_reader: Callable[[Nodes], StreamReader], settings: DcpSettings, is_known: bool
     ) -> Iterator[ReadBatch | RollbackEvent | ManifestEvent]:
         # Taken out while they are used, so that a second reader would make its own.
         if settings in self._data:
             nodes, sockets = self._data.pop(settings)
         else:
-            # A position on a branch, or an end that was planned on one, is from a bucket that was there.
-            is_known = any(one.planned_vbuuid for one in ranges)
             options = replace(self._options, arrow=True, settings=settings)
             nodes = Nodes(options, self._random, was_reached=self._was_reached or is_known)
             sockets = Sockets(self._options.tls)
         if nodes.map is None or (self._control.map is not None and self._control.map.version > nodes.map.version):
             nodes.map = self._control.map
-        reader = StreamReader(
-            ranges,
-            nodes,
-            self._random,
-            converter,
-            policy=RollbackPolicy.REWIND_UNREAD,
-            collections=collections,
-            idle_timeout_s=idle_timeout_s,
-            patience_s=idle_timeout_s,
-            now=self._clock.monotonic(),
-            purge_gap=purge_gap,
-            is_stable=read_stable,
-            to_zero=to_zero,
-        )
         is_clean = False
         try:
-            with contextlib.closing(drive(reader, nodes, sockets, self._clock)) as events:
+            with contextlib.closing(drive(make_reader(nodes), nodes, sockets, self._clock)) as events:
                 for event in events:
                     if isinstance(event, EventGroup):
                         yield from event.events
@@ -350,8 +332,6 @@ class Cluster:
         """The cluster itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         """Close."""
         self.close()

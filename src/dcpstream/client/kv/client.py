@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from types import TracebackType
 from typing import NamedTuple
 
 from dcpstream.client.kv.connection import Answered, KvConnection
@@ -134,15 +133,7 @@ class KvClient:
         network: str | None = None,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
-        given = access(
-            connection_string,
-            username=username,
-            password=password,
-            bucket=bucket,
-            tls=tls,
-            sasl_mechanism=sasl_mechanism,
-            network=network,
-        )
+        given = access(connection_string, username, password, bucket, tls, sasl_mechanism, network)
         self._pool = KvPool(given, connect_timeout_s)
         self._collection = collection
         self._prefix: bytes | None = None
@@ -326,9 +317,7 @@ class KvClient:
         """The client itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         """Close."""
         self.close()
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dcpstream.client.machine.connection.handshake import Handshake, reason_in
 from dcpstream.client.settings.tls import TlsOptions, check_for_alert, closed_at_once
 from dcpstream.client.transport import cannot_connect, lost_by, server_name, tls_failure
-from dcpstream.errors import ConnectionLost, ConnectTimeout, DcpstreamError, DeadConnection, RemoteProtocolError
+from dcpstream.errors import ConnectionLost, ConnectTimeout, DeadConnection, RemoteProtocolError, WireError
 from dcpstream.model import NodeAddress
 from dcpstream.runtime import Clock
 from dcpstream.wire import HEADER, HEADER_BYTES, MAX_FRAME_BYTES, Feature, Frame, FrameReader, Magic, Opcode, Status
@@ -103,26 +103,26 @@ class KvConnection:
     def shake_hands(self, handshake: Handshake) -> bytes:
         """Do the handshake; returns the cluster map's JSON."""
         reader = FrameReader()
-        reader_has_begun = False
+        has_received = False
         self.send(handshake.start())
         while not handshake.is_done:
             if self._clock.monotonic() >= self._deadline:
                 raise ConnectTimeout(f"{self.address} did not let us in in time")
             try:
                 data = self._receive()
-                check_for_alert(self.address, data)
-                reader_has_begun = True
-                reader.receive_data(data)
-                frames = list(reader.frames())
             except DeadConnection as error:
                 raise ConnectTimeout(f"{self.address} did not let us in in time", cause=error) from error
-            except DcpstreamError as error:
-                if type(error) is ConnectionLost and not reader_has_begun:
-                    told = closed_at_once(error, is_secured=self._is_secured)
-                    if told is not error:
-                        raise told from error
-                if isinstance(error, ConnectionLost):
+            except ConnectionLost as error:
+                explained = closed_at_once(error, is_secured=self._is_secured)
+                if has_received or type(error) is not ConnectionLost or explained is error:
                     raise
+                raise explained from error
+            has_received = True
+            check_for_alert(self.address, data)
+            try:
+                reader.receive_data(data)
+                frames = list(reader.frames())
+            except WireError as error:
                 raise RemoteProtocolError(
                     f"{self.address} does not speak this protocol; is it the data port? ({error})"
                 ) from error

@@ -181,7 +181,6 @@ class Access:
 
 def access(
     connection_string: str,
-    *,
     username: str,
     password: str,
     bucket: str,

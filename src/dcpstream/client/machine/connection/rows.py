@@ -11,7 +11,7 @@ import importlib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, SupportsInt
+from typing import TYPE_CHECKING, Protocol
 
 from dcpstream.errors import ConfigError, FieldError
 from dcpstream.wire import MAX_FRAME_BYTES, Frame
@@ -25,18 +25,6 @@ if TYPE_CHECKING:
     from dcpstream.columnar import WireChunk
 
 DATA_OPCODES = frozenset(DATA_EXTRAS_BYTES)
-
-
-class Opaques(Protocol):
-    """A list or a numpy array of numbers."""
-
-    def __len__(self) -> int:
-        """Their count."""
-        ...
-
-    def __getitem__(self, row: int, /) -> SupportsInt:
-        """One of them."""
-        ...
 
 
 MANY_RUNS = 8
@@ -302,7 +290,7 @@ def require_columnar() -> ModuleType:
 
 
 def cut_runs(
-    cuts: Iterable[int], controls: Sequence[tuple[int, Frame]], opaques: Opaques
+    cuts: Iterable[int], controls: Sequence[tuple[int, Frame]], opaques: Sequence[int] | npt.NDArray[np.uint32]
 ) -> list[tuple[int, int, int]]:
     """Runs of rows between the given cuts, cut once more at every control message."""
     count = len(opaques)

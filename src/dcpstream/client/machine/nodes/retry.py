@@ -144,16 +144,13 @@ class Faults:
         for name in names:
             record = self._records.get(name)
             if record is not None and record.count >= PROTOCOL_ERRORS_MAX:
-                return _given_up(name, record)
+                last = record.last
+                error = RemoteProtocolError(
+                    f"{name} broke the protocol on {record.count} connections and is given up. The last time: {last}"
+                )
+                error.__cause__ = last
+                return error
         return None
-
-
-def _given_up(name: str, record: _Record) -> RemoteProtocolError:
-    error = RemoteProtocolError(
-        f"{name} broke the protocol on {record.count} connections and is given up. The last time: {record.last}"
-    )
-    error.__cause__ = record.last
-    return error
 
 
 class RetryLog:

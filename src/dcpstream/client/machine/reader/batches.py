@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from dcpstream.client.machine.connection.events import RowsReceived
 from dcpstream.client.machine.connection.rows import ArrowRows, require_columnar
@@ -75,21 +75,9 @@ def _kept(chunk: WireChunk, keep: Sequence[tuple[int, int]]) -> WireChunk:
     return chunk.select(np.concatenate([np.arange(first, stop) for first, stop in keep]))
 
 
-class BatchForm(Protocol):
-    """The form of batches."""
-
-    @property
-    def value_format(self) -> ValueFormat:
-        """Type of the column `value`."""
-        ...
-
-    @property
-    def columns(self) -> Sequence[str] | None:
-        """The columns to build; None for all."""
-        ...
-
-
-def rollback_batch(event: RollbackEvent, form: BatchForm, time_ns: int) -> pa.RecordBatch:
+def rollback_batch(
+    event: RollbackEvent, value_format: ValueFormat, columns: Sequence[str] | None, time_ns: int
+) -> pa.RecordBatch:
     """The control row that reports a rollback to a table."""
     columnar = require_columnar()
     row: pa.RecordBatch = columnar.rollback_row(
@@ -98,14 +86,16 @@ def rollback_batch(event: RollbackEvent, form: BatchForm, time_ns: int) -> pa.Re
         event.to_seqno,
         event.old_vbuuid,
         event.new_vbuuid,
-        value_format=form.value_format,
-        columns=form.columns,
+        value_format=value_format,
+        columns=columns,
         time=time_ns / 1e9,
     )
     return row
 
 
-def manifest_batch(events: Iterable[ManifestEvent], form: BatchForm, time_ns: int) -> pa.RecordBatch:
+def manifest_batch(
+    events: Iterable[ManifestEvent], value_format: ValueFormat, columns: Sequence[str] | None, time_ns: int
+) -> pa.RecordBatch:
     """The control rows that report events of scopes and collections to a table."""
     columnar = require_columnar()
     rows = [
@@ -114,7 +104,5 @@ def manifest_batch(events: Iterable[ManifestEvent], form: BatchForm, time_ns: in
         )
         for event in events
     ]
-    batch: pa.RecordBatch = columnar.control_rows(
-        rows, time=time_ns / 1e9, value_format=form.value_format, columns=form.columns
-    )
+    batch: pa.RecordBatch = columnar.control_rows(rows, time=time_ns / 1e9, value_format=value_format, columns=columns)
     return batch
