@@ -220,7 +220,7 @@ class Pipeline:
     def _apply(self, frame: DataFrame, batch_id: int) -> None:
         """Write one micro-batch; called by Spark."""
         with self._writing:
-            # The query's id tells batch 0 of a new checkpoint from batch 0 of an old one.
+            # The query's id distinguishes batch 0 of a new checkpoint from batch 0 of an old one.
             app = f"dcpstream:{frame.sparkSession.sparkContext.getLocalProperty('sql.streaming.queryId')}"
             report = self.apply_batch(app, batch_id, frame.toArrow)
             if report is None:

@@ -102,7 +102,7 @@ def ensure_java(
 
 
 def java_version(java: str) -> int | None:
-    """The major version that ``java -version`` tells (8 for "1.8.0_412"), None if it tells none."""
+    """The major version in the output of ``java -version`` (8 for "1.8.0_412"), None if there is none."""
     try:
         done = subprocess.run(  # noqa: S603 - the java that Spark is about to run
             [java, "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=False

@@ -1,5 +1,7 @@
-"""The blocking shell: `Client` for streams, `Cluster` for bounded reads and questions.
+"""The shell for threads: the machines of the client over plain sockets.
 
-`loop.drive` turns a machine: it waits on `Sockets`, a selector over one socket per connection, and yields what the
-machine delivers. Between two batches a thread answers the nodes' probes.
+`Client` has streams: it makes a `StreamRun` and yields each `Delivery` as a `Batch` or as `Change`s.
+`Cluster` has bounded reads and questions about positions, for a planner and its workers. Both drive their machine with
+`loop`: each turn serves the `Sockets` of some `Nodes` and the clocks. While the user works on a batch, a `KeepAlive`
+thread takes these turns.
 """

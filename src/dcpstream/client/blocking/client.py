@@ -69,8 +69,8 @@ class Client:
         tls: certificates, for `couchbases://`.
         sasl_mechanism: the only one to log in with ("PLAIN" over TLS, "SCRAM-SHA512", …); None for the strongest.
         network: "default", "external", …: which of the nodes' addresses to use; None as in the connection string.
-        connect_timeout_s: limit for connecting to a cluster that is not there. A bucket that the cluster does not have
-            is told at once: a wrong name is the usual cause.
+        connect_timeout_s: limit for connecting to a cluster that does not answer. A bucket that does not exist is an
+            error at once, because the usual cause is a wrong name.
         patience_s: how long a node may stay away while a stream runs, or listen without having its bucket, refuse a
             vbucket, or end its stream at once.
         buffer_bytes: flow-control window of each connection: the bound of memory.
@@ -130,9 +130,9 @@ class Client:
     ) -> Generator[Batch, None, None]:
         """The changes as Arrow batches.
 
-        Taking the next batch tells the node that the one before was consumed, so a slow user slows the node down and
-        memory stays bounded; meanwhile a thread answers the nodes' probes, for up to an hour. A lost connection, a
-        moved vbucket or a node that restarts is resumed; retries that fail are told in the log, one line in ten
+        Taking the next batch acknowledges the one before to the node, so a slow user slows the node down and memory
+        stays bounded. Between two batches a thread answers the nodes' probes, for up to an hour. The stream is resumed
+        after a lost connection, a moved vbucket or a node's restart. The log has failed retries, one line in ten
         seconds for each node.
 
         Scopes and collections that are created, dropped, flushed or modified come as batches of control rows with
@@ -140,7 +140,8 @@ class Client:
         the collection's rows of that vbucket at or below the event's seqno are gone.
 
         The first rows of a single collection may come in any order if `on_rollback` is not "fail". `Batch.offsets`
-        stand still until all of them are there; if the stream is cut before, a rollback is told and they come again.
+        stand still until all of them are there; if the stream is cut before, a rollback is
+        reported and they come again.
 
         Args:
             start: "earliest", "latest", positions, or an OffsetStore: what it has, the rest from the beginning.
@@ -148,18 +149,18 @@ class Client:
                 is not read then.
             store: where `ack` saves positions, and where saved ones are taken from before `start` is looked at. Before
                 the first rows of a vbucket are given out, the position where they begin is saved.
-            collections: "scope.collection"; "scope.*", or a scope's bare name, for the scope with what is made in it
-                later; a bare name for a collection of the scope _default (a name that is both is refused, but
-                "_default" is the default collection). None for all. A saved position knows which collections it
-                covers: one that was dropped meanwhile is told, one that is new to the filter is read from its
+            collections: "scope.collection"; "scope.*", or a scope's bare name, for the scope with collections that
+                are created later; a bare name for a collection of the scope _default (a name that is both is refused,
+                but "_default" is the default collection). None for all. A saved position knows which collections it
+                covers: one that was dropped meanwhile is reported, one that is new to the filter is read from its
                 beginning.
             value_format: "binary" or "string".
             columns: names of CHANGE_SCHEMA to fill, None for all.
             on_rollback: "fail" raises RollbackRequired; "rewind" goes back and yields a control row; a function is
                 called with the RollbackEvent and then the stream goes back without one; the position gone back to is
-                saved when a later batch is acknowledged. A rollback is also told if the node accepts a saved position
-                on another branch of history: rows above it that were not acknowledged may be void.
-            rewind_to: how far a rollback goes back: "recorded" to a saved position at or below what is still valid,
+                saved when a later batch is acknowledged. A rollback is also reported if the node accepts a saved
+                position on another branch of history: rows above it that were not acknowledged may be void.
+            rewind_to: how far a rollback goes back: "recorded" to a saved position that is still valid,
                 "zero" to the beginning of the vbucket. A consumer that keeps one version of each document needs
                 "zero": the older versions that void ones have replaced do not come again.
             members: (i, n): read only the vbuckets of member i (from 0) of n.
@@ -169,8 +170,8 @@ class Client:
             purge_gap: what to do if deletions after the position were purged before they were read: "fail" raises
                 HistoryPurged, "ignore" reads on with a warning, "reconcile" begins the vbucket anew, as a rollback to
                 0. None: "fail" if `on_rollback` is "fail", else "reconcile".
-            idle_timeout_s: raise after so long without any progress; None to wait for ever. A stream that is only
-                opened again is no progress.
+            idle_timeout_s: seconds without progress after which it raises; None to wait for ever. A stream that is
+                only opened again is no progress.
 
         Raises:
             ConfigError: an option is not allowed, or pyarrow is missing.

@@ -220,7 +220,7 @@ class Cluster:
             collections: as in the constructor; None = those of the constructor.
             buffer_bytes: flow-control window of each connection; memory is bounded by it.
             max_batch_rows: rows of a RecordBatch at most.
-            idle_timeout_s: give up after so long without any progress.
+            idle_timeout_s: seconds without progress after which it raises.
             read_stable: yield only rows that the active node and all replicas have on disk.
             purge_gap: what to do about purged deletions, as in `Client.stream`; None = "reconcile".
             rewind_to: "recorded" goes back to a recorded position, "zero" begins the vbucket anew.
@@ -301,7 +301,7 @@ class Cluster:
         self._data.clear()
 
     def _ask(self, questions: list[Question]) -> Questions:
-        """Ask and wait; what is not answered within the connect time-out stays unanswered.
+        """Ask and wait, for the connect time-out at most; some questions may stay unanswered.
 
         Raises:
             ConnectTimeout: no node could be reached at all.

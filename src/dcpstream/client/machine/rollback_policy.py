@@ -97,5 +97,5 @@ def branch_message(vbid: int, seqno: int) -> str:
         f"vbucket {vbid}: the bucket's history goes on in another branch than the one of the recorded position (there "
         f"was a failover, or a node lost changes). The position at seqno {seqno} is still valid, but rows above it "
         "that were read and not acknowledged may be void. Read on with on_rollback='rewind' and take back all rows of "
-        f"the vbucket above seqno {seqno} when the rollback is told; those that are valid come again."
+        f"the vbucket above seqno {seqno} when the rollback is reported; those that are valid come again."
     )

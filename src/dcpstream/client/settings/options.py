@@ -35,7 +35,7 @@ NOOP_INTERVAL_S = 20
 
 BUFFER_BYTES = 4 * 1024 * 1024
 """Default flow-control window in bytes: what the node may have sent before it was consumed, hence the bound of memory
-for a connection, and of what is read in vain when a read ends inside a snapshot."""
+for a connection, and of the bytes that are read in vain when a read ends inside a snapshot."""
 
 _VALUE_COLUMNS = frozenset(("value", "xattrs", "datatype"))
 
@@ -83,7 +83,7 @@ class DcpSettings:
 
     @property
     def open_flags(self) -> int:
-        """The flags of DCP_OPEN; delete times come along because expirations are told apart only with them."""
+        """The flags of DCP_OPEN; with delete times, which distinguish expirations from deletions."""
         flags = OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES
         if self.xattrs:
             flags |= OpenFlag.INCLUDE_XATTRS

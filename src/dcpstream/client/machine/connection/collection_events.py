@@ -63,7 +63,7 @@ def follow(stream: Stream, event: CollectionEvent, seqno: int) -> list[ManifestE
     op = _OPS[SystemEventId(event.event)]
     scope = names.scope_of(event)
     covered = tracker.collections
-    told: list[ManifestEvent] = []
+    reports: list[ManifestEvent] = []
     name = CollectionName(event.collection_id, scope, event.name)
     if op is Op.COLLECTION_DROPPED:
         known = {item.collection_id: item for item in covered or ()}
@@ -78,16 +78,16 @@ def follow(stream: Stream, event: CollectionEvent, seqno: int) -> list[ManifestE
         replaced = [
             item for item in covered or () if item[1:] == name[1:] and item.collection_id != event.collection_id
         ]
-        told += [_told(stream, Op.COLLECTION_DROPPED, event, seqno, item) for item in replaced]
+        reports += [_report(stream, Op.COLLECTION_DROPPED, event, seqno, item) for item in replaced]
         if covered is not None:
             tracker.cover({*covered, name}.difference(replaced))
     elif op is Op.COLLECTION_MODIFIED:
         name = names.collection_of(event)
-    told.append(_told(stream, op, event, seqno, name))
-    return told
+    reports.append(_report(stream, op, event, seqno, name))
+    return reports
 
 
-def _told(stream: Stream, op: Op, event: CollectionEvent, seqno: int, name: CollectionName) -> ManifestEvent:
+def _report(stream: Stream, op: Op, event: CollectionEvent, seqno: int, name: CollectionName) -> ManifestEvent:
     is_of_scope = event.is_of_scope
     says_ttl = op in {Op.COLLECTION_CREATED, Op.COLLECTION_FLUSHED, Op.COLLECTION_MODIFIED}
     return ManifestEvent(

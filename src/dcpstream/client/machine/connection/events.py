@@ -163,7 +163,7 @@ class RowsReceived:
             yield self
             return
         rows: list[list[Run]] = [[]]
-        told: list[list[ManifestEvent]] = [[]]
+        events: list[list[ManifestEvent]] = [[]]
         level: dict[int, int] = {}
         is_past_rows: dict[int, bool] = {}
         for run in self.runs:
@@ -177,13 +177,13 @@ class RowsReceived:
                 at += 1
             if at == len(rows):
                 rows.append([])
-                told.append([])
+                events.append([])
             level[run.vbid] = at
             is_past_rows[run.vbid] = False
-            told[at].append(run.event)
-        for events, runs in zip(told, rows, strict=True):
-            if events:
-                yield EventGroup(tuple(events))
+            events[at].append(run.event)
+        for group, runs in zip(events, rows, strict=True):
+            if group:
+                yield EventGroup(tuple(group))
             if runs:
                 yield RowsReceived(self.rows, runs, 0)
 

@@ -95,8 +95,8 @@ PREPARE_EXTRA_BYTES = 2
 MAX_OPAQUE = 0xFFFFFFFF
 
 CLOSED_STREAMS_MAX = 64 * 1024
-"""Closed streams that are remembered, to tell their late messages from those of unknown streams: a connection has at
-most 1,024 streams at a time, and one window of data on its way."""
+"""Closed streams that are remembered, to distinguish their late messages from those of unknown streams: a connection
+has at most 1,024 streams at a time, and one window of data on its way."""
 
 OSO_CONTROL = "enable_out_of_order_snapshots"
 
@@ -195,10 +195,10 @@ class DcpSession:
             end_seqno: where to stop; MAX_SEQNO = never.
             now: as everywhere.
             collection_ids: only these, None for all.
-            scope_id: instead of `collection_ids`: all of a scope, with what is made in it later.
+            scope_id: instead of `collection_ids`: a whole scope, with collections that are created in it later.
             ignore_purged: also if deletions above the offset have been purged.
             held: the position to report all the while: the rows fill a gap below it.
-            names: where the stream's events of scopes and collections are told, and named.
+            names: resolves the names in events of scopes and collections; None to ignore these events.
 
         Only from the active copy: a replica that lags would ask for a rollback that is none.
         """
@@ -305,7 +305,7 @@ class DcpSession:
             raise RemoteProtocolError(f"{self.address} sent a message that is cut short: {error}") from error
         finally:
             # Also when a message breaks the protocol: positions have moved past the rows before it.
-            self._tell(rows, turn)
+            self._report(rows, turn)
         if self._unacked_bytes > self._settings.buffer_bytes + MAX_FRAME_BYTES:
             raise RemoteProtocolError(
                 f"{self.address} has sent {self._unacked_bytes} bytes without an acknowledgement, in spite of a window "
@@ -365,7 +365,7 @@ class DcpSession:
     def _refuse(self, what: str) -> NoReturn:
         raise RemoteProtocolError(f"{self.address} broke the protocol: {what}")
 
-    def _tell(self, rows: Rows, turn: _Turn) -> None:
+    def _report(self, rows: Rows, turn: _Turn) -> None:
         flow_bytes = rows.wire_bytes - turn.uncounted
         self._unacked_bytes += flow_bytes
         self._events.extend(turn.first)
@@ -376,7 +376,7 @@ class DcpSession:
         self._events.extend(turn.last)
 
     def _new_opaque(self) -> int:
-        """Never used twice on a connection: 2^32 requests are more than a connection lives to see."""
+        """An opaque that the connection has not used before."""
         opaque = self._next_opaque
         if opaque > MAX_OPAQUE:
             raise DeadConnection(f"{self.address}: all opaques of the connection are used up; connect again")
@@ -491,10 +491,10 @@ class DcpSession:
         stream.tracker.check(seqno, seqno)
         if seqno <= stream.end_seqno or (is_unordered and not stream.tracker.is_held):
             stream.tracker.item(seqno)
-            told = [] if event is None else follow(stream, event, seqno)
-            for one in told:
-                turn.runs.append(stream.tracker.run(stream.vbid, turn.row, turn.row)._replace(event=one))
-            if not told:
+            reports = [] if event is None else follow(stream, event, seqno)
+            for report in reports:
+                turn.runs.append(stream.tracker.run(stream.vbid, turn.row, turn.row)._replace(event=report))
+            if not reports:
                 turn.moved(stream)
         if seqno >= stream.end_seqno and not is_unordered:
             self._done(stream, turn)

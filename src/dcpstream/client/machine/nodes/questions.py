@@ -271,7 +271,7 @@ def high_seqnos_of(questions: Iterable[Question], vbucket_count: int) -> dict[in
             result.update(decode_vbucket_seqnos(question.answer))
     beyond = max(result, default=0)
     if beyond >= vbucket_count:
-        raise RemoteProtocolError(f"a node tells the high seqno of vbucket {beyond}; the bucket has {vbucket_count}")
+        raise RemoteProtocolError(f"a node reports the high seqno of vbucket {beyond}; the bucket has {vbucket_count}")
     return result
 
 

@@ -53,7 +53,7 @@ class Coverage:
 
     Attributes:
         kept: the collections that the position covers.
-        dropped: collections that it covered and that are gone, with no other of their name. The user must be told.
+        dropped: collections that it covered and that are gone, with no other of their name. To be reported.
         fresh: wanted collections that the position does not cover: to be read from 0 up to the position.
     """
 

@@ -64,8 +64,8 @@ RECREATION_CHECK_S = 0.5
 """Seconds between two checks for such a collection."""
 
 ABSENCE_S = 2.0
-"""A user who comes back after longer than this was away: that time does not count as waiting for a node. While the
-user waits, the clocks are checked every second."""
+"""Seconds between two checks of the clocks from which on the user was away: that time does not count as waiting for a
+node. While the user waits, the clocks are checked every second."""
 
 MOVED_GRACE_S = 5.0
 """Seconds that a stream may go on at a node that the map no longer names as active for the vbucket. A healthy node ends
@@ -83,7 +83,7 @@ class StreamReader:
         policy: what a rollback means.
         purge_gap: what to do about purged deletions.
         is_stable: whether rows are held back until all copies have them on disk.
-        to_zero: whether a rollback always begins the vbucket anew: for users who cannot restore older versions.
+        to_zero: whether a rollback always begins the vbucket anew: for users that cannot restore older versions.
         collections: names to read (see `selection`), None for all.
         idle_timeout_s: time without progress after which it raises; None = never (except for lost nodes).
         patience_s: how long a node that is needed may stay away, or refuse a vbucket, or end its stream at once, after

@@ -63,7 +63,7 @@ class SideRequests:
         return False
 
     def refresh_names(self, connection: NodeConnection | None, now: float) -> None:
-        """Ask for the names if they are out of date, or periodically if no stream tells of new ones."""
+        """Ask for the names if they are out of date, or periodically if no stream reports new ones."""
         if connection is None or connection.session is None or not connection.session.has_collections:
             return
         if not self._catalog.is_known or (self._catalog.needs_polling and now >= self._next_poll_at):
@@ -85,7 +85,7 @@ class SideRequests:
     def upper_bounds(self, connection: NodeConnection, now: float) -> Mapping[int, int] | None:
         """High seqnos of a node's vbuckets, asked after the manifest that is known now; None while they are awaited.
 
-        Empty if the node refuses to tell them.
+        Empty if the node refuses the request.
         """
         uid = self._catalog.manifest_uid
         known = self._bounds.get(connection)
@@ -101,8 +101,8 @@ class SideRequests:
         uid = self._bound_requests.pop((connection, event.opaque), None)
         if uid is None:
             return False
-        is_told = event.frame.status == Status.SUCCESS
-        self._bounds[connection] = (uid, dict(decode_vbucket_seqnos(event.frame.value)) if is_told else {})
+        is_success = event.frame.status == Status.SUCCESS
+        self._bounds[connection] = (uid, dict(decode_vbucket_seqnos(event.frame.value)) if is_success else {})
         return True
 
     def want_high_seqno(self, connection: NodeConnection, vbucket: Vbucket, now: float, *, is_needed: bool) -> None:
