@@ -26,9 +26,9 @@ from dcpstream.runtime import Clock, SystemClock
 from dcpstream.spark import planner
 from dcpstream.spark.offsets import (
     SourceOffset,
-    StartMarker,
     VbucketOffset,
     is_start_marker,
+    start_marker,
 )
 from dcpstream.spark.options import OffsetSpec, SourceOptions
 from dcpstream.spark.planner import PlannedRange
@@ -135,9 +135,9 @@ class Coordinator:
         if cluster is not None:
             cluster.close()
 
-    def start_marker(self) -> StartMarker:
-        """The first offset of the query: a constant, without a request."""
-        return StartMarker(self._start.kind, self._start.positions)
+    def start_marker(self) -> dict[str, Any]:
+        """The JSON of the first offset of the query: a constant, without a request."""
+        return start_marker(self._start)
 
     def parse(self, data: Any) -> SourceOffset:
         """An offset from Spark's log.

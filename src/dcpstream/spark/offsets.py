@@ -25,11 +25,12 @@ end of the previous batch. `base` is present only in the first batch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 from dcpstream.errors import OffsetError
 from dcpstream.model import CollectionName, StreamOffset
+from dcpstream.spark.options import OffsetSpec
 
 VERSION = 1
 """Version of the layout."""
@@ -159,24 +160,12 @@ class SourceOffset:
         return cls(bucket, collections, vbuckets, base)
 
 
-@dataclass(frozen=True, slots=True)
-class StartMarker:
-    """The first offset of a query: where to start, not resolved yet.
-
-    Attributes:
-        kind: the kind of the option startingOffsets.
-        positions: the user's positions, for "positions".
-    """
-
-    kind: Literal["earliest", "latest", "positions"]
-    positions: Mapping[int, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """A constant for the same options."""
-        start: Any = self.kind
-        if self.kind == "positions":
-            start = {str(vbid): value for vbid, value in sorted(self.positions.items())}
-        return {"v": VERSION, "start": start}
+def start_marker(spec: OffsetSpec) -> dict[str, Any]:
+    """The first offset of a query: where to start, not resolved yet. A constant for the same options."""
+    start: Any = spec.kind
+    if spec.kind == "positions":
+        start = {str(vbid): value for vbid, value in sorted(spec.positions.items())}
+    return {"v": VERSION, "start": start}
 
 
 def is_start_marker(data: Any) -> bool:

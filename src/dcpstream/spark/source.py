@@ -17,7 +17,6 @@ from pyspark.sql.types import StructType
 
 from dcpstream.errors import ConfigError
 from dcpstream.spark.coordinator import Coordinator
-from dcpstream.spark.offsets import is_start_marker
 from dcpstream.spark.options import OffsetSpec, SourceOptions
 from dcpstream.spark.reading import DcpPartition, read_partition
 from dcpstream.spark.schema import spark_schema
@@ -107,7 +106,7 @@ class _StreamReaderBase(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """A constant, because Spark may ask several times, also after a restart, and logs only the ends of batches."""
-        return self._coordinator.start_marker().to_json()
+        return self._coordinator.start_marker()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks between two logged offsets."""
@@ -182,4 +181,4 @@ def _partitions(coordinator: Coordinator, ranges: list[Any]) -> list[InputPartit
     return [DcpPartition(node, members) for node, members in coordinator.tasks_of(ranges)]
 
 
-__all__ = ["HAS_ADMISSION_CONTROL", "DcpBatchReader", "DcpDataSource", "PlainStreamReader", "is_start_marker"]
+__all__ = ["HAS_ADMISSION_CONTROL", "DcpBatchReader", "DcpDataSource", "PlainStreamReader"]

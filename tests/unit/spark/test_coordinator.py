@@ -35,7 +35,7 @@ class Setup:
         )
 
     def first(self, limit: int | None = None) -> dict[str, Any]:
-        return self.coordinator.next_offset(self.coordinator.start_marker().to_json(), limit)
+        return self.coordinator.next_offset(self.coordinator.start_marker(), limit)
 
     def fail_over(self, vbid: int, at: int) -> None:
         self.cluster.add_replica(vbid, at, at)
@@ -48,7 +48,7 @@ def seqnos(data: dict[str, Any]) -> list[int]:
 
 def test_the_marker_asks_nobody() -> None:
     setup = Setup()
-    assert setup.coordinator.start_marker().to_json() == {"v": 1, "start": "earliest"}
+    assert setup.coordinator.start_marker() == {"v": 1, "start": "earliest"}
     assert setup.cluster.questions == []
 
 
@@ -207,7 +207,7 @@ def away(failures: int, **options: str) -> tuple[Coordinator, Away, dict[str, An
         connect=lambda options: cluster,
         clock=cluster.clock,
     )
-    end = coordinator.next_offset(coordinator.start_marker().to_json(), None)
+    end = coordinator.next_offset(coordinator.start_marker(), None)
     cluster.write(0, "k", 2)
     cluster.failures = failures
     return coordinator, cluster, end

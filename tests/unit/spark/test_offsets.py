@@ -12,14 +12,15 @@ from dcpstream.model import StreamOffset
 from dcpstream.spark.offsets import (
     Rewind,
     SourceOffset,
-    StartMarker,
     VbucketOffset,
     is_start_marker,
     position,
     position_json,
+    start_marker,
     user_position,
     user_seqno,
 )
+from dcpstream.spark.options import OffsetSpec
 
 U64 = st.integers(0, 2**64 - 1)
 
@@ -103,9 +104,9 @@ def test_the_first_end_holds_its_start() -> None:
 
 
 def test_the_start_marker_is_a_constant() -> None:
-    assert StartMarker("latest").to_json() == {"v": 1, "start": "latest"}
-    one = StartMarker("positions", {1: "5", 0: "7"}).to_json()
-    assert json.dumps(one) == json.dumps(StartMarker("positions", {0: "7", 1: "5"}).to_json())
+    assert start_marker(OffsetSpec("latest")) == {"v": 1, "start": "latest"}
+    one = start_marker(OffsetSpec("positions", {1: "5", 0: "7"}))
+    assert json.dumps(one) == json.dumps(start_marker(OffsetSpec("positions", {0: "7", 1: "5"})))
     assert is_start_marker(one)
     assert not is_start_marker(GOOD)
 

@@ -51,7 +51,7 @@ class Query:
         self.sink = Sink(is_transactional=is_transactional)
         self.clock = VirtualClock()
         self.restart()
-        self.start: dict[str, Any] = self.coordinator.start_marker().to_json()
+        self.start: dict[str, Any] = self.coordinator.start_marker()
         self.end: dict[str, Any] | None = None
 
     def restart(self) -> None:

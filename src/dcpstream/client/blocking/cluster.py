@@ -66,12 +66,7 @@ class Cluster:
     is made again.
 
     Args:
-        connection_string: `couchbase[s]://host[:port][,host…][?network=…]` or `host[:port]`.
-        username, password: of a user with the right to read the bucket by DCP; empty with a client certificate.
-        bucket: its name.
-        tls: certificates, for `couchbases://`.
-        sasl_mechanism: the only one to log in with ("PLAIN" over TLS, "SCRAM-SHA512", …); None for the strongest.
-        network: "default", "external", …: which of the nodes' addresses to use; None as in the connection string.
+        connection_string, username, password, bucket, tls, sasl_mechanism, network: as for `Client`.
         connect_timeout_s: limit for connecting; also for each question.
         collections: names to read ("scope.collection" or "collection"), None for all.
         name: what the connections are called in the node's statistics; a unique part is appended.

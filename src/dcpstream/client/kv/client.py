@@ -350,7 +350,7 @@ class KvClient:
                     continue
                 done = [waiting.pop(0)]
                 answers = [self._read(*done[0])]
-                if self._were_deferred(answers[0]):
+                if any(answer.status in _LATER for answer in answers[0]):
                     # Nothing else may be in flight while single operations are repeated.
                     done += waiting
                     answers += [self._read(*rest) for rest in waiting]
@@ -380,10 +380,6 @@ class KvClient:
                     connection.check(answer, window[index].opcode)
                 answers[index] = answer
         return [answer for answer in answers if answer is not None]
-
-    @staticmethod
-    def _were_deferred(answers: list[Answered]) -> bool:
-        return any(answer.status in _LATER for answer in answers)
 
     def _repeat(self, operations: list[_Operation], windows: list[list[Answered]]) -> None:
         """Repeat refused operations, one by one and in order, each with the later operations on its key.

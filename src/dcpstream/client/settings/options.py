@@ -68,7 +68,6 @@ class DcpSettings:
         noop_interval_s: seconds between the node's NOOPs.
         xattrs: whether values come with their xattr section.
         no_value: leave out values (and xattrs, unless asked for).
-        snappy: whether the node may send compressed values as they are stored.
         out_of_order: whether the node may send the first snapshot of a single collection in any order, which it does
             where it finds the collection faster that way.
     """
@@ -78,7 +77,6 @@ class DcpSettings:
     noop_interval_s: int = NOOP_INTERVAL_S
     xattrs: bool = True
     no_value: bool = False
-    snappy: bool = False
     out_of_order: bool = False
 
     @property

@@ -69,8 +69,7 @@ DCP_FEATURES = (
     Feature.CLUSTERMAP_NOTIFICATION,
     Feature.CLUSTERMAP_NOTIFICATION_BRIEF,
 )
-"""Features of a connection for DCP, on which the node may push maps; SNAPPY is added if the caller wants compressed
-values."""
+"""Features of a connection for DCP, on which the node may push maps."""
 
 MAX_FEATURES = 1024
 """Features that a HELLO may grant; some forty are known."""
@@ -134,12 +133,9 @@ class Handshake:
         address: the node, for messages.
         nonce: at least 16 random bytes.
         dcp: None for a connection for documents.
-        agent: the client's name in the node's log.
     """
 
-    def __init__(
-        self, login: Login, address: NodeAddress, nonce: bytes, dcp: DcpSettings | None = None, agent: str = "dcpstream"
-    ) -> None:
+    def __init__(self, login: Login, address: NodeAddress, nonce: bytes, dcp: DcpSettings | None = None) -> None:
         self.state = TRANSITIONS.start
         self.granted: frozenset[int] = frozenset()
         self.config = b""
@@ -147,7 +143,6 @@ class Handshake:
         self._address = address
         self._nonce = nonce
         self._dcp = dcp
-        self._agent = agent
         self._mechanism = login.mechanism or MECHANISMS[0]
         self._mechanisms: bytes | None = None
         self._sasl = ClientLogin(self._mechanism, login.username, login.password, nonce)
@@ -162,10 +157,8 @@ class Handshake:
 
     def start(self) -> bytes:
         """The first bytes to send."""
-        wanted = list(DCP_FEATURES if self._dcp else KV_FEATURES)
-        if self._dcp and self._dcp.snappy:
-            wanted.append(Feature.SNAPPY)
-        agent = json.dumps({"a": self._agent, "i": self._nonce[:8].hex()}).encode()
+        wanted = DCP_FEATURES if self._dcp else KV_FEATURES
+        agent = json.dumps({"a": "dcpstream", "i": self._nonce[:8].hex()}).encode()
         hello = self._request(Hello(key=agent, value=b"".join(FeatureCode(code).pack() for code in wanted)))
         if self._login.by_certificate:
             self._happen(Event.CERTIFICATE_SHOWN)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.connection.events import Answer, Stream, StreamOpened, StreamRefused
 from dcpstream.client.machine.nodes.nodes import Nodes
-from dcpstream.client.machine.nodes.retry import RETRY_STATUSES, pause_s
+from dcpstream.client.machine.nodes.retry import LOOK_AGAIN_S, RETRY_STATUSES, pause_s
 from dcpstream.client.machine.resume import BranchState, observed
 from dcpstream.client.machine.values import Accepted, RollbackTo
 from dcpstream.errors import ConnectTimeout, DcpstreamError, FieldError, RemoteProtocolError
@@ -27,9 +27,6 @@ from dcpstream.wire.values import decode_failover_log, decode_vbucket_seqnos
 
 ACTIVE_SEQNOS = GetAllVbSeqnos(state=VbucketState.ACTIVE, collection_id=None)
 """The request for the high seqnos of a node's active vbuckets: those of a replica say nothing."""
-
-LOOK_AGAIN_S = 0.02
-"""Seconds until the next attempt while a connection is being made."""
 
 
 def branch_seqnos(frame: Frame, vbuuid: int) -> tuple[int, int] | None:

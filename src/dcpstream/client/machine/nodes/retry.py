@@ -58,6 +58,9 @@ FIRST_PAUSE_S = 0.02
 MAX_PAUSE_S = 1.0
 """The longest pause between two attempts."""
 
+LOOK_AGAIN_S = 0.02
+"""Seconds until the next attempt while a connection or a map is on its way."""
+
 STABLE_S = 5.0
 """Seconds after which a connection ends a row of failures, even if nothing came over it."""
 

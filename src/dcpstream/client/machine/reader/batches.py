@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from dcpstream.client.machine.connection.events import RowsReceived
 from dcpstream.client.machine.connection.rows import ArrowRows, require_columnar
+from dcpstream.client.machine.reader.output_queue import Branches, Names
 from dcpstream.client.machine.values import ManifestEvent, RollbackEvent
 from dcpstream.model import StreamOffset
 
@@ -35,17 +36,13 @@ class ArrowConverter:
         self._to_changes = columnar.to_changes
         self._new_context = columnar.ChangeContext
         self._context = columnar.ChangeContext()
-        self._context_source: tuple[Mapping[int, tuple[str, str]], Mapping[int, int]] | None = None
+        self._context_source: tuple[Names, Branches] | None = None
         self._value_format = value_format
         self._columns = columns
         self._max_batch_rows = max_batch_rows
 
     def convert(
-        self,
-        event: RowsReceived,
-        has_collections: bool,
-        names: Mapping[int, tuple[str, str]],
-        vbuuids: Mapping[int, int],
+        self, event: RowsReceived, has_collections: bool, names: Names, vbuuids: Branches
     ) -> Iterator[tuple[object, Mapping[int, StreamOffset]]]:
         """One RecordBatch for each `max_batch_rows`; see `output_queue.Converter`."""
         rows = event.rows

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from dcpstream.client.machine.connection.events import RowsReceived
 from dcpstream.client.machine.connection.rows import FrameRows
+from dcpstream.client.machine.reader.output_queue import Branches, Names
 from dcpstream.client.machine.tracker import Run
 from dcpstream.client.machine.values import ManifestEvent, RollbackEvent
 from dcpstream.errors import FieldError
@@ -93,9 +94,7 @@ _SHAPES = _shapes()
 """(opcode, length of the extras) → shape."""
 
 
-def change_of(
-    frame: Frame, has_collections: bool, names: Mapping[int, tuple[str, str]], vbuuid: int, run: Run | None = None
-) -> Change:
+def change_of(frame: Frame, has_collections: bool, names: Names, vbuuid: int, run: Run | None = None) -> Change:
     """The change in a mutation, deletion or expiration.
 
     Args:
@@ -145,11 +144,7 @@ class ChangeConverter:
     """Makes tuples of `Change`, one for each receive."""
 
     def convert(
-        self,
-        event: RowsReceived,
-        has_collections: bool,
-        names: Mapping[int, tuple[str, str]],
-        vbuuids: Mapping[int, int],
+        self, event: RowsReceived, has_collections: bool, names: Names, vbuuids: Branches
     ) -> Iterator[tuple[object, Mapping[int, StreamOffset]]]:
         """One tuple; see `output_queue.Converter`."""
         rows = event.rows
@@ -158,11 +153,7 @@ class ChangeConverter:
 
 
 def changes_of(
-    frames: Sequence[Frame],
-    runs: Iterable[Run],
-    has_collections: bool,
-    names: Mapping[int, tuple[str, str]],
-    vbuuids: Mapping[int, int],
+    frames: Sequence[Frame], runs: Iterable[Run], has_collections: bool, names: Names, vbuuids: Branches
 ) -> tuple[Change, ...]:
     """The changes in those data messages that lie in runs, in their order."""
     return tuple(

@@ -6,15 +6,12 @@ from collections.abc import Callable, Mapping
 
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.nodes.nodes import Nodes
-from dcpstream.client.machine.nodes.retry import pause_s
+from dcpstream.client.machine.nodes.retry import LOOK_AGAIN_S, pause_s
 from dcpstream.client.machine.reader.catalog import Catalog
 from dcpstream.client.machine.reader.side_requests import SideRequests
 from dcpstream.client.machine.reader.vbucket import CatchUp, Event, Vbucket
 from dcpstream.model import CollectionName
 from dcpstream.runtime import Random
-
-LOOK_AGAIN_S = 0.02
-"""Seconds until the next attempt while a connection or a map is on its way."""
 
 
 class OpenQueue:
