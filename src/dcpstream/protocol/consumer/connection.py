@@ -48,18 +48,10 @@ from dcpstream.protocol.refusals import (
     unknown_place,
 )
 from dcpstream.protocol.stats import Pause
-from dcpstream.wire import (
-    Datatype,
-    Feature,
-    Frame,
-    Opcode,
-    OpenFlag,
-    Status,
-    encode_response,
-)
+from dcpstream.wire import Datatype, Feature, Frame, Opcode, OpenFlag, Status
 from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.messages import FLOW_CONTROLLED
-from dcpstream.wire.messages.dcp import AddStream, BufferAck, SeqnoAcknowledged
+from dcpstream.wire.messages.dcp import AddStream, BufferAck, SeqnoAcknowledged, SnapshotMarkerResponse
 
 __all__ = ["ConsumerConnection", "check_add_stream"]
 
@@ -276,7 +268,7 @@ class ConsumerConnection:
     def _after_row(self, stream: ConsumerStream) -> None:
         """Answer the marker and acknowledge prepares, if the row was the last of its snapshot."""
         if stream.snapshot_done():
-            self._out.append(encode_response(Opcode.DCP_SNAPSHOT_MARKER, opaque=stream.opaque))
+            self._out.append(SnapshotMarkerResponse.pack(opaque=stream.opaque))
         self._acknowledge_prepares(stream)
 
     def _acknowledge_prepares(self, stream: ConsumerStream) -> None:

@@ -84,10 +84,17 @@ UNSUPPORTED = ControlAnswer(Status.NOT_SUPPORTED)
 Rule = Callable[[ProducerSettings, bytes], ControlAnswer]
 
 
-def _unsigned(value: bytes) -> int | None:
+def _number(name: str) -> Rule:
     """A decimal number as the server's parser reads it: surrounding white space is skipped, a minus sign is refused."""
-    found = _UNSIGNED.fullmatch(value)
-    return int(found[1]) if found else None
+
+    def rule(settings: ProducerSettings, value: bytes) -> ControlAnswer:
+        found = _UNSIGNED.fullmatch(value)
+        if found is None:
+            return INVALID
+        setattr(settings, name, int(found[1]))
+        return OK
+
+    return rule
 
 
 def _switch(name: str) -> Rule:
@@ -100,10 +107,12 @@ def _switch(name: str) -> Rule:
     return rule
 
 
-def _one_way(name: str) -> Rule:
-    """A one-way switch: only "true" is accepted."""
+def _one_way(name: str, *, unless: str = "") -> Rule:
+    """A one-way switch: only "true" is accepted, and nothing while the switch `unless` is on."""
 
     def rule(settings: ProducerSettings, value: bytes) -> ControlAnswer:
+        if unless and getattr(settings, unless):
+            return UNSUPPORTED
         if value != b"true":
             return INVALID
         setattr(settings, name, True)
@@ -125,22 +134,6 @@ def _choice(name: str, *choices: str, context: str = "") -> Rule:
     return rule
 
 
-def _buffer_size(settings: ProducerSettings, value: bytes) -> ControlAnswer:
-    size = _unsigned(value)
-    if size is None:
-        return INVALID
-    settings.buffer_bytes = size
-    return OK
-
-
-def _noop_interval(settings: ProducerSettings, value: bytes) -> ControlAnswer:
-    seconds = _unsigned(value)
-    if seconds is None:
-        return INVALID
-    settings.noop_interval_s = float(seconds)
-    return OK
-
-
 def _stream_end_on_close(settings: ProducerSettings, value: bytes) -> ControlAnswer:
     settings.stream_end_on_client_close |= value == b"true"
     return OK
@@ -156,18 +149,6 @@ def _force_compression(settings: ProducerSettings, value: bytes) -> ControlAnswe
         return ControlAnswer(Status.EINVAL, _NO_SNAPPY)
     settings.force_value_compression = value == b"true"
     return OK
-
-
-def _stream_ids(settings: ProducerSettings, value: bytes) -> ControlAnswer:
-    if settings.sync_writes:
-        return UNSUPPORTED
-    return _one_way("stream_ids")(settings, value)
-
-
-def _sync_writes(settings: ProducerSettings, value: bytes) -> ControlAnswer:
-    if settings.stream_ids:
-        return UNSUPPORTED
-    return _one_way("sync_writes")(settings, value)
 
 
 def _consumer_name(settings: ProducerSettings, value: bytes) -> ControlAnswer:
@@ -201,19 +182,19 @@ def _cache_transfer(settings: ProducerSettings, value: bytes) -> ControlAnswer:
 
 CONTROLS: Mapping[bytes, Rule] = MappingProxyType(
     {
-        b"connection_buffer_size": _buffer_size,
+        b"connection_buffer_size": _number("buffer_bytes"),
         b"stream_buffer_size": _unsupported,
         b"enable_noop": _switch("noop_enabled"),
         b"force_value_compression": _force_compression,
-        b"set_noop_interval": _noop_interval,
+        b"set_noop_interval": _number("noop_interval_s"),
         b"set_priority": _choice("priority", "high", "medium", "low"),
         b"supports_cursor_dropping": _switch("cursor_dropping"),
         b"supports_cursor_dropping_vulcan": _switch("cursor_dropping"),
         b"supports_hifi_MFU": _switch("hifi_mfu"),
         b"send_stream_end_on_client_close_stream": _stream_end_on_close,
         b"enable_expiry_opcode": _switch("expiry_opcode"),
-        b"enable_stream_id": _stream_ids,
-        b"enable_sync_writes": _sync_writes,
+        b"enable_stream_id": _one_way("stream_ids", unless="sync_writes"),
+        b"enable_sync_writes": _one_way("sync_writes", unless="stream_ids"),
         b"consumer_name": _consumer_name,
         b"enable_out_of_order_snapshots": _choice("out_of_order", "true", "true_with_seqno_advanced"),
         b"include_deleted_user_xattrs": _deleted_user_xattrs,

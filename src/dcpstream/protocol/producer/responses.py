@@ -9,38 +9,17 @@ Source: kv_engine engines/ep/src/dcp/producer.cc (handleResponse), checked again
 from __future__ import annotations
 
 from dcpstream.wire import Opcode, Status
+from dcpstream.wire.messages import DCP_OPCODES
 
 __all__ = ["is_tolerated"]
 
-_DATA = frozenset(
-    (
-        Opcode.DCP_MUTATION,
-        Opcode.DCP_DELETION,
-        Opcode.DCP_EXPIRATION,
-        Opcode.DCP_SYSTEM_EVENT,
-        Opcode.DCP_PREPARE,
-        Opcode.DCP_COMMIT,
-        Opcode.DCP_ABORT,
-        Opcode.DCP_CACHE_TRANSFER,
-        Opcode.DCP_CACHE_TRANSFER_END,
-        Opcode.DCP_STREAM_END,
-    )
-)
-_OF_CLIENTS = frozenset(
-    (
-        Opcode.DCP_OPEN,
-        Opcode.DCP_ADD_STREAM,
-        Opcode.DCP_CLOSE_STREAM,
-        Opcode.DCP_STREAM_REQ,
-        Opcode.DCP_GET_FAILOVER_LOG,
-        Opcode.DCP_BUFFER_ACK,
-        Opcode.DCP_CONTROL,
-        Opcode.DCP_NOOP,
-    )
-)
-"""Requests that a producer never sends, and NOOPs with a wrong opaque: the status decides all the same."""
 _WITH_ANY_STATUS = frozenset((Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE))
 """Answers to a takeover, which looks at their opaque only."""
+_NOT_TOLERATED = frozenset(
+    (Opcode.DCP_FLUSH, Opcode.DCP_SEQNO_ADVANCED, Opcode.DCP_OSO_SNAPSHOT, Opcode.DCP_SEQNO_ACKNOWLEDGED)
+)
+_BY_STATUS = DCP_OPCODES - _WITH_ANY_STATUS - _NOT_TOLERATED
+"""Messages that need no answer, requests that a producer never sends, and NOOPs with a wrong opaque."""
 
 _ALWAYS = frozenset((Status.SUCCESS, Status.NOT_MY_VBUCKET, Status.DCP_STREAM_NOT_FOUND, Status.OPAQUE_NO_MATCH))
 
@@ -53,7 +32,7 @@ def is_tolerated(opcode: int, status: int, *, has_v7_codes: bool) -> bool:
         status: of the answer.
         has_v7_codes: the client negotiated status codes of their own for "no such stream" and "wrong opaque".
     """
-    if opcode not in _DATA and opcode not in _OF_CLIENTS:
+    if opcode not in _BY_STATUS:
         return opcode in _WITH_ANY_STATUS
     if opcode == Opcode.DCP_NOOP and status == Status.SUCCESS:
         return False

@@ -222,6 +222,11 @@ class SnapshotMarkerV22(SnapshotMarkerV2):
     high_prepared_seqno: int = u64(value=True)
 
 
+@message(Opcode.DCP_SNAPSHOT_MARKER, statuses=(Status.SUCCESS,), since="3.0", source=_DOCS + "snapshot-marker.md")
+class SnapshotMarkerResponse(Response):
+    """The whole snapshot was received; sent if the marker has `MarkerFlag.ACK`."""
+
+
 @message(Opcode.DCP_FLUSH, sent_by=_BOTH, refused=Status.NOT_SUPPORTED, since="3.0", source=_DOCS + "flush.md")
 class DcpFlush(Request):
     """Reserved; servers answer NOT_SUPPORTED."""
@@ -237,6 +242,11 @@ class SetVbucketState(Request):
 @message(Opcode.DCP_NOOP, sent_by=Side.PRODUCER, since="3.0", source=_DOCS + "no-op.md")
 class DcpNoop(Request):
     """Check that the peer is alive. Always answered with the same opaque."""
+
+
+@message(Opcode.DCP_NOOP, statuses=(Status.SUCCESS,), since="3.0", source=_DOCS + "no-op.md")
+class DcpNoopResponse(Response):
+    """The peer is alive."""
 
 
 @message(Opcode.DCP_BUFFER_ACK, sent_by=Side.CONSUMER, since="3.0", source=_DOCS + "buffer-ack.md")

@@ -56,7 +56,6 @@ from dcpstream.wire import (
     Status,
     StreamEndReason,
     StreamFlag,
-    encode_response,
 )
 from dcpstream.wire.codes import code_name
 from dcpstream.wire.layout import Request
@@ -66,11 +65,13 @@ from dcpstream.wire.messages.dcp import (
     BufferAck,
     CloseStream,
     Commit,
+    DcpNoopResponse,
     OsoSnapshot,
     Prepare,
     RollbackResponse,
     SeqnoAdvanced,
     SnapshotMarker,
+    SnapshotMarkerResponse,
     SnapshotMarkerV2,
     StreamEnd,
     StreamRequest,
@@ -437,7 +438,7 @@ class DcpSession:
             turn.first.append(ConfigPushed(frame.key.decode(errors="replace"), _version_in(frame.extras), frame.value))
             return  # such requests are never answered
         if opcode == Opcode.DCP_NOOP:
-            self._send(encode_response(Opcode.DCP_NOOP, opaque=frame.opaque))
+            self._send(DcpNoopResponse.pack(opaque=frame.opaque))
             return
         if opcode == Opcode.DCP_PREPARE:
             turn.uncounted -= PREPARE_EXTRA_BYTES
@@ -509,7 +510,7 @@ class DcpSession:
         start, end, flags = _MARKER.unpack_from(body)
         stream.tracker.marker(start, end)
         if flags & MarkerFlag.ACK:
-            self._send(encode_response(Opcode.DCP_SNAPSHOT_MARKER, opaque=frame.opaque))
+            self._send(SnapshotMarkerResponse.pack(opaque=frame.opaque))
 
     def _system_event(self, frame: Frame, stream: Stream, turn: _Turn) -> None:
         """A scope or collection was created, dropped, flushed or modified; reported between the rows around it."""
