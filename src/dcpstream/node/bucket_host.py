@@ -1,4 +1,4 @@
-"""The buckets of a running node: made, opened, emptied and deleted, each with its tasks."""
+"""The buckets of a running node, and their tasks: creation, flush, deletion, start and stop."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class RunningBuckets:
     """Starts, makes, deletes and stops the buckets of a node; the engine's `bucket_host`.
 
     Args:
-        directory: where buckets are kept.
+        directory: keeps the buckets.
         flush_interval_s: pause between commits.
-        vbuckets: of a bucket that is made without saying how many.
+        vbuckets: default number for new buckets.
 
     Attributes:
         compactors: bucket → its compactor.
@@ -62,10 +62,10 @@ class RunningBuckets:
         self.vbuckets = vbuckets
 
     def start(self) -> None:
-        """Begin to flush what is there, and take orders."""
+        """Start the tasks of the existing buckets, and accept orders."""
         for name, bucket in self._engine.buckets.items():
             bucket.lead_alone()
-            self._look_after(name)
+            self._start_tasks(name)
         self._engine.bucket_host = self
         self._engine.config_listeners.add(self._remember)
         self._remember()
@@ -74,7 +74,7 @@ class RunningBuckets:
         self._directory.cluster = self._engine.config.settings_to_json()
         self._directory.remember(self._engine.buckets.values())
 
-    def _look_after(self, name: str) -> None:
+    def _start_tasks(self, name: str) -> None:
         bucket = self._engine.buckets[name]
         maintenance = Maintenance(self._server, bucket)
         self.compactors[name] = compactor = Compactor(self._server, bucket, maintenance.page)
@@ -92,7 +92,7 @@ class RunningBuckets:
         """Make a bucket, without a vbucket or with all of them active.
 
         Raises:
-            DcpstreamError: the name or the number cannot be, there is one of that name, or the store cannot be opened.
+            ConfigError: an invalid name or number, or a taken name. StoreError: the store cannot be opened.
         """
         if name in self._engine.buckets:
             raise ConfigError("bucket", name, "a name that no bucket of this node has")
@@ -106,15 +106,15 @@ class RunningBuckets:
             self._engine.add_bucket(name, store, storage="disk" if store.is_durable else "memory", is_filled=is_filled)
         except BaseException:
             store.close(clean=False)
-            if is_new:  # the caller is told that it was not made
+            if is_new:  # for the caller, the bucket was not made
                 self._directory.discard(name)
             raise
         self._engine.damaged.pop(name, None)  # it could not be made when the node started
         self._engine.buckets[name].lead_alone()
-        self._look_after(name)
+        self._start_tasks(name)
 
     async def drop(self, name: str) -> None:
-        """As `delete`; returns when its files are gone."""
+        """As `delete`; returns when its files are removed."""
         self.delete(name)
         await self.gone(name)
 
@@ -123,12 +123,12 @@ class RunningBuckets:
         return {name: compactor.status for name, compactor in self.compactors.items()}
 
     def compact(self, name: str) -> None:
-        """Begin to compact a bucket's store: tombstones that are older than its settings say are forgotten."""
+        """Begin to compact a bucket's store, and to purge tombstones older than its `purge_age_s`."""
         before = self._engine.unix_s - int(self._engine.buckets[name].settings.purge_age_s)
         self.compactors[name].request(CompactionOrder(before_time=max(before, 0), is_full=True), lambda _: None)
 
     async def gone(self, name: str) -> None:
-        """Wait until a deletion of that name, if there is one, is through."""
+        """Wait for the end of a deletion of that name."""
         deletion = self._deletions.get(name)
         if deletion is not None:
             await asyncio.shield(deletion)
@@ -137,7 +137,7 @@ class RunningBuckets:
         """Empty a bucket.
 
         Raises:
-            StoreError: it could not be made durable; the bucket is as it is on disk.
+            StoreError: it could not be made durable; the bucket has its state on disk.
         """
         self._server.set_time()
         try:
@@ -149,9 +149,9 @@ class RunningBuckets:
             self._server.schedule_turn()
 
     async def _reopen(self, name: str) -> None:
-        """Close a bucket as a crash would, and open what is on disk: what was in memory is not what is there."""
+        """Close a bucket as a crash would, and open its state on disk, which differs from the one in memory."""
         bucket = self._engine.remove_bucket(name)
-        await self._stop_looking_after(name)
+        await self._stop_tasks(name)
         bucket.store.close(clean=False)
         try:
             store = self._directory.open(name, bucket.vbucket_count)
@@ -163,10 +163,10 @@ class RunningBuckets:
             logger.exception("bucket %s is closed: it cannot be opened again before the node is restarted", name)
             return
         self._engine.buckets[name].lead_alone()
-        self._look_after(name)
+        self._start_tasks(name)
 
     def delete(self, name: str) -> None:
-        """Close a bucket's connections and forget all it held; files go when their flusher has stopped."""
+        """Close a bucket's connections and drop its data; its files are removed after its tasks have stopped."""
         store = self._engine.remove_bucket(name).store
         self._directory.forget(name)
         task = asyncio.get_running_loop().create_task(self._finish(name, store), name=f"delete bucket {name}")
@@ -174,27 +174,27 @@ class RunningBuckets:
         task.add_done_callback(lambda _: self._deletions.pop(name))
 
     async def _finish(self, name: str, store: BucketStore) -> None:
-        await self._stop_looking_after(name)
+        await self._stop_tasks(name)
         store.close(clean=False)
         await asyncio.get_running_loop().run_in_executor(None, self._directory.discard, name)
         logger.info("bucket %s is deleted", name)
 
-    async def _stop_looking_after(self, name: str) -> None:
+    async def _stop_tasks(self, name: str) -> None:
         del self.compactors[name]
         for task in self.tasks.pop(name):
             await task.stop()
 
     async def stop(self, *, clean: bool) -> None:
-        """End: what is under way is awaited, all stores are closed."""
+        """End after the work in progress, and close all stores."""
         self._engine.bucket_host = None
         self._engine.config_listeners.discard(self._remember)
         await asyncio.gather(*self._deletions.values())
-        await asyncio.gather(*map(self._stop_looking_after, list(self.tasks)))
+        await asyncio.gather(*map(self._stop_tasks, list(self.tasks)))
         failures = []
         for bucket in self._engine.buckets.values():
             try:
                 bucket.store.close(clean=clean)
-            except StoreError as error:  # the others are closed all the same
+            except StoreError as error:  # the others are closed, too
                 failures.append(error)
         for further in failures[1:]:
             logger.error("%s", further)

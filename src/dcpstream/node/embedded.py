@@ -1,4 +1,4 @@
-"""A node in this process: a thread with an event loop of its own, started and stopped like any other resource."""
+"""A node in this process: a thread with an event loop of its own, used as a context manager."""
 
 from __future__ import annotations
 
@@ -39,26 +39,25 @@ logger = logging.getLogger(__name__)
 DEFAULT_USERNAME = "Administrator"
 DEFAULT_PASSWORD = "password"
 DEFAULT_FLUSH_INTERVAL_S = 0.05
-"""Pause between commits to disk: what a crash may lose, against one sync per pause."""
+"""Pause between commits to disk: a crash loses at most the writes of one pause; each costs a sync."""
 
 PLAIN_POLICIES = ("always", "tls")
-"""When a password may come in plain text."""
+"""The values of `plain`."""
 
 START_TIMEOUT_S = 60.0
 """Longest wait for the store to be opened; 1 M documents take about a second."""
 STOP_TIMEOUT_S = 30.0
 ORDER_TIMEOUT_S = 60.0
-"""Longest wait for an order to be carried out: deleting the files of a large bucket takes some seconds."""
+"""Longest wait for an order: deleting the files of a large bucket takes some seconds."""
 
 
 class Node:
     """An embedded Couchbase-compatible node.
 
     Args:
-        buckets: names of buckets that are made if they are not there; others that the directory holds are opened too.
-        vbuckets: of each bucket, 1 to 1024; clients must not assume 1024. None: what a bucket on disk has, and 1,024
-            for those that are made.
-        path: a directory to keep the data in; None keeps it in memory.
+        buckets: names of buckets, made if they are missing; other buckets in the directory are opened, too.
+        vbuckets: number of vbuckets of each bucket, 1 to 1024. None: 1,024, or the number that a bucket on disk has.
+        path: directory for the data; None keeps it in memory.
         host: address to listen on.
         port: KV port, 0 for any free one.
         mgmt_port: management port, 0 for any free one.
@@ -66,25 +65,25 @@ class Node:
         password: the administrator's password.
         users: more users, `{name: {"password": …, "roles": ["data_reader[travel:inventory]", …]}}`.
         flush_interval_s: pause between commits to disk.
-        settings: of all buckets that are made, or by name; a bucket that is there on disk keeps its own.
-        alternate_addresses: how other networks reach the node, `{network: {"hostname": …, "kv": port, "mgmt": port}}`;
-            ports that are left out are the same there. Clients choose by the network `external`, or by the address that
-            they were given.
-        tls: encrypt, on ports of their own beside the others; True makes a certificate, see `TlsSettings`.
-        plain: when a password may come in plain text: always, or over encrypted connections only (tls). None: always as
-            long as the node listens on loopback.
-        limits: what clients may take.
-        password_iterations: rounds of PBKDF2 that passwords are kept with and clients log in with; more makes a stolen
-            hash, and each login, more expensive.
-        segment_bytes: size at which a bucket's next file is begun; for tests, which want many of them.
-        compat_version: the server release that the node is to clients, 7.2 or 7.6. A 7.2 node refuses what came with
-            7.6: range scans, reading replicas through sub-document commands, cluster maps by known version.
+        settings: of all new buckets, or by name; a bucket on disk keeps its own.
+        alternate_addresses: addresses of the node in other networks,
+            `{network: {"hostname": …, "kv": port, "mgmt": port}}`; missing ports are the node's own. Clients choose by
+            the network `external`, or by the address in their connection string.
+        tls: open encrypted ports, too; True makes a certificate, see `TlsSettings`.
+        plain: when passwords in plain text are accepted: always, or over encrypted connections only (tls). None: always
+            if the node listens on loopback.
+        limits: the limits of clients.
+        password_iterations: rounds of PBKDF2 for passwords; more rounds make attacks on stolen hashes, and each login,
+            slower.
+        segment_bytes: size at which a bucket's next file begins; for tests that need many files.
+        compat_version: the server release that clients see, 7.2 or 7.6. A 7.2 node refuses the additions of 7.6: range
+            scans, reading replicas through sub-document commands, cluster maps by known version.
 
     Attributes:
-        port, mgmt_port: the ports it listens on, once started.
-        tls_port, mgmt_tls_port: the same of the encrypted ones; 0 without.
-        ca_certificate: what clients of the encrypted ports have to trust, PEM; empty before the start, and with a
-            certificate that was given.
+        port, mgmt_port: the ports that it listens on, once started.
+        tls_port, mgmt_tls_port: the encrypted ports; 0 without TLS.
+        ca_certificate: the authority that clients of the encrypted ports trust, PEM; empty before the start, and with a
+            given certificate.
 
     Raises:
         ConfigError: an option with an unusable value, or a port that is taken, when started.
@@ -175,7 +174,7 @@ class Node:
 
     @property
     def ca_certificate(self) -> str:
-        """The certificate that clients of the encrypted ports have to trust, PEM."""
+        """The authority that clients of the encrypted ports trust, PEM."""
         return self._tls.ca_certificate if self._tls is not None else ""
 
     def client_certificate(self, user: str) -> tuple[str, str]:
@@ -223,11 +222,11 @@ class Node:
         return self
 
     def stop(self) -> None:
-        """Stop serving; what was written is made durable. A node that does not run is left alone."""
+        """Stop serving, after a last commit. A node that does not run is left alone."""
         self._end()
 
     def crash(self) -> None:
-        """Stop as if killed: what no commit has made durable yet is lost. For tests."""
+        """Stop as if killed: writes without a commit are lost. For tests."""
         self._is_crashing = True
         self._end()
 
@@ -272,15 +271,15 @@ class Node:
         return self._settings.get(name) or BucketSettings()
 
     def create_bucket(self, name: str, settings: BucketSettings | None = None, vbuckets: int | None = None) -> None:
-        """Make a bucket, with all its vbuckets, while the node runs. From any thread but the node's own.
+        """Make a bucket, with all its vbuckets, while the node runs.
 
         Args:
             name: of the bucket.
-            settings: those given to the node for that name if None.
-            vbuckets: as many as the node's other buckets have if None.
+            settings: None: those given to the node for that name.
+            vbuckets: None: the number given to the node.
 
         Raises:
-            ConfigError: the name cannot be or is taken, or there are too many buckets.
+            ConfigError: the name is invalid or taken, or there are too many buckets.
             DcpstreamError: the node does not run. StoreError: the bucket's directory cannot be used.
         """
         count = self._vbuckets if vbuckets is None else vbuckets
@@ -295,7 +294,7 @@ class Node:
         self._order(create)
 
     def drop_bucket(self, name: str) -> None:
-        """Delete a bucket and all it holds; its connections are closed. From any thread but the node's own.
+        """Delete a bucket and all it holds; its connections are closed.
 
         Raises:
             ConfigError: there is no such bucket. DcpstreamError: the node does not run.
@@ -307,9 +306,9 @@ class Node:
         self._order(drop)
 
     def flush_bucket(self, name: str) -> None:
-        """Empty a bucket, whether or not its settings allow that over HTTP. From any thread but the node's own.
+        """Empty a bucket, whether or not its settings allow that over HTTP.
 
-        Streams out of it end, and those who resume are rolled back to the beginning; collections stay.
+        Its streams end, and resumed ones are rolled back to the beginning; collections stay.
 
         Raises:
             ConfigError: there is no such bucket. DcpstreamError: the node does not run.
@@ -322,10 +321,10 @@ class Node:
         self._order(flush)
 
     def change_bucket(self, name: str, settings: BucketSettings) -> None:
-        """Give a bucket other settings, durably. From any thread but the node's own.
+        """Give a bucket other settings, durably.
 
         Raises:
-            ConfigError: there is no such bucket, or something that cannot be changed is to be.
+            ConfigError: there is no such bucket, or a changed setting is fixed.
             DcpstreamError: the node does not run. StoreError: it could not be made durable.
         """
 
@@ -340,9 +339,9 @@ class Node:
         self._order(change)
 
     def set_collections(self, name: str, scopes: Mapping[str, Mapping[str, int] | Sequence[str]]) -> None:
-        """Give a bucket these scopes and collections; those that are missing are dropped with all they hold.
+        """Give a bucket these scopes and collections; others are dropped with their documents.
 
-        From any thread but the node's own. What stays keeps its id; `_default` scope and collection always stay.
+        Remaining collections keep their ids; `_default` scope and collection always stay.
 
         Args:
             name: of the bucket.
@@ -369,7 +368,7 @@ class Node:
         self._order(change)
 
     def add_user(self, name: str, password: str, roles: Iterable[str] = ("admin",), display_name: str = "") -> None:
-        """Make a user, or change one. From any thread but the node's own.
+        """Make a user, or change one.
 
         Args:
             name: as it logs in.
@@ -387,7 +386,7 @@ class Node:
         self._order(add)
 
     def remove_user(self, name: str) -> None:
-        """Take a user away, also on connections that are open. From any thread but the node's own.
+        """Take a user away, also on connections that are open.
 
         Raises:
             ConfigError: there is none, or the node was started with it. DcpstreamError: the node does not run.
@@ -406,7 +405,7 @@ class Node:
         return bucket
 
     def _order(self, what: Callable[[RunningBuckets], Coroutine[Any, Any, None]]) -> None:
-        """Have something done to the buckets, on the node's loop."""
+        """Run a change of the buckets on the node's loop."""
         loop, buckets, server = self._loop, self._buckets, self._server
         if not self.is_running or loop is None or buckets is None or server is None:
             raise DcpstreamError("the node does not run: start it first")
@@ -426,7 +425,7 @@ class Node:
         try:
             with asyncio.Runner() as runner:
                 runner.run(self.serve())
-        except BaseException as error:  # noqa: BLE001 - whatever ends the thread belongs to who started it
+        except BaseException as error:  # noqa: BLE001 - `start` or `stop` raises it
             self._error = error
         finally:
             self._is_ready.set()
@@ -484,7 +483,7 @@ class Node:
                 logger.info("stopped")
 
     def _open(self, directory: DataDirectory) -> Engine:
-        """The engine with its buckets; if one cannot be opened, those that were are closed again."""
+        """The engine with its buckets; after an error, the opened ones are closed."""
         clock, random = SystemClock(), SystemRandom()
         host = "" if is_loopback(self.host) or is_unspecified(self.host) else self.host
         node = NodeAddress(host, self.port, self.mgmt_port, self.tls_port, self.mgmt_tls_port)
@@ -511,11 +510,11 @@ class Node:
                 try:
                     store = directory.open(name, vbuckets, self._settings_of(name))
                 except (StoreInUse, StoreMismatch):
-                    raise  # nothing is wrong with the files
+                    raise  # the files are sound
                 except StoreError as error:
-                    # Others are served all the same; if it was the only one, there is nothing to serve.
+                    # The others are served; without any, the start fails.
                     engine.damaged[name] = error
-                    if directory.holds(name):  # else it can be made once the disk takes it
+                    if directory.holds(name):  # else it can be made when the disk works again
                         directory.damaged.add(name)
                     logger.error("bucket %s is not served: %s", name, error)
                     continue
@@ -536,11 +535,7 @@ def ready_content(node: Node, pid: int) -> str:
 
 
 def check_kinds(settings: object, tls: object = None, limits: object = None) -> None:
-    """Refuse settings, TLS and limits that are none.
-
-    Raises:
-        ConfigError: a value of another kind.
-    """
+    """Refuse settings, TLS settings and limits of another type. Raises: ConfigError."""
     found = settings.values() if isinstance(settings, Mapping) else () if settings is None else (settings,)
     if not all(isinstance(item, BucketSettings) for item in found):
         raise ConfigError("settings", settings, "BucketSettings(…)")
@@ -551,20 +546,12 @@ def check_kinds(settings: object, tls: object = None, limits: object = None) -> 
 
 
 def check_vbuckets(count: object) -> None:
-    """Refuse a number of vbuckets that cannot be.
-
-    Raises:
-        ConfigError: it is none.
-    """
+    """Refuse an invalid number of vbuckets. Raises: ConfigError."""
     if not isinstance(count, int) or not 1 <= count <= MAX_VBUCKETS:
         raise ConfigError("vbuckets", count, f"1 to {MAX_VBUCKETS}")
 
 
 def check_port(option: str, port: object) -> None:
-    """Refuse what is no port.
-
-    Raises:
-        ConfigError: it is none.
-    """
+    """Refuse an invalid port. Raises: ConfigError."""
     if not isinstance(port, int) or not 0 <= port < 1 << 16:
         raise ConfigError(option, port, "0 to 65535")

@@ -15,7 +15,7 @@ KEPT_IN: Final = ".security"
 
 
 def write_file(path: Path, content: str, mode: int = FILE_MODE) -> None:
-    """Write a file so that a reader sees all of it or none, durably, and nobody else may read a secret.
+    """Write a file atomically and durably; by default only its owner may read it.
 
     Raises:
         ConfigError: it cannot be written.
@@ -30,7 +30,7 @@ def write_file(path: Path, content: str, mode: int = FILE_MODE) -> None:
 
 
 def _write_for_others(path: Path, content: str, mode: int) -> None:
-    """Not in the data directory, so that another node may write there too."""
+    """As `write_whole`, with a temporary name per process: several nodes may write to the directory."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
@@ -47,7 +47,7 @@ def _write_for_others(path: Path, content: str, mode: int) -> None:
 
 
 def make_secret_directory(directory: Path) -> None:
-    """A directory that only its owner may look into.
+    """Make a directory that only its owner may read.
 
     Raises:
         ConfigError: it cannot be made.

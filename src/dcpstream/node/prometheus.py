@@ -1,6 +1,6 @@
 """The node's metrics for Prometheus, named as the server's where there is an equivalent.
 
-They are read when they are asked for, and nothing is measured for them meanwhile but counters (`engine.counters`).
+They are read on request; only counters (`engine.counters`) are kept between requests.
 Source: Couchbase Server metrics reference (`kv_*`) for names and meanings.
 """
 
@@ -25,9 +25,9 @@ class MetricInfo(NamedTuple):
     """The description of a metric.
 
     Attributes:
-        kind: counter or gauge; a counter's name ends with `_total` where it is shown, as the text format has it.
-        labels: that tell its values apart.
-        help: for people.
+        kind: counter or gauge; the text format adds `_total` to a counter's name.
+        labels: the names of its labels.
+        help: the line for people.
     """
 
     kind: str

@@ -26,13 +26,13 @@ class DcpSummary:
     """A DCP connection.
 
     Attributes:
-        name: as it was opened.
-        kind: producer or consumer, as this node's end is.
-        peer: who is at the other end.
-        streams: how many are alive.
-        backfilling: how many of these read history.
-        items_sent, bytes_sent: by a producer.
-        items_remaining: seqnos that are not sent yet, by all of its streams; at least as many as items.
+        name: the name in DCP_OPEN.
+        kind: producer or consumer: the role of this node.
+        peer: the client's address.
+        streams: number of living streams.
+        backfilling: number of streams that read history.
+        items_sent, bytes_sent: of a producer.
+        items_remaining: seqnos that its streams have not sent yet; at least as many as items.
     """
 
     name: str
@@ -52,14 +52,14 @@ class BucketSummary:
     Attributes:
         items: documents in active vbuckets.
         items_unpersisted: seqnos that no commit has made durable yet.
-        pending_bytes: what they take.
-        vbuckets: how many there are in each role.
-        file_bytes: on disk.
-        memory_bytes: of index, cache and what waits for the disk; `cached_bytes` is the cache's part.
-        quota_bytes: what it may take.
-        sessions: connections that use it.
+        pending_bytes: their size.
+        vbuckets: role → number of vbuckets.
+        file_bytes: size of its files.
+        memory_bytes: memory of index, cache and unwritten data; `cached_bytes` is the cache's part.
+        quota_bytes: its memory quota.
+        sessions: number of connections that use it.
         dcp: its DCP connections.
-        ops: requests by opcode, since the node was started.
+        ops: opcode → requests since the node was started.
     """
 
     items: int

@@ -1,7 +1,7 @@
 """Dispatch of DCP frames: DCP_OPEN, the machine of a session, the privileges of each request.
 
 A session gives every frame with a DCP opcode to `handle_dcp`. Once DCP_OPEN succeeded, the session's `dcp` is the
-producer or consumer machine, which gets everything else; this module keeps no state of its own.
+producer or consumer machine, which gets all further frames; this module keeps no state of its own.
 
 Source: kv_engine daemon/protocol/mcbp/dcp_open_executor.cc, engines/ep/src/dcp/dcpconnmap.cc (names).
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["handle_dcp"]
 
 CLUSTER_MANAGER = "@ns_server"
-"""The user whose streams begin also when memory is short."""
+"""The user whose streams may begin even if memory is short."""
 
 _NOT_OPEN = Refusal(Status.EINVAL, "The command can only be sent on a DCP connection")
 _BAD_DATATYPE = Refusal(Status.EINVAL, "Request datatype invalid")

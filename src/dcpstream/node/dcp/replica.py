@@ -1,8 +1,7 @@
 """Changes of a bucket by DCP: rows from other nodes, failover logs, rollbacks, roles that are handed over.
 
-The consumer machine decides what may happen; here it happens to the bucket's vbuckets, and whoever else must know is
-told: DCP connections out of a vbucket whose role changed or whose history was cut, and clients, by a new revision of
-the cluster configuration.
+The consumer machine decides; this module changes the bucket's vbuckets. When a vbucket's role changed or its history
+was cut, DCP connections that stream out of it are notified; clients learn of roles by a new cluster configuration.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Replicas", "Takeovers"]
 
 IMPOSSIBLE_CAS = frozenset((0, 2**64 - 1))
-"""No document has such a CAS: one that comes with it is given another."""
+"""No document has such a CAS; a row with one gets another."""
 
 CAS_AT = HEADER_BYTES - 8
 
@@ -36,16 +35,11 @@ CAS_AT = HEADER_BYTES - 8
 # Plain ints: enum arithmetic is slow, and every row is looked at.
 _PREPARE, _SYSTEM_EVENT = int(BlockKind.PREPARE), int(BlockKind.SYSTEM_EVENT)
 _WITHOUT_CAS = _SYSTEM_EVENT | _PREPARE
-"""Rows that are no documents; a prepare without a CAS was refused, and an abort has none."""
+"""Rows that are not documents; the machine refuses prepares without a CAS, and aborts have none."""
 
 
 class Replicas:
-    """One bucket, for one consumer connection.
-
-    Args:
-        bucket: whose vbuckets are changed.
-        engine: what time it is, chance, and the cluster configuration.
-    """
+    """One bucket, as one consumer connection changes it (see `ReplicaBucket`)."""
 
     def __init__(self, bucket: Bucket, engine: Engine) -> None:
         self._bucket = bucket
@@ -58,7 +52,7 @@ class Replicas:
 
     @property
     def has_room(self) -> bool:
-        """Whether the disk keeps up."""
+        """Whether the store accepts more data."""
         return self._bucket.store.has_room
 
     @property
@@ -77,7 +71,7 @@ class Replicas:
     # ---------------------------------------------------------------------------------------------------------- rows
 
     def received_snapshot(self, view: VBucketView) -> SnapshotRange:
-        """Bounds as the source gave them; after a restart as the store has them."""
+        """The source's bounds; after a restart those of the store."""
         vbucket = _own(view)
         return vbucket.received or vbucket.snapshot
 
@@ -91,12 +85,12 @@ class Replicas:
         vbucket.log.set_snapshot(SnapshotRange(min(consistent_seqno, announced.end_seqno), announced.end_seqno))
 
     def learn_purge_seqno(self, view: VBucketView, seqno: int) -> None:
-        """Deletions up to this one may never come."""
+        """Deletions up to `seqno` may never come."""
         log = _own(view).log
         log.purge_seqno = max(log.purge_seqno, seqno)
 
     def end_snapshot(self, view: VBucketView) -> None:
-        """All rows of the snapshot are there."""
+        """All rows of the snapshot were stored."""
         _own(view).is_receiving_initial_snapshot = False
 
     def store(self, view: VBucketView, change: Change) -> None:
@@ -187,8 +181,8 @@ class Replicas:
     def set_state(self, view: VBucketView, state: VbucketState) -> None:
         """Change the role within a takeover: history continues.
 
-        A copy that becomes active is made durable first: its source is dead by then, and may be told so and be gone.
-        It happens once for a vbucket that moves, so the loop waits for the disk.
+        A copy that becomes active is made durable first, because its source is dead by then and may be removed. The
+        loop waits for the disk, once for each moved vbucket.
 
         Raises: StoreError: it could not be made durable; the role is what it was.
         """
@@ -212,7 +206,7 @@ class Takeovers:
         self._engine = engine
 
     def hand_over(self, vbid: int) -> None:
-        """Another node has all but what is under way: from now on this one does not serve the vbucket."""
+        """Another node has everything but the data in flight: stop serving the vbucket."""
         vbucket = self._bucket.vbucket(vbid)
         if vbucket is None or vbucket.state == VbucketState.DEAD:
             return
@@ -221,7 +215,7 @@ class Takeovers:
         self._engine.topology_changed(self._bucket)
 
     def put_off_writes(self, vbid: int, *, is_on: bool) -> None:
-        """Writes are answered TMPFAIL, or not any more."""
+        """Answer writes with TMPFAIL, or no longer."""
         vbucket = self._bucket.vbucket(vbid)
         if vbucket is not None:
             vbucket.is_backed_up = is_on

@@ -25,16 +25,15 @@ __all__ = ["dcp_stats", "remaining_of"]
 Stats = Iterator[tuple[str, str]]
 
 DEFAULT_SEPARATOR = ":"
-"""Ends the part of a connection's name that `dcpagg` adds up by."""
+"""Ends the part of a connection's name that `dcpagg` groups by."""
 
 
 def dcp_stats(bucket: Bucket, group: str = "dcp", argument: str = "") -> Stats | int:
     """Names and values of a group, or the status that refuses it.
 
     Args:
-        bucket: whose connections.
         group: dcp, dcpagg or dcp-vbtakeover.
-        argument: what came behind the group's name.
+        argument: the text after the group's name.
     """
     if group == "dcpagg":
         return _aggregated(_machines(bucket), argument or DEFAULT_SEPARATOR)

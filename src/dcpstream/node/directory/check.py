@@ -1,7 +1,7 @@
 """A check of a data directory without a node: its own files, and the buckets in it.
 
-A node may use the directory meanwhile; its files are replaced whole, so there is always one to look at. What is damaged
-can be moved away: nothing in these files tells which of their values were changed.
+A node may use the directory meanwhile: it replaces its files atomically, so each one can always be read. Damaged files
+can be moved away as a whole, because nothing in them shows which values were changed.
 """
 
 from __future__ import annotations
@@ -36,12 +36,11 @@ class DirectoryReport:
     """A data directory.
 
     Attributes:
-        directory: where.
         stores: directories of buckets.
-        acknowledged: names of the buckets on disk that the node's own file knows.
-        gone: of these, buckets whose directory is not there.
-        unfinished: what creations and deletions of buckets left that were cut short. A node removes it at its start.
-        damaged: file → what is wrong with it and what to do.
+        acknowledged: names of the buckets on disk in the node's own file.
+        gone: those of them without a directory.
+        unfinished: remains of interrupted creations and deletions of buckets. A node removes them at its start.
+        damaged: file → its fault and the remedy.
     """
 
     directory: Path
@@ -53,12 +52,12 @@ class DirectoryReport:
 
     @property
     def is_of_node(self) -> bool:
-        """Whether there is anything of a node."""
+        """Whether there are files of a node."""
         return bool(self.stores or self.unfinished or self.damaged or (self.directory / FILE_NAME).exists())
 
 
 def check_directory(directory: Path) -> DirectoryReport:
-    """Look at everything but the stores. Raises: OSError: a file cannot be read."""
+    """Check everything but the stores. Raises: OSError: a file cannot be read."""
     report = DirectoryReport(directory=directory)
     file = directory / FILE_NAME
     if file.exists():
@@ -85,7 +84,7 @@ def check_directory(directory: Path) -> DirectoryReport:
 
 
 def acknowledged_beside(store: Path) -> bool:
-    """Whether the data directory that a store lies in knows it."""
+    """Whether the data directory of a store knows it."""
     with suppress(StoreError, OSError):
         known = read_node_file(store.absolute().parent / FILE_NAME)[2].get(store.absolute().name)
         return known is not None and known.settings is None
@@ -93,7 +92,7 @@ def acknowledged_beside(store: Path) -> bool:
 
 
 def remove_unfinished(directory: Path, path: Path) -> None:
-    """Remove what a creation or deletion of a bucket left that was cut short.
+    """Remove the remains of an interrupted creation or deletion of a bucket.
 
     Raises:
         StoreInUse: a node uses the directory. StoreError: it cannot be removed.
@@ -104,7 +103,7 @@ def remove_unfinished(directory: Path, path: Path) -> None:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Keep nodes out. Raises: StoreInUse: one is in. StoreError: what is done inside cannot be done."""
+    """Lock out nodes. Raises: StoreInUse: one is running. StoreError: the work inside failed."""
     try:
         lock = SystemFileSystem().lock_directory(directory, LOCK_FILE, always_makes_file=False)
     except BlockingIOError as error:
@@ -120,7 +119,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def move_damaged(report: DirectoryReport) -> Path:
-    """Move damaged files away, to a directory in `lost+found`; where they are now.
+    """Move damaged files to a new directory in `lost+found`, which is returned.
 
     Raises:
         StoreInUse: a node uses the directory. StoreError: they cannot be moved.

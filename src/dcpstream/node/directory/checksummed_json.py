@@ -23,11 +23,11 @@ def from_text(text: str, names: frozenset[str], optional: frozenset[str] = froze
     """The content of a file without its checksum.
 
     Args:
-        names: of the values that the file has.
-        optional: of those that it may have.
+        names: the required names.
+        optional: further allowed names.
 
     Raises:
-        ValueError: it is no such file, or not what was written. The message quotes no value.
+        ValueError: not such a file, or a damaged one. The message quotes no value.
     """
     try:
         content = json.loads(text)

@@ -1,11 +1,11 @@
-"""The data directory: a directory for each bucket, and a file of what the stores do not hold.
+"""The data directory: a directory for each bucket, and a file of the facts that no store holds.
 
 That file (`.node.json`; no bucket's name begins with a dot) keeps the identities of the cluster and of each bucket, so
-that clients take them for the same after a restart, and the ephemeral buckets, which have no directory. Stores are
-found without it: a directory with a store in it is a bucket.
+that clients recognise them after a restart, and the ephemeral buckets, which have no directory. Stores are found
+without it: a directory with a store in it is a bucket.
 
-A bucket is made under another name (`.making-…`) and gets its own in one step, so that a node that is killed on the way
-finds all of it or nothing. One node at a time uses a data directory; what others left is removed when it is locked.
+A bucket is made under a temporary name (`.making-…`) and then renamed, so that a kill leaves all of it or nothing.
+One node at a time uses a data directory; after locking it, the node removes the remains of interrupted steps.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ logger = logging.getLogger(__name__)
 FILE_NAME = ".node.json"
 FORMAT = 1
 MAX_FILE_BYTES = 64 * 1024 * 1024
-"""Of the file: 30 buckets with the largest manifests there can be take a tenth of it."""
+"""Largest file: 30 buckets with the largest possible manifests take a tenth of it."""
 STORE_FILE = "meta.sqlite"
 LOCK_FILE: Final = ".lock"
-"""Made only where a directory itself cannot be locked."""
+"""Made only if the directory itself cannot be locked."""
 GONE_PREFIX = ".deleted-"
 """Before the name of a bucket whose files are being removed."""
 MAKING_PREFIX: Final = ".making-"
@@ -67,12 +67,12 @@ _BUCKET_NAME = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9_%.-]{0,99}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownBucket:
-    """A bucket that was there before this start.
+    """A bucket from before this start.
 
     Attributes:
-        uuid: its identity; empty if it was not kept.
-        vbuckets: how many; 0 if nobody can tell, because its files are damaged.
-        settings, manifest: of an ephemeral one; None: its store has them.
+        uuid: its identity; empty if unknown.
+        vbuckets: their number; 0 if unknown, because its files are damaged.
+        settings, manifest: of an ephemeral bucket; None: its store has them.
     """
 
     uuid: str = ""
@@ -82,19 +82,18 @@ class KnownBucket:
 
 
 class DataDirectory:
-    """The place of a node's buckets. Without a path they are in memory, and nothing is known of an earlier start.
+    """The place of a node's buckets. Without a path they are in memory, and there was no earlier start.
 
     Args:
-        path: the directory; made if need be.
+        path: the directory; made if it is missing.
         random: for new identities.
         segment_bytes: size at which a store begins its next file.
-        file_system: where everything is.
 
     Attributes:
-        cluster_uuid: identity of the cluster that this node is.
-        cluster: what somebody has set of the cluster, see `ClusterConfig.settings_to_json`.
-        known: name → what was there before.
-        damaged: of these, buckets that are not served because of their files; they are not forgotten.
+        cluster_uuid: identity of the node's cluster.
+        cluster: settings of the cluster, see `ClusterConfig.settings_to_json`.
+        known: name → the bucket from before this start.
+        damaged: names of known buckets that are not served because of their files; they are kept in the file.
 
     Raises:
         StoreInUse: another node uses it. StoreError: it cannot be read.
@@ -158,7 +157,7 @@ class DataDirectory:
         keep_to_owner(path)
 
     def _clean(self, path: Path) -> None:
-        """Remove what steps left that were cut short. Nobody was told that any of it is there."""
+        """Remove the remains of interrupted steps, which were never acknowledged."""
         with suppress(OSError):
             self._file_system.remove(path / (FILE_NAME + NEW_SUFFIX))
         for unfinished in unfinished_in(path, self.known):
@@ -171,9 +170,9 @@ class DataDirectory:
         self._written = text
 
     def remember(self, buckets: Iterable[Bucket]) -> None:
-        """Keep what is to be found at the next start; nothing is written if that has not changed.
+        """Save the facts for the next start, if they have changed.
 
-        A file that cannot be written is logged: no document is lost by that.
+        A failed write is only logged, because it loses no document.
         """
         if self._path is None:
             return
@@ -198,18 +197,18 @@ class DataDirectory:
             logger.error("%s could not be written: %s; the next change tries again", self._path / FILE_NAME, error)
 
     def open(self, name: str, vbuckets: int, settings: BucketSettings | None = None) -> BucketStore:
-        """The store of a bucket, which is made if it is not there.
+        """Open the store of a bucket, or make it.
 
         Raises:
-            ConfigError: the name cannot be one.
-            StoreError: it cannot be made or opened, or was made for other vbuckets.
-            CorruptLog: its files are damaged, or not all there.
+            ConfigError: an invalid name.
+            StoreError: it cannot be made or opened, or has another number of vbuckets.
+            CorruptLog: its files are damaged or incomplete.
         """
         check_bucket_name(name)
         known = self.known.get(name)
         is_ephemeral = settings is not None and settings.is_ephemeral
         if known is not None:
-            # What is there stays what it is, whatever the settings say that new buckets get.
+            # An existing bucket keeps its kind, whatever the settings for new buckets are.
             settings, is_ephemeral = known.settings or settings, known.settings is not None
         if self._path is None or is_ephemeral:
             store: BucketStore = MemoryBucketStore(vbuckets, settings)
@@ -230,12 +229,12 @@ class DataDirectory:
                 self._file_system.sync_directory(self._path)
             except (OSError, StoreError) as error:
                 self._remove(making)
-                # Where the last step failed, nobody was told that the bucket is there.
+                # If the last step failed, the bucket was never acknowledged.
                 self._remove(path)
                 if isinstance(error, StoreError):
                     raise
                 raise StoreError(f"the store in {path} cannot be made durable: {error}") from error
-        # Where the files do not tell how many, they are damaged, and opening says how.
+        # If the number of vbuckets is unknown, the files are damaged, and opening reports the damage.
         return DiskBucketStore(
             path,
             vbuckets or 1,
@@ -246,22 +245,22 @@ class DataDirectory:
         )
 
     def holds(self, name: str) -> bool:
-        """Whether there are files of a bucket of that name, used or not."""
+        """Whether a bucket of that name has files, served or not."""
         return self._path is not None and (self._path / name).exists()
 
     def uuid_of(self, name: str) -> str:
-        """The identity that a bucket had; empty if there was none."""
+        """The identity of a bucket from before this start; empty if there was none."""
         known = self.known.get(name)
         return known.uuid if known is not None else ""
 
     def forget(self, name: str) -> None:
-        """A bucket is deleted: one of that name is another one."""
+        """A bucket was deleted: a new one of that name gets a new identity."""
         self.known.pop(name, None)
 
     def discard(self, name: str) -> None:
-        """Take away a bucket's files. May be called from any thread.
+        """Remove a bucket's files. May be called from any thread.
 
-        First it gets a name that no bucket has: killed on the way, a node must not find half of a store.
+        The directory is renamed first, so that a killed node does not leave half of a store.
         """
         check_bucket_name(name)
         if self._path is not None:
@@ -278,7 +277,7 @@ class DataDirectory:
             self._remove(gone)
 
     def _remove(self, path: Path) -> None:
-        """Remove a directory; what cannot be removed now goes at the next start."""
+        """Remove a directory; after a failure, the next start removes it."""
         with suppress(OSError):
             self._file_system.remove_tree(path)
 
@@ -287,7 +286,7 @@ def buckets_in(path: Path, known: Iterable[str]) -> list[str]:
     """The buckets that have files in a data directory, damaged ones among them.
 
     Args:
-        known: names of buckets that were acknowledged once. Of others, what their creation left is no bucket.
+        known: names of acknowledged buckets. Remains of the creation of others are not buckets.
     """
     names = {*known}
     return [
@@ -298,7 +297,7 @@ def buckets_in(path: Path, known: Iterable[str]) -> list[str]:
 
 
 def unfinished_in(path: Path, known: Iterable[str]) -> list[Path]:
-    """Directories of buckets whose creation or deletion was cut short: nobody was told that they are there."""
+    """Directories of buckets whose creation or deletion was interrupted; they are not acknowledged."""
     names = {*known}
     return [
         entry
@@ -309,10 +308,9 @@ def unfinished_in(path: Path, known: Iterable[str]) -> list[Path]:
 
 
 def keep_to_owner(path: Path) -> None:
-    """Take from others what permissions they have to a data directory's own files, and to the directory.
+    """Remove the permissions of others on a data directory and its own files; stores do so for theirs.
 
-    A directory is only touched if it is nobody else's and not used for other things too: a node may be given /tmp.
-    Stores do it for themselves.
+    A directory is left alone if it has another owner or other content, because a node may use /tmp.
     """
     for name in (FILE_NAME, LOCK_FILE, KEPT_IN):
         with suppress(OSError):
@@ -327,14 +325,14 @@ def keep_to_owner(path: Path) -> None:
 
 
 def missing_metadata(path: Path) -> CorruptLog:
-    """The files of a bucket are there but for the one without which none of them can be read."""
+    """The error for a bucket that lacks the metadata file, without which no other file can be read."""
     return CorruptLog(str(path / STORE_FILE), 0, "a file", "no file", MISSING_HINT)
 
 
 def read_node_file(file: Path) -> tuple[str, str, dict[str, KnownBucket], dict[str, Any]]:
-    """The file's text, the identity of the cluster, the buckets, and what was set of the cluster.
+    """The file's text, the identity of the cluster, the buckets, and the settings of the cluster.
 
-    Raises: StoreError: it is not what a node wrote. OSError: it cannot be read.
+    Raises: StoreError: the file is damaged. OSError: it cannot be read.
     """
     try:
         if file.stat().st_size > MAX_FILE_BYTES:
@@ -363,12 +361,10 @@ def read_node_file(file: Path) -> tuple[str, str, dict[str, KnownBucket], dict[s
 
 
 def check_bucket_name(name: str) -> None:
-    """Refuse what cannot be a bucket's name.
-
-    The name becomes a directory's, so this is also what keeps a bucket within the data directory.
+    """Refuse an invalid name. The check also keeps a bucket's directory within the data directory.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: the name is invalid.
     """
     if not _BUCKET_NAME.fullmatch(name):
         raise ConfigError("bucket", name, "1 to 100 of A-Z a-z 0-9 _ - % . and not a dot at the start")

@@ -1,4 +1,4 @@
-"""The file of users that were made while the node ran: salted hashes, readable by the owner alone."""
+"""The file of users that were made while the node ran: salted hashes, which only the owner may read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dcpstream.node.private_files import KEPT_IN, make_secret_directory, write_f
 
 FILE_NAME = "users.json"
 MAX_FILE_BYTES = 16 * 1024 * 1024
-"""A thousand users and a thousand groups with 200 roles each take less."""
+"""Largest file: a thousand users and a thousand groups with 200 roles each take less."""
 _NAMES: Final = frozenset({"version", "secret", "users"})
 _LATER_NAMES: Final = frozenset({"groups"})
 """Older files have none."""
@@ -23,8 +23,8 @@ class UserFile:
     """Keeps the users of a node in step with a file.
 
     Args:
-        users: of the node; their version tells that something is to be kept.
-        path: the data directory; None: nothing is kept.
+        users: of the node; a new version of them must be saved.
+        path: the data directory; None saves nothing.
 
     Raises:
         ConfigError: there is a file, and it cannot be read.
@@ -41,7 +41,7 @@ class UserFile:
             self._users.load(content)
 
     def keep(self) -> None:
-        """Write what has changed since the last time, durably, before it is told that it was done.
+        """Save changed users durably; called before the change is acknowledged.
 
         Raises:
             ConfigError: the file cannot be written.
@@ -58,7 +58,7 @@ def read_users_file(file: Path) -> dict[str, Any] | None:
     """The content for `Users.load`; None if there is no such file.
 
     Raises:
-        ConfigError: it is not what a node wrote. Nothing of it is quoted: it holds hashes of passwords.
+        ConfigError: the file is damaged. The message quotes none of it, because it holds hashes of passwords.
     """
     try:
         if file.stat().st_size > MAX_FILE_BYTES:

@@ -40,17 +40,17 @@ SHUTDOWN_TIMEOUT_S = 0.5
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 """They change nothing."""
 OWN_SITES = frozenset(("same-origin", "none"))
-"""Of Sec-Fetch-Site: a page of this node, or the user without a page. Another port of the same host is another one."""
+"""Allowed values of Sec-Fetch-Site: a page of this node, or no page. Another port of the same host is another site."""
 
 
 class Management:
     """The HTTP side of a node.
 
     Args:
-        engine: what the answers are read from; lives on the same loop.
-        running: who makes and deletes buckets.
-        changed: called when something was changed that streams must be told of.
-        limits: what clients may take.
+        engine: the node, on the same loop.
+        running: makes and deletes buckets.
+        changed: called after changes that DCP streams must report.
+        limits: the limits of clients.
 
     Attributes:
         routes: every page.
@@ -82,7 +82,7 @@ class Management:
         """Serve on a bound socket; may be called again for another one.
 
         Args:
-            tls: how it encrypts, and whom certificates log in.
+            tls: encryption, and logins by certificate.
         """
         self._tls = tls or self._tls
         if self._runner is None:
@@ -108,14 +108,14 @@ class Management:
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Let in who may log in, as long as they do not take too long."""
+        """Refuse forged requests, log in the user, and answer within the time limits."""
         check_head(request)
         if _is_forged(request):
             text = f"{request.remote}: refused a change that a page of another site sent"
             self._engine.log.say("requests of other sites", text, asyncio.get_running_loop().time())
             return fault(403, "A page of another site must not change anything here.")
         is_open = (request.path.rstrip("/") or "/") in self._open
-        # Also where nobody has to log in: who guesses passwords must not be faster there.
+        # Pages without a login check a given password, too: guessing must not be faster there.
         user = await self._login(request) if not is_open or "Authorization" in request.headers else None
         if user is None and not is_open:
             return login_needed()
@@ -124,7 +124,7 @@ class Management:
         return await self._guard.answer(request, partial(self._page, handler))
 
     async def _login(self, request: web.Request) -> User | None:
-        """The user of a request: of its header, or of the connection's certificate. Refusals take their time."""
+        """The user of the request's header, or of the connection's certificate. Refusals are delayed."""
         authorization = request.headers.get("Authorization", "")
         if not authorization and self._tls is not None:
             certificate = request.get_extra_info("peercert")
@@ -145,7 +145,7 @@ class Management:
 
     @staticmethod
     async def _page(handler: Handler, request: web.Request) -> web.StreamResponse:
-        """A page; in the server's words what is not there, and in JSON what failed."""
+        """A page's answer; errors are answered in the server's words."""
         try:
             return await handler(request)
         except web.HTTPNotFound as missing:

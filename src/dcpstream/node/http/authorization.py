@@ -1,10 +1,9 @@
 """The user of an HTTP request, and the rights that a page needs.
 
-Basic authentication against the node's users. A password that was right is remembered as a keyed hash, so that only
-the first of a client's many requests costs the derivation of a key.
+Basic authentication against the node's users. A correct password is remembered as a keyed hash, so that only the first
+of a client's requests costs the derivation of a key.
 
-Source: Couchbase Server REST API: 401 without a body, 403 with the permissions that are missing, both before it is told
-whether a page is there.
+Source: Couchbase Server REST API: 401 without a body, 403 with the missing permissions; both come before a 404.
 """
 
 from __future__ import annotations
@@ -25,18 +24,14 @@ logger = logging.getLogger(__name__)
 
 REALM = 'Basic realm="Couchbase Server Admin / REST"'
 MAX_REMEMBERED = 1000
-"""Logins that are remembered: as many as there can be users."""
+"""Largest number of remembered logins: the largest number of users."""
 MAX_AUTHORIZATION_LENGTH = 4096
-"""Of the header: longer than any name and password."""
+"""Largest header: longer than any name and password."""
 SECRET_BITS = 256
 
 
 class Access:
-    """Lets requests in, or not.
-
-    Args:
-        engine: its users, and chance.
-    """
+    """Authenticates requests, and checks the rights of their users."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -44,11 +39,7 @@ class Access:
         self._remembered: dict[bytes, object] = {}
 
     def user_of(self, authorization: str, address: str) -> User | None:
-        """Whom a header names, if the password is right.
-
-        Args:
-            address: whom it comes from; while too many refusals of it wait, no new password is looked at.
-        """
+        """The user that a header names; None if the password is wrong, or too many refusals of its address wait."""
         scheme, _, encoded = authorization.partition(" ")
         if scheme.lower() != "basic" or len(authorization) > MAX_AUTHORIZATION_LENGTH:
             return None
@@ -73,13 +64,13 @@ class Access:
         return user
 
     def guarded(self, route: Route) -> Handler:
-        """A route's handler, for those alone who may."""
+        """A route's handler behind the check of its right."""
         if route.needs == ANYBODY:
             return route.handler
 
         async def handler(request: web.Request) -> web.StreamResponse:
             user = request.get(USER)
-            assert user is not None, "who did not log in does not come here"
+            assert user is not None, "the middleware has logged in the user"
             if not allows(user, route.needs, request.match_info):
                 return forbidden(route.needs, request.match_info.get("bucket", ""))
             return await route.handler(request)
@@ -148,16 +139,16 @@ _BUCKET_RIGHTS = {
 }
 """The same about a bucket, a scope or a collection."""
 ANY_BUCKET = "."
-"""In place of a bucket's name in a permission: at least one."""
+"""In place of a bucket's name in a permission: any bucket."""
 
 
 def has_permission(user: User, text: str, buckets: Iterable[str]) -> bool:
     """Whether a user has a permission as the server writes it, `cluster.bucket[travel].data.docs!read`.
 
-    What has no meaning here (queries, indexes, …) only administrators have.
+    Only administrators have permissions without a meaning here (queries, indexes, …).
 
     Args:
-        buckets: those that there are.
+        buckets: the names of all buckets.
     """
     found = _BUCKET_PERMISSION.fullmatch(text)
     if found is not None:

@@ -1,7 +1,7 @@
 """Settings of a bucket: read from the fields of the REST API's form, and written to its JSON.
 
-Every field is looked at, so that everything that is wrong with a form is told at once. Fields that have no meaning here
-(`threadsNumber`, `autoCompactionDefined`, …) are taken and forgotten.
+Every field is checked, so that all errors of a form are reported together. Fields without a meaning here
+(`threadsNumber`, `autoCompactionDefined`, …) are ignored.
 
 Source: Couchbase Server REST API, "Creating and Editing Buckets"; ns_server menelaus_web_buckets.erl (fields, words).
 """
@@ -39,9 +39,9 @@ class BucketForm(NamedTuple):
     """The settings in a form.
 
     Attributes:
-        settings: of the bucket; with anything in `errors` those that were there.
-        vbuckets: how many; None: as many as usual.
-        errors: field → what is wrong with it.
+        settings: of the bucket; the present ones if there are errors.
+        vbuckets: their number; None for the default.
+        errors: field → its error.
     """
 
     settings: BucketSettings
@@ -70,7 +70,7 @@ def name_fault(name: str | None, taken: Mapping[str, object]) -> str | None:
 
 
 class _Reader:
-    """Reads fields, and notes what is wrong."""
+    """Reads fields, and collects their errors."""
 
     def __init__(self, form: Mapping[str, str]) -> None:
         self.form = form
@@ -102,12 +102,12 @@ class _Reader:
 
 
 def read_form(form: Mapping[str, str], present: BucketSettings | None = None, present_vbuckets: int = 0) -> BucketForm:
-    """The settings that a form asks for.
+    """The settings in a form, and its errors.
 
     Args:
         form: field → text.
-        present: those of the bucket that is to be changed; None: it is a new one.
-        present_vbuckets: and how many vbuckets it has; client libraries send what they were told back.
+        present: the settings of the bucket to be changed; None for a new one.
+        present_vbuckets: its number of vbuckets, which client libraries send back unchanged.
     """
     reader = _Reader(form)
     base = present or BucketSettings(compression="passive", replicas=1)
@@ -241,7 +241,7 @@ def _between(low: int, high: int) -> str:
 
 
 def settings_json(settings: BucketSettings) -> dict[str, Any]:
-    """The settings as they stand in a bucket's description."""
+    """The settings in the form of a bucket's description."""
     usual = EPHEMERAL_EVICTION[0] if settings.is_ephemeral else _usual_eviction(settings.storage_backend)
     content: dict[str, Any] = {
         "bucketType": "ephemeral" if settings.is_ephemeral else "membase",
@@ -258,7 +258,7 @@ def settings_json(settings: BucketSettings) -> dict[str, Any]:
         content["storageBackend"] = settings.storage_backend
         content["replicaIndex"] = False
     if settings.storage_backend == "magma" or settings.keeps_history:
-        # Client libraries send back all that they were told, and these are refused where there is no history.
+        # Client libraries send back every field, and these are refused for buckets without history.
         content["historyRetentionSeconds"] = settings.history_retention_s
         content["historyRetentionBytes"] = settings.history_retention_bytes
         content["historyRetentionCollectionDefault"] = settings.history_default

@@ -27,11 +27,7 @@ MIB = 1024 * 1024
 
 
 class BucketPages:
-    """The pages of buckets.
-
-    Args:
-        site: the node.
-    """
+    """The pages of buckets."""
 
     def __init__(self, site: Site) -> None:
         self._site = site

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from aiohttp import web
 
+from dcpstream.node.engine import Bucket
 from dcpstream.node.http.site import LOGIN, Route, Site, map_host
 
 logger = logging.getLogger(__name__)
@@ -16,7 +17,7 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_S = 10.0
 """A streaming answer repeats the configuration this often, so that dead listeners are noticed."""
 MAX_STREAMS = 1000
-"""Streaming answers that may be open at a time."""
+"""Largest number of open streaming answers."""
 CHUNK_END = b"\n\n\n\n"
 """Follows each configuration of a streaming answer."""
 
@@ -28,7 +29,7 @@ class MapPages:
         site: the node.
 
     Attributes:
-        is_stopping: streams are to end.
+        is_stopping: whether streams must end.
     """
 
     def __init__(self, site: Site) -> None:
@@ -54,13 +55,14 @@ class MapPages:
             news.set()
 
     async def _once(self, request: web.Request) -> web.Response:
-        body = self._engine.config_json(self._site.bucket(request), map_host(request, self._engine))
-        return web.Response(body=body, content_type="application/json")
+        return self._answer(self._site.bucket(request), request)
 
     async def _node(self, request: web.Request) -> web.Response:
-        return web.Response(
-            body=self._engine.config_json(None, map_host(request, self._engine)), content_type="application/json"
-        )
+        return self._answer(None, request)
+
+    def _answer(self, bucket: Bucket | None, request: web.Request) -> web.Response:
+        body = self._engine.config_json(bucket, map_host(request, self._engine))
+        return web.Response(body=body, content_type="application/json")
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         bucket, host = self._site.bucket(request), map_host(request, self._engine)
@@ -74,7 +76,7 @@ class MapPages:
     async def stream(
         self, request: web.Request, version: Callable[[], object | None], content: Callable[[], bytes]
     ) -> web.StreamResponse:
-        """Write content now, after each change of its version at once, and after a pause; until the version is None."""
+        """Write the content now, after each change of its version, and at each heartbeat; end at the version None."""
         if len(self._streams) >= MAX_STREAMS:
             raise web.HTTPServiceUnavailable(text="Too many streaming answers are open.\r\n")
         answer = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})

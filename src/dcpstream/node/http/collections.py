@@ -40,18 +40,14 @@ from dcpstream.node.http.site import (
 
 SCOPES = "/pools/default/buckets/{bucket}/scopes"
 MAX_WAIT_MS = 300_000
-"""@ensureManifest waits no longer than that, whatever is asked."""
+"""Longest wait of @ensureManifest."""
 DEFAULT_WAIT_MS = 30_000
 MAX_UID_DIGITS = 16
 _NAME = re.compile(r"[0-9A-Za-z_%-]+")
 
 
 class CollectionPages:
-    """The pages of a bucket's manifest.
-
-    Args:
-        site: the node.
-    """
+    """The pages of a bucket's manifest."""
 
     def __init__(self, site: Site) -> None:
         self._site = site

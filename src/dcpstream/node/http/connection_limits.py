@@ -1,8 +1,8 @@
 """Limits of the management port: the number of connections, and the time that a request may take.
 
-A connection on which no request is being answered has to bring the whole header of one in time, whether it is new, kept
-alive, or has sent half of it. A request's body is read here, in time, before its page is asked. Answers that are
-streams may take as long as they like.
+A connection without a request in progress must send the whole header of one in time, whether it is new, kept alive, or
+has sent half of a header. A request's body is read here, within its time limit, before the page is called. Streaming
+answers have no time limit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WITHOUT_BODY = frozenset(("GET", "HEAD", "OPTIONS"))
 
 
 class _Refused(asyncio.Protocol):
-    """A connection too many."""
+    """The protocol of a connection beyond the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Close it."""
@@ -40,12 +40,7 @@ class _Refused(asyncio.Protocol):
 
 
 class HttpConnectionLimits:
-    """Between the sockets of the management port and its pages.
-
-    Args:
-        limits: those that begin with `http_`.
-        log: says that one was reached.
-    """
+    """Stands between the sockets of the management port and its pages, and enforces the limits `http_…`."""
 
     def __init__(self, limits: Limits, log: LimitLog) -> None:
         self._limits = limits
@@ -100,7 +95,7 @@ class HttpConnectionLimits:
             transport.abort()
 
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Have a request answered, once its body is there."""
+        """Read a request's body, and call its page."""
         connection = request.protocol
         self._busy[connection] = self._busy.get(connection, 0) + 1
         try:

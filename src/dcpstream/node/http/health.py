@@ -16,11 +16,7 @@ UNSERVED = "not served: files are damaged"
 
 
 class HealthPages:
-    """The pages of health.
-
-    Args:
-        site: the node.
-    """
+    """The pages of health."""
 
     def __init__(self, site: Site) -> None:
         self._engine = site.engine

@@ -14,7 +14,7 @@ from dcpstream.node.http.site import whole_number
 MAX_NAME_LENGTH = 256
 MAX_QUOTA_MIB = 1 << 40
 MIN_FREE_MIB = 1024
-"""Memory of the machine that must be left, or a fifth of it if that is less."""
+"""Memory of the machine that must stay free; a fifth of it if that is less."""
 MIN_DATA_QUOTA_MIB = 256
 
 DATA_QUOTA = "memoryQuota"
@@ -27,16 +27,16 @@ OTHER_QUOTAS: Mapping[str, tuple[str, int]] = MappingProxyType(
         "queryMemoryQuota": ("query", 0),
     }
 )
-"""Quotas of services that this node does not have, with their names and least values. They are kept and shown."""
+"""Quotas of services that this node lacks: field → service and least value. They are stored and shown."""
 
 
 class PoolForm(NamedTuple):
     """The settings in a form.
 
     Attributes:
-        name: of the cluster; None: it stays.
-        quotas: field → MiB, of those that are given.
-        errors: field → what is wrong with it.
+        name: the name of the cluster; None keeps the present one.
+        quotas: field → MiB, for the given fields.
+        errors: field → its error.
     """
 
     name: str | None
@@ -45,12 +45,12 @@ class PoolForm(NamedTuple):
 
 
 def read_form(form: Mapping[str, str], *, used_mib: int, machine_mib: int, node: str) -> PoolForm:
-    """The settings that a form asks for.
+    """The settings in a form, and its errors.
 
     Args:
-        used_mib: quotas of all buckets together.
-        machine_mib: memory of the machine; 0: not known.
-        node: name of the node, for messages.
+        used_mib: the sum of the quotas of all buckets.
+        machine_mib: the memory of the machine; 0 if unknown.
+        node: the node's name, for messages.
     """
     errors = {name: "Unsupported key" for name in form if name not in {"clusterName", DATA_QUOTA, *OTHER_QUOTAS}}
     if not form:

@@ -30,16 +30,11 @@ from dcpstream.node.summary import memory_bytes
 
 MIB = 1024 * 1024
 MAX_PERMISSIONS = 1000
-"""Permissions that are asked for in one question."""
+"""Largest number of permissions in one request."""
 
 
 class PoolPages:
-    """The pages below /pools that are about no bucket, and the few beside them that clients ask.
-
-    Args:
-        site: the node.
-        maps: who writes streams.
-    """
+    """The pages below /pools about the whole cluster, and a few others that clients request."""
 
     def __init__(self, site: Site, maps: MapPages) -> None:
         self._site = site

@@ -1,7 +1,7 @@
 """One HTTP connection: answers to malformed requests, and to faults of pages.
 
-The library's own words quote the request, which may hold a password, in the log and in the answer. Here both get a line
-without any of it.
+The library would quote the request, which may hold a password, in the log and in the answer. Here both get a line
+without any part of the request.
 """
 
 from __future__ import annotations
@@ -23,26 +23,20 @@ _TEXTS = {
 
 
 class HttpConnection(web.RequestHandler):
-    """A connection.
-
-    Args:
-        server: whose pages answer.
-        loop: where it lives.
-        log: gets a line about what goes wrong.
-    """
+    """A connection; `log` gets a line about each fault."""
 
     __slots__ = ("_log",)
 
     def __init__(self, server: web.Server, loop: asyncio.AbstractEventLoop, log: LimitLog) -> None:
-        # None is no log of accesses, which would have every path.
+        # None: no access log, which would contain every path.
         super().__init__(server, loop=loop, access_log=None, auto_decompress=False)  # type: ignore[arg-type]
         self._log = log
 
     async def start(self) -> None:
-        """Answer requests until the connection is closed; a request of which none can be made closes it."""
+        """Answer requests until the connection is closed; an unreadable request closes it."""
         try:
             await super().start()
-        except Exception as error:  # noqa: BLE001 - told, and it costs this connection alone
+        except Exception as error:  # noqa: BLE001 - logged; only this connection is lost
             self._failed("a connection to the management port failed", error)
             self.force_close()
 
@@ -53,7 +47,7 @@ class HttpConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """The answer to a request that could not be read, or whose page failed."""
+        """The answer to an unreadable request, or to one whose page failed."""
         peer = request.remote or "client"
         if isinstance(exc, HttpProcessingError):
             text = f"{peer}: refused a request that is not well-formed HTTP ({type(exc).__name__})"
@@ -69,13 +63,13 @@ class HttpConnection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send an answer; the one about the header Expect, which comes before any page, would repeat it."""
+        """Send an answer; the library's answer to a bad header Expect would repeat the header."""
         if isinstance(resp, web.HTTPExpectationFailed):
             resp.text = "Only 100-continue is a known expectation.\n"
         return await super().finish_response(request, resp, start_time)
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """Something went wrong beside the pages, as a rule while the rest of a refused request was read."""
+        """Log a fault outside of the pages, usually while the rest of a refused request was read."""
         error = kw.get("exc_info")
         if isinstance(error, HttpProcessingError | web.RequestPayloadError):
             self._log.say("malformed HTTP requests", "the rest of a request is not well-formed HTTP", self._loop.time())

@@ -1,4 +1,4 @@
-"""Parts of pages: routes, the node that they work on, reading of requests, shapes of answers."""
+"""The common parts of pages: routes, the node, reading of requests, shapes of answers."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 USER = web.RequestKey("user", User)
-"""Key of the request's user, once they have logged in."""
+"""Key of the request's user, after the login."""
 ANYBODY = ""
-"""In place of a right: also without login."""
+"""In place of a right: no login is needed."""
 LOGIN = "login"
-"""In place of a right: everybody who can log in."""
+"""In place of a right: every user has it."""
 
 logger = logging.getLogger(__name__)
 
 NOT_FOUND = "Requested resource not found.\r\n"
 """The server's words."""
 MAX_REQUEST_BYTES = 2 * 1024 * 1024
-"""Of one request's body: a manifest with the most collections that there can be, with room."""
+"""Largest body of a request: more than a manifest with the most collections."""
 COMPRESSIONS = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
-"""Of bodies, and what zlib calls their forms."""
+"""Content-Encoding of a body → the form's number in zlib."""
 MAX_FIELDS = 1000
-"""Fields of one form."""
+"""Largest number of fields in a form."""
 FORM_TYPE = "application/x-www-form-urlencoded"
 MAX_DIGITS = 20
-"""Of a number: more than any that is taken."""
+"""Largest number of digits: more than any accepted number has."""
 MAX_PORT = (1 << 16) - 1
 _HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Za-z:.%]{2,100})\]|(?P<name>[0-9A-Za-z._~-]{0,255}))(?::(?P<port>[0-9]{0,5}))?")
 
@@ -53,8 +53,8 @@ class Route:
         method: GET (which also answers HEAD), POST, PUT, PATCH or DELETE.
         path: with the names of its variable parts in braces; a trailing slash makes no difference.
         handler: answers.
-        needs: the right that is asked for, at the place that the path names; or `ANYBODY`, or `LOGIN`.
-        does: for the reference, in a line.
+        needs: the right that the user needs at the place that the path names; or `ANYBODY`, or `LOGIN`.
+        does: the line in the reference.
     """
 
     method: str
@@ -71,7 +71,7 @@ class Site:
     Attributes:
         engine: the node, on the same loop.
         buckets: makes, empties and deletes buckets.
-        changed: to be called when something was changed that DCP streams must be told of.
+        changed: called after changes that DCP streams must report.
     """
 
     engine: Engine
@@ -93,12 +93,12 @@ class Site:
 
 
 def note(request: web.Request, what: str, *names: str) -> None:
-    """Log who changed what, for whoever looks after the node; never what was sent, which may hold a password."""
+    """Log a change and its user; never the request's content, which may hold a password."""
     logger.info("%s %s, by %s", what, " ".join(map(repr, names)), request[USER].name)
 
 
 def map_host(request: web.Request, engine: Engine) -> str:
-    """The host for a cluster map: the one that was asked for; with several networks the one that was reached."""
+    """The host for a cluster map: the requested one; with alternate addresses the one that was reached."""
     return local_host(request) if engine.config.alternates else reached_host(request)
 
 
@@ -109,14 +109,14 @@ def local_host(request: web.Request) -> str:
 
 
 def reached_host(request: web.Request) -> str:
-    """The address at which the client reached the node: the one it asked for, if it can be one."""
+    """The address at which the client reached the node: the requested one if the header names it."""
     return asked_host(request) or local_host(request)
 
 
 def asked_host(request: web.Request) -> str:
     """The host that a request's header names, without the port and the brackets of IPv6; empty if it names none.
 
-    Raises: HTTPBadRequest: that is no host.
+    Raises: HTTPBadRequest: the header is not a host.
     """
     found = _HOST.fullmatch(request.headers.get("Host", "").strip())
     if found is None or int(found["port"] or 0) > MAX_PORT:
@@ -130,9 +130,9 @@ def asked_host(request: web.Request) -> str:
 
 
 def check_head(request: web.Request) -> None:
-    """Refuse a request whose head no page can do anything with.
+    """Refuse an unusable head.
 
-    Raises: HTTPBadRequest: its Host is none, or its path is not UTF-8.
+    Raises: HTTPBadRequest: its Host is not a host, or its path is not UTF-8.
     """
     asked_host(request)
     if not _is_text(request.path_qs) or not _is_text(request.path):
@@ -154,7 +154,7 @@ def done(status: int = 200, headers: Mapping[str, str] | None = None) -> web.Res
 
 
 def answer(content: Any, status: int = 200) -> web.Response:
-    """JSON, as short as it can be written."""
+    """JSON without blanks."""
     return web.json_response(content, status=status, dumps=_dumps)
 
 
@@ -163,7 +163,7 @@ def _dumps(content: Any) -> str:
 
 
 def fault(status: int, text: str) -> web.Response:
-    """Why something about the whole request cannot be: `{"errors": {"_": text}}`."""
+    """An error of the whole request: `{"errors": {"_": text}}`."""
     return answer({"errors": {"_": text}}, status)
 
 
@@ -176,9 +176,9 @@ async def body_of(request: web.Request) -> bytes:
     """The body, decompressed.
 
     Raises:
-        HTTPBadRequest: it is not compressed as its header says, or not completely there.
-        HTTPRequestEntityTooLarge: more than a request may have.
-        HTTPUnsupportedMediaType: it is compressed in a way that is not known here.
+        HTTPBadRequest: it is not compressed as its header says, or incomplete.
+        HTTPRequestEntityTooLarge: it is larger than `MAX_REQUEST_BYTES`.
+        HTTPUnsupportedMediaType: an unknown compression.
     """
     body, encoding = await request.read(), request.headers.get("Content-Encoding", "identity").strip().lower()
     if not body or encoding == "identity":
@@ -210,7 +210,7 @@ async def text_of(request: web.Request) -> str:
 
 
 async def form_of(request: web.Request) -> dict[str, str]:
-    """The fields of a form, the last one of each name. As on the server, bodies of another type are no form.
+    """The fields of a form, the last one of each name. As on the server, bodies of another type count as empty.
 
     Raises: HTTPBadRequest: too many fields, or one that is not UTF-8.
     """
@@ -234,9 +234,9 @@ def whole_number(text: str, low: int, high: int) -> int | None:
 
 
 async def json_of(request: web.Request) -> Any:
-    """The JSON that was sent.
+    """The body as JSON.
 
-    Raises: HTTPBadRequest: it is none.
+    Raises: HTTPBadRequest: it is not JSON.
     """
     try:
         content = json.loads(await body_of(request))

@@ -17,11 +17,7 @@ _SETS = (Opcode.SET, Opcode.SETQ, Opcode.ADD, Opcode.ADDQ, Opcode.REPLACE, Opcod
 
 
 class StatsPages:
-    """The pages of statistics.
-
-    Args:
-        site: the node.
-    """
+    """The pages of statistics."""
 
     def __init__(self, site: Site) -> None:
         self._site = site

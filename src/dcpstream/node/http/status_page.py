@@ -1,7 +1,7 @@
 """The status page for people: the health of the node, its buckets, and its DCP connections.
 
-Rendered here, so that it reads the same without scripts; a small script asks for the content again and shows rates.
-Everything that came from a client is escaped, and the page may load nothing from elsewhere.
+Rendered here, so that it works without scripts; a small script fetches the content again and shows rates. Texts from
+clients are escaped, and the page may load nothing from other sites.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dcpstream.node.summary import BucketSummary, DcpSummary, resident_bytes, su
 from dcpstream.node.tasks.compactor import CompactionStatus
 
 MAX_CONNECTIONS_SHOWN = 200
-"""DCP connections in the table; a page with more is no page to look at."""
+"""Largest number of DCP connections in the table, because people cannot read more."""
 NEARLY_FULL = 0.95
 """Share of the quota from which a bucket's meter warns."""
 _HEADERS = {
@@ -39,11 +39,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 class StatusPages:
-    """The page and its parts.
-
-    Args:
-        site: the node.
-    """
+    """The page and its parts."""
 
     def __init__(self, site: Site) -> None:
         self._site = site

@@ -1,6 +1,6 @@
 """Pages of users, groups and roles.
 
-Users whom the node was started with are shown and not changed here. Source: Couchbase Server REST API, "Role-Based
+Users from the node's start are shown and cannot be changed here. Source: Couchbase Server REST API, "Role-Based
 Admin Access Control"; ns_server menelaus_web_rbac.erl (shapes and words).
 """
 
@@ -21,18 +21,14 @@ MIN_PASSWORD_LENGTH = 6
 """The server's default policy."""
 _TOO_SHORT = f"The password must be at least {MIN_PASSWORD_LENGTH} characters long."
 ADMIN_ROLES = frozenset(("admin", "security_admin"))
-"""Who has one of these, or is to have it, is changed by those alone who may change administrators."""
+"""Roles that only users with the right `admins.write` may give, or take away."""
 _USERS = "/settings/rbac/users"
 _GROUPS = "/settings/rbac/groups"
 _GROUP_FIELDS = frozenset(("roles", "description", "ldap_group_ref"))
 
 
 class UserPages:
-    """The pages of users.
-
-    Args:
-        site: the node.
-    """
+    """The pages of users."""
 
     def __init__(self, site: Site) -> None:
         self._users = site.engine.users
@@ -175,9 +171,8 @@ class UserPages:
 
 
 def _roles_of(form: Mapping[str, str]) -> tuple[tuple[Role, ...], str]:
-    """The roles of a form, and what is wrong with them."""
+    """The roles of a form, and its error; empty if there is none."""
     try:
-        # `[*]` is how the server writes a role for all buckets; a role that has no place has no brackets.
         return parse_roles(form.get("roles", "")), ""
     except ConfigError as error:
         why = "the following roles are unknown, malformed or role parameters are undefined"

@@ -1,7 +1,7 @@
 """An authority that signs certificates for a node and its users, and the files in which both are kept.
 
-Elliptic curve keys (P-256), which are made within a millisecond. Needs the extra `tls`.
-Source: RFC 5280 (what has to be in a certificate), CA/Browser Forum baseline requirements (how long it may last).
+Keys are of the elliptic curve P-256, which takes a millisecond. Needs the extra `tls`.
+Source: RFC 5280 (content of a certificate), CA/Browser Forum baseline requirements (its lifetime).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KEPT_PAIRS: Final = ("ca", "server")
-"""Names of the certificates that are kept: of the authority, and of the node."""
+"""Names of the kept certificates: of the authority, and of the node."""
 AUTHORITY_DAYS: Final = 3650
 SERVER_DAYS: Final = 397
-"""Longer ones are refused by some platforms; a node that keeps its certificate makes a new one in time, at a start."""
+"""Some platforms refuse longer lifetimes; a node renews its kept certificate at a start."""
 RENEW_DAYS: Final = 30
-"""A kept certificate that ends sooner is made anew at a start."""
+"""A kept certificate that ends sooner is renewed at a start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,6 @@ class Authority:
 
     Args:
         pair: its own certificate and key; None makes a new authority.
-        now: the time, in UTC.
 
     Raises:
         ConfigError: the extra `tls` is not installed, or the pair is none.
@@ -98,14 +97,14 @@ class Authority:
 
     @property
     def ends(self) -> datetime:
-        """Until when it can be used."""
+        """The end of its lifetime."""
         return self._certificate.not_valid_after_utc
 
     def server(self, names: Sequence[str]) -> Pair:
-        """A certificate for a server, with the authority's behind it.
+        """A certificate for a server, followed by the authority's.
 
         Args:
-            names: host names and addresses, the first of which is its common name.
+            names: host names and addresses; the first is the common name.
         """
         from cryptography import x509
         from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -122,8 +121,8 @@ class Authority:
 
         Args:
             user: its common name.
-            email: also named in it, if given.
-            days: how long it can be used; negative: it has ended.
+            email: a further name, if given.
+            days: its lifetime; negative for an expired one.
         """
         from cryptography import x509
         from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -177,7 +176,7 @@ class Authority:
 
 
 def kept_or_made(names: tuple[str, ...], directory: Path | None) -> tuple[Authority, Pair]:
-    """The kept authority and certificate, or new ones where there are none that still fit."""
+    """The kept authority and certificate, or new ones in place of unfit ones."""
     now = utc_now()
     if directory is None:
         authority = Authority(now=now)
@@ -211,7 +210,7 @@ def kept_or_made(names: tuple[str, ...], directory: Path | None) -> tuple[Author
 
 
 def trouble_with_pair(directory: Path, name: str) -> str:
-    """What is wrong with a kept certificate and its key, and what to do; empty if nothing, or nobody can look at it."""
+    """The fault of a kept certificate and its key, and its remedy; empty if sound, or without the extra `tls`."""
     try:
         from cryptography import x509
         from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -238,12 +237,12 @@ def trouble_with_pair(directory: Path, name: str) -> str:
 
 
 def trouble_with(certificate: str) -> str:
-    """Why clients will refuse a certificate (PEM) today; empty if its time is right, or nothing can look at it."""
+    """The reason why clients refuse a certificate (PEM) today; empty if valid, or without the extra `tls`."""
     try:
         from cryptography import x509
 
         found = x509.load_pem_x509_certificate(certificate.encode())
-    except (ImportError, ValueError):  # what is no certificate is refused by the one who loads it
+    except (ImportError, ValueError):  # loading refuses an invalid certificate
         return ""
     now = utc_now()
     if found.not_valid_after_utc < now:
@@ -292,14 +291,14 @@ def _pem_key(key: EllipticCurvePrivateKey) -> str:
 
 def _need_cryptography() -> None:
     try:
-        import cryptography.x509  # noqa: F401 - asked for, used elsewhere
+        import cryptography.x509  # noqa: F401 - checked here, used elsewhere
     except ImportError:
         allowed = "a certificate of your own, or to have one made: pip install dcpstream[tls]"
         raise ConfigError("tls", "no certificate", allowed) from None
 
 
 def write_pair(directory: Path, name: str, pair: Pair) -> None:
-    """Keep a certificate and its key; the key first, so that a certificate that is there has its key."""
+    """Keep a certificate and its key; the key first, so that every kept certificate has its key."""
     make_secret_directory(directory)
     write_file(directory / f"{name}.key", pair.key)
     write_file(directory / f"{name}.pem", pair.certificate)

@@ -1,9 +1,9 @@
 """One connection to the KV port: it moves bytes between a socket and a session, and decides nothing.
 
-A read of up to 512 KiB is handed to the session in one piece and answered with one write. All connections of a node
-read into the same buffer, since the loop (of selectors, not of completions) reads one of them at a time and its bytes
-are dealt with before the next; what is left of an unfinished frame is kept with the connection. A client that does not
-take its answers is not read from any more; DCP data is pulled from the session only while the socket takes it.
+A read of up to 512 KiB goes to the session in one piece and is answered with one write. All connections of a node read
+into the same buffer, because the loop reads one of them at a time and its bytes are processed before the next read; the
+rest of an unfinished frame is kept with the connection. A client that does not take its answers is not read from. DCP
+data is pulled from the session only while the socket accepts it.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ logger = logging.getLogger(__name__)
 READ_BYTES = 512 * 1024
 """Size of the buffer that all connections read into. The more requests one read brings, the cheaper is each of them."""
 SHORT_READ_BYTES = 16 * 1024
-"""The most that is read at a time while memory is short."""
+"""Largest read while memory is short."""
 OWN_BYTES = 64 * 1024
-"""An unfinished frame of which so much is there gets a buffer of its own, which grows with what comes: copying it for
+"""An unfinished frame of this size gets a buffer of its own, which grows as bytes arrive, because copying the frame for
 each read would cost more."""
 BULKY_BYTES = 16 * 1024
-"""A read that brought more waits for its turn while other connections wait for theirs; single requests do not."""
+"""A larger read waits for its turn while other connections wait; single requests do not."""
 PULL_BYTES = 1024 * 1024
-"""DCP data asked from a session at a time: what is done once a block is felt below, since a send leaves little of the
-code and the index in the CPU's cache."""
+"""DCP data requested from a session at a time. Smaller pulls are slower, because each send evicts most of the code and
+the index from the CPU's cache."""
 SHORT_PULL_BYTES = 64 * 1024
 """The same while memory is short."""
 JOIN_BYTES = 64 * 1024
-"""Pieces that are smaller in all are joined to one write; larger ones are not worth a copy."""
+"""Pieces of a smaller total size are joined to one write; larger ones are not worth a copy."""
 WRITE_LIMIT_BYTES = 4 * 1024 * 1024
-"""Answers that may wait in the transport before a client is not read from any more. Large, because a client that
-pipelines without reading would otherwise lock up against a server that does not read."""
+"""Answers that may wait in the transport before the node stops reading from a client. It is large, because otherwise a
+client that pipelines without reading would deadlock."""
 SHORT_WRITE_LIMIT_BYTES = 64 * 1024
 """The same while memory is short."""
 CLOSE_TIMEOUT_S = 1.0
-"""Time that a connection which is to be closed has to accept its output."""
+"""Time that a closing connection has to accept its output."""
 
 
 class Budget(Protocol):
@@ -54,10 +54,10 @@ class Budget(Protocol):
     is_short: bool
 
     def hold(self, nbytes: int) -> None:
-        """The unfinished requests grew by so many bytes, or shrank."""
+        """The unfinished requests grew by `nbytes`, or shrank."""
 
     def wait(self, protocol: KvProtocol, nbytes: int) -> None:
-        """A connection was given so many bytes, and not all of them could be sent."""
+        """A connection got `nbytes` to send, and not all of them could be sent."""
 
 
 class Server(Protocol):
@@ -76,10 +76,10 @@ class Server(Protocol):
         """Whether connections wait for their turn."""
 
     def admit(self, protocol: KvProtocol, peer: str, local_host: str, encryption: ssl.SSLObject | None) -> bool:
-        """Give a connection that was made its session; whether it may stay."""
+        """Give a new connection its session; return whether it may stay."""
 
     def forget(self, protocol: KvProtocol) -> None:
-        """A connection is gone."""
+        """A connection was lost."""
 
     def count_user(self, protocol: KvProtocol) -> None:
         """The user of a connection changed."""
@@ -88,21 +88,21 @@ class Server(Protocol):
         """Set the engine's time."""
 
     def schedule_turn(self) -> None:
-        """Let the engine tell its DCP connections what changed, once in this turn of the loop."""
+        """Let the engine report changes to its DCP connections, once in this turn of the loop."""
 
     def postpone(self, protocol: KvProtocol) -> None:
-        """Let other connections have their turn first."""
+        """Continue with a connection after the others had their turn."""
 
 
 class KvProtocol(asyncio.BufferedProtocol):
     """One connection.
 
     Attributes:
-        session: what answers; None before the connection is made, and if it was refused.
-        received: bytes that came.
-        sent: bytes that were given to the transport.
-        held_bytes: bytes of unfinished requests.
-        user: the one who is logged in, as last counted.
+        session: answers the requests; None before the connection is made, and after a refusal.
+        received: number of bytes received.
+        sent: number of bytes given to the transport.
+        held_bytes: size of unfinished requests.
+        user: the user who was last counted for the connection.
     """
 
     def __init__(self, server: Server) -> None:
@@ -127,7 +127,7 @@ class KvProtocol(asyncio.BufferedProtocol):
     # ---------------------------------------------------------------------------------------------------- transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client came."""
+        """A client connected."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_LIMIT_BYTES)
         peer = transport.get_extra_info("peername")
@@ -135,7 +135,7 @@ class KvProtocol(asyncio.BufferedProtocol):
         local = transport.get_extra_info("sockname")
         host = local[0] if isinstance(local, tuple) else "127.0.0.1"
         encryption = transport.get_extra_info("ssl_object")
-        # What an encrypted transport was given is partly in the one below it.
+        # An encrypted transport keeps a part of its output in the transport below it.
         self._below = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
         if not self.server.admit(self, name, host, encryption):
             self._transport.abort()
@@ -143,7 +143,7 @@ class KvProtocol(asyncio.BufferedProtocol):
         logger.debug("%s: connected", name)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone."""
+        """The connection was lost."""
         if self._timer is not None:
             self._timer.cancel()
         self._transport = None
@@ -156,15 +156,15 @@ class KvProtocol(asyncio.BufferedProtocol):
             logger.debug("%s: gone (%s)", session.peer, exc or session.close_reason)
 
     def eof_received(self) -> bool:
-        """The client sends no more: close."""
+        """The client sends no more data: close."""
         return False
 
     def pause_writing(self) -> None:
-        """The socket does not take more for now."""
+        """The socket accepts no more output for now."""
         self._is_writable = False
 
     def resume_writing(self) -> None:
-        """The socket takes more again."""
+        """The socket accepts output again."""
         self._is_writable = True
         if not self._is_sliced:
             self._process(self._take())
@@ -176,7 +176,7 @@ class KvProtocol(asyncio.BufferedProtocol):
 
     @property
     def waiting_bytes(self) -> int:
-        """Answers that the client has not taken."""
+        """Size of the answers that the client has not taken."""
         if self._transport is None:
             return 0
         below = self._below.get_write_buffer_size() if self._below is not None else 0
@@ -184,11 +184,11 @@ class KvProtocol(asyncio.BufferedProtocol):
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether a frame is on its way, and read on."""
+        """Whether a frame is incomplete, and the rest of it is being read."""
         return self.held_bytes > 0 and self._is_reading
 
     def limit_writing(self, is_short: bool) -> None:
-        """Let less, or again more, wait in the transport; DCP connections have nothing wait there anyway."""
+        """Lower or raise the limit of the transport's buffer; DCP connections have a low one anyway."""
         if self._transport is not None and not self._has_dcp and not self._transport.is_closing():
             self._transport.set_write_buffer_limits(high=SHORT_WRITE_LIMIT_BYTES if is_short else WRITE_LIMIT_BYTES)
 
@@ -207,7 +207,7 @@ class KvProtocol(asyncio.BufferedProtocol):
         return shared[self._filled :] if pending else shared
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes came."""
+        """Bytes arrived in the buffer."""
         self.received += nbytes
         self.server.engine.counters.bytes_received += nbytes
         self._filled += nbytes
@@ -232,7 +232,7 @@ class KvProtocol(asyncio.BufferedProtocol):
             self._count()
 
     def _take(self) -> bytes:
-        """The input that was kept; the caller owns it from now on."""
+        """Remove and return the kept input."""
         if self._own is not None:
             data, self._own = bytes(memoryview(self._own)[: self._filled]), None
             return data
@@ -240,7 +240,7 @@ class KvProtocol(asyncio.BufferedProtocol):
         return data
 
     def _keep(self, data: bytes) -> None:
-        """Keep what is left of the input for the next read; in a buffer of its own if a large frame begins with it."""
+        """Keep the rest of the input for the next read; the start of a large frame gets a buffer of its own."""
         session = self.session
         if session is not None and len(data) >= OWN_BYTES and session.needed > len(data) and session.takes_requests:
             self._pending, self._filled = b"", len(data)
@@ -250,20 +250,20 @@ class KvProtocol(asyncio.BufferedProtocol):
         self._count()
 
     def _resize(self, data: bytes | bytearray, needed: int) -> None:
-        """A larger buffer: twice what is there, but no more than the frame needs, whose size was checked."""
+        """Make a buffer of twice the data's size, but at most of the frame's checked size."""
         own = bytearray(min(needed, 2 * len(data)))
         own[: len(data)] = data
         self._own = own
 
     def _count(self) -> None:
-        """Tell the server how much is held for this connection."""
+        """Report the size of the kept input to the memory budget."""
         held = len(self._own) if self._own is not None else len(self._pending)
         if held != self.held_bytes:
             grown, self.held_bytes = held - self.held_bytes, held
             self.server.memory.hold(grown)
 
     def _process(self, data: bytes) -> None:
-        """Hand what is there to the session, as long as it goes on and its answers go out."""
+        """Pass the input to the session while it accepts requests and the client takes the answers."""
         session, transport = self.session, self._transport
         if session is None or transport is None or transport.is_closing():
             return
@@ -288,28 +288,28 @@ class KvProtocol(asyncio.BufferedProtocol):
             self.server.count_user(self)
         if session.dcp is not None and not self._has_dcp:
             self._has_dcp = True
-            # From now on data is pulled when the transport is empty, so nothing is copied into its buffer for long. Not
-            # 0, at which encrypted transports say in turns that they are full and that they are not.
+            # From now on data is pulled when the transport is empty, so little is copied into its buffer. With 0,
+            # encrypted transports would pause and resume in turns.
             transport.set_write_buffer_limits(high=1)
         self._keep(data)
         self.server.schedule_turn()
 
     def _postpone(self) -> None:
-        """Wait for a turn with what is there, and take no more until then."""
+        """Wait for a turn with the kept input, and read nothing until then."""
         self._is_sliced = True
         self._set_reading(False)
         self.server.postpone(self)
 
     def go_on(self) -> None:
-        """Others had their turn."""
+        """Continue after the others had their turn."""
         self._is_sliced = False
         try:
             self._process(self._take())
-        except Exception as error:  # noqa: BLE001 - told, and it costs this connection alone
+        except Exception as error:  # noqa: BLE001 - logged; only this connection is lost
             self._drop("a request failed", error)
 
     def _takes_answers(self, transport: asyncio.Transport) -> bool:
-        """Whether the client reads: a DCP client must be heard (BUFFER_ACK) also while data waits for it."""
+        """Whether the client reads. A DCP client's BUFFER_ACK must be read also while data waits for it."""
         return self._is_writable or (self._has_dcp and transport.get_write_buffer_size() < WRITE_LIMIT_BYTES)
 
     def _set_reading(self, is_reading: bool) -> None:
@@ -335,14 +335,14 @@ class KvProtocol(asyncio.BufferedProtocol):
             transport.write(b"".join(pieces))
         else:
             for piece in pieces:
-                if transport.is_closing():  # the peer went meanwhile; asyncio warns of each further write
+                if transport.is_closing():  # the peer disconnected; asyncio warns of each further write
                     break
                 transport.write(piece)
         if self.waiting_bytes:
             self.server.memory.wait(self, size)
 
     def send(self) -> None:
-        """Send what the session has, while the socket takes it."""
+        """Send the session's output while the socket accepts it."""
         session, transport = self.session, self._transport
         if session is None or transport is None or transport.is_closing():
             return
@@ -360,7 +360,7 @@ class KvProtocol(asyncio.BufferedProtocol):
             if pieces and session.dcp is not None:
                 self._lent += [piece for piece in cast("list[object]", pieces) if isinstance(piece, memoryview)]
                 self._give_back(transport)
-            # Also where the last packet of a long answer has gone: requests behind it were left unread.
+            # After the last packet of a long answer, too: the requests behind it are still unread.
             was_left = session.is_ready_to_read_on and not self._is_reading
             more = session.dcp is not None or session.is_streaming or was_left
             if session.pending.has_more_steps or (pieces and more):
@@ -379,14 +379,14 @@ class KvProtocol(asyncio.BufferedProtocol):
             self._lent.clear()
 
     def send_or_drop(self) -> None:
-        """As `send`; what goes wrong costs this connection and no other."""
+        """As `send`; a fault closes this connection and no other."""
         try:
             self.send()
-        except Exception as error:  # noqa: BLE001 - told, and it costs this connection alone
+        except Exception as error:  # noqa: BLE001 - logged; only this connection is lost
             self._drop("sending to it failed", error)
 
     def _drop(self, why: str, error: Exception) -> None:
-        """Close the connection after a fault of the node; the log tells where the fault is, and nothing of the data."""
+        """Close the connection after a fault of the node; the log names the place of the fault, and no data."""
         peer = self.session.peer if self.session is not None else "client"
         text = f"{peer}: dropped, because {why}: {described(error)}"
         self.server.engine.log.say("faults of the node", text, self.server.loop.time(), level=logging.ERROR)
@@ -399,12 +399,12 @@ class KvProtocol(asyncio.BufferedProtocol):
             self.server.loop.call_later(CLOSE_TIMEOUT_S, self.abort)
 
     def abort(self) -> None:
-        """Drop the connection, and what waits for its client."""
+        """Close the connection at once, without its waiting output."""
         if self._transport is not None:
             self._transport.abort()
 
     def close(self, reason: str = "the node stops") -> None:
-        """Close the connection once what waits was sent."""
+        """Close the connection after its waiting output."""
         if self.session is not None:
             self.session.close(reason)
         self._close()

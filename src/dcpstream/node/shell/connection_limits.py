@@ -1,10 +1,10 @@
 """Limits on the connections of the KV port: a memory budget for all of them together, and times for each.
 
-Memory: only the transports know how much waits for clients, so it is added up after enough was written to clients that
-do not keep up. From half of the budget on, each connection gets less; above it, the connection that holds the most is
-dropped.
+Memory: only the transports know the size of waiting answers, so the sizes are added up after every `RECOUNT_BYTES` that
+slow clients got. Above half of the budget each connection gets less; above the budget, the connection that holds the
+most is dropped.
 
-Time: connections are checked about once a second, so a limit may be exceeded by that much.
+Time: connections are checked about once a second, so a limit may be exceeded by a second.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from dcpstream.node.shell.limits import Limits
 
 RECOUNT_BYTES = 1024 * 1024
-"""Written to clients that do not keep up, after which what waits for them is added up again."""
+"""Bytes written to slow clients after which the waiting answers are added up again."""
 SHORT_OUTPUT_BYTES = 64 * 1024
-"""Answers of one connection beyond which no further request of it is read, while memory is short."""
+"""Size of one connection's answers above which no further request is read, while memory is short."""
 MIN_BYTES_PER_S = 1024
-"""The least that an unfinished frame must grow by; the slowest modems were faster."""
+"""Least growth of an unfinished frame; the slowest modems were faster."""
 
 
 class MemoryBudget:
-    """Memory that all connections hold together.
+    """The memory that all connections hold together.
 
     Args:
         engine: its `output_limit` is lowered while memory is short; its clock tells the time.
 
     Attributes:
-        held_bytes: of unfinished requests.
-        waiting_bytes: of answers not taken, as last added up.
+        held_bytes: size of unfinished requests.
+        waiting_bytes: size of waiting answers, at the last recount.
         is_short: whether more than a half of the budget is used.
     """
 
@@ -59,13 +59,13 @@ class MemoryBudget:
         self._protocols.add(protocol)
 
     def hold(self, nbytes: int) -> None:
-        """So many bytes more, or fewer, are held of unfinished requests."""
+        """The unfinished requests grew by `nbytes`, or shrank."""
         self.held_bytes += nbytes
         if nbytes > 0 and self.held_bytes + self.waiting_bytes > self._budget // 2:
             self.recount()
 
     def wait(self, protocol: KvProtocol, nbytes: int) -> None:
-        """A connection was given so many bytes, and not all of it could be sent."""
+        """A connection got `nbytes` to send, and not all of them could be sent."""
         self._slow.add(protocol)
         if self.is_short and protocol not in self._narrowed:
             self._narrowed.add(protocol)
@@ -81,7 +81,7 @@ class MemoryBudget:
         self._narrowed.discard(protocol)
 
     def recount(self) -> None:
-        """Add up what waits, and act on it."""
+        """Add up the waiting answers, and enforce the budget."""
         self._uncounted = 0
         sizes = {protocol: protocol.waiting_bytes for protocol in self._slow}
         self._slow = {protocol for protocol, size in sizes.items() if size}
@@ -154,7 +154,7 @@ class TimeLimits:
         self._seen.pop(protocol, None)
 
     def sweep(self) -> None:
-        """Look at all connections."""
+        """Check all connections."""
         now = self._clock.monotonic()
         limits = self._limits
         for protocol, seen in list(self._seen.items()):
@@ -164,7 +164,7 @@ class TimeLimits:
             if protocol.received != seen.received:
                 seen.received, seen.active_at = protocol.received, now
             if session.identity.user is not None:
-                seen.since = now  # who logs in anew has as long for it
+                seen.since = now  # a new login gets the whole time
             if session.identity.user is None and limits.login_s and now - seen.since > limits.login_s:
                 self._close(protocol, "login_s", f"closed, it has not logged in within {limits.login_s:g} s")
             elif limits.frame_s and self._trickles(protocol, seen, now):
@@ -207,7 +207,7 @@ class TimeLimits:
 
     def _close(self, protocol: KvProtocol, limit: str, what: str) -> None:
         session = protocol.session
-        assert session is not None, "only those with a session are looked at"
+        assert session is not None, "only connections with a session are checked"
         self._log.reached(limit, session.peer, what, self._clock.monotonic())
         session.close(what)
         self._closed()

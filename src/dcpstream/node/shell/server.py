@@ -1,6 +1,6 @@
 """The KV port: listening sockets and their connections around an engine, on one asyncio loop.
 
-After each turn of the loop the engine tells DCP connections what the turn changed.
+After each turn of the loop the engine reports the turn's changes to the DCP connections.
 """
 
 from __future__ import annotations
@@ -25,24 +25,23 @@ from dcpstream.runtime import Clock
 
 BACKLOG = 1024
 ACCEPTS = 32
-"""Connections that are accepted at a time, before those that are there have their turn."""
+"""Connections that are accepted at a time, before existing ones have their turn."""
 TURN_S = 0.002
-"""DCP connections send for so long, and a pull more, before the loop looks for requests again: with more of them it
-takes more turns until each had its own. What a commit or a write waits for at most, several times over."""
+"""Time that DCP connections send, plus one pull, before the loop looks for requests again. With many connections, it
+takes several turns until each has sent."""
 
 
 class KvServer:
     """The listening sockets and their connections.
 
     Args:
-        engine: what answers.
-        clock: what time it is; its monotonic clock must be the loop's.
-        limits: what clients may take.
-        tls: how the encrypted port encrypts, and whom certificates log in.
+        clock: its monotonic clock must be the loop's.
+        limits: the limits of clients.
+        tls: encryption of the encrypted port, and logins by certificate.
 
     Attributes:
         protocols: the connections, by session.
-        read_view: where all connections read into.
+        read_view: the buffer that all connections read into.
         memory: the memory budget of all connections.
     """
 
@@ -102,11 +101,11 @@ class KvServer:
     # -------------------------------------------------------------------------------------------------- connections
 
     def admit(self, protocol: KvProtocol, peer: str, local_host: str, encryption: ssl.SSLObject | None) -> bool:
-        """Give a connection that was made its session; whether it may stay.
+        """Give a new connection its session; return whether it may stay.
 
         Args:
-            local_host: the address at which it reached the node.
-            encryption: of the connection; None if it is not encrypted.
+            local_host: the address at which the client reached the node.
+            encryption: None for a connection without TLS.
         """
         now = self.loop.time()
         if len(self._strangers) >= self.limits.connections_before_login:
@@ -129,7 +128,7 @@ class KvServer:
         return True
 
     def _identify(self, session: Session, encryption: ssl.SSLObject, tls: Tls) -> bool:
-        """Log in the user of a client's certificate; whether the connection may stay."""
+        """Log in the user of a client's certificate; return whether the connection may stay."""
         if tls.settings.client_auth == "none":
             return True
         name = tls.user_name(encryption.getpeercert())
@@ -144,7 +143,7 @@ class KvServer:
         return True
 
     def count_user(self, protocol: KvProtocol) -> None:
-        """A connection's user is another one than before."""
+        """A connection's user changed."""
         session = protocol.session
         assert session is not None, "connected"
         if protocol.user is not None:
@@ -161,7 +160,7 @@ class KvServer:
             session.close(what)
 
     def _drop_oldest_stranger(self, now: float) -> None:
-        """Make room for a connection that may log in: who does so within a moment is not kept out by who never does."""
+        """Close the oldest connection without a login, so that idle ones keep no new client out."""
         oldest = next(iter(self._strangers))
         del self._strangers[oldest]
         self.engine.counters.connections_refused += 1
@@ -177,7 +176,7 @@ class KvServer:
             del self._by_user[name]
 
     def forget(self, protocol: KvProtocol) -> None:
-        """A connection is gone."""
+        """A connection was lost."""
         if protocol.session is not None:
             self.protocols.pop(protocol.session, None)
         if protocol.user is not None:
@@ -191,11 +190,11 @@ class KvServer:
     # --------------------------------------------------------------------------------------------------------- time
 
     def set_time(self) -> None:
-        """Tell the engine what time it is."""
+        """Set the engine's time."""
         self.engine.set_time(self.clock.monotonic(), self.clock.time_ns())
 
     def schedule_turn(self) -> None:
-        """Let the engine tell its DCP connections what changed, once in this turn of the loop."""
+        """Let the engine report changes to its DCP connections, once in this turn of the loop."""
         if not self._has_turn:
             self._has_turn = True
             self.loop.call_soon(self._scheduled_turn)
@@ -210,9 +209,9 @@ class KvServer:
         return bool(self._postponed)
 
     def postpone(self, protocol: KvProtocol) -> None:
-        """A connection had its time, and has more requests: it goes on when others had theirs.
+        """Continue with a connection that used up its time slice after the others had their turn.
 
-        All connections of this kind together get one turn's time, then the loop looks for what others ask.
+        All postponed connections together get the time of one turn before the loop looks for other requests.
         """
         if not self._postponed:
             self.loop.call_soon(self._go_on)
@@ -230,10 +229,9 @@ class KvServer:
             self.loop.call_soon(self._go_on)
 
     def turn(self) -> None:
-        """Tell DCP connections what changed, and send: answers, then streams for as long as a turn may take.
+        """Report changes to DCP connections, and send: answers first, then streams for at most the time of a turn.
 
-        Called out of turn it leaves the scheduled one where it is: with a second one the loop would come around half
-        as often, and so on with each.
+        A call outside of the schedule does not schedule a second turn, which would slow the loop down.
         """
         streaming = self._streaming
         for session in self.engine.end_turn():
@@ -246,13 +244,13 @@ class KvServer:
                 streaming[session] = None
         until = self.loop.time() + TURN_S
         while streaming:
-            session = next(iter(streaming))  # who waits longest
+            session = next(iter(streaming))  # the one that waits longest
             del streaming[session]
             protocol = self.protocols.get(session)
             if protocol is not None:
                 protocol.send_or_drop()
             if session in self.engine.ready and session.dcp is not None:
-                # It has more: again in this turn, behind the others, which is cheaper than another turn of the loop.
+                # It has more data: sending it in this turn, behind the others, is cheaper than another turn.
                 self.engine.ready.discard(session)
                 streaming[session] = None
             if self.loop.time() >= until:
@@ -285,12 +283,12 @@ class KvServer:
 
 
 def handler_of(log: LimitLog) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
-    """The loop's handler of exceptions that nobody catches: it logs where they were raised."""
+    """The loop's handler of uncaught exceptions: it logs where they were raised."""
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         where = described(error) if isinstance(error, BaseException) else ""
-        what = re.split("[(<]", str(context.get("message", "")))[0].strip()  # what follows quotes arguments
+        what = re.split("[(<]", str(context.get("message", "")))[0].strip()  # the rest quotes arguments
         text = f"an error that nobody caught: {what}: {where}"
         log.say("errors that nobody caught", text, loop.time(), level=logging.ERROR)
 

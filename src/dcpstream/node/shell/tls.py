@@ -1,13 +1,13 @@
 """Encryption: the server's certificate, and logins by client certificate.
 
-A node that is given no certificate makes a small authority and a certificate of it, for `localhost`, the loopback
-addresses and its own host. Clients trust the authority (`Node.ca_certificate`, `--tls-ca-out`). With a data directory
-both are kept there, keys readable by their owner alone, so that clients go on trusting the node after a restart.
+A node without a given certificate makes an authority and a certificate for `localhost`, the loopback addresses and its
+own host. Clients trust the authority (`Node.ca_certificate`, `--tls-ca-out`). With a data directory
+both are kept there, with keys that only the owner may read, so that clients trust the node after a restart.
 
 TLS 1.2 and newer, with forward secrecy and authenticated encryption only, no renegotiation, no compression.
 
-Source: Couchbase Server documentation, "Manage Certificates" and "Enable Client-Certificate Handling" (where the name
-comes from); Mozilla's "intermediate" profile (ciphers). Needs the extra `tls` to make certificates.
+Source: Couchbase Server documentation, "Manage Certificates" and "Enable Client-Certificate Handling" (the user's
+name); Mozilla's "intermediate" profile (ciphers). Needs the extra `tls` to make certificates.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dcpstream.node.shell.certificates import Authority, Pair, kept_or_made, tro
 logger = logging.getLogger(__name__)
 
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""For TLS 1.2; those of 1.3 are all of this kind."""
+"""For TLS 1.2; all ciphers of TLS 1.3 qualify."""
 MAX_USER_BYTES: Final = 128
 CLIENT_AUTH: Final = ("none", "optional", "mandatory")
 USER_FROM: Final = ("subject.cn", "san.dns", "san.email", "san.uri")
@@ -42,16 +42,16 @@ class TlsSettings:
     """The TLS settings of a node.
 
     Attributes:
-        certificate: file of the certificate and those between it and its authority, PEM; None: one is made.
+        certificate: file of the certificate and its chain, PEM; None: the node makes one.
         key: file of its key, PEM, without a password.
         client_ca: file of the authorities whose certificates log users in, PEM; None: the node's own authority.
         client_auth: whether clients are asked for a certificate: none, optional, mandatory.
         user_from: which part of a client's certificate has the user's name: subject.cn, san.dns, san.email, san.uri.
-        user_prefix: the part must begin with this, which is taken off.
+        user_prefix: prefix that the part must have; it is removed.
         user_delimiters: the name ends before the first of these characters.
         port, mgmt_port: KV and HTTPS over TLS, 0 for any free one.
-        names: more names and addresses for a certificate that is made.
-        ca_out: file that the authority's certificate is written to, for clients.
+        names: more names and addresses for the node's own certificate.
+        ca_out: file for the authority's certificate, for clients.
 
     Raises:
         ConfigError: an option with an unusable value.
@@ -91,8 +91,8 @@ class Tls:
     Attributes:
         settings: as given.
         context: for the server's side of a connection.
-        ca_certificate: what clients have to trust, PEM; empty if it was not made here.
-        authority: signs users' certificates; None if the certificate was given.
+        ca_certificate: the authority that clients trust, PEM; empty with a given certificate.
+        authority: signs users' certificates; None with a given certificate.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Tls:
 
     @classmethod
     def open(cls, settings: TlsSettings, host: str, directory: Path | None) -> Self:
-        """Load what was given, or what is kept, or make it.
+        """Load the given or the kept certificate, or make one.
 
         Args:
             host: the address that the node listens on.
@@ -139,7 +139,7 @@ class Tls:
         return cls(settings, context, ca_certificate, authority)
 
     def user_name(self, certificate: Mapping[str, Any] | None) -> str | None:
-        """The user's name in a client's certificate, as `getpeercert` gives it; None: there is none by the rule."""
+        """The user's name in a client's certificate (in the form of `getpeercert`); None if there is none."""
         if not certificate:
             return None
         for value in _values(certificate, self.settings.user_from):
@@ -184,7 +184,7 @@ def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
 
 
 def _load_pair(context: ssl.SSLContext, pair: Pair) -> None:
-    """Certificates are only taken from files. These lie in memory where the system can do that, and end here."""
+    """Load a certificate through temporary files, because `ssl` reads only files; in memory where possible."""
     with ExitStack() as cleanup:
         try:
             texts = (pair.certificate, pair.key)
@@ -199,7 +199,7 @@ def _load_pair(context: ssl.SSLContext, pair: Pair) -> None:
 
 @contextmanager
 def _file_in_memory(text: str) -> Iterator[Path]:
-    """A file that is on no disk. Raises: AttributeError, OSError: the system has none."""
+    """A file in memory. Raises: AttributeError, OSError: the system does not support it."""
     descriptor = os.memfd_create("dcpstream")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", closefd=False) as file:

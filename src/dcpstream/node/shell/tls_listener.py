@@ -1,4 +1,4 @@
-"""A listener for encrypted connections; handshakes that are under way count, and have a time limit."""
+"""A listener for encrypted connections; handshakes count as connections, and have a time limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dcpstream.node.engine.limit_log import LimitLog
 from dcpstream.node.shell.limits import Limits
 
 ACCEPT_PAUSE_S = 0.5
-"""After a connection could not be accepted, for want of descriptors as a rule."""
+"""Pause after a failed accept, which usually lacks descriptors."""
 SHUTDOWN_S = 1.0
 """Time limit of the TLS shutdown of a connection."""
 
@@ -26,7 +26,7 @@ class TlsListener:
         context: certificate, versions, ciphers.
         make: the protocol of a connection; its `connection_made` is called after the handshake.
         limits: `tls_connections`, and `login_s` for the handshake.
-        established: how many connections that were handed over are still there.
+        established: gives the number of open connections after their handshakes.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class TlsListener:
         self._task = self._loop.create_task(self._accept(), name="accept TLS connections")
 
     async def stop(self) -> None:
-        """Accept no more, and drop those whose handshake is not done."""
+        """Accept no more connections, and drop those in their handshake."""
         tasks = [task for task in (self._task, *self._shaking) if task is not None]
         for task in tasks:
             task.cancel()
@@ -74,7 +74,7 @@ class TlsListener:
                 if not self._shaking:
                     connection.close()
                     continue
-                oldest = next(iter(self._shaking))  # who does the handshake at once is not kept out by who never does
+                oldest = next(iter(self._shaking))  # stalled handshakes keep no new client out
                 del self._shaking[oldest]
                 oldest.cancel()
             task = self._loop.create_task(self._shake(connection, peer), name=f"handshake with {peer}")
@@ -82,7 +82,7 @@ class TlsListener:
             task.add_done_callback(partial(self._shaken, connection))
 
     def _shaken(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
-        """A handshake is done, or was given up, perhaps before it began."""
+        """A handshake ended, or was cancelled, perhaps before it began."""
         self._shaking.pop(task, None)
         if task.cancelled():
             connection.close()

@@ -1,8 +1,8 @@
 """Commits: one for all vbuckets of a bucket together, in a thread of its own.
 
-How often follows from the bucket's `persist` setting: `group` every few milliseconds, `every` as soon as an answer
-waits for it, `none` only when much waits or some time has passed. Whoever waits for durability (SEQNO_PERSISTENCE, a
-durable write, a held answer) calls for a commit at once at any level.
+The bucket's `persist` setting decides the interval: `group` commits every few milliseconds, `every` as soon as an
+answer waits, `none` only when enough data waits or some time has passed. At any level, a client that waits for
+durability (SEQNO_PERSISTENCE, a durable write, a held answer) causes a commit at once.
 """
 
 from __future__ import annotations
@@ -19,28 +19,27 @@ from dcpstream.node.shell.server import KvServer
 logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-"""Pause after a commit that failed: a full disk does not empty within milliseconds."""
+"""Pause after a failed commit: a full disk does not empty within milliseconds."""
 
 REPEAT_LOG_S = 60.0
-"""As long as commits fail, the log says so again after so long: the first line told why, and how it is mended."""
+"""Interval of log lines while commits fail."""
 
 LAZY_INTERVAL_S = 10.0
-"""With `persist=none`, the longest that a write waits in memory: what a kill may lose."""
+"""With `persist=none`, the longest time that a write waits in memory, and may be lost by a kill."""
 LAZY_BYTES = 32 * 1024 * 1024
-"""With `persist=none`, so many bytes are committed sooner: half of what one step of a commit takes."""
+"""With `persist=none`, this much pending data is committed sooner: half of one step of a commit."""
 
 
 class Flusher:
     """Commits one bucket's store until stopped.
 
-    Theory of operation: at most one commit is under way, in the flusher's thread. A timer begins the next one, or
-    whoever waits for durability (`Bucket.hurry`), at once; what is called for meanwhile begins when it is through. All
-    of that are plain callbacks on the loop, because each task that is woken costs a turn of the loop, and a turn is
-    long while backfills run.
+    Theory of operation: at most one commit runs at a time, in the flusher's thread. A timer starts the next one;
+    `Bucket.hurry` starts it at once, or right after the running one. These are plain callbacks on the loop, because
+    waking a task costs a turn of the loop, and a turn is long while backfills run.
 
-    A commit that fails (disk full, disk broken) is logged and tried again; nothing of it is reported as persisted, and
-    once too much waits, writes are answered TMPFAIL. With `persist=every` connections whose answers waited for it are
-    closed, since they cannot be told an outcome, and writes are refused until a commit succeeds. The node goes on.
+    A failed commit (disk full or broken) is logged and tried again. None of its writes is reported as persisted, and
+    when too much data waits, writes are answered TMPFAIL. With `persist=every`, connections whose answers waited for it
+    are closed, because the outcome is unknown, and writes are refused until a commit succeeds.
 
     Args:
         interval_s: pause between commits with `persist=group`; longer means fewer syncs, and a larger window that a
@@ -68,7 +67,7 @@ class Flusher:
         self._wait()
 
     async def stop(self) -> None:
-        """End; a commit that is under way is awaited."""
+        """End, after the commit in progress."""
         self._is_stopping = True
         if self._timer is not None:
             self._timer.cancel()
@@ -76,15 +75,15 @@ class Flusher:
         self._executor.shutdown(wait=True)
 
     async def flush(self) -> None:
-        """Commit once, after the commit that may be under way; errors are logged and tried again as usual."""
+        """Commit once, after the commit in progress; errors are logged and tried again as usual."""
         await self._idle.wait()
         self._begin()
         await self._idle.wait()
 
     def _hurry(self) -> None:
-        """Somebody waits: commit now, or right after the commit that is under way."""
+        """A client waits: commit now, or right after the commit in progress."""
         self._is_hurried = True
-        if self._idle.is_set() and not self._bucket.store.is_failing:  # else the next try comes when it comes
+        if self._idle.is_set() and not self._bucket.store.is_failing:  # else the timer starts the next try
             self._begin()
 
     def _wait(self) -> None:
@@ -110,7 +109,7 @@ class Flusher:
         return store.pending_bytes >= LAZY_BYTES or self._loop.time() - self._committed_at >= LAZY_INTERVAL_S
 
     def _begin(self) -> None:
-        """Begin a commit, if there is something and persistence is not stopped."""
+        """Begin a commit if data waits and persistence is not stopped."""
         bucket, store = self._bucket, self._bucket.store
         if self._is_stopping or not (store.dirty or bucket.holding) or not bucket.is_persisting:
             return
@@ -121,7 +120,7 @@ class Flusher:
         future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._finished, number, done))
 
     def _finished(self, number: int, done: Future[list[tuple[int, int]]]) -> None:
-        """A commit is through, or failed."""
+        """A commit succeeded or failed."""
         store = self._bucket.store
         self._idle.set()
         try:
@@ -161,7 +160,7 @@ class Flusher:
                     RETRY_S,
                 )
         else:
-            # A fault of ours. To stop flushing would lose what is written from now on, so it is tried again.
+            # A fault of ours. Without another try, all later writes would be lost.
             logger.error("bucket %s: a commit failed", bucket.name, exc_info=error)
         store.note_commit(has_failed=True)
         bucket.fail_commit("a write could not be made durable: the disk is full or broken; see the node's log")

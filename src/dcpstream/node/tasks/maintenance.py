@@ -1,7 +1,7 @@
 """Regular work on a bucket: the memory quota, the retention of history, and the expiry of documents.
 
-One task a bucket on the node's loop; each look is short, and the pager pauses between small portions so that clients
-are answered meanwhile.
+One task per bucket on the node's loop. Each check is short, and the expiry pager works in small portions, so that
+clients are answered meanwhile.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from dcpstream.node.shell.server import KvServer
 logger = logging.getLogger(__name__)
 
 QUOTA_INTERVAL_S = 0.5
-"""Between looks at a bucket's memory, one or two milliseconds each with 1,024 vbuckets: how far a bucket that is
-written to at full speed gets beyond its quota."""
+"""Interval of checks of a bucket's memory, one or two milliseconds each with 1,024 vbuckets. It bounds how far writes
+at full speed exceed the quota."""
 
 QUOTA_FREE_SHARE = 0.95
-"""Writes are taken again below this share of the quota, so that a full bucket does not flicker."""
+"""Writes are accepted again below this share of the quota, so that a full bucket does not alternate."""
 
 REPEAT_LOG_S = 60.0
-"""Between two logs that something of this does not work: it is tried far more often."""
+"""Interval of log lines while the work fails."""
 
 PAGER_PORTION = 200
-"""Documents that the pager expires before it lets clients have the loop: some milliseconds."""
+"""Documents that the pager expires before it yields the loop: some milliseconds of work."""
 
 
 class Maintenance:
@@ -73,7 +73,7 @@ class Maintenance:
                         paged_at = loop.time()
             except DcpstreamError as error:
                 self._log(error, None)
-            except Exception as error:  # noqa: BLE001 - a fault of ours; without this nobody would look at quotas again
+            except Exception as error:  # noqa: BLE001 - a fault of ours must not end the checks of the quota
                 self._log(error, error)
 
     def _log(self, error: Exception, trace: Exception | None) -> None:
@@ -83,16 +83,16 @@ class Maintenance:
             logger.error("bucket %s: upkeep: %s", self._bucket.name, error, exc_info=trace)
 
     def review_history(self) -> None:
-        """Say which superseded versions are kept; none any more if that was switched off."""
+        """Update which superseded versions are kept; none after history was switched off."""
         keeps = self._bucket.settings.keeps_history
         if keeps or self._keeps_history:
             self._retention.review(asyncio.get_running_loop().time())
         self._keeps_history = keeps
 
     def check_quota(self) -> None:
-        """Stop writes if the bucket takes more memory than it may; let them go on when enough is free again."""
+        """Refuse writes while the bucket exceeds its memory quota; accept them again when enough is free."""
         store, quota = self._bucket.store, self._bucket.settings.ram_quota_bytes
-        # The cache gives way: pages that were read once must not keep writes out.
+        # The cache shrinks first: cached pages must not make writes fail.
         others = store.memory_bytes - store.cached_bytes
         store.fit_cache(int(quota * QUOTA_FREE_SHARE) - others)
         taken = others + store.cached_bytes
@@ -112,7 +112,7 @@ class Maintenance:
                 logger.warning("bucket %s: takes writes again (%d of %d bytes)", self._bucket.name, taken, quota)
 
     async def page(self) -> int:
-        """Turn the documents that are past their time into expirations; returns how many."""
+        """Turn expired documents into expirations; returns their number."""
         count = 0
         for vbid in range(self._bucket.vbucket_count):
             while not self._stopping.is_set():

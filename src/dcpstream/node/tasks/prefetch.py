@@ -1,8 +1,8 @@
 """Reading history from disk in threads, so that the node's loop does not wait for the disk.
 
-A stream that reads history asks the store without waiting. What the system does not have in memory is read by a few
-threads, of all streams in the order in which they asked; then the stream goes on, and reads it from memory. Each
-stream waits for one piece of about a megabyte at a time, so hundreds of them share the disk evenly.
+A stream that reads history never waits for the disk. A few threads read the pieces that are not in memory, in the order
+of the streams' requests; then each stream continues from memory. A stream requests one piece of about a megabyte at a
+time, so hundreds of streams share the disk evenly.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dcpstream.node.shell.server import KvServer
 from dcpstream.store.log.segment_file import Piece
 
 FETCHERS = 4
-"""Threads of a bucket that read from the disk: what keeps a disk busy without drowning it."""
+"""Reading threads per bucket: enough to keep a disk busy without overloading it."""
 
 MAX_FETCHED = 20_000
-"""Places that were fetched and not read yet, of streams that went away: more are forgotten."""
+"""Largest number of fetched places that no stream has read yet; their streams may have ended."""
 
 
 class Prefetcher:
@@ -65,5 +65,5 @@ class Prefetcher:
         return False
 
     async def stop(self) -> None:
-        """End; what is being read is awaited, what waits is dropped."""
+        """End, after the reads in progress; waiting ones are dropped."""
         await asyncio.to_thread(self._executor.shutdown, wait=True, cancel_futures=True)
