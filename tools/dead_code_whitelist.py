@@ -84,12 +84,9 @@ _.add_stream
 _.void_blocks
 
 # Asked by tests about the state of machines, stores and users, or used by them to clean up.
-_.block_of
 _.close_all
 _.is_legal
-_.items_by_collection
 _.set_privileges
-_.snapshot_at_seqno
 
 # The protocol's own names: codes that we know but do not use, and fields that we carry but do not read.
 _.CACHE_TRANSFER

@@ -17,7 +17,6 @@ from dcpstream.store import BucketStore, CompactionOrder, DiskBucketStore, Memor
 from dcpstream.store.compact import retention, row_removal
 from dcpstream.store.index import bulk_load, queries
 from dcpstream.store.log import blocks, frame_log
-from dcpstream.wire.stored.block import frame_kinds
 from tests.kit.stores import LOG, ModelVbucket, fill, frame_of, key_of, put, read_all
 
 VBUCKETS = 2
@@ -77,16 +76,15 @@ class StoreMachine(RuleBasedStateMachine):
             frame = put(self.store.vbuckets[which], key, b"w" if is_doc else None, seqno=seqno)
             model.rows.append((seqno, key, frame, is_doc))
 
-    @rule(which=WHICH, names=st.lists(NAMES, min_size=1, max_size=30), value=VALUES)
-    def append_many(self, which: int, names: list[int], value: bytes | None) -> None:
+    @rule(which=WHICH, names=st.lists(NAMES, max_size=30), value=st.binary(max_size=40))
+    def append_many(self, which: int, names: list[int], value: bytes) -> None:
         model = self.models[which]
         first = model.high + 1
         keys = [key_of(name) for name in names]
         frames = [frame_of(which, key, seqno, value) for seqno, key in enumerate(keys, first)]
-        kinds = [int(frame_kinds(frame[1], frame[5], key)) for frame, key in zip(frames, keys, strict=True)]
-        self.store.vbuckets[which].append_many(frames, keys, range(first, first + len(keys)), kinds=kinds)
+        self.store.vbuckets[which].append_many(frames, keys, range(first, first + len(keys)))
         for seqno, (key, frame) in enumerate(zip(keys, frames, strict=True), first):
-            model.rows.append((seqno, key, frame, value is not None))
+            model.rows.append((seqno, key, frame, True))
 
     @rule(which=WHICH, count=st.integers(16, 60))
     def append_fresh(self, which: int, count: int) -> None:
@@ -94,9 +92,7 @@ class StoreMachine(RuleBasedStateMachine):
         first = model.high + 1
         keys = [key_of(f"fresh{number % 50}") for number in range(first, first + count)]
         frames = [frame_of(which, key, seqno, b"v") for seqno, key in enumerate(keys, first)]
-        self.store.vbuckets[which].append_many(
-            b"".join(frames), keys, range(first, first + count), sizes=[len(frame) for frame in frames]
-        )
+        self.store.vbuckets[which].append_many(frames, keys, range(first, first + count))
         for seqno, (key, frame) in enumerate(zip(keys, frames, strict=True), first):
             model.rows.append((seqno, key, frame, True))
 

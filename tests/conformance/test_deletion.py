@@ -42,7 +42,7 @@ def bury(node: SimulatedNode, value: bytes, datatype: int, *, key: bytes = b"\0k
         vbid=1, key=key, by_seqno=seqno, rev_seqno=2, cas=seqno << 16, delete_time=5, value=value, datatype=datatype
     )
     kinds = block.frame_kinds(Opcode.DCP_DELETION, datatype, key)
-    vbucket.log.append(frame, key, seqno, is_deleted=True, kinds=kinds)
+    vbucket.log.append(frame, key, seqno, kinds=kinds)
 
 
 def replica(

@@ -75,7 +75,7 @@ def test_it_may_carry_system_xattrs() -> None:
         vbid=1, key=b"\0k", by_seqno=1, rev_seqno=2, cas=9, delete_time=7, value=value, datatype=Datatype.XATTR
     )
     kinds = block.frame_kinds(Opcode.DCP_EXPIRATION, Datatype.XATTR, b"\0k")
-    vbucket.log.append(frame, b"\0k", 1, is_deleted=True, kinds=kinds)
+    vbucket.log.append(frame, b"\0k", 1, kinds=kinds)
     (sent,) = changes(node, WITH_TIMES | OpenFlag.INCLUDE_XATTRS)
     assert (sent.opcode, sent.value, sent.datatype) == (Opcode.DCP_EXPIRATION, value, Datatype.XATTR)
 

@@ -38,7 +38,7 @@ def bury(node: SimulatedNode, value: bytes, datatype: int) -> None:
         vbid=1, key=b"\0k", by_seqno=seqno, rev_seqno=1, cas=1, delete_time=1, value=value, datatype=datatype
     )
     kinds = int(frame_kinds(Opcode.DCP_DELETION, datatype, b"\0k"))
-    vbucket.log.append(frame, b"\0k", seqno, is_deleted=True, kinds=kinds)
+    vbucket.log.append(frame, b"\0k", seqno, kinds=kinds)
 
 
 def last(node: SimulatedNode, flags: int = XATTRS, **fields: Any) -> Frame:

@@ -36,7 +36,7 @@ def put(vbucket: VBucketLog, key: bytes, value: bytes | None, *, seqno: int | No
     seqno = vbucket.high_seqno + 1 if seqno is None else seqno
     frame = frame_of(vbucket.vbid, key, seqno, value, kind)
     kinds = frame_kinds(frame[1], frame[5], key)
-    vbucket.append(frame, key, seqno, is_deleted=value is None, kinds=kinds)
+    vbucket.append(frame, key, seqno, kinds=kinds)
     return frame
 
 

@@ -18,7 +18,6 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from operator import itemgetter
 from threading import Lock
 from typing import NamedTuple, Protocol
 from weakref import WeakSet
@@ -71,7 +70,6 @@ STEP_ROWS = 4096
 
 _new_tuple = tuple.__new__
 """Makes a named tuple at half the cost of calling its class."""
-_first_byte = itemgetter(0)
 
 
 class VBucketHost(Protocol):
@@ -320,26 +318,20 @@ class VBucketLog:
 
     # ------------------------------------------------------------------------------------------------------ writing
 
-    def append(
-        self, frame: bytes | bytearray, key: bytes, seqno: int, *, is_deleted: bool = False, kinds: int = 0
-    ) -> None:
+    def append(self, frame: bytes | bytearray, key: bytes, seqno: int, *, kinds: int = 0) -> None:
         """Add a frame in stored form.
 
         Args:
             key: with collection prefix; ignored for system events, whose index key is made from the frame.
             seqno: above `high_seqno`; may skip.
-            is_deleted: a deletion or expiration.
-            kinds: `BlockKind` bits of the frame. `is_deleted` implies DELETION if the bits name neither a deletion nor
-                an expiration. A PREPARE gets an index key of its own.
+            kinds: `BlockKind` bits of the frame. A PREPARE gets an index key of its own.
         """
         if seqno <= self.high_seqno:
             raise AssertionError(f"vb {self.vbid}: seqno {seqno} does not follow {self.high_seqno}")
-        if kinds or is_deleted:
+        if kinds:
             kinds = int(kinds)
             if kinds & (SYSTEM | PREPARE):
                 key = index_key(frame)
-            elif is_deleted and not kinds & DELETED:
-                kinds |= DELETED & int(BlockKind.DELETION)
         if kinds & NOT_A_DOCUMENT:
             revision, time = fields_of(frame, kinds)
             if kinds & DELETED and self.max_deleted_rev < revision:
@@ -372,53 +364,24 @@ class VBucketLog:
         with self.lock:
             self.rows.carry_out()
 
-    def append_many(
-        self,
-        frames: bytes | bytearray | Sequence[bytes | bytearray],
-        keys: Sequence[bytes],
-        seqnos: Sequence[int],
-        *,
-        sizes: Sequence[int] | None = None,
-        kinds: int | Sequence[int] = 0,
-    ) -> None:
-        """Add many frames at once.
-
-        The bulk path takes documents (no deletion, no system event) of the same kinds and the same collection. Other
-        frames and small batches are appended row by row, with the same result.
+    def append_many(self, frames: Sequence[bytes], keys: Sequence[bytes], seqnos: Sequence[int]) -> None:
+        """Add many frames, all documents of the default collection without further kinds; as `append` of each.
 
         Args:
-            frames: one after the other in one buffer, with `sizes`; or a sequence of frames.
             seqnos: rising; the first above `high_seqno`.
-            kinds: `BlockKind` bits of all frames, or of each.
         """
-        if isinstance(frames, (bytes, bytearray)):
-            data: bytes | bytearray = frames
-            if sizes is None:
-                raise TypeError("append_many of one buffer needs the frames' sizes")
-        else:
-            data = b"".join(frames)
-            sizes = list(map(len, frames))
-        if not keys:
-            return
-        if not isinstance(kinds, int) and len(set(kinds)) == 1:
-            kinds = int(kinds[0])
-        is_uniform = isinstance(kinds, int) and not kinds & NOT_A_DOCUMENT and len(keys) >= BATCH_ROWS
-        if not (is_uniform and keys[0][0] < 0x80 and len(set(map(_first_byte, keys))) == 1):
-            at = 0
-            each = [kinds] * len(keys) if isinstance(kinds, int) else kinds
-            for key, seqno, size, kind in zip(keys, seqnos, sizes, each, strict=True):
-                frame = data[at : at + size]
-                self.append(frame, key, seqno, kinds=kind)
-                at += size
+        if len(keys) < BATCH_ROWS:
+            for frame, key, seqno in zip(frames, keys, seqnos, strict=True):
+                self.append(frame, key, seqno)
             return
         if seqnos[0] <= self.high_seqno:
             raise AssertionError(f"vb {self.vbid}: seqno {seqnos[0]} does not follow {self.high_seqno}")
-        assert isinstance(kinds, int)
+        data, sizes = b"".join(frames), list(map(len, frames))
         starts, times, revisions = columns_of(data, sizes)
         host = self._host
         with self.lock:
-            self.rows.append_documents(keys, seqnos, int(kinds), starts, len(data), times, revisions)
-            self.rows.collection_high[keys[0][0]] = seqnos[-1]
+            self.rows.append_documents(keys, seqnos, starts, len(data), times, revisions)
+            self.rows.collection_high[0] = seqnos[-1]
             self.log.append_frames(data, sizes)
             self.high_seqno = seqnos[-1]
             if host.is_durable:

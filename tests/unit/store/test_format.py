@@ -60,11 +60,11 @@ def write_store(target: Path, mode: str) -> None:
     deletion = encode_stored_deletion(
         vbid=0, key=b"\0doc1", by_seqno=41, rev_seqno=2**40, cas=41, delete_time=1_700_000_000, flags=5
     )
-    a.append(deletion, b"\0doc1", 41, is_deleted=True)
+    a.append(deletion, b"\0doc1", 41, kinds=BlockKind.DELETION)
     expiration = encode_stored_expiration(
         vbid=0, key=b"\0doc2", by_seqno=42, rev_seqno=7, cas=42, delete_time=1_700_000_001
     )
-    a.append(expiration, b"\0doc2", 42, is_deleted=True, kinds=BlockKind.EXPIRATION)
+    a.append(expiration, b"\0doc2", 42, kinds=BlockKind.EXPIRATION)
     value = bytes(8) + (0).to_bytes(4, "big") + (8).to_bytes(4, "big")
     event = SystemEvent(
         vbid=0, opaque=0, by_seqno=43, event=SystemEventId.CREATE_COLLECTION, version=0, key=b"shop", value=value

@@ -29,7 +29,7 @@ def put(log: VBucketLog, name: str, expiration: int, rev: int = 1) -> bytes:
 def delete(log: VBucketLog, name: str, time: int, rev: int) -> bytes:
     key, seqno = b"\0" + name.encode(), log.high_seqno + 1
     frame = encode_stored_deletion(vbid=0, key=key, by_seqno=seqno, rev_seqno=rev, cas=seqno, delete_time=time)
-    log.append(frame, key, seqno, is_deleted=True)
+    log.append(frame, key, seqno, kinds=BlockKind.DELETION)
     return key
 
 

@@ -6,9 +6,10 @@ import pytest
 
 from dcpstream.wire import buffers as buffers_module
 from dcpstream.wire.buffers import BufferPool
-from dcpstream.wire.stored.block import BlockKind, FrameBlock, block_of, encode_stored_mutation
+from dcpstream.wire.stored.block import BlockKind, FrameBlock, encode_stored_mutation
 from dcpstream.wire.stored.form import StreamForm
 from dcpstream.wire.stored.rendering import render
+from tests.kit.blocks import block_of
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dcpstream.errors import FieldError
 from dcpstream.model.collections import NO_TTL
 from dcpstream.wire import Frame, Opcode, SystemEventId, decode_frame
-from dcpstream.wire.stored.block import BlockKind, block_of, events_of
+from dcpstream.wire.stored.block import BlockKind, events_of
 from dcpstream.wire.stored.form import StreamForm
 from dcpstream.wire.stored.rendering import render
 from dcpstream.wire.system_events import (
@@ -23,6 +23,7 @@ from dcpstream.wire.system_events import (
     read_flatbuffer,
 )
 from tests.kit import recorded
+from tests.kit.blocks import block_of
 from tests.kit.rules import rule
 
 EVERY = (

@@ -105,7 +105,7 @@ class Replicas:
             durability = self._bucket.durability_of(vbucket)
         if durability is not None and not kinds & _WITHOUT_CAS:
             kinds |= durability.kinds_of(change.key)
-        vbucket.log.append(frame, change.key, change.seqno, is_deleted=change.is_deleted, kinds=kinds)
+        vbucket.log.append(frame, change.key, change.seqno, kinds=kinds)
         if kinds & _SYSTEM_EVENT and vbucket.known_ids is not None:
             vbucket.known_ids.take(_event_of(change))
         if durability is not None:

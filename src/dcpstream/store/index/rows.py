@@ -178,22 +178,20 @@ class RowTable:
         self,
         keys: Sequence[bytes],
         seqnos: Sequence[int],
-        kinds: int,
         starts: npt.NDArray[np.int64],
         size: int,
         times: U32s,
         revisions: U32s,
     ) -> None:
-        """Add many rows at once, all documents (not deleted) of the same kinds. The caller sets `collection_high`.
+        """Add many rows at once, all documents without further kinds. The caller sets `collection_high`.
 
         Args:
             starts: where each frame begins, counted from `end`.
             size: of all the frames.
         """
         known = len(self.keys)
-        base = kinds << KIND_SHIFT | self.end
+        self.extend_columns(_column_of(seqnos), starts.astype(np.uint64) + np.uint64(self.end), times, revisions)
         self.end += size
-        self.extend_columns(_column_of(seqnos), starts.astype(np.uint64) + np.uint64(base), times, revisions)
         superseded = self.index_rows(keys, seqnos)
         self.item_count += len(self.keys) - known
         if len(superseded):

@@ -18,16 +18,14 @@ import numpy.typing as npt
 
 from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.codes import Datatype, Opcode
-from dcpstream.wire.frames import HEADER, HEADER_BYTES, frame_length
+from dcpstream.wire.frames import HEADER, HEADER_BYTES
 from dcpstream.wire.keys import leb128_decode
-from dcpstream.wire.messages.dcp import DeletionV2, Expiration, Mutation, SeqnoAdvanced
+from dcpstream.wire.messages.dcp import DeletionV2, Expiration, Mutation
 from dcpstream.wire.system_events import CollectionEvent, events_of_scope, read_event
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
 Seqnos: TypeAlias = npt.NDArray[np.uint64]
 
-_unpack_seqno = SeqnoAdvanced.layout.extras.unpack_from
-"""A stored message of any kind begins its extras with its own seqno."""
 _DURABLE = frozenset((int(Opcode.DCP_PREPARE), int(Opcode.DCP_ABORT)))
 
 
@@ -222,24 +220,3 @@ def _event_rows(block: FrameBlock, first: int, stop: int) -> Sequence[int]:
         return ()
     opcodes = np.frombuffer(block.data, dtype=np.uint8)[block.starts[first:stop] + 1]
     return (np.flatnonzero(opcodes == int(Opcode.DCP_SYSTEM_EVENT)) + first).tolist()
-
-
-def block_of(data: Buffer) -> FrameBlock:
-    """A block of whole stored frames, whose headers are read one by one.
-
-    Raises:
-        FrameError: the bytes are not whole frames.
-    """
-    starts: list[int] = []
-    seqnos: list[int] = []
-    kinds = BlockKind.PLAIN
-    at = 0
-    while at < len(data):
-        end = at + frame_length(data, at)
-        _, opcode, key_length, extras_length, datatype, *_ = HEADER.unpack_from(data, at)
-        key_at = at + HEADER_BYTES + extras_length
-        starts.append(at)
-        seqnos.append(_unpack_seqno(data, at + HEADER_BYTES)[0])
-        kinds |= frame_kinds(opcode, datatype, bytes(data[key_at : key_at + key_length]))
-        at = end
-    return FrameBlock(data, np.asarray(starts, np.int64), np.asarray(seqnos, np.uint64), kinds)

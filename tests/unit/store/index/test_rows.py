@@ -36,10 +36,10 @@ def in_bulk(batches: list[list[bytes]]) -> None:
     for keys in batches:
         seqnos = range(seqno + 1, seqno + 1 + len(keys))
         begins, fields = np.arange(len(keys), dtype=np.int64) * 10, np.full(len(keys), 5, dtype=np.uint32)
-        bulk.append_documents(keys, seqnos, 4, begins, 10 * len(keys), fields, fields)
+        bulk.append_documents(keys, seqnos, begins, 10 * len(keys), fields, fields)
         for key in keys:
             seqno += 1
-            single.append(key, seqno, 4, 10, 0, 5, 5)
+            single.append(key, seqno, 0, 10, 0, 5, 5)
     assert (bulk.keys, bulk.columns) == (single.keys, single.columns)
     assert sorted(bulk.journal) == sorted(single.journal)
     counts = (single.item_count, single.stale_bytes, single.end)

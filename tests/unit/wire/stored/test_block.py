@@ -15,7 +15,6 @@ from dcpstream.wire.stored import rendering as block_rendering
 from dcpstream.wire.stored.block import (
     BlockKind,
     FrameBlock,
-    block_of,
     encode_stored_deletion,
     encode_stored_expiration,
     encode_stored_mutation,
@@ -24,6 +23,7 @@ from dcpstream.wire.stored.form import StreamForm
 from dcpstream.wire.stored.rendering import render
 from dcpstream.wire.values import decode_xattrs, encode_xattrs, snappy_compress, snappy_uncompress
 from tests.kit import recorded
+from tests.kit.blocks import block_of
 
 AS_STORED = StreamForm()
 LEGACY = StreamForm(collections=False, xattrs=False, delete_times=False, expiry_opcode=False, snappy="none")

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from dcpstream.wire import Opcode, decode_frame
-from dcpstream.wire.stored.block import BlockKind, block_of, encode_stored_deletion, encode_stored_mutation
+from dcpstream.wire.stored.block import BlockKind, encode_stored_deletion, encode_stored_mutation
 from dcpstream.wire.stored.durable import DurableForm, encode_stored_abort, encode_stored_prepare, read_prepare
 from dcpstream.wire.stored.form import StreamForm
 from dcpstream.wire.stored.rendering import render
+from tests.kit.blocks import block_of
 
 PAIR = struct.Struct(">QQ")
 

@@ -260,7 +260,7 @@ def store_version(
         kinds |= BlockKind.EXPIRATION if is_expiration else BlockKind.DELETION
     else:
         frame = encode_stored_mutation(flags=flags, expiration=time, nru=FREQUENCY_OF_NEW, **fields)
-    vbucket.log.append(frame, key, seqno, is_deleted=is_deleted, kinds=int(kinds))
+    vbucket.log.append(frame, key, seqno, kinds=int(kinds))
     if vbucket.max_cas < cas <= MAX_TRUSTED_CAS:
         vbucket.max_cas = cas
     return Written(cas, seqno)

@@ -332,7 +332,7 @@ class Durability:
                 nru=FREQUENCY_OF_NEW,
             )  # fmt: skip
             kinds = frame_kinds(Opcode.DCP_MUTATION, datatype, key)
-        vbucket.log.append(frame, key, seqno, is_deleted=prepare.is_deleted, kinds=int(kinds | BlockKind.COMMIT))
+        vbucket.log.append(frame, key, seqno, kinds=int(kinds | BlockKind.COMMIT))
         self._committed(key, prepare.seqno, seqno)
 
     def _committed(self, key: bytes, prepared_seqno: int, seqno: int) -> None:
