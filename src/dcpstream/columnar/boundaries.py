@@ -53,7 +53,7 @@ LANE_STEPS_SLACK = 4
 """Steps, as a multiple of the expected ones, after which the lanes left are followed one by one: bounds the memory."""
 
 _HEAD_MASK = np.uint64(0x0000_F800_00FF_F0FF)
-"""What a guess is recognised by in a header's first eight bytes, read as a little-endian number: the magic, the high
+"""The mark of a guess in a header's first eight bytes, read as a little-endian number: the magic, the high
 half of the opcode (DCP's are 0x5_), the byte behind it, and that the datatype is at most 7."""
 _CLASSIC = 0x00_50_80
 """A request with a key of at most 255 bytes."""

@@ -86,7 +86,7 @@ def scan(buffer: Buffer, start: int = 0, stop: int | None = None) -> FrameIndex:
 
 
 def _check_rest(buffer: Buffer, at: int, stop: int) -> None:
-    """The begin of a frame that is not whole: what is there must be sound."""
+    """Check the beginning of an incomplete frame."""
     if stop - at >= HEADER_BYTES:
         frame_length(buffer, at)
     elif at < stop and buffer[at] not in MAGICS:

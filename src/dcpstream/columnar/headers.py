@@ -114,7 +114,7 @@ class Headers:
 
     @property
     def is_flexible(self) -> npt.NDArray[np.bool_]:
-        """Which frames carry framing extras (0x08, 0x18)."""
+        """A mask of the frames with framing extras (0x08, 0x18)."""
         return self.magic < _CLASSIC_MIN
 
     @property
@@ -132,7 +132,7 @@ class Headers:
         return np.where(flexible, field >> 8, 0), np.where(flexible, field & 0xFF, field)
 
     def broken(self) -> npt.NDArray[np.bool_]:
-        """Which headers are no headers: unknown magic, parts longer than the body, frame above the limit."""
+        """A mask of the faulty headers: unknown magic, parts longer than the body, frame above the limit."""
         magic, body = self.magic, self.body
         bad: npt.NDArray[np.bool_] = body > MAX_FRAME_BYTES - HEADER_BYTES
         if (magic == _REQUEST).all():  # nearly always

@@ -222,7 +222,7 @@ def _pick(parts: pa.BinaryArray, rows: Int64Array) -> pa.BinaryArray:
 def _flags_and_expiry(
     headers: Headers, mutation: npt.NDArray[np.bool_], extras_length: npt.NDArray[np.uint8]
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
-    """Behind the revision a mutation has flags and expiration, the others a delete time if their extras are so long."""
+    """Flags and expiration of mutations; 0 and the delete time, if there is one, of other rows."""
     none = np.uint32(0)
     field = headers.flags_field
     delete_time = np.where(extras_length >= _DELETE_TIME_EXTRAS_MIN, field, none)

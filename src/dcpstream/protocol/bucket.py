@@ -128,8 +128,8 @@ class VBucketView(VbucketFacts, Protocol):
         Only messages that are the newest version of their key as of `snapshot_end` (None: end_seqno). Whole messages
         of at most `max_bytes`, but at least one if there is any.
 
-        Returns: an empty block if there is no such message; None while the messages are fetched: the connection is
-            told that the vbucket changed when they have arrived.
+        Returns: an empty block if there is no such message; None while the messages are fetched: the vbucket
+            counts as changed when they have arrived.
         """
 
     @property

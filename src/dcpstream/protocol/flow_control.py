@@ -68,7 +68,7 @@ class ProducerWindow:
         return max(0, self.buffer_bytes - self.outstanding_bytes)
 
     def set_buffer(self, size_bytes: int) -> None:
-        """Change the limit; 0 takes it away and forgets what is outstanding and acknowledged."""
+        """Change the limit; 0 takes it away and forgets outstanding and acknowledged bytes."""
         self.buffer_bytes = size_bytes
         if not size_bytes:
             self.outstanding_bytes = self.acked_bytes = 0
@@ -109,7 +109,7 @@ class ConsumerWindow:
 
     @property
     def next_timeout(self) -> float | None:
-        """When the freed bytes are acknowledged at the latest; None if there are none."""
+        """The latest time to acknowledge the freed bytes; None if there are none."""
         return self._last_ack + ACK_INTERVAL_S if self.freed_bytes else None
 
     def freed(self, count_bytes: int) -> None:

@@ -61,7 +61,7 @@ class NoopTimer:
 
     @property
     def next_timeout(self) -> float | None:
-        """When `poll` or `is_dead` may change, or None."""
+        """The time at which `poll` or `is_dead` may change, or None."""
         if not self.is_enabled:
             return None
         deadline = self._last_received + self.idle_timeout_s

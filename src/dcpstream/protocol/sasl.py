@@ -76,7 +76,7 @@ class Outcome(Enum):
     SUCCESS = "success"
     """The login is complete; `data` goes to the client."""
     REFUSED = "refused"
-    """AUTH_ERROR (0x20): unknown mechanism, unknown user or wrong password; the client is not told which."""
+    """AUTH_ERROR (0x20): unknown mechanism, unknown user or wrong password; the answer does not say which."""
     MALFORMED = "malformed"
     """EINVAL (0x04): not a message of this mechanism, or an unexpected one."""
 

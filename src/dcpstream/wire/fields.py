@@ -77,7 +77,7 @@ class Field:
 
 
 class FieldOptions(TypedDict, total=False):
-    """What a declaration may say of a field besides its type.
+    """The options of a field's declaration.
 
     Attributes:
         default: the content in messages that are made without it.

@@ -67,7 +67,7 @@ def split_collection_key(key: bytes) -> tuple[int, bytes]:
 
 
 def key_fault(key: bytes) -> str | None:
-    """What is wrong with a document's key that has a collection prefix, in the server's words; None if nothing is."""
+    """The fault in a document's key with collection prefix, in the server's words; None if there is none."""
     if len(key) <= 1:
         return "Key length must be >= 2"
     try:

@@ -187,7 +187,7 @@ class Layout:
     numbers: Callable[[Any], tuple[Any, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Work out what is derived."""
+        """Compute the derived attributes."""
         whole = self.variants[-1]
         extras_fields = tuple(item for item in self.fields if item.place == "extras")
         derived = {
@@ -210,7 +210,7 @@ class Layout:
             object.__setattr__(self, name, content)
 
     def offset(self, name: str) -> int:
-        """Where a field of the header or the extras is in a classic frame."""
+        """The offset of a field of the header or the extras in a classic frame."""
         at = 0
         for field_name, width in (*HEADER_FIELDS, *((item.name, item.width) for item in self.extras_fields)):
             if field_name == name:
@@ -224,7 +224,7 @@ class Layout:
         return header + [(item.name, item.dtype) for item in self.extras_fields]
 
     def mismatch(self, frame: Frame) -> str | None:
-        """Why the frame does not have this layout, or None if it does."""
+        """The reason why the frame does not have this layout, or None if it does."""
         if len(frame.extras) not in self.extras_lengths:
             return f"extras of {len(frame.extras)} bytes, not {' or '.join(map(str, self.extras_lengths))}"
         if not self.key.accepts(frame.key):
@@ -351,7 +351,9 @@ def _variants_of(fields: tuple[Field, ...]) -> tuple[Variant, ...]:
     optional = [at for at, item in enumerate(extras) if item.optional]
     absent_sets = chain.from_iterable(combinations(reversed(optional), count) for count in range(len(optional) + 1))
     found: dict[int, Variant] = {}
-    for absent in absent_sets:  # fewest and last fields first: what is there is as far in front as can be
+    for absent in (
+        absent_sets
+    ):  # fewest and last fields first: of two variants with one length, the one with earlier fields counts
         present = tuple(at for at in range(len(extras)) if at not in absent)
         chosen = tuple(extras[at] for at in present)
         size = sum(item.width for item in chosen)

@@ -31,7 +31,7 @@ MAX_DURABILITY_LEVEL = 3
 
 
 class Fault(NamedTuple):
-    """Why a request is refused: the status, and the reason for the peer, if there is one."""
+    """The status that refuses a request, and the reason for the peer, if there is one."""
 
     status: Status
     context: str | None = None
@@ -69,7 +69,7 @@ class Shape:
     def fault(  # noqa: PLR0911 - one line per rule
         self, frame: Frame, datatypes: int = ALL_DATATYPES, *, has_prefix: bool = False, checks_extras: bool = True
     ) -> str | None:
-        """What is wrong with a request's parts, in the server's words; None if nothing is.
+        """The fault in a request's parts, in the server's words; None if there is none.
 
         Args:
             frame: the request.

@@ -214,7 +214,7 @@ class _Builder:
         return self.push(len(encoded) - 1, 4)
 
     def push_offset(self, target: int) -> int:
-        """A reference to what is at a position; its own position."""
+        """The position of the content that the reference at a position points to."""
         self.align(4)
         return self.push(len(self.data) - target + 4, 4)
 

@@ -381,7 +381,7 @@ class ConsumerConnection:
         return out
 
     def next_timeout(self) -> float | None:
-        """When `handle_timeout` must be called: an acknowledgement is due, or the producer is given up."""
+        """The time at which `handle_timeout` must be called, for an acknowledgement or to give the producer up."""
         if self.close_reason is not None or not self.negotiation.has_begun:
             return None
         ack = self.window.next_timeout if self.replicas.has_room else None

@@ -1,8 +1,8 @@
-"""The controls of a consumer: what it asks of its producer before the first stream.
+"""The controls of a consumer: its questions to the producer before the first stream.
 
 The order is that of a recorded server: the size of the buffer and GET_ERROR_MAP first; then each control when the one
-before was answered. Nothing waits for the answer to the buffer's size. The answer to GET_ERROR_MAP tells old producers
-from new ones. A refused control stays off, and the next one follows.
+before was answered. Nothing waits for the answer to the buffer's size. The answer to GET_ERROR_MAP distinguishes old
+producers from new ones. A refused control stays off, and the next one follows.
 
 Source: kv_engine engines/ep/src/dcp/consumer.cc, recordings of accepted, refused and unanswered controls.
 """

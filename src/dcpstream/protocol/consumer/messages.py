@@ -133,7 +133,7 @@ def read_change(frame: Frame, dialect: Dialect, unix_s: int) -> Change | Refusal
         kind = "mutation" if frame.opcode == Opcode.DCP_MUTATION else "deletion"
         return Refusal(Status.EINVAL, f"Invalid seqno(0) for DCP {kind}")
     if frame.opcode == Opcode.DCP_MUTATION:
-        return _mutation(frame, key, frame.value, frame.datatype)  # a compressed value stays compressed
+        return _mutation(frame, key)
     if datatype & _XATTR:
         value, datatype = split_xattrs(value)[0], _XATTR  # a deletion keeps its xattrs and loses its body
     else:
@@ -160,7 +160,9 @@ def _content(frame: Frame, dialect: Dialect) -> tuple[bytes, bytes, int] | Refus
     return frame.key if dialect.has_collections else b"\0" + frame.key, value, datatype
 
 
-def _mutation(frame: Frame, key: bytes, value: bytes, datatype: int) -> Change | Refusal:
+def _mutation(frame: Frame, key: bytes) -> Change | Refusal:
+    """A mutation in stored form; a compressed value stays compressed."""
+    datatype = frame.datatype
     seqno, rev_seqno, flags, expiration, _, meta_bytes, nru = _unpack_mutation(frame.extras)
     if nru == EXACT_COUNTER:
         nru = COARSE_COUNTER  # the stored counter of a fresh document; hifi streams get the exact one from it again
@@ -169,7 +171,7 @@ def _mutation(frame: Frame, key: bytes, value: bytes, datatype: int) -> Change |
     stored = encode_stored_mutation(
         vbid=frame.vbid,
         key=key,
-        value=value,
+        value=frame.value,
         by_seqno=seqno,
         rev_seqno=rev_seqno,
         cas=frame.cas,
@@ -183,14 +185,14 @@ def _mutation(frame: Frame, key: bytes, value: bytes, datatype: int) -> Change |
 
 
 def _deletion(frame: Frame, key: bytes, value: bytes, datatype: int, unix_s: int) -> Change:
-    delete_time = unix_s
+    delete_time, encode = unix_s, encode_stored_deletion
     if frame.opcode == Opcode.DCP_EXPIRATION:
         seqno, rev_seqno, delete_time = Expiration.unpack(frame)
+        encode = encode_stored_expiration
     elif len(frame.extras) == _DELETION_V1_BYTES:
         seqno, rev_seqno, _ = Deletion.unpack(frame)
     else:
         seqno, rev_seqno, delete_time, _ = DeletionV2.unpack(frame)
-    encode = encode_stored_expiration if frame.opcode == Opcode.DCP_EXPIRATION else encode_stored_deletion
     stored = encode(
         vbid=frame.vbid,
         key=key,

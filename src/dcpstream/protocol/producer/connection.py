@@ -372,7 +372,7 @@ class ProducerConnection:
         self.noop.idle_timeout_s = seconds
 
     def next_timeout(self) -> float | None:
-        """When `handle_timeout` must be called, or None."""
+        """The time at which `handle_timeout` must be called, or None."""
         if self.close_reason is not None:
             return None
         times = (self._takeovers.next_timeout, self.noop.next_timeout, self._stuck_deadline)

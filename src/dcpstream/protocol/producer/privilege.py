@@ -31,7 +31,7 @@ StreamAccess = Callable[[int | None, int | None], Access]
 
 
 def everything(scope_id: int | None, collection_id: int | None) -> Access:
-    """The access of a user who may stream all."""
+    """The access of a user with every privilege."""
     return Access.GRANTED
 
 

@@ -6,7 +6,7 @@ Then it looks again. It follows that a stream whose end seqno falls inside a sna
 that a key appears once in a snapshot, and that writes during a snapshot belong to the next one.
 
 The first snapshot is "from disk" if the stream begins below what the vbucket keeps in memory, and "from memory"
-otherwise (`protocol.bucket` tells where that line is). All later ones are from memory. The first snapshot from memory
+otherwise (see `protocol.bucket` for that line). All later ones are from memory. The first snapshot from memory
 and the first one in a new checkpoint carry the checkpoint flag.
 
 A stream that is closed in the middle of a snapshot from memory still sends the rest of it before its STREAM_END,
@@ -75,7 +75,7 @@ class ProducerStream:
         source: its bucket, for the manifest.
         opaque: u32, of the STREAM_REQ.
         flags: of the STREAM_REQ.
-        accepted: what `rollback.decide` made of the request.
+        accepted: the result of `rollback.decide`.
         wanted: its collections and stream id.
         form: the form of its messages.
         has_marker_v2: markers in version 2.0, for a replica that takes part in durable writes.
@@ -504,7 +504,7 @@ class ProducerStream:
     def _pass_over_all(self, position: int, limit: int) -> Buffer:
         """Pass over the rest of the history, which has nothing for this stream.
 
-        Only a client that resumed inside a snapshot is told, because it waits for that snapshot's end.
+        Only a client that resumed inside a snapshot gets a marker, because it waits for that snapshot's end.
         """
         self.last_read_seqno = limit
         end = self.accepted.snapshot_end

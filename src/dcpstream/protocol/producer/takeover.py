@@ -79,7 +79,7 @@ class Takeovers:
 
     @property
     def next_timeout(self) -> float | None:
-        """When `handle_timeout` must be called, or None."""
+        """The time at which `handle_timeout` must be called, or None."""
         return min(
             (until for stream, until in self._under_way.values() if stream.vbid not in self._put_off), default=None
         )

@@ -9,7 +9,7 @@
 `SimulatedNode` runs the engine of `dcpstream.Node`. A `Peer` is the other end of one of its connections and sends any
 frame, also a malformed one. A `ScriptedProducer` is a peer that plays the producer, so that the node's end is a
 consumer. A `PretendWire` joins a producer of one node to a consumer of another and passes one frame at a time, so that
-a test can stop, cut or restart between any two frames. `VirtualClock` moves when it is told to and `SeededRandom`
+a test can stop, cut or restart between any two frames. Only the test moves the `VirtualClock`, and `SeededRandom`
 repeats itself, so a test that fails fails again.
 
 Frames are `dcpstream.wire.Frame`; `dcpstream.wire.decode_message` gives the typed message. Nothing here needs pytest.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random  # noqa: TID251 - seeded on purpose
 
 START_S = 100.0
-"""What the monotonic clock of a simulated node shows first."""
+"""The first reading of a simulated node's monotonic clock."""
 START_UNIX_S = 1_700_000_000
 """The same moment in seconds since 1970."""
 
 
 class VirtualClock:
-    """A `dcpstream.runtime.Clock` that moves when it is told to.
+    """A `dcpstream.runtime.Clock` that only the test moves.
 
     Attributes:
         now: seconds of the monotonic clock; a test may set it.

@@ -98,7 +98,7 @@ class SimulatedNode:
     Args:
         path: a directory for a bucket on disk; None keeps the bucket in memory.
         vbuckets: how many; all are active at first.
-        users: who may log in; `known_users` by default.
+        users: the users that may log in; `known_users` by default.
         settings: of the bucket.
         compat_version: the server release that the node stands in for.
 
@@ -379,7 +379,7 @@ class Peer:
 
     @property
     def next_timeout(self) -> float | None:
-        """When the node's end wants to be woken."""
+        """The time at which the node's end wants to be woken."""
         dcp = self.session.dcp
         return None if dcp is None or self.closed else dcp.next_timeout()
 

@@ -32,13 +32,13 @@ from dcpstream.wire.values import encode_failover_log
 LOG = FailoverLog.of((0xABCDEF, 0))
 """The failover log of a scripted producer unless the test gives another."""
 CONTROLS = (Opcode.DCP_CONTROL, Opcode.GET_ERROR_MAP)
-"""What a consumer asks before its first STREAM_REQ."""
+"""The questions of a consumer before its first STREAM_REQ."""
 STEPS_MAX = 10_000
 """Frames of one `run`; two nodes that need more never come to rest."""
 
 
 class ProducerScript(ABC):
-    """What a cluster manager and a producer send to a consumer, by whatever way it travels.
+    """The messages of a cluster manager and a producer to a consumer, on any transport.
 
     A method that sends returns the frames that follow from it.
 
@@ -145,7 +145,7 @@ class ScriptedProducer(ProducerScript):
         name: of the connection.
         features: what the connection negotiates.
         flags: of DCP_OPEN.
-        user: who logs in.
+        user: the name that logs in.
         fields: others of DCP_OPEN.
 
     Attributes:
@@ -246,4 +246,4 @@ class PretendWire:
 
     def sent(self, sender: str, opcode: int) -> list[Frame]:
         """The frames with this opcode that one side ("old" or "new") sent."""
-        return [frame for who, frame in self.passed if who == sender and frame.opcode == opcode]
+        return [frame for side, frame in self.passed if side == sender and frame.opcode == opcode]

@@ -35,7 +35,7 @@ class SubdocGet(Request):
 
 @message(Opcode.SUBDOC_GET, statuses=_FOUND, rest=Part.OPTIONAL, source=_SUBDOC)
 class SubdocGetResponse(Response):
-    """The value at the path, JSON or bytes; SUBDOC_SUCCESS_DELETED tells that it is a tombstone's."""
+    """The value at the path, JSON or bytes; with SUBDOC_SUCCESS_DELETED it is a tombstone's."""
 
 
 @message(Opcode.SUBDOC_EXISTS)
