@@ -175,6 +175,7 @@ class Layout:
     flexible_magic: int = field(init=False)
     extras_bytes: int = field(init=False)
     extras_lengths: tuple[int, ...] = field(init=False)
+    variant_of_length: dict[int, Variant] = field(init=False, repr=False, compare=False)
     extras: struct.Struct = field(init=False)
     head: struct.Struct = field(init=False)
     value_bytes: int = field(init=False)
@@ -195,6 +196,7 @@ class Layout:
             "flexible_magic": _MAGICS[self.kind][1],
             "extras_bytes": whole.extras_bytes,
             "extras_lengths": tuple(variant.extras_bytes for variant in self.variants),
+            "variant_of_length": {variant.extras_bytes: variant for variant in self.variants},
             "extras": whole.extras,
             "head": whole.head,
             "value_bytes": self.value.size,
@@ -259,12 +261,11 @@ class Layout:
         Raises:
             struct.error: the extras have another length.
         """
-        if len(self.variants) == 1:
-            return self.extras.unpack(extras)
-        for variant in self.variants:
-            if variant.extras_bytes == len(extras):
-                return variant.spread((*variant.extras.unpack(extras), None))
-        raise struct.error(f"extras of {len(extras)} bytes")
+        variant = self.variant_of_length.get(len(extras))
+        if variant is None:
+            raise struct.error(f"extras of {len(extras)} bytes")
+        numbers = variant.extras.unpack(extras)
+        return numbers if variant.extras_bytes == self.extras_bytes else variant.spread((*numbers, None))
 
     def encode(
         self,
@@ -403,7 +404,7 @@ def _packer(layout: Layout) -> Packer:
     """The `pack` of one layout, with everything looked up that does not depend on the message."""
     encode, head, size = layout.encode, layout.head.pack, layout.extras_bytes
     magic, opcode = layout.magic, layout.opcode
-    is_plain = layout.is_simple and not layout.value_bytes and not layout.fixed_fields
+    fixed_fields = layout.fixed_fields
 
     def pack(
         *fields: Any,
@@ -416,32 +417,47 @@ def _packer(layout: Layout) -> Packer:
         key: bytes = b"",
         value: bytes = b"",
     ) -> bytes:
-        if is_plain and not framing:
-            body = size + len(key) + len(value)
-            try:
-                packed = head(magic, opcode, len(key), size, datatype, vbid or status, body, opaque, cas, *fields)
-            except struct.error as error:
-                raise layout.misfit(fields, error) from None
-            return packed + key + value
-        if layout.fixed_fields:
+        if fixed_fields:
             numbers = list(fields)
-            for at, item in layout.fixed_fields:
+            for at, item in fixed_fields:
                 numbers.insert(at, item.fixed)
             fields = tuple(numbers)
         return encode(fields, vbid or status, opaque, cas, datatype, framing, key, value)
 
-    return pack
+    def pack_extras(
+        *fields: Any,
+        vbid: int = 0,
+        status: int = 0,
+        opaque: int = 0,
+        cas: int = 0,
+        datatype: int = 0,
+        framing: bytes = b"",
+        key: bytes = b"",
+        value: bytes = b"",
+    ) -> bytes:
+        if framing:
+            return encode(fields, vbid or status, opaque, cas, datatype, framing, key, value)
+        key_bytes = len(key)
+        body = size + key_bytes + len(value)
+        try:
+            packed = head(magic, opcode, key_bytes, size, datatype, vbid or status, body, opaque, cas, *fields)
+        except struct.error as error:
+            raise layout.misfit(fields, error) from None
+        return packed + key + value
+
+    # Most messages have nothing but plain numbers in their extras.
+    return pack_extras if layout.is_simple and not layout.value_bytes and not fixed_fields else pack
 
 
 def _unpacker(layout: Layout) -> Callable[[Frame], tuple[Any, ...]]:
     """The `unpack` of one layout."""
-    unpack_extras, unpack_all = layout.extras.unpack, layout.unpack
-    is_plain = len(layout.variants) == 1 and not layout.value_bytes
+    unpack_extras = layout.extras.unpack if len(layout.variants) == 1 else layout.unpack_extras
+    unpack_all, has_value_fields = layout.unpack, bool(layout.value_bytes)
     fixed = frozenset(at for at, _ in layout.fixed_fields)
 
     def unpack(frame: Frame) -> tuple[Any, ...]:
         try:
-            numbers = unpack_extras(frame.extras) if is_plain else unpack_all(frame)
+            numbers = unpack_all(frame) if has_value_fields else unpack_extras(frame.extras)
         except struct.error:
             raise FieldError(f"not {layout.name}: {layout.mismatch(frame)}") from None
         return tuple([number for at, number in enumerate(numbers) if at not in fixed]) if fixed else numbers

@@ -135,7 +135,7 @@ def shape_of(opcode: int, *, has_collections: bool = False) -> Shape | None:
     }
     datatypes = 0
     for layout in layouts:
-        datatypes |= layout.datatypes
+        datatypes |= int(layout.datatypes)  # each request is checked: arithmetic of an enum would cost more
     return Shape(
         () if is_any else tuple(sorted({length for layout in layouts for length in layout.extras_lengths})),
         _union({layout.key for layout in layouts}),
