@@ -68,7 +68,7 @@ class World:
         raise AssertionError("the move never succeeds")
 
     def check(self) -> None:
-        """One owner, who has it all, also if it dies now."""
+        """One owner, which has everything, also if it dies now."""
         self.new.restart(clean=False)
         assert (self.old.vbucket(VBID).state, self.new.vbucket(VBID).state) == (DEAD, ACTIVE)
         found = {key: self.new.admin.call(Opcode.GET, vbid=VBID, key=b"\0" + key.encode()) for key in self.durable}

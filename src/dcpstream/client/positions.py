@@ -17,7 +17,7 @@ MAX_UNACKNOWLEDGED = 10_000
 
 
 class Positions:
-    """The records of a stream: what is saved when the user acknowledges, and what before a delivery.
+    """The records of a stream: those to save when the user acknowledges, and those before a delivery.
 
     An acknowledgement covers the batch and all before it. Batches are numbered as they are delivered.
 

@@ -259,36 +259,32 @@ def _columns(name: str, text: str) -> tuple[str, ...]:
     return tuple(columns)
 
 
-def _starting(name: str, text: str) -> OffsetSpec:
-    return _offset_spec(name, text, ("earliest", "latest"))
-
-
-def _ending(name: str, text: str) -> OffsetSpec:
-    return _offset_spec(name, text, ("latest",))
-
-
-def _offset_spec(name: str, text: str, words: tuple[Literal["earliest", "latest"], ...]) -> OffsetSpec:
+def _offset_spec(*words: Literal["earliest", "latest"]) -> Callable[[str, str], OffsetSpec]:
     allowed = (
         f'{" or ".join(words)}, or JSON {{"<vbucket>": "<seqno>" or a position with vbuuid, seqno, snapshot_start, '
         "snapshot_end}, or an offset as this source reports it"
     )
-    for word in words:
-        if text.strip().lower() == word:
-            return OffsetSpec(word)
-    try:
-        data = json.loads(text)
-    except ValueError:
-        raise ConfigError(name, text, allowed) from None
-    if isinstance(data, dict) and "vbuckets" in data:
-        data = data["vbuckets"]
-    if not isinstance(data, dict) or not data:
-        raise ConfigError(name, text, allowed)
-    positions: dict[int, Any] = {}
-    for vbid, position in data.items():
-        if not vbid.isdecimal() or int(vbid) >= MAX_PARTITIONS:
-            raise ConfigError(name, text, f"{allowed}; {vbid!r} is not a vbucket number")
-        positions[int(vbid)] = position
-    return OffsetSpec("positions", positions)
+
+    def read(name: str, text: str) -> OffsetSpec:
+        for word in words:
+            if text.strip().lower() == word:
+                return OffsetSpec(word)
+        try:
+            data = json.loads(text)
+        except ValueError:
+            raise ConfigError(name, text, allowed) from None
+        if isinstance(data, dict) and "vbuckets" in data:
+            data = data["vbuckets"]
+        if not isinstance(data, dict) or not data:
+            raise ConfigError(name, text, allowed)
+        positions: dict[int, Any] = {}
+        for vbid, position in data.items():
+            if not vbid.isdecimal() or int(vbid) >= MAX_PARTITIONS:
+                raise ConfigError(name, text, f"{allowed}; {vbid!r} is not a vbucket number")
+            positions[int(vbid)] = position
+        return OffsetSpec("positions", positions)
+
+    return read
 
 
 OPTIONS = (
@@ -344,11 +340,11 @@ OPTIONS = (
     Option(
         "startingOffsets",
         "starting_offsets",
-        _starting,
+        _offset_spec("earliest", "latest"),
         "earliest, latest, or JSON; a stream uses it only without a checkpoint",
         "earliest (batch), latest (stream)",
     ),
-    Option("endingOffsets", "ending_offsets", _ending, "latest or JSON; of a batch", "latest"),
+    Option("endingOffsets", "ending_offsets", _offset_spec("latest"), "latest or JSON; of a batch", "latest"),
     Option(
         "maxOffsetsPerTrigger",
         "max_offsets_per_trigger",

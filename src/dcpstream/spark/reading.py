@@ -103,8 +103,7 @@ def read_partition(
             if options.on_rollback == "fail":
                 if item.from_seqno == item.to_seqno:
                     raise RollbackRequired(item.vbid, item.to_seqno, branch_message(item.vbid, item.to_seqno))
-                refused = next(one.start for one in ranges if one.vbid == item.vbid)
-                raise RollbackRequired(item.vbid, item.to_seqno, rollback_message(item.vbid, refused, item.to_seqno))
+                raise _refused(item.vbid, item.to_seqno, ranges)
             yield conform(rollback_batch(item, options.value_format, options.columns, clock.time_ns()), schema)
         elif isinstance(item, ManifestEvent):
             yield conform(manifest_batch([item], options.value_format, options.columns, clock.time_ns()), schema)
@@ -136,11 +135,13 @@ def _explained(
         yield from items
     except RollbackRequired as error:
         if options.on_rollback == "fail":
-            refused = next(one.start for one in ranges if one.vbid == error.vbid)
-            text = rollback_message(error.vbid, refused, error.seqno)
-        else:
-            text = repeat_message(error.vbid, error.seqno)
-        raise RollbackRequired(error.vbid, error.seqno, text) from error
+            raise _refused(error.vbid, error.seqno, ranges) from error
+        raise RollbackRequired(error.vbid, error.seqno, repeat_message(error.vbid, error.seqno)) from error
+
+
+def _refused(vbid: int, seqno: int, ranges: list[VbucketRange]) -> RollbackRequired:
+    refused = next(one.start for one in ranges if one.vbid == vbid)
+    return RollbackRequired(vbid, seqno, rollback_message(vbid, refused, seqno))
 
 
 def repeat_message(vbid: int, seqno: int) -> str:

@@ -1,4 +1,4 @@
-"""Stores of positions: what was saved comes back, and damage is told."""
+"""Stores of positions: saved positions come back, and damage is reported."""
 
 from __future__ import annotations
 

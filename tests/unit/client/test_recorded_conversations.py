@@ -1,6 +1,6 @@
 """The client's session against nothing but bytes that a real server sent: every recorded conversation with streams.
 
-What the session tells (streams, rows, positions, refusals, bytes for flow control, answers) is compared with what the
+The session's output (streams, rows, positions, refusals, bytes for flow control, answers) is compared with what the
 bytes say when they are read here, field by field, without the session's code.
 """
 

@@ -1,4 +1,4 @@
-"""Options of a stream: where vbuckets begin and end, what is saved."""
+"""Options of a stream: where vbuckets begin and end, and the saved positions."""
 
 from __future__ import annotations
 

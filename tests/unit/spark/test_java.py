@@ -16,7 +16,7 @@ REAL_PATH = os.environ.get("PATH", "/usr/bin:/bin")
 
 
 def make_java(directory: Path, version: str, *, is_executable: bool = True) -> Path:
-    """A runtime whose java tells its version, or prints its arguments one a line."""
+    """A runtime whose java prints its version, or its arguments one a line."""
     java = directory / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(

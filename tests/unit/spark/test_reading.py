@@ -208,7 +208,7 @@ def test_with_policy_fail_a_lost_tail_ends_the_query(disk: Disk) -> None:
 
 
 def test_a_failover_between_planning_and_reading(disk: Disk) -> None:
-    """The task meets the new branch: it tells the rollback by itself and reads up to the planned end."""
+    """The task meets the new branch: it reports the rollback by itself and reads up to the planned end."""
     stream = Stream(disk.node, onRollback="rewindAndMark", rewindTo="zero")
     failing = Stream(disk.node)
     with kv_of(disk.node) as kv:

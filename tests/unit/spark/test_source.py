@@ -99,7 +99,7 @@ def test_a_dropped_collection_leaves_the_table_and_the_others_go_on(node: dcpstr
     assert query.table.dropped("shop.returns") == ALL
     more = fill(node, "shop.orders", "more")
     assert query.run().keys == {"shop.orders": orders | more}
-    assert query.table.dropped("shop.returns") == ALL, "told once"
+    assert query.table.dropped("shop.returns") == ALL, "reported once"
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])

@@ -245,16 +245,11 @@ class AsyncClient:
             if nodes.map is None:
                 raise machine.no_answer("the cluster map")
             self._was_reached = True
-            if not vbids:
-                return nodes.map, {}
-            rounds = observation(vbids, nodes.map)
-            while True:
-                try:
-                    questions = next(rounds)
-                except StopIteration as stop:
-                    return nodes.map, stop.value
+            states: dict[int, BranchState] = {}
+            for questions in observation(vbids, nodes.map, states) if vbids else ():
                 sockets.machine = machine = Questions(questions, nodes, self._random, self._deadline())
                 await self._ask(machine, sockets)
+            return nodes.map, states
         finally:
             await sockets.close()
 

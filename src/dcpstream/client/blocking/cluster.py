@@ -139,14 +139,10 @@ class Cluster:
 
         A vbucket whose node is not known, or whose branch changed meanwhile, is missing.
         """
-        rounds = observation(range(self.map.vbucket_count) if vbids is None else vbids, self.map)
-        while True:
-            try:
-                questions = next(rounds)
-            except StopIteration as stop:
-                states: dict[int, BranchState] = stop.value
-                return states
+        states: dict[int, BranchState] = {}
+        for questions in observation(range(self.map.vbucket_count) if vbids is None else vbids, self.map, states):
             self._ask(questions)
+        return states
 
     def check_positions(
         self, positions: Mapping[int, StreamOffset], *, purge_gap: OnPurgeGap | None = None

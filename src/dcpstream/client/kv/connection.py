@@ -141,7 +141,7 @@ class KvConnection:
         except TimeoutError as error:
             raise DeadConnection(f"{self.address} takes no more data", cause=error) from error
         except OSError as error:
-            raise ConnectionLost(f"{self.address}: {error.strerror or error}", cause=error) from error
+            raise lost_by(self.address, error) from error
 
     def ask(self, request: bytes) -> Answered:
         """The answer to a request that must succeed; nothing else may be in flight."""

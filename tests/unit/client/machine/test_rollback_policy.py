@@ -1,4 +1,4 @@
-"""Deletions that were purged before they were read: told apart from a rollback, and never silent."""
+"""Deletions that were purged before they were read: distinguished from a rollback, and never silent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RANGE = VbucketRange(0, at(5), 9)
 
 
 def purged(frame: Frame, _: int) -> bytes:
-    """A node that has purged deletions after 5: from there only who ignores that may read on."""
+    """A node that has purged deletions after 5: from there only a reader that ignores that may read on."""
     start = int.from_bytes(frame.extras[8:16], "big")
     if start and not frame.extras[3] & IGNORE:
         return rollback(frame.opaque, 0)

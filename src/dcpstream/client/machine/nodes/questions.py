@@ -6,7 +6,7 @@ answered or that the time is over. What is not answered by then stays unanswered
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dcpstream.client.machine.connection.connection import NodeConnection
@@ -272,25 +272,26 @@ def high_seqnos_of(questions: Iterable[Question], vbucket_count: int) -> dict[in
     return result
 
 
-def observation(vbids: Iterable[int], found: VbucketMap) -> Generator[list[Question], None, dict[int, BranchState]]:
+def observation(vbids: Iterable[int], found: VbucketMap, states: dict[int, BranchState]) -> Iterator[list[Question]]:
     """The rounds of questions that observe branches: logs, high seqnos, logs again.
 
-    The shell asks each round that this yields. A vbucket that was not answered, or whose branch changed meanwhile, is
-    missing in the result.
+    Args:
+        vbids: the vbuckets.
+        found: the cluster map.
+        states: gets the observations after the last round. A vbucket that was not answered, or whose branch changed
+            meanwhile, is left out.
     """
     before = log_questions(vbids)
     yield before
     logs = logs_of(before)
     if not logs:
-        return {}
+        return
     highs = high_seqno_questions(found)
     yield highs
     high_seqnos = high_seqnos_of(highs, found.vbucket_count)
     after = log_questions(logs)
     yield after
-    states = {
-        vbid: observed(logs[vbid], high_seqnos[vbid], log)
-        for vbid, log in logs_of(after).items()
-        if vbid in high_seqnos
-    }
-    return {vbid: state for vbid, state in states.items() if state is not None}
+    for vbid, log in logs_of(after).items():
+        state = observed(logs[vbid], high_seqnos[vbid], log) if vbid in high_seqnos else None
+        if state is not None:
+            states[vbid] = state

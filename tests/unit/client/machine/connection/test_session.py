@@ -453,7 +453,7 @@ VIOLATIONS = {
 
 
 def receive_all(connection: NodeConnection, pieces: list[bytes], told: list[int]) -> None:
-    """Receive each piece by itself, and collect the seqnos that are told, also those before an error."""
+    """Receive each piece by itself, and collect the seqnos of its events, also those before an error."""
     for piece in pieces:
         try:
             connection.receive_data(piece, 0.0)
@@ -465,7 +465,7 @@ def receive_all(connection: NodeConnection, pieces: list[bytes], told: list[int]
 @pytest.mark.parametrize("end", [8, MAX_SEQNO])
 @pytest.mark.parametrize("name", VIOLATIONS)
 def test_what_a_node_must_not_send(name: str, end: int, arrow: bool) -> None:
-    """Neither in one receive nor frame by frame: an error, and nothing but sound rows is told."""
+    """Neither in one receive nor frame by frame: an error, and no events but those of sound rows."""
     if arrow:
         pytest.importorskip("pyarrow", reason="Arrow columns need numpy and pyarrow")
     data = VIOLATIONS[name]

@@ -1,4 +1,4 @@
-"""Which nodes are tried when, and what is said when none answers."""
+"""The connections to nodes: the order and times of attempts, and the errors if none answers."""
 
 from __future__ import annotations
 
