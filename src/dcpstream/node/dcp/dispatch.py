@@ -63,7 +63,7 @@ def handle_dcp(session: Session, frame: Frame, now: float) -> None:
     """Answer a frame with a DCP opcode; the session is logged in and has a bucket."""
     dcp = session.dcp
     if frame.is_request and frame.datatype & ~session.datatypes:
-        session.send(refuse(frame, check_shape(frame) or _BAD_DATATYPE))
+        session.output.add(refuse(frame, check_shape(frame) or _BAD_DATATYPE))
         return
     if isinstance(dcp, ProducerConnection | ConsumerConnection):
         if not (frame.is_request and _is_kept_from(session, frame)):
@@ -71,7 +71,7 @@ def handle_dcp(session: Session, frame: Frame, now: float) -> None:
     elif frame.opcode == Opcode.DCP_OPEN:
         _open(session, frame, now)
     else:
-        session.send(refuse(frame, check_shape(frame, has_collections=session.has_collections) or _NOT_OPEN))
+        session.output.add(refuse(frame, check_shape(frame, has_collections=session.has_collections) or _NOT_OPEN))
 
 
 def _is_kept_from(session: Session, frame: Frame) -> bool:
@@ -97,10 +97,10 @@ def _open(session: Session, frame: Frame, now: float) -> None:
     """Carry out DCP_OPEN: check, take the name over from an older connection, make the machine."""
     request = read_open(frame)
     if isinstance(request, Refusal):
-        session.send(refuse(frame, request))
+        session.output.add(refuse(frame, request))
         return
     if Feature.UNORDERED_EXECUTION in session.features:
-        session.send(refuse(frame, _UNORDERED))
+        session.output.add(refuse(frame, _UNORDERED))
         return
     privilege = "DcpProducer" if request.is_producer else "DcpConsumer"
     if not session.identity.may(privilege):
@@ -113,7 +113,7 @@ def _open(session: Session, frame: Frame, now: float) -> None:
     bucket = session.bucket
     assert bucket is not None, "a session without a bucket does not come here"
     if not request.is_producer and not bucket.is_warm:
-        session.send(refuse(frame, _WARMING_UP))
+        session.output.add(refuse(frame, _WARMING_UP))
         return
     name = request.name.decode("utf-8", "backslashreplace")
     older = bucket.dcp_sessions.get(name)
@@ -122,7 +122,7 @@ def _open(session: Session, frame: Frame, now: float) -> None:
     session.dcp = _machine(request, name, session, bucket, now)
     session.enable_json()
     bucket.dcp_sessions[name] = session
-    session.send(answer(frame))
+    session.output.add(answer(frame))
 
 
 def _machine(

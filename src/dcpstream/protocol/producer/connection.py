@@ -465,7 +465,7 @@ class ProducerConnection:
             self._streams.clear()
             self._stream_count = 0
 
-    def closed(self, now: float = 0.0) -> None:
+    def closed(self) -> None:
         """The connection was closed: writes that a takeover put off are accepted again."""
         self._takeovers.clear()
 

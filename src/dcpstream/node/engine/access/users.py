@@ -1,11 +1,11 @@
 """Users: credentials, roles, and the privileges that follow.
 
-A password is kept only as what SCRAM needs to check it (salted, iterated, hashed; RFC 5802), never as text, and never
-logged. What a user may do follows from their roles, from the roles of the groups that they are in, and from privileges
-given one by one; a change holds at once, also on connections that are open.
+The node keeps of a password only the salted hash that SCRAM checks (RFC 5802), and never logs one. A user's rights
+follow from their own roles, from those of their groups, and from privileges given one by one. A change takes effect at
+once, also on open connections.
 
-A name that nobody has is led through a login with credentials that nobody knows, and with a salt that follows from the
-name alone, so that it cannot be told from a name that somebody has.
+A login with an unknown name runs to its end with random credentials, and with a salt derived from the name. So a client
+cannot tell unknown names from known ones.
 
 Source: kv_engine docs/rbac.md, include/rbac/privileges.h (names), docs/sasl.md.
 """
@@ -28,13 +28,13 @@ MAX_USERS: Final = 1000
 """Users of one node: each costs about 10 ms of key derivation at start, and a test needs a handful."""
 MAX_NAME_BYTES: Final = 128
 MAX_PASSWORD_BYTES: Final = 1024
-"""Longer ones are no passwords: what is hashed has a bound."""
+"""Bounds the work of hashing a password."""
 MAX_ROLES: Final = 200
 """Roles of one user, or of one group."""
 MAX_GROUPS: Final = 1000
 """As many as there can be users."""
 MAX_GROUPS_OF_USER: Final = 50
-"""Groups that one user is in: with all their roles no more than can be looked through at a change."""
+"""Bounds the roles that a change has to look through."""
 
 
 class User:
@@ -42,13 +42,13 @@ class User:
 
     Attributes:
         name: as it logs in.
-        credentials: how to check the password; None: there is none, and only a certificate logs in.
-        roles: what they were given, in order.
-        groups: whose roles they have, too.
-        privileges: what they were given one by one, of the node, and with a colon those of a place.
+        credentials: of the password; None if the user has none and can only log in with a certificate.
+        roles: the user's own, in order.
+        groups: the user's groups, whose roles count too.
+        privileges: given one by one: of the node, or with a colon and a place.
         display_name: for people.
-        is_configured: whether the node was started with this user, who then can only be changed where that is said.
-        version: grows with each change of what the user may do.
+        is_configured: whether the node was started with this user; such a user cannot be changed through REST.
+        version: grows with each change of the user's rights.
     """
 
     __slots__ = (
@@ -82,7 +82,7 @@ class User:
         self.allow(privileges, roles, groups)
 
     def allow(self, privileges: frozenset[str], roles: tuple[Role, ...] = (), groups: tuple[Group, ...] = ()) -> None:
-        """Change what the user may do, at once and also on connections that are open."""
+        """Change the user's rights at once, also on open connections."""
         self.privileges = privileges
         self.roles = roles
         self.groups = groups
@@ -110,18 +110,18 @@ class User:
         return right in self._rights.within(bucket)
 
     def may_use(self, bucket: str) -> bool:
-        """Whether the user has anything to do in the bucket, and so may select it and know that it is there."""
+        """Whether the user has a right in the bucket, and so may select it and see that it exists."""
         return not BUCKET_PRIVILEGES.isdisjoint(self._rights.within(bucket))
 
     def knows(self, bucket: str, scope: str, collection: str = "") -> bool:
-        """Whether the user has anything to do with a scope or collection, and so may know that it is there."""
+        """Whether the user has a right in a scope or collection, and so may see that it exists."""
         if scope and not collection:
             return not COLLECTION_PRIVILEGES.isdisjoint(self._rights.within(bucket, scope))
         return not COLLECTION_PRIVILEGES.isdisjoint(self._rights.at(bucket, scope, collection))
 
     @property
     def is_admin(self) -> bool:
-        """Whether nothing is kept from the user."""
+        """Whether the user has every privilege."""
         return self._rights.at() >= ALL_PRIVILEGES
 
     def __repr__(self) -> str:
@@ -138,7 +138,7 @@ class Users:
 
     Attributes:
         version: grows with each change that is worth keeping; see `to_json`.
-        changed: called after each such change, before it is told that it was done.
+        changed: called after each such change, before it is answered.
     """
 
     def __init__(self, random: Random, iterations: int = DEFAULT_ITERATIONS) -> None:
@@ -184,22 +184,6 @@ class Users:
         name = self._checked(name, password)
         credentials = self._credentials(password) if password is not None else None
         self._users[name] = User(name, credentials, privileges, given, display_name)
-
-    def set_privileges(self, name: str, privileges: frozenset[str]) -> None:
-        """Change what a user may do, at once and also on connections that are open; roles are taken away.
-
-        Raises:
-            ConfigError: no such user, or an unknown privilege.
-        """
-        user = self._users.get(name)
-        if user is None:
-            raise ConfigError("user", name, "a user that was added")
-        unknown = {item for item in privileges if not _is_privilege(item)}
-        if unknown:
-            raise ConfigError(
-                f"privileges of user {name}", ", ".join(sorted(unknown)), ", ".join(sorted(ALL_PRIVILEGES))
-            )
-        user.allow(privileges)
 
     def add_from_json(self, data: Any) -> None:
         """Add the users of a users file.
@@ -282,7 +266,7 @@ class Users:
             self._change()
 
     def remove(self, name: str) -> bool:
-        """Take a user away: connections that are open may do nothing any more. Whether there was one.
+        """Remove a user, whose open connections lose all rights; returns whether there was one.
 
         Raises:
             ConfigError: the node was started with this user.
@@ -310,7 +294,7 @@ class Users:
     # ------------------------------------------------------------------------------------------------------- groups
 
     def put_group(self, group: Group) -> None:
-        """Make a group, or change the one of that name; what follows for those who are in it holds at once.
+        """Make a group, or change the one of that name; its members' rights change at once.
 
         Raises:
             ConfigError: a name or text that cannot be, or too many roles or groups.
@@ -327,7 +311,7 @@ class Users:
         self._change()
 
     def remove_group(self, name: str) -> bool:
-        """Take a group away, and its roles from those who were in it, at once. Whether there was one."""
+        """Remove a group, and its roles from its members; returns whether there was one."""
         if self._groups.pop(name, None) is None:
             return False
         self._regroup(name)
@@ -335,7 +319,7 @@ class Users:
         return True
 
     def _regroup(self, name: str) -> None:
-        """A group is another one than before, or is gone."""
+        """Update the members of a group that was changed or removed."""
         for user in self._users.values():
             names = [group.name for group in user.groups]
             if name in names:
@@ -381,12 +365,12 @@ class Users:
         return user.credentials if user is not None else None
 
     def decoy(self, name: str) -> Credentials:
-        """For a name that nobody has: credentials that nobody knows, with a salt that stays the same for the name."""
+        """Random credentials for an unknown name; the salt stays the same for the name."""
         digest = hmac.digest(self._secret, name.encode(errors="replace"), "sha256")
         return self._nobody.with_salt(digest[: SALT_BITS // 8])
 
     def authenticate(self, name: str, password: bytes) -> User | None:
-        """The user of that name if this is the password, else None, which takes as long whoever it is."""
+        """The user with this name and password, or None; both take the same time, also for an unknown name."""
         user = self.find(name)
         credentials = user.credentials if user is not None else None
         is_right = (credentials or self.decoy(name)).matches(password)
@@ -445,7 +429,7 @@ class Users:
 
 
 def _nothing() -> None:
-    """Nobody keeps the users."""
+    """Default of `Users.changed`: the users are not kept."""
 
 
 def _roles(roles: Iterable[Role | str]) -> tuple[Role, ...]:

@@ -25,7 +25,7 @@ from dcpstream.wire.shape import Fault
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator
 
     from dcpstream.node.engine.bucket.bucket import Bucket
     from dcpstream.node.engine.bucket.vbucket import VBucket
@@ -140,7 +140,7 @@ def get_keys(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> No
     session.stream(frame, _keys(session, frame, vbucket.log.walk_keys(key, last, count)))
 
 
-def _keys(session: Session, frame: Frame, walk: KeyWalk) -> Iterator[None]:
+def _keys(session: Session, frame: Frame, walk: KeyWalk) -> Generator[None, None, None]:
     """Collect the keys in steps, then answer."""
     found, _ = yield from walk
     if not session.has_collections:

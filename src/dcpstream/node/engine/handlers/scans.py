@@ -9,7 +9,7 @@ import base64
 import binascii
 import json
 from array import array
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dcpstream.node.engine.bucket import documents
@@ -211,7 +211,7 @@ def _persisted(session: Session, frame: Frame, status: int) -> None:
         session.try_again(frame)
 
 
-def _make(session: Session, frame: Frame, bucket: Bucket, vbucket: VBucket, wish: _Wish) -> Iterator[None]:
+def _make(session: Session, frame: Frame, bucket: Bucket, vbucket: VBucket, wish: _Wish) -> Generator[None, None, None]:
     """Collect the present keys in steps, then answer the scan's id."""
     scans, vbuuid, view_end = bucket.range_scans, vbucket.vbuuid, vbucket.high_seqno
     view = None if wish.is_keys_only else vbucket.log.hold(view_end)
@@ -294,7 +294,9 @@ def continue_(session: Session, frame: Frame) -> None:
     session.stream(frame, _answers(session, frame, scan_id, scan, limits))
 
 
-def _answers(session: Session, frame: Frame, scan_id: bytes, scan: RangeScan, limits: _Limits) -> Iterator[None]:
+def _answers(
+    session: Session, frame: Frame, scan_id: bytes, scan: RangeScan, limits: _Limits
+) -> Generator[None, None, None]:
     """Send the responses."""
     bucket = session.selected
     items = size = 0

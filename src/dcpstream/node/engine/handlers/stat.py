@@ -8,7 +8,7 @@ Source: kv_engine docs/BinaryProtocol.md, engines/ep/src/ep_engine.cc (getStats)
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -204,7 +204,7 @@ def stat(session: Session, frame: Frame) -> None:
         session.refuse(frame, items)
 
 
-def _answers(session: Session, frame: Frame, items: Items) -> Iterator[None]:
+def _answers(session: Session, frame: Frame, items: Items) -> Generator[None, None, None]:
     """Send the items in steps."""
     for number, item in enumerate(items, 1):
         if item is not None:

@@ -9,7 +9,7 @@ Source: kv_engine daemon/cookie.cc (would_block), daemon/connection.cc.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 from dcpstream.wire import Frame
 
@@ -27,33 +27,32 @@ class PendingRequest:
 
     def __init__(self) -> None:
         self.frame: Frame | None = None
-        self.steps: Iterator[None] | None = None
+        self.steps: Generator[None, None, None] | None = None
         self.has_more_steps = False
         self._resume: Callable[..., None] | None = None
 
     def wait(self, frame: Frame, resume: Callable[..., None]) -> None:
-        """The request waits for an event, whose outcome `resume` takes."""
+        """Let the request wait for an event; `resume` takes the outcome."""
         self.frame, self._resume = frame, resume
 
-    def stream(self, frame: Frame, steps: Iterator[None]) -> None:
-        """The request gets an answer of many packets."""
+    def stream(self, frame: Frame, steps: Generator[None, None, None]) -> None:
+        """Answer the request with many packets."""
         self.frame, self.steps = frame, steps
 
     def finish(self) -> Callable[..., None] | None:
-        """The request waits no more; returns what takes the outcome."""
+        """End the wait; returns the function that takes the outcome."""
         resume, self._resume = self._resume, None
         self.frame = None
         return resume
 
     def end_stream(self) -> Frame | None:
-        """The long answer is over; returns its request."""
+        """End the long answer; returns its request."""
         frame, self.frame, self.steps = self.frame, None, None
         return frame
 
     def drop(self) -> None:
-        """The connection is gone: nothing more is answered. The request still counts as waiting."""
+        """The connection is gone: answer nothing more. The request still counts as waiting."""
         steps, self.steps = self.steps, None
-        close = getattr(steps, "close", None)
-        if close is not None:
-            close()
+        if steps is not None:
+            steps.close()
         self._resume = None

@@ -15,7 +15,7 @@ Source: kv_engine docs/BinaryProtocol.md, docs/sasl.md, daemon/connection.cc, da
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ from dcpstream.node.engine.session.responses import (
     pack_duration,
     reason_json,
 )
+from dcpstream.protocol.producer.connection import ProducerConnection
 from dcpstream.protocol.sasl import MECHANISMS, PLAIN, ServerLogin
 from dcpstream.wire import (
     HEADER,
@@ -62,12 +63,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STREAM_OUTPUT_BYTES = 256 * 1024
-"""Packets of one long answer are made only while less output than this waits, so that other connections have their
-turn."""
+"""Limit of waiting output up to which a long answer is continued, so that other connections are served in between."""
 
 SLICE_S = 0.002
-"""Requests that are answered one by one take so long, then those of other connections have their turn: a thousand
-stream requests, or as many that are refused, take fifty times as long."""
+"""Time after which a session that answers requests one by one yields to other connections: a thousand stream requests
+take fifty times as long."""
 
 _NOT_PLAIN = tuple(name for name in MECHANISMS if name != PLAIN)
 NONCE_BITS = 144
@@ -87,7 +87,7 @@ _FLEXIBLE = frozenset((int(Magic.FLEX_REQUEST), int(Magic.FLEX_RESPONSE)))
 BULK_REQUESTS = 200
 """Requests in one read from which the bulk path of SET is the faster one."""
 _BULK_BYTES = BULK_REQUESTS * 34
-"""The fewest bytes that so many SETs take."""
+"""The smallest size of that many SETs."""
 
 
 FastHandler = Callable[["Session", bytes, int, int, int, int, int, int, int, int], bool]
@@ -244,10 +244,6 @@ class Session:
 
     # -------------------------------------------------------------------------------------------------- responses
 
-    def send(self, data: bytes) -> None:
-        """Append bytes to the output."""
-        self.output.add(data)
-
     def respond(
         self,
         frame: Frame,
@@ -380,7 +376,7 @@ class Session:
     # ----------------------------------------------------------------------------------------- login, bucket, HELLO
 
     def logged_in(self, user: User) -> None:
-        """The login succeeded."""
+        """Act for a user whose login succeeded."""
         self.identity.user = user
         self._max_frame_bytes = MAX_FRAME_BYTES
         if self.bucket is not None and not user.may_use(self.bucket.name):
@@ -388,7 +384,7 @@ class Session:
         self.update_rights()
 
     def logged_out(self) -> None:
-        """A new login begins: until it succeeds, nobody is logged in."""
+        """Forget the user, because a new login begins."""
         self.identity.user = None
         self._max_frame_bytes = MAX_FRAME_BYTES_BEFORE_AUTH
         self.update_rights()
@@ -435,7 +431,7 @@ class Session:
         self.datatypes |= int(Datatype.JSON)
 
     def changed(self, vbucket: VBucket) -> None:
-        """A vbucket of the selected bucket may have new items: DCP connections are told at the turn's end."""
+        """Note that a vbucket may have new items; DCP connections learn of it at the end of the turn."""
         self.selected.dirty.add(vbucket.vbid)
         self.output.has_written = True
 
@@ -472,7 +468,7 @@ class Session:
         ):
             return
         if self.output.nbytes > self.engine.output_limit:
-            return  # the client does not read; later it finds older versions, and asks or is told the next time
+            return  # the client does not read; it sees an old version later, and asks or gets the next push
         version = self.engine.config_version(bucket)
         if self.config_sent == version:
             return
@@ -496,7 +492,7 @@ class Session:
         self.pending.wait(frame, resume)
 
     def resume(self, status: int = Status.SUCCESS, *outcome: int) -> None:
-        """The event that the pending request waits for happened, or will not happen."""
+        """Finish the pending request: the event it waits for happened, or never will."""
         resume = self.pending.finish()
         if resume is not None and not self.is_closing:
             resume(status, *outcome)
@@ -509,7 +505,7 @@ class Session:
         except StoreError as error:
             self._store_failed(frame, error)
 
-    def stream(self, frame: Frame, answers: Iterator[None]) -> None:
+    def stream(self, frame: Frame, answers: Generator[None, None, None]) -> None:
         """Answer a request with many packets: each step of the iterator sends some, as fast as the client reads."""
         self.pending.stream(frame, answers)
         self.go_on_streaming()
@@ -618,7 +614,7 @@ class Session:
         return at
 
     def _is_sound(self, magic: int, key_length: int, extras_length: int, body: int) -> bool:
-        """Whether a header can be one; if not, the connection is closed without an answer."""
+        """Whether a header is well-formed; if not, close the connection without an answer."""
         if magic not in _MAGICS:
             self.close(f"0x{magic:02x} is not a magic")
             return False
@@ -664,7 +660,7 @@ class Session:
             self._carry_out(command, frame)
 
     def _carry_out(self, command: Command[Session], frame: Frame) -> None:
-        """Answer a well-formed request, if the user may ask for that."""
+        """Answer a well-formed request, if the user has the privileges."""
         refusal = (
             None
             if command.before_login
@@ -678,7 +674,7 @@ class Session:
             command.handler(self, frame)
 
     def _handle_for_another(self, command: Command[Session], frame: Frame) -> None:
-        """Answer a request that is made for another user: with that user's rights, if the own ones allow to ask."""
+        """Answer a request on behalf of another user, with that user's rights."""
         identity = self.identity
         other = impersonated(identity.user, self.engine.users, self.frame_infos[FrameInfoId.IMPERSONATE_USER])
         if isinstance(other, Refusal):
@@ -696,10 +692,10 @@ class Session:
             self.identity = identity
 
     def _handle_response(self, frame: Frame, is_dcp: bool) -> None:
-        """Take an answer to something that the node asked: only DCP asks, and the push of cluster maps."""
+        """Take a response: to a request of the DCP machine, or to a pushed cluster map."""
         if frame.magic == Magic.SERVER_RESPONSE:
-            return  # to a cluster map that was pushed; nothing follows from it
-        elif self.dcp is not None and (is_dcp or frame.opcode == Opcode.GET_ERROR_MAP):
+            return  # to a pushed cluster map
+        if self.dcp is not None and (is_dcp or frame.opcode == Opcode.GET_ERROR_MAP):
             self._to_dcp(frame)
         else:
             self.close(f"an answer with opcode 0x{frame.opcode:02x}, which was not asked")
@@ -707,9 +703,9 @@ class Session:
     def _to_dcp(self, frame: Frame) -> None:
         self.dispatch.dcp(self, frame, self.engine.now)
         if self.dcp is not None:
-            # At once, so that no later request, which may be another machine's to answer, is answered before.
+            # At once, so that answers keep the order of the requests.
             for piece in self.dcp.take_answers(self.engine.now):
-                self.send(piece)
+                self.output.add(piece)
         self.wake()
 
     # ------------------------------------------------------------------------------------------------------ output
@@ -752,14 +748,13 @@ class Session:
             bucket.holding.discard(self)
             if self.dcp is not None and bucket.dcp_sessions.get(self.dcp.name) is self:
                 del bucket.dcp_sessions[self.dcp.name]
-        closed = getattr(self.dcp, "closed", None)
-        if closed is not None:
-            closed(self.engine.now)
+        if isinstance(self.dcp, ProducerConnection):
+            self.dcp.closed()
         self.dcp = None
 
 
 def _catch_up(bucket: Bucket, data: bytes) -> None:
-    """Have vbuckets tell the newest manifest before the requests in `data` look at them."""
+    """Write the newest manifest into the histories of the vbuckets that the requests in `data` name."""
     at, end = 0, len(data)
     while end - at >= HEADER_BYTES and bucket.behind:
         _, opcode, _, _, _, vbid, body, _, _ = HEADER.unpack_from(data, at)
