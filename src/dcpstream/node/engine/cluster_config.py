@@ -7,7 +7,7 @@ connection reached the node, so that clients can tell networks apart; and so do 
 name a host (`nodes`, `serverList`).
 
 Versions: the pair (epoch, rev). Each start is an epoch. Revisions are counted for the node as a whole, so that they
-never repeat, but each bucket keeps the one of its own last change: what did not change is not told again.
+never repeat, but each bucket keeps the one of its own last change, so an unchanged configuration is not sent again.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class ClusterConfig:
         this_node: which of them this is.
         alternates: other addresses of this node, by network.
         release: which server release the node is.
-        quotas_mib: memory for services, by the name of its field in REST; empty: nobody has set any.
+        quotas_mib: memory for services, by the name of its field in REST; empty until set.
     """
 
     def __init__(

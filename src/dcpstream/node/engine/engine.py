@@ -90,7 +90,7 @@ class Engine(Generic[S]):
     """A node's state and behaviour.
 
     Args:
-        users: who may log in.
+        users: the users that may log in.
         config: nodes of the cluster.
         random: for nonces, vbuuids and references in error messages.
         open_session: makes the session of a connection; arguments: the engine, the address of the peer, the address at
@@ -98,17 +98,17 @@ class Engine(Generic[S]):
         dcp_stats: keys and values of a STAT group about DCP connections and its argument, or the status.
 
     Attributes:
-        damaged: buckets that are there and not served, and why.
-        now: seconds of the monotonic clock, as last told.
-        unix_ns: nanoseconds since 1970, as last told.
+        damaged: buckets that exist and cannot be served, with the error.
+        now: seconds of the monotonic clock at `set_time`.
+        unix_ns: nanoseconds since 1970 at `set_time`.
         ready: sessions that may have something to send.
-        buffers: what history is copied to on its way out; the shell gives back what it has sent.
+        buffers: memory for history on its way out; the shell returns what it has sent.
         stopwatch: seconds for measuring how long a request takes; the shell gives one that goes on within a turn.
-        bucket_host: who makes and deletes buckets on request; None: nobody.
-        counters: what the node did so far.
+        bucket_host: makes and deletes buckets on request; None if that is not supported.
+        counters: of the node's work so far.
         config_listeners: called after every change of a configuration, and when a bucket comes or goes.
-        logins: slows down who guesses passwords.
-        log: of what clients can cause as often as they like.
+        logins: delays refusals after failed logins.
+        log: for events that clients can cause at any rate.
         output_limit: bytes of answers that wait beyond which a session reads no further request; the shell lowers it
             when memory is short.
         max_connections: sessions at a time.
@@ -163,7 +163,7 @@ class Engine(Generic[S]):
         return self.unix_ns // 1_000_000_000
 
     def set_time(self, now: float, unix_ns: int) -> None:
-        """Tell the time; it holds until told anew."""
+        """Set the time, which holds until the next call."""
         self.now = now
         self.unix_ns = unix_ns
 
@@ -212,7 +212,7 @@ class Engine(Generic[S]):
         self.topology_changed(bucket)
 
     def flush_bucket(self, bucket: Bucket) -> None:
-        """Empty a bucket: what its DCP streams have seen is gone, so they end and are rolled back when they resume.
+        """Empty a bucket; its DCP streams end, and are rolled back when they resume.
 
         Raises:
             StoreError: it could not be made durable.
@@ -221,10 +221,10 @@ class Engine(Generic[S]):
         self.topology_changed(bucket)
 
     def remove_bucket(self, name: str) -> Bucket:
-        """Take a bucket away: every connection that uses it is closed. Its store is the caller's to close."""
+        """Remove a bucket and close every connection that uses it. The caller closes its store."""
         bucket = self.buckets.pop(name)
         self._config_cache.pop(name, None)
-        # Also those that went on to another bucket, and wait here for a commit that will not be.
+        # Also sessions that selected another bucket since, and wait for a commit of this one.
         for session in bucket.sessions | bucket.holding:
             session.close(f"the bucket {name} was deleted")
         self._tell_listeners()
@@ -234,7 +234,7 @@ class Engine(Generic[S]):
         """A session for a connection that was made; None if there are too many.
 
         Args:
-            peer: who is at the other end, for logs.
+            peer: address of the other end, for logs.
             local_host: the address at which it reached the node.
             is_secure: whether the connection is encrypted.
         """
@@ -247,7 +247,7 @@ class Engine(Generic[S]):
         return session
 
     def end_turn(self) -> list[S]:
-        """Tell DCP connections what changed; returns the sessions that may have something to send now."""
+        """Notify DCP connections of changes; returns the sessions that may have something to send now."""
         for bucket in self.buckets.values():
             if bucket.behind:
                 bucket.catch_up_some()
@@ -261,7 +261,7 @@ class Engine(Generic[S]):
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is more to do in a next turn, without anything that has to come first."""
+        """Whether the next turn has more to do, without waiting for an event."""
         return any(bucket.behind for bucket in self.buckets.values())
 
     def next_timeout(self) -> float | None:
@@ -271,7 +271,7 @@ class Engine(Generic[S]):
         return min((at for at in times if at is not None), default=None)
 
     def handle_timeout(self) -> None:
-        """Time has come, as told by `set_time`: what waits may have waited for too long."""
+        """End what is past its deadline at the time of `set_time`."""
         for bucket in self.buckets.values():
             bucket.handle_timeout(self.now)
         self.logins.handle_timeout(self.now)
@@ -285,7 +285,7 @@ class Engine(Generic[S]):
     def topology_changed(self, bucket: Bucket) -> None:
         """A vbucket came, went or changed its role, or the bucket has other collections or settings.
 
-        That is a newer configuration, pushed to those who asked for that.
+        The configuration gets a new revision, and is pushed to the clients that asked for that.
         """
         bucket.config_rev = self.config.next_rev()
         for session in bucket.sessions:

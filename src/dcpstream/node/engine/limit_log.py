@@ -13,9 +13,9 @@ from dataclasses import dataclass
 logger = logging.getLogger(__name__)
 
 LOG_PAUSE_S = 10.0
-"""The period in which a kind of event has its lines in the log, so that nobody can fill the disk with them."""
+"""The period of the limits, which keep clients from filling the disk with log lines."""
 LOG_LINES_WITH_REASONS = 10
-"""Lines in a period about closed connections and refusals with a reference, of which each tells something else."""
+"""Lines in a period about closed connections and refusals with a reference, which differ from each other."""
 DESCRIBED_CALLS = 6
 """Calls in the description of an error: enough to find the fault, and one line."""
 
@@ -38,7 +38,7 @@ class _Said:
 
 
 class LimitLog:
-    """Logs what clients can cause as often as they like: some lines of each kind in a period, then only the count."""
+    """Logs some events of each kind in a period, then only their count."""
 
     def __init__(self) -> None:
         self._said: dict[str, _Said] = {}
@@ -48,8 +48,8 @@ class LimitLog:
 
         Args:
             limit: its name.
-            peer: who ran into it.
-            what: what was done about it.
+            peer: address of the client.
+            what: the consequence.
             now: seconds of the monotonic clock.
         """
         self.say(f"limit {limit}", f"{peer}: {what}: limit {limit}", now)
@@ -58,7 +58,7 @@ class LimitLog:
         """Log a line, or count it if its kind has had its lines of this period.
 
         Args:
-            kind: of a fixed set; what is counted together.
+            kind: of a fixed set; events of a kind are counted together.
             text: the line; of a request it holds numbers at most, never bytes that were sent.
             now: seconds of the monotonic clock.
             lines: how many of this kind are logged in `LOG_PAUSE_S`.
@@ -76,13 +76,13 @@ class LimitLog:
         logger.log(level, "%s%s", text, more)
 
     def sweep(self, now: float) -> None:
-        """Log the counts of the periods that are over, so that they are told also if nothing more happens."""
+        """Log the counts of the periods that are over, also if no further event comes."""
         for kind, said in list(self._said.items()):
             if now >= said.since + LOG_PAUSE_S:
                 self._tell(kind, said)
 
     def close(self) -> None:
-        """Log the counts that were not told yet."""
+        """Log the counts that are left."""
         for kind, said in list(self._said.items()):
             self._tell(kind, said)
 

@@ -1,9 +1,9 @@
 """The server release that a node follows: all differences between 7.2 and 7.6.
 
-A node is a 7.2 unless it is told otherwise (`compat_version`): the recordings of a real server that judge this project
-are of that release. Everything that tells a client what it talks to reads it here: VERSION, HELLO, the opcodes that
-are known, GET_CLUSTER_CONFIG and the fields and capabilities of its answer, the error map, and the management port. A
-feature that came with 7.6 is refused by a 7.2 node as the real one refuses it.
+A node follows 7.2 unless `compat_version` says otherwise, because the recordings of a real server that check this
+project are of that release. Everything that shows the release to a client reads it here: VERSION, HELLO, the known
+opcodes, GET_CLUSTER_CONFIG and the fields and capabilities of its answer, the error map, and the management port. A
+7.2 node refuses a feature of 7.6 as the real one does.
 
 Source: kv_engine 7.2.7 and 7.6.4: include/mcbp/protocol/feature.h, opcode.h, status.h, etc/couchbase/kv/error_maps,
 daemon/protocol/mcbp/hello_packet_executor.cc, cluster_config_executor.cc, daemon/cookie.cc (sendNotMyVBucket).

@@ -25,9 +25,9 @@ class Group:
 
     Attributes:
         name: of the group.
-        roles: of everybody who is in it.
+        roles: of its members.
         description: for people; None: there is none.
-        ldap_group_ref: its name in a directory of users, kept for those who manage groups; nobody is in it by that.
+        ldap_group_ref: its name in a directory of users, kept for REST only; it makes nobody a member.
     """
 
     name: str

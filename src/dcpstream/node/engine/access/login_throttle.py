@@ -1,8 +1,8 @@
 """Failed logins by address: after a few of them, each further refusal is delayed.
 
-A right password is never delayed, and no user is locked: failed logins from one address keep nobody else out. A refusal
-that is delayed holds its connection. An address may have a bounded number of delayed refusals; beyond it no further
-password from there is checked. So an address can try about ten passwords a second, with any number of connections.
+A right password is never delayed, and no user is locked: failed logins from one address do not affect others. A delayed
+refusal holds its connection. An address may have a bounded number of delayed refusals; beyond it no further password
+from there is checked. So an address can try about ten passwords a second, with any number of connections.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Callable
 from itertools import count
 
 FREE_FAILURES = 10
-"""Refused at once: people mistype, and clients try again before they are told better."""
+"""Failures that are refused at once, because people mistype and clients retry."""
 FIRST_DELAY_S = 0.1
 MAX_DELAY_S = 3.0
 """Longest wait: client libraries give up on a login after about ten seconds."""
 FORGIVEN_AFTER_S = 60.0
-"""An address without a failure for so long begins anew."""
+"""Time without a failure after which an address is forgiven."""
 MAX_WAITING = 32
-"""Refusals that wait, of one address."""
+"""Delayed refusals of one address."""
 MAX_ADDRESSES = 10_000
-"""Remembered; the one whose last failure is the longest ago is forgotten first."""
+"""Addresses that are remembered; the one with the oldest last failure is forgotten first."""
 
 
 class _Address:
@@ -37,7 +37,7 @@ class _Address:
 
 
 class LoginThrottle:
-    """Slows down who guesses passwords."""
+    """The delays of refused logins, by address."""
 
     def __init__(self) -> None:
         self._addresses: OrderedDict[str, _Address] = OrderedDict()
@@ -45,12 +45,12 @@ class LoginThrottle:
         self._numbers = count()
 
     def is_full(self, address: str) -> bool:
-        """Whether so many refusals of an address wait that no further password of it is to be looked at."""
+        """Whether the address has so many delayed refusals that no further password is checked."""
         known = self._addresses.get(address)
         return known is not None and known.waiting >= MAX_WAITING
 
     def failed(self, address: str, now: float) -> float:
-        """A login from an address failed: how many seconds the refusal is to take."""
+        """Count a failed login; returns the delay of its refusal in seconds."""
         known = self._addresses.get(address)
         if known is None or now > known.last + FORGIVEN_AFTER_S:
             waiting = known.waiting if known is not None else 0
@@ -72,13 +72,13 @@ class LoginThrottle:
         self.begin_wait(address)
 
     def begin_wait(self, address: str) -> None:
-        """A refusal waits that somebody else keeps the time of."""
+        """Count a delayed refusal that the caller sends."""
         known = self._addresses.get(address)
         if known is not None:
             known.waiting += 1
 
     def end_wait(self, address: str) -> None:
-        """It is over."""
+        """End a delayed refusal."""
         known = self._addresses.get(address)
         if known is not None:
             known.waiting = max(0, known.waiting - 1)
@@ -88,7 +88,7 @@ class LoginThrottle:
         return self._queue[0][0] if self._queue else None
 
     def handle_timeout(self, now: float) -> None:
-        """Refuse those whose time has come."""
+        """Send the refusals that are due."""
         while self._queue and self._queue[0][0] <= now:
             _, _, refuse, address = heapq.heappop(self._queue)
             self.end_wait(address)

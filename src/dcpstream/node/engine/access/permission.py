@@ -37,7 +37,7 @@ class Refusal(NamedTuple):
 
     Attributes:
         status: EACCESS, or UNKNOWN_COLLECTION.
-        privilege: the one that is missing; empty if the client is not told.
+        privilege: the missing one; empty if the client must not learn it.
         context: another reason for the client.
     """
 
@@ -63,7 +63,7 @@ def impersonated(user: User | None, users: Users, name: bytes) -> User | Refusal
 
 
 def visible_manifest(manifest: Manifest, user: User, bucket: str) -> Manifest:
-    """The manifest as a user may know it: scopes and collections with which they have something to do."""
+    """The scopes and collections that a user may see."""
     if user.knows(bucket, ""):
         return manifest
     scopes = (

@@ -3,7 +3,7 @@
 A role is written as the server writes it: `admin`, `bucket_admin[travel]`, `data_reader[travel:inventory:airline]`,
 with `*` for every bucket. It gives privileges (names with a capital, asked for by commands of the KV port) and
 permissions (names with a dot, asked for by pages of the management port) at places: the node, all buckets, a bucket, a
-scope or a collection. What is given for a place holds for all that is within it.
+scope or a collection. A right for a place holds for everything within it.
 
 Places are names, so a collection that is dropped and made anew is the same place; the server takes ids, and then it is
 not. Roles of services that this node does not have (query, search, analytics, eventing, views) are not known.
@@ -32,11 +32,11 @@ COLLECTION_PRIVILEGES: Final = (
     | DOCUMENT_WRITE
     | {"SimpleStats", "DcpStream", "MetaWrite", "SystemXattrRead", "SystemXattrWrite", "RangeScan"}
 )
-"""Privileges that can be given for a scope or a collection alone. Whoever has one of them anywhere above a collection
-is told that the collection exists."""
+"""Privileges that can be given for a scope or a collection alone. A user with one of them for a collection, or for a
+place around it, may learn that the collection exists."""
 
 BUCKET_PRIVILEGES: Final = COLLECTION_PRIVILEGES | {"DcpProducer", "DcpConsumer"}
-"""Privileges that can be given for a bucket. Whoever has one of them in a bucket may select it."""
+"""Privileges that can be given for a bucket. A user with one of them in a bucket may select it."""
 
 ALL_PRIVILEGES: Final = BUCKET_PRIVILEGES | {
     "Stats",
@@ -264,7 +264,7 @@ class Role:
         return self.place[0] if self.place else ""
 
     def to_json(self) -> dict[str, str]:
-        """As the server's REST API tells it: the parts of the place by name, `*` for those that were left out."""
+        """The form of the server's REST API: the parts of the place by name, `*` for those that were left out."""
         names = ("bucket_name", "scope_name", "collection_name")[: self.kind.depth]
         parts = (*self.place, *(EVERYWHERE,) * (len(names) - len(self.place)))
         return {"role": self.kind.name} | dict(zip(names, parts, strict=True))

@@ -173,17 +173,25 @@ class Users:
         Raises:
             ConfigError: an empty or too long name, an unknown privilege or role, or too many users.
         """
-        unknown = {item for item in privileges if not _is_privilege(item)}
-        if unknown:
-            raise ConfigError(
-                f"privileges of user {name}", ", ".join(sorted(unknown)), f"all, or {', '.join(sorted(ALL_PRIVILEGES))}"
-            )
+        _check_privileges(name, privileges)
         given = _roles(roles)
         if privileges >= ALL_PRIVILEGES and not given:
             given = (Role.parse("admin"),)
         name = self._checked(name, password)
         credentials = self._credentials(password) if password is not None else None
         self._users[name] = User(name, credentials, privileges, given, display_name)
+
+    def set_privileges(self, name: str, privileges: frozenset[str]) -> None:
+        """Change a user's rights at once, also on open connections; the user loses all roles.
+
+        Raises:
+            ConfigError: no such user, or an unknown privilege.
+        """
+        user = self._users.get(name)
+        if user is None:
+            raise ConfigError("user", name, "a user that was added")
+        _check_privileges(name, privileges)
+        user.allow(privileges)
 
     def add_from_json(self, data: Any) -> None:
         """Add the users of a users file.
@@ -443,6 +451,14 @@ def _names(what: str, names: Any) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(item, str) for item in names):
         raise ConfigError(what, repr(names), 'a list of names, such as ["all"]')
     return names
+
+
+def _check_privileges(name: str, privileges: frozenset[str]) -> None:
+    unknown = {item for item in privileges if not _is_privilege(item)}
+    if unknown:
+        raise ConfigError(
+            f"privileges of user {name}", ", ".join(sorted(unknown)), f"all, or {', '.join(sorted(ALL_PRIVILEGES))}"
+        )
 
 
 def _is_privilege(item: str) -> bool:

@@ -1,7 +1,7 @@
 """A bucket on this node: its vbuckets, manifest and settings, and the sessions that use it.
 
-Collects what changed during one turn of the event loop (`dirty`), so that DCP connections are told once per vbucket
-and turn, not once per write.
+`dirty` collects the vbuckets that changed during one turn of the event loop, so that DCP connections are notified once
+per vbucket and turn, not once per write.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from dcpstream.wire.system_events import CollectionEvent
 
 THIS_NODE = "this node"
-"""The name, in topologies, of a node that leads its vbuckets alone; nobody compares it."""
+"""The name of this node in the topologies that it makes; it is never compared."""
 
 OPCODES = 256
 
 CATCH_UP_VBUCKETS = 64
-"""Vbuckets whose history is told a new manifest in one step: below a millisecond."""
+"""Vbuckets that take in a new manifest in one step, which takes less than a millisecond."""
 CATCH_UP_KEYS = 20_000
-"""After so many keys a step ends with the vbucket that it is at: the end of a collection looks at each of them."""
+"""A step ends with the vbucket at which it passes this many keys: dropping a collection reads each of them."""
 
 
 @dataclass(slots=True)
@@ -44,11 +44,11 @@ class Parameters:
     """Parameters of a bucket that can be changed and are not kept with its store.
 
     Attributes:
-        lock_default_s, lock_max_s: how long GET_LOCKED locks if nobody says so, and at most.
-        seqno_persistence_timeout_s: how long SEQNO_PERSISTENCE waits.
+        lock_default_s, lock_max_s: duration of a lock by default, and at most.
+        seqno_persistence_timeout_s: time-out of SEQNO_PERSISTENCE.
         scan_life_s: age at which a range scan is cancelled.
-        compression_ratio_min: how many times as long a value must be inflated to be stored compressed as it came.
-        strips_deletions: whether DELETE_WITH_META with a body is taken without it; if not, it is refused.
+        compression_ratio_min: ratio of inflated to compressed size from which a value is stored compressed.
+        strips_deletions: whether DELETE_WITH_META drops a body; if not, it refuses one.
         producer: bounds of DCP connections that are opened from now on.
     """
 
@@ -62,12 +62,12 @@ class Parameters:
 
 
 def _alone(replicas: int) -> str:
-    """The topology of a vbucket whose replicas are nowhere."""
+    """The topology of a vbucket without any of its replicas."""
     return json.dumps([[THIS_NODE, *[None] * replicas]], separators=(",", ":"))
 
 
 def _no_hurry() -> None:
-    """Nobody commits."""
+    """Default of `Bucket.hurry`: nothing commits."""
 
 
 class Bucket:
@@ -81,22 +81,22 @@ class Bucket:
         is_warm: whether `open` is through; a consumer can be opened only then.
         is_persisting: False between STOP_PERSISTENCE and START_PERSISTENCE.
         durable: vbuckets with durable writes.
-        fetcher: who fetches from the disk what streams want to read, for all vbuckets; see `set_fetcher`.
+        fetcher: reads history from disk for the streams of all vbuckets; see `set_fetcher`.
         commits_begun, commits_done: numbers of the last commit that began, and of the last that is through.
         turns_kept: turns of the loop whose writes count as persisted at once, because the store has no files.
-        expired_by_pager: documents that expired without anybody looking at them.
+        expired_by_pager: documents that expired without having been read.
         holding: sessions with answers that wait for a commit.
-        hurry: asks for a commit at once; whoever commits sets it.
-        compact: asks for a compaction and says later how it ended (None: well); False if too many wait. None if nobody
-            compacts.
-        waiters: who waits for a seqno to be persisted, or for a pending vbucket.
+        hurry: asks for a commit at once; set by the task that commits.
+        compact: asks for a compaction and calls back with its error or None; returns False if too many wait. None
+            without a task that compacts.
+        waiters: sessions that wait for a seqno to be persisted, or for a pending vbucket.
         collections: those of the manifest, by id.
-        behind: active vbuckets whose history does not tell the newest manifest yet; see `catch_up`.
-        takes_traffic: False between DISABLE_TRAFFIC and ENABLE_TRAFFIC: documents that are there are read and deleted,
-            all else that is asked of documents is TMPFAIL, as while a server warms up.
-        range_scans: the scans that are open.
-        parameters: what SET_PARAM changes and is not kept.
-        allows_out_of_order: whether streams may get snapshots without order that asked for them.
+        behind: active vbuckets whose history does not have the newest manifest yet; see `catch_up`.
+        takes_traffic: False between DISABLE_TRAFFIC and ENABLE_TRAFFIC. Present documents can then be read and deleted;
+            other requests for documents are TMPFAIL, as while a server warms up.
+        range_scans: the open scans.
+        parameters: values of SET_PARAM that are not kept with the store.
+        allows_out_of_order: whether streams may get out-of-order snapshots if they asked for them.
         ops: requests of its sessions, by opcode.
         config_rev: revision of the cluster configuration when something of this bucket changed last.
     """
@@ -176,7 +176,7 @@ class Bucket:
 
     @property
     def collections_without_history(self) -> frozenset[int]:
-        """Collections that keep none; the default collection does as new ones do that do not say."""
+        """Collections that keep no history; the default collection follows the default for new ones."""
         kept = {number for number, item in self.collections.items() if item.history}
         if self.settings.history_default:
             kept.add(0)
@@ -184,7 +184,7 @@ class Bucket:
 
     @property
     def is_short_of_memory(self) -> bool:
-        """Whether nothing more should be read for streams: writes wait for the disk."""
+        """Whether streams should read nothing more, because writes wait for the disk."""
         return not self.store.has_room
 
     def change_settings(self, settings: BucketSettings) -> None:
@@ -200,10 +200,9 @@ class Bucket:
         self.update_sessions()
 
     def flush(self, now: float) -> None:
-        """Throw away every document: each vbucket is made anew with a history of its own, in the role that it had.
+        """Delete every document: each vbucket begins a new history in its present role.
 
-        All of them or none: a crash in between leaves what was there. Streams out of it end. Collections stay. What the
-        vbucket was told of its topology stays too.
+        A crash in between leaves the bucket as it was. Streams out of it end. Collections and topologies stay.
         """
         with self.store.metadata_batch():
             for vbid, vbucket in enumerate(self.vbuckets):
@@ -212,16 +211,16 @@ class Bucket:
                 state, topology = vbucket.state, vbucket.topology
                 self.durable.discard(vbid)
                 self.delete_vbucket(vbid, now, is_made_anew=True)
-                self.tell_state_changed(vbid, now)  # it is gone now: whoever fills it from elsewhere stops
+                self.tell_state_changed(vbid, now)  # consumers that fill the vbucket stop
                 self._create(vbid, state).topology = topology
         for vbucket in self.vbuckets:
             if vbucket is not None:
                 self.catch_up(vbucket)
 
     def lead_alone(self) -> None:
-        """Tell active vbuckets of which nothing else was said that this node leads them, as a cluster manager would.
+        """Give active vbuckets without a topology one that names this node alone, as a cluster manager would.
 
-        Of the replicas that the settings ask for there is none, so that durable writes are possible without replicas.
+        It has none of the replicas that the settings ask for.
         """
         self._lead_alone("")
 
@@ -234,9 +233,9 @@ class Bucket:
                     vbucket.durability.topology_changed()
 
     def set_manifest(self, manifest: Manifest) -> None:
-        """Go over to another manifest, durably. It is to be told in the history of every active vbucket.
+        """Change the manifest durably.
 
-        That is done by `catch_up`: of a vbucket before somebody looks at it, and of the others in steps.
+        `catch_up` writes it into the history of each active vbucket: before the vbucket is used, else in steps.
         """
         self.catch_up_all()
         self.store.manifest = manifest
@@ -250,7 +249,7 @@ class Bucket:
         self.behind = {each.vbid: None for each in self.vbuckets if each is not None and each.is_active}
 
     def catch_up_some(self) -> None:
-        """One step: so many vbuckets as others can wait for."""
+        """Catch up a limited number of vbuckets, so that other sessions do not wait long."""
         looked = 0
         for vbid in list(islice(self.behind, CATCH_UP_VBUCKETS)):
             self.catch_up_at(vbid)
@@ -260,12 +259,12 @@ class Bucket:
                 break
 
     def catch_up_all(self) -> None:
-        """All that are behind, for somebody who looks at the whole bucket."""
+        """Catch up every vbucket, before a request that reads the whole bucket."""
         for vbid in list(self.behind):
             self.catch_up_at(vbid)
 
     def catch_up_at(self, vbid: int) -> None:
-        """The vbucket of that number, if it is behind, for somebody who looks at it."""
+        """Catch up one vbucket, before a request that uses it."""
         if vbid in self.behind:
             vbucket = self.vbuckets[vbid]
             if vbucket is not None:
@@ -273,7 +272,7 @@ class Bucket:
             self.behind.pop(vbid, None)
 
     def catch_up(self, vbucket: VBucket) -> None:
-        """Tell an active vbucket's history what it does not know of the manifest yet."""
+        """Write the changes of the manifest into an active vbucket's history."""
         self.behind.pop(vbucket.vbid, None)
         if vbucket.is_active and self.manifest.uid and vbucket.manifest is not self.manifest:
             self._take_in(vbucket)
@@ -296,15 +295,15 @@ class Bucket:
     def open(self, *, is_filled: bool = True) -> None:
         """Take over what the store holds; in an empty store every vbucket is created, active.
 
-        A store that was not closed cleanly may have lost its last writes, which somebody may have seen: every active
-        vbucket then begins a new branch where that loss may have begun.
+        A store that was not closed cleanly may have lost its last writes, which clients may have seen. Every active
+        vbucket then begins a new branch at the first seqno that may be lost.
         """
         held = dict(self.store.vbuckets)
         with self.store.metadata_batch():
             for vbid in range(self.vbucket_count) if is_filled and not held else ():
                 self._create(vbid, VbucketState.ACTIVE)
-        # On a full disk what is held is served all the same. A branch that is not on disk is safe: after a crash nobody
-        # knows it, and clients that do are rolled back to 0.
+        # A node with a full disk still serves its data. A branch that is not on disk is safe: after a crash, clients
+        # that know it are rolled back to 0.
         with self.store.metadata_batch(may_wait=True):
             for vbid, log in held.items():
                 keep_history(log, self.settings)
@@ -378,7 +377,7 @@ class Bucket:
         self.persisted([])
 
     def tell_state_changed(self, vbid: int, now: float) -> None:
-        """Tell every DCP connection, and whoever waits for it, that a vbucket's role changed."""
+        """Notify every DCP connection and every waiting session that a vbucket's role changed."""
         for session in list(self.dcp_sessions.values()):
             if session.dcp is not None:
                 session.dcp.vbucket_state_changed(vbid, now)
@@ -387,7 +386,7 @@ class Bucket:
         self.waiters.role_changed(vbid)
 
     def tell_rolled_back(self, vbid: int, now: float) -> None:
-        """Tell every DCP connection that a vbucket's history was cut."""
+        """Notify every DCP connection that a vbucket's history was cut."""
         for session in list(self.dcp_sessions.values()):
             if session.dcp is not None:
                 session.dcp.vbucket_rolled_back(vbid, now)
@@ -410,13 +409,13 @@ class Bucket:
         return [item.durability for item in found if item is not None and item.durability is not None]
 
     def next_timeout(self) -> float | None:
-        """When something is to be given up, monotonic seconds: a durable write, waiting for the disk."""
+        """The next deadline, monotonic seconds: of a durable write, a range scan, or a waiting session."""
         times = [item.next_timeout() for item in self._durabilities()]
         times += [self.waiters.next_timeout(), self.range_scans.next_timeout()]
         return min((at for at in times if at is not None), default=None)
 
     def handle_timeout(self, now: float) -> None:
-        """Give up what has waited for too long."""
+        """End what is past its deadline."""
         for item in self._durabilities():
             item.handle_timeout(now)
         self.range_scans.handle_timeout(now)
@@ -431,7 +430,7 @@ class Bucket:
         )
 
     def end_turn(self, now: float) -> None:
-        """Tell every DCP connection which vbuckets changed since the last turn."""
+        """Notify every DCP connection of the vbuckets that changed since the last turn."""
         dirty, self.dirty = self.dirty, set()
         self.turns_kept += bool(dirty) and not self.store.is_durable
         for vbid in dirty:
@@ -446,7 +445,7 @@ class Bucket:
                 session.wake()
 
     def set_fetcher(self, fetcher: Fetcher) -> None:
-        """Let somebody fetch from the disk what streams want to read."""
+        """Set the task that reads history from disk for streams."""
         self.fetcher = fetcher
         for vbucket in self.vbuckets:
             if vbucket is not None:
@@ -458,19 +457,19 @@ class Bucket:
         self.hurry()
 
     def begin_commit(self) -> int:
-        """A commit begins, of everything written so far; returns its number."""
+        """Begin a commit of everything written so far; returns its number."""
         self.commits_begun += 1
         return self.commits_begun
 
     def end_commit(self, number: int) -> None:
-        """A commit is through: answers that waited for it go out."""
+        """Send the answers that waited for the commit."""
         self.commits_done = number
         holding, self.holding = self.holding, set()
         for session in holding:
             session.wake()
 
     def fail_commit(self, reason: str) -> None:
-        """A commit failed: who waits for it cannot be told that it succeeded, nor that nothing was written."""
+        """A commit failed: close the sessions that wait for it, because the outcome of their writes is unknown."""
         holding, self.holding = self.holding, set()
         for session in holding:
             session.drop_held(reason)
@@ -506,10 +505,10 @@ class Bucket:
         return None if vbucket is None else vbucket.persisted_seqno
 
     def chains(self) -> list[list[int]]:
-        """The vbucket map of this one node, as long as the bucket is to have copies.
+        """The vbucket map, with one place for each copy.
 
-        0 stands first where this node has the active copy, and second where it has a replica of a bucket with
-        replicas; who has the others is not known here.
+        This node, 0, stands first where it has the active copy, and second where it has a replica. The nodes of the
+        other copies are not known here.
         """
         replicas = self.settings.replicas
         missing = [-1] * replicas

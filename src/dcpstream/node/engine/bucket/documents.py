@@ -1,7 +1,7 @@
 """The rules of reading, writing, expiring and deleting one document of a vbucket.
 
 Every write gets the next seqno, a new CAS and the next revision; deleting leaves a tombstone; a document past its
-expiration is turned into an expiration when somebody looks at it. Knows nothing of connections and frames of requests.
+expiration time is replaced by an expiration when it is accessed. Knows nothing of connections and frames of requests.
 
 Source: kv_engine engines/ep/src/vbucket.cc, daemon/protocol/mcbp/mutation_context.cc (JSON detection, xattrs kept).
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from dcpstream.node.engine.bucket.durability import FREQUENCY_OF_NEW
 from dcpstream.node.engine.bucket.locks import HIDDEN_CAS, Lock
 from dcpstream.node.engine.bucket.vbucket import MAX_TRUSTED_CAS, VBucket
 from dcpstream.store import ItemMeta
@@ -34,15 +35,12 @@ RELATIVE_EXPIRY_MAX_S = 30 * 24 * 3600
 MAX_VALUE_BYTES = 20 * 1024 * 1024
 """Largest document, the server's default; larger ones are E2BIG."""
 
-FREQUENCY_OF_NEW = 2
-"""The use counter of a fresh document, sent in the last byte of a mutation's extras, as recorded from a server."""
-
 STORED_MUTATION = Mutation.layout.head
 """Header and extras of a stored mutation in one piece."""
 STORED_EXTRAS = Mutation.layout.extras_bytes
 
-# What a JSON text can begin with.
 JSON_STARTS = frozenset(b'{["-0123456789tfn \t\r\n')
+"""Bytes with which a JSON text can begin."""
 _XATTR, _DELETED = int(BlockKind.XATTR), int(BlockKind.DELETION | BlockKind.EXPIRATION)
 _NAMED = int(BlockKind.NAMED_COLLECTION)
 _PACKED = int(Datatype.SNAPPY | Datatype.XATTR)
@@ -86,10 +84,10 @@ def is_json(value: bytes) -> bool:
 
 
 def absolute_expiration(expiration: int, unix_s: int, max_ttl: int = 0) -> int:
-    """When a document expires, in seconds since 1970; 0 for never.
+    """The expiration of a document in seconds since 1970; 0 for never.
 
     Args:
-        max_ttl: the longest life in its collection, seconds; 0 without a limit.
+        max_ttl: the limit of its collection in seconds; 0 for none.
     """
     if 0 < expiration <= RELATIVE_EXPIRY_MAX_S:
         expiration += unix_s
@@ -102,7 +100,7 @@ def collection_of(key: bytes) -> int:
 
 
 def limited_expiration(expiration: int, unix_s: int, max_ttl: int) -> int:
-    """An expiration in seconds since 1970, no later than the longest life allows; 0 of that is no limit."""
+    """An expiration in seconds since 1970, limited by `max_ttl`; 0 for no limit."""
     return unix_s + max_ttl if max_ttl and not 0 < expiration <= unix_s + max_ttl else expiration
 
 
@@ -113,7 +111,7 @@ def kinds_of(key: bytes, datatype: int) -> int:
 
 
 def live_meta(vbucket: VBucket, key: bytes, unix_ns: int) -> ItemMeta | None:
-    """The document's fields without its value, tombstones included; what is past its time is expired first."""
+    """The metadata of a document or tombstone; a document past its time is expired first."""
     meta = vbucket.log.meta(key)
     if vbucket.locks and meta is not None:
         lock = vbucket.locks.find(key, meta.seqno, unix_ns)
@@ -122,17 +120,17 @@ def live_meta(vbucket: VBucket, key: bytes, unix_ns: int) -> ItemMeta | None:
     if meta is not None and is_over and not is_undecided(vbucket, key):
         expire(vbucket, key, meta, unix_ns)
         return vbucket.log.meta(key)
-    return meta  # of a locked document with the CAS that a writer must bring
+    return meta  # a locked document's has the CAS of the lock
 
 
 def live_item(vbucket: VBucket, key: bytes, unix_ns: int) -> StoredItem | None:
-    """The document, or None if there is none (any more); of a locked one with the CAS that a writer must bring."""
+    """The document, or None. A locked document has the CAS of its lock, which a writer must name."""
     item = vbucket.log.get(key)
     if item is None or item.is_deleted:
         return None
     if item.expiration and item.expiration <= unix_ns // 1_000_000_000:
         meta = vbucket.log.meta(key)
-        assert meta is not None, "it was there a line ago"
+        assert meta is not None, "the document was found"
         if not is_undecided(vbucket, key):
             expire(vbucket, key, meta, unix_ns)
         return None
@@ -143,22 +141,22 @@ def live_item(vbucket: VBucket, key: bytes, unix_ns: int) -> StoredItem | None:
 
 
 def lock_of(vbucket: VBucket, key: bytes, unix_ns: int) -> Lock | None:
-    """The lock that somebody has on the document; None if it is not locked."""
+    """The lock of the document, or None."""
     if not vbucket.locks:
         return None
     meta = vbucket.log.meta(key)
     if meta is None or (0 < meta.expiration <= unix_ns // 10**9 and not meta.is_deleted):
-        return None  # nobody needs the lock of a document that has expired
+        return None  # an expired document is not locked any more
     return vbucket.locks.find(key, meta.seqno, unix_ns)
 
 
 def shown_cas(vbucket: VBucket, key: bytes, cas: int, unix_ns: int) -> int:
-    """The CAS as it is told to who reads: not that of a document that is locked."""
+    """The CAS that readers see; the one of a locked document is hidden."""
     return cas if lock_of(vbucket, key, unix_ns) is None else HIDDEN_CAS
 
 
 def is_undecided(vbucket: VBucket, key: bytes) -> bool:
-    """Whether a durable write of the document is under way, so that nobody else may write it, nor expire it."""
+    """Whether a durable write of the document is under way; until its end no other write or expiry is possible."""
     return vbucket.durability is not None and key in vbucket.durability.undecided
 
 
@@ -176,7 +174,7 @@ def prepared_meta(vbucket: VBucket, key: bytes) -> ItemMeta | None:
 
 
 def is_recommitted(vbucket: VBucket, key: bytes) -> bool:
-    """Whether a durable write of the document was taken over from another time or node, where it may have been seen."""
+    """Whether a durable write, taken over at a restart or from another node, may already have been visible there."""
     if vbucket.durability is None:
         return False
     waiting = vbucket.durability.undecided.get(key)
@@ -186,7 +184,7 @@ def is_recommitted(vbucket: VBucket, key: bytes) -> bool:
 def plain_revision(vbucket: VBucket, key: bytes, unix_s: int) -> int:
     """The revision of a document's next version, if that replaces the present one with nothing more to do.
 
-    0: there is more to do, because the present version has xattrs that stay, or has expired.
+    Returns 0 if there is more to do, because the present version has xattrs that stay, or has expired.
     """
     old = vbucket.log.brief(key)
     if old is not None:
@@ -197,7 +195,7 @@ def plain_revision(vbucket: VBucket, key: bytes, unix_s: int) -> int:
 
 
 def next_rev(vbucket: VBucket, meta: ItemMeta | None) -> int:
-    """The revision of the next version of a document; `meta` is of what there is now, a tombstone included."""
+    """The revision of the next version of a document; `meta` belongs to the present document or tombstone."""
     return (vbucket.max_deleted_rev if meta is None else meta.rev_seqno) + 1
 
 
@@ -217,7 +215,7 @@ def store(
     Args:
         key: with collection prefix.
         expiration: seconds since 1970, 0 never.
-        rev_seqno: the revision it gets: one more than that of what it replaces, tombstones included.
+        rev_seqno: one more than the revision of the replaced document or tombstone.
     """
     log = vbucket.log
     seqno = log.high_seqno + 1
@@ -244,10 +242,10 @@ def store_version(
     is_deleted: bool,
     is_expiration: bool,
 ) -> Written:
-    """Write a version of a document, or a tombstone, with the CAS and the revision that it has elsewhere.
+    """Write a document or a tombstone with a given CAS and revision.
 
     Args:
-        time: the expiration; of a tombstone when it was made.
+        time: the expiration, or the time of the deletion.
     """
     seqno = vbucket.log.high_seqno + 1
     fields: dict[str, Any] = {"vbid": vbucket.vbid, "key": key, "value": value, "by_seqno": seqno, "cas": cas}
@@ -267,12 +265,12 @@ def store_version(
 
 
 def delete(vbucket: VBucket, key: bytes, meta: ItemMeta, unix_ns: int, *, keeps_system: bool = True) -> Written:
-    """Delete a document: its body goes, its flags and its system xattrs stay with the tombstone.
+    """Delete a document; the tombstone keeps its flags and its system xattrs.
 
-    As the server has it, the tombstone of a document with system xattrs has no flags.
+    Like the server's, the tombstone of a document with system xattrs has no flags.
 
     Args:
-        keeps_system: False: the system xattrs go, too.
+        keeps_system: whether the system xattrs stay.
     """
     value, datatype = remains(vbucket, key, meta) if keeps_system else (b"", 0)
     return _bury(vbucket, key, meta, value, datatype, unix_ns, flags=0 if value else meta.flags, is_expiration=False)
@@ -290,14 +288,14 @@ def remains(vbucket: VBucket, key: bytes, meta: ItemMeta) -> tuple[bytes, int]:
     if not meta.datatype & Datatype.XATTR:
         return b"", 0
     item = vbucket.log.get(key)
-    assert item is not None, "its meta data was there"
+    assert item is not None, "its metadata was found"
     xattrs, _ = decode_xattrs(plain_value(item.value, item.datatype))
     kept = {name: text for name, text in xattrs.items() if name.startswith("_")}
     return (encode_xattrs(kept), int(Datatype.XATTR)) if kept else (b"", 0)
 
 
 def plain_value(value: bytes, datatype: int) -> bytes:
-    """A stored value without compression: the xattr section, if the datatype says so, and the body."""
+    """A stored value without compression: xattr section, if any, and body."""
     return snappy_uncompress(value, MAX_VALUE_BYTES) if datatype & Datatype.SNAPPY else value
 
 

@@ -5,14 +5,12 @@ is one chain of node names, two during a rebalance; the first name of a chain is
 is decided when in every chain a majority has it, in the order of seqnos: the active copy has it at once, or once it is
 persisted where the level asks for that; a replica has it when its DCP connection, known by its consumer name,
 acknowledges a seqno at or above it. Deciding appends the commit, a mutation or deletion with the prepare's CAS and
-revision, and answers the client. What is not decided in time is aborted, and the client told that the outcome is
-ambiguous. When the vbucket leaves the active role its prepares stay, and their clients are told the same.
+revision, and answers the client. A prepare that is not decided in time is aborted, and its client gets an ambiguous
+outcome. When the vbucket leaves the active role its prepares stay, and their clients get the same outcome.
 
-While a document has an undecided prepare nobody else may write it; who reads it sees what was there before.
+A document with an undecided prepare refuses other writes; reads return its previous version.
 
 A checkpoint holds one prepare of a document: another one, or an abort, begins the next.
-
-Knows no frames of requests and no sockets: a client is whoever takes the outcome.
 
 Source: kv_engine engines/ep/src/durability/active_durability_monitor.cc, checkpoint_manager.cc; checked against a
 recording of durable writes.
@@ -38,17 +36,18 @@ LEVEL_MAJORITY = 1
 """Durability levels: 1 a majority has it; 2 also persisted on the active; 3 persisted by a majority."""
 
 DEFAULT_TIMEOUT_S = 30.0
-"""For a write that brings a level and no time-out: the server's default."""
+"""The server's default for a write with a level and no time-out."""
 
 COMMITS_REMEMBERED = 10_000
-"""Commits of which the prepare is remembered, about what counts as being in memory; older ones are streamed as the
-mutations they are."""
+"""Commits whose prepare is remembered, about as many as count as being in memory; older ones are streamed as
+mutations."""
 
 UNDECIDED_MAX = 100_000
-"""Prepares that may wait in a vbucket; then durable writes are TMPFAIL. A session waits for one at most, so only
-sessions that are gone could bring so many."""
+"""Undecided prepares of a vbucket; beyond them durable writes are TMPFAIL. A session waits for one at most, so only
+closed sessions could leave so many."""
 
 FREQUENCY_OF_NEW = 2
+"""The use counter of a fresh document, sent in the last byte of a mutation's extras, as recorded from a server."""
 
 
 class PreparedVBucket(Protocol):
@@ -89,8 +88,8 @@ class Undecided:
     """A prepare that waits.
 
     Attributes:
-        deadline: monotonic seconds; None: it waits for ever, as one does that was taken over.
-        client: who is told; None if nobody waits any more.
+        deadline: monotonic seconds; None for a prepare that was taken over, which has none.
+        client: the session that waits for the outcome, or None.
     """
 
     prepare: StoredPrepare
@@ -107,8 +106,8 @@ class Durability:
     """The durable writes of a vbucket.
 
     Args:
-        vbucket: whose.
-        changed: told the vbucket's number when something was appended.
+        vbucket: the vbucket.
+        changed: called with the vbucket's number after an append.
 
     Attributes:
         undecided: key → its prepare that waits, in order of seqno.
@@ -128,10 +127,10 @@ class Durability:
         self.reload()
 
     def reload(self) -> None:
-        """Find out from the history what is undecided: when the store was opened, and after a rollback.
+        """Read the undecided prepares from the history, after the store was opened or rolled back.
 
-        A prepare is decided if its document was written since: nobody else could have. Up to the purge seqno all are,
-        because deletions are not purged beyond the first that is not (`purge_limit`).
+        A prepare is decided if its document was written since. Up to the purge seqno all are decided, because deletions
+        are not purged beyond the first undecided prepare (`purge_limit`).
         """
         log = self.vbucket.log
         known, self.undecided = self.undecided, {}
@@ -218,7 +217,7 @@ class Durability:
         client: Client,
         is_deleted: bool = False,
     ) -> None:
-        """Begin a durable write; the client is told the outcome, perhaps before this returns."""
+        """Begin a durable write; the client may get the outcome before this returns."""
         if key in self._prepared_in_checkpoint():
             self._close_checkpoint()
         vbucket = self.vbucket
@@ -235,7 +234,7 @@ class Durability:
         self.decide()
 
     def decide(self) -> None:
-        """Commit, in order, what a majority has by now."""
+        """Commit, in order, the prepares that a majority has."""
         if not self.vbucket.is_active or not self.undecided:
             return
         chains = parse_topology(self.vbucket.topology)
@@ -252,9 +251,9 @@ class Durability:
                 waiting.client.resume(Status.SUCCESS, prepare.cas, prepare.seqno, self.vbucket.vbuuid)
 
     def topology_changed(self) -> None:
-        """Other nodes are asked now: abort what they can never decide, commit what they have decided.
+        """Abort the prepares that the new topology can never decide, and commit those that it has decided.
 
-        What was taken over from another node is not aborted, because it may have been committed there.
+        A prepare taken over from another node is not aborted, because it may have been committed there.
         """
         if self.vbucket.is_active and self.vbucket.topology and not is_possible(parse_topology(self.vbucket.topology)):
             self._abort_all(lambda waiting: waiting.deadline is not None)
@@ -275,7 +274,7 @@ class Durability:
         )
 
     def handle_timeout(self, now: float) -> None:
-        """Give up what was not decided in time."""
+        """Abort the prepares that were not decided in time."""
         if self.vbucket.is_active:
             self._abort_all(lambda waiting: waiting.deadline is not None and waiting.deadline <= now)
 
@@ -288,7 +287,7 @@ class Durability:
                 self._tell_ambiguous(waiting)
 
     def leave_active(self) -> None:
-        """The vbucket is not active any more: whoever waits learns that nobody knows the outcome."""
+        """The vbucket left the active role: clients that wait get an ambiguous outcome."""
         for waiting in self.undecided.values():
             waiting.deadline = None
             self._tell_ambiguous(waiting)
@@ -302,11 +301,11 @@ class Durability:
     # ---------------------------------------------------------------------------------------------- active, replica
 
     def kinds_of(self, key: bytes) -> int:
-        """A replica: what a document's new row is besides: a commit if there is an undecided prepare."""
+        """On a replica: the additional kind of a document's new row, COMMIT if there is an undecided prepare."""
         return int(BlockKind.COMMIT) if key in self.undecided else 0
 
     def stored(self, frame: bytes, key: bytes, seqno: int) -> None:
-        """A replica: a row of its source was stored, a prepare, or what decides one."""
+        """On a replica: note a stored row that is a prepare or decides one."""
         if frame[1] == Opcode.DCP_PREPARE:
             self.undecided.pop(key, None)  # a disk snapshot may bring one in the place of another
             self.undecided[key] = Undecided(read_prepare(frame), None, None)
@@ -316,7 +315,7 @@ class Durability:
             self._committed(key, self.undecided[key].prepare.seqno, seqno)
 
     def _commit(self, prepare: StoredPrepare, seqno: int) -> None:
-        """Append what a prepare makes of its document."""
+        """Append the committed document or tombstone."""
         vbucket, key, datatype = self.vbucket, prepare.key, prepare.datatype
         if prepare.is_deleted:
             vbucket.max_deleted_rev = max(vbucket.max_deleted_rev, prepare.rev_seqno)
@@ -343,7 +342,7 @@ class Durability:
         self._completed(key, prepared_seqno)
 
     def _abort(self, key: bytes, prepared_seqno: int, seqno: int) -> None:
-        """Append that a prepare is void."""
+        """Append the abort of a prepare."""
         self.aborted_count += 1
         frame = encode_stored_abort(vbid=self.vbucket.vbid, key=key, by_seqno=seqno, prepared_seqno=prepared_seqno)
         self._append_hidden(frame, key, seqno, 0)
@@ -363,7 +362,7 @@ class Durability:
     # --------------------------------------------------------------------------------------------------- checkpoints
 
     def _prepared_in_checkpoint(self) -> set[bytes]:
-        """Whose prepares the present checkpoint holds; others may have begun it."""
+        """Keys with a prepare in the present checkpoint, which may have begun without this object."""
         if self._checkpoint_seqno != self.vbucket.memory_start_seqno:
             self._checkpoint_seqno = self.vbucket.memory_start_seqno
             self._in_checkpoint.clear()

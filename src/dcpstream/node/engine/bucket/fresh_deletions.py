@@ -1,10 +1,10 @@
-"""Deletions that are not on disk yet, and the time that GET_META tells of them.
+"""Deletions that are not on disk yet, and the time that GET_META shows for them.
 
 A server keeps a deleted document in memory until the deletion is persisted, with the expiration that it had; only the
-version on disk has the time of the deletion. So GET_META tells the one first and the other later.
+version on disk has the time of the deletion. So GET_META shows the expiration first and the deletion time later.
 
-A bucket in memory persists nothing. There a deletion counts as persisted after `UNTIL_NS`, or as soon as somebody has
-asked how far the vbucket is persisted, because the answer is: all of it.
+A bucket in memory persists nothing. There a deletion counts as persisted after `UNTIL_NS`, or as soon as a
+client has asked for the persisted seqno, because the answer covers everything.
 
 Source: kv_engine engines/ep/src/vbucket.cc (queueDirty, getMetaData), stored-value.cc (deleteImpl).
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 FRESH_MAX: Final = 1_000
-"""Deletions of a vbucket that are remembered; of older ones the time is told at once."""
+"""Remembered deletions of a vbucket; older ones show their own time at once."""
 
 UNTIL_NS: Final = 10_000_000
 """Time for which a deletion in memory is fresh: about as long as a server's disk takes."""
@@ -25,7 +25,7 @@ class FreshDeletion(NamedTuple):
 
     Attributes:
         seqno: of the tombstone.
-        time: what is told instead of the time of the deletion.
+        time: shown instead of the time of the deletion.
         at_ns: when it was made, nanoseconds since 1970.
     """
 
@@ -46,7 +46,7 @@ class FreshDeletions(dict[bytes, FreshDeletion]):
         self[key] = FreshDeletion(seqno, time, unix_ns)
 
     def time_of(self, key: bytes, seqno: int, delete_time: int, unix_ns: int, persisted_seqno: int | None) -> int:
-        """The time that is told of a tombstone.
+        """The time that answers show for a tombstone.
 
         Args:
             persisted_seqno: of the vbucket; None for a bucket in memory.

@@ -1,7 +1,7 @@
 """Documents of a vbucket that are locked by GET_LOCKED: only writes with the CAS of the lock are allowed.
 
-Locks are in memory only, and gone when the vbucket leaves this node's care; neither the history nor DCP knows of them.
-While a document is locked nobody is shown a CAS of it; what unlocks it is UNLOCK, a write with the lock's CAS, or time.
+Locks are in memory only, end when the vbucket changes its role, and do not appear in the history or in DCP. Readers of
+a locked document do not see its CAS. UNLOCK, a write with the lock's CAS, or the end of its time unlock it.
 
 Source: kv_engine engines/ep/src/vbucket.cc (getLocked, checkCasForWrite), kv_bucket.cc (unlockKey).
 """

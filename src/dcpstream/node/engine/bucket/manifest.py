@@ -203,10 +203,10 @@ def events_between(old: Manifest, new: Manifest) -> list[CollectionEvent]:
 
 
 def manifest_in(log: VBucketLog, present: Manifest) -> Manifest:
-    """The manifest as a vbucket's history tells it.
+    """The manifest according to a vbucket's history.
 
     Args:
-        present: the bucket's; says whether a collection keeps its history, which no event in the store can tell.
+        present: the bucket's; stored events do not say whether a collection keeps history.
     """
     uid = 0
     keeps_history = {item.collection_id: item.history for _, item in present.collections()}
@@ -239,7 +239,7 @@ class KnownIds:
     """The ids of scopes and collections that the history of a copy has.
 
     Args:
-        manifest: as the history tells it so far.
+        manifest: according to the history so far.
     """
 
     __slots__ = ("collections", "scopes")
@@ -249,7 +249,7 @@ class KnownIds:
         self.collections = {item.collection_id for _, item in manifest.collections()}
 
     def fits(self, event: CollectionEvent) -> bool:
-        """Whether an event may follow; what is not there may be dropped, a collection that is there may begin anew."""
+        """Whether an event may follow. An unknown collection may be dropped, a known one may begin anew."""
         if event.event == SystemEventId.CREATE_SCOPE:
             return event.scope_id not in self.scopes
         if event.event == SystemEventId.CREATE_COLLECTION:

@@ -40,7 +40,7 @@ class RangeScan:
     Attributes:
         vbucket: whose keys.
         collection_id: where in it.
-        keys, seqnos: what is to be sent, ascending by key.
+        keys, seqnos: of the documents to send, ascending by key.
         view_end: the high seqno when the scan was made: documents are read as of it.
         is_keys_only: whether documents' keys are sent alone.
         has_xattrs: whether documents are sent with their xattrs.
@@ -109,7 +109,7 @@ class RangeScans:
         return scan if scan is not None and scan.vbucket.vbid == vbid else None
 
     def remove(self, scan_id: bytes) -> None:
-        """Forget a scan; who is being answered out of it learns that it is cancelled."""
+        """Forget a scan; its running answer ends with RANGE_SCAN_CANCELLED."""
         scan = self._scans.pop(scan_id, None)
         if scan is not None:
             scan.is_cancelled = True
@@ -126,7 +126,7 @@ class RangeScans:
         return min((scan.deadline for scan in self._scans.values()), default=None)
 
     def handle_timeout(self, now: float) -> None:
-        """Cancel what is too old."""
+        """Cancel the scans that are too old."""
         for scan_id in [scan_id for scan_id, scan in self._scans.items() if scan.deadline <= now]:
             self.remove(scan_id)
 

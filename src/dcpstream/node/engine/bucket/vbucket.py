@@ -66,10 +66,10 @@ class VBucket:
         vbid: u16.
         log: its history in the store.
         memory_start_seqno: first seqno that counts as being in memory.
-        fetcher: who fetches from the disk what a stream wants to read; None: the stream waits.
-        evicted_seqno: what lies up to here has left memory although somebody may not have read it yet.
-        manifest: the collections as the history tells them; None if it was not looked at yet.
-        known_ids: scopes and collections of a copy as its history tells them; None if it was not looked at yet.
+        fetcher: reads history from disk for streams; None if reads may block instead.
+        evicted_seqno: items up to here have left memory, although streams may not have read them yet.
+        manifest: the collections according to the history; None until it is read.
+        known_ids: scopes and collections of a copy according to its history; None until it is read.
         max_cas: the highest CAS given so far.
         max_deleted_rev: the highest revision of a tombstone made here; a new key begins above it, so that a document
             that was deleted, forgotten and written again never repeats a revision.
@@ -77,10 +77,10 @@ class VBucket:
         vbuuid: the branch that is written now.
         received: bounds of the snapshot that was received last, as its source gave them; None if there was none.
         is_receiving_initial_snapshot: this copy was empty and is being filled from its source's disk.
-        durability: its durable writes; None as long as there never was one.
-        locks: documents that are locked.
+        durability: its durable writes; None before the first one.
+        locks: of its documents.
         fresh_deletions: deletions that may not be persisted.
-        is_backed_up: a takeover lasts too long: writes are put off until it is over.
+        is_backed_up: whether writes are refused until a takeover ends.
     """
 
     __slots__ = (
@@ -179,7 +179,7 @@ class VBucket:
         return self.is_active and not (self.is_backed_up or self.locks or self.durability is not None)
 
     def hold(self, seqno: int) -> object:
-        """Keep the state as of a seqno from being compacted away, as long as the result lives."""
+        """Keep the state at a seqno from being compacted until the result is released."""
         return self.log.hold(seqno)
 
     def read(self, after_seqno: int, end_seqno: int, *, snapshot_end: int | None, max_bytes: int) -> FrameBlock | None:
@@ -259,7 +259,7 @@ class VBucket:
         self.vbuuid = failover_log.newest.vbuuid
 
     def begin_branch(self, random: Random) -> None:
-        """Push a new entry on the failover log: a crash may have lost writes that somebody has seen."""
+        """Push a new entry on the failover log: a crash may have lost writes that clients have seen."""
         self.log.failover_log = self._branched(random)
         self.vbuuid = self.log.failover_log.newest.vbuuid
 
@@ -267,7 +267,7 @@ class VBucket:
         return self.log.failover_log.pushed(FailoverEntry(new_vbuuid(random), self.log.branch_seqno))
 
     def close_checkpoint(self) -> None:
-        """Begin a checkpoint: what is there now counts as being on disk, whether or not it is persisted by now.
+        """Begin a checkpoint: present items count as being on disk from now on, persisted or not.
 
         A server waits for the disk; here a producer reads both alike, and the line lies where it was drawn also if
         more is written before the next commit.
@@ -303,7 +303,7 @@ class VBucket:
     def age_checkpoint(self, now: float) -> None:
         """Begin a checkpoint with what was written since the last call, if the present one is old.
 
-        Called once in a turn that wrote something, before anybody is told; so no write looks at the clock.
+        Called once in a turn that wrote something, before DCP connections are notified; so no write reads the clock.
 
         Args:
             now: monotonic seconds.
@@ -332,7 +332,7 @@ class VBucket:
         return next((start for start in self._checkpoints if start > seqno), None)
 
     def age_memory(self) -> None:
-        """Move the start of memory behind what is persisted and old; called when something was persisted."""
+        """Move the start of memory behind old, persisted items; called after a commit."""
         high, start = self.log.high_seqno, self.memory_start_seqno
         if high - start >= 2 * MEMORY_ITEMS:
             self.memory_start_seqno = max(start, min(self.log.persisted_seqno, high - MEMORY_ITEMS) + 1)

@@ -26,7 +26,7 @@ class WaitingClients:
     """The sessions of one bucket that wait.
 
     Attributes:
-        for_seqnos: who waits for a seqno to be persisted.
+        for_seqnos: sessions that wait for a seqno to be persisted.
         for_roles: sessions that wait for a pending vbucket.
     """
 
@@ -49,7 +49,7 @@ class WaitingClients:
         return True
 
     def role_changed(self, vbid: int) -> None:
-        """A vbucket has another role: who waited for that goes on."""
+        """Resume the sessions that waited for a vbucket to change its role."""
         waiting, self.for_roles = self.for_roles, []
         for session, wanted in waiting:
             if wanted == vbid:
@@ -58,7 +58,7 @@ class WaitingClients:
                 self.for_roles.append((session, wanted))
 
     def persisted(self, seqno_of: Callable[[int], int | None]) -> None:
-        """Something was persisted: who waited for that goes on.
+        """Resume the sessions whose seqno is persisted.
 
         Args:
             seqno_of: how far a vbucket is persisted; None if it is not here any more.

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dcpstream.node.engine.bucket import documents
+from dcpstream.node.engine.bucket.durability import FREQUENCY_OF_NEW
 from dcpstream.node.engine.session.session import BULK_REQUESTS
 from dcpstream.wire import Magic, Opcode
 from dcpstream.wire.frames import BODY_LENGTH_AT, HEADER_BYTES, unpack_body_length
@@ -213,7 +214,7 @@ class _Requests:
         expirations = self._third & 0xFFFFFFFF
         is_relative = (expirations > 0) & (expirations <= documents.RELATIVE_EXPIRY_MAX_S)
         heads["expiration"] = np.where(is_relative, expirations + unix_s, expirations)
-        heads["nru"] = documents.FREQUENCY_OF_NEW
+        heads["nru"] = FREQUENCY_OF_NEW
         raw, width = heads.tobytes(), heads.itemsize
         places = zip(range(0, len(raw), width), self._key_at.tolist(), self._stop.tolist(), strict=True)
         return [raw[at : at + width] + data[begin:end] for at, begin, end in places]

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dcpstream.node.engine.bucket import documents
+from dcpstream.node.engine.bucket.durability import FREQUENCY_OF_NEW
 from dcpstream.node.engine.session.responses import pack_duration
 from dcpstream.wire import HEADER, HEADER_BYTES, Datatype, Magic, Opcode, Status
 from dcpstream.wire.keys import MAX_KEY_BYTES
@@ -31,7 +32,7 @@ _pack_bare, _pack_token, _pack_flags = HEADER.pack, SetResponse.layout.head.pack
 _JSON_STARTS, _MAX_VALUE = documents.JSON_STARTS, documents.MAX_VALUE_BYTES
 _is_json, _revision = documents.is_json, documents.plain_revision
 _pack_stored, _STORED_EXTRAS = documents.STORED_MUTATION.pack, documents.STORED_EXTRAS
-_REQUEST, _MUTATION, _FREQUENCY = int(Magic.REQUEST), int(Opcode.DCP_MUTATION), documents.FREQUENCY_OF_NEW
+_REQUEST, _MUTATION, _FREQUENCY = int(Magic.REQUEST), int(Opcode.DCP_MUTATION), FREQUENCY_OF_NEW
 
 
 def fast_get(

@@ -64,7 +64,7 @@ class Identity:
     def refusal_of(
         self, command: Command[Any], frame: Frame, bucket: Bucket | None, *, has_collections: bool
     ) -> Refusal | None:
-        """Why the user may not make a request, or None; somebody is logged in."""
+        """Why the user may not make a request, or None, for a session with a login."""
         if not command.privilege:
             return None
         user = self.user
@@ -95,7 +95,7 @@ class Identity:
             return None
         missing = lacking(self.rights, privileges)
         user = self.user
-        assert user is not None, "somebody is logged in"
+        assert user is not None, "the session is logged in"
         if self._manifest is not bucket.manifest:
             self._manifest = bucket.manifest
             self._places = bucket.manifest.collection_names()

@@ -2,7 +2,7 @@
 
 With `persist=every` an answer to a write waits for the first commit that begins after the answer was made: that commit
 holds everything written before. So writes that came in together become durable together, and answers keep their order.
-The flusher says which commit is through; this module knows nothing of time.
+The flusher reports each finished commit.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Output:
         return self._release()
 
     def hold(self, bucket: Bucket | None) -> None:
-        """Keep `pieces` until what they tell of is durable, or behind the answers that are held already."""
+        """Hold `pieces` until the writes they answer are durable, or behind the answers held already."""
         pieces, self.pieces = self.pieces, []
         if self.has_written and bucket is not None and bucket.answers_when_durable:
             self._held.append((bucket, bucket.commits_begun + 1, pieces))

@@ -55,7 +55,7 @@ def pack_duration(seconds: float) -> bytes:
 
 
 def reason_json(context: str | None = None, reference: str | None = None, **more: str) -> bytes:
-    """The value of an error response; empty if there is nothing to tell."""
+    """The value of an error response; empty without content."""
     error = {name: text for name, text in (("context", context), ("ref", reference)) if text is not None}
     content: dict[str, Any] = {"error": error, **more} if error else dict(more)
     return json.dumps(content, separators=(",", ":")).encode() if content else b""

@@ -1,11 +1,11 @@
 """The STAT groups of a bucket as a whole.
 
-Only what is counted here is told; measurements of parts that this node does not have (hash table, tasks, histograms of
-time) are left out, so that nobody takes a zero for one. The configuration is told whole.
+Measurements of parts that this node does not have (hash table, tasks, histograms of time) are left out rather than
+reported as zero. The configuration is complete.
 
-Whether a bucket is `persistent` or `ephemeral` is its type, as it was made and as REST and the cluster map tell it. It
-does not say where the bucket lies: a node without a directory keeps buckets of both types in memory (`ep_storage`), and
-what is written there counts as persisted at once.
+Whether a bucket is `persistent` or `ephemeral` is its type, as in REST and the cluster map. It does not say where the
+data is: a node without a directory keeps buckets of both types in memory (`ep_storage`), where writes count as
+persisted at once.
 
 Source: kv_engine engines/ep/docs/stats.org, engines/ep/src/ep_engine.cc, collections/manager.cc, warmup.cc.
 """

@@ -1,7 +1,7 @@
 """Options of STAT dcp: the user of the connections, and the format of streams.
 
-`{"stream_format": "legacy" | "json" | "skip", "filter": {"user": NAME}}`, all of it optional; what is not understood
-counts as not said, as at a server.
+`{"stream_format": "legacy" | "json" | "skip", "filter": {"user": NAME}}`, all of it optional. Like the server, the
+node ignores unknown values.
 
 Source: kv_engine engines/ep/src/ep_engine.cc (DcpStatsOptions), connhandler.cc (doStreamStatsJson).
 """
