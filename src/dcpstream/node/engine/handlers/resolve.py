@@ -109,7 +109,10 @@ def active_place(session: Session, frame: Frame, *, states: frozenset[VbucketSta
 def readable_place(session: Session, frame: Frame) -> Place | None:
     """Like `active_place`; also refuses to read a document whose durable write is being committed again."""
     place = active_place(session, frame)
-    return None if place is None or refuse_recommit(session, frame, *place) else place
+    if place is None:
+        return None
+    vbucket, key = place
+    return None if refuse_recommit(session, frame, vbucket, key) else place
 
 
 def at_place(
@@ -120,7 +123,8 @@ def at_place(
     def run(session: Session, frame: Frame) -> None:
         place = find(session, frame)
         if place is not None:
-            handler(session, frame, *place)
+            vbucket, key = place  # cheaper than a call with a starred tuple
+            handler(session, frame, vbucket, key)
 
     return run
 
