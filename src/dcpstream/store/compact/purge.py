@@ -85,7 +85,7 @@ def _ends(vbucket: VBucketLog, limit: int, before_time: int) -> list[tuple[bytes
     """(key, seqno) of the ends of collections and scopes that may be purged.
 
     Events have no time, but they are older than the CAS of the next document. The newest event always stays, because
-    it tells which manifest the history has reached.
+    it holds the number of the manifest that the history has reached.
     """
     if before_time <= 0:
         return []

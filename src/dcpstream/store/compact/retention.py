@@ -123,8 +123,8 @@ def slices(first: int, stop: int) -> Iterator[tuple[int, int]]:
 def choose(vbucket: VBucketLog, first: int, stop: int, rules: Rules) -> Choice:
     """Choose which of the rows [first, stop) stay. Takes the lock for one slice at a time.
 
-    A row that is superseded meanwhile stays until the next compaction. The caller has set `RowTable.intact_rows`
-    before, which tells of rollbacks.
+    A row that is superseded meanwhile stays until the next compaction. The caller has reset `RowTable.intact_rows`,
+    which a rollback lowers.
 
     Raises: RolledBackError: a rollback has taken back some of the rows.
     """

@@ -2,8 +2,8 @@
 
 A stored prepare is the message itself. A stored abort has its own seqno first, as every stored message, and the
 prepared seqno second; the wire has them the other way round. A commit is stored as the mutation or deletion that it
-makes of the document, which streams without sync writes and streams from disk get. `DurableForm.commits` tells which
-prepare it decided.
+makes of the document, which streams without sync writes and streams from disk get. `DurableForm.commits` holds the
+prepare that it decided.
 
 Source: kv_engine docs/dcp/documentation/commands/{prepare,commit,abort}.md, engines/ep/src/dcp/active_stream.cc.
 """
