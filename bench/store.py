@@ -121,7 +121,7 @@ def all_blocks(store: DiskBucketStore | MemoryBucketStore) -> Iterator[FrameBloc
     """Every vbucket from end to end, like a backfill."""
     for vbucket in store.vbuckets.values():
         after = 0
-        while len(block := vbucket.read(after, vbucket.high_seqno)):
+        while (block := vbucket.read(after, vbucket.high_seqno)).count:
             yield block
             after = block.last_seqno
 

@@ -52,11 +52,8 @@ def read_all(
 ) -> list[bytes]:
     """The frames of a whole range, read block by block, each block checked for what it says about itself."""
     frames: list[bytes] = []
-    while len(
-        block := vbucket.read(
-            after, end, snapshot_end=end if snapshot_end is None else snapshot_end, max_bytes=max_bytes
-        )
-    ):
+    view = end if snapshot_end is None else snapshot_end
+    while (block := vbucket.read(after, end, snapshot_end=view, max_bytes=max_bytes)).count:
         starts = [int(start) for start in block.starts]
         data = bytes(block.data)
         assert starts[0] == 0

@@ -83,10 +83,6 @@ class FrameBlock:
         """Seqno of the last frame; the block must not be empty."""
         return int(self.seqnos[-1])
 
-    def __len__(self) -> int:
-        """The number of frames."""
-        return len(self.starts)
-
     def without(self, leaves_out: Sequence[bool]) -> FrameBlock:
         """A copy without the frames for which `leaves_out` is true."""
         bounds = [*self.starts.tolist(), len(self.data)]
