@@ -2,8 +2,8 @@
 
 Theory of operation: a stream with exactly the stored form (see `block`) gets a copy of the block, into which its opaque
 is scattered (one memcpy and one numpy scatter, no work per message). For a stream with another form (no collections, no
-xattrs, no values, a filter, a stream id, …) messages are rewritten one by one, but only in blocks whose `BlockKind` bits
-name something to rewrite.
+xattrs, no values, a filter, a stream id, …) messages are rewritten one by one, but only in blocks whose `BlockKind`
+bits name something to rewrite.
 
 Source: kv_engine engines/ep/src/dcp/producer.cc.
 """
