@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING
 
 from dcpstream.model import VbucketState
@@ -118,8 +119,12 @@ def readable_place(session: Session, frame: Frame) -> Place | None:
 def at_place(
     find: Callable[[Session, Frame], Place | None], handler: Callable[[Session, Frame, VBucket, bytes], None]
 ) -> Callable[[Session, Frame], None]:
-    """The handler of a request about one document, which `find` resolves or refuses."""
+    """The handler of a request about one document, which `find` resolves or refuses.
 
+    It has the name and the docstring of `handler`, from which the reference pages are made.
+    """
+
+    @wraps(handler)
     def run(session: Session, frame: Frame) -> None:
         place = find(session, frame)
         if place is not None:
