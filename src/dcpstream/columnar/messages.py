@@ -43,6 +43,13 @@ def stream_id_of(framing: bytes) -> int:
     return 0
 
 
+# The lengths are checked before, so the structs of the layouts are used as they are; a call of `unpack` costs more.
+_MUTATION, _EXPIRATION = Mutation.layout.opcode, Expiration.layout.opcode
+_DELETION_V2_BYTES = DeletionV2.layout.extras_bytes
+_unpack_mutation, _unpack_expiration = Mutation.layout.extras.unpack, Expiration.layout.extras.unpack
+_unpack_deletion, _unpack_deletion_v2 = Deletion.layout.extras.unpack, DeletionV2.layout.extras.unpack
+
+
 def decode_messages(
     buffer: Buffer, options: DecodeOptions = _DEFAULT, *, starts: Iterable[int] | None = None
 ) -> WireChunk:
@@ -96,14 +103,14 @@ def _row(frame: Frame, options: DecodeOptions) -> tuple[tuple[int, ...], bytes]:
     if len(extras) not in DATA_EXTRAS_BYTES[frame.opcode]:
         raise FieldError(f"extras of {len(extras)} bytes in a message with opcode 0x{frame.opcode:02x}")
     flags = expiry = 0
-    if frame.opcode == Mutation.layout.opcode:
-        seqno, rev, flags, expiry, *_ = Mutation.unpack(frame)
-    elif frame.opcode == Expiration.layout.opcode:
-        seqno, rev, expiry = Expiration.unpack(frame)
-    elif len(extras) == DeletionV2.layout.extras_bytes:
-        seqno, rev, expiry, _ = DeletionV2.unpack(frame)
+    if frame.opcode == _MUTATION:
+        seqno, rev, flags, expiry, _, _, _ = _unpack_mutation(extras)
+    elif frame.opcode == _EXPIRATION:
+        seqno, rev, expiry = _unpack_expiration(extras)
+    elif len(extras) == _DELETION_V2_BYTES:
+        seqno, rev, expiry, _ = _unpack_deletion_v2(extras)
     else:
-        seqno, rev, _ = Deletion.unpack(frame)
+        seqno, rev, _ = _unpack_deletion(extras)
     collection_id, key = split_collection_key(frame.key) if options.collections else (0, frame.key)
     stream_id = stream_id_of(frame.framing) if options.stream_ids else 0
     fixed = (frame.opcode, frame.datatype, frame.vbid, frame.cas, seqno, rev, flags, expiry)
