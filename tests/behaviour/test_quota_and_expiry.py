@@ -13,6 +13,7 @@ from dcpstream.model import BucketSettings
 from dcpstream.model.settings import MIN_RAM_QUOTA_BYTES
 from dcpstream.node import Node
 from dcpstream.node.http.health import state_of
+from dcpstream.node.tasks.maintenance import Maintenance
 from dcpstream.wire import Opcode, Status, encode_request
 from tests.kit.peer import SocketPeer
 from tests.kit.waiting import TIMEOUT_S
@@ -31,13 +32,14 @@ def on_loop(node: Node, call):
     return asyncio.run_coroutine_threadsafe(run(), node._loop).result(patient(20))
 
 
-def upkeep_of(node: Node):
-    return node.engine.bucket_host.maintenance["default"]
+def maintenance_of(node: Node):
+    tasks = node.engine.bucket_host.tasks["default"]
+    return next(task for task in tasks if isinstance(task, Maintenance))
 
 
 def check_quota(node: Node) -> None:
     async def check():
-        upkeep_of(node).check_quota()
+        maintenance_of(node).check_quota()
 
     on_loop(node, check)
 
@@ -101,10 +103,10 @@ def test_the_pager_expires_what_nobody_looks_at(node):
         peer.set("young", b"v")
         bucket = node.engine.buckets["default"]
         assert bucket.item_count() == count + 1
-        assert on_loop(node, lambda: upkeep_of(node).page()) == count
+        assert on_loop(node, lambda: maintenance_of(node).page()) == count
         assert bucket.item_count() == 1
         assert peer.get("young").value == b"v"
-        assert on_loop(node, lambda: upkeep_of(node).page()) == 0
+        assert on_loop(node, lambda: maintenance_of(node).page()) == 0
 
 
 def test_the_pager_goes_to_work_by_itself(tmp_path, monkeypatch):
