@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from dcpstream.protocol.consumer import connection as consumer
+from dcpstream.protocol.producer import connection as producer
 from dcpstream.protocol.refusals import (
     Refusal,
     answer,
@@ -13,7 +15,8 @@ from dcpstream.protocol.refusals import (
     stream_id_of,
 )
 from dcpstream.wire import Datatype, Opcode, Status, decode_frame
-from dcpstream.wire.messages import DCP_OPCODES
+from dcpstream.wire.layout import Kind, Side
+from dcpstream.wire.messages import DCP_OPCODES, LAYOUTS
 from tests.kit.lists import frame_of
 
 
@@ -113,3 +116,29 @@ def test_refusals_explain_themselves_in_json():
 def test_answers_echo_opcode_and_opaque():
     frame = decode_frame(answer(frame_of(Opcode.DCP_CONTROL, opaque=7), value=b"x"))
     assert (frame.opcode, frame.opaque, frame.status, frame.value) == (Opcode.DCP_CONTROL, 7, 0, b"x")
+
+
+def sent_by(side: Side) -> set[int]:
+    """The DCP requests that the table lets one side send."""
+    return {
+        layout.opcode
+        for layout in LAYOUTS
+        if layout.kind is Kind.REQUEST and layout.opcode in DCP_OPCODES and layout.sent_by & side
+    }
+
+
+def test_a_producer_handles_exactly_what_the_table_lets_a_consumer_send() -> None:
+    refused = {Opcode.DCP_FLUSH}
+    assert set(producer._HANDLERS) - {Opcode.DCP_OPEN} == sent_by(Side.CONSUMER) - refused
+
+
+def test_a_consumer_handles_what_the_table_lets_a_producer_send() -> None:
+    # A node asks no producer for the last four, so it refuses them.
+    refused = {
+        Opcode.DCP_FLUSH,
+        Opcode.DCP_SEQNO_ADVANCED,
+        Opcode.DCP_OSO_SNAPSHOT,
+        Opcode.DCP_CACHE_TRANSFER,
+        Opcode.DCP_CACHE_TRANSFER_END,
+    }
+    assert set(consumer._HANDLERS) - {Opcode.DCP_OPEN} == sent_by(Side.PRODUCER) - refused
