@@ -78,8 +78,6 @@ _.buffer_ack
 _.marker_v2
 _.add_stream
 
-# Called by the tools that write the reference.
-
 # Printed field by field: `dcpstream store check --json`.
 _.void_blocks
 

@@ -352,9 +352,8 @@ def _variants_of(fields: tuple[Field, ...]) -> tuple[Variant, ...]:
     optional = [at for at, item in enumerate(extras) if item.optional]
     absent_sets = chain.from_iterable(combinations(reversed(optional), count) for count in range(len(optional) + 1))
     found: dict[int, Variant] = {}
-    for absent in (
-        absent_sets
-    ):  # fewest and last fields first: of two variants with one length, the one with earlier fields counts
+    # Fewest and last fields first: of two variants with one length, the one with the earlier fields counts.
+    for absent in absent_sets:
         present = tuple(at for at in range(len(extras)) if at not in absent)
         chosen = tuple(extras[at] for at in present)
         size = sum(item.width for item in chosen)
