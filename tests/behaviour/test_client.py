@@ -71,7 +71,7 @@ class Shell:
 
     def batches(self, take: Callable[[Any], bool] = lambda _: True, *, ack: bool = False, **options: Any) -> list[Any]:
         """Batches until the stream ends or `take` says no."""
-        pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
+        pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
         if self.kind == "blocking":
             return self._blocking(take, ack, options)
         return asyncio.run(asyncio.wait_for(self._async(take, ack, options), patient(60)))
@@ -156,7 +156,7 @@ def test_single_changes(shell: Shell, kv: KvClient) -> None:
 
 
 def test_a_stream_from_now_sees_what_comes(shell: Shell, kv: KvClient) -> None:
-    pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
+    pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
     fill(kv, 50)
     seen: list[str] = []
 
@@ -436,7 +436,7 @@ def test_a_rollback_as_a_row(kind: str, tmp_path: Path) -> None:
 
 def test_the_loop_goes_on_while_the_user_works(node: dcpstream.Node, kv: KvClient) -> None:
     """Between two batches probes are answered and data is taken in, up to the window."""
-    pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
+    pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
     fill(kv, 10)
 
     async def main() -> list[str]:
@@ -485,7 +485,7 @@ def test_a_vbucket_that_nobody_serves_is_missing(node: dcpstream.Node, kv: KvCli
 
 
 def rows_of(cluster: Cluster, ranges: list[VbucketRange], **options: Any) -> list[tuple[int, int]]:
-    pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
+    pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
     result: list[tuple[int, int]] = []
     for batch in cluster.read_ranges(ranges, **options):
         assert isinstance(batch, ReadBatch)
@@ -496,7 +496,7 @@ def rows_of(cluster: Cluster, ranges: list[VbucketRange], **options: Any) -> lis
 
 def test_planned_ranges_join_without_gap_or_overlap(node: dcpstream.Node, kv: KvClient) -> None:
     fill(kv, 400)
-    pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
+    pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
     with Cluster(node.connection_string, **LOGIN) as cluster:
         states = cluster.observe()
         starts = dict.fromkeys(range(VBUCKETS), StreamOffset.ZERO)
@@ -515,7 +515,7 @@ def test_planned_ranges_join_without_gap_or_overlap(node: dcpstream.Node, kv: Kv
 
 
 def test_a_reader_that_is_left_in_the_middle_does_not_disturb_the_next(node: dcpstream.Node, kv: KvClient) -> None:
-    pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
+    pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
     kv.set_many((f"doc {number}", bytes(10_000)) for number in range(1000))
     with Cluster(node.connection_string, **LOGIN) as cluster:
         ranges = [VbucketRange(vbid, StreamOffset.ZERO, end) for vbid, end in cluster.high_seqnos().items()]

@@ -87,7 +87,7 @@ def test_what_is_not_on_disk_is_not_seen(kind: str, tmp_path: Path) -> None:
 
 
 def test_stable_ranges(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
+    pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
     with (
         dcpstream.Node(path=tmp_path, vbuckets=1) as node,
         KvClient(node.connection_string, **LOGIN) as kv,

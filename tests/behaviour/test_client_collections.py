@@ -354,7 +354,7 @@ def test_a_reconnect_goes_on_with_the_survivors(node: dcpstream.Node) -> None:
 
 
 def test_arrow_batches_have_control_rows_and_events(node: dcpstream.Node) -> None:
-    pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
+    pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
     fill(node, "shop.returns")
     node.set_collections("default", {"shop": ["orders"]})
     with Client(node.connection_string, **LOGIN) as client:
@@ -371,7 +371,7 @@ def test_arrow_batches_have_control_rows_and_events(node: dcpstream.Node) -> Non
 
 
 def test_planned_ranges_tell_events_up_to_their_end(node: dcpstream.Node) -> None:
-    pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
+    pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
     fill(node, "shop.returns")
     node.set_collections("default", {"shop": ["orders"]})
     with Cluster(node.connection_string, **LOGIN) as cluster:

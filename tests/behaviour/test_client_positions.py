@@ -98,7 +98,7 @@ def store(tmp_path: Path) -> FileOffsetStore:
 
 def read_batches(kind: str, connection: str, table: Table, acknowledged: int, **options: Any) -> list[int]:
     """Take all batches and acknowledge the first few; returns the rows of each."""
-    pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
+    pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
     sizes: list[int] = []
 
     def take(batch: Any) -> bool:

@@ -439,7 +439,7 @@ def test_a_broken_server(kind: str, reading: str) -> None:
     if reading == "spark task":
         pytest.importorskip("pyspark", reason="the Spark source needs pyspark")
     elif "changes" not in reading:
-        pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
+        pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
     make, errors = KINDS[kind]
     with HostileServer(make()) as server:
         outcome = read(reading, server, SHORT_S if errors and AWAY[0] in errors else LONG_S)
@@ -592,7 +592,7 @@ def test_the_key_value_client(
 def test_a_good_conversation_with_changed_bytes(seed: int, reading: str) -> None:
     """See also tests/property/test_hostile_bytes.py, which does it without sockets and more often."""
     if "batches" in reading:
-        pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
+        pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
     dice = random.Random(seed)
 
     def stream(_: Script, request: Frame, attempt: int) -> bytes:

@@ -102,7 +102,7 @@ def test_streams_have_a_limit_and_end_with_the_node(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_stream_goes_back_to_the_beginning_after_the_bucket_was_emptied() -> None:
-    pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
+    pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
     with (
         Node(vbuckets=1) as node,
         KvClient(node.connection_string, node.username, node.password, "default") as kv,

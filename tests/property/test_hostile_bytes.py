@@ -104,7 +104,7 @@ def sweep(first: int, count: int, *, arrow: bool) -> None:
 @pytest.mark.parametrize("arrow", [False, True], ids=["changes", "arrow"])
 def test_changed_bytes(arrow: bool) -> None:
     if arrow:
-        pytest.importorskip("pyarrow", reason="Arrow columns need numpy and pyarrow")
+        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
     sweep(0, FAST, arrow=arrow)
 
 
@@ -113,7 +113,7 @@ def test_changed_bytes(arrow: bool) -> None:
 @pytest.mark.parametrize("arrow", [False, True], ids=["changes", "arrow"])
 def test_many_changed_bytes(arrow: bool) -> None:
     if arrow:
-        pytest.importorskip("pyarrow", reason="Arrow columns need numpy and pyarrow")
+        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
     sweep(FAST, SLOW, arrow=arrow)
 
 

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="Arrow batches need numpy and pyarrow")
+pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
 
 from tests.kit.consumer_world import WRONG, Kind, run
 from tests.simulation.test_resume_model import first_seed

@@ -25,7 +25,7 @@ NAMES = {0: ("_default", "_default")}
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_recorded_stream(name: str, arrow: bool) -> None:
     if arrow:
-        pytest.importorskip("pyarrow", reason="Arrow columns need numpy and pyarrow")
+        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
     granted = [code for code in GRANTED if name != "legacy" or code != Feature.COLLECTIONS]
     connection, _ = ready_connection(FakeNode(granted=granted), arrow=arrow)
     session = connection.session

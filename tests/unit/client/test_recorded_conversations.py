@@ -213,7 +213,7 @@ class Replay:
 def test_a_conversation(scenario: str, connection: str, decoder: str) -> None:
     lines = lines_of(scenario)[connection]
     if decoder == "arrow":
-        pytest.importorskip("pyarrow", reason="Arrow columns need numpy and pyarrow")
+        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
     replay = Replay(lines, FrameDecoder() if decoder == "frames" else ArrowDecoder(has_collections(lines)))
     opened = {event.stream.opaque: event for event in replay.events if isinstance(event, StreamOpened)}
     refused = {event.stream.opaque: event for event in replay.events if isinstance(event, StreamRefused)}

@@ -213,7 +213,7 @@ class Client:
         purge_gap: OnPurgeGap | None = None,
         idle_timeout_s: float | None = None,
     ) -> Generator[Change, None, None]:
-        """The changes one by one; needs neither numpy nor pyarrow.
+        """The changes one by one; needs no extra.
 
         Options are those of `stream`. A change counts as dealt with when the next one is asked for. Positions are saved
         to the store after each portion that was received together, and when the stream ends, is closed or fails: then

@@ -1,8 +1,8 @@
 """The data rows of one receive, in two shapes: Arrow columns, or single frames.
 
 Both answer the session's questions: which rows belong to which stream, where control messages stand between
-them, and which row is the first above a seqno. `FrameRows` needs nothing but Python; `ArrowRows` needs numpy and
-pyarrow (the `arrow` extra).
+them, and which row is the first above a seqno. `FrameRows` needs no extra; `ArrowRows` needs pyarrow (the extra
+`arrow`).
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ def require_columnar() -> ModuleType:
     """The columnar package.
 
     Raises:
-        ConfigError: numpy or pyarrow is missing; says what to install and what works without.
+        ConfigError: pyarrow is missing; says what to install and what works without.
     """
     try:
         return importlib.import_module("dcpstream.columnar")
@@ -284,8 +284,7 @@ def require_columnar() -> ModuleType:
         raise ConfigError(
             "stream",
             "Arrow batches",
-            "they need numpy and pyarrow: pip install 'dcpstream[arrow]', or read single "
-            f"changes with changes() ({error})",
+            f"they need pyarrow: pip install 'dcpstream[arrow]', or read single changes with changes() ({error})",
         ) from error
 
 

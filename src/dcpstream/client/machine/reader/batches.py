@@ -1,4 +1,4 @@
-"""Arrow batches of changes, and of control rows about rollbacks and collections. Needs numpy and pyarrow."""
+"""Arrow batches of changes, and of control rows about rollbacks and collections. Needs pyarrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single changes: what users of `changes()` get instead of Arrow batches. Needs neither numpy nor pyarrow."""
+"""Single changes: what users of `changes()` get instead of Arrow batches. Needs no extra."""
 
 from __future__ import annotations
 

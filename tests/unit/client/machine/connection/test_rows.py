@@ -33,7 +33,7 @@ def encoded(messages: list[tuple[str, int, bytes]]) -> bytes:
 
 @given(messages=MESSAGES, tail=st.integers(0, 23))
 def test_frames_and_columns_answer_the_same(messages: list[tuple[str, int, bytes]], tail: int) -> None:
-    pytest.importorskip("pyarrow", reason="Arrow columns need numpy and pyarrow")
+    pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
     data = bytearray(encoded(messages) + b"\x80" + bytes(tail))
     stop = len(data)
     frames, frames_end = FrameDecoder().decode(data, 0, stop)
@@ -54,7 +54,7 @@ ROWS = st.lists(st.tuples(st.integers(1, 2), st.integers(0, 1), st.integers(0, 3
 
 @given(rows=ROWS)
 def test_what_does_not_go_with_the_row_before(rows: list[tuple[int, int, int]]) -> None:
-    pytest.importorskip("pyarrow", reason="Arrow columns need numpy and pyarrow")
+    pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
     data = bytearray(b"".join(mutation(opaque, seqno, vbid=vbid) for opaque, vbid, seqno in rows))
     frames, _ = FrameDecoder().decode(data, 0, len(data))
     columns, _ = ArrowDecoder(collections=True).decode(data, 0, len(data))

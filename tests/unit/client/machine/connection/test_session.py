@@ -373,7 +373,7 @@ CONVERSATION = (
 @given(cuts=st.lists(st.integers(0, len(CONVERSATION)), max_size=8))
 def test_every_split_of_the_bytes_tells_the_same(arrow: bool, cuts: list[int]) -> None:
     if arrow:
-        pytest.importorskip("pyarrow", reason="Arrow columns need numpy and pyarrow")
+        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
     connection, _ = ready_connection(arrow=arrow)
     stream = open_stream(connection)
     assert stream.opaque == 1
@@ -467,7 +467,7 @@ def receive_all(connection: NodeConnection, pieces: list[bytes], told: list[int]
 def test_what_a_node_must_not_send(name: str, end: int, arrow: bool) -> None:
     """Neither in one receive nor frame by frame: an error, and no events but those of sound rows."""
     if arrow:
-        pytest.importorskip("pyarrow", reason="Arrow columns need numpy and pyarrow")
+        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
     data = VIOLATIONS[name]
     frames = split_frames(data)
     for pieces in ([accepted(1) + data], [accepted(1), *frames]):
@@ -485,7 +485,7 @@ def test_what_a_node_must_not_send(name: str, end: int, arrow: bool) -> None:
 @given(seqnos=st.lists(st.integers(1, 12), min_size=1, max_size=120))
 def test_rows_are_told_only_while_they_rise(arrow: bool, seqnos: list[int]) -> None:
     if arrow:
-        pytest.importorskip("pyarrow", reason="Arrow columns need numpy and pyarrow")
+        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
     is_sound = seqnos == sorted(set(seqnos))
     connection, _ = ready_connection(arrow=arrow)
     open_stream(connection)
