@@ -48,7 +48,7 @@ help: ## print this help
 	@printf '\nThe first run of any of them installs what it needs into $(VENV).\n'
 
 .PHONY: setup
-setup: $(STAMPS)/project $(STAMPS)/data java ## install everything into .venv (quick when it is there)
+setup: $(STAMPS)/project $(STAMPS)/data java $(STAMPS)/jars ## install everything into .venv (quick when it is there)
 
 .PHONY: check
 check: setup ## format, lint, prose, commit subjects, types, dead code, direction of imports
@@ -194,3 +194,10 @@ $(STAMPS)/java: requirements/java.lock $(STAMPS)/build
 .PHONY: java
 java: $(STAMPS)/build
 	@sh tools/java-version.sh; case $$? in 0) ;; 1) $(MAKE) -s --no-print-directory $(STAMPS)/java ;; *) exit 1 ;; esac
+
+# The jars of Delta for the locked Spark. They lie in a cache that outlives .venv; without a network, the message says
+# where to put them.
+$(STAMPS)/jars: src/dcpstream/spark/jars.py $(STAMPS)/project | java
+	$(call say,'the jars that Spark needs for Delta tables (10 MB)')
+	@$(BIN)/dcpstream jars delta
+	@touch $@

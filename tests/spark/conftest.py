@@ -21,7 +21,7 @@ def spark() -> Iterator[SparkSession]:
 
     # py4j leaves its sockets to the garbage collector.
     warnings.filterwarnings("ignore", category=ResourceWarning)
-    session = build_session("dcpstream tests", master="local[2,4]", driver_memory="1g")
+    session = build_session("dcpstream tests", master="local[2,4]", driver_memory="1g", tables="delta")
     yield session
     session.stop()
 

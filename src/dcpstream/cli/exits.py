@@ -53,7 +53,7 @@ _EXTRA_OF = {
     "numpy": "arrow",
     "pyarrow": "arrow",
     "pyspark": "spark",
-    "deltalake": "spark",
+    "deltalake": "tables",
     "matplotlib": "demo",
 }
 """The extra that installs a package."""

@@ -3,7 +3,8 @@
 On the driver, `source` has the classes that Spark calls, `options` checks the user's options, `coordinator` asks the
 cluster, `starting` and `planner` compute the start and the end of a batch (pure functions), and `offsets` is the JSON
 that Spark logs. On the executors, `reading` yields the rows of a task as RecordBatches with the columns of `schema`,
-over a `Cluster` of `pool`, with `prefetch` in a thread. `session` and `java` make a session on one machine. Spark finds
+over a `Cluster` of `pool`, with `prefetch` in a thread. `session`, `java` and `jars` make a session with the
+connector of a table format. Spark finds
 the format without registration through the top-level module `pyspark_dcpstream`.
 """
 
@@ -12,10 +13,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dcpstream.spark.session import build_session
+    from dcpstream.spark.session import build_session, session_settings
     from dcpstream.spark.source import DcpDataSource
 
-__all__ = ["DcpDataSource", "build_session"]
+__all__ = ["DcpDataSource", "build_session", "session_settings"]
 
 
 def __getattr__(name: str) -> Any:
@@ -24,8 +25,8 @@ def __getattr__(name: str) -> Any:
         from dcpstream.spark.source import DcpDataSource
 
         return DcpDataSource
-    if name == "build_session":
-        from dcpstream.spark.session import build_session
+    if name in {"build_session", "session_settings"}:
+        from dcpstream.spark import session
 
-        return build_session
+        return getattr(session, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

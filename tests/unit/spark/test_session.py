@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
-from dcpstream.spark.session import local_master, recommended_settings
+import pytest
+
+from dcpstream.errors import ConfigError
+from dcpstream.spark.jars import CONNECTORS, JarsUnavailable
+from dcpstream.spark.session import local_master, recommended_settings, session_settings, warehouse_settings
 from tools.patience import patient
 
 
@@ -42,3 +48,74 @@ def test_the_package_itself_does_not_load_spark() -> None:
     code = "import dcpstream.spark, sys; print('pyspark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=patient(60), check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.fixture
+def environ(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An environment without settings for Spark, and a directory with empty jars."""
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(name, "")  # so that it is restored, also if it was not set
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("DCPSTREAM_JARS", str(tmp_path))
+    for jar in {jar for connector in CONNECTORS.values() for jar in connector}:
+        (tmp_path / jar.file_name).touch()
+    return tmp_path
+
+
+def with_spark(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.__version__", version)
+
+
+def test_a_session_writes_delta_tables_by_default(environ: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_spark("4.2.1", monkeypatch)
+    settings = session_settings()
+    assert settings["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension"
+    names = [Path(file).name for file in settings["spark.jars"].split(",")]
+    assert names == ["delta-spark_4.2_2.13-4.4.0.jar", "delta-storage-4.4.0.jar"]
+
+
+def test_workers_run_this_python_unless_the_environment_names_one(
+    environ: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "/opt/python")
+    session_settings(tables=None)
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert os.environ["PYSPARK_DRIVER_PYTHON"] == "/opt/python"
+
+
+def test_without_a_connector_the_default_is_no_tables_and_delta_is_refused(
+    environ: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_spark("4.3.0", monkeypatch)
+    assert "spark.jars" not in session_settings()
+    with pytest.raises(ConfigError, match=r"Spark 4\.3"):
+        session_settings(tables="delta")
+
+
+def test_without_jars_the_default_is_a_warning_and_delta_an_error(
+    environ: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unavailable(*_: object) -> None:
+        raise JarsUnavailable("no network")
+
+    monkeypatch.setattr("dcpstream.spark.jars.resolve", unavailable)
+    assert "spark.jars" not in session_settings()
+    assert "cannot write Delta tables: no network" in caplog.text
+    with pytest.raises(JarsUnavailable):
+        session_settings(tables="delta")
+
+
+def test_iceberg_is_a_catalog_in_the_warehouse(environ: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with_spark("4.1.4", monkeypatch)
+    settings = session_settings(tables="iceberg", warehouse=tmp_path / "warehouse")
+    assert settings["spark.sql.catalog.iceberg.warehouse"] == f"{tmp_path}/warehouse/iceberg"
+    assert Path(settings["spark.jars"]).name == "iceberg-spark-runtime-4.1_2.13-1.12.0.jar"
+
+
+def test_nothing_lies_in_the_working_directory(tmp_path: Path) -> None:
+    lasting = warehouse_settings(tmp_path)
+    assert lasting["spark.sql.catalogImplementation"] == "hive"
+    assert f"databaseName={tmp_path}/metastore;" in lasting["spark.hadoop.javax.jdo.option.ConnectionURL"]
+    temporary = Path(warehouse_settings(None)["spark.sql.warehouse.dir"])
+    assert temporary.is_dir()
+    assert Path.cwd() not in temporary.parents
