@@ -33,7 +33,7 @@ def test_both_tables_follow_a_life_of_documents(spark: SparkSession, bucket: Buc
     bucket.delete(*(f"b{n}" for n in range(50)))
     progress = pipeline.run(until="available")
     assert (progress.rows, progress.total_lag, progress.rollbacks) == (400, 0, 0)
-    assert len(progress.lag) == 16
+    assert progress.lag == {}
     assert len(reports) >= 3
     assert all(report.rows <= 150 for report in reports)
     assert current_of(pipeline) == {**{f"a{n}": "1" for n in range(200)}, **{f"b{n}": "1" for n in range(50, 200)}}

@@ -201,14 +201,15 @@ class Pipeline:
             return PipelineProgress(rows=self._rows, rollbacks=self._rollbacks)
         # Spark 4 returns nested objects; their JSON has been the same since Spark 2.
         details = json.loads(last.json)
-        lag, inside = lag_of(details)
+        lag = lag_of(details)
         return PipelineProgress(
             batch_id=details["batchId"],
             rows=self._rows,
             rollbacks=self._rollbacks,
             rows_per_second=float(details.get("processedRowsPerSecond") or 0.0),
-            lag=lag,
-            vbuckets_inside_snapshot=inside,
+            total_lag=None if lag is None else lag.total,
+            lag={} if lag is None else lag.worst,
+            vbuckets_inside_snapshot=0 if lag is None else lag.inside_snapshot,
         )
 
     def maintain(self) -> None:

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dcpstream.errors import OffsetError
-from dcpstream.model import StreamOffset
-from dcpstream.spark.offsets import position
+from dcpstream.spark.lag import Lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,9 @@ class PipelineProgress:
         rows: data rows written by this object.
         rollbacks: control rows written by this object.
         rows_per_second: of the last micro-batch.
-        lag: vbucket → seqnos between the high seqno and what the tables hold; as of the last micro-batch. Those whose
-            high seqno is not known are missing.
+        total_lag: seqnos between the high seqnos and what the tables hold, of all vbuckets; as of the last micro-batch.
+            None if it is not known.
+        lag: vbucket → its share of that, of the ten vbuckets that are furthest behind.
         vbuckets_inside_snapshot: vbuckets whose position lies within a snapshot: there a document may still show an
             older state, until the batch that holds its newest change.
     """
@@ -74,40 +73,19 @@ class PipelineProgress:
     rows: int = 0
     rollbacks: int = 0
     rows_per_second: float = 0.0
+    total_lag: int | None = None
     lag: Mapping[int, int] = field(default_factory=dict)
     vbuckets_inside_snapshot: int = 0
 
-    @property
-    def total_lag(self) -> int:
-        """Seqnos that are still to come, of all vbuckets."""
-        return sum(self.lag.values())
 
-
-def lag_of(query_progress: Mapping[str, Any]) -> tuple[dict[int, int], int]:
-    """Lag per vbucket and the number of vbuckets inside a snapshot, from Spark's progress of a query.
+def lag_of(query_progress: Mapping[str, Any]) -> Lag | None:
+    """The lag, from Spark's progress of a query; None if the cluster did not answer, or before the first batch.
 
     Raises:
         OffsetError: the query does not read from this source.
     """
     sources = query_progress.get("sources") or [{}]
-    end = _vbuckets(sources[0].get("endOffset"))
-    latest = _vbuckets(sources[0].get("latestOffset"))
-    lag = {}
-    inside = 0
-    for vbid, at in end.items():
-        high = latest[vbid].seqno if vbid in latest else None
-        if high is not None:
-            lag[vbid] = max(0, high - at.seqno)
-        inside += at.is_inside_snapshot if at.snapshot_end is not None else high is None or at.seqno < high
-    return lag, inside
-
-
-def _vbuckets(offset: Any) -> dict[int, StreamOffset]:
-    if isinstance(offset, str):
-        offset = json.loads(offset)
-    if not isinstance(offset, Mapping) or "vbuckets" not in offset:
-        return {}
-    try:
-        return {int(vbid): position(entry["at"]) for vbid, entry in offset["vbuckets"].items()}
-    except (KeyError, TypeError, ValueError) as error:
-        raise OffsetError(f"the progress holds an offset of another source: {error}") from error
+    latest = sources[0].get("latestOffset")
+    if isinstance(latest, str):
+        latest = json.loads(latest)
+    return None if latest is None else Lag.from_json(latest)

@@ -24,6 +24,7 @@ from dcpstream.errors import AuthenticationFailed, ConnectionLost, OffsetError, 
 from dcpstream.model import CollectionName, Manifest, StreamOffset, VbucketMap
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.spark import planner
+from dcpstream.spark.lag import Lag
 from dcpstream.spark.offsets import (
     SourceOffset,
     VbucketOffset,
@@ -121,6 +122,7 @@ class Coordinator:
         self._cluster_or_none: BucketView | None = None
         self._completed: dict[int, StreamOffset] = {}
         self._target: dict[int, int] | None = None
+        self._planned: SourceOffset | None = None
         self._away_since: float | None = None
         self._observed_all: tuple[float, tuple[int, int]] | None = None
 
@@ -161,14 +163,18 @@ class Coordinator:
 
         self._target = self._patiently(ask)
 
-    def report(self) -> SourceOffset | None:
-        """The current high seqnos as an offset, for lag; None if the cluster does not answer."""
+    def report(self) -> Lag | None:
+        """The distance from the planned end to the current high seqnos.
+
+        Returns: None before a batch was planned, and if the cluster does not answer.
+        """
+        if self._planned is None:
+            return None
         try:
             high_seqnos = self._cluster.high_seqnos()
         except ConnectionLost:
             return None
-        positions = {vbid: StreamOffset(0, high, high, high) for vbid, high in high_seqnos.items()}
-        return SourceOffset.starting_at(self._options.bucket, self._options.collections, positions)
+        return Lag.between({vbid: entry.at for vbid, entry in self._planned.vbuckets.items()}, high_seqnos)
 
     def next_offset(self, data: Any, limit: int | None) -> dict[str, Any]:
         """The end of the next batch.
@@ -187,7 +193,8 @@ class Coordinator:
         """
         if is_start_marker(data):
             start = self._patiently(self.resolve_start)
-            return self._patiently(lambda: self._plan(start, limit)).based_on(start).to_json()
+            self._planned = self._patiently(lambda: self._plan(start, limit)).based_on(start)
+            return self._planned.to_json()
         start = self.parse(data)
         if self._target is not None:
             end = self._patiently(lambda: self._plan(start, limit))
@@ -201,6 +208,7 @@ class Coordinator:
                 # A running query outlives a node's restart: no new offset now, and Spark asks again.
                 self._note_away(error)
                 end = start
+        self._planned = end
         return data if end is start else end.to_json()
 
     def unanchored_offset(self) -> dict[str, Any]:

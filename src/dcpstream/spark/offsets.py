@@ -2,24 +2,33 @@
 
 Spark keeps only END offsets, compares them as text, and never shows the source its checkpoint. Therefore:
 
-- The text is canonical: fixed order of keys, u64 as decimal text, so that an equal offset is an equal text.
-- An offset has all data for the next batch: for each vbucket the position with its snapshot's bounds, and the last
-  recorded positions before it, with their own bounds, for use after a rollback.
+- The text is canonical: fixed order of keys, and one text for each position, so that an equal offset is an equal text.
+- An offset has all data for the next batch: for each vbucket the position with its snapshot's bounds, and recorded
+  positions before it, with their own bounds, for use after a rollback.
 - The first offset of a query is a marker of the start ("earliest", "latest", or the user's positions), so it needs no
   network and is always the same. The resolved start is `base` in the first END offset, which Spark logs, so that a
   restart before the first commit starts at the same place.
+- It is short. Spark logs it twice for each batch, and shows it twice in each progress event. At 1,024 vbuckets with all
+  recorded positions it has about 45 KB.
 
-The layout, version 1 (a position is ``[vbuuid, seqno, snapshot start, snapshot end or null, manifest uid]``, and after
-them the number of an entry of `names`, if it is known which collections the position covers):
+The layout, version 2:
 
 ```
-{"v": 1, "bucket": "b", "collections": null, "names": [{"0": "_default._default", …}, …],
- "vbuckets": {"0": {"at": position, "earlier": [position, …], "rewound": [position, vbuuid]}, …},
- "base": {"0": position, …}}
+{"v": 2, "bucket": "b", "uuid": "…", "collections": null, "reset": true, "pending": [vbucket, …],
+ "names": {scope: {id: collection, …}, …}, "sets": ["0,8-c", null, …],
+ "vbuckets": [entry, …], "base": [entry, …]}
 ```
 
-`earlier` is left out when empty. `rewound` is present if the batch began at another position of the vbucket than the
-end of the previous batch. `base` is present only in the first batch.
+`names` has the name of each collection by its id in hexadecimal, and `sets` are sets of these ids (null: unknown). The
+entry of a vbucket is its text in the list `vbuckets`, by the vbucket's number. It is `""` at the beginning, or the
+chain of its position and its recorded positions, in the notation of `position_text`. After that may follow
+
+- `!` and, if they are not the newest recorded position and the branch of the position, the position at which the batch
+  began after a rollback, and `>` with the branch that it read;
+- `*` and a position: the start of a batch that read new collections up to there.
+
+`uuid`, `reset`, `pending`, `names`, `sets` and `base` are left out when they are empty. Offsets of version 1 are read,
+too (`offsets_v1`). `explained` shows any offset with plain numbers.
 """
 
 from __future__ import annotations
@@ -30,9 +39,11 @@ from typing import Any
 
 from dcpstream.errors import OffsetError
 from dcpstream.model import CollectionName, StreamOffset
+from dcpstream.spark import offsets_v1
 from dcpstream.spark.options import OffsetSpec
+from dcpstream.spark.position_text import CollectionSet, chain, chain_text, number, number_text
 
-VERSION = 1
+VERSION = 2
 """Version of the layout."""
 
 _ADVICE = "Start the query with another checkpointLocation (and empty tables), or restore the checkpoint."
@@ -59,11 +70,13 @@ class VbucketOffset:
         at: the position.
         earlier: recorded positions before it, newest first, at most `RECORDED_POSITIONS`.
         rewound: set if the batch that ends here began with a rollback.
+        refilled: set if the batch that ends here read new collections up to this position: its completed start.
     """
 
     at: StreamOffset
     earlier: tuple[StreamOffset, ...] = ()
     rewound: Rewind | None = None
+    refilled: StreamOffset | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +85,21 @@ class SourceOffset:
 
     Attributes:
         bucket: the bucket of the seqnos.
-        collections: the filter of the query, None for all. Another filter would need another start.
+        collections: the filter of the query, None for all.
         vbuckets: every vbucket of the bucket.
         base: the start of the query's first batch, only in that batch's end.
+        bucket_uuid: the bucket's uuid; None if it is not known.
+        is_reset: whether the batch that ends here began with a bucket that was flushed or made again.
+        pending: vbuckets that still have to read what a change of the option collections has added.
     """
 
     bucket: str
     collections: tuple[str, ...] | None
     vbuckets: Mapping[int, VbucketOffset]
     base: Mapping[int, StreamOffset] | None = None
+    bucket_uuid: str | None = None
+    is_reset: bool = False
+    pending: frozenset[int] = frozenset()
 
     @classmethod
     def starting_at(
@@ -105,18 +124,23 @@ class SourceOffset:
 
     def to_json(self) -> dict[str, Any]:
         """The layout of the module's text, keys always in the same order."""
-        names = _Names()
-        vbuckets = {str(vbid): _entry_json(entry, names) for vbid, entry in sorted(self.vbuckets.items())}
-        data: dict[str, Any] = {
-            "v": VERSION,
-            "bucket": self.bucket,
-            "collections": None if self.collections is None else list(self.collections),
-        }
-        if names.listed:
-            data["names"] = [{f"{item.collection_id:x}": item.path for item in found} for found in names.listed]
-        data["vbuckets"] = vbuckets
+        sets = _Sets()
+        vbuckets = _listed({vbid: _entry_text(entry, sets) for vbid, entry in sorted(self.vbuckets.items())})
+        base = None
         if self.base is not None:
-            data["base"] = {str(vbid): position_json(at) for vbid, at in sorted(self.base.items())}
+            base = _listed({vbid: _entry_text(VbucketOffset(at), sets) for vbid, at in sorted(self.base.items())})
+        data: dict[str, Any] = {"v": VERSION, "bucket": self.bucket}
+        if self.bucket_uuid is not None:
+            data["uuid"] = self.bucket_uuid
+        data["collections"] = None if self.collections is None else list(self.collections)
+        if self.is_reset:
+            data["reset"] = True
+        if self.pending:
+            data["pending"] = sorted(self.pending)
+        data.update(sets.to_json())
+        data["vbuckets"] = vbuckets
+        if base is not None:
+            data["base"] = base
         return data
 
     @classmethod
@@ -130,12 +154,15 @@ class SourceOffset:
         Raises:
             OffsetError: the offset is damaged, of another version, or of another bucket or filter.
         """
-        if not isinstance(data, Mapping) or "vbuckets" not in data:
+        if not isinstance(data, Mapping) or "vbuckets" not in data or "bucket" not in data:
             raise OffsetError(
                 f"The checkpoint holds an offset that this source did not write: {_short(data)}. {_ADVICE}"
             )
-        if data.get("v") != VERSION:
-            raise OffsetError(f"The checkpoint's offset has version {data.get('v')!r}, known is {VERSION}. {_ADVICE}")
+        if data.get("v") not in {offsets_v1.VERSION, VERSION}:
+            raise OffsetError(
+                f"The checkpoint's offset has version {data.get('v')!r}; this release reads versions "
+                f"{offsets_v1.VERSION} to {VERSION}. {_ADVICE}"
+            )
         if data.get("bucket") != bucket:
             raise OffsetError(
                 f"The checkpoint belongs to bucket {data.get('bucket')!r}, the query reads {bucket!r}. {_ADVICE}"
@@ -143,13 +170,9 @@ class SourceOffset:
         try:
             recorded = data.get("collections")
             recorded = None if recorded is None else tuple(recorded)
-            names = [
-                tuple(sorted(CollectionName.of(int(number, 16), path) for number, path in found.items()))
-                for found in data.get("names", ())
-            ]
-            vbuckets = {int(vbid): _entry(entry, names) for vbid, entry in data["vbuckets"].items()}
-            base = data.get("base")
-            base = None if base is None else {int(vbid): position(at) for vbid, at in base.items()}
+            vbuckets, base = _contents(data)
+            uuid = data.get("uuid")
+            pending = frozenset(int(vbid) for vbid in data.get("pending", ()))
         except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
             raise OffsetError(f"The checkpoint's offset is damaged: {error}. {_ADVICE}") from error
         if recorded != collections:
@@ -157,7 +180,7 @@ class SourceOffset:
                 f"The checkpoint was made with collections {_list(recorded)}, the query asks for {_list(collections)}: "
                 f"rows of a collection that is new here would be missing. {_ADVICE}"
             )
-        return cls(bucket, collections, vbuckets, base)
+        return cls(bucket, collections, vbuckets, base, uuid, bool(data.get("reset")), pending)
 
 
 def start_marker(spec: OffsetSpec) -> dict[str, Any]:
@@ -170,65 +193,54 @@ def start_marker(spec: OffsetSpec) -> dict[str, Any]:
 
 def is_start_marker(data: Any) -> bool:
     """Whether the parsed JSON is the first offset of a query."""
-    return isinstance(data, Mapping) and data.get("v") == VERSION and "start" in data
+    return isinstance(data, Mapping) and "start" in data and data.get("v") in {offsets_v1.VERSION, VERSION}
 
 
-def position_json(at: StreamOffset) -> list[str | None]:
-    """A position as a list of texts: `[vbuuid, seqno, snapshot start, snapshot end or null, manifest uid]`."""
-    end = None if at.snapshot_end is None else str(at.snapshot_end)
-    return [str(at.vbuuid), str(at.seqno), str(at.snapshot_start), end, str(at.manifest_uid)]
-
-
-class _Names:
-    """The sets of collections that positions refer to, each once, in order of occurrence."""
-
-    def __init__(self) -> None:
-        self.listed: dict[tuple[CollectionName, ...], int] = {}
-
-    def position(self, at: StreamOffset) -> list[Any]:
-        """A position, with the number of its set."""
-        if at.collections is None:
-            return [*position_json(at)]
-        return [*position_json(at), self.listed.setdefault(at.collections, len(self.listed))]
-
-
-def position(data: Any, names: Sequence[tuple[CollectionName, ...]] = ()) -> StreamOffset:
-    """The inverse of `position_json`.
-
-    Args:
-        data: the list; a number of a set of names may follow.
-        names: the sets; without them that number is ignored.
+def positions_of(data: Any) -> dict[int, StreamOffset]:
+    """Vbucket → position, of an offset of any version.
 
     Raises:
-        ValueError: it is not a position.
+        OffsetError: it is not an offset of this source, or is damaged.
     """
-    if not isinstance(data, list) or len(data) not in {5, 6}:
-        raise ValueError(f"not a position: {_short(data)}")
-    if len(data) == 6:
-        at = position(data[:5])
-        return at.with_collections(names[data[5]]) if names else at
-    vbuuid, seqno, start, end, uid = data
-    numbers = [vbuuid, seqno, start, uid] if end is None else [vbuuid, seqno, start, end, uid]
-    if not all(isinstance(number, str) and number.isdecimal() for number in numbers):
-        raise ValueError(f"not a position: {_short(data)}")
-    return StreamOffset(int(vbuuid), int(seqno), int(start), None if end is None else int(end), int(uid))
+    return {vbid: entry.at for vbid, entry in _any_offset(data).vbuckets.items()}
+
+
+def explained(data: Any) -> dict[str, Any]:
+    """An offset of any version with plain numbers, for people.
+
+    Raises:
+        OffsetError: it is not an offset of this source, or is damaged.
+    """
+    offset = _any_offset(data)
+    result: dict[str, Any] = {"bucket": offset.bucket, "uuid": offset.bucket_uuid, "collections": offset.collections}
+    result["vbuckets"] = {
+        str(vbid): {
+            "at": entry.at.to_json(),
+            "earlier": [at.to_json() for at in entry.earlier],
+            **({} if entry.rewound is None else {"rewound": entry.rewound.to.to_json()}),
+            **({} if entry.refilled is None else {"refilled": entry.refilled.to_json()}),
+        }
+        for vbid, entry in sorted(offset.vbuckets.items())
+    }
+    if offset.base is not None:
+        result["base"] = {str(vbid): at.to_json() for vbid, at in sorted(offset.base.items())}
+    return result
 
 
 def user_position(data: Any, *, vbuuid_of_branch: int) -> StreamOffset:
     """A position as a user writes it in startingOffsets.
 
     Args:
-        data: a seqno (text or number), the list of `position_json`, an entry of an offset, or an object with the
-            fields of StreamOffset.
+        data: a seqno (text or number), an entry of an offset, the list of texts of `offsets_v1.position`, or an object
+            with the fields of StreamOffset.
         vbuuid_of_branch: the newest branch of the vbucket, for a bare seqno: it is taken for a snapshot's end.
 
     Raises:
         ValueError: it is none of these.
     """
-    if isinstance(data, Mapping) and "at" in data:
-        data = data["at"]
-    if isinstance(data, list):
-        return position(data)
+    given = _given(data)
+    if given is not None:
+        return given
     if isinstance(data, Mapping):
         if "vbuuid" in data:
             return StreamOffset.from_json(
@@ -245,31 +257,158 @@ def user_seqno(data: Any) -> int:
     Raises:
         ValueError: there is none, or it is not a u64.
     """
+    given = _given(data)
+    if given is not None:
+        return given.seqno
     if isinstance(data, Mapping):
-        data = data["at"] if "at" in data else data.get("seqno")
-    if isinstance(data, list):
-        return position(data).seqno
+        data = data.get("seqno")
     if isinstance(data, bool) or not isinstance(data, int | str) or not str(data).isdecimal() or int(data) >= 2**64:
         raise ValueError(f"not a seqno: {_short(data)}")
     return int(data)
 
 
-def _entry_json(entry: VbucketOffset, names: _Names) -> dict[str, Any]:
-    data: dict[str, Any] = {"at": names.position(entry.at)}
-    if entry.earlier:
-        data["earlier"] = [names.position(at) for at in entry.earlier]
+def _given(data: Any) -> StreamOffset | None:
+    """The position of an entry of an offset of any version; None if `data` is something else."""
+    if isinstance(data, Mapping) and "at" in data:
+        data = data["at"]
+    if isinstance(data, list):
+        return offsets_v1.position(data)
+    if isinstance(data, str) and (not data or "@" in data):
+        return _entry(data, ()).at
+    return None
+
+
+class _Sets:
+    """The sets of collections that positions refer to, each once, in order of occurrence."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[CollectionSet, int] = {}
+
+    def number(self, found: CollectionSet) -> int:
+        """The number of a set."""
+        return self._numbers.setdefault(found, len(self._numbers))
+
+    def to_json(self) -> dict[str, Any]:
+        """`names` and `sets` of the layout; empty if no set is known."""
+        names: dict[str, dict[str, str]] = {}
+        paths: dict[int, CollectionName] = {}
+        sets: list[Any] = []
+        for found in self._numbers:
+            if found is None:
+                sets.append(None)
+            elif any(paths.setdefault(item.collection_id, item) != item for item in found):
+                # A bucket that was made again may have other names for the same ids.
+                sets.append({f"{item.collection_id:x}": item.path for item in found})
+            else:
+                sets.append(_ids_text([item.collection_id for item in found]))
+        if sets == [None] or not sets:
+            return {}
+        for _, item in sorted(paths.items()):
+            names.setdefault(item.scope, {})[f"{item.collection_id:x}"] = item.collection
+        return {"names": names, "sets": sets}
+
+
+def _ids_text(ids: Sequence[int]) -> str:
+    """Rising numbers as hexadecimal ranges: `0,8-c`."""
+    ranges: list[list[int]] = []
+    for one in ids:
+        if ranges and ranges[-1][1] == one - 1:
+            ranges[-1][1] = one
+        else:
+            ranges.append([one, one])
+    return ",".join(f"{low:x}" if low == high else f"{low:x}-{high:x}" for low, high in ranges)
+
+
+def _sets(data: Mapping[str, Any]) -> list[CollectionSet]:
+    """The inverse of `_Sets.to_json`."""
+    names = {
+        int(number, 16): CollectionName(int(number, 16), scope, name)
+        for scope, found in data.get("names", {}).items()
+        for number, name in found.items()
+    }
+    result: list[CollectionSet] = []
+    for found in data.get("sets", [None]):
+        if found is None:
+            result.append(None)
+        elif isinstance(found, Mapping):
+            result.append(tuple(sorted(CollectionName.of(int(number, 16), path) for number, path in found.items())))
+        else:
+            ids: list[int] = []
+            for part in found.split(",") if found else ():
+                low, _, high = part.partition("-")
+                ids.extend(range(int(low, 16), int(high or low, 16) + 1))
+            result.append(tuple(names[one] for one in ids))
+    return result
+
+
+def _contents(data: Mapping[str, Any]) -> tuple[dict[int, VbucketOffset], dict[int, StreamOffset] | None]:
+    """Vbuckets and base of an offset of any version."""
+    if data["v"] == offsets_v1.VERSION:
+        old, base = offsets_v1.entries(data)
+        vbuckets = {
+            vbid: VbucketOffset(at, earlier, None if rewound is None else Rewind(*rewound))
+            for vbid, (at, earlier, rewound) in old.items()
+        }
+        return vbuckets, base
+    sets = _sets(data)
+    vbuckets = {vbid: _entry(text, sets) for vbid, text in enumerate(data["vbuckets"]) if text is not None}
+    base = data.get("base")
+    if base is not None:
+        base = {vbid: _entry(text, sets).at for vbid, text in enumerate(base) if text is not None}
+    return vbuckets, base
+
+
+def _listed(texts: Mapping[int, str]) -> list[str | None]:
+    """The texts by vbucket, null for a vbucket without one."""
+    return [texts.get(vbid) for vbid in range(max(texts, default=-1) + 1)]
+
+
+def _is_beginning(at: StreamOffset) -> bool:
+    return at == StreamOffset.ZERO and at.collections is None
+
+
+def _entry_text(entry: VbucketOffset, sets: _Sets) -> str:
+    is_empty = _is_beginning(entry.at) and not entry.earlier
+    text = "" if is_empty else chain_text((entry.at, *entry.earlier), sets.number)
     if entry.rewound is not None:
-        data["rewound"] = [names.position(entry.rewound.to), str(entry.rewound.vbuuid)]
-    return data
+        text += "!"
+        if not _is_implied(entry.rewound.to, entry.earlier):
+            text += chain_text((entry.rewound.to,), sets.number)
+        if entry.rewound.vbuuid != entry.at.vbuuid:
+            text += ">" + number_text(entry.rewound.vbuuid)
+    if entry.refilled is not None:
+        text += "*" + chain_text((entry.refilled,), sets.number)
+    return text
 
 
-def _entry(data: Mapping[str, Any], names: Sequence[tuple[CollectionName, ...]]) -> VbucketOffset:
-    rewound = data.get("rewound")
-    return VbucketOffset(
-        position(data["at"], names),
-        tuple(position(at, names) for at in data.get("earlier", ())),
-        None if rewound is None else Rewind(position(rewound[0], names), int(rewound[1])),
-    )
+def _entry(text: str, sets: Sequence[CollectionSet]) -> VbucketOffset:
+    text, has_refilled, refilled = text.partition("*")
+    text, has_rewound, rewound = text.partition("!")
+    at, *earlier = chain(text, sets) or (StreamOffset.ZERO,)
+    rewind = None
+    if has_rewound:
+        to, _, vbuuid = rewound.partition(">")
+        begun = chain(to, sets) or (_implied_begin(earlier),)
+        rewind = Rewind(begun[0], number(vbuuid) if vbuuid else at.vbuuid)
+    return VbucketOffset(at, tuple(earlier), rewind, chain(refilled, sets)[0] if has_refilled else None)
+
+
+def _implied_begin(earlier: Sequence[StreamOffset]) -> StreamOffset:
+    """Where a batch began after a rollback, if nothing else is written: the newest recorded position."""
+    return earlier[0] if earlier else StreamOffset.ZERO
+
+
+def _is_implied(to: StreamOffset, earlier: Sequence[StreamOffset]) -> bool:
+    implied = _implied_begin(earlier)
+    return to == implied and to.collections == implied.collections
+
+
+def _any_offset(data: Any) -> SourceOffset:
+    if not isinstance(data, Mapping):
+        raise OffsetError(f"This is not an offset of the source dcp: {_short(data)}.")
+    collections = data.get("collections")
+    collections = tuple(collections) if isinstance(collections, list) else None
+    return SourceOffset.from_json(data, bucket=str(data.get("bucket")), collections=collections)
 
 
 def _short(data: Any) -> str:

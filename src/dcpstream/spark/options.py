@@ -275,6 +275,8 @@ def _offset_spec(*words: Literal["earliest", "latest"]) -> Callable[[str, str], 
             raise ConfigError(name, text, allowed) from None
         if isinstance(data, dict) and "vbuckets" in data:
             data = data["vbuckets"]
+        if isinstance(data, list):
+            data = {str(vbid): entry for vbid, entry in enumerate(data) if entry is not None}
         if not isinstance(data, dict) or not data:
             raise ConfigError(name, text, allowed)
         positions: dict[int, Any] = {}

@@ -168,7 +168,7 @@ if HAS_ADMISSION_CONTROL:
             return self._coordinator.next_offset(start, rows)
 
         def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-            """The current high seqnos: in the progress, `latestOffset` minus `endOffset` is the lag."""
+            """The lag, which the progress shows as `latestOffset`; see `dcpstream.spark.lag`."""
             report = self._coordinator.report()
             return None if report is None else report.to_json()
 

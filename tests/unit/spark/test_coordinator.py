@@ -8,7 +8,8 @@ import pytest
 from dcpstream.errors import AuthenticationFailed, ConfigError, ConnectionLost, OffsetError, RollbackRequired
 from dcpstream.model import StreamOffset
 from dcpstream.spark.coordinator import FULL_OBSERVATION_INTERVAL_S, Coordinator
-from dcpstream.spark.offsets import SourceOffset
+from dcpstream.spark.lag import Lag
+from dcpstream.spark.offsets import SourceOffset, positions_of
 from dcpstream.spark.options import OffsetSpec, SourceOptions
 from dcpstream.testing.simulation import VirtualClock
 from tests.kit.spark_model import FakeCluster
@@ -43,12 +44,12 @@ class Setup:
 
 
 def seqnos(data: dict[str, Any]) -> list[int]:
-    return [int(entry["at"][1]) for entry in data["vbuckets"].values()]
+    return [at.seqno for at in positions_of(data).values()]
 
 
 def test_the_marker_asks_nobody() -> None:
     setup = Setup()
-    assert setup.coordinator.start_marker() == {"v": 1, "start": "earliest"}
+    assert setup.coordinator.start_marker() == {"v": 2, "start": "earliest"}
     assert setup.cluster.questions == []
 
 
@@ -59,7 +60,7 @@ def test_the_first_end_holds_where_latest_was() -> None:
     setup.cluster.write(0, "later", 1)
     # A restart before the first commit: the same batch, planned from what was logged, not from what is latest now.
     again = setup.another()
-    assert again.ranges({"v": 1, "start": "latest"}, json.loads(json.dumps(end))) == []
+    assert again.ranges({"v": 2, "start": "latest"}, json.loads(json.dumps(end))) == []
     then = again.next_offset(end, None)
     (planned,) = again.ranges(end, then)
     assert (planned.range.start.seqno, planned.range.end_seqno) == (3, 4)
@@ -239,13 +240,13 @@ def test_a_run_that_ends_waits_for_the_cluster() -> None:
     assert seqnos(coordinator.next_offset(end, None)) == [2]
 
 
-def test_lag_is_reported_as_an_offset() -> None:
+def test_lag_is_reported_from_the_planned_end() -> None:
     coordinator, cluster, _ = away(0)
-    report = coordinator.report()
-    assert report is not None
-    assert report.vbuckets[0].at.seqno == 2
+    cluster.write(0, "k", 3)
+    assert coordinator.report() == Lag(2, {0: 2}, 1, 1)
     cluster.failures = 1
     assert coordinator.report() is None
+    assert Setup().coordinator.report() is None, "nothing was planned yet"
 
 
 def test_without_a_known_start_the_end_holds_for_every_start() -> None:

@@ -16,6 +16,7 @@ from dcpstream.client.machine.values import ReadBatch, VbucketRange
 from dcpstream.errors import AuthenticationFailed, ConfigError, ConnectionLost, RollbackRequired, StatusError
 from dcpstream.model import StreamOffset
 from dcpstream.spark import pool
+from dcpstream.spark.offsets import positions_of
 from dcpstream.spark.options import SourceOptions
 from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.reading import DcpPartition, read_partition, window_bytes
@@ -95,8 +96,9 @@ def test_a_stream_delivers_each_row_once_in_limited_batches(node: dcpstream.Node
     # Every vbucket was followed up to its last seqno.
     report = stream.reader.reportLatestOffset()
     assert report is not None
-    for vbid, entry in report["vbuckets"].items():
-        assert max(seqno for at, seqno in seen if at == int(vbid)) == int(entry["at"][1])
+    assert (report["lag"], report["worst"], report["inside"], report["vbuckets"]) == (0, {}, 0, VBUCKETS)
+    for vbid, position in positions_of(stream.at).items():
+        assert max(seqno for at, seqno in seen if at == vbid) == position.seqno
 
 
 def test_a_replayed_batch_gives_the_same_rows(node: dcpstream.Node) -> None:
@@ -275,12 +277,12 @@ def test_a_batch_read_from_a_position_on_another_branch(disk: Disk) -> None:
         token = kv.set("kept", b"1")
     stream = Stream(disk.node)
     stream.step()
-    position = stream.plan()["vbuckets"][str(token.vbid)]["at"]
+    at = positions_of(stream.plan())[token.vbid]
     disk.stop_flushing()
     with kv_of(disk.node) as kv:
         kv.set("lost", b"1")
     disk.crash()
-    bounds = json.dumps({str(token.vbid): [*position[:3], position[1], position[4]]})
+    bounds = json.dumps({str(token.vbid): at.with_snapshot_end(at.seqno).to_json()})
     source = DcpDataSource(access(disk.node, startingOffsets=bounds, **options))
     reader = source.reader(source.schema())
     with kv_of(disk.node) as kv:

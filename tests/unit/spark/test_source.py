@@ -173,6 +173,6 @@ def test_offsets_name_the_collections_that_were_read(node: dcpstream.Node) -> No
     fill(node, "shop.orders")
     query = Query(node, collections="shop.orders")
     end = query.plan()
-    assert end["names"] == [{"8": "shop.orders"}]
+    assert (end["names"], end["sets"]) == ({"shop": {"8": "orders"}}, ["8"])
     assert query.plan() == end, "the same text each time"
     assert json.loads(json.dumps(end)) == end

@@ -1,0 +1,153 @@
+"""Positions of one vbucket as a short text, for offsets in Spark's log and for tasks.
+
+A chain of positions is written newest first, each relative to its neighbours, so that what is usual needs no character.
+Numbers are in base 36. A position is
+
+```
+[branch "@"] seqno ["<" start] ["#" manifest uid] ["/" set] end
+```
+
+- branch: the vbuuid. Left out: that of the newer position; for the newest, 0.
+- seqno: for the newest position the seqno, for the others the distance below the newer one (after `-`: above it).
+- start: the distance of the snapshot's start below the seqno. Left out: the snapshot starts at the seqno of the next
+  older position, or at 0.
+- manifest uid, set: the uid, and the number of the set of collections. Left out: those of the newer position; for the
+  newest, 0.
+- end: the end of the snapshot. `=` is the seqno, `?` unknown, a capital letter 1 (A), 2 (B), 4 (C), … above the seqno,
+  and `+3;` is 3 above the seqno.
+
+Example: `1ekg@rs?go+3;` is a vbucket at seqno 1000 of branch 65536, in a snapshot from 400 to an unknown end. Before,
+it was at seqno 400, in a snapshot from 0 to 403.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from dcpstream.model import CollectionName, StreamOffset
+
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_PAIRS: list[str] = [first + second for first in DIGITS for second in DIGITS]
+_SHORT: list[str] = [*DIGITS, *_PAIRS[36:]]
+"""The texts of the numbers below 36^2."""
+
+_POWERS = {1 << exponent: chr(ord("A") + exponent) for exponent in range(26)}
+
+_POSITION = re.compile(
+    r"(?:([0-9a-z]+)@)?(-?[0-9a-z]+)(?:<([0-9a-z]+))?(?:#([0-9a-z]+))?(?:/([0-9a-z]+))?(?:([=?A-Z])|\+([0-9a-z]+);)"
+)
+
+CollectionSet = tuple[CollectionName, ...] | None
+NumberOf = Callable[[CollectionSet], int]
+
+
+def number_text(number: int) -> str:
+    """A number in base 36, not negative."""
+    if number < 1296:
+        return _SHORT[number]
+    text = ""
+    while number >= 1296:
+        number, rest = divmod(number, 1296)
+        text = _PAIRS[rest] + text
+    return _SHORT[number] + text
+
+
+def number(text: str) -> int:
+    """The inverse of `number_text`.
+
+    Raises:
+        ValueError: it is not a number.
+    """
+    return int(text, 36)
+
+
+def chain_text(chain: Sequence[StreamOffset], number_of: NumberOf) -> str:
+    """The text of positions, newest first.
+
+    Args:
+        chain: in any order, but only newest first is short.
+        number_of: gives a set of collections its number.
+    """
+    parts: list[str] = []
+    vbuuid = seqno = uid = 0
+    known: CollectionSet = None
+    set_number = 0
+    last = len(chain) - 1
+    for index, at in enumerate(chain):
+        if at.vbuuid != vbuuid:
+            vbuuid = at.vbuuid
+            parts.append(number_text(vbuuid) + "@")
+        below = seqno - at.seqno if index else at.seqno
+        seqno = at.seqno
+        parts.append(number_text(below) if below >= 0 else "-" + number_text(-below))
+        implied = chain[index + 1].seqno if index < last else 0
+        if at.snapshot_start != (implied if implied <= seqno else 0):
+            parts.append("<" + number_text(seqno - at.snapshot_start))
+        if at.manifest_uid != uid:
+            uid = at.manifest_uid
+            parts.append("#" + number_text(uid))
+        if not index or at.collections is not known:
+            known = at.collections
+            its_number = number_of(known)
+            if its_number != set_number:
+                set_number = its_number
+                parts.append("/" + number_text(set_number))
+        end = at.snapshot_end
+        if end is None:
+            parts.append("?")
+        elif end == seqno:
+            parts.append("=")
+        else:
+            parts.append(_POWERS.get(end - seqno) or f"+{number_text(end - seqno)};")
+    return "".join(parts)
+
+
+def chain(text: str, sets: Sequence[CollectionSet] = ()) -> tuple[StreamOffset, ...]:
+    """The inverse of `chain_text`.
+
+    Args:
+        text: of `chain_text`.
+        sets: the sets of collections by their numbers; empty to ignore them.
+
+    Raises:
+        ValueError: it is not such a text.
+    """
+    found: list[tuple[int, int, str | None, int, int, str | None, str | None]] = []
+    vbuuid = seqno = uid = set_number = place = 0
+    while place < len(text):
+        match = _POSITION.match(text, place)
+        if match is None:
+            raise ValueError(f"not a position: {_short(text[place:])}")
+        place = match.end()
+        branch, below, start, new_uid, new_set, mark, above = match.groups()
+        if branch is not None:
+            vbuuid = int(branch, 36)
+        seqno = seqno - int(below, 36) if found else int(below, 36)
+        if new_uid is not None:
+            uid = int(new_uid, 36)
+        if new_set is not None:
+            set_number = int(new_set, 36)
+        found.append((vbuuid, seqno, start, uid, set_number, mark, above))
+    result: list[StreamOffset] = []
+    for index, (vbuuid, seqno, start, uid, set_number, mark, above) in enumerate(found):
+        if start is not None:
+            snapshot_start = seqno - int(start, 36)
+        else:
+            snapshot_start = found[index + 1][1] if index + 1 < len(found) else 0
+            if snapshot_start > seqno:
+                snapshot_start = 0
+        if mark is None:
+            end: int | None = seqno + int(above or "", 36)
+        elif mark == "=":
+            end = seqno
+        elif mark == "?":
+            end = None
+        else:
+            end = seqno + (1 << (ord(mark) - ord("A")))
+        result.append(StreamOffset(vbuuid, seqno, snapshot_start, end, uid, sets[set_number] if sets else None))
+    return tuple(result)
+
+
+def _short(text: str) -> str:
+    return repr(text) if len(text) <= 80 else f"{text[:77]!r}…"
