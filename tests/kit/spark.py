@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 import dcpstream
 from dcpstream.client.kv.client import KvClient
@@ -76,17 +77,22 @@ class Bucket:
 
 def current_of(pipeline: Pipeline) -> dict[str, str]:
     """Key → value in the table `current`; each key must be there once."""
-    rows = pipeline.current.open().to_pyarrow_table(columns=["key", "value"]).to_pylist()
-    state = {row["key"]: row["value"] for row in rows}
+    rows = table_rows(pipeline, "current")
+    state = {row["key"]: row["value"].decode() for row in rows}
     assert len(state) == len(rows), "a document is there twice"
     return state
 
 
 def changes_of(pipeline: Pipeline) -> list[dict[str, Any]]:
     """Data rows of the table `changes`; each (vbucket, seqno) must be there once."""
-    rows: list[dict[str, Any]] = pipeline.changes.open().to_pyarrow_table().to_pylist()
-    rows = [row for row in rows if row["op"] != "rollback"]
+    rows = [row for row in table_rows(pipeline, "changes") if row["op"] != "rollback"]
     assert len({(row["vbucket"], row["seqno"]) for row in rows}) == len(rows), "a row is there twice"
+    return rows
+
+
+def table_rows(pipeline: Pipeline, table: str) -> list[dict[str, Any]]:
+    """All rows of a table in the pipeline's directory."""
+    rows: list[dict[str, Any]] = DeltaTable(str(Path(pipeline.path) / table)).to_pyarrow_table().to_pylist()
     return rows
 
 

@@ -75,9 +75,9 @@ def test_tables_are_exact_after_kills(bucket: Bucket, tmp_path: Path, seed: int)
     expected = bucket.documents(KEYS)
     rows = DeltaTable(str(tables / "current")).to_pyarrow_table(columns=["key", "value"]).to_pylist()
     assert len(rows) == len(expected)
-    assert {row["key"]: row["value"] for row in rows} == expected
+    assert {row["key"]: row["value"].decode() for row in rows} == expected
     changes = DeltaTable(str(tables / "changes")).to_pyarrow_table().to_pylist()
     changes = [row for row in changes if row["op"] != "rollback"]
     assert len({(row["vbucket"], row["seqno"]) for row in changes}) == len(changes)
     newest = {row["key"]: row["value"] for row in sorted(changes, key=lambda row: row["seqno"])}
-    assert {key: value for key, value in newest.items() if value is not None} == expected
+    assert {key: value.decode() for key, value in newest.items() if value is not None} == expected

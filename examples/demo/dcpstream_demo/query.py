@@ -42,14 +42,15 @@ def emit(event: str, **detail: Any) -> None:
 
 
 def report_batch(report: BatchReport) -> None:
-    """Report a batch that is in both tables."""
+    """Report a batch that is in the tables."""
     emit(
         "batch",
         batch_id=report.batch_id,
         rows=report.rows,
         documents=report.documents,
         removed=report.removed,
-        seconds=[round(report.collect_s, 3), round(report.changes_s, 3), round(report.current_s, 3)],
+        seconds=[round(report.append_s, 3), round(report.fold_s, 3)],
+        is_folded=report.is_folded,
         is_recovered=report.is_recovered,
         rollbacks=[
             {

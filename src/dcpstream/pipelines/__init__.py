@@ -1,11 +1,22 @@
 """Jobs on top of the Spark source: a bucket's changes as tables.
 
-`Pipeline` runs a streaming query and applies each micro-batch to two Delta tables: `changes`, with each delivered row
-once, and `current`, with the documents of the bucket. `rows` computes what a batch means for the tables, `tables`
-writes them, and `progress` has the reports.
+`Pipeline` runs a streaming query. Each micro-batch is appended to the table `changes`, and from time to time the new
+rows of `changes` are folded into the table `current`, the documents of the bucket. `engine` says what a pipeline asks of
+the engine that writes the tables, and which rows count; `engines` chooses one; `delta_rs` is the one that needs no
+Spark, with the rules in `rows`. `location` tells local directories from URLs, and `progress` has the reports.
 """
 
+from dcpstream.pipelines.engine import BatchSummary, FoldReport, TableEngine, TableState
 from dcpstream.pipelines.pipeline import Pipeline
 from dcpstream.pipelines.progress import BatchReport, PipelineProgress, RollbackReport
 
-__all__ = ["BatchReport", "Pipeline", "PipelineProgress", "RollbackReport"]
+__all__ = [
+    "BatchReport",
+    "BatchSummary",
+    "FoldReport",
+    "Pipeline",
+    "PipelineProgress",
+    "RollbackReport",
+    "TableEngine",
+    "TableState",
+]

@@ -1,17 +1,21 @@
 """The pipeline that keeps the tables `changes` and `current` of a bucket.
 
 Theory of operation. Spark delivers a micro-batch at least once, and a replayed batch may hold other rows: the feed
-deduplicates, and a failover may have happened in between. Each table applies a batch in one commit that carries the
-batch's number, `changes` first. A batch is therefore in one of three states:
+deduplicates, and a failover may have happened in between. The tables are a log and its fold:
 
-- In neither table: its rows are applied to both.
-- Only in `changes`, because the process ended in between: the rows are taken from `changes`, not from Spark, so that
-  `current` agrees with `changes` even if the replay holds other rows. The next batch begins where this one was planned
-  to end. If that history has been rolled back by then, a rollback corrects both tables.
-- In both tables: nothing is left to do.
+- A batch is appended to `changes`, in one commit that carries its number. That is all that most batches cost, however
+  large the tables are. A batch that `changes` holds is never read again: its first attempt counts.
+- From time to time the batches since the last fold, the tail, are folded into `current`, in one commit that carries the
+  number of the newest of them. A fold happens when the tail exceeds a share of `current`, after a batch with a
+  rollback, and at the end of a run. `live` shows every batch at once: `current` and the tail together.
 
-A rollback removes all rows of its vbucket, and the source reads the vbucket again from zero (`rewindTo=zero`). The
-removal and the new rows are one commit in each table.
+Both numbers are read from the tables. A process may therefore be killed between any two commits: the next one finds
+out which batches `changes` and `current` hold, and derives everything else from `changes`.
+
+A rollback of a vbucket to seqno P makes older rows of `changes` above P void. The source goes back to the recorded
+position P (`rewindTo=recorded`), and the server continues from there. `changes` still holds every row up to P, so the
+fold restores the documents that void rows had touched from it. Only then are the void rows deleted. All three steps
+can be repeated, and Spark replays the batch until all are done.
 """
 
 from __future__ import annotations
@@ -20,13 +24,15 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from dcpstream.errors import ConfigError, LocalProtocolError, OffsetError
+from dcpstream.pipelines.engine import BatchSummary, FoldReport, TableEngine
+from dcpstream.pipelines.engines import TableTarget, choose_engine
+from dcpstream.pipelines.location import child, exists, local_directory
 from dcpstream.pipelines.progress import BatchReport, PipelineProgress, lag_of
-from dcpstream.pipelines.rows import batch_rows, with_batch_id
-from dcpstream.pipelines.tables import ChangesTable, CurrentTable
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.spark.options import SourceOptions
 
@@ -36,10 +42,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 DEFAULT_TRIGGER = "1 second"
-"""Pause between the starts of two micro-batches: a shorter one rewrites `current` more often than it is read."""
+"""Pause between the starts of two micro-batches: each leaves files and a version of `changes`."""
+
+FOLD_SHARE = 0.1
+"""Share of `current` that the tail may reach before it is folded. A fold costs about one pass over `current`, so each
+change pays for ten rows of it at most, however large the table is."""
 
 MAINTENANCE_BATCHES = 50
-"""Batches between two runs of maintenance: each batch leaves a file in `changes` and a version of `current`."""
+"""Batches between two runs of maintenance: each batch leaves a file in `changes`."""
 
 RETAIN_HOURS = 24.0
 """Time that files of older versions are kept, for readers that still use them."""
@@ -47,34 +57,66 @@ RETAIN_HOURS = 24.0
 STOP_TIMEOUT_S = 60.0
 """Time that `stop` waits for a batch that is being written."""
 
-_OPTIONS = {"startingOffsets": "earliest", "onRollback": "rewindAndMark", "valueFormat": "string"}
-_FIXED = {"rewindto": "zero", "columns": "all columns"}
+Until: TypeAlias = Literal["stopped", "available", "now"]
+
+_OPTIONS = {"startingOffsets": "earliest", "onRollback": "rewindAndMark", "valueFormat": "binary"}
+_FIXED = {"rewindto": "recorded", "columns": "all columns"}
 
 _log = logging.getLogger(__name__)
 
 
+@dataclass
+class _Held:
+    """What the tables hold, as far as one writer knows.
+
+    Attributes:
+        app: the writer.
+        last: the newest batch in `changes`.
+        folded: the newest batch in `current`.
+        tail_rows: rows of the batches between them.
+        current_rows: documents in `current`.
+    """
+
+    app: str
+    last: int | None
+    folded: int | None
+    tail_rows: int
+    current_rows: int
+
+
 class Pipeline:
-    """Two Delta tables that follow a bucket.
+    """Two tables that follow a bucket.
 
     ```
     with Pipeline(spark, "/data/flights", options) as pipeline:
         pipeline.run(until="available")
     ```
 
-    The path holds the tables `changes` and `current` and the query's checkpoint, which belong together.
+    The path holds the query's checkpoint and, unless they have names in a catalog, the tables `changes` and `current`.
+    Checkpoint and tables belong together.
 
     Args:
         spark: the session.
-        path: a local directory; created if it does not exist.
-        options: of the data source `dcp`. By default all changes from the beginning are read, values are strings, and a
+        path: a directory; created if it does not exist.
+        options: of the data source `dcp`. By default all changes from the beginning are read, values are bytes, and a
             rollback is repaired; the pipeline itself chooses `columns` and `rewindTo`.
+        engine: the name of the engine that writes the tables, see `choose_engine`, or an engine.
+        changes, current: names of the tables in a catalog of the session, instead of directories.
+        live: name of a view in a catalog that shows every batch at once.
+        fold_share: see `FOLD_SHARE`.
+        fold_rows_min: rows of the tail that are not folded before the end of a run; None for the engine's own choice.
         on_batch: called after each written batch.
         retain_hours: see `RETAIN_HOURS`.
         maintenance_batches: see `MAINTENANCE_BATCHES`; 0 = never.
         clock: for the times in reports.
 
+    Attributes:
+        path: the directory, absolute, or its URL.
+        checkpoint: the directory of the query's checkpoint.
+        engine: what writes the tables.
+
     Raises:
-        ConfigError: an option that is not allowed.
+        ConfigError: an option that is not allowed, or a path that the engine cannot write.
     """
 
     def __init__(
@@ -83,6 +125,12 @@ class Pipeline:
         path: str | Path,
         options: Mapping[str, str],
         *,
+        engine: str | TableEngine = "auto",
+        changes: str | None = None,
+        current: str | None = None,
+        live: str | None = None,
+        fold_share: float = FOLD_SHARE,
+        fold_rows_min: int | None = None,
         on_batch: Callable[[BatchReport], None] | None = None,
         retain_hours: float = RETAIN_HOURS,
         maintenance_batches: int = MAINTENANCE_BATCHES,
@@ -93,13 +141,16 @@ class Pipeline:
                 raise ConfigError(name, value, f"a pipeline chooses it itself ({_FIXED[name.lower()]})")
         given = {name.lower() for name in options}
         defaults = {name: value for name, value in _OPTIONS.items() if name.lower() not in given}
-        self._options = {**defaults, **options, "rewindTo": "zero"}
+        self._options = {**defaults, **options, "rewindTo": "recorded"}
         value_format = SourceOptions.parse(self._options).value_format
         self._spark = spark
-        self.path = Path(path).absolute()
-        self.changes = ChangesTable(self.path / "changes", value_format)
-        self.current = CurrentTable(self.path / "current", value_format)
-        self.checkpoint = self.path / "checkpoint"
+        self.path = str(local_directory(path) or path)
+        self.checkpoint = child(self.path, "checkpoint")
+        if isinstance(engine, str):
+            engine = choose_engine(engine, spark, TableTarget(self.path, value_format, changes, current, live))
+        self.engine: TableEngine = engine
+        self._fold_share = fold_share
+        self._fold_rows_min = engine.fold_rows_min if fold_rows_min is None else fold_rows_min
         self._on_batch = on_batch
         self._retain_hours = retain_hours
         self._maintenance_batches = maintenance_batches
@@ -107,6 +158,7 @@ class Pipeline:
         self._query: StreamingQuery | None = None
         # Held while a batch is written, because a stopped query leaves its Python callback running.
         self._writing = threading.Lock()
+        self._held: _Held | None = None
         self._rows = 0
         self._rollbacks = 0
         self._batches_since_maintenance = 0
@@ -120,41 +172,46 @@ class Pipeline:
         self.stop()
 
     @property
+    def name(self) -> str:
+        """The query's name in Spark. It holds the whole path, because Spark refuses two queries of one name."""
+        return f"dcpstream {self.path}"
+
+    @property
     def is_running(self) -> bool:
         """Whether a query is active."""
         return self._query is not None and self._query.isActive
 
-    def start(
-        self, *, until: Literal["stopped", "available"] = "stopped", trigger: str | None = DEFAULT_TRIGGER
-    ) -> None:
+    def start(self, *, until: Until = "stopped", trigger: str | None = DEFAULT_TRIGGER) -> None:
         """Start the query in the background.
 
         Args:
-            until: "stopped" follows the bucket; "available" ends when the state at the start has been read.
+            until: "stopped" follows the bucket; "available", or "now", ends when the state at the start has been read.
             trigger: pause between micro-batches of a query that follows, in Spark's notation; None for no pause.
 
         Raises:
+            ConfigError: an unknown `until`.
             LocalProtocolError: it is running already.
             OffsetError: tables and checkpoint do not belong together.
         """
+        if until not in {"stopped", "available", "now"}:
+            raise ConfigError("until", until, "'stopped', 'available' or 'now'")
         if self.is_running:
             raise LocalProtocolError("the pipeline is running already", state="running", event="start")
         self._require_whole()
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.changes.create()
-        self.current.create()
+        self.engine.create()
+        self._held = None
         stream = self._spark.readStream.format("dcp").options(**self._options).load()
-        writer = stream.writeStream.foreachBatch(self._apply).option("checkpointLocation", str(self.checkpoint))
-        if until == "available":
+        writer = stream.writeStream.foreachBatch(self._apply).option("checkpointLocation", self.checkpoint)
+        if until != "stopped":
             writer = writer.trigger(availableNow=True)
         elif trigger is not None:
             writer = writer.trigger(processingTime=trigger)
-        self._query = writer.queryName(f"dcpstream {self.path.name}").start()
+        self._query = writer.queryName(self.name).start()
 
     def run(
         self,
         *,
-        until: Literal["stopped", "available"] = "available",
+        until: Until = "available",
         trigger: str | None = DEFAULT_TRIGGER,
         timeout_s: float | None = None,
     ) -> PipelineProgress:
@@ -164,7 +221,7 @@ class Pipeline:
         return self.progress()
 
     def await_end(self, timeout_s: float | None = None) -> bool:
-        """Wait until the query ends.
+        """Wait until the query ends, and fold the rest of `changes` into `current`.
 
         Returns: False if it is still running after `timeout_s`.
 
@@ -175,19 +232,27 @@ class Pipeline:
             return True
         if timeout_s is None:
             self._query.awaitTermination()
-            return True
-        return bool(self._query.awaitTermination(timeout_s))  # type: ignore[arg-type]  # takes fractions, too
+        elif not self._query.awaitTermination(timeout_s):  # type: ignore[arg-type]  # takes fractions, too
+            return False
+        self.fold()
+        return True
 
     def stop(self) -> None:
-        """Stop the query after the batch that is being written. A second call does nothing."""
+        """Stop the query after the batch that is being written, and fold. A second call does nothing.
+
+        After a failure of the query nothing is folded: the next run completes the work.
+        """
         query = self._query
-        if query is None or not query.isActive:
+        if query is None:
             return
-        # The lock is released before `stop`: Spark waits in `stop` for a batch that began meanwhile, and that batch
-        # waits for the lock. Spark cancels such a batch while its rows are collected; otherwise it is written.
-        if self._writing.acquire(timeout=STOP_TIMEOUT_S):
-            self._writing.release()
-        query.stop()
+        if query.isActive:
+            # The lock is released before `stop`: Spark waits in `stop` for a batch that began meanwhile, and that batch
+            # waits for the lock. Spark cancels such a batch while its rows are collected; otherwise it is written.
+            if self._writing.acquire(timeout=STOP_TIMEOUT_S):
+                self._writing.release()
+            query.stop()
+        if query.exception() is None:
+            self.fold()
 
     @property
     def failure(self) -> Exception | None:
@@ -212,83 +277,158 @@ class Pipeline:
             vbuckets_inside_snapshot=0 if lag is None else lag.inside_snapshot,
         )
 
+    def fold(self) -> FoldReport | None:
+        """Fold what `current` does not hold yet.
+
+        Returns: None if there is nothing to fold.
+        """
+        app = self._app()
+        if app is None:
+            return None
+        with self._writing:
+            held = self._now_held(app)
+            if held.last is None or held.last == held.folded:
+                return None
+            return self._fold(held, self.engine.summary(held.last))
+
+    def live(self) -> DataFrame | pa.Table:
+        """The documents as of the newest batch, with the columns of `current`.
+
+        Returns: a DataFrame from an engine that writes with Spark, an Arrow table from delta-rs.
+        """
+        app = self._app()
+        return self.engine.live(None if app is None else self.engine.folded(app))
+
     def maintain(self) -> None:
         """Join small files of `changes`, and remove files that only versions older than `retain_hours` use."""
-        self.changes.compact()
-        self.changes.vacuum(self._retain_hours)
-        self.current.vacuum(self._retain_hours)
+        self.engine.maintain(self._retain_hours)
 
     def _apply(self, frame: DataFrame, batch_id: int) -> None:
         """Write one micro-batch; called by Spark."""
-        with self._writing:
-            # The query's id distinguishes batch 0 of a new checkpoint from batch 0 of an old one.
-            app = f"dcpstream:{frame.sparkSession.sparkContext.getLocalProperty('sql.streaming.queryId')}"
-            report = self.apply_batch(app, batch_id, frame.toArrow)
-            if report is None:
-                return
-            self._rows += report.rows
-            self._rollbacks += len(report.rollbacks)
-            self._batches_since_maintenance += 1
-            if self._maintenance_batches and self._batches_since_maintenance >= self._maintenance_batches:
-                self._batches_since_maintenance = 0
-                self.maintain()
-        if self._on_batch is not None:
+        # The query's id distinguishes batch 0 of a new checkpoint from batch 0 of an old one.
+        app = _app_of(frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
+        report = self.apply_batch(app, batch_id, frame)
+        if report is not None and self._on_batch is not None:
             self._on_batch(report)
 
-    def apply_batch(self, app: str, batch_id: int, collect: Callable[[], pa.Table]) -> BatchReport | None:
-        """Apply a batch to the tables that do not have it yet.
+    def apply_batch(self, app: str, batch_id: int, frame: DataFrame) -> BatchReport | None:
+        """Bring a batch into the tables that do not have it yet.
 
         Args:
             app: names the writer in the tables' transactions.
             batch_id: rises by one from batch to batch.
-            collect: returns the rows; not called if they are not needed.
+            frame: the rows; not read if `changes` has them.
 
         Returns: None if nothing was left to do.
+
+        Raises:
+            OffsetError: the tables lack an earlier batch.
         """
+        with self._writing:
+            report = self._applied(app, batch_id, frame)
+            if report is not None:
+                self._rows += report.rows
+                self._rollbacks += len(report.rollbacks)
+                self._batches_since_maintenance += 1
+                if self._maintenance_batches and self._batches_since_maintenance >= self._maintenance_batches:
+                    self._batches_since_maintenance = 0
+                    self.maintain()
+        return report
+
+    def _applied(self, app: str, batch_id: int, frame: DataFrame) -> BatchReport | None:
         begin = self._clock.monotonic()
-        is_recovered = _holds(self.changes.last_batch(app), batch_id)
-        if is_recovered and _holds(self.current.last_batch(app), batch_id):
+        held = self._now_held(app)
+        is_recovered = held.last is not None and held.last >= batch_id
+        if held.last is not None and held.last > batch_id:
             return None
-        if is_recovered:
-            _log.warning("batch %d is in changes but not in current: finishing it", batch_id)
-            rows = batch_rows(self.changes.read_batch(batch_id))
-        else:
-            rows = batch_rows(with_batch_id(collect(), batch_id, self.changes.schema))
-        if rows.changes.num_rows == 0:
-            return None
-        collected = self._clock.monotonic()
         if not is_recovered:
-            self.changes.apply(app, batch_id, rows)
-        changes_written = self._clock.monotonic()
-        self.current.apply(app, batch_id, rows)
+            self._require_next(held, batch_id)
+        # After an error only the tables know what they hold.
+        self._held = None
+        if is_recovered:
+            _log.warning("batch %d is in changes already: its first attempt counts", batch_id)
+            summary = self.engine.summary(batch_id)
+        else:
+            summary = self.engine.append(app, batch_id, frame)
+            held.last = batch_id
+            held.tail_rows += summary.rows + summary.events + len(summary.rollbacks)
+        appended = self._clock.monotonic()
+        was_folded = held.folded is not None and held.folded >= batch_id
+        folded: FoldReport | None = None
+        if was_folded:
+            self.engine.take_back(summary.rollbacks, batch_id)
+        elif summary.rollbacks or self._is_fold_due(held):
+            folded = self._fold(held, summary)
+        self._held = held
+        if was_folded or (not is_recovered and not (summary.rows or summary.events or summary.rollbacks)):
+            return None
         return BatchReport(
             batch_id=batch_id,
-            rows=rows.changes.num_rows - len(rows.rollbacks) - rows.events,
-            documents=rows.newest.num_rows,
-            removed=rows.is_removed.true_count,
-            rollbacks=rows.rollbacks,
-            collect_s=collected - begin,
-            changes_s=changes_written - collected,
-            current_s=self._clock.monotonic() - changes_written,
+            rows=summary.rows,
+            rollbacks=summary.rollbacks,
+            is_folded=folded is not None,
+            documents=folded.documents if folded is not None else 0,
+            removed=folded.removed if folded is not None else 0,
+            append_s=appended - begin,
+            fold_s=self._clock.monotonic() - appended,
             is_recovered=is_recovered,
         )
 
+    def _fold(self, held: _Held, newest: BatchSummary) -> FoldReport:
+        """Fold everything, then delete what the newest batch made void: in this order both can be repeated."""
+        self._held = None
+        report = self.engine.fold(held.app, held.folded, newest.batch_id, newest.rollbacks)
+        self.engine.take_back(newest.rollbacks, newest.batch_id)
+        held.folded, held.tail_rows, held.current_rows = newest.batch_id, 0, report.current_rows
+        self._held = held
+        return report
+
+    def _is_fold_due(self, held: _Held) -> bool:
+        return held.tail_rows > max(self._fold_rows_min, self._fold_share * held.current_rows)
+
+    def _now_held(self, app: str) -> _Held:
+        """What the tables hold; asked of them at the start and after an error."""
+        if self._held is None or self._held.app != app:
+            last, folded = self.engine.last_batch(app), self.engine.folded(app)
+            self._held = _Held(app, last, folded, self.engine.tail_rows(folded), self.engine.current_rows())
+        return self._held
+
+    def _app(self) -> str | None:
+        """The writer of the tables: the id that Spark keeps in the checkpoint. None before the first start."""
+        if self._query is not None:
+            return _app_of(str(self._query.id))
+        metadata = child(self.checkpoint, "metadata")
+        if not exists(self._spark, metadata):
+            return None
+        local = local_directory(metadata)
+        text = local.read_text() if local is not None else self._spark.read.text(metadata).collect()[0][0]
+        return _app_of(json.loads(text)["id"])
+
     def _require_whole(self) -> None:
         """Refuse tables without their checkpoint and a checkpoint without its tables: both would be silent errors."""
-        has_checkpoint = (self.checkpoint / "metadata").exists()
-        if has_checkpoint and not (self.changes.exists and self.current.exists):
+        state = self.engine.state()
+        has_checkpoint = exists(self._spark, child(self.checkpoint, "metadata"))
+        if has_checkpoint and not (state.has_changes and state.has_current):
             raise OffsetError(
                 f"{self.path}: there is a checkpoint, but a table is missing: its rows would not come again. Remove "
-                "the whole directory to read the bucket from the beginning."
+                "the checkpoint and the tables to read the bucket from the beginning."
             )
-        if not has_checkpoint and any(
-            table.exists and table.open().version() > 0 for table in (self.changes, self.current)
-        ):
+        if not has_checkpoint and state.is_written:
             raise OffsetError(
                 f"{self.path}: there are tables, but their checkpoint is missing: their rows would come twice. Remove "
-                "the whole directory to read the bucket from the beginning."
+                "the tables to read the bucket from the beginning."
+            )
+
+    def _require_next(self, held: _Held, batch_id: int) -> None:
+        """Refuse to go on after a batch that `changes` does not hold."""
+        if batch_id != (0 if held.last is None else held.last + 1):
+            holds = "no batch" if held.last is None else f"batches up to {held.last}"
+            raise OffsetError(
+                f"{self.path}: the table changes holds {holds} of this checkpoint, but batch {batch_id} follows. "
+                "Either the table or the checkpoint was replaced by another copy. Restore the one that belongs to the "
+                "other, or remove both to read the bucket from the beginning."
             )
 
 
-def _holds(last_batch: int | None, batch_id: int) -> bool:
-    return last_batch is not None and last_batch >= batch_id
+def _app_of(query_id: str | None) -> str:
+    return f"dcpstream:{query_id}"

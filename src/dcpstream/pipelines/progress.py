@@ -27,29 +27,49 @@ class RollbackReport:
     old_vbuuid: int
     new_vbuuid: int
 
+    @classmethod
+    def from_row(cls, vbucket: int, value: str | bytes | bytearray) -> RollbackReport:
+        """The rollback of a control row of `changes`.
+
+        Args:
+            vbucket: of the row.
+            value: its JSON, see `dcpstream.columnar.rollback_row`.
+        """
+        detail = json.loads(value)
+        return cls(
+            vbucket=vbucket,
+            from_seqno=int(detail["from_seqno"]),
+            to_seqno=int(detail["to_seqno"]),
+            old_vbuuid=int(detail["old_vbuuid"]),
+            new_vbuuid=int(detail["new_vbuuid"]),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """A micro-batch that is now in both tables.
+    """A micro-batch that is now in the tables: in `changes`, and visible in `live`.
 
     Attributes:
         batch_id: Spark's number, the same for a replayed batch.
         rows: data rows of the batch, without control rows.
-        documents: documents that the batch changed.
-        removed: documents that it removed.
-        rollbacks: control rows.
-        collect_s, changes_s, current_s: seconds to get the rows, and to write each table.
-        is_recovered: an earlier run had written the batch to `changes` and ended before it wrote `current`.
+        rollbacks: control rows about rollbacks.
+        is_folded: whether `current` holds the batch, too.
+        documents: documents that the fold wrote to `current`, of this batch and of the batches before it; 0 without a
+            fold.
+        removed: documents that the fold removed from `current`.
+        append_s: seconds to read the batch and append it to `changes`.
+        fold_s: seconds to fold.
+        is_recovered: an earlier run had appended the batch and ended before Spark knew.
     """
 
     batch_id: int
     rows: int
-    documents: int
-    removed: int
     rollbacks: tuple[RollbackReport, ...] = ()
-    collect_s: float = 0.0
-    changes_s: float = 0.0
-    current_s: float = 0.0
+    is_folded: bool = False
+    documents: int = 0
+    removed: int = 0
+    append_s: float = 0.0
+    fold_s: float = 0.0
     is_recovered: bool = False
 
 

@@ -1,17 +1,13 @@
-"""The effect of a batch of change rows on the tables: pure functions over Arrow tables.
+"""The effect of rows of `changes` on `current`: the rules of `dcpstream.pipelines.engine` over Arrow tables.
 
 A batch holds data rows and control rows. Control rows about rollbacks come before the rows of their vbucket; those
 about scopes and collections come between them. Within a batch and a vbucket, seqnos rise.
-
-A collection that was created, dropped or flushed has no documents at that point of the vbucket's history. Older rows of
-the collection in that vbucket are ignored, and the table loses its rows of them.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +16,16 @@ import pyarrow.compute as pc
 
 from dcpstream.columnar import change_schema
 from dcpstream.model import Op
-from dcpstream.pipelines.progress import RollbackReport
+from dcpstream.pipelines.engine import BatchSummary, rollback_reports
 
 _DOCUMENT_OPS = pa.array([op.value for op in Op if not op.is_control])
 _EMPTYING_OPS = pa.array([op.value for op in Op if op.empties_collection])
 
 BATCH_ID = "_batch_id"
 """Column of `changes`: the micro-batch of the row, by which the rows of a batch can be found again."""
+
+DOCUMENT_KEY = ("scope", "collection", "key")
+"""Columns that name a document: one key may occur in several collections."""
 
 CURRENT_COLUMNS = (
     "key",
@@ -46,32 +45,13 @@ CURRENT_COLUMNS = (
 )
 """Columns of `current`: the columns of a change that describe a document, not an event."""
 
+RULE_COLUMNS = (*DOCUMENT_KEY, "vbucket", "seqno", "op", "_change_type", BATCH_ID)
+"""Columns of `changes` that decide about the effect of a row."""
 
-@dataclass(frozen=True, slots=True)
-class BatchRows:
-    """The rows of one micro-batch.
+_VBUCKETS = 1 << 16
 
-    Attributes:
-        changes: all rows, as they are stored in `changes`.
-        rollbacks: its control rows about rollbacks.
-        emptied: (scope, collection) → the vbuckets in which the collection has lost all of its documents from before
-            this batch.
-        events: number of control rows about scopes and collections.
-        newest: the newest data row of each document.
-        is_removed: bool[newest rows], whether that row removes the document.
-    """
-
-    changes: pa.Table
-    rollbacks: tuple[RollbackReport, ...]
-    newest: pa.Table
-    is_removed: pa.Array
-    emptied: Mapping[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
-    events: int = 0
-
-    @property
-    def void_vbuckets(self) -> tuple[int, ...]:
-        """Vbuckets whose older rows are void, rising."""
-        return tuple(sorted({rollback.vbucket for rollback in self.rollbacks}))
+Indexes = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 
 def changes_schema(value_format: str) -> pa.Schema:
@@ -92,93 +72,144 @@ def with_batch_id(table: pa.Table, batch_id: int, schema: pa.Schema) -> pa.Table
     return pa.table(columns, names=schema.names).cast(schema)
 
 
-def batch_rows(changes: pa.Table) -> BatchRows:
-    """Compute the effect of a batch's rows.
+def summary_of(batch_id: int, controls: pa.Table, row_count: int) -> BatchSummary:
+    """The summary of a batch.
 
     Args:
-        changes: rows with the columns of `changes_schema`, of one batch.
+        batch_id: its number.
+        controls: its control rows, with the columns op, vbucket and value.
+        row_count: all of its rows.
     """
-    is_control = pc.invert(pc.is_in(changes.column("op"), _DOCUMENT_OPS))
-    rollbacks: tuple[RollbackReport, ...] = ()
-    emptied: dict[tuple[str, str], tuple[int, ...]] = {}
-    events = 0
-    data = changes
-    if pc.any(is_control).as_py():
-        controls = changes.filter(is_control)
-        data = changes.filter(pc.invert(is_control))
-        is_rollback = pc.equal(controls.column("op"), Op.ROLLBACK.value)
-        rollbacks = tuple(_rollback(row) for row in controls.filter(is_rollback).to_pylist())
-        events = controls.num_rows - len(rollbacks)
-        emptying = controls.filter(pc.is_in(controls.column("op"), _EMPTYING_OPS)).select(
-            ["scope", "collection", "vbucket", "seqno"]
-        )
-        emptied = _places(emptying)
-        data = data.filter(pa.array(~_lies_before(data, emptying)))
-    newest = data.take(pa.array(newest_rows(data)))
-    is_removed = pc.fill_null(pc.equal(newest.column("_change_type"), "delete"), False)
-    return BatchRows(changes, rollbacks, newest.select(CURRENT_COLUMNS), is_removed.combine_chunks(), emptied, events)
+    is_rollback = pc.equal(controls.column("op"), Op.ROLLBACK.value)
+    rollbacks = rollback_reports(controls.filter(is_rollback).select(["vbucket", "value"]).to_pylist())
+    return BatchSummary(batch_id, row_count - controls.num_rows, controls.num_rows - len(rollbacks), rollbacks)
 
 
-def _places(emptying: pa.Table) -> dict[tuple[str, str], tuple[int, ...]]:
-    """(scope, collection) → vbuckets, rising."""
-    found: dict[tuple[str, str], set[int]] = {}
-    columns = (emptying.column(name).to_pylist() for name in ("scope", "collection", "vbucket"))
-    for scope, collection, vbucket in zip(*columns, strict=True):
-        found.setdefault((scope, collection), set()).add(vbucket)
-    return {place: tuple(sorted(vbuckets)) for place, vbuckets in sorted(found.items())}
+def is_control(table: pa.Table) -> pa.ChunkedArray:
+    """bool[rows]: whether a row is a control row."""
+    return pc.invert(pc.is_in(table.column("op"), _DOCUMENT_OPS))
 
 
-def _lies_before(data: pa.Table, emptying: pa.Table) -> npt.NDArray[np.bool_]:
-    """bool[rows]: whether a row's collection lost its documents in the row's vbucket at a later seqno."""
+@dataclass(frozen=True, slots=True)
+class FoldPlan:
+    """The rows that decide about `current`, as indexes of the tail followed by the older rows.
+
+    Attributes:
+        newest: the newest effective row of each document that the fold decides about; a deletion removes it.
+        is_restored: bool[newest], whether the row counts even if `current` has one with a higher seqno: a void one.
+        absent: for each document that has no effective row any more, one of its rows.
+        emptying: the control rows of the tail that end all older rows of `current` in their collection and vbucket.
+    """
+
+    newest: Indexes
+    is_restored: Mask
+    absent: Indexes
+    emptying: Indexes
+
+
+def plan_fold(tail: pa.Table, older: pa.Table, bounds: Mapping[int, int], upto: int) -> FoldPlan:
+    """Decide which rows count.
+
+    Args:
+        tail: the batches to fold, with RULE_COLUMNS.
+        older: with a rollback, all earlier rows of `changes` of its vbuckets, with RULE_COLUMNS; else no rows.
+        bounds: vbucket → seqno of its rollback in the batch `upto`.
+        upto: the newest batch of the tail.
+    """
+    rows = pa.concat_tables([part.select(RULE_COLUMNS) for part in (tail, older)]).combine_chunks()
+    controls = _mask(is_control(rows))
+    emptying = controls & _mask(pc.is_in(rows.column("op"), _EMPTYING_OPS))
+    void = void_rows(rows, bounds, upto)
+    documents = key_codes(rows)[0]
+    is_tail = np.arange(rows.num_rows) < tail.num_rows
+    touched = np.unique(documents[void & ~controls])
+    if (void & emptying).any():
+        places = _places(rows)
+        lost = ~controls & np.isin(places, places[void & emptying])
+        touched = np.union1d(touched, documents[lost])
+    counts = np.flatnonzero(~controls & ~void & (is_tail | np.isin(documents, touched)))
+    ends = rows.filter(pa.array(emptying & ~void))
+    counts = counts[~lies_before(rows.take(pa.array(counts)), ends)]
+    newest = counts[_last_of_each(documents[counts], _numbers(rows, "seqno")[counts])]
+    gone = np.setdiff1d(touched, documents[newest])
+    data = np.flatnonzero(~controls)
+    _, first = np.unique(documents[data], return_index=True)
+    representatives = data[first]
+    return FoldPlan(
+        newest=newest,
+        is_restored=np.isin(documents[newest], touched),
+        absent=representatives[np.isin(documents[representatives], gone)],
+        emptying=np.flatnonzero(emptying & ~void & is_tail),
+    )
+
+
+def void_rows(rows: pa.Table, bounds: Mapping[int, int], before_batch: int) -> Mask:
+    """bool[rows]: whether a rollback in the batch `before_batch` makes a row void."""
+    void = np.zeros(rows.num_rows, bool)
+    if not bounds:
+        return void
+    bound_of = np.full(_VBUCKETS, np.iinfo(np.int64).max)
+    bound_of[list(bounds)] = list(bounds.values())
+    is_above = _numbers(rows, "seqno") > bound_of[_numbers(rows, "vbucket")]
+    is_story = _mask(pc.equal(rows.column("op"), Op.ROLLBACK.value))
+    found: Mask = is_above & (_numbers(rows, BATCH_ID) < before_batch) & ~is_story
+    return found
+
+
+def lies_before(data: pa.Table, emptying: pa.Table) -> Mask:
+    """bool[rows]: whether a row's collection lost its documents in the row's vbucket at the row's seqno or later."""
     if not data.num_rows or not emptying.num_rows:
         return np.zeros(data.num_rows, bool)
-    both = pa.concat_tables([part.select(emptying.column_names) for part in (data, emptying)])
-    codes = _codes(both, ("scope", "collection"), both.column("vbucket").to_numpy().astype(np.int64))
-    seqnos = both.column("seqno").to_numpy()
-    rows = data.num_rows
+    names = ["scope", "collection", "vbucket", "seqno"]
+    both = pa.concat_tables([part.select(names) for part in (data, emptying)])
+    codes, seqnos, rows = _places(both), _numbers(both, "seqno"), data.num_rows
     places, place_of = np.unique(codes[rows:], return_inverse=True)
     last = np.full(len(places), -1, np.int64)
     np.maximum.at(last, place_of, seqnos[rows:])
     at = np.minimum(np.searchsorted(places, codes[:rows]), len(places) - 1)
-    found: npt.NDArray[np.bool_] = (places[at] == codes[:rows]) & (seqnos[:rows] <= last[at])
+    found: Mask = (places[at] == codes[:rows]) & (seqnos[:rows] <= last[at])
     return found
 
 
-def newest_rows(data: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Indexes of the newest row of each document, rising.
+def key_codes(*tables: pa.Table) -> list[Indexes]:
+    """For each table int64[rows]: equal numbers for rows of the same document, also across the tables."""
+    both = pa.concat_tables([table.select(DOCUMENT_KEY) for table in tables])
+    codes = _codes(both, DOCUMENT_KEY, np.zeros(both.num_rows, np.int64))
+    ends = np.cumsum([table.num_rows for table in tables])[:-1]
+    return np.split(codes, ends)
 
-    A document is (scope, collection, key): one key may occur in several collections. Its vbucket follows from the key,
-    so its rows are ordered by seqno.
-    """
-    if data.num_rows == 0:
+
+def _last_of_each(codes: Indexes, seqnos: Indexes) -> Indexes:
+    """For each code the index of its highest seqno, rising."""
+    if not len(codes):
         return np.empty(0, np.int64)
-    codes = _codes(data, ("scope", "collection", "key"), np.zeros(data.num_rows, np.int64))
-    order = np.lexsort((data.column("seqno").to_numpy(), codes))
+    order = np.lexsort((seqnos, codes))
     ordered = codes[order]
-    is_last = np.append(ordered[1:] != ordered[:-1], True)
-    return np.sort(order[is_last])
+    last: Indexes = np.sort(order[np.append(ordered[1:] != ordered[:-1], True)])
+    return last
 
 
-def _codes(table: pa.Table, names: Iterable[str], codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _places(table: pa.Table) -> Indexes:
+    """int64[rows]: a number for each scope, collection and vbucket."""
+    return _codes(table, ("scope", "collection"), _numbers(table, "vbucket"))
+
+
+def _codes(table: pa.Table, names: Iterable[str], codes: Indexes) -> Indexes:
     """int64[rows]: a number for each combination of a given code and the values of these columns."""
     for name in names:
         column = table.column(name).combine_chunks().dictionary_encode()
         column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        indices = np.asarray(pc.fill_null(column.indices, 0), dtype=np.int64)
-        codes = codes * max(1, len(column.dictionary)) + indices
+        # A null is a value of its own: number 0.
+        indices = np.asarray(pc.fill_null(pc.add(column.indices, 1), 0), dtype=np.int64)
+        codes = codes * (len(column.dictionary) + 1) + indices
     return codes
 
 
-def _rollback(row: dict[str, object]) -> RollbackReport:
-    value = row["value"]
-    assert isinstance(value, str | bytes)
-    detail = json.loads(value)
-    vbucket = row["vbucket"]
-    assert isinstance(vbucket, int)
-    return RollbackReport(
-        vbucket=vbucket,
-        from_seqno=int(detail["from_seqno"]),
-        to_seqno=int(detail["to_seqno"]),
-        old_vbuuid=int(detail["old_vbuuid"]),
-        new_vbuuid=int(detail["new_vbuuid"]),
-    )
+def _numbers(table: pa.Table, name: str) -> Indexes:
+    numbers: Indexes = table.column(name).to_numpy().astype(np.int64, copy=False)
+    return numbers
+
+
+def _mask(values: pa.ChunkedArray) -> Mask:
+    found: Mask = pc.fill_null(values, False).to_numpy(zero_copy_only=False).astype(bool)
+    return found

@@ -1,132 +1,118 @@
-"""What the pipeline does with a batch, without Spark: it is handed the rows."""
+"""The pipeline without Spark: options, fold policy, refusals. `tests/spark/test_engines.py` has the rest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from dcpstream.columnar import change_schema, rollback_row
 from dcpstream.errors import ConfigError, OffsetError
 from dcpstream.pipelines import Pipeline, PipelineProgress
-from dcpstream.pipelines.tables import CurrentTable
+from dcpstream.pipelines.delta_rs import FOLD_ROWS_MIN, DeltaRsEngine
+from tests.kit.tables import APP, NEEDED, ArrowFrame, DeltaRsBench, Row, change, pipeline_of, rollback, table_of
 
-NEEDED = {"connectionString": "couchbase://localhost", "username": "u", "password": "p", "bucket": "b"}
-APP = "query"
+
+def frame(rows: Sequence[Row]) -> Any:
+    return ArrowFrame(table_of(rows))
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path) -> Pipeline:
-    pipeline = Pipeline(None, tmp_path / "tables", NEEDED)  # type: ignore[arg-type]
-    pipeline.changes.create()
-    pipeline.current.create()
-    return pipeline
+def bench(tmp_path: Path) -> DeltaRsBench:
+    path = tmp_path / "tables"
+    path.mkdir()
+    return DeltaRsBench(path)
 
 
-def rows(*changes: tuple[str, int, str | None], rolled_back: bool = False) -> Callable[[], pa.Table]:
-    """(key, seqno, value or None for a deletion), all of vbucket 0."""
-    schema = change_schema("string")
-    parts = [
-        pa.Table.from_pylist(
-            [
-                {
-                    "key": key,
-                    "seqno": seqno,
-                    "value": value,
-                    "_change_type": "delete" if value is None else "insert",
-                    "op": "deletion" if value is None else "mutation",
-                    "scope": "_default",
-                    "collection": "_default",
-                    "vbucket": 0,
-                }
-                for key, seqno, value in changes
-            ],
-            schema=schema,
-        )
-    ]
-    if rolled_back:
-        parts.insert(0, pa.Table.from_batches([rollback_row(0, 9, 0, 1, 2, time=0.0, value_format="string")]))
-    return lambda: pa.concat_tables(parts)
-
-
-def refuse() -> pa.Table:
-    raise AssertionError("nobody needs the rows")
-
-
-def current(pipeline: Pipeline) -> dict[str, str]:
-    return {row["key"]: row["value"] for row in pipeline.current.open().to_pyarrow_table().to_pylist()}
-
-
-def seqnos(pipeline: Pipeline) -> list[int]:
-    table = pipeline.changes.open().to_pyarrow_table().to_pylist()
-    return sorted(row["seqno"] for row in table if row["op"] != "rollback")
-
-
-def test_a_batch_counts_once(pipeline: Pipeline) -> None:
-    report = pipeline.apply_batch(APP, 0, rows(("a", 1, "1"), ("b", 2, "1"), ("b", 3, None)))
+def test_a_batch_counts_once(bench: DeltaRsBench) -> None:
+    pipeline = pipeline_of(bench, fold_rows_min=0)
+    rows = [change("a", 1, "1"), change("b", 2, "1"), change("b", 3, None), change("c", 4, "1")]
+    report = pipeline.apply_batch(APP, 0, frame(rows))
     assert report is not None
-    assert (report.rows, report.documents, report.removed, report.is_recovered) == (3, 2, 1, False)
-    assert pipeline.apply_batch(APP, 0, refuse) is None
-    assert (current(pipeline), seqnos(pipeline)) == ({"a": "1"}, [1, 2, 3])
+    assert (report.rows, report.documents, report.removed) == (4, 2, 0)
+    assert report.is_folded
+    assert not report.is_recovered
+    assert pipeline.apply_batch(APP, 0, frame([change("no", 9, "")])) is None
+    assert len(bench.rows("changes")) == 4
+    assert pipeline.progress().rows == 4
 
 
-def test_an_empty_batch_writes_nothing(pipeline: Pipeline) -> None:
-    assert pipeline.apply_batch(APP, 0, rows()) is None
-    assert pipeline.changes.open().version() == 0
+def test_an_empty_batch_is_not_reported(bench: DeltaRsBench) -> None:
+    assert pipeline_of(bench).apply_batch(APP, 0, frame([])) is None
+    assert bench.engine().last_batch(APP) == 0
 
 
-def fail(*_: Any) -> None:
-    raise RuntimeError("died")
+def test_a_tail_is_folded_when_it_exceeds_a_share_of_the_table(bench: DeltaRsBench) -> None:
+    pipeline = pipeline_of(bench, fold_rows_min=3)
+    folds = []
+    for batch_id in range(40):
+        rows = [change(f"k{2 * batch_id + n}", 2 * batch_id + n + 1, "1") for n in range(2)]
+        report = pipeline.apply_batch(APP, batch_id, frame(rows))
+        assert report is not None
+        if report.is_folded:
+            folds.append(batch_id)
+    sizes = [right - left for left, right in itertools.pairwise(folds)]
+    assert sizes[0] == 2, "a tail of 4 rows exceeds the least size"
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == 4, "a tail of 8 rows exceeds a tenth of 70"
+    assert bench.engine().folded(APP) == folds[-1]
 
 
-def test_after_a_death_in_between_the_first_attempt_counts(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(CurrentTable, "apply", fail)
-        with pytest.raises(RuntimeError, match="died"):
-            pipeline.apply_batch(APP, 0, rows(("a", 1, "1"), ("b", 2, "1")))
-    # The replay holds fewer rows, or those of another history: nobody asks for them.
-    report = pipeline.apply_batch(APP, 0, refuse)
+def test_a_restart_knows_the_tail(bench: DeltaRsBench) -> None:
+    assert pipeline_of(bench, fold_rows_min=2).apply_batch(APP, 0, frame([change("a", 1, "1"), change("b", 2, "1")]))
+    again = pipeline_of(bench, fold_rows_min=2)
+    report = again.apply_batch(APP, 1, frame([change("c", 3, "1")]))
+    assert report is not None
+    assert (report.is_folded, report.documents) == (True, 3)
+
+
+def test_the_rest_is_folded_once(bench: DeltaRsBench) -> None:
+    pipeline = pipeline_of(bench)
+    pipeline.apply_batch(APP, 0, frame([change("a", 1, "1")]))
+    assert bench.rows("current") == []
+    report = pipeline.fold()
+    assert report is not None
+    assert (report.upto, report.documents, report.removed, report.current_rows) == (0, 1, 0, 1)
+    assert pipeline.fold() is None
+    assert pipeline_of(bench).fold() is None
+
+
+def test_a_fold_tells_what_a_rollback_restored(bench: DeltaRsBench) -> None:
+    pipeline = pipeline_of(bench)
+    pipeline.apply_batch(APP, 0, frame([change("a", 1, "1"), change("b", 2, "1")]))
+    pipeline.apply_batch(APP, 1, frame([change("a", 3, "2"), change("c", 4, "1")]))
+    pipeline.fold()
+    report = pipeline.apply_batch(APP, 2, frame([rollback(0, 2)]))
+    assert report is not None
+    assert (report.rows, report.documents, report.removed, report.is_folded) == (0, 1, 1, True)
+    assert [item.to_seqno for item in report.rollbacks] == [2]
+    assert pipeline.progress().rollbacks == 1
+
+
+def test_the_first_attempt_of_a_batch_counts(bench: DeltaRsBench) -> None:
+    pipeline_of(bench).apply_batch(APP, 0, frame([change("a", 1, "1")]))
+    report = pipeline_of(bench).apply_batch(APP, 0, frame([change("no", 9, "")]))
     assert report is not None
     assert report.is_recovered
-    assert (current(pipeline), seqnos(pipeline)) == ({"a": "1", "b": "1"}, [1, 2])
-    pipeline.apply_batch(APP, 1, rows(("b", 3, "2")))
-    assert (current(pipeline), seqnos(pipeline)) == ({"a": "1", "b": "2"}, [1, 2, 3])
+    assert [row["key"] for row in bench.rows("changes")] == ["a"]
 
 
-def test_after_a_death_in_a_rollback_the_first_attempt_counts(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pipeline.apply_batch(APP, 0, rows(("a", 1, "old"), ("void", 2, "old")))
-    with monkeypatch.context() as patch:
-        patch.setattr(CurrentTable, "apply", fail)
-        with pytest.raises(RuntimeError, match="died"):
-            pipeline.apply_batch(APP, 1, rows(("a", 1, "new"), rolled_back=True))
-    assert seqnos(pipeline) == [1]
-    report = pipeline.apply_batch(APP, 1, refuse)
-    assert report is not None
-    assert [rollback.to_seqno for rollback in report.rollbacks] == [0]
-    assert current(pipeline) == {"a": "new"}
-
-
-def test_a_new_query_starts_with_batch_0_again(pipeline: Pipeline) -> None:
-    pipeline.apply_batch(APP, 7, rows(("a", 1, "1")))
-    assert pipeline.apply_batch("another", 0, rows(("b", 2, "1"))) is not None
-    assert current(pipeline) == {"a": "1", "b": "1"}
-
-
-def test_tables_without_their_checkpoint_are_refused(pipeline: Pipeline) -> None:
-    pipeline.apply_batch(APP, 0, rows(("a", 1, "1")))
+def test_tables_without_their_checkpoint_are_refused(bench: DeltaRsBench) -> None:
+    pipeline = pipeline_of(bench)
+    pipeline.apply_batch(APP, 0, frame([change("a", 1, "1")]))
+    (bench.path / "checkpoint" / "metadata").unlink()
     with pytest.raises(OffsetError, match="checkpoint is missing"):
         pipeline.start()
+    assert Pipeline(None, bench.path, NEEDED).fold() is None  # type: ignore[arg-type]
 
 
-def test_values_may_be_bytes(tmp_path: Path) -> None:
-    pipeline = Pipeline(None, tmp_path, {**NEEDED, "valueformat": "binary"})  # type: ignore[arg-type]
-    assert pipeline.changes.schema.field("value").type == pa.binary()
-    assert pipeline.current.schema.field("value").type == pa.binary()
+def test_values_are_bytes_unless_text_is_asked_for(tmp_path: Path) -> None:
+    for options, name in ((NEEDED, "binary"), ({**NEEDED, "valueformat": "string"}, "string")):
+        engine = Pipeline(None, tmp_path, options).engine  # type: ignore[arg-type]
+        assert isinstance(engine, DeltaRsEngine)
+        assert [str(table.schema.field("value").type) for table in (engine.changes, engine.current)] == [name] * 2
 
 
 def test_it_checks_its_options_at_once(tmp_path: Path) -> None:
@@ -134,9 +120,40 @@ def test_it_checks_its_options_at_once(tmp_path: Path) -> None:
         Pipeline(None, tmp_path, {name: NEEDED[name] for name in NEEDED if name != "bucket"})  # type: ignore[arg-type]
 
 
-def test_before_it_is_started(pipeline: Pipeline) -> None:
+@pytest.mark.parametrize("path", ["s3://bucket/tables", "s3a:/bucket/tables", "hdfs://host/x", "abfss://c@a/x"])
+def test_delta_rs_refuses_what_is_not_local(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="local directories only"):
+        Pipeline(None, path, NEEDED, engine="delta-rs")  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_delta_rs_knows_no_catalog(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not know Spark's catalogs"):
+        Pipeline(None, tmp_path, NEEDED, engine="delta-rs", current="a.b.c")  # type: ignore[arg-type]
+
+
+def test_an_unknown_engine_or_end_is_refused(bench: DeltaRsBench) -> None:
+    with pytest.raises(ConfigError, match="delta-rs"):
+        Pipeline(None, bench.path, NEEDED, engine="parquet")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="'stopped', 'available' or 'now'"):
+        pipeline_of(bench).start(until="forever")  # type: ignore[arg-type]
+
+
+def test_a_file_url_is_a_directory(tmp_path: Path) -> None:
+    assert Pipeline(None, tmp_path.as_uri(), NEEDED).path == str(tmp_path)  # type: ignore[arg-type]
+
+
+def test_two_pipelines_whose_directories_have_one_name_have_two_names(tmp_path: Path) -> None:
+    one, other = (Pipeline(None, tmp_path / part / "tables", NEEDED) for part in "ab")  # type: ignore[arg-type]
+    assert one.name != other.name
+
+
+def test_before_it_is_started(bench: DeltaRsBench) -> None:
+    pipeline = pipeline_of(bench)
     assert not pipeline.is_running
     assert pipeline.await_end()
     assert pipeline.failure is None
     assert pipeline.progress() == PipelineProgress()
+    assert pipeline.engine.fold_rows_min == FOLD_ROWS_MIN
     pipeline.stop()

@@ -1,0 +1,247 @@
+"""Batches for the tables of a pipeline, the state that they must lead to, and engines that die between two writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import pyarrow as pa
+
+from dcpstream.columnar import ControlRow, change_schema, control_rows, rollback_row
+from dcpstream.model import Op
+from dcpstream.pipelines import Pipeline
+from dcpstream.pipelines.delta_rs import DeltaRsEngine
+from dcpstream.pipelines.engine import TableEngine
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+NEEDED = {"connectionString": "couchbase://localhost", "username": "u", "password": "p", "bucket": "b"}
+QUERY = "query"
+APP = f"dcpstream:{QUERY}"
+OLD, NEW = 7, 8
+"""Two branches of history; the rows' branch has no effect."""
+
+Row = dict[str, Any]
+Document = tuple[str, str, str]
+"""Scope, collection, key."""
+
+
+def change(
+    key: str, seqno: int, value: bytes | str | None, vbucket: int = 0, collection: str = "_default", scope: str = "s"
+) -> Row:
+    """A row of a document; value None is a deletion."""
+    return {
+        "key": key,
+        "value": value.encode() if isinstance(value, str) else value,
+        "_change_type": "delete" if value is None else "update_postimage",
+        "_commit_version": seqno,
+        "op": "deletion" if value is None else "mutation",
+        "scope": scope,
+        "collection": collection,
+        "vbucket": vbucket,
+        "vbuuid": str(OLD),
+        "seqno": seqno,
+        "xattrs": [("a", "1")] if seqno % 2 else None,
+    }
+
+
+def rollback(vbucket: int, to_seqno: int, from_seqno: int = 1 << 40) -> Row:
+    """A control row: what lies above `to_seqno` is void."""
+    return _only(rollback_row(vbucket, from_seqno, to_seqno, OLD, NEW, time=1.0))
+
+
+def event(op: Op, collection: str, seqno: int, vbucket: int = 0, scope: str = "s") -> Row:
+    """A control row about a collection."""
+    return _only(control_rows([ControlRow(op, vbucket, seqno, OLD, {}, scope, collection)], time=1.0))
+
+
+def dropped(collection: str, seqno: int, vbucket: int = 0) -> Row:
+    return event(Op.COLLECTION_DROPPED, collection, seqno, vbucket)
+
+
+def created(collection: str, seqno: int, vbucket: int = 0) -> Row:
+    return event(Op.COLLECTION_CREATED, collection, seqno, vbucket)
+
+
+def _only(batch: pa.RecordBatch) -> Row:
+    row: Row = batch.to_pylist()[0]
+    return row
+
+
+def table_of(rows: Sequence[Row]) -> pa.Table:
+    """The rows of a batch as the source gives them."""
+    return pa.Table.from_pylist(list(rows), schema=change_schema("binary"))
+
+
+@dataclass
+class Expected:
+    """The tables as they must be: the rules of a pipeline in plain words, without the pipeline's code.
+
+    Attributes:
+        log: (batch, row) of `changes`.
+    """
+
+    log: list[tuple[int, Row]] = field(default_factory=list)
+
+    def apply(self, batch_id: int, rows: Sequence[Row]) -> None:
+        for row in rows:
+            if row["op"] == "rollback":
+                self.log = [entry for entry in self.log if not self._is_void(entry[1], row)]
+        self.log += [(batch_id, row) for row in rows]
+
+    def _is_void(self, row: Row, control: Row) -> bool:
+        bound = int(json.loads(control["value"])["to_seqno"])
+        return row["op"] != "rollback" and row["vbucket"] == control["vbucket"] and row["seqno"] > bound
+
+    @property
+    def current(self) -> dict[Document, tuple[int, bytes]]:
+        """Document → (seqno, value)."""
+        # A rollback's control row has a seqno, too, but says nothing about documents.
+        story = [row for _, row in self.log if row["op"] != "rollback"]
+        state: dict[Document, Row] = {}
+        for row in sorted(story, key=lambda row: (row["seqno"], row["key"] is None)):
+            if row["op"] in {"collection_created", "collection_dropped", "collection_flushed"}:
+                place = (row["scope"], row["collection"], row["vbucket"])
+                state = {
+                    name: old
+                    for name, old in state.items()
+                    if (old["scope"], old["collection"], old["vbucket"]) != place
+                }
+            elif row["key"] is not None:
+                state[row["scope"], row["collection"], row["key"]] = row
+        return {name: (row["seqno"], row["value"]) for name, row in state.items() if row["_change_type"] != "delete"}
+
+
+class Bench(Protocol):
+    """An engine's tables in a place of their own."""
+
+    path: Path
+
+    def engine(self) -> TableEngine:
+        """An engine on the tables, as a new process would make it."""
+        ...
+
+    def frame(self, table: pa.Table) -> DataFrame:
+        """The rows as the engine gets them."""
+        ...
+
+    def rows(self, table: str) -> list[Row]:
+        """All rows of `changes` or `current`."""
+        ...
+
+
+class ArrowFrame:
+    """As much of a DataFrame as delta-rs needs."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
+        return self._table
+
+
+class DeltaRsBench:
+    """Tables of delta-rs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def engine(self) -> TableEngine:
+        return DeltaRsEngine(self.path)
+
+    def frame(self, table: pa.Table) -> DataFrame:
+        return cast("DataFrame", ArrowFrame(table))
+
+    def rows(self, table: str) -> list[Row]:
+        engine = DeltaRsEngine(self.path)
+        rows: list[Row] = (
+            {"changes": engine.changes, "current": engine.current}[table].open().to_pyarrow_table().to_pylist()
+        )
+        return rows
+
+
+def pipeline_of(bench: Bench, *, fold_rows_min: int | None = None, engine: TableEngine | None = None) -> Pipeline:
+    """A pipeline of a new process; the tables exist, and so does the checkpoint."""
+    engine = engine or bench.engine()
+    engine.create()
+    metadata = bench.path / "checkpoint" / "metadata"
+    metadata.parent.mkdir(exist_ok=True)
+    metadata.write_text(json.dumps({"id": QUERY}))
+    return Pipeline(None, bench.path, NEEDED, engine=engine, fold_rows_min=fold_rows_min)  # type: ignore[arg-type]
+
+
+def state_of(rows: Sequence[Row]) -> dict[Document, tuple[int, bytes]]:
+    """Document → (seqno, value) of rows of `current` or `live`; each document must be there once."""
+    state = {(row["scope"], row["collection"], row["key"]): (row["seqno"], _bytes(row["value"])) for row in rows}
+    assert len(state) == len(rows), "a document is there twice"
+    return state
+
+
+def live_of(pipeline: Pipeline) -> dict[Document, tuple[int, bytes]]:
+    """What a reader of `live` sees."""
+    live: Any = pipeline.live()
+    table = live if isinstance(live, pa.Table) else live.toArrow()
+    return state_of(table.to_pylist())
+
+
+def story_of(entries: Sequence[tuple[int, Row]]) -> list[tuple[Any, ...]]:
+    """Rows of `changes` in a form that can be compared: all that the engine must not change."""
+    return sorted(
+        (
+            batch,
+            row["vbucket"],
+            row["seqno"],
+            row["op"],
+            str(row["collection"]),
+            str(row["key"]),
+            str(_bytes(row["value"])),
+        )
+        for batch, row in entries
+    )
+
+
+def assert_exact(bench: Bench, pipeline: Pipeline, expected: Expected, *, is_folded: bool = False) -> None:
+    """The tables hold what they must hold; `current` only after a fold."""
+    assert story_of([(row["_batch_id"], row) for row in bench.rows("changes")]) == story_of(expected.log)
+    assert live_of(pipeline) == expected.current
+    if is_folded:
+        assert state_of(bench.rows("current")) == expected.current
+
+
+def _bytes(value: Any) -> Any:
+    return bytes(value) if isinstance(value, bytearray | memoryview) else value
+
+
+class Died(Exception):
+    """The process was killed."""
+
+
+class DyingEngine:
+    """An engine whose process dies before or after its n-th write.
+
+    Args:
+        engine: does the work.
+        writes: writes until death; the process dies before write `writes` + 1, or right after write `writes`, which is
+            the same for the tables.
+    """
+
+    def __init__(self, engine: TableEngine, writes: int) -> None:
+        self._engine = engine
+        self._left = writes
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._engine, name)
+        return self._counted(found) if name in {"append", "fold", "take_back", "maintain"} else found
+
+    def _counted(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._left == 0:
+                raise Died
+            self._left -= 1
+            return write(*args, **kwargs)
+
+        return call
