@@ -1,8 +1,8 @@
 """Jobs on top of the Spark source: a bucket's changes as tables.
 
 `Pipeline` runs a streaming query. Each micro-batch is appended to the table `changes`, and from time to time the new
-rows of `changes` are folded into the table `current`, the documents of the bucket. `engine` says what a pipeline asks of
-the engine that writes the tables, and which rows count; `engines` chooses one; `delta_rs` is the one that needs no
+rows of `changes` are folded into the table `current`, the documents of the bucket. `engine` says what a pipeline asks
+of the engine that writes the tables, and which rows count; `engines` chooses one; `delta_rs` is the one that needs no
 Spark, with the rules in `rows`. `location` tells local directories from URLs, and `progress` has the reports.
 """
 
