@@ -6,7 +6,7 @@ import pytest
 
 from tools.patience import patient
 
-pytest_plugins = ["tests.fixtures.skips", "tests.fixtures.hypothesis_profiles"]
+pytest_plugins = ["tests.fixtures.skips", "tests.fixtures.hypothesis_profiles", "tests.fixtures.spark_connections"]
 
 
 @pytest.hookimpl(tryfirst=True)

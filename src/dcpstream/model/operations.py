@@ -21,6 +21,8 @@ class Op(StrEnum):
     """The collection and all of its documents in this vbucket are deleted."""
     COLLECTION_FLUSHED = "collection_flushed"
     """The collection exists, and all of its documents in this vbucket are deleted."""
+    COLLECTION_EXCLUDED = "collection_excluded"
+    """The reader no longer reads the collection, so its rows would go out of date. The collection may still exist."""
     COLLECTION_MODIFIED = "collection_modified"
     """A setting of the collection changed; its documents stay."""
     SCOPE_CREATED = "scope_created"
@@ -40,4 +42,4 @@ class Op(StrEnum):
 
 _DOCUMENT_OPS = frozenset((Op.MUTATION, Op.DELETION, Op.EXPIRATION))
 # A new collection has no documents; older rows of its name belong to an earlier collection of that name.
-_EMPTYING_OPS = frozenset((Op.COLLECTION_CREATED, Op.COLLECTION_DROPPED, Op.COLLECTION_FLUSHED))
+_EMPTYING_OPS = frozenset((Op.COLLECTION_CREATED, Op.COLLECTION_DROPPED, Op.COLLECTION_FLUSHED, Op.COLLECTION_EXCLUDED))

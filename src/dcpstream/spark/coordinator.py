@@ -145,9 +145,9 @@ class Coordinator:
         """An offset from Spark's log.
 
         Raises:
-            OffsetError: see `SourceOffset.from_json`; also if the bucket has another number of vbuckets now.
+            OffsetError: see `SourceOffset.from_json`.
         """
-        return SourceOffset.from_json(data, bucket=self._options.bucket, collections=self._options.collections)
+        return SourceOffset.from_json(data, bucket=self._options.bucket)
 
     def freeze_target(self) -> None:
         """Keep the current high seqnos as the end of the run.
@@ -295,6 +295,8 @@ class Coordinator:
         """The next end; `logged` itself if no vbucket moves."""
         self._require_same_vbuckets(logged)
         start = self._with_learnt(logged)
+        if start.collections != self._options.collections:
+            start = self._with_filter(start)
         observed = self._observe_interesting(start)
         if not observed:
             return logged
@@ -309,8 +311,39 @@ class Coordinator:
             target=self._target,
             tasks=self.tasks,
             collections=self._collections_after(start),
+            is_filtered=self._options.collections is not None,
         )
         return logged if end is start else end
+
+    def _with_filter(self, start: SourceOffset) -> SourceOffset:
+        """An offset of another filter, with the vbuckets that do not follow the query's filter yet.
+
+        Raises:
+            ConfigError: the option names a collection that the bucket does not have, and that was not named before.
+        """
+        manifest = self._cluster.manifest()
+        wanted = self._selection.resolve(manifest)
+        known = {item for entry in start.vbuckets.values() for item in entry.at.collections or ()}
+        had = {*(start.collections or ()), *(name for item in known for name in (item.path, item.collection))}
+        had.update(f"{item.scope}.*" for item in known)
+        unknown = [name for name in wanted.missing if name not in had]
+        if unknown:
+            raise unknown_names(unknown, manifest)
+        living = {item.collection_id: item for item in manifest.named_collections()}
+        before = Selection(start.collections).resolve(manifest).collections
+        had_before = living if before is None else before
+        now = living if wanted.collections is None else wanted.collections
+        vbuckets: dict[int, VbucketOffset] = {}
+        pending: set[int] = set()
+        for vbid, entry in start.vbuckets.items():
+            at = entry.at
+            if at.seqno and at.collections is None:
+                at = at.with_collections(had_before.values())
+            vbuckets[vbid] = replace(entry, at=at)
+            covered = {item.collection_id for item in at.collections or ()}
+            if at.seqno and covered & living.keys() != set(now):
+                pending.add(vbid)
+        return replace(start, collections=self._options.collections, vbuckets=vbuckets, pending=frozenset(pending))
 
     def _collections_after(self, start: SourceOffset) -> tuple[CollectionName, ...]:
         """The collections that a batch from here reads, by the current manifest.
@@ -349,7 +382,8 @@ class Coordinator:
         interesting = [
             vbid
             for vbid, entry in start.vbuckets.items()
-            if vbid in high_seqnos and (high_seqnos[vbid] != entry.at.seqno or entry.at.snapshot_end is None)
+            if vbid in high_seqnos
+            and (high_seqnos[vbid] != entry.at.seqno or entry.at.snapshot_end is None or vbid in start.pending)
         ]
         return self._cluster.observe(interesting) if interesting else {}
 
@@ -371,6 +405,9 @@ class Coordinator:
                     entry = start.vbuckets[vbid]
                     earlier = () if to_zero else entry.earlier
                     landings[vbid] = land(entry.at, position, answer.seqno, earlier)
+                    if vbid in start.pending and self._options.collections is None:
+                        # A read of all collections takes each from the same position on.
+                        landings[vbid] = StreamOffset.ZERO
                     if landings[vbid].seqno:
                         again[vbid] = landings[vbid]
                 elif not isinstance(answer, Accepted):
@@ -386,7 +423,9 @@ class Coordinator:
         vbuckets: dict[int, VbucketOffset] = {}
         for vbid, entry in logged.vbuckets.items():
             learnt = self._completed.get(vbid)
-            if learnt is not None and entry.at.snapshot_end is None and planner.same_place(learnt, entry.at):
+            # A batch that only added collections ends at the same place, and its snapshot's end is another one.
+            is_same = learnt is not None and planner.same_place(learnt, entry.at)
+            if learnt is not None and is_same and learnt.collections == entry.at.collections and entry.at.is_planned:
                 vbuckets[vbid] = replace(entry, at=learnt)
             else:
                 vbuckets[vbid] = entry

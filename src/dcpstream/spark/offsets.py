@@ -70,7 +70,8 @@ class VbucketOffset:
         at: the position.
         earlier: recorded positions before it, newest first, at most `RECORDED_POSITIONS`.
         rewound: set if the batch that ends here began with a rollback.
-        refilled: set if the batch that ends here read new collections up to this position: its completed start.
+        refilled: set if the batch that ends here reads collections that the position did not cover: its completed
+            start. `earlier` is empty then, because a return to an older position would deliver their rows twice.
     """
 
     at: StreamOffset
@@ -85,7 +86,7 @@ class SourceOffset:
 
     Attributes:
         bucket: the bucket of the seqnos.
-        collections: the filter of the query, None for all.
+        collections: the filter of the query that planned it, None for all.
         vbuckets: every vbucket of the bucket.
         base: the start of the query's first batch, only in that batch's end.
         bucket_uuid: the bucket's uuid; None if it is not known.
@@ -120,7 +121,8 @@ class SourceOffset:
         """
         if self.base is None:
             raise OffsetError(f"The checkpoint's first batch does not say where it began. {_ADVICE}")
-        return SourceOffset.starting_at(self.bucket, self.collections, self.base)
+        start = SourceOffset.starting_at(self.bucket, self.collections, self.base)
+        return replace(start, bucket_uuid=self.bucket_uuid)
 
     def to_json(self) -> dict[str, Any]:
         """The layout of the module's text, keys always in the same order."""
@@ -144,15 +146,15 @@ class SourceOffset:
         return data
 
     @classmethod
-    def from_json(cls, data: Any, *, bucket: str, collections: tuple[str, ...] | None) -> SourceOffset:
+    def from_json(cls, data: Any, *, bucket: str) -> SourceOffset:
         """The offset from Spark's log.
 
         Args:
             data: the parsed JSON.
-            bucket, collections: of the query; they must be those of the offset.
+            bucket: of the query; it must be that of the offset.
 
         Raises:
-            OffsetError: the offset is damaged, of another version, or of another bucket or filter.
+            OffsetError: the offset is damaged, of another version, or of another bucket.
         """
         if not isinstance(data, Mapping) or "vbuckets" not in data or "bucket" not in data:
             raise OffsetError(
@@ -175,12 +177,7 @@ class SourceOffset:
             pending = frozenset(int(vbid) for vbid in data.get("pending", ()))
         except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
             raise OffsetError(f"The checkpoint's offset is damaged: {error}. {_ADVICE}") from error
-        if recorded != collections:
-            raise OffsetError(
-                f"The checkpoint was made with collections {_list(recorded)}, the query asks for {_list(collections)}: "
-                f"rows of a collection that is new here would be missing. {_ADVICE}"
-            )
-        return cls(bucket, collections, vbuckets, base, uuid, bool(data.get("reset")), pending)
+        return cls(bucket, recorded, vbuckets, base, uuid, bool(data.get("reset")), pending)
 
 
 def start_marker(spec: OffsetSpec) -> dict[str, Any]:
@@ -406,15 +403,9 @@ def _is_implied(to: StreamOffset, earlier: Sequence[StreamOffset]) -> bool:
 def _any_offset(data: Any) -> SourceOffset:
     if not isinstance(data, Mapping):
         raise OffsetError(f"This is not an offset of the source dcp: {_short(data)}.")
-    collections = data.get("collections")
-    collections = tuple(collections) if isinstance(collections, list) else None
-    return SourceOffset.from_json(data, bucket=str(data.get("bucket")), collections=collections)
+    return SourceOffset.from_json(data, bucket=str(data.get("bucket")))
 
 
 def _short(data: Any) -> str:
     text = repr(data)
     return text if len(text) <= 80 else f"{text[:77]}…"
-
-
-def _list(names: tuple[str, ...] | None) -> str:
-    return "all" if names is None else ",".join(names)

@@ -45,17 +45,19 @@ class PlannedRange:
         rolled_back_from: the end of the previous batch, if this one begins with a rollback.
         new_vbuuid: the branch that is read then.
         collections: the planned collections; None if unknown.
+        is_refill: whether collections that the start does not cover are read from their beginning.
     """
 
     range: VbucketRange
     rolled_back_from: StreamOffset | None = None
     new_vbuuid: int = 0
     collections: tuple[CollectionName, ...] | None = None
+    is_refill: bool = False
 
     @property
     def seqnos(self) -> int:
         """Seqnos to read, a bound of the rows."""
-        return self.range.end_seqno - self.range.start.seqno
+        return self.range.end_seqno if self.is_refill else self.range.end_seqno - self.range.start.seqno
 
 
 def completed(start: SourceOffset, observed: Mapping[int, BranchState]) -> SourceOffset:
@@ -87,8 +89,12 @@ def plan_end_offset(
     target: Mapping[int, int] | None = None,
     tasks: int = 1,
     collections: Sequence[CollectionName] | None = None,
+    is_filtered: bool = False,
 ) -> SourceOffset:
     """The end of the next batch.
+
+    Vbuckets that are pending first read what a change of the option `collections` added, up to their position, and move
+    on in later batches. These reads come first within the limit; one vbucket is refilled even if it alone exceeds it.
 
     Args:
         start: the end of the previous batch, `completed`.
@@ -98,33 +104,69 @@ def plan_end_offset(
         target: vbucket → upper limit of its seqno; None = no limit. A vbucket that is missing does not move.
         tasks: number of tasks of the batch.
         collections: those that the batch reads, and that vbuckets that move cover then. None if unknown.
+        is_filtered: whether others exist that are not read. A collection that a position does not cover is then read
+            from its beginning; without a filter, its rows all come after the position.
 
     Returns:
         `start` itself if no vbucket moves.
     """
     begin: dict[int, StreamOffset] = {}
     backlog: dict[int, int] = {}
+    refills: list[int] = []
+    refilled_seqnos = 0
     for vbid, state in observed.items():
         if vbid not in start.vbuckets:
             continue
         begin[vbid] = landings.get(vbid, start.vbuckets[vbid].at)
+        if vbid in start.pending and vbid not in landings:
+            cost = refilled_seqnos + begin[vbid].seqno
+            if _is_readable(begin[vbid], state) and (limit is None or not refills or cost <= limit):
+                refills.append(vbid)
+                refilled_seqnos = cost
+            continue
         high = state.high_seqno if target is None else min(state.high_seqno, target.get(vbid, 0))
         if high > begin[vbid].seqno and (vbid in landings or _is_readable(begin[vbid], state)):
             backlog[vbid] = high - begin[vbid].seqno
-    takes = share_out(backlog, limit, tasks)
-    if not takes and not landings:
+    takes = share_out(backlog, None if limit is None else max(0, limit - refilled_seqnos), tasks)
+    if not takes and not landings and not refills:
         return start
     vbuckets: dict[int, VbucketOffset] = {}
     for vbid, entry in start.vbuckets.items():
         take = takes.get(vbid, 0)
         if vbid in landings:
-            vbuckets[vbid] = _rewound(entry, begin[vbid], observed[vbid].vbuuid, take, collections)
+            planned = _rewound(entry, begin[vbid], observed[vbid].vbuuid, take, collections)
         elif take:
             at = _planned(begin[vbid], take, observed[vbid].vbuuid, collections)
-            vbuckets[vbid] = VbucketOffset(at, remember(entry.earlier, begin[vbid]))
+            planned = VbucketOffset(at, remember(entry.earlier, begin[vbid]))
+        elif vbid not in refills:
+            vbuckets[vbid] = replace(entry, rewound=None, refilled=None)
+            continue
         else:
-            vbuckets[vbid] = replace(entry, rewound=None)
-    return SourceOffset(start.bucket, start.collections, vbuckets)
+            planned = VbucketOffset(replace(begin[vbid], vbuuid=observed[vbid].vbuuid).with_collections(collections))
+        if vbid in refills or (take and is_filtered and _grows(begin[vbid], collections)):
+            planned = _refilled(planned, begin[vbid])
+        vbuckets[vbid] = planned
+    # A rollback that leaves nothing for this batch to read leaves the refill to a later one.
+    rolled_back = (vbid for vbid in landings if takes.get(vbid) or not begin[vbid].seqno)
+    pending = start.pending.difference(refills, rolled_back)
+    return SourceOffset(start.bucket, start.collections, vbuckets, bucket_uuid=start.bucket_uuid, pending=pending)
+
+
+def _grows(begin: StreamOffset, collections: Sequence[CollectionName] | None) -> bool:
+    """Whether a batch from here reads a collection that the position does not cover."""
+    if not begin.seqno or begin.collections is None or collections is None:
+        return False
+    return not set(collections) <= set(begin.collections)
+
+
+def _refilled(planned: VbucketOffset, begin: StreamOffset) -> VbucketOffset:
+    """The end of a batch that reads new collections from their beginning.
+
+    Their rows are deduplicated up to now, so the snapshot of the end begins at 0. Older recorded positions are given
+    up: they do not cover the new collections, whose rows would be delivered a second time after a return to them.
+    """
+    at = replace(planned.at, snapshot_start=0, snapshot_end=None)
+    return VbucketOffset(at, (), planned.rewound, None if planned.rewound is not None else begin)
 
 
 def share_out(backlog: Mapping[int, int], limit: int | None, tasks: int = 1) -> dict[int, int]:
@@ -168,9 +210,14 @@ def planned_ranges(
     ranges: list[PlannedRange] = []
     for vbid, entry in end.vbuckets.items():
         before = start.vbuckets[vbid].at if vbid in start.vbuckets else StreamOffset.ZERO
-        if same_place(before, entry.at):
+        # Spark 4.0 and 4.1 also ask for the ranges between an offset and itself.
+        is_refill = entry.refilled is not None and before.collections != entry.at.collections
+        is_refill = is_refill or (entry.rewound is None and _is_other_filter(start, before, end, entry.at))
+        if same_place(before, entry.at) and not is_refill:
             continue
-        if entry.rewound is not None:
+        if entry.refilled is not None:
+            begin, rolled_back_from, new_vbuuid = entry.refilled, None, 0
+        elif entry.rewound is not None:
             begin, rolled_back_from, new_vbuuid = entry.rewound.to, before, entry.rewound.vbuuid
         else:
             begin, rolled_back_from, new_vbuuid = before, None, 0
@@ -183,8 +230,15 @@ def planned_ranges(
         if is_first and rolled_back_from is None:
             given = begin.vbuuid or given
         planned = VbucketRange(vbid, begin, entry.at.seqno, earlier, entry.at.vbuuid, given)
-        ranges.append(PlannedRange(planned, rolled_back_from, new_vbuuid, entry.at.collections))
+        ranges.append(PlannedRange(planned, rolled_back_from, new_vbuuid, entry.at.collections, is_refill))
     return ranges
+
+
+def _is_other_filter(start: SourceOffset, before: StreamOffset, end: SourceOffset, at: StreamOffset) -> bool:
+    """Whether the filter changed between two offsets, the second of which was planned without the first."""
+    if start.collections == end.collections or end.pending or not before.seqno:
+        return False
+    return None not in {before.collections, at.collections} and before.collections != at.collections
 
 
 def balance(

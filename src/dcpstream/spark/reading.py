@@ -22,7 +22,6 @@ from dcpstream.client.machine.reader.batches import manifest_batch, rollback_bat
 from dcpstream.client.machine.reader.selection import FixedSelection, Selection
 from dcpstream.client.machine.values import ManifestEvent, ReadBatch, RollbackEvent, VbucketRange
 from dcpstream.errors import RollbackRequired
-from dcpstream.model import CollectionName
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.spark import pool
 from dcpstream.spark.coordinator import branch_message, open_cluster, rollback_message
@@ -90,12 +89,23 @@ def read_partition(
                 resumed_at=start,
             )
             yield conform(rollback_batch(event, options.value_format, options.columns, clock.time_ns()), schema)
-    ranges = [planned.range for planned in partition.ranges if planned.seqnos > 0]
-    if not ranges:
-        return
-    seqnos = sum(one.end_seqno - one.start.seqno for one in ranges)
-    planned_names = [planned.collections for planned in partition.ranges if planned.seqnos > 0]
-    selection = fixed_selection(options, planned_names)
+    for is_refill in (True, False):
+        members = [planned for planned in partition.ranges if planned.seqnos > 0 and planned.is_refill is is_refill]
+        if members:
+            yield from _read_members(options, members, schema, connect, clock)
+
+
+def _read_members(
+    options: SourceOptions,
+    members: Sequence[PlannedRange],
+    schema: pa.Schema,
+    connect: Callable[[SourceOptions], Cluster],
+    clock: Clock,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of ranges that are read with one selection of collections."""
+    ranges = [planned.range for planned in members]
+    seqnos = sum(planned.seqnos for planned in members)
+    selection = fixed_selection(options, members)
     items = _read(options, selection, ranges, window_bytes(seqnos, options.flow_control_buffer_bytes), connect)
     ahead = prefetched(items) if seqnos >= PREFETCH_SEQNOS_MIN else items
     for item in _explained(ahead, options, ranges):
@@ -111,20 +121,18 @@ def read_partition(
             yield conform(item.record_batch, schema)
 
 
-def fixed_selection(
-    options: SourceOptions, planned: Sequence[tuple[CollectionName, ...] | None]
-) -> Selection | FixedSelection:
+def fixed_selection(options: SourceOptions, members: Sequence[PlannedRange]) -> Selection | FixedSelection:
     """The collections of a task: those of its plan, without later ones.
 
     Args:
         options: of the query.
-        planned: collections of each range; None for those of a plan that did not know them.
+        members: the ranges; a refill names its collections also if the query reads all.
     """
-    if any(names is None for names in planned):
+    if any(planned.collections is None for planned in members):
         return Selection(options.collections)
-    if options.collections is None:
+    if options.collections is None and not any(planned.is_refill for planned in members):
         return FixedSelection(None)
-    return FixedSelection(tuple(sorted({name for names in planned for name in names or ()})))
+    return FixedSelection(tuple(sorted({name for planned in members for name in planned.collections or ()})))
 
 
 def _explained(

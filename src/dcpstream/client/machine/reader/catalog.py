@@ -55,11 +55,13 @@ class Coverage:
         kept: the collections that the position covers.
         dropped: collections that it covered and that are gone, with no other of their name. To be reported.
         fresh: wanted collections that the position does not cover: to be read from 0 up to the position.
+        excluded: collections that it covered and that exist, but that the plan leaves out. To be reported.
     """
 
     kept: tuple[CollectionName, ...] = ()
     dropped: tuple[CollectionName, ...] = ()
     fresh: tuple[CollectionName, ...] = ()
+    excluded: tuple[CollectionName, ...] = ()
 
 
 class Catalog:
@@ -152,10 +154,12 @@ class Catalog:
         waiting = [item for item in gone if has_event or item.path in names]
         covered = {item.collection_id for item in had}
         is_plan_of_all = self.is_plan and self.wanted.collections is None
+        left_out = (item for item in had if item.collection_id not in now and item.collection_id in self._living)
         return Coverage(
             (*(item for item in had if item.collection_id in now), *waiting),
             tuple(item for item in gone if item not in waiting),
             () if is_plan_of_all else tuple(item for number, item in now.items() if number not in covered),
+            tuple(left_out) if self.is_plan else (),
         )
 
     def scope_of(self, event: CollectionEvent) -> str:

@@ -10,7 +10,7 @@ from dcpstream.client.machine.nodes.retry import LOOK_AGAIN_S, pause_s
 from dcpstream.client.machine.reader.catalog import Catalog
 from dcpstream.client.machine.reader.side_requests import SideRequests
 from dcpstream.client.machine.reader.vbucket import CatchUp, Event, Vbucket
-from dcpstream.model import CollectionName
+from dcpstream.model import CollectionName, Op
 from dcpstream.runtime import Random
 
 
@@ -23,8 +23,8 @@ class OpenQueue:
         random: for pauses.
         catalog: which collections are read.
         side_requests: which connections know the collections' names.
-        report_dropped: called for each collection that a vbucket's position covers and that is gone: with the vbucket,
-            the collection, and a seqno above its rows.
+        report_ended: called for each collection that a vbucket's position covers and that is gone, or left out: with
+            the vbucket, the kind of row, the collection, and a seqno that is not below its rows.
         nothing_wanted: called for a vbucket in which nothing is left to read.
 
     Attributes:
@@ -38,10 +38,10 @@ class OpenQueue:
         random: Random,
         catalog: Catalog,
         side_requests: SideRequests,
-        report_dropped: Callable[[Vbucket, CollectionName, int], None],
+        report_ended: Callable[[Vbucket, Op, CollectionName, int], None],
         nothing_wanted: Callable[[Vbucket, float], None],
     ) -> None:
-        self._report_dropped = report_dropped
+        self._report_ended = report_ended
         self._nothing_wanted = nothing_wanted
         self._vbuckets = vbuckets
         self._nodes = nodes
@@ -108,18 +108,22 @@ class OpenQueue:
             self.add(vbucket, Event.POSTPONED, now, blocked[name] - now)
 
     def _follow_collections(self, vbucket: Vbucket, connection: NodeConnection, now: float) -> bool:
-        """Report dropped collections and find new ones; False while the node is asked for their bounds."""
+        """Report collections that ended and find new ones; False while the node is asked for their bounds."""
         coverage = self._catalog.coverage(vbucket.offset, is_purged=vbucket.probes_purge)
-        if coverage.dropped:
-            bounds = {} if self._catalog.is_plan else self._side_requests.upper_bounds(connection, now)
-            if bounds is None:
-                return False
-            seqno = max(vbucket.offset.seqno, bounds.get(vbucket.range.vbid, 0))
-            unreported = [*coverage.dropped]
-            while unreported:
-                gone = unreported.pop(0)
-                vbucket.offset = vbucket.offset.with_collections((*coverage.kept, *unreported))
-                self._report_dropped(vbucket, gone, seqno)
+        bounds: Mapping[int, int] | None = {}
+        if coverage.dropped and not self._catalog.is_plan:
+            bounds = self._side_requests.upper_bounds(connection, now)
+        if bounds is None:
+            return False
+        seqno = max(vbucket.offset.seqno, bounds.get(vbucket.range.vbid, 0))
+        unreported = [
+            *((Op.COLLECTION_DROPPED, gone) for gone in coverage.dropped),
+            *((Op.COLLECTION_EXCLUDED, left_out) for left_out in coverage.excluded),
+        ]
+        while unreported:
+            op, ended = unreported.pop(0)
+            vbucket.offset = vbucket.offset.with_collections((*coverage.kept, *(item for _, item in unreported)))
+            self._report_ended(vbucket, op, ended, seqno)
         vbucket.offset = vbucket.offset.with_collections(coverage.kept)
         if not coverage.fresh:
             vbucket.catch_up = None

@@ -128,7 +128,7 @@ class StreamReader:
             random,
             self._catalog,
             self._side_requests,
-            self._report_dropped,
+            self._report_ended,
             self._nothing_wanted,
         )
         self._left = 0
@@ -501,6 +501,7 @@ class StreamReader:
         vbucket.offset = step_back(refused, rollback_seqno, () if self._to_zero else vbucket.earlier)
         vbucket.earlier = tuple(old for old in vbucket.earlier if old.seqno < vbucket.offset.seqno)
         vbucket.catch_up = None
+        vbucket.is_at_end = False  # what lies between the position and the end is to be read now
         self._open_queue.add(vbucket, Event.REFUSED, now)
 
     def _stopped(self, event: StreamStopped, now: float) -> None:
@@ -562,11 +563,11 @@ class StreamReader:
         self._last_progress = now
         self._open_queue.add(vbucket, Event.CAUGHT_UP, now)
 
-    def _report_dropped(self, vbucket: Vbucket, gone: CollectionName, seqno: int) -> None:
-        """A collection that the position covered is gone, and the history may lack the event."""
+    def _report_ended(self, vbucket: Vbucket, op: Op, gone: CollectionName, seqno: int) -> None:
+        """A collection that the position covered is gone, and the history may lack the event, or is read no more."""
         offset = vbucket.released = vbucket.offset
         event = ManifestEvent(
-            op=Op.COLLECTION_DROPPED,
+            op=op,
             vbid=vbucket.range.vbid,
             vbuuid=offset.vbuuid,
             seqno=seqno,
