@@ -92,6 +92,10 @@ OPS = {
         "the documents of the collection are deleted",
         "removes the collection's rows of that vbucket at or below `seqno`",
     ),
+    Op.COLLECTION_EXCLUDED: (
+        "the option `collections` no longer names the collection",
+        "removes the collection's rows of that vbucket that it has so far",
+    ),
     Op.COLLECTION_MODIFIED: ("a setting of the collection changed", "nothing"),
     Op.SCOPE_CREATED: ("the scope begins", "nothing"),
     Op.SCOPE_DROPPED: ("the scope is deleted, after a row for each of its collections", "nothing"),
@@ -114,6 +118,11 @@ A collection without a known name, because it was dropped before the query began
 The option `collections` accepts `scope.collection`; `scope.*` or the name of a scope for all of its collections,
 including later ones; and the name of a collection of the scope `_default`. A name that fits a scope and a collection is
 refused, except `_default`, the default collection.
+
+The option may change on a checkpoint. A collection that it no longer names gets a control row `collection_excluded` in
+each vbucket that may have rows of it. A collection that is new in it is read from its beginning up to the position of
+each vbucket; its rows of that batch then have lower seqnos than earlier rows of other collections. A control row ends
+only rows of its own and of earlier batches, so a collection that left the option and came back is whole again.
 """
 ROLLBACK = """
 ### Rollbacks

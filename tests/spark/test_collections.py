@@ -6,9 +6,11 @@ the test itself wrote.
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +27,11 @@ Place = tuple[str, str]
 """(scope, collection)."""
 
 
+def place_of(path: str) -> Place:
+    scope, collection = path.split(".")
+    return scope, collection
+
+
 class Catalog:
     """A node whose collections the test makes and drops, with the documents that it should hold."""
 
@@ -34,12 +41,12 @@ class Catalog:
 
     def have(self, *paths: str) -> None:
         """From now on the bucket has these collections, beside the default one; others are dropped."""
-        places = {("_default", "_default"), *(tuple(path.split(".")) for path in paths)}
+        places = {("_default", "_default"), *(place_of(path) for path in paths)}
         scopes: dict[str, list[str]] = {}
         for scope, collection in sorted(places):
             scopes.setdefault(scope, []).append(collection)
         self.node.set_collections("default", scopes)
-        self.documents = {place: self.documents.get(place, {}) for place in sorted(places)}  # type: ignore[misc]
+        self.documents = {place: self.documents.get(place, {}) for place in sorted(places)}
 
     def set(self, path: str, **values: str) -> None:
         scope, collection = path.split(".")
@@ -54,7 +61,7 @@ class Catalog:
         with self._kv(path) as kv:
             kv.delete_many(keys)
         for key in keys:
-            del self.documents[tuple(path.split("."))][key]  # type: ignore[index]
+            del self.documents[place_of(path)][key]
 
     def _kv(self, path: str) -> KvClient:
         return KvClient(
@@ -74,7 +81,15 @@ class Table:
         self.batches = 0
 
     def append(self, rows: list[dict[str, Any]]) -> None:
-        self.rows += [(self.batches, row) for row in rows]
+        for row in rows:
+            if row["op"] == Op.ROLLBACK:
+                self.rows = [
+                    (batch, old)
+                    for batch, old in self.rows
+                    if old["vbucket"] != row["vbucket"] or old["seqno"] <= row["seqno"]
+                ]
+            else:
+                self.rows.append((self.batches, row))
         self.batches += 1
 
     def effective(self) -> list[dict[str, Any]]:
@@ -119,7 +134,7 @@ def drain(stream: Stream, table: Table) -> None:
 
 def filled(documents: dict[Place, dict[str, str]], *paths: str) -> dict[Place, dict[str, str]]:
     """The documents of some collections, of all for none; without empty collections."""
-    wanted = {tuple(path.split(".")) for path in paths} or documents.keys()
+    wanted = {place_of(path) for path in paths} or documents.keys()
     return {place: values for place, values in documents.items() if values and place in wanted}
 
 
@@ -269,6 +284,43 @@ def test_a_failed_attempt_of_the_batch_that_follows_a_change_is_read_again(bucke
     again.at = end
     drain(again, table)
     assert table.documents() == filled(bucket.documents)
+
+
+@pytest.mark.parametrize("after", ["shop.a,shop.b", None])
+def test_what_a_new_collection_lost_to_a_newer_version_comes_back_with_a_rollback(
+    tmp_path: Path, after: str | None
+) -> None:
+    """The old version of a document was superseded when its collection was added, and that change is then lost."""
+
+    def started(flush_interval_s: float, port: int) -> dcpstream.Node:
+        return dcpstream.Node(vbuckets=1, path=tmp_path, port=port, flush_interval_s=flush_interval_s).start()
+
+    options = {"onRollback": "rewindAndMark"}
+    bucket = Catalog(started(0.02, 0))
+    port = bucket.node.port
+    bucket.have("shop.a", "shop.b")
+    bucket.set("shop.b", document="old")
+    bucket.set("shop.a", other="1")
+    stream, table = Stream(bucket.node, collections="shop.a", **options), Table()
+    drain(stream, table)
+    bucket.node.stop()
+    kept = copy.deepcopy(bucket.documents)
+    bucket.node = started(3600, port)
+    changed = Stream(bucket.node, **options, **({"collections": after} if after else {}))
+    changed.at = stream.at
+    end = changed.plan()
+    bucket.set("shop.b", document="lost")
+    table.append(changed.read(end))
+    changed.at = end
+    assert table.documents() == {("shop", "a"): {"other": "1"}}, "the old version was superseded"
+    changed.plan()  # completes the bounds of the position
+    bucket.node.crash()
+    bucket.node, bucket.documents = started(0.02, port), kept
+    bucket.set("shop.a", newer="1")
+    changed.reader._coordinator._observed_all = None
+    drain(changed, table)
+    assert table.documents() == filled(bucket.documents)
+    bucket.node.stop()
 
 
 PATHS = ("shop.a", "shop.b", "other.c")

@@ -131,7 +131,7 @@ class CheckpointWatch:
     def _positions(self, batch_id: int) -> Mapping[int, StreamOffset]:
         # The file: a version, the query's settings, then one line for each source.
         lines = (self._directory / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()
-        offset = SourceOffset.from_json(json.loads(lines[2]), bucket=self._bucket, collections=None)
+        offset = SourceOffset.from_json(json.loads(lines[2]), bucket=self._bucket)
         return {vbid: entry.at for vbid, entry in offset.vbuckets.items()}
 
 

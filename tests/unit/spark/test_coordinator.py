@@ -252,7 +252,7 @@ def test_lag_is_reported_from_the_planned_end() -> None:
 def test_without_a_known_start_the_end_holds_for_every_start() -> None:
     setup = Setup()
     end = setup.coordinator.unanchored_offset()
-    offset = SourceOffset.from_json(end, bucket="b", collections=None)
+    offset = SourceOffset.from_json(end, bucket="b")
     assert offset.vbuckets[0].at == StreamOffset(1000, 3, 0, None)
     logged = SourceOffset.starting_at("b", None, {0: StreamOffset(1000, 2, 1, None), 1: StreamOffset.ZERO}).to_json()
     ranges = {one.range.vbid: one.range for one in setup.coordinator.ranges(logged, end)}

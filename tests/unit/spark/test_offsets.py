@@ -88,7 +88,7 @@ def names_in(offset: SourceOffset) -> list[Any]:
 @given(OFFSETS)
 def test_text_and_back(offset: SourceOffset) -> None:
     text = json.dumps(offset.to_json())
-    again = SourceOffset.from_json(json.loads(text), bucket="b", collections=offset.collections)
+    again = SourceOffset.from_json(json.loads(text), bucket="b")
     assert again == offset
     assert sorted(map(str, names_in(again))) == sorted(map(str, names_in(offset)))
     assert json.dumps(again.to_json()) == text
@@ -135,7 +135,7 @@ def test_an_offset_of_1024_vbuckets_is_short() -> None:
     text = json.dumps(offset.to_json())
     print(f"an offset of 1,024 vbuckets has {len(text)} bytes of JSON")
     assert len(text) <= 80_000
-    assert SourceOffset.from_json(json.loads(text), bucket="default", collections=None) == offset
+    assert SourceOffset.from_json(json.loads(text), bucket="default") == offset
 
 
 def test_after_a_failover_of_all_vbuckets_an_offset_is_below_its_limit() -> None:
@@ -156,7 +156,7 @@ CHECKPOINT_V1 = Path(__file__).parents[2] / "data" / "spark-checkpoint-v1" / "of
 def test_a_checkpoint_of_version_1_is_read() -> None:
     """Recorded by release 1.0 in five runs of a query: two first batches, limits, and a rollback of all vbuckets."""
     found = [json.loads(path.read_text().splitlines()[2]) for path in sorted(CHECKPOINT_V1.iterdir())]
-    offsets = [SourceOffset.from_json(data, bucket="default", collections=None) for data in found]
+    offsets = [SourceOffset.from_json(data, bucket="default") for data in found]
     assert [data["v"] for data in found] == [1] * 5
     names = (CollectionName(0, "_default", "_default"), CollectionName(8, "shop", "orders"))
     for data, offset in zip(found, offsets, strict=True):
@@ -168,7 +168,7 @@ def test_a_checkpoint_of_version_1_is_read() -> None:
             assert entry.at.collections == names
             assert [str(at.seqno) for at in entry.earlier] == [at[1] for at in old.get("earlier", [])]
         text = json.dumps(offset.to_json())
-        assert SourceOffset.from_json(json.loads(text), bucket="default", collections=None) == offset
+        assert SourceOffset.from_json(json.loads(text), bucket="default") == offset
         assert len(text) < len(json.dumps(data)) / 2
     assert offsets[0].base == dict.fromkeys(range(4), StreamOffset.ZERO)
     assert [entry.rewound for entry in offsets[4].vbuckets.values()] == [
@@ -178,7 +178,7 @@ def test_a_checkpoint_of_version_1_is_read() -> None:
 
 def test_people_can_read_an_offset() -> None:
     data = json.loads((CHECKPOINT_V1 / "3").read_text().splitlines()[2])
-    newest = explained(SourceOffset.from_json(data, bucket="default", collections=None).to_json())
+    newest = explained(SourceOffset.from_json(data, bucket="default").to_json())
     assert newest == explained(data)
     assert newest["vbuckets"]["2"]["at"] == {
         "vbuuid": "202042094215084", "seqno": "13", "snapshot_start": "11", "snapshot_end": None, "manifest_uid": "0",
@@ -200,7 +200,6 @@ V1 = {"v": 1, "bucket": "b", "collections": None, "vbuckets": {"0": {"at": ["1",
         (None, "did not write"),
         ({**GOOD, "v": 3}, "version 3"),
         ({**GOOD, "bucket": "other"}, "bucket 'other'"),
-        ({**GOOD, "collections": ["a"]}, "collections a, the query asks for all"),
         ({**GOOD, "vbuckets": {"0": {}}}, "damaged"),
         ({**GOOD, "vbuckets": ["1@2"]}, "damaged: not a position"),
         ({**GOOD, "vbuckets": ["1@2<3?"]}, "damaged: seqno 2 is not within"),
@@ -219,14 +218,14 @@ V1 = {"v": 1, "bucket": "b", "collections": None, "vbuckets": {"0": {"at": ["1",
 )
 def test_an_offset_that_cannot_be_used_says_why_and_what_to_do(data: Any, message: str) -> None:
     with pytest.raises(OffsetError, match=message) as raised:
-        SourceOffset.from_json(data, bucket="b", collections=None)
+        SourceOffset.from_json(data, bucket="b")
     assert "checkpointLocation" in str(raised.value)
 
 
 def test_the_first_end_holds_its_start() -> None:
     start = SourceOffset.starting_at("b", None, {0: StreamOffset(1, 2, 2, 2)})
     end = SourceOffset.starting_at("b", None, {0: StreamOffset(1, 9, 2, None)}).based_on(start)
-    again = SourceOffset.from_json(json.loads(json.dumps(end.to_json())), bucket="b", collections=None)
+    again = SourceOffset.from_json(json.loads(json.dumps(end.to_json())), bucket="b")
     assert again.base_offset() == start
     with pytest.raises(OffsetError, match="first batch"):
         start.base_offset()
