@@ -149,8 +149,8 @@ def test_a_vbucket_first_reads_new_collections_and_moves_later() -> None:
     start = SourceOffset("b", ("shop.a", "shop.b"), pending, pending=frozenset(pending))
     observed = {vbid: state(7, 25) for vbid in pending}
     end = planner.plan_end_offset(start, observed, {}, limit=20, collections=(A, B), is_filtered=True)
-    # Two vbuckets exhaust the limit, by their seqnos. Their rows are deduplicated up to now, so the bounds begin at 0; a
-    # recorded position without the new collection would deliver its rows a second time, so none is kept.
+    # Two vbuckets exhaust the limit, by their seqnos. Their rows are deduplicated up to now, so the bounds begin at 0;
+    # a recorded position without the new collection would deliver its rows a second time, so none is kept.
     assert [entry.at for entry in end.vbuckets.values()] == [StreamOffset(7, 10, 0, None)] * 2 + [at]
     assert end.vbuckets[0] == VbucketOffset(end.vbuckets[0].at, (), None, at)
     assert end.vbuckets[0].at.collections == (A, B)
