@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from dcpstream.errors import ConfigError
+from dcpstream.spark.coalescing import coalesced
 from dcpstream.spark.coordinator import Coordinator
 from dcpstream.spark.options import OffsetSpec, SourceOptions
 from dcpstream.spark.reading import DcpPartition, read_partition
@@ -93,8 +94,7 @@ class DcpBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""
-        # Spark reads a batch without partitions as one with the partition None.
-        return read_partition(self._options, partition) if isinstance(partition, DcpPartition) else iter(())
+        return _rows(self._options, partition)
 
 
 class _StreamReaderBase(DataSourceStreamReader):
@@ -114,7 +114,7 @@ class _StreamReaderBase(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task; runs in an executor."""
-        return read_partition(self._options, partition) if isinstance(partition, DcpPartition) else iter(())
+        return _rows(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the bucket keeps its history anyway."""
@@ -175,6 +175,13 @@ if HAS_ADMISSION_CONTROL:
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
             """Keep the current high seqnos as the end of the run."""
             self._coordinator.freeze_target()
+
+
+def _rows(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    # Spark reads a batch without partitions as one with the partition None.
+    if not isinstance(partition, DcpPartition):
+        return iter(())
+    return coalesced(read_partition(options, partition), options.max_batch_rows)
 
 
 def _partitions(coordinator: Coordinator, ranges: list[Any]) -> list[InputPartition]:
