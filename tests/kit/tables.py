@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dcpstream.columnar import ControlRow, change_schema, control_rows, rollback_row
 from dcpstream.model import Op
 from dcpstream.pipelines import Pipeline
 from dcpstream.pipelines.delta_rs import DeltaRsEngine
-from dcpstream.pipelines.engine import TableEngine
+from dcpstream.pipelines.effect import effect, later_than, merged
+from dcpstream.pipelines.engine import BatchSummary, FoldReport, TableEngine, TableState, void_bounds
+from dcpstream.pipelines.progress import RollbackReport
+from dcpstream.pipelines.rows import (
+    BATCH_ID,
+    changes_schema,
+    current_schema,
+    is_control,
+    summary_of,
+    void_rows,
+    with_batch_id,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -245,3 +257,96 @@ class DyingEngine:
             return write(*args, **kwargs)
 
         return call
+
+
+class _MemoryTable:
+    """A table as a value."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.table = schema.empty_table()
+        self.batch: dict[str, int] = {}
+
+    def rows(self, columns: Iterable[str], condition: pc.Expression | None = None) -> pa.Table:
+        table = self.table if condition is None else self.table.filter(condition)
+        return table.select(list(columns))
+
+
+class MemoryEngine:
+    """The engine for random tests: the rules of a pipeline without files.
+
+    A commit replaces a table, so that a process that dies loses nothing of it.
+    """
+
+    name = "memory"
+    fold_rows_min = 0
+
+    def __init__(self) -> None:
+        self.changes = _MemoryTable(changes_schema("binary"))
+        self.current = _MemoryTable(current_schema("binary"))
+
+    def state(self) -> TableState:
+        return TableState(has_changes=True, has_current=True, is_written=bool(self.changes.batch))
+
+    def create(self) -> None:
+        pass
+
+    def last_batch(self, app: str) -> int | None:
+        return self.changes.batch.get(app)
+
+    def folded(self, app: str) -> int | None:
+        return self.current.batch.get(app)
+
+    def append(self, app: str, batch_id: int, frame: DataFrame) -> BatchSummary:
+        rows = with_batch_id(frame.toArrow(), batch_id, self.changes.schema)
+        self.changes.table = pa.concat_tables([self.changes.table, rows])
+        self.changes.batch = {app: batch_id}
+        return self.summary(batch_id)
+
+    def summary(self, batch_id: int) -> BatchSummary:
+        rows = self.changes.rows(["op", "vbucket", "value"], pc.field(BATCH_ID) == batch_id)
+        return summary_of(batch_id, rows.filter(is_control(rows)), rows.num_rows)
+
+    def tail_rows(self, after: int | None) -> int:
+        return int(self.changes.rows([BATCH_ID], later_than(after)).num_rows)
+
+    def current_rows(self) -> int:
+        return int(self.current.table.num_rows)
+
+    def fold(self, app: str, after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> FoldReport:
+        source, restored = effect(self.changes, self.current, after, upto, void_bounds(rollbacks))
+        self.current.table = merged(self.current.table, source)
+        self.current.batch = {app: upto}
+        return FoldReport(upto, source.num_rows, 0, restored, self.current_rows())
+
+    def take_back(self, rollbacks: Sequence[RollbackReport], before_batch: int) -> None:
+        void = void_rows(self.changes.table, void_bounds(rollbacks), before_batch)
+        self.changes.table = self.changes.table.filter(pa.array(~void))
+
+    def live(self, after: int | None) -> pa.Table:
+        upto = pc.max(self.changes.rows([BATCH_ID], later_than(after)).column(BATCH_ID)).as_py()
+        if upto is None:
+            return self.current.table
+        bounds = void_bounds(self.summary(upto).rollbacks)
+        return merged(self.current.table, effect(self.changes, self.current, after, upto, bounds)[0])
+
+    def maintain(self, retain_hours: float) -> None:
+        pass
+
+
+class MemoryBench:
+    """Tables of a `MemoryEngine`, which outlive the processes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._engine = MemoryEngine()
+
+    def engine(self) -> TableEngine:
+        return self._engine
+
+    def frame(self, table: pa.Table) -> DataFrame:
+        return cast("DataFrame", ArrowFrame(table))
+
+    def rows(self, table: str) -> list[Row]:
+        rows: list[Row] = {"changes": self._engine.changes, "current": self._engine.current}[table].table.to_pylist()
+        return rows

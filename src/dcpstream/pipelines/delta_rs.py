@@ -6,39 +6,30 @@ of the rolled-back vbuckets in `changes`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 
+from dcpstream.pipelines.effect import IS_FORCED, IS_REMOVED, effect, later_than, merged
 from dcpstream.pipelines.engine import BatchSummary, FoldReport, TableState, void_bounds
 from dcpstream.pipelines.progress import RollbackReport
 from dcpstream.pipelines.rows import (
     BATCH_ID,
     CURRENT_COLUMNS,
     DOCUMENT_KEY,
-    RULE_COLUMNS,
-    FoldPlan,
-    Indexes,
     changes_schema,
     current_schema,
     is_control,
-    key_codes,
-    lies_before,
-    plan_fold,
     summary_of,
     with_batch_id,
 )
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-_IS_REMOVED = "_is_removed"
-_IS_FORCED = "_is_forced"
 
 _WRITER = WriterProperties(compression="ZSTD", compression_level=1)
 """For JSON less than half the bytes of snappy at about the same speed; files are rewritten often."""
@@ -174,7 +165,7 @@ class DeltaRsEngine:
 
     def tail_rows(self, after: int | None) -> int:
         """Rows of `changes` in batches above `after`."""
-        return int(self.changes.open().to_pyarrow_dataset().count_rows(filter=_later_than(after)))
+        return int(self.changes.open().to_pyarrow_dataset().count_rows(filter=later_than(after)))
 
     def current_rows(self) -> int:
         """Documents in `current`."""
@@ -182,9 +173,9 @@ class DeltaRsEngine:
 
     def fold(self, app: str, after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> FoldReport:
         """Bring the batches above `after` up to `upto` into `current`, in one commit."""
-        source, restored = self._effect(after, upto, void_bounds(rollbacks))
+        source, restored = effect(self.changes, self.current, after, upto, void_bounds(rollbacks))
         values = {name: f"s.{name}" for name in CURRENT_COLUMNS}
-        is_newer = f"(s.{_IS_FORCED} or s.seqno > t.seqno)"
+        is_newer = f"(s.{IS_FORCED} or s.seqno > t.seqno)"
         metrics = (
             self.current.open()
             .merge(
@@ -195,9 +186,9 @@ class DeltaRsEngine:
                 writer_properties=_WRITER,
                 commit_properties=_Table.transaction(app, upto),
             )
-            .when_matched_delete(predicate=f"s.{_IS_REMOVED} and {is_newer}")
+            .when_matched_delete(predicate=f"s.{IS_REMOVED} and {is_newer}")
             .when_matched_update(values, predicate=is_newer)
-            .when_not_matched_insert(values, predicate=f"not s.{_IS_REMOVED}")
+            .when_not_matched_insert(values, predicate=f"not s.{IS_REMOVED}")
             .execute()
         )
         if self.current.batch(app) != upto:
@@ -227,20 +218,9 @@ class DeltaRsEngine:
         current = self.current.rows(CURRENT_COLUMNS)
         if upto is None:
             return current
-        source, _ = self._effect(after, upto, void_bounds(self.summary(upto).rollbacks))
-        ours, theirs = key_codes(current, source)
-        at = {code: index for index, code in enumerate(ours.tolist())}
-        seqnos = current.column("seqno").to_pylist()
-        is_kept, is_taken = np.ones(len(ours), bool), np.ones(len(theirs), bool)
-        columns = (source.column(name).to_pylist() for name in (_IS_FORCED, _IS_REMOVED, "seqno"))
-        for index, (code, is_forced, is_removed, seqno) in enumerate(zip(theirs.tolist(), *columns, strict=True)):
-            known = at.get(code)
-            is_effective = known is None or is_forced or seqno > seqnos[known]
-            if known is not None and is_effective:
-                is_kept[known] = False
-            is_taken[index] = is_effective and not is_removed
-        taken = source.filter(pa.array(is_taken)).select(CURRENT_COLUMNS)
-        return pa.concat_tables([current.filter(pa.array(is_kept)), taken])
+        bounds = void_bounds(self.summary(upto).rollbacks)
+        source, _ = effect(self.changes, self.current, after, upto, bounds)
+        return merged(current, source)
 
     def maintain(self, retain_hours: float) -> None:
         """Join small files of `changes`, and remove files that only versions older than `retain_hours` use."""
@@ -249,77 +229,5 @@ class DeltaRsEngine:
         self.current.vacuum(retain_hours)
 
     def _newest_batch(self, after: int | None) -> int | None:
-        newest = pc.max(self.changes.rows([BATCH_ID], _later_than(after)).column(BATCH_ID)).as_py()
+        newest = pc.max(self.changes.rows([BATCH_ID], later_than(after)).column(BATCH_ID)).as_py()
         return None if newest is None else int(newest)
-
-    def _effect(self, after: int | None, upto: int, bounds: Mapping[int, int]) -> tuple[pa.Table, int]:
-        """What the batches mean for `current`.
-
-        Returns:
-            (the columns of `current`, whether the document is removed, and whether that holds also for a row of
-            `current` with a higher seqno; number of rows that a rollback restored)
-        """
-        tail_columns = list(dict.fromkeys((*CURRENT_COLUMNS, *RULE_COLUMNS)))
-        tail = self.changes.rows(tail_columns, _later_than(after) & (pc.field(BATCH_ID) <= upto))
-        is_older = pc.field("vbucket").isin(list(bounds)) & (pc.field(BATCH_ID) <= (-1 if after is None else after))
-        older = self.changes.rows(RULE_COLUMNS, is_older) if bounds else tail.slice(0, 0).select(RULE_COLUMNS)
-        plan = plan_fold(tail, older, bounds, upto)
-        rules = pa.concat_tables([tail.select(RULE_COLUMNS), older])
-        is_tail = plan.newest < tail.num_rows
-        of_tail = tail.take(pa.array(plan.newest[is_tail]))
-        of_older = self._whole(rules.take(pa.array(plan.newest[~is_tail])))
-        parts = [
-            _effective(of_tail, plan.is_restored[is_tail]),
-            _effective(of_older, np.ones(of_older.num_rows, bool)),
-            _removals(rules.take(pa.array(plan.absent)), self.current.schema),
-            self._ended(rules, plan),
-        ]
-        return pa.concat_tables(parts), int(plan.is_restored.sum()) + len(plan.absent)
-
-    def _whole(self, rules: pa.Table) -> pa.Table:
-        """The rows of `changes` with all columns, for rows with RULE_COLUMNS."""
-        columns = list(dict.fromkeys((*CURRENT_COLUMNS, "_change_type", BATCH_ID)))
-        wanted = pa.Table.from_pydict({name: rules.column(name) for name in ("vbucket", "seqno", BATCH_ID)})
-        conditions = [pc.field(name).isin(pc.unique(wanted.column(name))) for name in wanted.column_names]
-        found = self.changes.rows(columns, conditions[0] & conditions[1] & conditions[2])
-        places = list(zip(*(found.column(name).to_pylist() for name in wanted.column_names), strict=True))
-        at = {place: index for index, place in enumerate(places)}
-        rows = zip(*(wanted.column(name).to_pylist() for name in wanted.column_names), strict=True)
-        return found.take(pa.array([at[place] for place in rows], pa.int64()))
-
-    def _ended(self, rules: pa.Table, plan: FoldPlan) -> pa.Table:
-        """Removals of the documents of `current` that ended with their collection and are in no other row."""
-        emptying = rules.take(pa.array(plan.emptying))
-        if not emptying.num_rows:
-            return _removals(rules.slice(0, 0), self.current.schema)
-        is_near = pc.field("vbucket").isin(pc.unique(emptying.column("vbucket")))
-        held = self.current.rows((*DOCUMENT_KEY, "vbucket", "seqno"), is_near)
-        held = held.filter(pa.array(lies_before(held, emptying)))
-        decided: Indexes = np.concatenate([plan.newest, plan.absent])
-        ours, theirs = key_codes(held, rules.take(pa.array(decided)))
-        return _removals(held.filter(pa.array(~np.isin(ours, theirs))), self.current.schema)
-
-
-def _later_than(after: int | None) -> pc.Expression:
-    return pc.field(BATCH_ID) > (-1 if after is None else after)
-
-
-def _effective(rows: pa.Table, is_forced: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.Table:
-    """Rows of `changes` as rows for the merge."""
-    is_removed = pc.fill_null(pc.equal(rows.column("_change_type"), "delete"), False)
-    return _marked(rows.select(CURRENT_COLUMNS), is_removed, pa.array(is_forced, pa.bool_()))
-
-
-def _removals(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows for the merge that remove these documents whatever their seqno."""
-    known = (*DOCUMENT_KEY, "vbucket", "seqno")
-    columns = [
-        rows.column(field.name) if field.name in known else pa.nulls(rows.num_rows, field.type) for field in schema
-    ]
-    every = pa.array([True] * rows.num_rows, pa.bool_())
-    return _marked(pa.table(columns, schema=schema), every, every)
-
-
-def _marked(rows: pa.Table, is_removed: pa.Array | pa.ChunkedArray, is_forced: pa.Array) -> pa.Table:
-    marked = rows.append_column(pa.field(_IS_REMOVED, pa.bool_()), is_removed)
-    return marked.append_column(pa.field(_IS_FORCED, pa.bool_()), is_forced)

@@ -1,0 +1,268 @@
+"""Random histories of a bucket through planner, tasks and tables: nothing is lost, repeated, or left over.
+
+The bucket fails over to stale replicas, sends deduplicated snapshots, and drops and creates collections. The query dies
+between any two writes, and replays a batch with what the bucket holds by then. The tables are folded now and then.
+
+`BROKEN` breaks one rule at a time: the model must find each of them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from dcpstream.pipelines import Pipeline, effect, rows
+from dcpstream.pipelines.engine import void_bounds
+from dcpstream.spark.coordinator import FULL_OBSERVATION_INTERVAL_S, Coordinator
+from dcpstream.spark.options import OffsetSpec, SourceOptions
+from dcpstream.testing.simulation import VirtualClock
+from tests.kit import tables
+from tests.kit.spark_model import FakeCluster, read_range
+from tests.kit.tables import (
+    APP,
+    NEEDED,
+    Died,
+    DyingEngine,
+    Expected,
+    MemoryBench,
+    MemoryEngine,
+    Row,
+    assert_exact,
+    change,
+    created,
+    dropped,
+    live_of,
+    pipeline_of,
+    rollback,
+    state_of,
+    table_of,
+)
+
+COLLECTIONS = ("c", "d")
+KEYS = "abcd"
+VBUCKETS = 2
+STEPS = 40
+HISTORIES = 80
+"""A history takes about 60 ms. Each broken rule is found within 30 of them."""
+
+OPTIONS = {**NEEDED, "startingOffsets": "earliest", "onRollback": "rewindAndMark", "rewindTo": "recorded"}
+
+
+class Query:
+    """A streaming query as Spark runs it, and the tables that it keeps."""
+
+    def __init__(self, cluster: FakeCluster, bench: MemoryBench, dice: random.Random) -> None:
+        self.cluster = cluster
+        self.bench = bench
+        self.dice = dice
+        self.clock = VirtualClock()
+        self.expected = Expected()
+        self.batch_id = 0
+        self.end: dict[str, Any] | None = None
+        self.pipeline: Pipeline
+        self.restart()
+        self.start: dict[str, Any] = self.coordinator.start_marker()
+
+    def restart(self) -> None:
+        """A new process: it knows the logged offsets and the tables."""
+        self.coordinator = Coordinator(
+            SourceOptions.parse(OPTIONS),
+            default_start=OffsetSpec("latest"),
+            connect=lambda options: self.cluster,
+            clock=self.clock,
+        )
+        dying: Any = DyingEngine(self.bench.engine(), self.dice.choice((0, 1, 1, 2, 3, 10, 100)))
+        self.pipeline = pipeline_of(self.bench, fold_rows_min=self.dice.choice((0, 5, 10_000)), engine=dying)
+
+    def plan(self, limit: int | None) -> None:
+        if self.end is None:
+            end = self.coordinator.next_offset(self.start, limit)
+            if json.dumps(end) != json.dumps(self.start):
+                self.end = json.loads(json.dumps(end))
+
+    def read(self) -> None:
+        """An attempt of the planned batch."""
+        if self.end is None:
+            return
+        batch: list[Row] = []
+        for planned in self.coordinator.ranges(self.start, self.end):
+            vbid = planned.range.vbid
+            if planned.rolled_back_from is not None:
+                batch.append(rollback(vbid, planned.range.start.seqno))
+            if planned.seqnos:
+                to_seqno, found = read_range(self.cluster, planned.range, to_zero=False)
+                if to_seqno is not None:
+                    batch.append(rollback(vbid, to_seqno))
+                batch += [row_of(vbid, *row) for row in found]
+        held = self.bench.engine()
+        before = held.last_batch(APP)
+        try:
+            self.pipeline.apply_batch(APP, self.batch_id, self.bench.frame(table_of(batch)))
+        except Died:
+            self.restart()
+            return
+        finally:
+            if held.last_batch(APP) != before:
+                self.expected.apply(self.batch_id, batch)
+        self.start, self.end = self.end, None
+        self.batch_id += 1
+
+    def fold(self) -> None:
+        try:
+            self.pipeline.fold()
+        except Died:
+            self.restart()
+
+    def check(self) -> None:
+        """A reader sees the right documents at any time; `changes` is right when no batch is half applied."""
+        if self.end is None:
+            assert_exact(self.bench, self.pipeline, self.expected)
+        assert live_of(self.pipeline) == self.expected.current
+
+    def drain(self) -> None:
+        self.clock.now += FULL_OBSERVATION_INTERVAL_S
+        for _ in range(200):
+            self.plan(7)
+            if self.end is None:
+                break
+            self.read()
+        else:
+            raise AssertionError("the query does not come to an end")
+        self.pipeline = pipeline_of(self.bench)
+        self.pipeline.fold()
+
+
+def row_of(vbid: int, seqno: int, key: str, value: int | None) -> Row:
+    """A row of the bucket's model; keys with an exclamation mark are events of a collection."""
+    kind, collection, name = key.split("/")
+    if kind == "!":
+        # An event's number keeps the snapshots of the model from deduplicating it.
+        return (created if name.startswith("created") else dropped)(collection, seqno, vbid)
+    return change(f"{name}-{vbid}", seqno, None if value is None else str(value), vbid, collection)
+
+
+def play(seed: int, path: Path) -> None:
+    """One history, and its comparison with the bucket."""
+    dice = random.Random(seed)
+    cluster = FakeCluster(VBUCKETS)
+    query = Query(cluster, MemoryBench(path), dice)
+    for step in range(STEPS):
+        vbid = dice.randrange(VBUCKETS)
+        what = dice.random()
+        if what < 0.40:
+            for _ in range(dice.randint(1, 3)):
+                key = f"=/{dice.choice(COLLECTIONS)}/{dice.choice(KEYS)}"
+                cluster.write(vbid, key, None if dice.random() < 0.25 else step)
+        elif what < 0.45:
+            collection = dice.choice(COLLECTIONS)
+            cluster.write(vbid, f"!/{collection}/dropped{step}", 0)
+            if dice.random() < 0.7:
+                cluster.write(vbid, f"!/{collection}/created{step}", 0)
+        elif what < 0.55:
+            high = cluster.active[vbid].high
+            cluster.add_replica(vbid, high - dice.randint(0, 4), high - dice.randint(0, 8))
+        elif what < 0.63:
+            cluster.fail_over(vbid)
+        elif what < 0.78:
+            query.plan(dice.choice((None, 2, 4)))
+        elif what < 0.96:
+            query.read()
+        else:
+            query.fold()
+        if what >= 0.78:
+            query.check()
+    query.read()
+    query.drain()
+    assert_exact(query.bench, query.pipeline, query.expected, is_folded=True)
+    bucket = Expected()
+    held = [row_of(vbid, *row) for vbid, copy in enumerate(cluster.active) for row in copy.rows]
+    bucket.apply(0, held)
+    assert state_of(query.bench.rows("current")) == bucket.current, "the tables differ from the bucket"
+    places = [(row["vbucket"], row["seqno"]) for row in query.bench.rows("changes") if row["op"] != "rollback"]
+    assert len(set(places)) == len(places), "a row is in changes twice"
+
+
+def play_all(seeds: Iterable[int], path: Path) -> None:
+    for seed in seeds:
+        play(seed, path)
+
+
+def test_the_tables_are_the_bucket_after_any_history(tmp_path: Path) -> None:
+    play_all(range(HISTORIES), tmp_path)
+
+
+@pytest.mark.slow
+def test_many_histories(tmp_path: Path) -> None:
+    play_all(range(HISTORIES, 4_000), tmp_path)
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+def _no_row(table: pa.Table, *_: Any) -> Any:
+    return np.zeros(table.num_rows, bool)
+
+
+def _forced_like(is_forced: bool) -> Callable[[pa.Table, pa.Table], pa.Table]:
+    def broken(current: pa.Table, source: pa.Table) -> pa.Table:
+        place = source.schema.names.index(effect.IS_FORCED)
+        return merged(current, source.set_column(place, effect.IS_FORCED, pa.array([is_forced] * source.num_rows)))
+
+    merged = effect.merged
+    return broken
+
+
+def _without_older_rows(tail: pa.Table, older: pa.Table, bounds: Any, upto: int) -> Any:
+    return plan_fold(tail, older.slice(0, 0), bounds, upto)
+
+
+def _without_older_events(tail: pa.Table, older: pa.Table, bounds: Any, upto: int) -> Any:
+    is_event = rows.is_control(older)
+    return plan_fold(tail, older.filter(pc.invert(is_event)), bounds, upto)
+
+
+def _deleting_first(pipeline: Any, held: Any, newest: Any) -> Any:
+    pipeline.engine.take_back(newest.rollbacks, newest.batch_id)
+    return fold_of(pipeline, held, newest)
+
+
+plan_fold, void_rows, fold_of = rows.plan_fold, rows.void_rows, Pipeline._fold
+
+BROKEN: dict[str, list[tuple[Any, str, Any]]] = {
+    "void rows count": [(rows, "void_rows", _no_row)],
+    "rows of the rollback's own batch are void": [
+        (rows, "void_rows", lambda table, bounds, upto: void_rows(table, bounds, upto + 1))
+    ],
+    "the row at the bound is void": [
+        (tables, "void_bounds", lambda found: {vbid: seqno - 1 for vbid, seqno in void_bounds(found).items()})
+    ],
+    "rows before the tail are forgotten": [(effect, "plan_fold", _without_older_rows)],
+    "events before the tail are forgotten": [(effect, "plan_fold", _without_older_events)],
+    "a void row of current wins by its seqno": [(tables, "merged", _forced_like(False))],
+    "collections never end": [(rows, "lies_before", _no_row), (effect, "lies_before", _no_row)],
+    "collections do not end in current": [(effect, "lies_before", _no_row)],
+    "void rows stay in changes": [(MemoryEngine, "take_back", _nothing)],
+    "void rows are deleted before the fold": [(Pipeline, "_fold", _deleting_first)],
+    "a replayed batch is appended again": [
+        (MemoryEngine, "last_batch", lambda engine, app: max(engine.changes.batch.get(app, -1) - 1, -1)),
+        (Pipeline, "_require_next", _nothing),
+    ],
+}
+"""Rule → what to put in its place."""
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_the_model_finds_a_broken_rule(rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for owner, name, replacement in BROKEN[rule]:
+        monkeypatch.setattr(owner, name, replacement)
+    with pytest.raises((AssertionError, KeyError)):
+        play_all(range(HISTORIES), tmp_path)
