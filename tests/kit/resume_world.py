@@ -194,7 +194,8 @@ class Rules:
     )
     complete: Callable[[StreamOffset, BranchState | None], StreamOffset] = resume.complete
     step_back: Callable[[StreamOffset, int, tuple[StreamOffset, ...]], StreamOffset] = resume.step_back
-    land: Callable[[StreamOffset, StreamOffset, int, tuple[StreamOffset, ...]], StreamOffset] = resume.land
+    remember: Callable[[tuple[StreamOffset, ...], StreamOffset], tuple[StreamOffset, ...]] = resume.remember
+    keeps_start: bool = True
 
 
 class Table:
@@ -286,7 +287,7 @@ class PlannedReader:
             answer = ask(producer, begin, begin.seqno)
             if isinstance(answer, FailoverLog):
                 break
-            begin = rules.land(start, begin, answer, self.recorded.earlier)
+            begin = rules.step_back(begin, answer, self.recorded.earlier)
         take = max(0, state.high_seqno - begin.seqno)
         if limit is not None:
             take = min(take, limit)
@@ -295,7 +296,7 @@ class PlannedReader:
         end_seqno = begin.seqno + take
         end = rules.plan_end(begin, end_seqno, state.vbuuid, state)
         before = tuple(old for old in self.recorded.earlier if old.seqno < begin.seqno)
-        earlier = resume.remember(before, begin)
+        earlier = rules.remember(before, begin)
         void_above = begin.seqno if begin != start else None
         for _ in range(50):
             happen()
@@ -330,6 +331,8 @@ class PlannedReader:
             if not isinstance(answer, FailoverLog):
                 if rows:
                     raise CutError
+                if rules.keeps_start and producer.observe().vbuuid != vbuuid:
+                    return start.seqno, []
                 offset = rules.step_back(offset, answer, earlier)
                 went_back_to = offset.seqno
                 continue
@@ -424,10 +427,9 @@ WRONG = {
     "bounds dropped": replace(RIGHT, plan_end=_bounds_dropped),
     "bounds taken at planning time": replace(RIGHT, plan_end=_taken_at_planning),
     "a high seqno of that vbuuid from whoever serves now": replace(RIGHT, complete=_whoever_serves),
-    "recorded positions after an end that was never completed": replace(
-        RIGHT, land=lambda _end, refused, seqno, earlier: resume.step_back(refused, seqno, earlier)
+    "a task that goes below its start": replace(RIGHT, keeps_start=False),
+    "a recorded position whose snapshot ends before its time": replace(
+        RIGHT, remember=lambda earlier, at: resume.remember(earlier, at.with_snapshot_end(at.seqno))
     ),
-    "R, R, R after a rollback": replace(
-        RIGHT, step_back=_r_r_r, land=lambda _end, refused, seqno, earlier: _r_r_r(refused, seqno, earlier)
-    ),
+    "R, R, R after a rollback": replace(RIGHT, step_back=_r_r_r),
 }

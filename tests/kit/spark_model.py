@@ -140,6 +140,8 @@ def read_range(cluster: FakeCluster, planned: VbucketRange, *, to_zero: bool) ->
     at = planned.start
     to_seqno = None
     while (refused := copy.answer(at)) is not None:
+        if planned.keeps_start and copy.log[0][0] != planned.planned_vbuuid:
+            return planned.start.seqno, []
         at = step_back(at, refused, planned.earlier)
         to_seqno = at.seqno
     if to_seqno is None and planned.given_vbuuid not in {0, copy.log[0][0]}:

@@ -106,7 +106,7 @@ def test_a_corrupt_checkpoint_is_told(spark: SparkSession, bucket: Bucket, tmp_p
     for name in log.parent.glob(".*.crc"):
         name.unlink()
     damaged = json.loads(offset)
-    damaged["vbuckets"][0] = "minus one"
+    damaged["vbuckets"] = "minus one"
     log.write_text("\n".join([version, metadata, json.dumps(damaged)]), encoding="utf-8")
     with pytest.raises(Exception, match=r"offset is damaged.*another checkpointLocation"):
         run()

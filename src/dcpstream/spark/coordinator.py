@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from dcpstream.client.blocking.cluster import Cluster
 from dcpstream.client.machine.reader.selection import Selection, unknown_names
-from dcpstream.client.machine.resume import BranchState, land
+from dcpstream.client.machine.resume import BranchState, step_back
 from dcpstream.client.machine.rollback_policy import OnPurgeGap
 from dcpstream.client.machine.values import Accepted, RollbackTo
 from dcpstream.errors import AuthenticationFailed, ConnectionLost, OffsetError, RollbackRequired
@@ -258,11 +258,17 @@ class Coordinator:
         return self.ranges_between(planner.completed(start, observed), end, is_first=is_first)
 
     def ranges_between(
-        self, start: SourceOffset, end: SourceOffset, *, is_first: bool = False, is_replayed: bool = True
+        self,
+        start: SourceOffset,
+        end: SourceOffset,
+        *,
+        is_first: bool = False,
+        is_replayed: bool = True,
+        has_next_plan: bool = True,
     ) -> list[PlannedRange]:
         """The ranges between two offsets; see `planner.planned_ranges`."""
-        to_zero = self._options.rewind_to == "zero"
-        return planner.planned_ranges(start, end, to_zero=to_zero, is_first=is_first, is_replayed=is_replayed)
+        keeps_start = has_next_plan and self._options.rewind_to != "zero"
+        return planner.planned_ranges(start, end, keeps_start=keeps_start, is_first=is_first, is_replayed=is_replayed)
 
     def tasks_of(self, ranges: list[PlannedRange]) -> list[tuple[str, tuple[PlannedRange, ...]]]:
         """The ranges as (node, ranges) of each task."""
@@ -403,8 +409,9 @@ class Coordinator:
                     if self._options.on_rollback == "fail":
                         raise RollbackRequired(vbid, answer.seqno, rollback_message(vbid, position, answer.seqno))
                     entry = start.vbuckets[vbid]
-                    earlier = () if to_zero else entry.earlier
-                    landings[vbid] = land(entry.at, position, answer.seqno, earlier)
+                    is_unsure = start.tasks_went_back and entry.at.snapshot_end is None
+                    earlier = () if to_zero or is_unsure else entry.earlier
+                    landings[vbid] = step_back(position, answer.seqno, earlier)
                     if vbid in start.pending and self._options.collections is None:
                         # A read of all collections takes each from the same position on.
                         landings[vbid] = StreamOffset.ZERO

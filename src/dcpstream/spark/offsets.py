@@ -16,12 +16,13 @@ The layout, version 2:
 ```
 {"v": 2, "bucket": "b", "uuid": "…", "collections": null, "reset": true, "pending": [vbucket, …],
  "names": {scope: {id: collection, …}, …}, "sets": ["0,8-c", null, …],
- "vbuckets": [entry, …], "base": [entry, …]}
+ "vbuckets": "entry entry …", "base": "entry entry …"}
 ```
 
-`names` has the name of each collection by its id in hexadecimal, and `sets` are sets of these ids (null: unknown). The
-entry of a vbucket is its text in the list `vbuckets`, by the vbucket's number. It is `""` at the beginning, or the
-chain of its position and its recorded positions, in the notation of `position_text`. After that may follow
+`names` has the name of each collection by its id in hexadecimal, and `sets` are sets of these ids (null: unknown).
+`vbuckets` has an entry for each vbucket, in the order of their numbers. It is `-` for a vbucket that is left out, `.`
+at the beginning of the history, and else the chain of its position and its recorded positions, in the notation of
+`position_text`. After that may follow
 
 - `!` and, if they are not the newest recorded position and the branch of the position, the position at which the batch
   began after a rollback, and `>` with the branch that it read;
@@ -34,14 +35,23 @@ too (`offsets_v1`). `explained` shows any offset with plain numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dcpstream.errors import OffsetError
 from dcpstream.model import CollectionName, StreamOffset
 from dcpstream.spark import offsets_v1
 from dcpstream.spark.options import OffsetSpec
-from dcpstream.spark.position_text import CollectionSet, chain, chain_text, number, number_text
+from dcpstream.spark.position_text import (
+    BEGINNING,
+    LEFT_OUT,
+    CollectionSet,
+    chain,
+    chain_text,
+    number,
+    number_text,
+    split_entries,
+)
 
 VERSION = 2
 """Version of the layout."""
@@ -92,6 +102,8 @@ class SourceOffset:
         bucket_uuid: the bucket's uuid; None if it is not known.
         is_reset: whether the batch that ends here began with a bucket that was flushed or made again.
         pending: vbuckets that still have to read what a change of the option collections has added.
+        tasks_went_back: whether the tasks of the batch may have gone below its start by themselves, as those of
+            releases with offsets of version 1 did. After a failover, recorded positions then do not describe its rows.
     """
 
     bucket: str
@@ -101,6 +113,7 @@ class SourceOffset:
     bucket_uuid: str | None = None
     is_reset: bool = False
     pending: frozenset[int] = frozenset()
+    tasks_went_back: bool = field(default=False, compare=False)
 
     @classmethod
     def starting_at(
@@ -127,10 +140,10 @@ class SourceOffset:
     def to_json(self) -> dict[str, Any]:
         """The layout of the module's text, keys always in the same order."""
         sets = _Sets()
-        vbuckets = _listed({vbid: _entry_text(entry, sets) for vbid, entry in sorted(self.vbuckets.items())})
+        vbuckets = _joined({vbid: _entry_text(entry, sets) for vbid, entry in sorted(self.vbuckets.items())})
         base = None
         if self.base is not None:
-            base = _listed({vbid: _entry_text(VbucketOffset(at), sets) for vbid, at in sorted(self.base.items())})
+            base = _joined({vbid: _entry_text(VbucketOffset(at), sets) for vbid, at in sorted(self.base.items())})
         data: dict[str, Any] = {"v": VERSION, "bucket": self.bucket}
         if self.bucket_uuid is not None:
             data["uuid"] = self.bucket_uuid
@@ -177,7 +190,8 @@ class SourceOffset:
             pending = frozenset(int(vbid) for vbid in data.get("pending", ()))
         except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
             raise OffsetError(f"The checkpoint's offset is damaged: {error}. {_ADVICE}") from error
-        return cls(bucket, recorded, vbuckets, base, uuid, bool(data.get("reset")), pending)
+        is_old = data["v"] == offsets_v1.VERSION
+        return cls(bucket, recorded, vbuckets, base, uuid, bool(data.get("reset")), pending, is_old)
 
 
 def start_marker(spec: OffsetSpec) -> dict[str, Any]:
@@ -270,7 +284,7 @@ def _given(data: Any) -> StreamOffset | None:
         data = data["at"]
     if isinstance(data, list):
         return offsets_v1.position(data)
-    if isinstance(data, str) and (not data or "@" in data):
+    if isinstance(data, str) and (data.startswith(BEGINNING) or "@" in data):
         return _entry(data, ()).at
     return None
 
@@ -348,16 +362,15 @@ def _contents(data: Mapping[str, Any]) -> tuple[dict[int, VbucketOffset], dict[i
         }
         return vbuckets, base
     sets = _sets(data)
-    vbuckets = {vbid: _entry(text, sets) for vbid, text in enumerate(data["vbuckets"]) if text is not None}
+    vbuckets = {vbid: _entry(text, sets) for vbid, text in split_entries(data["vbuckets"]).items()}
     base = data.get("base")
     if base is not None:
-        base = {vbid: _entry(text, sets).at for vbid, text in enumerate(base) if text is not None}
+        base = {vbid: _entry(text, sets).at for vbid, text in split_entries(base).items()}
     return vbuckets, base
 
 
-def _listed(texts: Mapping[int, str]) -> list[str | None]:
-    """The texts by vbucket, null for a vbucket without one."""
-    return [texts.get(vbid) for vbid in range(max(texts, default=-1) + 1)]
+def _joined(texts: Mapping[int, str]) -> str:
+    return " ".join(texts.get(vbid, LEFT_OUT) for vbid in range(max(texts, default=-1) + 1))
 
 
 def _is_beginning(at: StreamOffset) -> bool:
@@ -366,7 +379,7 @@ def _is_beginning(at: StreamOffset) -> bool:
 
 def _entry_text(entry: VbucketOffset, sets: _Sets) -> str:
     is_empty = _is_beginning(entry.at) and not entry.earlier
-    text = "" if is_empty else chain_text((entry.at, *entry.earlier), sets.number)
+    text = BEGINNING if is_empty else chain_text((entry.at, *entry.earlier), sets.number)
     if entry.rewound is not None:
         text += "!"
         if not _is_implied(entry.rewound.to, entry.earlier):
@@ -381,7 +394,7 @@ def _entry_text(entry: VbucketOffset, sets: _Sets) -> str:
 def _entry(text: str, sets: Sequence[CollectionSet]) -> VbucketOffset:
     text, has_refilled, refilled = text.partition("*")
     text, has_rewound, rewound = text.partition("!")
-    at, *earlier = chain(text, sets) or (StreamOffset.ZERO,)
+    at, *earlier = (StreamOffset.ZERO,) if text == BEGINNING else chain(text, sets)
     rewind = None
     if has_rewound:
         to, _, vbuuid = rewound.partition(">")

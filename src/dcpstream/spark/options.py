@@ -25,6 +25,7 @@ from dcpstream.client.settings.options import (
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.columnar import CHANGE_SCHEMA
 from dcpstream.errors import ConfigError
+from dcpstream.spark.position_text import split_entries
 
 MAX_OFFSETS_PER_TRIGGER = 1_000_000
 """Default limit of seqnos of a micro-batch: large enough to hide Spark's fixed cost of a batch, and small enough for a
@@ -275,8 +276,8 @@ def _offset_spec(*words: Literal["earliest", "latest"]) -> Callable[[str, str], 
             raise ConfigError(name, text, allowed) from None
         if isinstance(data, dict) and "vbuckets" in data:
             data = data["vbuckets"]
-        if isinstance(data, list):
-            data = {str(vbid): entry for vbid, entry in enumerate(data) if entry is not None}
+        if isinstance(data, str):
+            data = {str(vbid): entry for vbid, entry in split_entries(data).items()}
         if not isinstance(data, dict) or not data:
             raise ConfigError(name, text, allowed)
         positions: dict[int, Any] = {}

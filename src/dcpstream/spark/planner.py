@@ -9,9 +9,9 @@ Theory of operation. The end of a batch is logged before the batch is read. Thre
 2. A position whose branch is no longer the newest is checked by the node before it is used (`suspects`). If the node
    refuses it, the batch begins at the position that the node accepts (`resume.land`). That position is written into the
    end offset, for a replay of the batch and for the bounds of its end.
-3. If the branch changed between a plan and the next one, a task may have met the new branch and gone back to a position
-   that no offset records. Recorded positions then no longer describe the delivered rows, so the vbucket is read from
-   its beginning.
+3. If the branch changes between a plan and its reading, a task whose start is refused delivers no row
+   (`VbucketRange.keeps_start`). So the rows that were delivered up to the start of a batch are always those of the
+   recorded start, and the next plan goes back to that position, or lower.
 
 A limit is shared out to whole vbuckets, those with the largest backlog first. A batch that ends inside a snapshot makes
 the node send the rest of that snapshot in vain. With shares in proportion to the backlog, that would happen in every
@@ -24,16 +24,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dcpstream.client.machine.resume import BranchState, complete, plan_end, remember
+from dcpstream.client.machine.resume import RECORDED_POSITIONS, BranchState, complete, plan_end, remember
 from dcpstream.client.machine.values import VbucketRange
+from dcpstream.errors import OffsetError
 from dcpstream.model import CollectionName, StreamOffset
 from dcpstream.spark.offsets import Rewind, SourceOffset, VbucketOffset
 
 ROWS_PER_TASK_MIN = 2_000
 """Least seqnos of a task: with fewer, a further task costs more (11 to 30 ms) than it saves."""
 
-MAX_LANDING_STEPS = 8
-"""Limit of refusals of a vbucket in a row: four recorded positions, then the beginning, which is never refused."""
+MAX_LANDING_STEPS = RECORDED_POSITIONS + 2
+"""Limit of refusals of a vbucket in a row: the end, then the recorded positions. The beginning is never refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,17 +196,21 @@ def share_out(backlog: Mapping[int, int], limit: int | None, tasks: int = 1) -> 
 
 
 def planned_ranges(
-    start: SourceOffset, end: SourceOffset, *, to_zero: bool, is_first: bool = False, is_replayed: bool = True
+    start: SourceOffset, end: SourceOffset, *, keeps_start: bool, is_first: bool = False, is_replayed: bool = True
 ) -> list[PlannedRange]:
     """The ranges between two offsets, one for each vbucket that moves.
 
     Args:
         start: the logged end of the previous batch, possibly with unknown ends of snapshots.
         end: the end of this batch; its recorded positions hold the completed start.
-        to_zero: tasks may not use recorded positions.
+        keeps_start: tasks may not go below their starts, because a later plan takes care of a lost branch. False for a
+            read without a later plan, and where a rollback reads the vbucket from zero anyway.
         is_first: the user gave `start`; a reader up to there may have read beyond it.
         is_replayed: the batch repeats a failed attempt. A sink may have rows of that attempt, which was read on the
             branch of the plan.
+
+    Raises:
+        OffsetError: an end lies below its start.
     """
     ranges: list[PlannedRange] = []
     for vbid, entry in end.vbuckets.items():
@@ -213,7 +218,8 @@ def planned_ranges(
         # Spark 4.0 and 4.1 also ask for the ranges between an offset and itself.
         is_refill = entry.refilled is not None and before.collections != entry.at.collections
         is_refill = is_refill or (entry.rewound is None and _is_other_filter(start, before, end, entry.at))
-        if same_place(before, entry.at) and not is_refill:
+        is_same = entry == start.vbuckets.get(vbid) or (entry.rewound is None and same_place(before, entry.at))
+        if is_same and not is_refill:
             continue
         if entry.refilled is not None:
             begin, rolled_back_from, new_vbuuid = entry.refilled, None, 0
@@ -221,15 +227,21 @@ def planned_ranges(
             begin, rolled_back_from, new_vbuuid = entry.rewound.to, before, entry.rewound.vbuuid
         else:
             begin, rolled_back_from, new_vbuuid = before, None, 0
-            for old in entry.earlier:
-                if same_place(old, before):
-                    begin = old
-        earlier = () if to_zero else tuple(old for old in entry.earlier if old.seqno < begin.seqno)
+            if entry.earlier and same_place(entry.earlier[0], before):
+                begin = entry.earlier[0]
+        if entry.at.seqno < begin.seqno:
+            raise OffsetError(
+                f"vbucket {vbid}: the planned end, seqno {entry.at.seqno}, lies below the start, seqno {begin.seqno}: "
+                "the two offsets of the checkpoint do not belong together. Restore the checkpoint, or start the query "
+                "with another checkpointLocation (and empty tables)."
+            )
         # Nothing was read beyond the end of a committed batch, so only attempts of this one can have void rows.
         given = entry.at.vbuuid if is_replayed else 0
         if is_first and rolled_back_from is None:
             given = begin.vbuuid or given
-        planned = VbucketRange(vbid, begin, entry.at.seqno, earlier, entry.at.vbuuid, given)
+        planned = VbucketRange(
+            vbid, begin, entry.at.seqno, end_vbuuid=entry.at.vbuuid, given_vbuuid=given, keeps_start=keeps_start
+        )
         ranges.append(PlannedRange(planned, rolled_back_from, new_vbuuid, entry.at.collections, is_refill))
     return ranges
 

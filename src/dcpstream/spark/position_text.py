@@ -32,6 +32,12 @@ _PAIRS: list[str] = [first + second for first in DIGITS for second in DIGITS]
 _SHORT: list[str] = [*DIGITS, *_PAIRS[36:]]
 """The texts of the numbers below 36^2."""
 
+BEGINNING = "."
+"""The entry of a vbucket at the beginning of its history."""
+
+LEFT_OUT = "-"
+"""The entry of a vbucket without a position."""
+
 _POWERS = {1 << exponent: chr(ord("A") + exponent) for exponent in range(26)}
 
 _POSITION = re.compile(
@@ -40,6 +46,11 @@ _POSITION = re.compile(
 
 CollectionSet = tuple[CollectionName, ...] | None
 NumberOf = Callable[[CollectionSet], int]
+
+
+def split_entries(text: str) -> dict[int, str]:
+    """Vbucket → its entry, from the entries of an offset in the order of the vbuckets."""
+    return {vbid: entry for vbid, entry in enumerate(text.split(" ")) if entry not in {"", LEFT_OUT}}
 
 
 def number_text(number: int) -> str:

@@ -88,7 +88,8 @@ class DcpBatchReader(DataSourceReader):
         coordinator = Coordinator(self._options, default_start=OffsetSpec("earliest"))
         try:
             start, end = coordinator.batch()
-            return _partitions(coordinator, coordinator.ranges_between(start, end, is_first=True, is_replayed=False))
+            ranges = coordinator.ranges_between(start, end, is_first=True, is_replayed=False, has_next_plan=False)
+            return _partitions(coordinator, ranges)
         finally:
             coordinator.close()
 

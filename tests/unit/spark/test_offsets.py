@@ -105,14 +105,15 @@ def test_the_text_does_not_depend_on_the_order_of_insertion(order: list[int]) ->
 @given(OFFSETS)
 def test_no_u64_goes_as_a_json_number(offset: SourceOffset) -> None:
     data = offset.to_json()
-    assert all(entry is None or isinstance(entry, str) for entry in [*data["vbuckets"], *data.get("base", [])])
+    assert isinstance(data["vbuckets"], str)
+    assert isinstance(data.get("base", ""), str)
     assert positions_of(data) == {vbid: entry.at for vbid, entry in offset.vbuckets.items()}
 
 
-def full_offset(vbuckets: int = 1024) -> SourceOffset:
-    """An offset of a bucket under load, with all recorded positions and 200 collections."""
+def full_offset(*, vbuckets: int = 1024, collections: int = 100) -> SourceOffset:
+    """An offset of a bucket under load, with all recorded positions."""
     random = Random(1)
-    names = tuple(CollectionName(8 + n, f"scope_{n % 4}", f"collection_{n:03}") for n in range(200))
+    names = tuple(CollectionName(8 + n, f"scope_{n % 4}", f"collection_{n:03}") for n in range(collections))
     entries = {}
     for vbid in range(vbuckets):
         branch = random.getrandbits(48)
@@ -129,12 +130,13 @@ def full_offset(vbuckets: int = 1024) -> SourceOffset:
     return SourceOffset("default", None, entries, None, "0" * 32)
 
 
-def test_an_offset_of_1024_vbuckets_is_short() -> None:
-    """Spark shows two offsets in each progress event, whose limit is 100 KB."""
-    offset = full_offset()
-    text = json.dumps(offset.to_json())
-    print(f"an offset of 1,024 vbuckets has {len(text)} bytes of JSON")
-    assert len(text) <= 80_000
+@pytest.mark.parametrize(("collections", "most"), [(1, 48_000), (100, 50_000), (1000, 80_000)])
+def test_an_offset_of_1024_vbuckets_is_short(collections: int, most: int) -> None:
+    """Spark shows two offsets in each progress event, without spaces; the limit of an event is 100 KB."""
+    offset = full_offset(collections=collections)
+    text = json.dumps(offset.to_json(), separators=(",", ":"))
+    print(f"an offset of 1,024 vbuckets and {collections} collections has {len(text)} bytes of JSON")
+    assert len(text) <= most
     assert SourceOffset.from_json(json.loads(text), bucket="default") == offset
 
 
@@ -201,13 +203,13 @@ V1 = {"v": 1, "bucket": "b", "collections": None, "vbuckets": {"0": {"at": ["1",
         ({**GOOD, "v": 3}, "version 3"),
         ({**GOOD, "bucket": "other"}, "bucket 'other'"),
         ({**GOOD, "vbuckets": {"0": {}}}, "damaged"),
-        ({**GOOD, "vbuckets": ["1@2"]}, "damaged: not a position"),
-        ({**GOOD, "vbuckets": ["1@2<3?"]}, "damaged: seqno 2 is not within"),
-        ({**GOOD, "vbuckets": ["1@2/1?"]}, "damaged"),
-        ({**GOOD, "vbuckets": ["1@2?x"]}, "damaged: not a position"),
+        ({**GOOD, "vbuckets": "1@2"}, "damaged: not a position"),
+        ({**GOOD, "vbuckets": "1@2<3?"}, "damaged: seqno 2 is not within"),
+        ({**GOOD, "vbuckets": "1@2/1?"}, "damaged"),
+        ({**GOOD, "vbuckets": "1@2?x"}, "damaged: not a position"),
         ({**GOOD, "vbuckets": [7]}, "damaged"),
         ({**GOOD, "sets": ["0-2"]}, "damaged"),
-        ({**GOOD, "base": [None, 1]}, "damaged"),
+        ({**GOOD, "base": 1}, "damaged"),
         ({**V1, "vbuckets": {"x": {}}}, "damaged"),
         ({**V1, "vbuckets": {"0": {"at": ["1", "2"]}}}, "damaged: not a position"),
         ({**V1, "vbuckets": {"0": {"at": ["1", "2", "3", None, "0"]}}}, "damaged: seqno 2 is not within"),
@@ -252,7 +254,7 @@ def test_the_start_marker_is_a_constant() -> None:
         (["3", "7", "1", "8", "0"], StreamOffset(3, 7, 1, 8)),
         ({"at": ["3", "7", "1", "8", "0"], "earlier": []}, StreamOffset(3, 7, 1, 8)),
         ("3@7<6A2=!", StreamOffset(3, 7, 1, 8)),
-        ("", StreamOffset.ZERO),
+        (".", StreamOffset.ZERO),
     ],
 )
 def test_positions_as_users_write_them(data: Any, expected: StreamOffset) -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dcpstream.client.machine.resume import BranchState
 from dcpstream.client.machine.values import VbucketRange
+from dcpstream.errors import OffsetError
 from dcpstream.model import CollectionName, FailoverLog, StreamOffset
 from dcpstream.spark import planner
 from dcpstream.spark.offsets import Rewind, SourceOffset, VbucketOffset
@@ -62,9 +64,23 @@ def test_a_planned_end_has_conservative_bounds_and_remembers_its_start() -> None
     assert completed.vbuckets[0].at == StreamOffset(7, 10, 3, 25)
     end = planner.plan_end_offset(completed, observed, {}, limit=5)
     assert end.vbuckets[0] == VbucketOffset(StreamOffset(7, 15, 10, None), (StreamOffset(7, 10, 3, 25), old))
-    (planned,) = planner.planned_ranges(start, end, to_zero=False)
-    assert planned.range == VbucketRange(0, StreamOffset(7, 10, 3, 25), 15, (old,), 7, 7)
-    assert planner.planned_ranges(start, end, to_zero=True)[0].range.earlier == ()
+    (planned,) = planner.planned_ranges(start, end, keeps_start=True)
+    assert planned.range == VbucketRange(0, StreamOffset(7, 10, 3, 25), 15, (), 7, 7, keeps_start=True)
+    assert not planner.planned_ranges(start, end, keeps_start=False)[0].range.keeps_start
+
+
+def test_a_plan_that_ends_below_its_start_is_refused() -> None:
+    start = offset(v0=VbucketOffset(StreamOffset(7, 10, 3, 12)), v1=VbucketOffset(StreamOffset(8, 20, 0, 20)))
+    end = offset(v0=VbucketOffset(StreamOffset(7, 12, 10, None)), v1=VbucketOffset(StreamOffset(8, 19, 0, None)))
+    with pytest.raises(OffsetError, match=r"vbucket 1: the planned end, seqno 19, lies below the start, seqno 20"):
+        planner.planned_ranges(start, end, keeps_start=True)
+
+
+def test_a_batch_between_equal_offsets_reads_nothing() -> None:
+    """Spark 4.0 and 4.1 ask for it after a restart, also if the last batch had a rollback."""
+    at = StreamOffset(9, 10, 6, None)
+    end = offset(v0=VbucketOffset(at, (), Rewind(StreamOffset.ZERO, 9)))
+    assert planner.planned_ranges(end, end, keeps_start=True) == []
 
 
 def test_nothing_new_is_the_same_offset() -> None:
@@ -78,7 +94,7 @@ def test_a_vbucket_that_does_not_move_keeps_its_bounds_and_gets_no_task() -> Non
     start = offset(v0=VbucketOffset(StreamOffset(7, 10, 3, 12)), v1=VbucketOffset(StreamOffset(8, 1, 0, 1)))
     end = planner.plan_end_offset(start, {0: state(7, 12), 1: state(8, 9)}, {}, target={1: 9})
     assert end.vbuckets[0] == start.vbuckets[0]
-    assert [planned.range.vbid for planned in planner.planned_ranges(start, end, to_zero=False)] == [1]
+    assert [planned.range.vbid for planned in planner.planned_ranges(start, end, keeps_start=True)] == [1]
 
 
 def test_only_a_changed_branch_or_a_lost_end_is_suspect() -> None:
@@ -101,21 +117,21 @@ def test_a_rollback_begins_the_batch_at_the_accepted_position() -> None:
     observed = {0: state(9, 20, (7, 8))}
     end = planner.plan_end_offset(start, observed, {0: old}, limit=4)
     assert end.vbuckets[0] == VbucketOffset(StreamOffset(9, 10, 6, None), (old,), Rewind(old, 9))
-    (planned,) = planner.planned_ranges(start, end, to_zero=False)
-    assert planned == PlannedRange(VbucketRange(0, old, 10, (), 9, 9), StreamOffset(7, 10, 6, 12), 9)
+    (planned,) = planner.planned_ranges(start, end, keeps_start=True)
+    assert planned == PlannedRange(VbucketRange(0, old, 10, (), 9, 9, keeps_start=True), StreamOffset(7, 10, 6, 12), 9)
     # The next batch does not tell it again.
     later = planner.plan_end_offset(planner.completed(end, observed), observed, {})
-    (planned,) = planner.planned_ranges(end, later, to_zero=False)
+    (planned,) = planner.planned_ranges(end, later, keeps_start=True)
     assert planned.rolled_back_from is None
 
 
 def test_a_rollback_is_told_even_if_the_limit_leaves_no_rows() -> None:
     start = offset(v0=VbucketOffset(StreamOffset(7, 10, 6, 12)))
     end = planner.plan_end_offset(start, {0: state(9, 20, (7, 8))}, {0: StreamOffset.ZERO}, limit=0)
-    (planned,) = planner.planned_ranges(start, end, to_zero=True)
+    (planned,) = planner.planned_ranges(start, end, keeps_start=False)
     assert (planned.seqnos, planned.rolled_back_from) == (0, StreamOffset(7, 10, 6, 12))
     again = planner.plan_end_offset(end, {0: state(9, 20, (7, 8))}, {})
-    (planned,) = planner.planned_ranges(end, again, to_zero=True)
+    (planned,) = planner.planned_ranges(end, again, keeps_start=False)
     assert (planned.range.start, planned.range.end_seqno, planned.rolled_back_from) == (StreamOffset.ZERO, 20, None)
 
 
@@ -155,13 +171,13 @@ def test_a_vbucket_first_reads_new_collections_and_moves_later() -> None:
     assert end.vbuckets[0] == VbucketOffset(end.vbuckets[0].at, (), None, at)
     assert end.vbuckets[0].at.collections == (A, B)
     assert end.pending == {2}
-    ranges = planner.planned_ranges(start, end, to_zero=False)
+    ranges = planner.planned_ranges(start, end, keeps_start=True)
     assert [(planned.range.vbid, planned.range.start, planned.range.end_seqno) for planned in ranges] == [
         (0, at, 10),
         (1, at, 10),
     ]
     assert all(planned.is_refill and planned.seqnos == 10 and not planned.range.earlier for planned in ranges)
-    assert planner.planned_ranges(end, end, to_zero=False) == [], "an offset and itself"
+    assert planner.planned_ranges(end, end, keeps_start=True) == [], "an offset and itself"
     then = planner.plan_end_offset(
         planner.completed(end, observed), observed, {}, limit=40, collections=(A, B), is_filtered=True
     )

@@ -14,6 +14,10 @@ seqno on, only from the snapshot's start, and the producer knows that only if th
   2^64-1, which costs one rollback and never data.
 - After ROLLBACK R a reader goes to the newest recorded position at or below R, with that position's own branch and
   bounds (`step_back`), and may be refused again there. (R, R, R) would claim that a snapshot ended at R.
+- A task that reads a planned range never goes below the range's start when it meets another branch than the planned
+  one, because nobody would record where it went. It delivers nothing instead. So whatever was active while the task
+  ran, the delivered rows up to the range's start are those of the recorded start, and the next plan goes back to it or
+  lower.
 """
 
 from __future__ import annotations
@@ -21,10 +25,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dcpstream.model import FailoverLog, StreamOffset
+from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
 
-RECORDED_POSITIONS = 4
-"""Recorded positions kept for each vbucket: a rollback below the oldest of them reads the vbucket again from 0."""
+RECORDED_POSITIONS = 6
+"""Recorded positions kept for each vbucket by a planner. Their distances grow, so that six reach back over thousands of
+batches: a rollback by k batches reads about 2 k batches again, and 10 k at worst. Each costs an offset 4 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +97,50 @@ def complete(offset: StreamOffset, state: BranchState | None) -> StreamOffset:
 
 
 def remember(
-    earlier: Iterable[StreamOffset], position: StreamOffset, limit: int = RECORDED_POSITIONS
+    earlier: tuple[StreamOffset, ...], position: StreamOffset, limit: int = RECORDED_POSITIONS
 ) -> tuple[StreamOffset, ...]:
-    """The recorded positions with one more, newest first.
+    """The recorded positions with one more, newest first, their distances growing.
 
     Positions at or above the new one belong to a history that was rolled back: they are dropped. Seqno 0 needs no
-    record.
+    record, as every reader can begin there. Above the limit, the position is dropped without which a rollback costs the
+    least more, in proportion to its size.
+
+    The bounds of older positions are widened to short numbers: the snapshot starts at the next older position, and ends
+    a power of two above the seqno. A wider snapshot claims less, so it is always safe. It may only cost a further step
+    back. The start has no cost at all, because between two recorded positions there is nowhere to go back to.
+
+    Args:
+        earlier: what an earlier call returned.
+        position: the start of the batch that is planned.
+        limit: number of positions.
     """
     if position.seqno == 0:
         return ()
-    kept = sorted((old for old in earlier if 0 < old.seqno < position.seqno), key=lambda old: -old.seqno)
-    return (position, *kept)[:limit]
+    kept = [position, *(old for old in earlier if 0 < old.seqno < position.seqno)]
+    if len(kept) > limit:
+        # Distances from the end of the planned batch, which is taken to be as large as the one before.
+        end = 2 * position.seqno - kept[1].seqno
+        far = [end - old.seqno for old in kept]
+        far.append(end)
+        least = min(range(1, len(kept)), key=lambda index: far[index + 1] / far[index - 1])
+        del kept[least]
+    older = 0
+    for index in range(len(kept) - 1, 0, -1):
+        kept[index] = _widened(kept[index], older)
+        older = kept[index].seqno
+    return tuple(kept)
+
+
+def _widened(position: StreamOffset, older: int) -> StreamOffset:
+    """A position with bounds that are short to write; `older` is the seqno of the next older one."""
+    start, end = min(older, position.snapshot_start), position.snapshot_end
+    if position.seqno == position.snapshot_start:
+        return position  # nothing of its snapshot was read, so that the bounds do not matter to a node
+    if end is not None and end > position.seqno:
+        end = min(position.seqno + (1 << (end - position.seqno - 1).bit_length()), MAX_SEQNO)
+    if start == position.snapshot_start and end == position.snapshot_end:
+        return position
+    return StreamOffset(position.vbuuid, position.seqno, start, end, position.manifest_uid, position.collections)
 
 
 def spaced(earlier: Iterable[StreamOffset], position: StreamOffset) -> tuple[StreamOffset, ...]:
@@ -133,28 +171,17 @@ def step_back(refused: StreamOffset, rollback_seqno: int, earlier: Iterable[Stre
 
     Returns:
         The recorded position with the largest seqno at or below R and below the refused one, with its own vbuuid and
-        bounds; without one, the vbucket's beginning. It always lies lower, so going back comes to an end.
+        bounds; without one, the vbucket's beginning. It always lies lower, so going back comes to an end. R = 0 says
+        that the branch is not known there, which says nothing about positions of other branches.
     """
-    bound = min(rollback_seqno, refused.seqno - 1)
-    best = max((old for old in earlier if old.seqno <= bound), key=lambda old: old.seqno, default=StreamOffset.ZERO)
+    candidates = [
+        old
+        for old in earlier
+        if old.seqno < refused.seqno
+        and (old.seqno <= rollback_seqno or (rollback_seqno == 0 and old.vbuuid != refused.vbuuid))
+    ]
+    best = max(candidates, key=lambda old: old.seqno, default=StreamOffset.ZERO)
     return best if best.seqno else StreamOffset.ZERO
-
-
-def land(
-    completed: StreamOffset, refused: StreamOffset, rollback_seqno: int, earlier: Iterable[StreamOffset]
-) -> StreamOffset:
-    """`step_back` for a planner, whose tasks may have gone back by themselves without a record of it.
-
-    Args:
-        completed: the end offset of the batch before, after `complete`, now or at an earlier attempt to plan.
-        refused: the position that was refused: `completed`, or what an earlier call returned.
-        rollback_seqno, earlier: as for `step_back`.
-
-    Returns:
-        If the end was never completed on its branch, a task may have read its batch on another branch, from any of the
-        recorded positions, so none of them is known to be the position of the rows. Then only the beginning is safe.
-    """
-    return StreamOffset.ZERO if completed.snapshot_end is None else step_back(refused, rollback_seqno, earlier)
 
 
 def reachable_end(end_seqno: int, planned_vbuuid: int, state: BranchState) -> int:

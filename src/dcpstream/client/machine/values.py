@@ -35,6 +35,9 @@ class VbucketRange:
             further than its last record, or by an attempt that failed. If another branch is read, those rows may be
             void, and a RollbackEvent says so. None = the branch of `start`; 0 = no rows were delivered;
             UNKNOWN_BRANCH = report a rollback whatever branch is read.
+        keeps_start: the start is the lowest position that the user can go back to without a new plan. If it is refused
+            because another branch is served, no row is read: a RollbackEvent to the start itself says that rows above
+            it are void, and the vbucket is done.
     """
 
     vbid: int
@@ -43,6 +46,7 @@ class VbucketRange:
     earlier: tuple[StreamOffset, ...] = ()
     end_vbuuid: int = 0
     given_vbuuid: int | None = None
+    keeps_start: bool = False
 
     @property
     def planned_vbuuid(self) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from dcpstream.client.machine.resume import (
+    RECORDED_POSITIONS,
     BranchState,
     complete,
-    land,
     observed,
     plan_end,
     reachable_end,
@@ -59,9 +61,53 @@ def test_remember_keeps_the_newest_and_drops_what_was_rolled_back() -> None:
     earlier: tuple[StreamOffset, ...] = ()
     for seqno in (10, 20, 30, 40, 50):
         earlier = remember(earlier, at(seqno))
-    assert [old.seqno for old in earlier] == [50, 40, 30, 20]
-    assert [old.seqno for old in remember(earlier, at(35, vbuuid=0xB))] == [35, 30, 20]
+    assert [old.seqno for old in earlier] == [50, 40, 30, 20, 10]
+    assert [old.seqno for old in remember(earlier, at(35, vbuuid=0xB))] == [35, 30, 20, 10]
     assert remember(earlier, StreamOffset.ZERO) == ()
+
+
+def test_six_recorded_positions_reach_far_back() -> None:
+    """A rollback costs a small multiple of what was lost, whatever the number of batches."""
+    earlier: tuple[StreamOffset, ...] = ()
+    costs: dict[int, list[float]] = {1: [], 3: [], 10: [], 100: []}
+    for batch in range(1, 5_000):
+        seqno = 1_000_000 + 10 * batch
+        earlier = remember(earlier, at(seqno))
+        assert len(earlier) <= RECORDED_POSITIONS
+        assert earlier[0] == at(seqno)
+        if batch > 2_000:
+            for lost, cost in costs.items():
+                landing = step_back(at(seqno + 10), seqno + 10 - 10 * lost, earlier).seqno
+                cost.append((seqno + 10 - landing) / 10)
+    for lost, cost in costs.items():
+        print(f"{lost} lost batches: {sum(cost) / len(cost):.1f} are read again on average, {max(cost):.0f} at worst")
+    assert max(costs[1]) == 1
+    for lost in (3, 10, 100):
+        assert sum(costs[lost]) / len(costs[lost]) <= 3 * lost
+        assert max(costs[lost]) <= 12 * lost
+
+
+def test_the_bounds_of_older_positions_are_only_widened() -> None:
+    earlier: tuple[StreamOffset, ...] = ()
+    made: dict[int, StreamOffset] = {}
+    seqno = 0
+    for batch in range(1, 60):
+        start, seqno = seqno, seqno + batch % 7 + 1
+        made[seqno] = StreamOffset(0xA, seqno, start, seqno + batch % 5)
+        earlier = remember(earlier, made[seqno])
+        assert earlier[0] is made[seqno]
+        for newer, old in pairwise((*earlier, StreamOffset.ZERO)):
+            if newer is not earlier[0]:
+                exact = made[newer.seqno]
+                assert newer.snapshot_start == old.seqno <= exact.snapshot_start
+                assert newer.snapshot_end is not None
+                assert exact.snapshot_end is not None
+                assert exact.snapshot_end <= newer.snapshot_end <= newer.seqno + 2 * (exact.snapshot_end - newer.seqno)
+    assert remember((StreamOffset(0xA, 5, 3, None),), at(9))[1] == StreamOffset(0xA, 5, 0, None)
+    untouched = StreamOffset(0xA, 5, 5, 12)
+    assert remember((untouched,), at(9))[1] is untouched, "nothing of the snapshot was read"
+    top = StreamOffset(0xA, MAX_SEQNO - 4, 0, MAX_SEQNO - 1)
+    assert remember((top,), at(MAX_SEQNO - 1))[1].snapshot_end == MAX_SEQNO
 
 
 def test_spaced_positions_grow_with_the_logarithm() -> None:
@@ -89,21 +135,10 @@ def test_step_back_always_lies_lower() -> None:
     assert step_back(refused, 30, (at(19), refused)) == at(19)
 
 
-def test_a_planner_trusts_no_position_after_an_end_that_was_never_completed() -> None:
-    planned = StreamOffset(0xA, 25, 10, None)
-    assert land(planned, complete(planned, None), 12, (at(10),)) == StreamOffset.ZERO
-    assert land(at(25, 10, 30), at(25, 10, 30), 12, (at(10),)) == at(10)
-
-
-def test_a_planner_goes_back_to_a_recorded_position() -> None:
-    old, older = StreamOffset(7, 6, 2, 8), StreamOffset(7, 2, 2, 2)
-    end = StreamOffset(7, 10, 6, 12)
-    assert land(end, end, 7, (old, older)) == old
-    assert land(end, old, 5, (old, older)) == older
-    assert land(end, older, 1, (old, older)) == StreamOffset.ZERO
-    assert land(end, end, 7, ()) == StreamOffset.ZERO
-    unknown = StreamOffset(7, 10, 6, None)
-    assert land(unknown, unknown, 7, (old, older)) == StreamOffset.ZERO, "its batch may have been read on any branch"
+def test_an_unknown_branch_says_nothing_about_positions_of_others() -> None:
+    same, other = at(15, vbuuid=0xA), at(10, vbuuid=0xB)
+    assert step_back(at(20, vbuuid=0xA), 0, (same, other)) == other
+    assert step_back(at(20, vbuuid=0xA), 5, (same, other)) == StreamOffset.ZERO
 
 
 @pytest.mark.parametrize(

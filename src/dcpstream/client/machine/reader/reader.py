@@ -6,7 +6,8 @@ Theory of operation: each vbucket is *waiting* (for a time, a node, or a map), *
 *open*, *settling* (its last rows are held back), or *done*; `vbucket.TRANSITIONS` is the table. Any failure of a stream
 brings the vbucket back to waiting, with the position that it reached; only the reasons of the resume rule end it: its
 end was reached, or the node said so. A refused position goes back along the recorded ones (`resume.step_back`). Whether
-the user then gets an event or an error depends on the policy, and on whether rows of the vbucket were given out.
+the user then gets an event or an error depends on the policy, and on whether rows of the vbucket were given out. A
+range that `keeps_start` goes back only to learn which branch is served: if it is another one, the range ends.
 
 A position covers all rows that this run has given out, but not those that an earlier run gave out after its last
 record, nor those of an out-of-order snapshot that was cut. `Vbucket.given_seqno` bounds them. While the position lies
@@ -327,7 +328,11 @@ class StreamReader:
 
     def _rows(self, connection: NodeConnection, event: RowsReceived, now: float) -> None:
         # Rows of a stream that was left because of an answer in the same piece of data will come again.
-        left = {vbid for vbid in event.offsets if self._vbuckets[vbid].state in {State.WAITING, State.OPENING}}
+        left = {
+            vbid
+            for vbid in event.offsets
+            if self._vbuckets[vbid].is_void or self._vbuckets[vbid].state in {State.WAITING, State.OPENING}
+        }
         if left:
             event = event.without(left)
         if self._is_progress(event):
@@ -414,6 +419,9 @@ class StreamReader:
         if vbucket.catch_up is not None and vbucket.catch_up.is_allowed:
             return  # the position was accepted before, by the stream that asked only for that
         refused = vbucket.rolled_back_from
+        if refused is not None and vbucket.range.keeps_start and newest != vbucket.range.planned_vbuuid:
+            self._give_up(connection, vbucket, event.stream, newest, now)
+            return
         if refused is not None:
             vbucket.rolled_back_from = None
             # Not the tracker's position: rows that came in the same piece of data have moved it already.
@@ -438,6 +446,18 @@ class StreamReader:
         is_limited = self._is_limited(vbucket)
         if is_limited or vbucket.given_seqno == MAX_SEQNO:
             self._side_requests.want_high_seqno(connection, vbucket, now, is_needed=is_limited)
+
+    def _give_up(self, connection: NodeConnection, vbucket: Vbucket, stream: Stream, newest: int, now: float) -> None:
+        """End a range whose start the newest branch does not have: the user plans anew from the start, or lower."""
+        assert connection.session is not None
+        assert not vbucket.has_rows
+        connection.session.close_stream(stream)
+        start = vbucket.range.start
+        vbucket.is_void, vbucket.rolled_back_from = True, None
+        vbucket.offset = vbucket.released = start
+        vbucket.stream = vbucket.connection = None
+        self._output.put(RollbackEvent(vbucket.range.vbid, start.seqno, start.seqno, start.vbuuid, newest, start))
+        self._end(vbucket, Event.REACHED, now)
 
     @staticmethod
     def _is_limited(vbucket: Vbucket) -> bool:

@@ -117,6 +117,7 @@ class Vbucket:
         probes_purge: whether the next request ignores purged deletions, to learn why the last one was refused.
         catch_up: the part to read before the vbucket is read on.
         emptied: a selection of which the node said that nothing is left in the vbucket.
+        is_void: whether the planned branch is lost and the range ended without rows (`VbucketRange.keeps_start`).
         is_at_end: whether its range is empty: only events of the manifest are reported, and new collections read.
     """
 
@@ -140,6 +141,7 @@ class Vbucket:
     catch_up: CatchUp | None = None
     emptied: Wanted | None = None
     is_at_end: bool = False
+    is_void: bool = False
     connection: NodeConnection | None = None
     stream: Stream | None = None
 

@@ -231,6 +231,32 @@ def test_without_recorded_positions_it_starts_over() -> None:
     assert world.seqnos() == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("is_split", [False, True])
+def test_a_range_that_keeps_its_start_reads_nothing_of_another_branch(is_split: bool) -> None:
+    """Also if the rows from the beginning come in the same piece of data as the answer that names the branch."""
+    log = FailoverLog.of((0xB, 3), (0xA, 0))
+
+    def answer(frame: Frame, attempt: int) -> bytes:
+        if attempt == 0:
+            return rollback(frame.opaque, 3)
+        return accepted(frame.opaque, log) if is_split else history(frame, 6, log)
+
+    world = World([VbucketRange(0, at(5), 6, (), 0xA, 0, keeps_start=True)], answer)
+    world.run()
+    assert world.out == [RollbackEvent(0, 5, 5, 0xA, 0xB, at(5))]
+    assert world.reader.is_done
+
+
+def test_a_range_that_keeps_its_start_begins_anew_on_its_own_branch() -> None:
+    """The node has purged deletions: the rows of the planned branch are read from the beginning."""
+    world = World(
+        [VbucketRange(0, at(5), 6, (), 0xA, 0, keeps_start=True)],
+        lambda frame, attempt: rollback(frame.opaque, 0) if attempt == 0 else history(frame, 6),
+    )
+    world.run()
+    assert world.seqnos() == [1, 2, 3, 4, 5, 6]
+
+
 def test_a_rollback_after_rows_raises() -> None:
     def answer(frame: Frame, attempt: int) -> bytes:
         return history(frame, 3) + stream_end(frame.opaque, 6) if attempt == 0 else rollback(frame.opaque, 1)
