@@ -7,11 +7,11 @@ progress instead of one per operation. It builds requests and reads answers many
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import NamedTuple
 
-from dcpstream.client.kv.connection import Answered, KvConnection
+from dcpstream.client.kv.connection import Answered
 from dcpstream.client.kv.pool import KvPool
+from dcpstream.client.kv.windows import Operation, Windows
 from dcpstream.client.machine.nodes.cluster_map import manifest_of
 from dcpstream.client.settings.options import CONNECT_TIMEOUT_S, access
 from dcpstream.client.settings.tls import TlsOptions
@@ -23,7 +23,6 @@ from dcpstream.wire.layout import decode_message
 from dcpstream.wire.messages.kv import (
     Delete,
     Get,
-    GetClusterConfig,
     GetCollectionsManifest,
     GetResponse,
     ObserveSeqno,
@@ -34,21 +33,6 @@ from dcpstream.wire.messages.kv import (
     Stat,
 )
 from dcpstream.wire.status import status_error
-
-WINDOW_OPS = 1000
-"""Operations that are sent before answers are read: enough to hide the round trip, few enough to buffer."""
-
-WINDOW_BYTES = 1024 * 1024
-"""Bytes of a window, unless one operation alone is larger."""
-
-RETRIES_MAX = 100
-"""Attempts of an operation that the node answers with "later"; with the pauses between them about 20 s."""
-
-RETRY_PAUSE_S = 0.2
-"""Longest pause between such attempts."""
-
-_LATER = frozenset((Status.TMPFAIL, Status.ENOMEM, Status.BUSY, Status.LOCKED, Status.NOT_MY_VBUCKET))
-"""Statuses of an operation that is tried again."""
 
 Key = str | bytes
 
@@ -99,13 +83,6 @@ class BulkInterrupted(ConnectionLost):
         self.results = results
 
 
-class _Operation(NamedTuple):
-    opcode: int
-    vbid: int
-    key: bytes
-    request: bytes
-
-
 class KvClient:
     """Documents of one collection.
 
@@ -135,6 +112,7 @@ class KvClient:
     ) -> None:
         given = access(connection_string, username, password, bucket, tls, sasl_mechanism, network)
         self._pool = KvPool(given, connect_timeout_s)
+        self._windows = Windows(self._pool)
         self._collection = collection
         self._prefix: bytes | None = None
 
@@ -193,7 +171,7 @@ class KvClient:
         request, extras_bytes = Set.layout.magic, Set.layout.extras_bytes
         write, delete = int(Opcode.SET), int(Opcode.DELETE)
 
-        def operations() -> Iterator[_Operation]:
+        def operations() -> Iterator[Operation]:
             for key, value in items:
                 name = key if isinstance(key, bytes) else key.encode()
                 vbid = vbucket_of_key(name, count)
@@ -201,7 +179,7 @@ class KvClient:
                 size = len(wire_key)
                 if value is None:
                     head = delete_head(request, delete, size, 0, 0, vbid, size, 0, 0)
-                    yield _Operation(delete, vbid, wire_key, head + wire_key)
+                    yield Operation(delete, vbid, wire_key, head + wire_key)
                 else:
                     body = value if isinstance(value, bytes) else value.encode()
                     head = set_head(
@@ -217,11 +195,11 @@ class KvClient:
                         flags,
                         expiry,
                     )
-                    yield _Operation(write, vbid, wire_key, b"".join((head, wire_key, body)))
+                    yield Operation(write, vbid, wire_key, b"".join((head, wire_key, body)))
 
         token = SetResponse.layout.extras
         try:
-            for operation, answer in self._run(operations()):
+            for operation, answer in self._windows.run(operations()):
                 if answer.status == Status.SUCCESS:
                     vbuuid, seqno = token.unpack(answer.extras) if len(answer.extras) == token.size else (0, 0)
                     results.append(MutationToken(operation.vbid, vbuuid, seqno, answer.cas))
@@ -241,17 +219,15 @@ class KvClient:
         results: list[Document | None] = []
         head, request, get = Get.layout.head.pack, Get.layout.magic, int(Opcode.GET)
 
-        def operations() -> Iterator[_Operation]:
+        def operations() -> Iterator[Operation]:
             for key in keys:
                 name = _bytes(key)
                 vbid, wire_key = vbucket_of_key(name, count), prefix + name
                 size = len(wire_key)
-                yield _Operation(
-                    Opcode.GET, vbid, wire_key, head(request, get, size, 0, 0, vbid, size, 0, 0) + wire_key
-                )
+                yield Operation(Opcode.GET, vbid, wire_key, head(request, get, size, 0, 0, vbid, size, 0, 0) + wire_key)
 
         extras = GetResponse.layout.extras
-        for operation, answer in self._run(operations()):
+        for operation, answer in self._windows.run(operations()):
             if answer.status == Status.SUCCESS:
                 flags = extras.unpack(answer.extras)[0] if len(answer.extras) == extras.size else 0
                 results.append(Document(answer.value, flags, answer.cas, answer.datatype))
@@ -272,11 +248,11 @@ class KvClient:
     def observe_seqnos(self, branches: Iterable[tuple[int, int]]) -> list[ObservedSeqno]:
         """`observe_seqno` for many (vbucket, vbuuid) at once."""
         operations = (
-            _Operation(Opcode.OBSERVE_SEQNO, vbid, b"", ObserveSeqno.pack(vbuuid, vbid=vbid))
+            Operation(Opcode.OBSERVE_SEQNO, vbid, b"", ObserveSeqno.pack(vbuuid, vbid=vbid))
             for vbid, vbuuid in branches
         )
         results = []
-        for operation, answer in self._run(operations):
+        for operation, answer in self._windows.run(operations):
             if answer.status != Status.SUCCESS:
                 raise _refused(operation, answer)
             match decode_message(answer.to_frame()):
@@ -335,97 +311,12 @@ class KvClient:
                 self._prefix = leb128_encode(manifest_of(answer.value).resolve(self._collection).collection_id)
         return self._prefix
 
-    def _run(self, operations: Iterator[_Operation]) -> Iterator[tuple[_Operation, Answered]]:
-        """Each operation with its answer, in order; two windows are in flight at a time."""
-        waiting: list[tuple[list[_Operation], list[tuple[KvConnection, list[int]]]]] = []
-        is_clean = False
-        try:
-            while True:
-                window = _window(operations)
-                if window:
-                    waiting.append((window, self._send(window)))
-                if not waiting:
-                    break
-                if len(waiting) == 1 and window:
-                    continue
-                done = [waiting.pop(0)]
-                answers = [self._read(*done[0])]
-                if any(answer.status in _LATER for answer in answers[0]):
-                    # Nothing else may be in flight while single operations are repeated.
-                    done += waiting
-                    answers += [self._read(*rest) for rest in waiting]
-                    waiting.clear()
-                    self._repeat([operation for part, _ in done for operation in part], answers)
-                for (part, _), part_answers in zip(done, answers, strict=True):
-                    yield from zip(part, part_answers, strict=True)
-            is_clean = True
-        finally:
-            if not is_clean:
-                # Answers that will not be read may be in flight.
-                self.close()
-
-    def _send(self, window: list[_Operation]) -> list[tuple[KvConnection, list[int]]]:
-        by_connection: dict[KvConnection, list[int]] = {}
-        for index, operation in enumerate(window):
-            by_connection.setdefault(self._pool.of(operation.vbid), []).append(index)
-        for connection, indexes in by_connection.items():
-            connection.send(b"".join([window[index].request for index in indexes]))
-        return list(by_connection.items())
-
-    def _read(self, window: list[_Operation], sent: list[tuple[KvConnection, list[int]]]) -> list[Answered]:
-        answers: list[Answered | None] = [None] * len(window)
-        for connection, indexes in sent:
-            for index, answer in zip(indexes, connection.answers(len(indexes)), strict=True):
-                if answer.opcode != window[index].opcode:
-                    connection.check(answer, window[index].opcode)
-                answers[index] = answer
-        return [answer for answer in answers if answer is not None]
-
-    def _repeat(self, operations: list[_Operation], windows: list[list[Answered]]) -> None:
-        """Repeat refused operations, one by one and in order, each with the later operations on its key.
-
-        The later ones may have been carried out already; if they were not repeated, the older one would win.
-        """
-        keys: set[bytes] = set()
-        number = 0
-        for answers in windows:
-            for index, answer in enumerate(answers):
-                operation = operations[number]
-                number += 1
-                if answer.status in _LATER:
-                    keys.add(operation.key)
-                if operation.key in keys:
-                    answers[index] = self._insist(operation)
-
-    def _insist(self, operation: _Operation) -> Answered:
-        """One operation, tried until the node carries it out or refuses it for good, or too often."""
-        for attempt in range(RETRIES_MAX):
-            connection = self._pool.of(operation.vbid)
-            answer = connection.exchange(operation.request)
-            if answer.status not in _LATER:
-                return answer
-            if answer.status == Status.NOT_MY_VBUCKET and not self._pool.take_map(answer.value, connection.address):
-                self._pool.take_map(connection.ask(GetClusterConfig.pack()).value, connection.address)
-            connection.pause(min(RETRY_PAUSE_S, 0.01 * 2**attempt))
-        raise _refused(operation, answer)
-
 
 def _bytes(key: Key) -> bytes:
     return key if isinstance(key, bytes) else key.encode()
 
 
-def _window(operations: Iterator[_Operation]) -> list[_Operation]:
-    result: list[_Operation] = []
-    size = 0
-    for operation in islice(operations, WINDOW_OPS):
-        result.append(operation)
-        size += len(operation.request)
-        if size >= WINDOW_BYTES:
-            break
-    return result
-
-
-def _refused(operation: _Operation, answer: Answered) -> DcpstreamError:
+def _refused(operation: Operation, answer: Answered) -> DcpstreamError:
     why = f": {answer.reason}" if answer.reason else ""
     context = f"key {operation.key[:100]!r}{why}"
     return status_error(answer.status, opcode=operation.opcode, vbid=operation.vbid, context=context)

@@ -35,6 +35,7 @@ class Answered(NamedTuple):
     value: bytes
     key: bytes = b""
     opcode: int = 0
+    opaque: int = 0
 
     @property
     def reason(self) -> str:
@@ -78,6 +79,7 @@ class KvConnection:
     ) -> None:
         self.address = address
         self.has_collections = False
+        self.is_unordered = False
         self._deadline = clock.monotonic() + connect_timeout_s
         self._clock = clock
         self._received = bytearray()
@@ -129,6 +131,7 @@ class KvConnection:
             for frame in frames:
                 self.send(handshake.receive(frame))
         self.has_collections = Feature.COLLECTIONS in handshake.granted
+        self.is_unordered = Feature.UNORDERED_EXECUTION in handshake.granted
         self._socket.settimeout(ANSWER_TIMEOUT_S)
         return handshake.config
 
@@ -169,7 +172,7 @@ class KvConnection:
             )
 
     def answers(self, count: int) -> list[Answered]:
-        """The next answers, which come in the order of the requests."""
+        """The next answers. They come in the order of the requests, unless the connection is unordered."""
         buffer = self._received
         result: list[Answered] = []
         at = 0
@@ -179,7 +182,7 @@ class KvConnection:
                 del buffer[:at]
                 at = 0
                 buffer += self._receive()
-            magic, opcode, key_length, extras_length, datatype, status, body, _, cas = unpack(buffer, at)
+            magic, opcode, key_length, extras_length, datatype, status, body, opaque, cas = unpack(buffer, at)
             framing = 0
             if magic == _FLEXIBLE:
                 framing, key_length = key_length >> 8, key_length & 0xFF
@@ -205,6 +208,7 @@ class KvConnection:
                     bytes(buffer[value_at:end]) if value_at < end else b"",
                     bytes(buffer[key_at:value_at]) if key_length else b"",
                     opcode,
+                    opaque,
                 )
             )
             at = end

@@ -27,11 +27,13 @@ class KvPool:
     Args:
         given: addresses, login and TLS.
         connect_timeout_s: limit for making a connection with authentication.
+        is_unordered: whether nodes may answer out of order. A durable write then does not hold up the others.
     """
 
-    def __init__(self, given: Access, connect_timeout_s: float) -> None:
+    def __init__(self, given: Access, connect_timeout_s: float, *, is_unordered: bool = False) -> None:
         self._given = given
         self._connect_timeout_s = connect_timeout_s
+        self._is_unordered = is_unordered
         self._seeds: tuple[NodeAddress, ...] = ()
         self._context: ssl.SSLContext | None = None
         self._clock: Clock = SystemClock()
@@ -56,6 +58,12 @@ class KvPool:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+
+    def forget(self, connection: KvConnection) -> None:
+        """Close a connection that failed; the next use makes a new one."""
+        connection.close()
+        if self._connections.get(str(connection.address)) is connection:
+            del self._connections[str(connection.address)]
 
     def take_map(self, text: bytes, origin: NodeAddress) -> bool:
         """Take a node's cluster map; whether it is newer than the known one."""
@@ -137,7 +145,12 @@ class KvPool:
         )
         try:
             config = connection.shake_hands(
-                Handshake(self._given.login, address, self._random.getrandbits(192).to_bytes(24, "big"))
+                Handshake(
+                    self._given.login,
+                    address,
+                    self._random.getrandbits(192).to_bytes(24, "big"),
+                    is_unordered=self._is_unordered,
+                )
             )
         except BaseException as error:
             connection.close()

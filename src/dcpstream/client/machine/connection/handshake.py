@@ -133,9 +133,18 @@ class Handshake:
         address: the node, for messages.
         nonce: at least 16 random bytes.
         dcp: None for a connection for documents.
+        is_unordered: for documents, whether to allow the node to answer out of order.
     """
 
-    def __init__(self, login: Login, address: NodeAddress, nonce: bytes, dcp: DcpSettings | None = None) -> None:
+    def __init__(
+        self,
+        login: Login,
+        address: NodeAddress,
+        nonce: bytes,
+        dcp: DcpSettings | None = None,
+        *,
+        is_unordered: bool = False,
+    ) -> None:
         self.state = TRANSITIONS.start
         self.granted: frozenset[int] = frozenset()
         self.config = b""
@@ -143,6 +152,7 @@ class Handshake:
         self._address = address
         self._nonce = nonce
         self._dcp = dcp
+        self._is_unordered = is_unordered
         self._mechanism = login.mechanism or MECHANISMS[0]
         self._mechanisms: bytes | None = None
         self._sasl = ClientLogin(self._mechanism, login.username, login.password, nonce)
@@ -158,6 +168,8 @@ class Handshake:
     def start(self) -> bytes:
         """The first bytes to send."""
         wanted = DCP_FEATURES if self._dcp else KV_FEATURES
+        if self._is_unordered:
+            wanted = (*wanted, Feature.UNORDERED_EXECUTION)
         agent = json.dumps({"a": "dcpstream", "i": self._nonce[:8].hex()}).encode()
         hello = self._request(Hello(key=agent, value=b"".join(FeatureCode(code).pack() for code in wanted)))
         if self._login.by_certificate:
