@@ -16,6 +16,7 @@ DcpstreamError
 ├─ StreamEnded (reason, offset)        a stream stopped before its end seqno
 ├─ RollbackRequired (vbid, seqno)      the producer requires a rollback, and there is no policy for it
 ├─ OffsetError                         a recorded offset cannot be used: damaged, or of another bucket
+├─ RowsRefused                         a bucket refuses rows that were to be written
 ├─ ConnectionLost (cause)
 │  ├─ ConnectTimeout                   no answer in time, or no listener
 │  ├─ DeadConnection                   the peer is silent
@@ -64,6 +65,7 @@ __all__ = [
     "ProtocolError",
     "RemoteProtocolError",
     "RollbackRequired",
+    "RowsRefused",
     "StatusError",
     "StoreError",
     "StoreInUse",
@@ -284,6 +286,10 @@ class RollbackRequired(DcpstreamError):
 
 class OffsetError(DcpstreamError):
     """A recorded offset cannot be used: it is damaged, of another version, or belongs to another bucket."""
+
+
+class RowsRefused(DcpstreamError):
+    """A bucket refuses rows for good that were to be written; a repetition will fail."""
 
 
 class ConnectionLost(DcpstreamError):

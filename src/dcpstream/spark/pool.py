@@ -11,38 +11,60 @@ import contextlib
 import gc
 import os
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from dcpstream.client.blocking.cluster import Cluster
 from dcpstream.spark.options import SourceOptions
 
 MAX_IDLE_CLUSTERS = 4
-"""Largest number of clusters that a worker keeps open, for different buckets or users."""
+"""Largest number of clusters and writers that a worker keeps open, for different buckets or users."""
 
 Key: TypeAlias = tuple[object, ...]
 
-_idle: dict[Key, Cluster] = {}
+
+class Closable(Protocol):
+    """Something with connections."""
+
+    def close(self) -> None:
+        """Close them."""
+        ...
+
+
+_T = TypeVar("_T", bound=Closable)
+
+_idle: dict[Key, Any] = {}
 _is_frozen = False
 
 
 @contextlib.contextmanager
 def borrowed(options: SourceOptions, connect: Callable[[SourceOptions], Cluster]) -> Iterator[Cluster]:
     """A cluster for one task; it returns to the pool if the task succeeds, and is closed otherwise."""
-    key = _key(options)
-    cluster = _idle.pop(key, None)
-    if cluster is None:
-        cluster = connect(options)
-    try:
+    with kept(key_of(options), lambda: connect(options)) as cluster:
         yield cluster
+
+
+@contextlib.contextmanager
+def kept(key: Key, connect: Callable[[], _T]) -> Iterator[_T]:
+    """What `connect` makes, for one task; it returns to the pool if the task succeeds, and is closed otherwise.
+
+    Args:
+        key: equal for tasks that may share it; see `key_of`.
+        connect: makes a new one.
+    """
+    found: _T | None = _idle.pop(key, None)
+    if found is None:
+        found = connect()
+    try:
+        yield found
     except BaseException:
-        cluster.close()
+        found.close()
         raise
     if key in _idle:
-        cluster.close()
+        found.close()
         return
     while len(_idle) >= MAX_IDLE_CLUSTERS:
         _idle.pop(next(iter(_idle))).close()
-    _idle[key] = cluster
+    _idle[key] = found
 
 
 def close_all() -> None:
@@ -63,7 +85,8 @@ def freeze_garbage_collector() -> None:
         gc.freeze()
 
 
-def _key(options: SourceOptions) -> Key:
+def key_of(options: SourceOptions) -> Key:
+    """What tells connections apart: process, cluster, user, bucket."""
     # With the process id, because a forked worker must not use its parent's sockets.
     return (
         os.getpid(),

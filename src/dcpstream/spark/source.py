@@ -10,9 +10,17 @@ the first batch of the query, and AvailableNow is one batch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from dcpstream.errors import ConfigError
@@ -49,7 +57,11 @@ class DcpDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        self._options = SourceOptions.parse(options)
+
+    @cached_property
+    def _options(self) -> SourceOptions:
+        # Checked when a reader is made: a writer has other options.
+        return SourceOptions.parse(self.options)
 
     @classmethod
     def name(cls) -> str:
@@ -69,6 +81,19 @@ class DcpDataSource(DataSource):
         """A stream reader with the features of this version of Spark."""
         self._require_own(schema)
         return DcpStreamReader(self._options) if HAS_ADMISSION_CONTROL else PlainStreamReader(self._options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A writer of a DataFrame; see `dcpstream.spark.write_options` for its options."""
+        # Loaded when used, because most workers only read.
+        from dcpstream.spark.writing import batch_writer
+
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """A writer of a streaming query with the features of this version of Spark."""
+        from dcpstream.spark.writing import stream_writer
+
+        return stream_writer(self.options, schema)
 
     def _require_own(self, schema: StructType) -> None:
         if schema != self.schema():
