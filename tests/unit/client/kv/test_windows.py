@@ -1,0 +1,117 @@
+"""Windows of operations over connections that refuse and are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from dcpstream.client.kv.windows import Operation, Windows
+from dcpstream.errors import ConnectionLost
+from dcpstream.wire import Opcode, Status, encode_request
+from tests.kit.faulty_bucket import VBUCKETS, FaultyBucket
+
+LATER = (Status.TMPFAIL, Status.ENOMEM, Status.NOT_MY_VBUCKET, Status.SYNC_WRITE_IN_PROGRESS)
+
+
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dcpstream.client.kv.windows.FIRST_PAUSE_S", 0.0)
+
+
+def writes(pairs: list[tuple[str, str]]) -> Iterator[Operation]:
+    for tag, (key, value) in enumerate(pairs):
+        vbid = len(key) % VBUCKETS
+        request = encode_request(Opcode.SET, vbid=vbid, key=key.encode(), value=value.encode(), extras=bytes(8))
+        yield Operation(Opcode.SET, vbid, key.encode(), request, tag)
+
+
+def windows(bucket: FaultyBucket, **options: Any) -> Windows:
+    return Windows(cast("Any", bucket), window_ops=7, **options)
+
+
+def values(bucket: FaultyBucket) -> dict[str, str]:
+    return {key.decode(): value.decode() for key, (value, _, _) in bucket.documents.items()}
+
+
+@pytest.mark.parametrize("is_unordered", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_faults_lose_nothing_and_keep_the_order_of_a_key(seed: int, is_unordered: bool) -> None:
+    bucket = FaultyBucket(seed, cuts=0.02, is_unordered=is_unordered)
+    bucket.refusals = dict.fromkeys(LATER, 0.03)
+    pairs = [(f"key {bucket.random.randrange(12)}", str(number)) for number in range(300)]
+    under_way = windows(bucket, is_reconnecting=True)
+    answered = list(under_way.run(writes(pairs)))
+    assert [operation.tag for operation, _ in answered] == list(range(len(pairs)))
+    assert {answer.status for _, answer in answered} == {Status.SUCCESS}
+    assert values(bucket) == dict(pairs), "the last write of a key wins"
+    assert under_way.repeated > 0
+    assert bucket.connections_made > 1
+
+
+def test_a_later_write_of_a_refused_key_is_repeated_with_it() -> None:
+    bucket = FaultyBucket()
+    first = True
+
+    class Once(dict[int, float]):
+        def items(self) -> Any:
+            nonlocal first
+            found = [(Status.TMPFAIL, 1.0)] if first else []
+            first = False
+            return found
+
+    bucket.refusals = Once()
+    list(windows(bucket).run(writes([("a", "old"), ("a", "new"), ("b", "1")])))
+    assert values(bucket) == {"a": "new", "b": "1"}
+    assert [key for _, key in bucket.log] == [b"a", b"b", b"a", b"a"], "b is not repeated"
+
+
+def test_a_lost_connection_is_raised_without_reconnecting() -> None:
+    bucket = FaultyBucket(1, cuts=0.05)
+    with pytest.raises(ConnectionLost, match="cut"):
+        list(windows(bucket).run(writes([(str(n), "") for n in range(300)])))
+
+
+def test_a_refusal_that_does_not_pass_is_given_out_after_the_limit() -> None:
+    bucket = FaultyBucket()
+    bucket.refusals = {Status.TMPFAIL: 1.0}
+    clock = _Clock()
+    answered = list(windows(bucket, retry_timeout_s=10.0, clock=clock).run(writes([("a", "1")])))
+    assert [answer.status for _, answer in answered] == [Status.TMPFAIL]
+    assert clock.now >= 10.0
+
+
+def test_a_node_that_stays_away_is_an_error_after_the_limit() -> None:
+    bucket = FaultyBucket()
+    bucket.is_away = True
+    with pytest.raises(ConnectionLost, match="nobody listens"):
+        list(windows(bucket, is_reconnecting=True, retry_timeout_s=10.0, clock=_Clock()).run(writes([("a", "1")])))
+
+
+def test_at_most_two_windows_are_in_flight() -> None:
+    bucket = FaultyBucket()
+    taken = 0
+
+    def counted() -> Iterator[Operation]:
+        nonlocal taken
+        for operation in writes([(str(n), "") for n in range(100)]):
+            taken += 1
+            yield operation
+
+    for given, _ in enumerate(windows(bucket).run(counted()), 1):
+        assert taken - given < 2 * 7
+
+
+class _Clock:
+    """Each look at it takes a second."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 1.0
+        return self.now
+
+    def time_ns(self) -> int:
+        return 0
