@@ -14,6 +14,7 @@ from dcpstream.cli.app import cli  # noqa: E402
 from dcpstream.columnar import CHANGE_SCHEMA  # noqa: E402
 from dcpstream.model import Op  # noqa: E402
 from dcpstream.spark.options import OPTIONS  # noqa: E402
+from dcpstream.spark.write_options import CONNECTION_OPTIONS, WRITE_OPTIONS  # noqa: E402
 from tools.pages import publish  # noqa: E402
 
 DOCS = ROOT / "docs" / "reference"
@@ -141,6 +142,15 @@ With `rewindTo` set to `zero`, `to_seqno` is always 0; tables with one version o
 without transactions that carried out a rollback in a failed attempt must begin such a vbucket anew, and therefore needs
 `zero`, too.
 """
+WRITER_INTRODUCTION = """
+## Options of the writer
+
+`df.write.format("dcp")` and `writeStream.format("dcp")` take these options and those of the connection: {connection}.
+See [Write rows into a bucket](../how-to/write-from-spark.md).
+
+| option | means | default |
+| --- | --- | --- |
+"""
 CLI_INTRODUCTION = """# Command line
 
 Generated from the help of the commands.
@@ -155,7 +165,10 @@ def spark_page() -> str:
     ]
     columns = [f"| `{field.name}` | {field.type} | {COLUMNS[field.name]} |" for field in CHANGE_SCHEMA]
     text = SPARK_INTRODUCTION + "\n".join(options) + "\n" + COLUMNS_INTRODUCTION + "\n".join(columns) + "\n"
-    return text + "\nWith `valueFormat` = `string`, `value` is a string.\n" + _control_rows() + COLLECTIONS + ROLLBACK
+    text += "\nWith `valueFormat` = `string`, `value` is a string.\n" + _control_rows() + COLLECTIONS + ROLLBACK
+    connection = ", ".join(f"`{option.name}`" for option in OPTIONS if option.name in CONNECTION_OPTIONS)
+    writer = [f"| `{option.name}` | {option.meaning} | {option.default} |" for option in WRITE_OPTIONS]
+    return text + WRITER_INTRODUCTION.format(connection=connection) + "\n".join(writer) + "\n"
 
 
 def _control_rows() -> str:

@@ -3,9 +3,10 @@
 On the driver, `source` has the classes that Spark calls, `options` checks the user's options, `coordinator` asks the
 cluster, `starting` and `planner` compute the start and the end of a batch (pure functions), and `offsets` is the JSON
 that Spark logs. On the executors, `reading` yields the rows of a task as RecordBatches with the columns of `schema`,
-over a `Cluster` of `pool`, with `prefetch` in a thread. `session`, `java` and `jars` make a session with the
-connector of a table format. Spark finds
-the format without registration through the top-level module `pyspark_dcpstream`.
+over a `Cluster` of `pool`, with `prefetch` in a thread. For writing, `writing` has the classes that Spark calls,
+`write_options` checks the options, `documents` turns rows into writes, and `rejects` keeps the rows that the bucket
+refuses. `session`, `java` and `jars` make a session with the connector of a table format. Spark finds the format
+without registration through the top-level module `pyspark_dcpstream`.
 """
 
 from __future__ import annotations

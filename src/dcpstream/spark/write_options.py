@@ -141,7 +141,9 @@ class WriteOptions:
         if scope:
             if values.get("scope", scope) != scope:
                 raise ConfigError(
-                    "collection", values["collection"], f"the scope of the option scope, {scope!r} is not"
+                    "collection",
+                    values["collection"],
+                    f"a collection of the scope {values['scope']!r}, which the option scope names",
                 )
             values.update(scope=scope, collection=collection)
         result = cls(connection=SourceOptions.parse(connection), **values)

@@ -1,7 +1,8 @@
-"""A small blocking key-value client, for loaders, checks and tests.
+"""A small blocking key-value client, for loaders, the Spark writer, checks and tests.
 
-`KvClient` turns documents into requests and answers into tokens or documents, a window of operations at a time. A
-`KvPool` knows the cluster map and has one `KvConnection` for each node that is used. A `KvConnection` sends the
-requests of a window and reads their answers, which come in order. The handshake and the cluster map are those of
-`machine`.
+`KvClient` turns documents into requests and answers into tokens or documents; the first refusal is an error.
+`DocumentWriter` writes into any collection and gives each write an outcome. Both use `Windows`, which has two windows
+of operations in flight and repeats what may pass. A `KvPool` knows the cluster map and has one `KvConnection` for each
+node that is used. A `KvConnection` sends the requests of a window and reads their answers. The handshake and the
+cluster map are those of `machine`.
 """
