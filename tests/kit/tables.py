@@ -112,20 +112,28 @@ class Expected:
     @property
     def current(self) -> dict[Document, tuple[int, bytes]]:
         """Document → (seqno, value)."""
-        # A rollback's control row has a seqno, too, but says nothing about documents.
-        story = [row for _, row in self.log if row["op"] != "rollback"]
-        state: dict[Document, Row] = {}
-        for row in sorted(story, key=lambda row: (row["seqno"], row["key"] is None)):
-            if row["op"] in {"collection_created", "collection_dropped", "collection_flushed"}:
-                place = (row["scope"], row["collection"], row["vbucket"])
-                state = {
-                    name: old
-                    for name, old in state.items()
-                    if (old["scope"], old["collection"], old["vbucket"]) != place
-                }
-            elif row["key"] is not None:
-                state[row["scope"], row["collection"], row["key"]] = row
-        return {name: (row["seqno"], row["value"]) for name, row in state.items() if row["_change_type"] != "delete"}
+        ends = [
+            (_place(row), row["seqno"], batch)
+            for batch, row in self.log
+            if row["op"] in {"collection_created", "collection_dropped", "collection_flushed", "collection_excluded"}
+        ]
+        state: dict[Document, tuple[int, int, Row]] = {}
+        for batch, row in self.log:
+            is_ended = any(
+                place == _place(row) and row["seqno"] <= seqno and batch <= last for place, seqno, last in ends
+            )
+            if row["key"] is not None and not is_ended:
+                name = (row["scope"], row["collection"], row["key"])
+                state[name] = max(
+                    state.get(name, (-1, -1, row)), (row["seqno"], batch, row), key=lambda entry: entry[:2]
+                )
+        return {
+            name: (seqno, row["value"]) for name, (seqno, _, row) in state.items() if row["_change_type"] != "delete"
+        }
+
+
+def _place(row: Row) -> tuple[str, str, int]:
+    return row["scope"], row["collection"], row["vbucket"]
 
 
 class Bench(Protocol):

@@ -169,6 +169,22 @@ STORIES: dict[str, list[list[Row]]] = {
         [dropped("old", 3), created("old", 4), change("a", 5, "2", collection="old")],
         [rollback(0, 3), change("z", 4, "1")],
     ],
+    "a collection is left out and read again from its beginning": [
+        [change("a", 1, "1", collection="c"), change("b", 2, "1", collection="c"), change("x", 3, "1")],
+        [event(Op.COLLECTION_EXCLUDED, "c", 3), change("x", 7, "2")],
+        [
+            change("a", 1, "1", collection="c"),
+            change("b", 5, None, collection="c"),
+            change("d", 6, "1", collection="c"),
+        ],
+        [event(Op.COLLECTION_EXCLUDED, "c", 7), change("x", 8, "3")],
+        [change("d", 6, "1", collection="c")],
+        [rollback(0, 5), change("d", 6, "2", collection="c")],
+    ],
+    "a bucket with other vbuckets": [
+        [change("a", 5, "1"), change("b", 6, "1"), change("x", 9, "1", vbucket=3), change("y", 8, "1", vbucket=3)],
+        [rollback(0, 0), rollback(3, 0), change("b", 1, "2"), change("x", 2, "2")],
+    ],
     "other events leave documents alone": [
         [change("a", 1, "1", collection="x")],
         [event(Op.COLLECTION_MODIFIED, "x", 2), event(Op.SCOPE_CREATED, "", 3), event(Op.SCOPE_DROPPED, "", 4)],

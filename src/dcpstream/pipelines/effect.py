@@ -120,6 +120,8 @@ def _ended(current: Rows, rules: pa.Table, plan: FoldPlan) -> pa.Table:
     if not emptying.num_rows:
         return _removals(rules.slice(0, 0), current.schema)
     held = current.rows(_FACTS, pc.field("vbucket").isin(pc.unique(emptying.column("vbucket"))))
+    # Whatever their batch, it is older than those of the tail.
+    held = held.append_column(BATCH_ID, pa.repeat(pa.scalar(-1, pa.int64()), held.num_rows))
     held = held.filter(pa.array(lies_before(held, emptying)))
     decided: Indexes = np.concatenate([plan.newest, plan.absent])
     ours, theirs = key_codes(held, rules.take(pa.array(decided)))

@@ -12,8 +12,9 @@ The effect of `changes` on `current`, the same for every engine:
 
 1. A rollback of vbucket v to seqno P in batch j makes rows of v void that have a seqno above P and a batch below j. The
    rollback's own control row is never void.
-2. A row whose `op` empties a collection (`Op.empties_collection`) at seqno s of vbucket v ends older rows: data rows of
-   the same scope, collection and vbucket with a seqno of at most s have no effect.
+2. A row whose `op` empties a collection (`Op.empties_collection`) at seqno s of vbucket v in batch j ends older rows:
+   data rows of the same scope, collection and vbucket have no effect if their seqno is at most s and their batch at
+   most j. A later batch may bring lower seqnos: a query that begins to read a collection begins at seqno 0.
 3. Of the other data rows, the one with the highest seqno is the document (scope, collection, key), unless its
    `_change_type` is delete.
 """

@@ -157,17 +157,27 @@ def void_rows(rows: pa.Table, bounds: Mapping[int, int], before_batch: int) -> M
 
 
 def lies_before(data: pa.Table, emptying: pa.Table) -> Mask:
-    """bool[rows]: whether a row's collection lost its documents in the row's vbucket at the row's seqno or later."""
+    """bool[rows]: whether a row has no effect because its collection ended: rule 2 of `dcpstream.pipelines.engine`.
+
+    Args:
+        data: rows with scope, collection, vbucket, seqno, and their batch.
+        emptying: the control rows, with the same columns.
+    """
     if not data.num_rows or not emptying.num_rows:
         return np.zeros(data.num_rows, bool)
-    names = ["scope", "collection", "vbucket", "seqno"]
+    names = ["scope", "collection", "vbucket", "seqno", BATCH_ID]
     both = pa.concat_tables([part.select(names) for part in (data, emptying)])
-    codes, seqnos, rows = _places(both), _numbers(both, "seqno"), data.num_rows
-    places, place_of = np.unique(codes[rows:], return_inverse=True)
-    last = np.full(len(places), -1, np.int64)
-    np.maximum.at(last, place_of, seqnos[rows:])
-    at = np.minimum(np.searchsorted(places, codes[:rows]), len(places) - 1)
-    found: Mask = (places[at] == codes[:rows]) & (seqnos[:rows] <= last[at])
+    rows = data.num_rows
+    place = np.unique(_places(both), return_inverse=True)[1]
+    seqnos, seqno = np.unique(_numbers(both, "seqno"), return_inverse=True)
+    batches, batch = np.unique(_numbers(both, BATCH_ID), return_inverse=True)
+    # By place, newest batch first. The highest seqno so far is then that of the same or a later batch, and a later
+    # place begins above all seqnos of the places before it.
+    order_of = place * len(batches) + (len(batches) - 1 - batch)
+    events = rows + np.argsort(order_of[rows:], kind="stable")
+    highest = np.maximum.accumulate(place[events] * len(seqnos) + seqno[events])
+    at = np.searchsorted(order_of[events], order_of[:rows], side="right") - 1
+    found: Mask = (at >= 0) & (highest[at] >= place[:rows] * len(seqnos) + seqno[:rows])
     return found
 
 
