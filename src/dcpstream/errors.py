@@ -16,6 +16,7 @@ DcpstreamError
 ├─ StreamEnded (reason, offset)        a stream stopped before its end seqno
 ├─ RollbackRequired (vbid, seqno)      the producer requires a rollback, and there is no policy for it
 ├─ OffsetError                         a recorded offset cannot be used: damaged, or of another bucket
+│  └─ BucketReset                      the bucket was flushed, or created again, since it was recorded
 ├─ RowsRefused                         a bucket refuses rows that were to be written
 ├─ ConnectionLost (cause)
 │  ├─ ConnectTimeout                   no answer in time, or no listener
@@ -39,6 +40,7 @@ __all__ = [
     "AccessDenied",
     "AuthenticationError",
     "AuthenticationFailed",
+    "BucketReset",
     "Busy",
     "ConfigError",
     "ConnectTimeout",
@@ -290,6 +292,10 @@ class OffsetError(DcpstreamError):
 
 class RowsRefused(DcpstreamError):
     """A bucket refuses rows for good that were to be written; a repetition will fail."""
+
+
+class BucketReset(OffsetError):
+    """The bucket is another one than that of a recorded offset: it was flushed, or deleted and created again."""
 
 
 class ConnectionLost(DcpstreamError):

@@ -105,6 +105,7 @@ class FakeCluster:
     def map(self) -> Any:
         return SimpleNamespace(
             version=(1, 1),
+            uuid="",
             vbucket_count=len(self.active),
             active_node=lambda vbid: f"node{vbid % 2}",
             nodes=("node0", "node1"),

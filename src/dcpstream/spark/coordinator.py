@@ -20,10 +20,11 @@ from dcpstream.client.machine.reader.selection import Selection, unknown_names
 from dcpstream.client.machine.resume import BranchState, step_back
 from dcpstream.client.machine.rollback_policy import OnPurgeGap
 from dcpstream.client.machine.values import Accepted, RollbackTo
-from dcpstream.errors import AuthenticationFailed, ConnectionLost, OffsetError, RollbackRequired
+from dcpstream.errors import AuthenticationFailed, BucketReset, ConnectionLost, RollbackRequired
 from dcpstream.model import CollectionName, Manifest, StreamOffset, VbucketMap
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.spark import planner
+from dcpstream.spark.bucket_reset import another_bucket, flushed, may_be_flushed, reset_message
 from dcpstream.spark.lag import Lag
 from dcpstream.spark.offsets import (
     SourceOffset,
@@ -225,6 +226,7 @@ class Coordinator:
             for vbid in states
         }
         end = SourceOffset.starting_at(self._options.bucket, self._options.collections, positions)
+        end = replace(end, bucket_uuid=self._cluster.map.uuid or None)
         return end.based_on(self._patiently(self.resolve_start)).to_json()
 
     def batch(self) -> tuple[SourceOffset, SourceOffset]:
@@ -244,10 +246,17 @@ class Coordinator:
 
         Raises:
             OffsetError: one of them cannot be used.
+            BucketReset: they are of different buckets, and onBucketReset is fail.
         """
         end = self.parse(end_data)
         is_first = is_start_marker(start_data)
         start = end.base_offset() if is_first else self.parse(start_data)
+        cause = None if end.is_reset else another_bucket(start, end.bucket_uuid or "", len(end.vbuckets))
+        if cause is not None:
+            # Only an unanchored end was planned without a look at the start.
+            if self._options.on_bucket_reset == "fail":
+                raise BucketReset(reset_message(cause))
+            end = replace(end, is_reset=True)
         ranges = self.ranges_between(start, end, is_first=is_first)
         unknown = [planned.range.vbid for planned in ranges if planned.range.start.is_planned]
         if not unknown:
@@ -278,7 +287,7 @@ class Coordinator:
         nodes = {
             vbid: str(node)
             for vbid in (planned.range.vbid for planned in ranges)
-            if (node := cluster_map.active_node(vbid)) is not None
+            if vbid < cluster_map.vbucket_count and (node := cluster_map.active_node(vbid)) is not None
         }
         return planner.balance(ranges, nodes, self.tasks)
 
@@ -299,13 +308,28 @@ class Coordinator:
 
     def _plan(self, logged: SourceOffset, limit: int | None) -> SourceOffset:
         """The next end; `logged` itself if no vbucket moves."""
-        self._require_same_vbuckets(logged)
+        try:
+            return self._plan_once(logged, limit)
+        except BucketReset:
+            # The connections belong to a bucket that is gone. New ones show what there is now.
+            self.close()
+            return self._plan_once(logged, limit)
+
+    def _plan_once(self, logged: SourceOffset, limit: int | None) -> SourceOffset:
+        cluster_map = self._cluster.map
+        cause = another_bucket(logged, cluster_map.uuid, cluster_map.vbucket_count)
+        if cause is not None:
+            return self._begin_anew(cause, limit)
         start = self._with_learnt(logged)
+        if start.bucket_uuid is None and cluster_map.uuid:
+            start = replace(start, bucket_uuid=cluster_map.uuid)
         if start.collections != self._options.collections:
             start = self._with_filter(start)
         observed = self._observe_interesting(start)
         if not observed:
             return logged
+        if may_be_flushed(start, observed) and (cause := flushed(start, self._cluster.observe(None))) is not None:
+            return self._begin_anew(cause, limit)
         start = planner.completed(start, observed)
         self._learn(start)
         landings = self._landings(start, observed)
@@ -320,6 +344,32 @@ class Coordinator:
             is_filtered=self._options.collections is not None,
         )
         return logged if end is start else end
+
+    def _begin_anew(self, cause: str, limit: int | None) -> SourceOffset:
+        """The end of a batch that takes back all rows and begins the bucket from its beginning.
+
+        Raises:
+            BucketReset: onBucketReset is fail.
+        """
+        if self._options.on_bucket_reset == "fail":
+            raise BucketReset(reset_message(cause))
+        _log.warning("%s: all rows are taken back, and the bucket is read from its beginning", cause)
+        self._completed, self._observed_all = {}, None
+        cluster_map = self._cluster.map
+        zero = dict.fromkeys(range(cluster_map.vbucket_count), StreamOffset.ZERO)
+        start = SourceOffset.starting_at(self._options.bucket, self._options.collections, zero)
+        start = replace(start, bucket_uuid=cluster_map.uuid or None)
+        end = planner.plan_end_offset(
+            start,
+            self._cluster.observe(None),
+            {},
+            limit=limit,
+            target=self._target,
+            tasks=self.tasks,
+            collections=self._collections_after(start),
+            is_filtered=self._options.collections is not None,
+        )
+        return replace(end, is_reset=True)
 
     def _with_filter(self, start: SourceOffset) -> SourceOffset:
         """An offset of another filter, with the vbuckets that do not follow the query's filter yet.
@@ -442,14 +492,6 @@ class Coordinator:
         self._completed = {
             vbid: entry.at for vbid, entry in start.vbuckets.items() if entry.at.snapshot_end is not None
         }
-
-    def _require_same_vbuckets(self, offset: SourceOffset) -> None:
-        count = self._cluster.map.vbucket_count
-        if len(offset.vbuckets) != count:
-            raise OffsetError(
-                f"The checkpoint's offset has {len(offset.vbuckets)} vbuckets, bucket {self._options.bucket!r} "
-                f"has {count}: it is another bucket by now. Start with another checkpointLocation and empty tables."
-            )
 
     def _patiently(self, ask: Callable[[], T]) -> T:
         """Repeat a request until there is an answer, up to idleTimeout."""

@@ -65,6 +65,7 @@ class SourceOptions:
         value_format: "binary" or "string".
         columns: of `CHANGE_SCHEMA`, in this order.
         on_rollback: the reaction to a rollback of history that was read.
+        on_bucket_reset: the reaction to a bucket that was flushed, or created again.
         rewind_to: the target of a rollback: the newest recorded position that the node accepts, or the beginning.
         tls: certificates; None without any (the connection string decides about TLS).
         sasl_mechanism, network: as in `dcpstream.Client`.
@@ -90,6 +91,7 @@ class SourceOptions:
     columns: tuple[str, ...] = tuple(CHANGE_SCHEMA.names)
     on_rollback: Literal["fail", "rewindAndMark"] = "fail"
     rewind_to: RewindTo = "recorded"
+    on_bucket_reset: Literal["fail", "rebuild"] = "fail"
     flow_control_buffer_bytes: int = BUFFER_BYTES
     max_batch_rows: int = MAX_BATCH_ROWS
     connect_timeout_s: float = CONNECT_TIMEOUT_S
@@ -373,6 +375,14 @@ OPTIONS = (
         _choice("recorded", "zero"),
         "with rewindAndMark: go back to a recorded position, or read the vbucket from zero",
         "recorded",
+    ),
+    Option(
+        "onBucketReset",
+        "on_bucket_reset",
+        _choice("fail", "rebuild"),
+        "if the bucket was flushed, or created again: fail, or rebuild: take back all rows by control rows and read it "
+        "from its beginning",
+        "fail",
     ),
     Option(
         "flowControlBufferBytes",

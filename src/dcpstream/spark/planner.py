@@ -212,6 +212,8 @@ def planned_ranges(
     Raises:
         OffsetError: an end lies below its start.
     """
+    if end.is_reset:
+        return _ranges_of_another_bucket(start, end, is_replayed=is_replayed)
     ranges: list[PlannedRange] = []
     for vbid, entry in end.vbuckets.items():
         before = start.vbuckets[vbid].at if vbid in start.vbuckets else StreamOffset.ZERO
@@ -243,6 +245,21 @@ def planned_ranges(
             vbid, begin, entry.at.seqno, end_vbuuid=entry.at.vbuuid, given_vbuuid=given, keeps_start=keeps_start
         )
         ranges.append(PlannedRange(planned, rolled_back_from, new_vbuuid, entry.at.collections, is_refill))
+    return ranges
+
+
+def _ranges_of_another_bucket(start: SourceOffset, end: SourceOffset, *, is_replayed: bool) -> list[PlannedRange]:
+    """The ranges of a batch that begins anew: all rows of the old vbuckets are void, also of those that are gone."""
+    if start == end:
+        return []
+    ranges: list[PlannedRange] = []
+    for vbid in sorted({*start.vbuckets, *end.vbuckets}):
+        before = start.vbuckets[vbid].at if vbid in start.vbuckets else StreamOffset.ZERO
+        at = end.vbuckets[vbid].at if vbid in end.vbuckets else StreamOffset.ZERO
+        if not before.seqno and not at.seqno:
+            continue
+        planned = VbucketRange(vbid, StreamOffset.ZERO, at.seqno, (), at.vbuuid, at.vbuuid if is_replayed else 0)
+        ranges.append(PlannedRange(planned, before if before.seqno else None, at.vbuuid, at.collections))
     return ranges
 
 

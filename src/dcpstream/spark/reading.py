@@ -11,6 +11,7 @@ branch of the plan. After a committed batch no such row is needed, because nothi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,9 +22,10 @@ from dcpstream.client.blocking.cluster import Cluster
 from dcpstream.client.machine.reader.batches import manifest_batch, rollback_batch
 from dcpstream.client.machine.reader.selection import FixedSelection, Selection
 from dcpstream.client.machine.values import ManifestEvent, ReadBatch, RollbackEvent, VbucketRange
-from dcpstream.errors import RollbackRequired
+from dcpstream.errors import BucketReset, RollbackRequired
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.spark import pool
+from dcpstream.spark.bucket_reset import reset_message
 from dcpstream.spark.coordinator import branch_message, open_cluster, rollback_message
 from dcpstream.spark.options import SourceOptions
 from dcpstream.spark.planner import PlannedRange
@@ -41,6 +43,9 @@ PREFETCH_SEQNOS_MIN = 5_000
 """Least seqnos of a task that reads ahead in a thread."""
 
 
+_log = logging.getLogger(__name__)
+
+
 @dataclass(eq=False)
 class DcpPartition(InputPartition):
     """One task: ranges of vbuckets that one node holds.
@@ -48,10 +53,12 @@ class DcpPartition(InputPartition):
     Attributes:
         node: its name, for display.
         ranges: at most one per vbucket.
+        bucket_uuid: of the bucket that the batch was planned for; empty if it is not known.
     """
 
     node: str
     ranges: tuple[PlannedRange, ...]
+    bucket_uuid: str = ""
 
     def __repr__(self) -> str:
         """A short text, because Spark prints partitions."""
@@ -70,6 +77,7 @@ def read_partition(
     Per vbucket in seqno order, after a control row if there was a rollback.
 
     Raises:
+        BucketReset: the bucket is another one than that of the plan, and onBucketReset is fail.
         HistoryPurged: deletions were purged before they were read, and purgeGap is fail.
         RollbackRequired: a node requires a rollback, and onRollback is fail or rows were already read.
         ConnectionLost: a node stays away for longer than idleTimeout.
@@ -92,7 +100,7 @@ def read_partition(
     for is_refill in (True, False):
         members = [planned for planned in partition.ranges if planned.seqnos > 0 and planned.is_refill is is_refill]
         if members:
-            yield from _read_members(options, members, schema, connect, clock)
+            yield from _read_members(options, members, schema, connect, clock, partition.bucket_uuid)
 
 
 def _read_members(
@@ -101,12 +109,15 @@ def _read_members(
     schema: pa.Schema,
     connect: Callable[[SourceOptions], Cluster],
     clock: Clock,
+    bucket_uuid: str,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of ranges that are read with one selection of collections."""
     ranges = [planned.range for planned in members]
     seqnos = sum(planned.seqnos for planned in members)
     selection = fixed_selection(options, members)
-    items = _read(options, selection, ranges, window_bytes(seqnos, options.flow_control_buffer_bytes), connect)
+    items = _read(
+        options, selection, ranges, window_bytes(seqnos, options.flow_control_buffer_bytes), connect, bucket_uuid
+    )
     ahead = prefetched(items) if seqnos >= PREFETCH_SEQNOS_MIN else items
     for item in _explained(ahead, options, ranges):
         if isinstance(item, RollbackEvent):
@@ -145,6 +156,12 @@ def _explained(
         if options.on_rollback == "fail":
             raise _refused(error.vbid, error.seqno, ranges) from error
         raise RollbackRequired(error.vbid, error.seqno, repeat_message(error.vbid, error.seqno)) from error
+    except BucketReset as error:
+        cause = str(error).partition(":")[0]
+        if options.on_bucket_reset == "fail":
+            raise BucketReset(reset_message(cause)) from error
+        # The next batch is planned for the new bucket. It takes back all rows of the old one.
+        _log.warning("%s: its rows of this batch are left out", cause)
 
 
 def _refused(vbid: int, seqno: int, ranges: list[VbucketRange]) -> RollbackRequired:
@@ -168,6 +185,7 @@ def _read(
     ranges: list[VbucketRange],
     window: int,
     connect: Callable[[SourceOptions], Cluster],
+    bucket_uuid: str,
 ) -> Generator[ReadBatch | RollbackEvent | ManifestEvent, None, None]:
     with pool.borrowed(options, connect) as cluster:
         yield from cluster.read_ranges(
@@ -181,6 +199,7 @@ def _read(
             read_stable=options.read_stable,
             purge_gap=options.effective_purge_gap,
             rewind_to=options.rewind_to,
+            bucket_uuid=bucket_uuid,
         )
 
 

@@ -26,7 +26,9 @@ from pyspark.sql.types import StructType
 from dcpstream.errors import ConfigError
 from dcpstream.spark.coalescing import coalesced
 from dcpstream.spark.coordinator import Coordinator
+from dcpstream.spark.offsets import SourceOffset
 from dcpstream.spark.options import OffsetSpec, SourceOptions
+from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.reading import DcpPartition, read_partition
 from dcpstream.spark.schema import spark_schema
 
@@ -114,7 +116,7 @@ class DcpBatchReader(DataSourceReader):
         try:
             start, end = coordinator.batch()
             ranges = coordinator.ranges_between(start, end, is_first=True, is_replayed=False, has_next_plan=False)
-            return _partitions(coordinator, ranges)
+            return _partitions(coordinator, ranges, end)
         finally:
             coordinator.close()
 
@@ -136,7 +138,7 @@ class _StreamReaderBase(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks between two logged offsets."""
-        return _partitions(self._coordinator, self._coordinator.ranges(start, end))
+        return _partitions(self._coordinator, self._coordinator.ranges(start, end), self._coordinator.parse(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task; runs in an executor."""
@@ -210,8 +212,9 @@ def _rows(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
     return coalesced(read_partition(options, partition), options.max_batch_rows)
 
 
-def _partitions(coordinator: Coordinator, ranges: list[Any]) -> list[InputPartition]:
-    return [DcpPartition(node, members) for node, members in coordinator.tasks_of(ranges)]
+def _partitions(coordinator: Coordinator, ranges: list[PlannedRange], end: SourceOffset) -> list[InputPartition]:
+    uuid = end.bucket_uuid or ""
+    return [DcpPartition(node, members, uuid) for node, members in coordinator.tasks_of(ranges)]
 
 
 __all__ = ["HAS_ADMISSION_CONTROL", "DcpBatchReader", "DcpDataSource", "PlainStreamReader"]

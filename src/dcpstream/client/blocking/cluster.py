@@ -194,6 +194,7 @@ class Cluster:
         read_stable: bool = False,
         purge_gap: OnPurgeGap | None = None,
         rewind_to: RewindTo = "recorded",
+        bucket_uuid: str = "",
     ) -> Iterator[ReadBatch | RollbackEvent | ManifestEvent]:
         """Read ranges of several vbuckets and finish when each is done.
 
@@ -215,8 +216,10 @@ class Cluster:
             read_stable: yield only rows that the active node and all replicas have on disk.
             purge_gap: what to do about purged deletions, as in `Client.stream`; None = "reconcile".
             rewind_to: "recorded" goes back to a recorded position, "zero" begins the vbucket anew.
+            bucket_uuid: the uuid that the bucket must have; empty for any.
 
         Raises:
+            BucketReset: the bucket has another uuid, or gets another one during the read.
             RollbackRequired: rows of a vbucket were yielded, and then its history was rolled back. Plan anew.
             ConnectTimeout, ConnectionLost: a node stays away for `idle_timeout_s`.
             RemoteProtocolError, WireError: a node sends what the protocol does not allow, on five connections.
@@ -246,10 +249,10 @@ class Cluster:
 
         # A position on a branch, or an end that was planned on one, is from a bucket that was there.
         is_known = any(one.planned_vbuuid for one in ranges)
-        return self._read(make_reader, dcp_settings(self._name, buffer_bytes, columns), is_known)
+        return self._read(make_reader, dcp_settings(self._name, buffer_bytes, columns), is_known, bucket_uuid)
 
     def _read(
-        self, make_reader: Callable[[Nodes], StreamReader], settings: DcpSettings, is_known: bool
+        self, make_reader: Callable[[Nodes], StreamReader], settings: DcpSettings, is_known: bool, bucket_uuid: str
     ) -> Iterator[ReadBatch | RollbackEvent | ManifestEvent]:
         # Taken out while they are used, so that a second reader would make its own.
         if settings in self._data:
@@ -260,6 +263,7 @@ class Cluster:
             sockets = Sockets(self._options.tls)
         if nodes.map is None or (self._control.map is not None and self._control.map.version > nodes.map.version):
             nodes.map = self._control.map
+        nodes.expect(bucket_uuid)
         is_clean = False
         try:
             with contextlib.closing(drive(make_reader(nodes), nodes, sockets, self._clock)) as events:

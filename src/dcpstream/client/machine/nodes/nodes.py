@@ -29,10 +29,10 @@ from dcpstream.client.machine.nodes.retry import (
 from dcpstream.client.settings.options import ConnectOptions
 from dcpstream.client.settings.tls import closed_at_once
 from dcpstream.errors import (
+    BucketReset,
     ConnectionLost,
     ConnectTimeout,
     DcpstreamError,
-    OffsetError,
     RemoteProtocolError,
 )
 from dcpstream.model import NodeAddress, VbucketMap
@@ -57,6 +57,13 @@ def _is_another_bucket(old: VbucketMap, new: VbucketMap) -> bool:
     return bool(old.uuid and new.uuid) and old.uuid != new.uuid and old.cluster_uuid == new.cluster_uuid
 
 
+def _another_bucket(bucket: str, old_uuid: str, uuid: str) -> BucketReset:
+    return BucketReset(
+        f"bucket {bucket!r} was deleted and created again (its uuid was {old_uuid} and is {uuid}): positions in it are "
+        "void. Start anew."
+    )
+
+
 class Nodes:
     """Connections by node.
 
@@ -69,6 +76,7 @@ class Nodes:
     def __init__(self, options: ConnectOptions, random: Random, *, was_reached: bool = False) -> None:
         self.options = options
         self.map: VbucketMap | None = None
+        self._expected_uuid = ""
         self._was_reached = was_reached
         self._faults = Faults()
         self._retry_log = RetryLog()
@@ -171,7 +179,7 @@ class Nodes:
         """A connection's events, except those about the map.
 
         Raises:
-            OffsetError: the bucket was deleted and created again.
+            BucketReset: the bucket was deleted and created again.
         """
         for event in connection.events():
             if isinstance(event, ConfigPushed):
@@ -197,7 +205,7 @@ class Nodes:
         """Take a map if it is newer than the known one; an unreadable one is ignored if a map is known.
 
         Raises:
-            OffsetError: the bucket was deleted and created again.
+            BucketReset: the bucket was deleted and created again.
             TlsError, ConfigError: the map has no addresses for this kind of connection.
         """
         if not text:
@@ -213,14 +221,22 @@ class Nodes:
         known = self.map
         if known is None or found.version > known.version:
             if known is not None and _is_another_bucket(known, found):
-                raise OffsetError(
-                    f"bucket {known.bucket!r} was deleted and created again (its uuid was {known.uuid} and is "
-                    f"{found.uuid}): positions in it are void. Start anew."
-                )
-            self.map = found
+                raise _another_bucket(known.bucket, known.uuid, found.uuid)
+            self._take_map(found)
         elif found.cluster_uuid != known.cluster_uuid or (not found.cluster_uuid and found.uuid != known.uuid):
             # A node that began anew counts its versions anew. Positions are then judged by their branches.
-            self.map = found
+            self._take_map(found)
+
+    def expect(self, uuid: str) -> None:
+        """From now on the bucket must have this uuid; empty for any. A map of another bucket is forgotten."""
+        self._expected_uuid = uuid
+        if uuid and self.map is not None and self.map.uuid and self.map.uuid != uuid:
+            self.map = None
+
+    def _take_map(self, found: VbucketMap) -> None:
+        if self._expected_uuid and found.uuid and found.uuid != self._expected_uuid:
+            raise _another_bucket(found.bucket, self._expected_uuid, found.uuid)
+        self.map = found
 
     def lost(self, connection: NodeConnection, error: BaseException, now: float) -> None:
         """A connection failed, or could not be made.
