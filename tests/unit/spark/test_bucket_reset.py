@@ -45,10 +45,10 @@ def test_the_message_says_what_to_do() -> None:
 def test_a_batch_that_begins_anew_takes_back_every_vbucket() -> None:
     start = offset(AT, ZERO, AT)
     end = offset(StreamOffset(8, 4, 0, None), StreamOffset(9, 2, 0, None), uuid="two", is_reset=True)
-    ranges = planner.planned_ranges(start, end, to_zero=False)
+    ranges = planner.planned_ranges(start, end, keeps_start=True)
     assert [(one.range.vbid, one.range.start, one.range.end_seqno, one.rolled_back_from) for one in ranges] == [
         (0, ZERO, 4, AT),
         (1, ZERO, 2, None),
         (2, ZERO, 0, AT),
     ]
-    assert planner.planned_ranges(end, end, to_zero=False) == [], "an offset and itself"
+    assert planner.planned_ranges(end, end, keeps_start=True) == [], "an offset and itself"
