@@ -7,7 +7,7 @@ supersedes. A seqno alone is therefore not a position; a seqno with its branch a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from dcpstream.model.collections import CollectionName
@@ -64,6 +64,11 @@ class StreamOffset:
         if not 0 <= self.snapshot_start <= self.seqno <= end <= MAX_SEQNO:
             raise ValueError(f"seqno {self.seqno} is not within its snapshot {self.snapshot_start}..{end}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the fields alone: short, and fast for the thousands of positions in Spark's tasks."""
+        fields = (self.vbuuid, self.seqno, self.snapshot_start, self.snapshot_end, self.manifest_uid, self.collections)
+        return StreamOffset, fields
+
     @property
     def is_planned(self) -> bool:
         """Whether the snapshot's end is still unknown."""
@@ -76,7 +81,9 @@ class StreamOffset:
 
     def with_snapshot_end(self, end_seqno: int) -> StreamOffset:
         """The same position with its snapshot's end known."""
-        return replace(self, snapshot_end=end_seqno)
+        return StreamOffset(
+            self.vbuuid, self.seqno, self.snapshot_start, end_seqno, self.manifest_uid, self.collections
+        )
 
     def request_bounds(self) -> tuple[int, int, int]:
         """(start, snapshot start, snapshot end) to send in STREAM_REQ; an unknown end goes as 2^64-1.
@@ -87,7 +94,8 @@ class StreamOffset:
 
     def with_collections(self, collections: Iterable[CollectionName] | None) -> StreamOffset:
         """The same position of a reader that has these collections."""
-        return replace(self, collections=None if collections is None else tuple(sorted(collections)))
+        known = None if collections is None else tuple(sorted(collections))
+        return StreamOffset(self.vbuuid, self.seqno, self.snapshot_start, self.snapshot_end, self.manifest_uid, known)
 
     def to_json(self) -> dict[str, Any]:
         """A dict with every u64 as decimal text: JSON numbers lose bits above 2^53."""

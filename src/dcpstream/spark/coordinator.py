@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
@@ -42,6 +43,9 @@ RETRY_INTERVAL_S = 0.2
 FULL_OBSERVATION_INTERVAL_S = 5.0
 """Longest time between two requests for the branches of all vbuckets, not only of those whose high seqno moved: a
 failover may leave a vbucket at the same seqno."""
+
+PARSED_OFFSETS = 3
+"""Offsets whose texts are not parsed again: start and end of the batch that is read, and the next end."""
 
 MAX_NAMES = 2_000
 """Limit of collection names in an offset; the newest are kept. A bucket holds up to 1,200 collections."""
@@ -124,6 +128,7 @@ class Coordinator:
         self._completed: dict[int, StreamOffset] = {}
         self._target: dict[int, int] | None = None
         self._planned: SourceOffset | None = None
+        self._parsed: deque[tuple[Any, SourceOffset]] = deque(maxlen=PARSED_OFFSETS)
         self._away_since: float | None = None
         self._observed_all: tuple[float, tuple[int, int]] | None = None
 
@@ -148,7 +153,18 @@ class Coordinator:
         Raises:
             OffsetError: see `SourceOffset.from_json`.
         """
-        return SourceOffset.from_json(data, bucket=self._options.bucket)
+        for known, offset in self._parsed:
+            if known == data:
+                return offset
+        offset = SourceOffset.from_json(data, bucket=self._options.bucket)
+        self._parsed.append((data, offset))
+        return offset
+
+    def _logged(self, offset: SourceOffset) -> dict[str, Any]:
+        """The JSON of an offset. Its text need not be parsed when Spark returns it."""
+        data = offset.to_json()
+        self._parsed.append((data, offset))
+        return data
 
     def freeze_target(self) -> None:
         """Keep the current high seqnos as the end of the run.
@@ -195,7 +211,7 @@ class Coordinator:
         if is_start_marker(data):
             start = self._patiently(self.resolve_start)
             self._planned = self._patiently(lambda: self._plan(start, limit)).based_on(start)
-            return self._planned.to_json()
+            return self._logged(self._planned)
         start = self.parse(data)
         if self._target is not None:
             end = self._patiently(lambda: self._plan(start, limit))
@@ -210,7 +226,7 @@ class Coordinator:
                 self._note_away(error)
                 end = start
         self._planned = end
-        return data if end is start else end.to_json()
+        return data if end is start else self._logged(end)
 
     def unanchored_offset(self) -> dict[str, Any]:
         """The current high seqnos as an end of a batch whose start is unknown.

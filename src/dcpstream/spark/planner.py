@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dcpstream.client.machine.resume import RECORDED_POSITIONS, BranchState, complete, plan_end, remember
 from dcpstream.client.machine.values import VbucketRange
@@ -55,6 +56,10 @@ class PlannedRange:
     collections: tuple[CollectionName, ...] | None = None
     is_refill: bool = False
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the fields alone, as positions do."""
+        return PlannedRange, tuple(getattr(self, name) for name in PlannedRange.__slots__)
+
     @property
     def seqnos(self) -> int:
         """Seqnos to read, a bound of the rows."""
@@ -66,9 +71,12 @@ def completed(start: SourceOffset, observed: Mapping[int, BranchState]) -> Sourc
 
     A vbucket that was not observed, or whose branch has changed, keeps its end unknown.
     """
-    vbuckets = {
-        vbid: replace(entry, at=complete(entry.at, observed.get(vbid))) for vbid, entry in start.vbuckets.items()
-    }
+    vbuckets = dict(start.vbuckets)
+    for vbid, state in observed.items():
+        entry = vbuckets.get(vbid)
+        if entry is not None and entry.at.snapshot_end is None:
+            at = complete(entry.at, state)
+            vbuckets[vbid] = VbucketOffset(at, entry.earlier, entry.rewound, entry.refilled)
     return replace(start, vbuckets=vbuckets)
 
 
@@ -111,6 +119,7 @@ def plan_end_offset(
     Returns:
         `start` itself if no vbucket moves.
     """
+    collections = None if collections is None else tuple(sorted(collections))
     begin: dict[int, StreamOffset] = {}
     backlog: dict[int, int] = {}
     refills: list[int] = []
@@ -140,7 +149,8 @@ def plan_end_offset(
             at = _planned(begin[vbid], take, observed[vbid].vbuuid, collections)
             planned = VbucketOffset(at, remember(entry.earlier, begin[vbid]))
         elif vbid not in refills:
-            vbuckets[vbid] = replace(entry, rewound=None, refilled=None)
+            is_plain = entry.rewound is None and entry.refilled is None
+            vbuckets[vbid] = entry if is_plain else VbucketOffset(entry.at, entry.earlier)
             continue
         else:
             planned = VbucketOffset(replace(begin[vbid], vbuuid=observed[vbid].vbuuid).with_collections(collections))
@@ -304,12 +314,14 @@ def _is_readable(at: StreamOffset, state: BranchState) -> bool:
     return at.snapshot_end is not None or state.continues(at)
 
 
-def _planned(begin: StreamOffset, take: int, vbuuid: int, collections: Sequence[CollectionName] | None) -> StreamOffset:
-    return plan_end(begin, begin.seqno + take, vbuuid).with_collections(collections)
+def _planned(
+    begin: StreamOffset, take: int, vbuuid: int, collections: tuple[CollectionName, ...] | None
+) -> StreamOffset:
+    return plan_end(begin, begin.seqno + take, vbuuid, collections)
 
 
 def _rewound(
-    entry: VbucketOffset, begin: StreamOffset, vbuuid: int, take: int, collections: Sequence[CollectionName] | None
+    entry: VbucketOffset, begin: StreamOffset, vbuuid: int, take: int, collections: tuple[CollectionName, ...] | None
 ) -> VbucketOffset:
     below = tuple(old for old in entry.earlier if old.seqno < begin.seqno)
     rewind = Rewind(begin, vbuuid)

@@ -12,8 +12,11 @@ branch of the plan. After a committed batch no such row is needed, because nothi
 from __future__ import annotations
 
 import logging
+import pickle
+import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -60,9 +63,19 @@ class DcpPartition(InputPartition):
     ranges: tuple[PlannedRange, ...]
     bucket_uuid: str = ""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle compressed: Spark sends a task with every attempt, and logs large ones."""
+        packed = zlib.compress(pickle.dumps(self.ranges, pickle.HIGHEST_PROTOCOL), 1)
+        return _unpacked, (self.node, packed, self.bucket_uuid)
+
     def __repr__(self) -> str:
         """A short text, because Spark prints partitions."""
         return f"DcpPartition({self.node}, {len(self.ranges)} vbuckets)"
+
+
+def _unpacked(node: str, packed: bytes, bucket_uuid: str) -> DcpPartition:
+    ranges = pickle.loads(zlib.decompress(packed))  # noqa: S301 - within Spark's own pickle
+    return DcpPartition(node, ranges, bucket_uuid)
 
 
 def read_partition(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dcpstream.client.aio.sockets import AsyncSockets
 from dcpstream.client.machine.nodes.nodes import Nodes
-from dcpstream.client.machine.nodes.questions import Questions, map_question, observation
+from dcpstream.client.machine.nodes.questions import Observer, Questions, map_question
 from dcpstream.client.machine.reader.batches import ValueFormat
 from dcpstream.client.machine.reader.changes import Change
 from dcpstream.client.machine.resume import BranchState
@@ -246,7 +246,7 @@ class AsyncClient:
                 raise machine.no_answer("the cluster map")
             self._was_reached = True
             states: dict[int, BranchState] = {}
-            for questions in observation(vbids, nodes.map, states) if vbids else ():
+            for questions in Observer().rounds(vbids, nodes.map, states) if vbids else ():
                 sockets.machine = machine = Questions(questions, nodes, self._random, self._deadline())
                 await self._ask(machine, sockets)
             return nodes.map, states

@@ -16,6 +16,7 @@ from dcpstream.client.machine.connection.events import EventGroup
 from dcpstream.client.machine.nodes.cluster_map import manifest_of
 from dcpstream.client.machine.nodes.nodes import Nodes
 from dcpstream.client.machine.nodes.questions import (
+    Observer,
     Question,
     Questions,
     high_seqno_questions,
@@ -23,7 +24,6 @@ from dcpstream.client.machine.nodes.questions import (
     log_questions,
     logs_of,
     map_question,
-    observation,
 )
 from dcpstream.client.machine.reader.batches import ArrowConverter, ValueFormat
 from dcpstream.client.machine.reader.reader import StreamReader
@@ -99,6 +99,7 @@ class Cluster:
         self._options = given.connect_options(connect_timeout_s, name)
         self._name = name
         self._was_reached = False
+        self._observer = Observer()
         self._control = self._new_control()
         self._control_sockets: Sockets | None = None
         self._data: dict[DcpSettings, tuple[Nodes, Sockets]] = {}
@@ -140,7 +141,8 @@ class Cluster:
         A vbucket whose node is not known, or whose branch changed meanwhile, is missing.
         """
         states: dict[int, BranchState] = {}
-        for questions in observation(range(self.map.vbucket_count) if vbids is None else vbids, self.map, states):
+        vbids = range(self.map.vbucket_count) if vbids is None else vbids
+        for questions in self._observer.rounds(vbids, self.map, states):
             self._ask(questions)
         return states
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
+from dcpstream.model import MAX_SEQNO, CollectionName, FailoverLog, StreamOffset
 
 RECORDED_POSITIONS = 6
 """Recorded positions kept for each vbucket by a planner. Their distances grow, so that six reach back over thousands of
@@ -62,20 +62,23 @@ def observed(before: FailoverLog, high_seqno: int, after: FailoverLog) -> Branch
     return BranchState(after.newest.vbuuid, high_seqno, after)
 
 
-def plan_end(start: StreamOffset, end_seqno: int, vbuuid: int) -> StreamOffset:
+def plan_end(
+    start: StreamOffset, end_seqno: int, vbuuid: int, collections: tuple[CollectionName, ...] | None = None
+) -> StreamOffset:
     """The end offset of a batch that has not been read yet.
 
     Args:
         start: where the batch begins; for a start that the node refuses, the position that it accepts.
         end_seqno: the planned last seqno, at least `start.seqno`.
         vbuuid: the branch whose high seqno the end was taken from.
+        collections: those that the batch reads, by ascending id; None if unknown.
 
     Returns:
         An offset with conservative bounds; `start` itself if the vbucket does not move.
     """
     if end_seqno == start.seqno:
         return start
-    return StreamOffset(vbuuid, end_seqno, start.seqno, None, start.manifest_uid, start.collections)
+    return StreamOffset(vbuuid, end_seqno, start.seqno, None, start.manifest_uid, collections)
 
 
 def complete(offset: StreamOffset, state: BranchState | None) -> StreamOffset:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dcpstream.model import FailoverLog, Op, StreamOffset
 
@@ -47,6 +47,10 @@ class VbucketRange:
     end_vbuuid: int = 0
     given_vbuuid: int | None = None
     keeps_start: bool = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the fields alone, as positions do."""
+        return VbucketRange, tuple(getattr(self, name) for name in VbucketRange.__slots__)
 
     @property
     def planned_vbuuid(self) -> int:

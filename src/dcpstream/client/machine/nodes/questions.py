@@ -272,26 +272,62 @@ def high_seqnos_of(questions: Iterable[Question], vbucket_count: int) -> dict[in
     return result
 
 
-def observation(vbids: Iterable[int], found: VbucketMap, states: dict[int, BranchState]) -> Iterator[list[Question]]:
-    """The rounds of questions that observe branches: logs, high seqnos, logs again.
+OBSERVATION_PASSES = 2
+"""Times that a vbucket is observed whose branch changed since the last observation, or in the middle of this one."""
 
-    Args:
-        vbids: the vbuckets.
-        found: the cluster map.
-        states: gets the observations after the last round. A vbucket that was not answered, or whose branch changed
-            meanwhile, is left out.
+
+class Observer:
+    """Observes branches: log, high seqno, log again, each by rounds of questions.
+
+    A branch that is left never becomes the newest again, so if a log has the same newest branch twice, it was the
+    newest all the time between. The log of the last observation therefore serves as the first one of the next.
     """
-    before = log_questions(vbids)
-    yield before
-    logs = logs_of(before)
-    if not logs:
-        return
-    highs = high_seqno_questions(found)
-    yield highs
-    high_seqnos = high_seqnos_of(highs, found.vbucket_count)
-    after = log_questions(logs)
-    yield after
-    for vbid, log in logs_of(after).items():
-        state = observed(logs[vbid], high_seqnos[vbid], log) if vbid in high_seqnos else None
-        if state is not None:
-            states[vbid] = state
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[bytes, FailoverLog]] = {}
+
+    def rounds(
+        self, vbids: Iterable[int], found: VbucketMap, states: dict[int, BranchState]
+    ) -> Iterator[list[Question]]:
+        """The rounds of questions of one observation.
+
+        Args:
+            vbids: the vbuckets.
+            found: the cluster map.
+            states: gets the observations after the last round. A vbucket that was not answered, or whose branch changed
+                meanwhile, is left out.
+        """
+        vbids = list(vbids)
+        before = log_questions(vbid for vbid in vbids if vbid not in self._last)
+        if before:
+            yield before
+            self._logs(before)
+        left = [vbid for vbid in vbids if vbid in self._last]
+        for _ in range(OBSERVATION_PASSES):
+            if not left:
+                return
+            known = {vbid: self._last[vbid][1] for vbid in left}
+            highs = high_seqno_questions(found)
+            yield highs
+            high_seqnos = high_seqnos_of(highs, found.vbucket_count)
+            after = log_questions(left)
+            yield after
+            left = []
+            for vbid, log in self._logs(after).items():
+                state = observed(known[vbid], high_seqnos[vbid], log) if vbid in high_seqnos else None
+                if state is not None:
+                    states[vbid] = state
+                elif vbid in high_seqnos:
+                    left.append(vbid)
+
+    def _logs(self, questions: Iterable[Question]) -> dict[int, FailoverLog]:
+        """Vbucket → log, from answers; equal answers are decoded once."""
+        logs: dict[int, FailoverLog] = {}
+        for question in questions:
+            if question.answer is None or question.vbid is None:
+                continue
+            last = self._last.get(question.vbid)
+            if last is None or last[0] != question.answer:
+                last = self._last[question.vbid] = (question.answer, decode_failover_log(question.answer))
+            logs[question.vbid] = last[1]
+        return logs
