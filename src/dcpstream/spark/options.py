@@ -9,6 +9,7 @@ import difflib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from dcpstream.client.blocking.cluster import IDLE_TIMEOUT_S
@@ -66,6 +67,8 @@ class SourceOptions:
         columns: of `CHANGE_SCHEMA`, in this order.
         on_rollback: the reaction to a rollback of history that was read.
         on_bucket_reset: the reaction to a bucket that was flushed, or created again.
+        replay: where a repeated micro-batch comes from: from the nodes again, or from files of its first attempt.
+        spool_directory: of these files.
         rewind_to: the target of a rollback: the newest recorded position that the node accepts, or the beginning.
         tls: certificates; None without any (the connection string decides about TLS).
         sasl_mechanism, network: as in `dcpstream.Client`.
@@ -92,6 +95,8 @@ class SourceOptions:
     on_rollback: Literal["fail", "rewindAndMark"] = "fail"
     rewind_to: RewindTo = "recorded"
     on_bucket_reset: Literal["fail", "rebuild"] = "fail"
+    replay: Literal["node", "spool"] = "node"
+    spool_directory: str | None = None
     flow_control_buffer_bytes: int = BUFFER_BYTES
     max_batch_rows: int = MAX_BATCH_ROWS
     connect_timeout_s: float = CONNECT_TIMEOUT_S
@@ -133,6 +138,8 @@ class SourceOptions:
         return self.purge_gap or ("fail" if self.on_rollback == "fail" else None)
 
     def _check_access(self) -> None:
+        if (self.replay == "spool") != (self.spool_directory is not None):
+            raise ConfigError("spoolDirectory", self.spool_directory, "given if, and only if, replay is spool")
         if self.purge_gap == "reconcile" and self.on_rollback == "fail":
             raise ConfigError(
                 "purgeGap", self.purge_gap, "with onRollback=rewindAndMark: it goes back to the beginning"
@@ -292,6 +299,23 @@ def _offset_spec(*words: Literal["earliest", "latest"]) -> Callable[[str, str], 
     return read
 
 
+def _spool_directory(name: str, text: str) -> str:
+    """A directory that every process can reach by the same name."""
+    if "://" not in text:
+        if not Path(text).is_absolute():
+            raise ConfigError(
+                name, text, "an absolute path, because executors have other working directories, or a URL"
+            )
+        return text.rstrip("/")
+    from pyarrow import fs
+
+    try:
+        fs.FileSystem.from_uri(text)
+    except (ValueError, OSError) as error:  # ArrowInvalid is a ValueError
+        raise ConfigError(name, text, f"an absolute path, or a URL that Arrow can open ({error})") from None
+    return text.rstrip("/")
+
+
 OPTIONS = (
     Option(
         "connectionString",
@@ -383,6 +407,19 @@ OPTIONS = (
         "if the bucket was flushed, or created again: fail, or rebuild: take back all rows by control rows and read it "
         "from its beginning",
         "fail",
+    ),
+    Option(
+        "replay",
+        "replay",
+        _choice("node", "spool"),
+        "a repeated micro-batch: node: is read again, and may have fewer rows; spool: has the very same rows, from files",
+        "node",
+    ),
+    Option(
+        "spoolDirectory",
+        "spool_directory",
+        _spool_directory,
+        "with replay=spool: path or URL that the driver and all executors can reach; for one query alone",
     ),
     Option(
         "flowControlBufferBytes",

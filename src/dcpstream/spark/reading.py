@@ -34,6 +34,7 @@ from dcpstream.spark.options import SourceOptions
 from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.prefetch import prefetched
 from dcpstream.spark.schema import arrow_schema, conform
+from dcpstream.spark.spool import SpoolFile
 
 WINDOW_BYTES_PER_SEQNO = 64
 """Largest flow-control window per seqno of a task. When a range ends inside a snapshot, a node then sends in vain at
@@ -57,25 +58,27 @@ class DcpPartition(InputPartition):
         node: its name, for display.
         ranges: at most one per vbucket.
         bucket_uuid: of the bucket that the batch was planned for; empty if it is not known.
+        spool: the file of its rows, if they are kept for a replay.
     """
 
     node: str
     ranges: tuple[PlannedRange, ...]
     bucket_uuid: str = ""
+    spool: SpoolFile | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle compressed: Spark sends a task with every attempt, and logs large ones."""
         packed = zlib.compress(pickle.dumps(self.ranges, pickle.HIGHEST_PROTOCOL), 1)
-        return _unpacked, (self.node, packed, self.bucket_uuid)
+        return _unpacked, (self.node, packed, self.bucket_uuid, self.spool)
 
     def __repr__(self) -> str:
         """A short text, because Spark prints partitions."""
         return f"DcpPartition({self.node}, {len(self.ranges)} vbuckets)"
 
 
-def _unpacked(node: str, packed: bytes, bucket_uuid: str) -> DcpPartition:
+def _unpacked(node: str, packed: bytes, bucket_uuid: str, spool: SpoolFile | None) -> DcpPartition:
     ranges = pickle.loads(zlib.decompress(packed))  # noqa: S301 - within Spark's own pickle
-    return DcpPartition(node, ranges, bucket_uuid)
+    return DcpPartition(node, ranges, bucket_uuid, spool)
 
 
 def read_partition(

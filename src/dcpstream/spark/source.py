@@ -31,6 +31,7 @@ from dcpstream.spark.options import OffsetSpec, SourceOptions
 from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.reading import DcpPartition, read_partition
 from dcpstream.spark.schema import spark_schema
+from dcpstream.spark.spool import Spool, batch_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,7 +117,7 @@ class DcpBatchReader(DataSourceReader):
         try:
             start, end = coordinator.batch()
             ranges = coordinator.ranges_between(start, end, is_first=True, is_replayed=False, has_next_plan=False)
-            return _partitions(coordinator, ranges, end)
+            return [*_partitions(coordinator, ranges, end)]
         finally:
             coordinator.close()
 
@@ -131,6 +132,7 @@ class _StreamReaderBase(DataSourceStreamReader):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._coordinator = Coordinator(options, default_start=OffsetSpec("latest"))
+        self._spool = None if options.spool_directory is None else Spool(options.spool_directory)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """A constant, because Spark may ask several times, also after a restart, and logs only the ends of batches."""
@@ -138,14 +140,30 @@ class _StreamReaderBase(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks between two logged offsets."""
-        return _partitions(self._coordinator, self._coordinator.ranges(start, end), self._coordinator.parse(end))
+        ranges = self._coordinator.ranges(start, end)
+        parts = _partitions(self._coordinator, ranges, self._coordinator.parse(end))
+        if self._spool is None or not parts:
+            return [*parts]
+        files = self._spool.begin(
+            batch_name(start, end, self._rows_text()), [(part.node, part.ranges) for part in parts]
+        )
+        return [DcpPartition(node, members, parts[0].bucket_uuid, file) for node, members, file in files]
+
+    def _rows_text(self) -> str:
+        """All options that decide about the rows between two offsets."""
+        options = self._options
+        return repr(
+            (options.columns, options.value_format, options.on_rollback, options.rewind_to, options.collections)
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task; runs in an executor."""
         return _rows(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the bucket keeps its history anyway."""
+        """Delete the files of a batch that is done; without a spool do nothing, the bucket keeps its history anyway."""
+        if self._spool is not None:
+            self._spool.done(end)
 
     def stop(self) -> None:
         """Close the driver's connections."""
@@ -209,10 +227,11 @@ def _rows(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
     # Spark reads a batch without partitions as one with the partition None.
     if not isinstance(partition, DcpPartition):
         return iter(())
-    return coalesced(read_partition(options, partition), options.max_batch_rows)
+    rows = coalesced(read_partition(options, partition), options.max_batch_rows)
+    return rows if partition.spool is None else partition.spool.replayed(rows)
 
 
-def _partitions(coordinator: Coordinator, ranges: list[PlannedRange], end: SourceOffset) -> list[InputPartition]:
+def _partitions(coordinator: Coordinator, ranges: list[PlannedRange], end: SourceOffset) -> list[DcpPartition]:
     uuid = end.bucket_uuid or ""
     return [DcpPartition(node, members, uuid) for node, members in coordinator.tasks_of(ranges)]
 

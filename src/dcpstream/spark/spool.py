@@ -22,7 +22,7 @@ import json
 import logging
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -30,7 +30,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from pyarrow import fs
 
-from dcpstream.errors import ConfigError, StoreError
+from dcpstream.errors import StoreError
 from dcpstream.runtime import Random, SystemRandom
 from dcpstream.spark.planner import PlannedRange
 
@@ -48,24 +48,6 @@ _log = logging.getLogger(__name__)
 
 Tasks: TypeAlias = Sequence[tuple[str, tuple[PlannedRange, ...]]]
 """(node, ranges) of each task."""
-
-
-def checked_directory(text: str) -> str:
-    """A directory that every process can reach by the same name.
-
-    Raises:
-        ConfigError: it is a relative path, or a URL of an unknown kind.
-    """
-    if "://" in text:
-        try:
-            fs.FileSystem.from_uri(text)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise ConfigError(
-                "spoolDirectory", text, f"an absolute path, or a URL that Arrow can open ({error})"
-            ) from None
-    elif not Path(text).is_absolute():
-        raise ConfigError("spoolDirectory", text, "an absolute path, because executors have other working directories")
-    return text.rstrip("/")
 
 
 def batch_name(start: Any, end: Any, rows: str) -> str:
@@ -88,7 +70,7 @@ class SpoolFile:
     """The file of one task.
 
     Attributes:
-        directory: the user's, as `checked_directory` returns it.
+        directory: an absolute path, or a URL that Arrow can open.
         name: path of the file in it.
     """
 
@@ -124,7 +106,7 @@ class Spool:
     """The driver's side: one directory for each batch.
 
     Args:
-        directory: as `checked_directory` returns it; for one query alone.
+        directory: an absolute path, or a URL that Arrow can open; for one query alone.
     """
 
     def __init__(self, directory: str) -> None:

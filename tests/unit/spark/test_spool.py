@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from dcpstream.client.machine.values import VbucketRange
-from dcpstream.errors import ConfigError, StoreError
+from dcpstream.errors import StoreError
 from dcpstream.model import StreamOffset
 from dcpstream.spark.planner import PlannedRange
-from dcpstream.spark.spool import Spool, SpoolFile, batch_name, checked_directory
+from dcpstream.spark.spool import Spool, SpoolFile, Tasks, batch_name
 
 
 def batch(*numbers: int) -> pa.RecordBatch:
@@ -105,8 +105,8 @@ def _full(*_: Any) -> None:
 
 def test_a_batch_is_divided_as_at_its_first_attempt(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path))
-    first = [("n1", (planned(0), planned(1))), ("n2", (planned(2),))]
-    then = [("n2", (planned(2), planned(1), planned(0)))]
+    first: Tasks = [("n1", (planned(0), planned(1))), ("n2", (planned(2),))]
+    then: Tasks = [("n2", (planned(2), planned(1), planned(0)))]
     begun = spool.begin("batch-1", first)
     assert [file.name for _, _, file in begun] == ["batch-1/task-00000.arrow", "batch-1/task-00001.arrow"]
     list(begun[0][2].replayed([batch(1)]))
@@ -139,11 +139,3 @@ def test_the_name_of_a_batch_follows_from_all_that_decides_about_its_rows() -> N
     assert batch_name(start, end, "key") == batch_name({"n": 1, "v": 2}, {"v": 2, "n": 2}, "key")
     others = [batch_name(end, end, "key"), batch_name(start, start, "key"), batch_name(start, end, "value")]
     assert len({batch_name(start, end, "key"), *others}) == 4
-
-
-def test_a_directory_that_only_one_process_can_reach_is_refused() -> None:
-    assert checked_directory("/spool/") == "/spool"
-    with pytest.raises(ConfigError, match="absolute path"):
-        checked_directory("spool")
-    with pytest.raises(ConfigError, match="a URL that Arrow can open"):
-        checked_directory("ftp://host/spool")
