@@ -412,7 +412,7 @@ OPTIONS = (
         "replay",
         "replay",
         _choice("node", "spool"),
-        "a repeated micro-batch: node: is read again, and may have fewer rows; spool: has the very same rows, from files",
+        "a repeated micro-batch is read again and may have fewer rows (node), or has the same rows, from files (spool)",
         "node",
     ),
     Option(

@@ -144,17 +144,13 @@ class _StreamReaderBase(DataSourceStreamReader):
         parts = _partitions(self._coordinator, ranges, self._coordinator.parse(end))
         if self._spool is None or not parts:
             return [*parts]
-        files = self._spool.begin(
-            batch_name(start, end, self._rows_text()), [(part.node, part.ranges) for part in parts]
-        )
+        tasks = [(part.node, part.ranges) for part in parts]
+        files = self._spool.begin(batch_name(start, end, self._rows_text()), tasks)
         return [DcpPartition(node, members, parts[0].bucket_uuid, file) for node, members, file in files]
 
     def _rows_text(self) -> str:
         """All options that decide about the rows between two offsets."""
-        options = self._options
-        return repr(
-            (options.columns, options.value_format, options.on_rollback, options.rewind_to, options.collections)
-        )
+        return repr((self._options.columns, self._options.value_format, self._options.collections))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task; runs in an executor."""
