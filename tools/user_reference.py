@@ -138,9 +138,9 @@ than the one that is read. Spark may have run the batch before, and a sink witho
 attempt. Their last seqno is unknown, so rows above `from_seqno` may be void, too. A sink that writes each batch in one
 transaction has no such rows. With `onRollback` set to `fail` this case is an error, like any rollback.
 
-With `rewindTo` set to `zero`, `to_seqno` is always 0; tables with one version of each document need this. A sink
-without transactions that carried out a rollback in a failed attempt must begin such a vbucket anew, and therefore needs
-`zero`, too.
+With `rewindTo` set to `zero`, `to_seqno` is always 0; tables with one version of each document, and no history
+to restore others from, need this. A sink without transactions that carried out a rollback in a failed attempt must
+begin such a vbucket anew, and therefore needs `zero`, too.
 """
 WRITER_INTRODUCTION = """
 ## Options of the writer

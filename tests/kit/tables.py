@@ -26,6 +26,7 @@ from dcpstream.pipelines.rows import (
     summary_of,
     void_rows,
     with_batch_id,
+    with_keys,
 )
 
 if TYPE_CHECKING:
@@ -275,8 +276,11 @@ class _MemoryTable:
         self.table = schema.empty_table()
         self.batch: dict[str, int] = {}
 
-    def rows(self, columns: Iterable[str], condition: pc.Expression | None = None) -> pa.Table:
+    def rows(
+        self, columns: Iterable[str], condition: pc.Expression | None = None, keys: pa.Array | None = None
+    ) -> pa.Table:
         table = self.table if condition is None else self.table.filter(condition)
+        table = table if keys is None else with_keys(table, keys)
         return table.select(list(columns))
 
 

@@ -47,7 +47,7 @@ from tests.kit.tables import (
 )
 
 COLLECTIONS = ("c", "d")
-KEYS = "abcd"
+KEYS = "abc"
 VBUCKETS = 2
 STEPS = 40
 HISTORIES = 80
@@ -161,7 +161,7 @@ def play(seed: int, path: Path) -> None:
             for _ in range(dice.randint(1, 3)):
                 key = f"=/{dice.choice(COLLECTIONS)}/{dice.choice(KEYS)}"
                 cluster.write(vbid, key, None if dice.random() < 0.25 else step)
-        elif what < 0.45:
+        elif what < 0.47:
             collection = dice.choice(COLLECTIONS)
             cluster.write(vbid, f"!/{collection}/dropped{step}", 0)
             if dice.random() < 0.7:

@@ -169,6 +169,12 @@ STORIES: dict[str, list[list[Row]]] = {
         [dropped("old", 3), created("old", 4), change("a", 5, "2", collection="old")],
         [rollback(0, 3), change("z", 4, "1")],
     ],
+    "a document is rolled back to before its collection ended": [
+        [change("a", 1, "1", collection="c"), change("b", 2, "1", collection="c")],
+        [dropped("c", 3), created("c", 4), change("b", 5, "2", collection="c")],
+        [change("a", 6, "void", collection="c"), change("b", 7, None, collection="c")],
+        [rollback(0, 5)],
+    ],
     "a collection is left out and read again from its beginning": [
         [change("a", 1, "1", collection="c"), change("b", 2, "1", collection="c"), change("x", 3, "1")],
         [event(Op.COLLECTION_EXCLUDED, "c", 3), change("x", 7, "2")],

@@ -2,8 +2,9 @@
 
 `Pipeline` runs a streaming query. Each micro-batch is appended to the table `changes`, and from time to time the new
 rows of `changes` are folded into the table `current`, the documents of the bucket. `engine` says what a pipeline asks
-of the engine that writes the tables, and which rows count; `engines` chooses one; `delta_rs` is the one that needs no
-Spark, with the rules in `rows`. `location` tells local directories from URLs, and `progress` has the reports.
+of the engine that writes the tables, and which rows count; `engines` chooses one. `delta_rs` is the one that needs no
+Spark: `rows` has its rules over Arrow tables, and `effect` finds what some batches mean for the documents. `location`
+tells local directories from URLs, and `progress` has the reports.
 """
 
 from dcpstream.pipelines.engine import BatchSummary, FoldReport, TableEngine, TableState

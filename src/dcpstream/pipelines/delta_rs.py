@@ -1,7 +1,7 @@
 """The engine for one machine: Delta tables in a local directory, written with delta-rs, without Spark.
 
-A batch passes through the driver's memory, and so does the tail of `changes` at a fold. A rollback also reads the keys
-of the rolled-back vbuckets in `changes`.
+A batch passes through the driver's memory, and so do the tail of `changes` at a fold and the history of the keys that a
+rollback touches.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from dcpstream.pipelines.rows import (
     is_control,
     summary_of,
     with_batch_id,
+    with_keys,
 )
 
 if TYPE_CHECKING:
@@ -80,11 +81,18 @@ class _Table:
         version = self.open().transaction_version(app)
         return None if version is None else int(version)
 
-    def rows(self, columns: Iterable[str], condition: pc.Expression | None = None) -> pa.Table:
-        """Some columns of the rows that meet a condition."""
+    def rows(
+        self, columns: Iterable[str], condition: pc.Expression | None = None, keys: pa.Array | None = None
+    ) -> pa.Table:
+        """Some columns of the rows that meet a condition; with `keys`, no rows that have another key."""
         names = list(columns)
-        table = self.open().to_pyarrow_dataset().to_table(columns=names, filter=condition)
-        return table.cast(pa.schema([self.schema.field(name) for name in names]))
+        schema = pa.schema([self.schema.field(name) for name in names])
+        dataset = self.open().to_pyarrow_dataset()
+        if keys is None:
+            return dataset.to_table(columns=names, filter=condition).cast(schema)
+        batches = dataset.to_batches(columns=names, filter=condition)
+        found = [with_keys(pa.Table.from_batches([batch]).cast(schema), keys) for batch in batches]
+        return pa.concat_tables([schema.empty_table(), *found])
 
     def vacuum(self, retain_hours: float) -> None:
         """Remove files that no version of the last `retain_hours` uses."""

@@ -23,6 +23,7 @@ from dcpstream.pipelines.rows import (
     key_codes,
     lies_before,
     plan_fold,
+    void_rows,
 )
 
 IS_REMOVED = "_is_removed"
@@ -38,8 +39,16 @@ class Rows(Protocol):
 
     schema: pa.Schema
 
-    def rows(self, columns: Iterable[str], condition: pc.Expression | None = None) -> pa.Table:
-        """Some columns of the rows that meet a condition, with the types of the schema."""
+    def rows(
+        self, columns: Iterable[str], condition: pc.Expression | None = None, keys: pa.Array | None = None
+    ) -> pa.Table:
+        """Some columns of the rows that meet a condition, with the types of the schema.
+
+        Args:
+            columns: with `key`, if `keys` are given.
+            condition: None for all rows.
+            keys: leave out the rows that have another key; control rows have none.
+        """
         ...
 
 
@@ -59,16 +68,16 @@ def effect(
         upto: the newest batch.
         bounds: vbucket → seqno of its rollback in the batch `upto`.
 
+    Cost: memory for the rows of the tail and of the documents that a rollback touched. A rollback scans the keys of its
+    vbuckets in `changes`.
+
     Returns:
         (at most one row per document, with the columns of `current`, IS_REMOVED and IS_FORCED; number of documents that
         a rollback brought back to an older state)
     """
     tail_columns = list(dict.fromkeys((*CURRENT_COLUMNS, *RULE_COLUMNS)))
     tail = changes.rows(tail_columns, later_than(after) & (pc.field(BATCH_ID) <= upto))
-    older = tail.slice(0, 0).select(RULE_COLUMNS)
-    if bounds:
-        is_older = pc.field(BATCH_ID) <= (-1 if after is None else after)
-        older = changes.rows(RULE_COLUMNS, pc.field("vbucket").isin(list(bounds)) & is_older)
+    older = _older(changes, after, upto, bounds)
     plan = plan_fold(tail, older, bounds, upto)
     rules = pa.concat_tables([tail.select(RULE_COLUMNS), older])
     is_tail = plan.newest < tail.num_rows
@@ -98,6 +107,23 @@ def merged(current: pa.Table, source: pa.Table) -> pa.Table:
     kept[at[found & counts]] = False
     taken = source.filter(pa.array(counts & ~source.column(IS_REMOVED).to_numpy())).select(CURRENT_COLUMNS)
     return pa.concat_tables([current.filter(pa.array(kept)), taken])
+
+
+def _older(changes: Rows, after: int | None, upto: int, bounds: Mapping[int, int]) -> pa.Table:
+    """The rows of the batches up to `after` that can restore what a rollback touched; no rows without a void row."""
+    none: pa.Table = changes.schema.empty_table().select(RULE_COLUMNS)
+    if not bounds:
+        return none
+    is_rolled_back = pc.field("vbucket").isin(list(bounds))
+    is_above = pc.field("seqno") > min(bounds.values())
+    void = changes.rows(RULE_COLUMNS, is_rolled_back & is_above & (pc.field(BATCH_ID) < upto))
+    void = void.filter(pa.array(void_rows(void, bounds, upto)))
+    if not void.num_rows:
+        return none
+    is_older = pc.field(BATCH_ID) <= (-1 if after is None else after)
+    # A void control row may have ended a whole collection.
+    keys = None if void.column("key").null_count else pc.unique(void.column("key"))
+    return changes.rows(RULE_COLUMNS, is_rolled_back & is_older, keys)
 
 
 def _whole(changes: Rows, rules: pa.Table) -> pa.Table:

@@ -72,6 +72,12 @@ def with_batch_id(table: pa.Table, batch_id: int, schema: pa.Schema) -> pa.Table
     return pa.table(columns, names=schema.names).cast(schema)
 
 
+def with_keys(table: pa.Table, keys: pa.Array) -> pa.Table:
+    """The rows that have one of these keys, and the control rows, which have none."""
+    key = table.column("key")
+    return table.filter(pc.or_(pc.is_null(key), pc.is_in(key, value_set=keys)))
+
+
 def summary_of(batch_id: int, controls: pa.Table, row_count: int) -> BatchSummary:
     """The summary of a batch.
 
@@ -112,7 +118,8 @@ def plan_fold(tail: pa.Table, older: pa.Table, bounds: Mapping[int, int], upto: 
 
     Args:
         tail: the batches to fold, with RULE_COLUMNS.
-        older: with a rollback, all earlier rows of `changes` of its vbuckets, with RULE_COLUMNS; else no rows.
+        older: with a rollback, all earlier rows of its vbuckets in `changes` that may restore a document or end its
+            collection, with RULE_COLUMNS.
         bounds: vbucket → seqno of its rollback in the batch `upto`.
         upto: the newest batch of the tail.
     """
