@@ -5,12 +5,15 @@ The producer's side keeps whole histories; the reader's side sees deduplicated s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
+
 from dcpstream.client.machine.resume import BranchState, reachable_end, step_back
-from dcpstream.client.machine.values import Accepted, RollbackTo, VbucketRange
+from dcpstream.client.machine.values import Accepted, ReadBatch, RollbackTo, VbucketRange
 from dcpstream.errors import RollbackRequired
 from dcpstream.model import FailoverLog, Manifest, StreamOffset
 
@@ -70,6 +73,7 @@ class FakeCluster:
         self.next_vbuuid = 2000
         self.seqnos_written = 0
         self.questions: list[str] = []
+        self.row_bytes = 1
 
     # -- what happens to the bucket
 
@@ -130,6 +134,14 @@ class FakeCluster:
 
     def manifest(self) -> Manifest:
         return Manifest.DEFAULT
+
+    def read_ranges(self, ranges: Any, **_: Any) -> Iterator[ReadBatch]:
+        """Rows for a sample, each of `row_bytes`."""
+        self.questions.append("read_ranges")
+        for one in ranges:
+            count = one.end_seqno - one.start.seqno
+            rows = pa.array([b"x" * self.row_bytes] * count, pa.binary(self.row_bytes))
+            yield ReadBatch(pa.record_batch([rows], names=["value"]), {})
 
     def close(self) -> None:
         self.questions.append("close")

@@ -12,19 +12,21 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from dcpstream.client.blocking.cluster import Cluster
+from dcpstream.client.machine.reader.batches import ValueFormat
 from dcpstream.client.machine.reader.selection import Selection, unknown_names
 from dcpstream.client.machine.resume import BranchState, step_back
 from dcpstream.client.machine.rollback_policy import OnPurgeGap
-from dcpstream.client.machine.values import Accepted, RollbackTo
+from dcpstream.client.machine.values import Accepted, ManifestEvent, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
 from dcpstream.errors import AuthenticationFailed, BucketReset, ConnectionLost, RollbackRequired
 from dcpstream.model import CollectionName, Manifest, StreamOffset, VbucketMap
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.spark import planner
+from dcpstream.spark.admission import Limits, SizeEstimate
 from dcpstream.spark.bucket_reset import another_bucket, flushed, may_be_flushed, reset_message
 from dcpstream.spark.lag import Lag
 from dcpstream.spark.offsets import (
@@ -43,6 +45,9 @@ RETRY_INTERVAL_S = 0.2
 FULL_OBSERVATION_INTERVAL_S = 5.0
 """Longest time between two requests for the branches of all vbuckets, not only of those whose high seqno moved: a
 failover may leave a vbucket at the same seqno."""
+
+SAMPLE_WINDOW_BYTES = 128 * 1024
+"""Flow-control window of the reads that sample sizes: what a node may send in vain at the end of each."""
 
 PARSED_OFFSETS = 3
 """Offsets whose texts are not parsed again: start and end of the batch that is read, and the next end."""
@@ -78,6 +83,19 @@ class BucketView(Protocol):
 
     def manifest(self) -> Manifest:
         """The bucket's scopes and collections."""
+        ...
+
+    def read_ranges(
+        self,
+        ranges: Sequence[VbucketRange],
+        *,
+        value_format: ValueFormat,
+        columns: Sequence[str] | None,
+        collections: Selection,
+        buffer_bytes: int,
+        idle_timeout_s: float,
+    ) -> Iterator[ReadBatch | RollbackEvent | ManifestEvent]:
+        """The rows of ranges, for a sample."""
         ...
 
     def close(self) -> None:
@@ -128,6 +146,8 @@ class Coordinator:
         self._completed: dict[int, StreamOffset] = {}
         self._target: dict[int, int] | None = None
         self._planned: SourceOffset | None = None
+        self._sizes = SizeEstimate()
+        self._last_batch_at: float | None = None
         self._parsed: deque[tuple[Any, SourceOffset]] = deque(maxlen=PARSED_OFFSETS)
         self._away_since: float | None = None
         self._observed_all: tuple[float, tuple[int, int]] | None = None
@@ -193,12 +213,12 @@ class Coordinator:
             return None
         return Lag.between({vbid: entry.at for vbid, entry in self._planned.vbuckets.items()}, high_seqnos)
 
-    def next_offset(self, data: Any, limit: int | None) -> dict[str, Any]:
+    def next_offset(self, data: Any, limit: Limits | int | None) -> dict[str, Any]:
         """The end of the next batch.
 
         Args:
             data: parsed JSON of the end of the previous batch, or of the start marker.
-            limit: largest number of seqnos, None for all.
+            limit: of the batch; a number is one of seqnos, None is no limit.
 
         Returns:
             The JSON of the end; `data` itself, unchanged, if there is nothing to do.
@@ -233,8 +253,13 @@ class Coordinator:
 
         Its bounds begin at 0, so they are valid for every start, and it has no recorded positions.
         """
-        states = self._patiently(lambda: self._cluster.observe(None))
-        require_all(states, self._cluster.map.vbucket_count)
+
+        def ask() -> dict[int, BranchState]:
+            states = self._cluster.observe(None)
+            require_all(states, self._cluster.map.vbucket_count)
+            return states
+
+        states = self._patiently(ask)
         positions = {
             vbid: StreamOffset(states[vbid].vbuuid, states[vbid].high_seqno, 0, None)
             if states[vbid].high_seqno
@@ -305,7 +330,7 @@ class Coordinator:
             for vbid in (planned.range.vbid for planned in ranges)
             if vbid < cluster_map.vbucket_count and (node := cluster_map.active_node(vbid)) is not None
         }
-        return planner.balance(ranges, nodes, self.tasks)
+        return planner.balance(ranges, nodes, self.tasks, self._options.min_partitions)
 
     def resolve_start(self) -> SourceOffset:
         """Positions for the start marker."""
@@ -322,7 +347,7 @@ class Coordinator:
             self._cluster_or_none = self._connect(self._options)
         return self._cluster_or_none
 
-    def _plan(self, logged: SourceOffset, limit: int | None) -> SourceOffset:
+    def _plan(self, logged: SourceOffset, limit: Limits | int | None) -> SourceOffset:
         """The next end; `logged` itself if no vbucket moves."""
         try:
             return self._plan_once(logged, limit)
@@ -331,7 +356,7 @@ class Coordinator:
             self.close()
             return self._plan_once(logged, limit)
 
-    def _plan_once(self, logged: SourceOffset, limit: int | None) -> SourceOffset:
+    def _plan_once(self, logged: SourceOffset, limit: Limits | int | None) -> SourceOffset:
         cluster_map = self._cluster.map
         cause = another_bucket(logged, cluster_map.uuid, cluster_map.vbucket_count)
         if cause is not None:
@@ -349,19 +374,66 @@ class Coordinator:
         start = planner.completed(start, observed)
         self._learn(start)
         landings = self._landings(start, observed)
+        limits = limit if isinstance(limit, Limits) else Limits(limit)
+        begin, backlog = planner.backlog_of(start, observed, landings, self._target)
+        if not landings and not start.pending and self._may_wait(sum(backlog.values()), limits.least):
+            return logged
         end = planner.plan_end_offset(
             start,
             observed,
             landings,
-            limit=limit,
+            limit=self._seqnos_within(limits, begin, backlog, observed),
             target=self._target,
             tasks=self.tasks,
             collections=self._collections_after(start),
             is_filtered=self._options.collections is not None,
         )
-        return logged if end is start else end
+        if end is start:
+            return logged
+        self._last_batch_at = self._clock.monotonic()
+        return end
 
-    def _begin_anew(self, cause: str, limit: int | None) -> SourceOffset:
+    def _may_wait(self, backlog: int, least: int) -> bool:
+        """Whether a batch is too small to be worth it yet. The first one after a start never waits."""
+        if backlog >= least or self._target is not None or self._last_batch_at is None:
+            return False
+        return self._clock.monotonic() < self._last_batch_at + self._options.max_trigger_delay_s
+
+    def _seqnos_within(
+        self,
+        limits: Limits,
+        begin: Mapping[int, StreamOffset],
+        backlog: Mapping[int, int],
+        observed: Mapping[int, BranchState],
+    ) -> int | None:
+        """The limit of seqnos of a batch, so that its rows are expected to keep the limit of bytes."""
+        if limits.size is None:
+            return limits.seqnos
+        takes = planner.share_out(backlog, limits.seqnos, self.tasks)
+        branches = {vbid: state.vbuuid for vbid, state in observed.items()}
+        return self._sizes.seqnos_within(limits, begin, takes, branches, self._sampled_bytes)
+
+    def _sampled_bytes(self, ranges: Sequence[VbucketRange]) -> int:
+        """The bytes of the rows of these ranges."""
+        items = self._cluster.read_ranges(
+            ranges,
+            value_format=self._options.value_format,
+            columns=self._options.columns,
+            collections=self._selection,
+            buffer_bytes=SAMPLE_WINDOW_BYTES,
+            idle_timeout_s=self._options.connect_timeout_s,
+        )
+        return sum(item.record_batch.nbytes for item in items if isinstance(item, ReadBatch))
+
+    def wait_for_all(self) -> None:
+        """Wait until every vbucket has an active node.
+
+        Raises:
+            ConnectionLost: one has none for as long as idleTimeout says.
+        """
+        self._patiently(lambda: require_all(self._cluster.high_seqnos(), self._cluster.map.vbucket_count))
+
+    def _begin_anew(self, cause: str, limit: Limits | int | None) -> SourceOffset:
         """The end of a batch that takes back all rows and begins the bucket from its beginning.
 
         Raises:
@@ -379,7 +451,7 @@ class Coordinator:
             start,
             self._cluster.observe(None),
             {},
-            limit=limit,
+            limit=limit.seqnos if isinstance(limit, Limits) else limit,
             target=self._target,
             tasks=self.tasks,
             collections=self._collections_after(start),

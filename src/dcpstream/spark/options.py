@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,14 @@ from dcpstream.spark.position_text import split_entries
 MAX_OFFSETS_PER_TRIGGER = 1_000_000
 """Default limit of seqnos of a micro-batch: large enough to hide Spark's fixed cost of a batch, and small enough for a
 driver that collects the batch to write a table."""
+
+MAX_BYTES_PER_TRIGGER = 256 * 2**20
+"""Default limit of the bytes of a micro-batch, as estimated. A million rows of 250 bytes fit, and documents of many
+kilobytes make smaller batches, so that a driver that collects a batch, or an executor that sorts it, needs no more than
+about a gigabyte."""
+
+MAX_TRIGGER_DELAY_S = 900.0
+"""Default of the longest time that a batch waits for minOffsetsPerTrigger: 15 minutes, as in Spark's Kafka source."""
 
 MAX_PARTITIONS = 1024
 """A vbucket is never split, so more partitions than vbuckets would be empty."""
@@ -62,6 +71,9 @@ class SourceOptions:
         starting_offsets: None = earliest for a batch, latest for a stream (as in Spark's Kafka source).
         ending_offsets: of a batch.
         max_offsets_per_trigger: largest number of seqnos of a micro-batch.
+        max_bytes_per_trigger: largest number of bytes of its rows, as estimated.
+        min_offsets_per_trigger: seqnos below which a micro-batch waits, for `max_trigger_delay_s` at most.
+        min_partitions: least number of tasks of a batch, as far as there are vbuckets to read.
         num_partitions: largest number of tasks of a batch, None = cores of the driver.
         value_format: "binary" or "string".
         columns: of `CHANGE_SCHEMA`, in this order.
@@ -89,6 +101,10 @@ class SourceOptions:
     starting_offsets: OffsetSpec | None = None
     ending_offsets: OffsetSpec = OffsetSpec("latest")
     max_offsets_per_trigger: int = MAX_OFFSETS_PER_TRIGGER
+    max_bytes_per_trigger: int = MAX_BYTES_PER_TRIGGER
+    min_offsets_per_trigger: int = 0
+    max_trigger_delay_s: float = MAX_TRIGGER_DELAY_S
+    min_partitions: int = 1
     num_partitions: int | None = None
     value_format: Literal["binary", "string"] = "binary"
     columns: tuple[str, ...] = tuple(CHANGE_SCHEMA.names)
@@ -236,6 +252,29 @@ def _seconds(name: str, text: str) -> float:
     return value
 
 
+_UNITS_OF_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+_UNITS_OF_TIME = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _bytes(low: int, high: int) -> Callable[[str, str], int]:
+    def read(name: str, text: str) -> int:
+        match = re.fullmatch(r"\s*(\d{1,15})\s*([kmg]?)b?\s*", text, re.IGNORECASE)
+        value = int(match[1]) * _UNITS_OF_BYTES[match[2].lower()] if match else -1
+        if not low <= value <= high:
+            raise ConfigError(name, text, f"bytes from {low} to {high}, also as 512k, 64m or 1g")
+        return value
+
+    return read
+
+
+def _duration(name: str, text: str) -> float:
+    match = re.fullmatch(r"\s*(\d{1,9})\s*(ms|s|m|h)\s*", text, re.IGNORECASE)
+    value = int(match[1]) * _UNITS_OF_TIME[match[2].lower()] if match else -1.0
+    if not 0 <= value <= 7 * 86_400:
+        raise ConfigError(name, text, "a time of at most 7 days, as 500ms, 30s, 15m or 1h")
+    return value
+
+
 def _choice(*allowed: str) -> Callable[[str, str], str]:
     by_lower = {value.lower(): value for value in allowed}
 
@@ -380,6 +419,34 @@ OPTIONS = (
         _integer(1, 2**31 - 1),
         "seqnos that one micro-batch covers at most",
         f"{MAX_OFFSETS_PER_TRIGGER}",
+    ),
+    Option(
+        "maxBytesPerTrigger",
+        "max_bytes_per_trigger",
+        _bytes(1024, 2**50),
+        "bytes of rows that one micro-batch holds at most, as estimated from a sample; 512k, 64m, 1g, … are allowed",
+        "256m",
+    ),
+    Option(
+        "minOffsetsPerTrigger",
+        "min_offsets_per_trigger",
+        _integer(0, 2**31 - 1),
+        "seqnos below which a micro-batch waits for more; not in the first batch after a start, nor with availableNow",
+        "0",
+    ),
+    Option(
+        "maxTriggerDelay",
+        "max_trigger_delay_s",
+        _duration,
+        "with minOffsetsPerTrigger: longest wait since the last batch, as 500ms, 30s, 15m or 1h",
+        "15m",
+    ),
+    Option(
+        "minPartitions",
+        "min_partitions",
+        _integer(1, MAX_PARTITIONS),
+        "tasks of a batch at least; a vbucket is never split",
+        "1",
     ),
     Option(
         "numPartitions", "num_partitions", _integer(1, MAX_PARTITIONS), "tasks of a batch at most", "driver's cores"

@@ -120,23 +120,15 @@ def plan_end_offset(
         `start` itself if no vbucket moves.
     """
     collections = None if collections is None else tuple(sorted(collections))
-    begin: dict[int, StreamOffset] = {}
-    backlog: dict[int, int] = {}
+    begin, backlog = backlog_of(start, observed, landings, target)
     refills: list[int] = []
     refilled_seqnos = 0
-    for vbid, state in observed.items():
-        if vbid not in start.vbuckets:
-            continue
-        begin[vbid] = landings.get(vbid, start.vbuckets[vbid].at)
+    for vbid in begin:
         if vbid in start.pending and vbid not in landings:
             cost = refilled_seqnos + begin[vbid].seqno
-            if _is_readable(begin[vbid], state) and (limit is None or not refills or cost <= limit):
+            if _is_readable(begin[vbid], observed[vbid]) and (limit is None or not refills or cost <= limit):
                 refills.append(vbid)
                 refilled_seqnos = cost
-            continue
-        high = state.high_seqno if target is None else min(state.high_seqno, target.get(vbid, 0))
-        if high > begin[vbid].seqno and (vbid in landings or _is_readable(begin[vbid], state)):
-            backlog[vbid] = high - begin[vbid].seqno
     takes = share_out(backlog, None if limit is None else max(0, limit - refilled_seqnos), tasks)
     if not takes and not landings and not refills:
         return start
@@ -161,6 +153,30 @@ def plan_end_offset(
     rolled_back = (vbid for vbid in landings if takes.get(vbid) or not begin[vbid].seqno)
     pending = start.pending.difference(refills, rolled_back)
     return SourceOffset(start.bucket, start.collections, vbuckets, bucket_uuid=start.bucket_uuid, pending=pending)
+
+
+def backlog_of(
+    start: SourceOffset,
+    observed: Mapping[int, BranchState],
+    landings: Mapping[int, StreamOffset],
+    target: Mapping[int, int] | None,
+) -> tuple[dict[int, StreamOffset], dict[int, int]]:
+    """Where each observed vbucket would begin, and the seqnos by which those that can move could move.
+
+    Pending vbuckets have no backlog: they are refilled first. The arguments are those of `plan_end_offset`.
+    """
+    begin: dict[int, StreamOffset] = {}
+    backlog: dict[int, int] = {}
+    for vbid, state in observed.items():
+        if vbid not in start.vbuckets:
+            continue
+        begin[vbid] = landings.get(vbid, start.vbuckets[vbid].at)
+        if vbid in start.pending and vbid not in landings:
+            continue
+        high = state.high_seqno if target is None else min(state.high_seqno, target.get(vbid, 0))
+        if high > begin[vbid].seqno and (vbid in landings or _is_readable(begin[vbid], state)):
+            backlog[vbid] = high - begin[vbid].seqno
+    return begin, backlog
 
 
 def _grows(begin: StreamOffset, collections: Sequence[CollectionName] | None) -> bool:
@@ -281,7 +297,7 @@ def _is_other_filter(start: SourceOffset, before: StreamOffset, end: SourceOffse
 
 
 def balance(
-    ranges: Sequence[PlannedRange], node_of: Mapping[int, str], tasks: int
+    ranges: Sequence[PlannedRange], node_of: Mapping[int, str], tasks: int, least: int = 1
 ) -> list[tuple[str, tuple[PlannedRange, ...]]]:
     """The ranges as tasks: each of one node, of about the same size, a vbucket never split.
 
@@ -289,13 +305,14 @@ def balance(
         ranges: of the batch.
         node_of: vbucket → a name for its node; vbuckets without one share the name "".
         tasks: largest number of tasks; each node gets at least one.
+        least: number of tasks also for small batches, if there are as many ranges.
     Returns: (node, ranges) of each task.
     """
     per_node: dict[str, list[PlannedRange]] = {}
     for planned in ranges:
         per_node.setdefault(node_of.get(planned.range.vbid, ""), []).append(planned)
     total = sum(planned.seqnos for planned in ranges)
-    tasks = max(1, min(tasks, -(-total // ROWS_PER_TASK_MIN)))
+    tasks = max(1, least, min(tasks, -(-total // ROWS_PER_TASK_MIN)))
     result: list[tuple[str, tuple[PlannedRange, ...]]] = []
     for node, members in sorted(per_node.items()):
         weight = sum(planned.seqnos for planned in members)

@@ -3,13 +3,14 @@
 Thin classes: `options` checks options, `coordinator` and `planner` plan, and `reading` reads rows.
 
 Features of Spark are detected, not version numbers. Since 4.2 `latestOffset` gets the start and a limit, and a mix-in
-lets Trigger.AvailableNow run in several batches. Before, the limit applies only when the start is known, which is after
-the first batch of the query, and AvailableNow is one batch.
+lets Trigger.AvailableNow run in several batches. Before, the source finds the start by itself, and AvailableNow is one
+batch within the limits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from dcpstream.errors import ConfigError
+from dcpstream.spark.admission import Limits
 from dcpstream.spark.coalescing import coalesced
 from dcpstream.spark.coordinator import Coordinator
-from dcpstream.spark.offsets import SourceOffset
+from dcpstream.spark.offsets import SourceOffset, is_start_marker
 from dcpstream.spark.options import OffsetSpec, SourceOptions
 from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.reading import DcpPartition, read_partition
@@ -37,7 +39,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 try:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
 
     HAS_ADMISSION_CONTROL = True
 except ImportError:  # Spark 4.0 and 4.1
@@ -173,19 +182,30 @@ class _StreamReaderBase(DataSourceStreamReader):
 class PlainStreamReader(_StreamReaderBase):
     """For Spark 4.0 and 4.1, which do not pass the start of the next batch.
 
-    From the second batch on, the start is known from `partitions`. For the first batch after a restart, the end is
-    planned without a limit, with bounds that are valid for every start.
+    The start of a new query is its marker, because Spark then asks for the initial offset first. After a restart, Spark
+    first asks for the ranges of the last logged batch, whose end is the start of the next one. Without either, which
+    has not been seen, the end is planned without limits, with bounds that are valid for every start.
     """
 
     def __init__(self, options: SourceOptions) -> None:
         super().__init__(options)
         self._end: dict[str, Any] | None = None
 
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """The marker of the start, which is where the first batch begins."""
+        marker = super().initialOffset()
+        if self._end is None:
+            self._end = marker
+        return marker
+
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name, before 4.2
         """The end of the next batch."""
         if self._end is None:
             return self._coordinator.unanchored_offset()
-        return self._coordinator.next_offset(self._end, self._options.max_offsets_per_trigger)
+        if is_start_marker(self._end):
+            # Trigger.AvailableNow is one batch here, so a vbucket that is away would be left out.
+            self._coordinator.wait_for_all()
+        return self._coordinator.next_offset(self._end, _default_limits(self._options))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks between two logged offsets; the end is the start of the next batch."""
@@ -199,15 +219,12 @@ if HAS_ADMISSION_CONTROL:
         """For Spark 4.2 and newer: admission control and Trigger.AvailableNow in several batches."""
 
         def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-            """MaxOffsetsPerTrigger in seqnos, which is an upper limit of rows."""
+            """MaxOffsetsPerTrigger in seqnos, which is an upper limit of rows; `latestOffset` adds the other limits."""
             return ReadMaxRows(self._options.max_offsets_per_trigger)
 
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
             """The end of the next batch; `start` itself if there is nothing new."""
-            rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-            if rows is None and not isinstance(limit, ReadAllAvailable):
-                rows = self._options.max_offsets_per_trigger
-            return self._coordinator.next_offset(start, rows)
+            return self._coordinator.next_offset(start, _limits(limit, self._options))
 
         def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
             """The lag, which the progress shows as `latestOffset`; see `dcpstream.spark.lag`."""
@@ -217,6 +234,26 @@ if HAS_ADMISSION_CONTROL:
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
             """Keep the current high seqnos as the end of the run."""
             self._coordinator.freeze_target()
+
+
+def _default_limits(options: SourceOptions) -> Limits:
+    return Limits(options.max_offsets_per_trigger, options.max_bytes_per_trigger, options.min_offsets_per_trigger)
+
+
+if HAS_ADMISSION_CONTROL:
+
+    def _limits(limit: ReadLimit, options: SourceOptions) -> Limits:
+        """Spark's limit, with the user's options for what it leaves open."""
+        if isinstance(limit, ReadAllAvailable):
+            return Limits()
+        limits = _default_limits(options)
+        if isinstance(limit, ReadMaxRows):
+            return replace(limits, seqnos=limit.max_rows)
+        if isinstance(limit, ReadMaxBytes):
+            return replace(limits, size=limit.max_bytes)
+        if isinstance(limit, ReadMinRows):
+            return replace(limits, least=limit.min_rows)
+        return limits
 
 
 def _rows(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:

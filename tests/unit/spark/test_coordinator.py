@@ -7,6 +7,7 @@ import pytest
 
 from dcpstream.errors import AuthenticationFailed, ConfigError, ConnectionLost, OffsetError, RollbackRequired
 from dcpstream.model import StreamOffset
+from dcpstream.spark.admission import Limits
 from dcpstream.spark.coordinator import FULL_OBSERVATION_INTERVAL_S, Coordinator
 from dcpstream.spark.lag import Lag
 from dcpstream.spark.offsets import SourceOffset, positions_of
@@ -265,3 +266,50 @@ def test_close_twice() -> None:
     setup.coordinator.close()
     setup.coordinator.close()
     assert setup.cluster.questions.count("close") == 1
+
+
+def test_a_small_batch_waits_for_more_or_for_the_longest_delay() -> None:
+    setup = Setup(minOffsetsPerTrigger="5", maxTriggerDelay="10s")
+    limits = Limits(None, None, 5)
+    end = setup.coordinator.next_offset(setup.coordinator.start_marker(), limits)
+    assert seqnos(end) == [3, 3], "the first batch does not wait"
+    setup.cluster.write(0, "a", 1)
+    assert setup.coordinator.next_offset(end, limits) is end
+    for key in "bcde":
+        setup.cluster.write(1, key, 1)
+    more = setup.coordinator.next_offset(end, limits)
+    assert seqnos(more) == [4, 7]
+    setup.cluster.write(0, "b", 1)
+    assert setup.coordinator.next_offset(more, limits) is more
+    setup.clock.now += 10
+    late = setup.coordinator.next_offset(more, limits)
+    assert seqnos(late) == [5, 7], "the longest delay is over"
+    setup.cluster.write(0, "c", 1)
+    setup.coordinator.freeze_target()
+    assert seqnos(setup.coordinator.next_offset(late, limits)) == [6, 7], "a run that ends does not wait"
+
+
+def test_a_rollback_does_not_wait_for_more() -> None:
+    setup = Setup(onRollback="rewindAndMark", minOffsetsPerTrigger="100")
+    limits = Limits(None, None, 100)
+    end = setup.coordinator.next_offset(setup.coordinator.start_marker(), limits)
+    assert setup.coordinator.next_offset(end, limits) is end
+    setup.fail_over(0, 1)
+    setup.cluster.write(0, "other", 1)
+    (planned,) = setup.coordinator.ranges(end, setup.coordinator.next_offset(end, limits))
+    assert planned.rolled_back_from is not None
+
+
+def test_bytes_limit_a_batch_by_a_sample() -> None:
+    setup = Setup()
+    setup.cluster.row_bytes = 1_000
+    end = setup.coordinator.next_offset(setup.coordinator.start_marker(), Limits(None, 4_000))
+    assert sum(seqnos(end)) == 4
+    assert "read_ranges" in setup.cluster.questions
+
+
+def test_small_batches_have_the_least_number_of_tasks() -> None:
+    setup = Setup(minPartitions="2")
+    assert (
+        len(setup.coordinator.tasks_of(setup.coordinator.ranges(setup.coordinator.start_marker(), setup.first()))) == 2
+    )

@@ -19,6 +19,8 @@ def test_defaults() -> None:
     assert options.starting_offsets is None
     assert options.ending_offsets.kind == "latest"
     assert (options.on_rollback, options.rewind_to) == ("fail", "recorded")
+    assert options.max_bytes_per_trigger == 256 * 2**20
+    assert (options.min_offsets_per_trigger, options.max_trigger_delay_s, options.min_partitions) == (0, 900, 1)
     assert options.max_offsets_per_trigger == 1_000_000
 
 
@@ -154,3 +156,23 @@ def test_what_does_not_go_together(options: dict[str, str], option: str) -> None
     with pytest.raises(ConfigError) as raised:
         SourceOptions.parse(options)
     assert raised.value.option == option
+
+
+@pytest.mark.parametrize(("text", "size"), [("4096", 4096), ("512k", 512 * 1024), ("64m", 64 * 2**20), ("1GB", 2**30)])
+def test_sizes_have_units(text: str, size: int) -> None:
+    assert SourceOptions.parse({**NEEDED, "maxBytesPerTrigger": text}).max_bytes_per_trigger == size
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("15m", 900), ("2H", 7200), ("0s", 0)])
+def test_times_have_units(text: str, seconds: float) -> None:
+    assert SourceOptions.parse({**NEEDED, "maxTriggerDelay": text}).max_trigger_delay_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [("maxBytesPerTrigger", "12"), ("maxBytesPerTrigger", "1t"), ("maxBytesPerTrigger", "x"), ("maxTriggerDelay", "5"),
+     ("maxTriggerDelay", "9999h"), ("minOffsetsPerTrigger", "-1"), ("minPartitions", "0")],
+)  # fmt: skip
+def test_limits_that_cannot_be_are_refused(option: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=option):
+        SourceOptions.parse({**NEEDED, option: text})

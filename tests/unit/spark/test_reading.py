@@ -15,14 +15,17 @@ import dcpstream
 from dcpstream.client.machine.values import ReadBatch, VbucketRange
 from dcpstream.errors import AuthenticationFailed, ConfigError, ConnectionLost, RollbackRequired, StatusError
 from dcpstream.model import StreamOffset
+from dcpstream.runtime import SystemClock
 from dcpstream.spark import pool
+from dcpstream.spark.coordinator import Coordinator
 from dcpstream.spark.offsets import positions_of
-from dcpstream.spark.options import SourceOptions
+from dcpstream.spark.options import OffsetSpec, SourceOptions
 from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.reading import DcpPartition, read_partition, window_bytes
 from dcpstream.spark.schema import arrow_schema, conform, spark_schema
 from dcpstream.spark.source import DcpBatchReader, DcpDataSource, PlainStreamReader
 from tests.kit.spark import Stream, access, kv_of, rows_of
+from tests.kit.spark_model import FakeCluster
 
 pytestmark = pytest.mark.usefixtures("closes_connections")
 
@@ -361,6 +364,59 @@ def test_older_sparks_have_no_start(node: dcpstream.Node) -> None:
         assert [row["key"] for row in rows] == ["k1"]
         fresh.stop()
         reader.stop()
+
+
+def test_before_4_2_the_first_batch_of_a_query_and_of_a_restart_keep_the_limit(node: dcpstream.Node) -> None:
+    options = SourceOptions.parse(access(node, startingOffsets="earliest", maxOffsetsPerTrigger="12"))
+
+    def rows_between(start: dict[str, Any], end: dict[str, Any]) -> int:
+        return sum(len(rows_of(reader.read(part))) for part in reader.partitions(start, end))
+
+    with kv_of(node) as kv:
+        kv.set_many((f"k{n}", b"v") for n in range(40))
+    reader = PlainStreamReader(options)
+    start, end = reader.initialOffset(), reader.latestOffset()
+    counts = [rows_between(start, end)]
+    reader.stop()
+    # A restart after the commit asks for the last batch between its end and itself.
+    reader = PlainStreamReader(options)
+    assert rows_between(end, end) == 0
+    while (then := reader.latestOffset()) != end:
+        counts.append(rows_between(end, then))
+        end = then
+    assert sum(counts) == 40
+    assert max(counts) <= 12
+    reader.stop()
+
+
+def test_before_4_2_a_new_query_waits_for_a_vbucket_without_a_node() -> None:
+    class Away(FakeCluster):
+        """A cluster one of whose vbuckets has no active node for a while."""
+
+        left = 3
+
+        def high_seqnos(self) -> dict[int, int]:
+            self.left -= 1
+            return {vbid: high for vbid, high in super().high_seqnos().items() if vbid != 1 or self.left < 0}
+
+    options = {"connectionString": "couchbase://localhost", "username": "u", "password": "p", "bucket": "b"}
+
+    def reader_of(cluster: Away, **more: str) -> PlainStreamReader:
+        reader = PlainStreamReader(SourceOptions.parse({**options, "startingOffsets": "earliest", **more}))
+        reader._coordinator = Coordinator(
+            reader._options, default_start=OffsetSpec("latest"), connect=lambda _: cluster, clock=SystemClock()
+        )
+        reader.initialOffset()
+        return reader
+
+    cluster = Away(2)
+    cluster.write(0, "a", 1)
+    cluster.write(1, "b", 1)
+    end = reader_of(cluster).latestOffset()
+    assert [at.seqno for at in positions_of(end).values()] == [1, 1]
+    cluster.left = 10**6
+    with pytest.raises(ConnectionLost, match="no active node"):
+        reader_of(cluster, idleTimeout="0.1").latestOffset()
 
 
 @pytest.mark.parametrize(
