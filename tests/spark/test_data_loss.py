@@ -1,0 +1,128 @@
+"""Deletions that were purged before they were read, and changes that a failover may lose. Driven without Spark."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dcpstream
+from dcpstream.client.kv.client import KvClient
+from dcpstream.errors import ConfigError, ConnectTimeout, HistoryPurged
+from dcpstream.spark.options import SourceOptions
+from dcpstream.spark.source import DcpBatchReader
+from dcpstream.wire import Opcode, encode_request
+from tests.kit.spark import Stream, access, kv_of, rows_of
+
+pytestmark = pytest.mark.usefixtures("closes_connections")
+
+NEVER_S = 3600.0
+
+
+@pytest.fixture
+def node() -> Iterator[dcpstream.Node]:
+    with dcpstream.Node(vbuckets=2) as node:
+        yield node
+
+
+def purge(kv: KvClient, vbuckets: int = 2) -> None:
+    """COMPACT_DB with drop_deletes: the deletions are forgotten."""
+    for vbid in range(vbuckets):
+        kv._pool.any().ask(encode_request(Opcode.COMPACT_DB, vbid=vbid, extras=struct.pack(">QQB7x", 0, 0, 1)))
+
+
+def keys_of(rows: list[dict[str, Any]], held: set[str] | None = None) -> set[str]:
+    """The documents of one who applies the rows; the vbucket of a key follows from its rows."""
+    places: dict[str, int] = {}
+    state = set(held or ())
+    for row in rows:
+        if row["op"] == "rollback":
+            assert row["seqno"] == 0, "the vbucket begins anew"
+            state = {key for key in state if places.get(key, row["vbucket"]) != row["vbucket"]}
+        else:
+            places[row["key"]] = row["vbucket"]
+            state.discard(row["key"])
+            if row["_change_type"] != "delete":
+                state.add(row["key"])
+    return state
+
+
+def with_a_gap(node: dcpstream.Node, stream: Stream) -> list[dict[str, Any]]:
+    """What the stream read before 5 of 20 documents were deleted and the deletions purged."""
+    with kv_of(node) as kv:
+        kv.set_many((f"k{number}", b"1") for number in range(20))
+        rows = stream.step()
+        kv.delete_many(f"k{number}" for number in range(5))
+        kv.set_many((f"new{number}", b"1") for number in range(4))
+        purge(kv)
+    return rows
+
+
+EXPECTED = {*(f"k{number}" for number in range(5, 20)), *(f"new{number}" for number in range(4))}
+DELETED = {f"k{number}" for number in range(5)}
+
+
+@pytest.mark.parametrize("options", [{"purgeGap": "reconcile"}, {}])
+def test_a_stream_reconciles_a_gap_by_reading_anew(node: dcpstream.Node, options: dict[str, str]) -> None:
+    stream = Stream(node, onRollback="rewindAndMark", **options)
+    rows = with_a_gap(node, stream)
+    rows += stream.step()
+    assert keys_of(rows) == EXPECTED, "also without the deletions that nobody can read any more"
+    assert stream.plan()["vbuckets"] is not None
+    with kv_of(node) as kv:
+        kv.delete("k7")
+    rows += stream.step()
+    assert keys_of(rows) == EXPECTED - {"k7"}
+    assert sum(row["op"] == "rollback" for row in rows) == 2, "once in each vbucket"
+
+
+@pytest.mark.parametrize("options", [{}, {"onRollback": "rewindAndMark", "purgeGap": "fail"}])
+def test_a_gap_is_an_error(node: dcpstream.Node, options: dict[str, str]) -> None:
+    stream = Stream(node, **options)
+    with_a_gap(node, stream)
+    with pytest.raises(HistoryPurged, match="were purged before they were read"):
+        stream.step()
+
+
+def test_a_gap_can_be_ignored(node: dcpstream.Node, caplog: pytest.LogCaptureFixture) -> None:
+    stream = Stream(node, purgeGap="ignore")
+    rows = with_a_gap(node, stream)
+    rows += stream.step()
+    assert keys_of(rows) == EXPECTED | DELETED, "what was deleted stays"
+    assert "were purged before they were read" in caplog.text
+
+
+def batch_from(node: dcpstream.Node, at: dict[str, Any], **options: str) -> list[dict[str, Any]]:
+    reader = DcpBatchReader(SourceOptions.parse(access(node, startingOffsets=json.dumps(at), **options)))
+    return [row for part in reader.partitions() for row in rows_of(reader.read(part))]
+
+
+def test_a_batch_reconciles_a_gap_by_reading_anew(node: dcpstream.Node) -> None:
+    stream = Stream(node)
+    rows = with_a_gap(node, stream)
+    with pytest.raises(HistoryPurged):
+        batch_from(node, stream.at)
+    rows += batch_from(node, stream.at, onRollback="rewindAndMark", purgeGap="reconcile")
+    assert keys_of(rows) == EXPECTED
+
+
+def test_reconciling_needs_control_rows(node: dcpstream.Node) -> None:
+    with pytest.raises(ConfigError, match="onRollback=rewindAndMark"):
+        SourceOptions.parse(access(node, purgeGap="reconcile"))
+
+
+@pytest.mark.parametrize("is_stable", [False, True])
+def test_stable_reads_wait_for_the_disk(tmp_path: Path, is_stable: bool) -> None:
+    with dcpstream.Node(path=tmp_path, vbuckets=1, flush_interval_s=NEVER_S) as node:
+        stream = Stream(node, readStable=str(is_stable).lower(), idleTimeout="0.5")
+        with kv_of(node) as kv:
+            kv.set("k", b"1")
+        if is_stable:
+            with pytest.raises(ConnectTimeout, match="settling"):
+                stream.step()
+        else:
+            assert len(stream.step()) == 1
