@@ -126,3 +126,20 @@ def test_stable_reads_wait_for_the_disk(tmp_path: Path, is_stable: bool) -> None
                 stream.step()
         else:
             assert len(stream.step()) == 1
+
+
+def test_a_stream_has_no_end(node: dcpstream.Node) -> None:
+    with pytest.raises(ConfigError, match="not for a stream"):
+        Stream(node, endingOffsets='{"0": "5"}')
+
+
+def test_the_end_of_a_batch(node: dcpstream.Node) -> None:
+    with kv_of(node) as kv:
+        kv.set_many((f"k{number}", b"1") for number in range(40))
+    bounds = {"startingOffsets": '{"0": "3", "1": "-1"}', "endingOffsets": '{"0": "6", "1": "-1"}'}
+    reader = DcpBatchReader(SourceOptions.parse(access(node, **bounds)))
+    found = [(row["vbucket"], row["seqno"]) for part in reader.partitions() for row in rows_of(reader.read(part))]
+    assert sorted(found) == [(0, 4), (0, 5), (0, 6)]
+    below = access(node, startingOffsets='{"0": "3"}', endingOffsets='{"0": "2"}')
+    with pytest.raises(ConfigError, match=r"endingOffsets='0: 2'.*at least the start of the read, seqno 3"):
+        DcpBatchReader(SourceOptions.parse(below)).partitions()

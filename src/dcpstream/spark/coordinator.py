@@ -279,7 +279,8 @@ class Coordinator:
         start = self._patiently(self.resolve_start)
         self.freeze_target()
         assert self._target is not None
-        self._target = end_seqnos(self._options.ending_offsets, self._target)
+        begin = {vbid: entry.at for vbid, entry in start.vbuckets.items()}
+        self._target = end_seqnos(self._options.ending_offsets, self._target, begin)
         return start, self._patiently(lambda: self._plan(start, None))
 
     def ranges(self, start_data: Any, end_data: Any) -> list[PlannedRange]:

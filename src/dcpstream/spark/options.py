@@ -79,6 +79,7 @@ class SourceOptions:
         columns: of `CHANGE_SCHEMA`, in this order.
         on_rollback: the reaction to a rollback of history that was read.
         on_bucket_reset: the reaction to a bucket that was flushed, or created again.
+        fail_on_data_loss: the default of the options about lost history; None = true.
         replay: where a repeated micro-batch comes from: from the nodes again, or from files of its first attempt.
         spool_directory: of these files.
         rewind_to: the target of a rollback: the newest recorded position that the node accepts, or the beginning.
@@ -111,6 +112,7 @@ class SourceOptions:
     on_rollback: Literal["fail", "rewindAndMark"] = "fail"
     rewind_to: RewindTo = "recorded"
     on_bucket_reset: Literal["fail", "rebuild"] = "fail"
+    fail_on_data_loss: bool | None = None
     replay: Literal["node", "spool"] = "node"
     spool_directory: str | None = None
     flow_control_buffer_bytes: int = BUFFER_BYTES
@@ -144,6 +146,7 @@ class SourceOptions:
                 continue
             if option.is_required and option.attribute not in values:
                 raise ConfigError(option.name, None, f"the option must be given: {option.meaning}")
+        _default_for_data_loss(values)
         result = cls(**values)
         result._check_access()
         return result
@@ -152,6 +155,15 @@ class SourceOptions:
     def effective_purge_gap(self) -> OnPurgeGap | None:
         """The policy for purged deletions; by default that for rollbacks."""
         return self.purge_gap or ("fail" if self.on_rollback == "fail" else None)
+
+    def require_no_end(self) -> None:
+        """Refuse options that only a batch can have.
+
+        Raises:
+            ConfigError: endingOffsets has positions.
+        """
+        if self.ending_offsets.kind == "positions":
+            raise ConfigError("endingOffsets", self.ending_offsets.positions, "not for a stream: it has no end")
 
     def _check_access(self) -> None:
         if (self.replay == "spool") != (self.spool_directory is not None):
@@ -184,6 +196,16 @@ class Option:
     meaning: str
     default: str = ""
     is_required: bool = False
+
+
+def _default_for_data_loss(values: dict[str, Any]) -> None:
+    """Carry out failOnDataLoss, which is only a default for the options about lost history."""
+    fails = values.get("fail_on_data_loss")
+    if fails is False:
+        values.setdefault("on_rollback", "rewindAndMark")
+        values.setdefault("on_bucket_reset", "rebuild")
+    elif fails and values.get("purge_gap") == "ignore":
+        raise ConfigError("purgeGap", "ignore", "fail or reconcile with failOnDataLoss=true: ignore loses deletions")
 
 
 def _shown(lower: str, text: str) -> str:
@@ -409,10 +431,16 @@ OPTIONS = (
         "startingOffsets",
         "starting_offsets",
         _offset_spec("earliest", "latest"),
-        "earliest, latest, or JSON; a stream uses it only without a checkpoint",
+        "earliest, latest, or JSON (-2 and -1 for one vbucket); a stream uses it only without a checkpoint",
         "earliest (batch), latest (stream)",
     ),
-    Option("endingOffsets", "ending_offsets", _offset_spec("latest"), "latest or JSON; of a batch", "latest"),
+    Option(
+        "endingOffsets",
+        "ending_offsets",
+        _offset_spec("latest"),
+        "latest, or JSON (-1 for one vbucket), of a batch; a stream has no end",
+        "latest",
+    ),
     Option(
         "maxOffsetsPerTrigger",
         "max_offsets_per_trigger",
@@ -466,6 +494,13 @@ OPTIONS = (
         _choice("recorded", "zero"),
         "with rewindAndMark: go back to a recorded position, or read the vbucket from zero",
         "recorded",
+    ),
+    Option(
+        "failOnDataLoss",
+        "fail_on_data_loss",
+        _flag,
+        "false: onRollback is rewindAndMark and onBucketReset is rebuild, unless they are given",
+        "true",
     ),
     Option(
         "onBucketReset",

@@ -92,6 +92,7 @@ class DcpDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """A stream reader with the features of this version of Spark."""
         self._require_own(schema)
+        self._options.require_no_end()
         return DcpStreamReader(self._options) if HAS_ADMISSION_CONTROL else PlainStreamReader(self._options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

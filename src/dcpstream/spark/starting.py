@@ -17,6 +17,9 @@ from dcpstream.spark.options import OffsetSpec
 
 T = TypeVar("T")
 
+LATEST, EARLIEST = "-1", "-2"
+"""Seqnos of single vbuckets in startingOffsets and endingOffsets with a special meaning, as in Spark's Kafka source."""
+
 
 def start_positions(
     spec: OffsetSpec, vbucket_count: int, observed: Mapping[int, BranchState]
@@ -42,29 +45,47 @@ def start_positions(
     for vbid, data in spec.positions.items():
         if vbid not in positions:
             raise ConfigError("startingOffsets", vbid, f"vbuckets below {vbucket_count}")
+        if str(data) == EARLIEST:
+            continue
         if vbid not in observed:
             raise ConnectionLost(f"no node has vbucket {vbid} active now, so its branch is not known")
+        if str(data) == LATEST:
+            high = observed[vbid].high_seqno
+            positions[vbid] = StreamOffset(observed[vbid].vbuuid, high, high, high) if high else StreamOffset.ZERO
+            continue
         read = functools.partial(user_position, vbuuid_of_branch=observed[vbid].vbuuid)
         positions[vbid] = _read("startingOffsets", data, read)
     return positions
 
 
-def end_seqnos(spec: OffsetSpec, high_seqnos: Mapping[int, int]) -> dict[int, int]:
+def end_seqnos(spec: OffsetSpec, high_seqnos: Mapping[int, int], start: Mapping[int, StreamOffset]) -> dict[int, int]:
     """The last seqno to read of every vbucket.
 
     Args:
-        spec: endingOffsets. Vbuckets that its positions leave out are read up to their high seqno.
+        spec: endingOffsets. Vbuckets that its positions leave out, or that have LATEST, are read up to their high
+            seqno.
         high_seqnos: of all vbuckets.
+        start: where the batch begins.
 
     Raises:
-        ConfigError: a seqno does not exist yet, so a batch would wait for it.
+        ConfigError: a seqno does not exist yet, so a batch would wait for it, or lies below the start.
     """
     ends = dict(high_seqnos)
     for vbid, data in spec.positions.items():
+        if vbid not in high_seqnos:
+            raise ConfigError("endingOffsets", vbid, f"vbuckets below {len(high_seqnos)}")
+        if str(data) == LATEST:
+            continue
+        if str(data) == EARLIEST:
+            raise ConfigError("endingOffsets", f"{vbid}: {data}", f"a seqno, or {LATEST} for the latest")
         seqno = _read("endingOffsets", data, user_seqno)
-        high = high_seqnos.get(vbid)
-        if high is None or seqno > high:
-            raise ConfigError("endingOffsets", f"{vbid}: {seqno}", f"at most the vbucket's high seqno, {high}")
+        if seqno > high_seqnos[vbid]:
+            raise ConfigError(
+                "endingOffsets", f"{vbid}: {seqno}", f"at most the vbucket's high seqno, {high_seqnos[vbid]}"
+            )
+        begin = start.get(vbid, StreamOffset.ZERO).seqno
+        if seqno < begin:
+            raise ConfigError("endingOffsets", f"{vbid}: {seqno}", f"at least the start of the read, seqno {begin}")
         ends[vbid] = seqno
     return ends
 

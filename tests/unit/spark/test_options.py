@@ -176,3 +176,17 @@ def test_times_have_units(text: str, seconds: float) -> None:
 def test_limits_that_cannot_be_are_refused(option: str, text: str) -> None:
     with pytest.raises(ConfigError, match=option):
         SourceOptions.parse({**NEEDED, option: text})
+
+
+def test_fail_on_data_loss_is_a_default_for_other_options() -> None:
+    def parsed(**options: str) -> tuple[str, str, str | None]:
+        found = SourceOptions.parse({**NEEDED, **options})
+        return found.on_rollback, found.on_bucket_reset, found.effective_purge_gap
+
+    assert parsed() == parsed(failOnDataLoss="true") == ("fail", "fail", "fail")
+    assert parsed(failOnDataLoss="false") == ("rewindAndMark", "rebuild", None)
+    assert parsed(failOnDataLoss="false", onBucketReset="fail") == ("rewindAndMark", "fail", None)
+    assert parsed(failOnDataLoss="false", onRollback="fail") == ("fail", "rebuild", "fail")
+    assert parsed(purgeGap="ignore") == ("fail", "fail", "ignore")
+    with pytest.raises(ConfigError, match="ignore loses deletions"):
+        parsed(failOnDataLoss="true", purgeGap="ignore")

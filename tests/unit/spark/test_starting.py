@@ -41,12 +41,27 @@ def test_an_unknown_branch_is_not_guessed() -> None:
 
 
 def test_ends() -> None:
-    assert end_seqnos(OffsetSpec("latest"), {0: 5, 1: 0}) == {0: 5, 1: 0}
-    assert end_seqnos(OffsetSpec("positions", {0: "3"}), {0: 5, 1: 2}) == {0: 3, 1: 2}
+    start = {0: StreamOffset(1, 2, 2, 2), 1: StreamOffset.ZERO}
+    assert end_seqnos(OffsetSpec("latest"), {0: 5, 1: 0}, start) == {0: 5, 1: 0}
+    assert end_seqnos(OffsetSpec("positions", {0: "3"}), {0: 5, 1: 2}, start) == {0: 3, 1: 2}
+    assert end_seqnos(OffsetSpec("positions", {0: -1, 1: "-1"}), {0: 5, 1: 2}, start) == {0: 5, 1: 2}
+    assert end_seqnos(OffsetSpec("positions", {0: "2"}), {0: 5}, start) == {0: 2}, "nothing to read"
     with pytest.raises(ConfigError, match="high seqno, 5"):
-        end_seqnos(OffsetSpec("positions", {0: "6"}), {0: 5})
-    with pytest.raises(ConfigError, match="high seqno, None"):
-        end_seqnos(OffsetSpec("positions", {4: "1"}), {0: 5})
+        end_seqnos(OffsetSpec("positions", {0: "6"}), {0: 5}, start)
+    with pytest.raises(ConfigError, match="vbuckets below 1"):
+        end_seqnos(OffsetSpec("positions", {4: "1"}), {0: 5}, start)
+    with pytest.raises(ConfigError, match="at least the start of the read, seqno 2"):
+        end_seqnos(OffsetSpec("positions", {0: "1"}), {0: 5}, start)
+    with pytest.raises(ConfigError, match="-1 for the latest"):
+        end_seqnos(OffsetSpec("positions", {0: "-2"}), {0: 5}, start)
+
+
+def test_single_vbuckets_start_at_their_ends() -> None:
+    spec = OffsetSpec("positions", {0: -1, 1: "-2"})
+    positions = start_positions(spec, 3, OBSERVED)
+    high = OBSERVED[0].high_seqno
+    assert positions[0] == StreamOffset(OBSERVED[0].vbuuid, high, high, high)
+    assert positions[1] == positions[2] == StreamOffset.ZERO
 
 
 def test_missing_vbuckets_are_counted() -> None:
