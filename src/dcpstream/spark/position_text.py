@@ -13,8 +13,8 @@ Numbers are in base 36. A position is
   older position, or at 0.
 - manifest uid, set: the uid, and the number of the set of collections. Left out: those of the newer position; for the
   newest, 0.
-- end: the end of the snapshot. `=` is the seqno, `?` unknown, a capital letter 1 (A), 2 (B), 4 (C), … above the seqno,
-  and `+3;` is 3 above the seqno.
+- end: the end of the snapshot. `.` is the seqno of the newer position, `=` that of its own, `?` unknown, a capital
+  letter 1 (A), 2 (B), 4 (C), … above the seqno, and `+3;` is 3 above the seqno.
 
 Example: `1ekg@rs?go+3;` is a vbucket at seqno 1000 of branch 65536, in a snapshot from 400 to an unknown end. Before,
 it was at seqno 400, in a snapshot from 0 to 403.
@@ -41,7 +41,7 @@ LEFT_OUT = "-"
 _POWERS = {1 << exponent: chr(ord("A") + exponent) for exponent in range(26)}
 
 _POSITION = re.compile(
-    r"(?:([0-9a-z]+)@)?(-?[0-9a-z]+)(?:<([0-9a-z]+))?(?:#([0-9a-z]+))?(?:/([0-9a-z]+))?(?:([=?A-Z])|\+([0-9a-z]+);)"
+    r"(?:([0-9a-z]+)@)?(-?[0-9a-z]+)(?:<([0-9a-z]+))?(?:#([0-9a-z]+))?(?:/([0-9a-z]+))?(?:([=?.A-Z])|\+([0-9a-z]+);)"
 )
 
 CollectionSet = tuple[CollectionName, ...] | None
@@ -89,6 +89,7 @@ def chain_text(chain: Sequence[StreamOffset], number_of: NumberOf) -> str:
         if at.vbuuid != vbuuid:
             vbuuid = at.vbuuid
             parts.append(number_text(vbuuid) + "@")
+        newer = seqno
         below = seqno - at.seqno if index else at.seqno
         seqno = at.seqno
         parts.append(number_text(below) if below >= 0 else "-" + number_text(-below))
@@ -109,6 +110,8 @@ def chain_text(chain: Sequence[StreamOffset], number_of: NumberOf) -> str:
             parts.append("?")
         elif end == seqno:
             parts.append("=")
+        elif index and end == newer:
+            parts.append(".")
         else:
             parts.append(_POWERS.get(end - seqno) or f"+{number_text(end - seqno)};")
     return "".join(parts)
@@ -154,6 +157,8 @@ def chain(text: str, sets: Sequence[CollectionSet] = ()) -> tuple[StreamOffset, 
             end = seqno
         elif mark == "?":
             end = None
+        elif mark == ".":
+            end = found[index - 1][1] if index else seqno
         else:
             end = seqno + (1 << (ord(mark) - ord("A")))
         result.append(StreamOffset(vbuuid, seqno, snapshot_start, end, uid, sets[set_number] if sets else None))

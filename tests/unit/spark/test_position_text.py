@@ -17,10 +17,10 @@ def test_numbers(value: int) -> None:
 def test_what_is_usual_needs_no_character() -> None:
     positions = (
         StreamOffset(65536, 1000, 400, None), StreamOffset(65536, 400, 90, 403), StreamOffset(65536, 90, 0, 94),
-        StreamOffset(3, 80, 80, 80, 7),
+        StreamOffset(3, 80, 80, 80, 7), StreamOffset(3, 60, 0, 80, 7),
     )  # fmt: skip
     text = chain_text(positions, lambda names: 0)
-    assert text == "1ekg@rs?go+3;8m<2iC3@a<0#7="
+    assert text == "1ekg@rs?go+3;8m<2iC3@a<0#7=k."
     assert chain(text) == positions
 
 

@@ -109,8 +109,9 @@ def remember(
     least more, in proportion to its size.
 
     The bounds of older positions are widened to short numbers: the snapshot starts at the next older position, and ends
-    a power of two above the seqno. A wider snapshot claims less, so it is always safe. It may only cost a further step
-    back. The start has no cost at all, because between two recorded positions there is nowhere to go back to.
+    at the next newer one, or a power of two above the seqno. A wider snapshot claims less, so it is always safe. It may
+    only cost a further step back. The start has no cost at all, because between two recorded positions there is nowhere
+    to go back to.
 
     Args:
         earlier: what an earlier call returned.
@@ -129,18 +130,19 @@ def remember(
         del kept[least]
     older = 0
     for index in range(len(kept) - 1, 0, -1):
-        kept[index] = _widened(kept[index], older)
+        kept[index] = _widened(kept[index], older, kept[index - 1].seqno)
         older = kept[index].seqno
     return tuple(kept)
 
 
-def _widened(position: StreamOffset, older: int) -> StreamOffset:
-    """A position with bounds that are short to write; `older` is the seqno of the next older one."""
+def _widened(position: StreamOffset, older: int, newer: int) -> StreamOffset:
+    """A position with bounds that are short to write; `older` and `newer` are the seqnos beside it."""
     start, end = min(older, position.snapshot_start), position.snapshot_end
     if position.seqno == position.snapshot_start:
         return position  # nothing of its snapshot was read, so that the bounds do not matter to a node
     if end is not None and end > position.seqno:
-        end = min(position.seqno + (1 << (end - position.seqno - 1).bit_length()), MAX_SEQNO)
+        power = min(position.seqno + (1 << (end - position.seqno - 1).bit_length()), MAX_SEQNO)
+        end = min(power, newer) if newer >= end else power
     if start == position.snapshot_start and end == position.snapshot_end:
         return position
     return StreamOffset(position.vbuuid, position.seqno, start, end, position.manifest_uid, position.collections)

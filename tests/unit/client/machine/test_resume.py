@@ -106,8 +106,10 @@ def test_the_bounds_of_older_positions_are_only_widened() -> None:
     assert remember((StreamOffset(0xA, 5, 3, None),), at(9))[1] == StreamOffset(0xA, 5, 0, None)
     untouched = StreamOffset(0xA, 5, 5, 12)
     assert remember((untouched,), at(9))[1] is untouched, "nothing of the snapshot was read"
+    assert remember((StreamOffset(0xA, 5, 3, 10),), at(9))[1].snapshot_end == 13, "beyond the newer position"
+    assert remember((StreamOffset(0xA, 5, 3, 10),), at(12))[1].snapshot_end == 12, "up to the newer position"
     top = StreamOffset(0xA, MAX_SEQNO - 4, 0, MAX_SEQNO - 1)
-    assert remember((top,), at(MAX_SEQNO - 1))[1].snapshot_end == MAX_SEQNO
+    assert remember((top,), at(MAX_SEQNO - 3))[1].snapshot_end == MAX_SEQNO
 
 
 def test_spaced_positions_grow_with_the_logarithm() -> None:
