@@ -1,13 +1,17 @@
-"""Spark: a batch read of a node against the same rows as ready Arrow batches from a Python source.
+"""Spark: reads of a node to noop, against three reads of the same rows in the same run.
 
-The node runs in a process of its own on the same machine; its work is part of the wall time, not of Spark's CPU time.
-The ratios use wall time, because users wait for it. The figures also have the CPU seconds of the JVM and of Spark's
-Python workers.
+The baselines are ready Arrow batches from a Python source, the rows as Parquet, and `spark.range` with the rows'
+columns made by expressions. The node runs in a process of its own on the same machine; its work is part of the wall
+time, not of the CPU time. CPU time is that of the JVM and of Spark's Python workers, each by itself. A JVM compiles for
+a long time: without the warm-up rounds its first reads cost three times as much.
+
+The floor of a micro-batch is the median trigger time of batches of ten rows.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -24,6 +28,7 @@ from bench.common import Figure, cpu_seconds_of, median, median_of_ratios, repea
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 ROWS = {256: 1_000_000, 1024: 400_000}
 """Value size in bytes → rows; about 0.3 to 0.4 GB in Spark's types."""
@@ -32,7 +37,13 @@ QUICK_ROWS = {256: 200_000, 1024: 100_000}
 TASKS = 2
 NODE_START_TIMEOUT_S = 30.0
 KEYS_PER_CALL = 20_000
-NARROW = "key,value,vbucket,seqno,cas"
+COLUMNS = {"": "", ".narrow": "key,value,vbucket,seqno,cas", ".two": "key,seqno"}
+"""Label → the option `columns`."""
+
+WARM_UPS = 6
+FLOOR_BATCHES = 40
+FLOOR_ROWS = 10
+FLOOR_TIMEOUT_S = 120.0
 
 _NODE = """
 import sys, dcpstream
@@ -44,10 +55,16 @@ with dcpstream.Node(vbuckets=1024) as node:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One timed action: wall seconds, and CPU seconds of Spark's processes."""
+    """One timed action: wall seconds, and CPU seconds of the JVM and of Spark's Python workers."""
 
     wall_s: float
-    cpu_s: float
+    jvm_s: float
+    python_s: float
+
+    @property
+    def cpu_s(self) -> float:
+        """Of both."""
+        return self.jvm_s + self.python_s
 
 
 def run(quick: bool) -> dict[str, Any]:
@@ -68,6 +85,11 @@ def run(quick: bool) -> dict[str, Any]:
                 found = _measure(spark, connection_string, size, rows, Path(directory), repeats_for(quick))
                 figures += found[0]
                 ratios |= found[1]
+        with tempfile.TemporaryDirectory() as directory, _node() as connection_string:
+            figures.append(
+                _floor(spark, connection_string, Path(directory), FLOOR_BATCHES // 4 if quick else FLOOR_BATCHES)
+            )
+            ratios["spark_stream.floor_ms"] = figures[-1].value
     finally:
         spark.stop()
     return report(figures, ratios)
@@ -78,17 +100,35 @@ def _measure(
 ) -> tuple[list[Figure], dict[str, float | None]]:
     figures: list[Figure] = []
     ratios: dict[str, float | None] = {}
-    for label, columns in (("", ""), (".narrow", NARROW)):
+    for label, columns in COLUMNS.items():
         options = {"columns": columns} if columns else {}
         read = _reader(spark, connection_string, options)
         ready = _ready(spark, connection_string, options, directory / f"ready{label}")
         counted = read().count()
         assert counted == rows, f"{counted} rows, loaded were {rows}"
-        dcp, base = _in_turns(lambda read=read: _noop(read()), lambda ready=ready: _noop(ready()), repeats=repeats)
+        parquet = directory / f"rows{label}.parquet"
+        ready().write.parquet(str(parquet))
+        expressions = _expressions(ready().columns, size)
+        dcp, base, file, made = _in_turns(
+            lambda read=read: _noop(read()),
+            lambda ready=ready: _noop(ready()),
+            lambda parquet=parquet: _noop(spark.read.parquet(str(parquet))),
+            lambda made=expressions: _noop(spark.range(0, rows, 1, TASKS).selectExpr(*made)),
+            repeats=repeats,
+            warm_ups=WARM_UPS if not label else 2,
+        )
         name = f"spark_read.{size}{label}"
         figures.append(_figure(f"{name}.noop", rows, dcp, base, "ready batches to noop"))
-        figures.append(_cpu_figure(f"{name}.noop.cpu", rows, dcp, base))
+        for short, other, rounds in (
+            ("ready", "ready batches", base),
+            ("parquet", "Parquet", file),
+            ("range", "spark.range", made),
+        ):
+            figures.append(_cpu_figure(f"{name}.jvm.{short}", rows, dcp, rounds, other, lambda one: one.jvm_s))
+        figures.append(_cpu_figure(f"{name}.python", rows, dcp, base, "ready batches", lambda one: one.python_s))
         ratios[f"{name}.of_ready"] = median_of_ratios([r.wall_s for r in base], [r.wall_s for r in dcp])
+        ratios[f"{name}.jvm.of_parquet"] = median_of_ratios([r.jvm_s for r in dcp], [r.jvm_s for r in file])
+        ratios[f"{name}.python_us"] = median([r.python_s / rows * 1e6 for r in dcp])
         if not label:
             dcp, base = _in_turns(
                 lambda read=read: _parquet(read(), directory),
@@ -98,6 +138,72 @@ def _measure(
             figures.append(_figure(f"{name}.parquet", rows, dcp, base, "ready batches to Parquet"))
             ratios[f"{name}.parquet.of_ready"] = median_of_ratios([r.wall_s for r in base], [r.wall_s for r in dcp])
     return figures, ratios
+
+
+def _expressions(columns: list[str], size: int) -> list[str]:
+    """The source's columns, made by the JVM from `spark.range`; rows of about the same size."""
+    made = {
+        "key": "concat('document-', lpad(cast(id as string), 9, '0')) as key",
+        "value": f"cast(repeat('x', {size}) as binary) as value",
+        "_change_type": "'insert' as _change_type",
+        "_commit_version": "id as _commit_version",
+        "_commit_timestamp": "timestamp_micros(id) as _commit_timestamp",
+        "op": "'mutation' as op",
+        "scope": "'_default' as scope",
+        "collection": "'_default' as collection",
+        "vbucket": "cast(id % 1024 as int) as vbucket",
+        "vbuuid": "'123456789012345' as vbuuid",
+        "expiry": "cast(null as timestamp) as expiry",
+        "xattrs": "cast(null as map<string, string>) as xattrs",
+    }
+    return [
+        made.get(name, f"cast(id as {'int' if name in {'flags', 'datatype'} else 'long'}) as {name}")
+        for name in columns
+    ]
+
+
+def _floor(spark: SparkSession, connection_string: str, directory: Path, batches: int) -> Figure:
+    """Milliseconds of a micro-batch of a few rows, without a pause between triggers."""
+    from dcpstream.client.kv.client import KvClient
+
+    stream = spark.readStream.format("dcp").options(**_access(connection_string), startingOffsets="earliest").load()
+    query = (
+        stream.writeStream.format("noop")
+        .option("checkpointLocation", str(directory / "checkpoint"))
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+    times: list[float] = []
+    try:
+        with KvClient(connection_string, username="Administrator", password="password", bucket="default") as kv:
+            for number in range(batches + 5):
+                seen = _rows_of(query)
+                kv.set_many((f"k{number}-{n}", b"{}") for n in range(FLOOR_ROWS))
+                deadline = time.perf_counter() + FLOOR_TIMEOUT_S
+                while _rows_of(query) < seen + FLOOR_ROWS:
+                    if time.perf_counter() > deadline:
+                        raise TimeoutError(f"the query did not read batch {number} within {FLOOR_TIMEOUT_S:g} s")
+                    time.sleep(0.02)
+            times = [
+                json.loads(one.json)["durationMs"]["triggerExecution"]
+                for one in query.recentProgress
+                if one.numInputRows
+            ]
+    finally:
+        query.stop()
+    samples = tuple(float(one) for one in times[5:])
+    return Figure(
+        name="spark_stream.floor",
+        value=median(samples),
+        unit="ms",
+        repeats=len(samples),
+        samples=samples,
+        note=f"trigger time of micro-batches of {FLOOR_ROWS} rows to noop",
+    )
+
+
+def _rows_of(query: StreamingQuery) -> int:
+    return sum(one.numInputRows for one in query.recentProgress)
 
 
 def _figure(name: str, rows: int, subject: list[Round], base: list[Round], baseline: str) -> Figure:
@@ -114,31 +220,33 @@ def _figure(name: str, rows: int, subject: list[Round], base: list[Round], basel
     )
 
 
-def _cpu_figure(name: str, rows: int, subject: list[Round], base: list[Round]) -> Figure:
-    samples = tuple(one.cpu_s / rows * 1e6 for one in subject)
+def _cpu_figure(
+    name: str, rows: int, subject: list[Round], base: list[Round], baseline: str, seconds: Callable[[Round], float]
+) -> Figure:
+    samples = tuple(seconds(one) / rows * 1e6 for one in subject)
     return Figure(
         name=name,
         value=median(samples),
         unit="CPU us/row",
-        baseline="ready batches",
-        baseline_value=median([one.cpu_s / rows * 1e6 for one in base]),
+        baseline=baseline,
+        baseline_value=median([seconds(one) / rows * 1e6 for one in base]),
         repeats=len(subject),
         samples=samples,
-        note="JVM and Python workers, without the node",
+        note="without the node",
     )
 
 
-def _in_turns(
-    subject: Callable[[], None], base: Callable[[], None], *, repeats: int
-) -> tuple[list[Round], list[Round]]:
-    for call in (subject, base):
-        call()
-    rounds: tuple[list[Round], list[Round]] = ([], [])
-    for _ in range(repeats):
-        for call, into in zip((subject, base), rounds, strict=True):
-            cpu, wall = _tree_cpu_s(), time.perf_counter()
+def _in_turns(*calls: Callable[[], None], repeats: int, warm_ups: int = 1) -> tuple[list[Round], ...]:
+    for _ in range(warm_ups):
+        for call in calls:
             call()
-            into.append(Round(time.perf_counter() - wall, _tree_cpu_s() - cpu))
+    rounds: tuple[list[Round], ...] = tuple([] for _ in calls)
+    for _ in range(repeats):
+        for call, into in zip(calls, rounds, strict=True):
+            before, wall = _tree_cpu_s(), time.perf_counter()
+            call()
+            after = _tree_cpu_s()
+            into.append(Round(time.perf_counter() - wall, after[0] - before[0], after[1] - before[1]))
     return rounds
 
 
@@ -219,8 +327,8 @@ def _node() -> Iterator[str]:
         node.stdout.close()
 
 
-def _tree_cpu_s() -> float:
-    """CPU seconds of this process's descendants that belong to Spark: the JVM and its Python workers."""
+def _tree_cpu_s() -> tuple[float, float]:
+    """CPU seconds of this process's descendants that belong to Spark: (the JVM, its Python workers)."""
     parents: dict[int, int] = {}
     names: dict[int, str] = {}
     for entry in Path("/proc").iterdir():
@@ -230,10 +338,13 @@ def _tree_cpu_s() -> float:
                 parents[int(entry.name)] = int(text.rpartition(")")[2].split()[1])
                 names[int(entry.name)] = text.partition("(")[2].rpartition(")")[0]
     ours = {pid for pid, parent in parents.items() if parent == os.getpid() and names[pid] == "java"}
-    total = 0.0
+    jvm = python = 0.0
     while ours:
         for pid in ours:
             with contextlib.suppress(OSError):
-                total += cpu_seconds_of(pid)
+                if names[pid] == "java":
+                    jvm += cpu_seconds_of(pid)
+                else:
+                    python += cpu_seconds_of(pid)
         ours = {pid for pid, parent in parents.items() if parent in ours}
-    return total
+    return jvm, python
