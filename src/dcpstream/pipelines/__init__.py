@@ -4,10 +4,12 @@
 rows of `changes` are folded into the table `current`, the documents of the bucket. `engine` says what a pipeline asks
 of the engine that writes the tables, and which rows count; `engines` chooses one. `delta_rs` is the one that needs no
 Spark: `rows` has its rules over Arrow tables, and `effect` finds what some batches mean for the documents. `location`
-tells local directories from URLs, and `progress` has the reports.
+tells local directories from URLs, and `progress` has the reports. `monitor` serves them over HTTP and watches for
+stalls; `monitor_page` makes its page.
 """
 
 from dcpstream.pipelines.engine import BatchSummary, FoldReport, TableEngine, TableState
+from dcpstream.pipelines.monitor import Monitor
 from dcpstream.pipelines.pipeline import Pipeline
 from dcpstream.pipelines.progress import BatchReport, PipelineProgress, RollbackReport
 
@@ -15,6 +17,7 @@ __all__ = [
     "BatchReport",
     "BatchSummary",
     "FoldReport",
+    "Monitor",
     "Pipeline",
     "PipelineProgress",
     "RollbackReport",

@@ -151,7 +151,7 @@ class Pipeline:
         self.engine: TableEngine = engine
         self._fold_share = fold_share
         self._fold_rows_min = engine.fold_rows_min if fold_rows_min is None else fold_rows_min
-        self._on_batch = on_batch
+        self._listeners = [] if on_batch is None else [on_batch]
         self._retain_hours = retain_hours
         self._maintenance_batches = maintenance_batches
         self._clock = clock or SystemClock()
@@ -180,6 +180,15 @@ class Pipeline:
     def is_running(self) -> bool:
         """Whether a query is active."""
         return self._query is not None and self._query.isActive
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether Spark is working at a micro-batch, or asks the cluster for one, at this moment."""
+        return self._query is not None and self._query.isActive and bool(self._query.status["isTriggerActive"])
+
+    def add_listener(self, on_batch: Callable[[BatchReport], None]) -> None:
+        """Call this, too, after each written batch, in the thread that wrote it."""
+        self._listeners.append(on_batch)
 
     def start(self, *, until: Until = "stopped", trigger: str | None = DEFAULT_TRIGGER) -> None:
         """Start the query in the background.
@@ -308,8 +317,9 @@ class Pipeline:
         # The query's id distinguishes batch 0 of a new checkpoint from batch 0 of an old one.
         app = _app_of(frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
         report = self.apply_batch(app, batch_id, frame)
-        if report is not None and self._on_batch is not None:
-            self._on_batch(report)
+        if report is not None:
+            for listener in self._listeners:
+                listener(report)
 
     def apply_batch(self, app: str, batch_id: int, frame: DataFrame) -> BatchReport | None:
         """Bring a batch into the tables that do not have it yet.

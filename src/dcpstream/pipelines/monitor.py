@@ -1,0 +1,363 @@
+"""A page, metrics and a watchdog for running pipelines.
+
+`Monitor` answers HTTP requests in a thread of its own: `/` is a page for people, `/metrics` is Prometheus' text format,
+`/progress` is the same as JSON, and `/health` answers 200, or 503 if a pipeline failed or stalled. Everything is read
+from the pipelines at the time of the request; only the newest batch reports are kept.
+
+The watchdog calls a pipeline stalled if no batch was written for `stall_s` although there is work: Spark is in the
+middle of a micro-batch, or the newest progress has a lag.
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from dcpstream.errors import ConfigError
+from dcpstream.pipelines.monitor_page import SHOWN_BATCHES, page
+from dcpstream.pipelines.progress import BatchReport, PipelineProgress
+from dcpstream.runtime import Clock, SystemClock
+
+STALL_S = 300.0
+"""Default time without a batch after which a pipeline with work to do is stalled: longer than a fold of a table of a
+hundred million rows, and than `idleTimeout`, after which the query itself reports a cluster that stays away."""
+
+CHECKS_PER_STALL = 10
+"""Checks of the watchdog in `stall_s`."""
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_log = logging.getLogger(__name__)
+
+
+class Watched(Protocol):
+    """The part of `Pipeline` that the monitor reads."""
+
+    @property
+    def name(self) -> str:
+        """The query's name."""
+        ...
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a query is active."""
+        ...
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a micro-batch is under way."""
+        ...
+
+    @property
+    def failure(self) -> Exception | None:
+        """The error that ended the query."""
+        ...
+
+    def progress(self) -> PipelineProgress:
+        """The current progress."""
+        ...
+
+    def add_listener(self, on_batch: Callable[[BatchReport], None]) -> None:
+        """Subscribe to batch reports."""
+        ...
+
+
+@dataclass
+class _Entry:
+    """One pipeline, and what it has reported.
+
+    Attributes:
+        pipeline: the pipeline.
+        since: when the last batch was written, or the pipeline was added (monotonic seconds).
+        batches, folds, append_s, fold_s: totals.
+        reports: the newest, oldest first.
+        is_told: whether the log has the present stall already.
+    """
+
+    pipeline: Watched
+    since: float
+    batches: int = 0
+    folds: int = 0
+    append_s: float = 0.0
+    fold_s: float = 0.0
+    reports: deque[BatchReport] = field(default_factory=lambda: deque(maxlen=SHOWN_BATCHES))
+    is_told: bool = False
+
+
+class Monitor:
+    """Watches pipelines and serves what it sees.
+
+    ```
+    with Pipeline(spark, "/data/flights", options) as pipeline, Monitor([pipeline], port=9464):
+        pipeline.start()
+        pipeline.await_end()
+    ```
+
+    Args:
+        pipelines: to watch; `add` adds further ones.
+        host: address to listen on. The page has names of pipelines and error messages, so it is for this machine only
+            unless you say otherwise.
+        port: 0 for any free one.
+        stall_s: see `STALL_S`.
+        on_stall: called once for each stall, with the pipeline's name.
+        clock: for the watchdog.
+
+    Raises:
+        ConfigError: the port is taken.
+    """
+
+    def __init__(
+        self,
+        pipelines: Sequence[Watched] = (),
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        stall_s: float = STALL_S,
+        on_stall: Callable[[str], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._stall_s = stall_s
+        self._on_stall = on_stall
+        self._lock = threading.Lock()
+        self._entries: list[_Entry] = []
+        self._is_over = threading.Event()
+        for pipeline in pipelines:
+            self.add(pipeline)
+        monitor = self
+
+        class Handler(_Handler):
+            watching = monitor
+
+        try:
+            self._server = _Server((host, port), Handler)
+        except OSError as error:
+            raise ConfigError("port", port, f"a free port of {host} ({error.strerror})") from None
+        self.port: int = self._server.server_address[1]
+        self._threads = [
+            threading.Thread(target=self._server.serve_forever, name="dcpstream-monitor", daemon=True),
+            threading.Thread(target=self._watch, name="dcpstream-watchdog", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __enter__(self) -> Monitor:
+        """The monitor itself."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """Stop serving and watching. A second call does nothing."""
+        if self._is_over.is_set():
+            return
+        self._is_over.set()
+        self._server.shutdown()
+        self._server.server_close()
+        for thread in self._threads:
+            thread.join()
+
+    def add(self, pipeline: Watched) -> None:
+        """Watch a further pipeline."""
+        entry = _Entry(pipeline, self._clock.monotonic())
+
+        def note(report: BatchReport) -> None:
+            with self._lock:
+                entry.since = self._clock.monotonic()
+                entry.is_told = False
+                entry.batches += 1
+                entry.folds += report.is_folded
+                entry.append_s += report.append_s
+                entry.fold_s += report.fold_s
+                entry.reports.append(report)
+
+        pipeline.add_listener(note)
+        with self._lock:
+            self._entries.append(entry)
+
+    def report(self) -> list[dict[str, Any]]:
+        """All pipelines, as `/progress` shows them."""
+        with self._lock:
+            entries = list(self._entries)
+        return [self._report_of(entry) for entry in entries]
+
+    def check(self) -> list[str]:
+        """Names of the pipelines that are stalled now; new stalls are logged and reported to `on_stall`."""
+        with self._lock:
+            entries = list(self._entries)
+        stalled = [entry for entry in entries if self._state(entry) == "stalled"]
+        for entry in stalled:
+            if not entry.is_told:
+                entry.is_told = True
+                name = entry.pipeline.name
+                _log.error(
+                    "%s has work but has written no batch for %.0f s. Look at the running tasks in Spark's UI, and at "
+                    "the logs of the executors for a node that does not answer",
+                    name,
+                    self._clock.monotonic() - entry.since,
+                )
+                if self._on_stall is not None:
+                    self._on_stall(name)
+        return [entry.pipeline.name for entry in stalled]
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(self._stall_s / CHECKS_PER_STALL):
+            self.check()
+
+    def _state(self, entry: _Entry) -> str:
+        pipeline = entry.pipeline
+        if pipeline.failure is not None:
+            return "failed"
+        if not pipeline.is_running:
+            return "stopped"
+        has_work = pipeline.is_busy or bool(pipeline.progress().total_lag)
+        if has_work and self._clock.monotonic() - entry.since >= self._stall_s:
+            return "stalled"
+        return "running"
+
+    def _report_of(self, entry: _Entry) -> dict[str, Any]:
+        pipeline, progress = entry.pipeline, entry.pipeline.progress()
+        failure = pipeline.failure
+        with self._lock:
+            times = [(one.batch_id, one.rows, one.append_s, one.fold_s) for one in entry.reports]
+            totals = {"batches": entry.batches, "folds": entry.folds}
+            seconds = {"append_s": entry.append_s, "fold_s": entry.fold_s}
+            since = entry.since
+        return {
+            "name": pipeline.name,
+            "state": self._state(entry),
+            "error": None if failure is None else _first_line(failure),
+            "batch_id": progress.batch_id,
+            "rows": progress.rows,
+            "rollbacks": progress.rollbacks,
+            "rows_per_second": progress.rows_per_second,
+            "total_lag": progress.total_lag,
+            "worst_lag": {str(vbid): lag for vbid, lag in progress.lag.items()},
+            "vbuckets_inside_snapshot": progress.vbuckets_inside_snapshot,
+            "seconds_since_batch": self._clock.monotonic() - since,
+            **totals,
+            **seconds,
+            "last_batches": [
+                {"batch_id": batch_id, "rows": rows, "append_s": append_s, "fold_s": fold_s}
+                for batch_id, rows, append_s, fold_s in times
+            ],
+        }
+
+    def metrics(self) -> bytes:
+        """`/metrics`."""
+        registry = CollectorRegistry()
+        registry.register(_Metrics(self.report()))
+        return generate_latest(registry)
+
+
+class _Metrics(Collector):
+    """The reports as Prometheus' families."""
+
+    def __init__(self, reports: list[dict[str, Any]]) -> None:
+        self._reports = reports
+
+    def collect(self) -> Iterator[Metric]:
+        """One family for each metric."""
+        for name, key, text in _COUNTERS:
+            counter = CounterMetricFamily(f"dcpstream_pipeline_{name}", text, labels=["pipeline"])
+            for report in self._reports:
+                counter.add_metric([report["name"]], report[key])
+            yield counter
+        for name, key, text in _GAUGES:
+            gauge = GaugeMetricFamily(f"dcpstream_pipeline_{name}", text, labels=["pipeline"])
+            for report in self._reports:
+                if report[key] is not None:
+                    gauge.add_metric([report["name"]], report[key])
+            yield gauge
+        state = GaugeMetricFamily(
+            "dcpstream_pipeline_state", "1 for the state that the pipeline is in.", labels=["pipeline", "state"]
+        )
+        for report in self._reports:
+            for name in _STATES:
+                state.add_metric([report["name"], name], report["state"] == name)
+        yield state
+
+
+_STATES = ("running", "stalled", "failed", "stopped")
+
+_COUNTERS = (
+    ("rows", "rows", "Data rows that were written to changes."),
+    ("batches", "batches", "Micro-batches that were written."),
+    ("folds", "folds", "Folds into current."),
+    ("rollbacks", "rollbacks", "Control rows about rollbacks."),
+    ("append_seconds", "append_s", "Seconds that reading and appending took."),
+    ("fold_seconds", "fold_s", "Seconds that folding took."),
+)
+
+_GAUGES = (
+    ("lag_seqnos", "total_lag", "Seqnos that the tables do not hold yet; missing if the cluster did not answer."),
+    ("inside_snapshot_vbuckets", "vbuckets_inside_snapshot", "vbuckets whose position lies within a snapshot."),
+    ("rows_per_second", "rows_per_second", "Rate of the last micro-batch."),
+    ("last_batch_id", "batch_id", "Number of the last micro-batch."),
+    ("seconds_since_batch", "seconds_since_batch", "Seconds since a batch was written."),
+)
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    """A thread for each connection."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log what went wrong with a request; a browser that went away is nothing."""
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            _log.error("a page of the monitor could not be made", exc_info=error)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    """Answers GET requests; `watching` is set by the monitor."""
+
+    watching: Monitor
+    protocol_version = "HTTP/1.1"
+    timeout = 30.0
+
+    def do_GET(self) -> None:
+        """Serve one page."""
+        path = self.path.split("?", 1)[0]
+        if path == "/":
+            self._answer(200, "text/html; charset=utf-8", page(self.watching.report()).encode())
+        elif path == "/metrics":
+            self._answer(200, CONTENT_TYPE, self.watching.metrics())
+        elif path == "/progress":
+            self._answer(200, "application/json", json.dumps(self.watching.report(), indent=1).encode())
+        elif path == "/health":
+            states = {one["name"]: one["state"] for one in self.watching.report()}
+            is_well = not {"failed", "stalled"}.intersection(states.values())
+            self._answer(200 if is_well else 503, "application/json", json.dumps(states).encode())
+        else:
+            self._answer(404, "text/plain", b"pages: /, /metrics, /progress, /health\n")
+
+    def _answer(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's name
+        """Leave requests out of the log."""
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
