@@ -14,6 +14,7 @@ from dcpstream.errors import ConfigError, ConnectionLost, ConnectTimeout
 from dcpstream.model import MAX_SEQNO, vbucket_of_key
 from tests.kit.access import LOGIN
 from tests.kit.cluster import ACTIVE, MappedNodes
+from tests.kit.waiting import wait_until
 
 
 @pytest.fixture
@@ -96,6 +97,32 @@ def test_a_failover_that_loses_changes_takes_nothing_back_from_a_stable_reader(
         with KvClient(f"couchbase://127.0.0.1:{cluster.nodes[1].port}", **LOGIN) as kv:
             kv.set_many((key, "{}") for key in new)
         assert sorted(take(stream, 10)) == sorted(new)
+
+
+def test_a_reader_of_one_node_learns_of_its_failover_from_another(cluster: MappedNodes, client: Client) -> None:
+    """The reader has no other connection, and nobody at the lost node can tell it where its vbucket is now."""
+    before, after = names("before", 1, 10), names("after", 1, 10)
+    cluster.set_map([[0], [0, 1]])
+    write(cluster, *before)
+    stream = client.changes(end={1: MAX_SEQNO}, members=(1, 2), idle_timeout_s=20.0, on_rollback="rewind")
+    with contextlib.closing(stream):
+        assert sorted(take(stream, 10)) == sorted(before)
+        cluster.replicate(1, 0, 1)
+        wait_until(lambda: high_seqno(cluster, 1, 1) == 10)
+        cluster.crash(0)
+        with cluster.admin(1) as admin:
+            admin.set_vbucket(1, ACTIVE)
+        cluster.set_map([[-1], [1]])
+        with KvClient(f"couchbase://127.0.0.1:{cluster.nodes[1].port}", **LOGIN) as kv:
+            kv.set_many((key, "{}") for key in after)
+        seen: set[str] = set()
+        while not seen.issuperset(after):
+            seen.update(take(stream, 1))
+
+
+def high_seqno(cluster: MappedNodes, number: int, vbid: int) -> int:
+    with cluster.admin(number) as admin:
+        return admin.high_seqno(vbid)
 
 
 def test_documents_of_a_node_that_is_gone_for_good(cluster: MappedNodes) -> None:

@@ -138,14 +138,14 @@ class Nodes:
             self._try_next_seed(now)
         return self.map
 
-    def _try_next_seed(self, now: float) -> None:
+    def _try_next_seed(self, now: float, besides: str = "") -> None:
         known = list(self.map.nodes) if self.map is not None else []
         candidates = [*self.options.seeds, *known][:MAX_SEEDS_TRIED]
         self._next_seed_at = now + NEXT_SEED_S
         for _ in range(len(candidates)):
             address = candidates[self._next_seed % len(candidates)]
             self._next_seed += 1
-            if str(address) not in self._connections and self._connect(address, now):
+            if str(address) not in {besides, *self._connections} and self._connect(address, now):
                 break
 
     def received(self, connection: NodeConnection, now: float) -> None:
@@ -267,6 +267,9 @@ class Nodes:
         if is_broken or is_refusal or (self.was_reached and backoff.failures > 1):
             failures = max(backoff.failures, self._faults.count(name))
             self._retry_log.retrying(name, error, failures, backoff.retry_at - now, now)
+        if self.map is not None and self.any_ready() is None:
+            # No node is left that would tell of a failover of the lost one.
+            self._try_next_seed(now, besides=name)
 
     def worked(self, connection: NodeConnection) -> None:
         """A connection served its purpose: the next failure counts as the first."""

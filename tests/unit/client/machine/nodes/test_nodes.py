@@ -124,9 +124,15 @@ def connect(nodes: Nodes, connection: NodeConnection, node: FakeNode, now: float
             nodes.received(connection, now)
 
 
+def first_of(nodes: Nodes) -> NodeConnection:
+    """The new connection to the first seed; there may be one to the other, which is asked where vbuckets are now."""
+    (connection,) = (found for found in nodes.to_connect() if found.address == SEEDS[0])
+    return connection
+
+
 def ready(nodes: Nodes, node: FakeNode, now: float = 0.0) -> NodeConnection:
     nodes.ready(SEEDS[0], now)
-    (connection,) = nodes.to_connect()
+    connection = first_of(nodes)
     connect(nodes, connection, node, now)
     assert connection.is_ready
     return connection
@@ -235,9 +241,16 @@ def test_without_the_clusters_name_the_buckets_uuid_decides(nodes: Nodes) -> Non
         nodes.update_map(identified(6, "three", ""), SEEDS[0])
 
 
+def test_another_node_is_asked_where_the_vbuckets_of_a_lost_one_are_now(nodes: Nodes) -> None:
+    first = ready(nodes, FakeNode())
+    nodes.lost(first, ConnectionLost("the node is gone"), 1.0)
+    (other,) = nodes.to_connect()
+    assert other.address == SEEDS[1], "the lost one is left to whoever needs it"
+
+
 def refuse_bucket(nodes: Nodes, now: float, status: int = Status.KEY_ENOENT) -> None:
     nodes.ready(SEEDS[0], now)
-    (connection,) = nodes.to_connect()
+    connection = first_of(nodes)
     connect(nodes, connection, FakeNode(statuses={Opcode.SELECT_BUCKET: status}), now)
 
 
