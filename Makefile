@@ -33,7 +33,10 @@ ROWS ?=
 SCENARIOS ?=
 # RUNS=n: number of kills of `make kill-loop` (200 by default).
 RUNS ?=
-# SEED=n: the draw of guards of `make conformance-mutants` (a new one each time by default).
+# ROUNDS=n: number of rounds of `make chaos` (20 by default).
+ROUNDS ?=
+# SEED=n: the draw of guards of `make conformance-mutants`, or the first round of `make chaos` (a new one each time by
+# default).
 SEED ?=
 
 # Tools that write the pages of `make reference`.
@@ -43,7 +46,7 @@ REFERENCES = message node support user module
 
 .PHONY: help
 help: ## print this help
-	@printf 'dcpstream: make TARGET [STRICT=1] [JOBS=n] [PATIENCE=n] [ARGS="..."] [ROWS=n] [RUNS=n] [SEED=n] [SCENARIOS="s02 s15"] [PYTHON=/path]\n\n'
+	@printf 'dcpstream: make TARGET [STRICT=1] [JOBS=n] [PATIENCE=n] [ARGS="..."] [ROWS=n] [RUNS=n] [ROUNDS=n] [SEED=n] [SCENARIOS="s02 s15"] [PYTHON=/path]\n\n'
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 	@printf '\nThe first run of any of them installs what it needs into $(VENV).\n'
 
@@ -125,6 +128,14 @@ conformance-mutants: setup ## break 60 guards of the protocol, one at a time, an
 kill-loop: setup ## kill a node under load (SIGKILL), again and again, and check its data (RUNS=n, SEED=n)
 	@$(PY) tools/kill_loop.py $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED))
 	@$(PY) -m tools.kill_creation $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED))
+
+.PHONY: chaos
+chaos: setup ## random trouble for a cluster and for Spark, and a check of every row of the tables (ROUNDS=n, SEED=n)
+	@$(PY) -m chaos $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+.PHONY: chaos-mutants
+chaos-mutants: setup ## plant bugs in the source and the tables, one at a time, and count those that rounds find
+	@$(PY) -m chaos.mutants $(ARGS)
 
 .PHONY: docs
 docs: $(STAMPS)/docs ## build the documentation into site/

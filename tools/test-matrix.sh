@@ -20,7 +20,7 @@ say() { printf '\033[1m== %s\033[0m\n' "$1"; }
 
 say "core on Python $main without the extras"
 .venv/bin/python -m pytest -q -p tests.fixtures.without_extras -m "$core" \
-    --ignore=tests/unit/columnar --ignore=tests/unit/bench --ignore=tests/property/test_columnar.py \
+    --ignore=tests/unit/columnar --ignore=tests/unit/bench --ignore=tests/unit/chaos --ignore=tests/property/test_columnar.py \
     --ignore=tests/unit/spark --ignore=tests/unit/pipelines --ignore=tests/spark \
     || failed="$failed without-extras"
 
@@ -35,7 +35,7 @@ for version in 3.11 3.12 3.13 3.14; do
             && touch "$venv/.installed" || { failed="$failed $version"; continue; }
     fi
     PYTHONPATH=src "$venv/bin/python" -m pytest -q -p no:cacheprovider -m "$core" ${1:+--strict-skips} \
-        --ignore=tests/spark --ignore=tests/unit/spark --ignore=tests/unit/pipelines || failed="$failed $version"
+        --ignore=tests/spark --ignore=tests/unit/spark --ignore=tests/unit/pipelines --ignore=tests/unit/chaos || failed="$failed $version"
     ran="$ran, $version"
 done
 echo "interpreters: $ran"

@@ -10,6 +10,7 @@ UNIT = ROOT / "tests" / "unit"
 
 HOMES = {
     "bench": ROOT / "bench",
+    "chaos": ROOT / "chaos",
     "demo": ROOT / "examples" / "demo" / "dcpstream_demo",
     "fixtures": ROOT / "tests" / "fixtures",
     "interop": ROOT / "interop",

@@ -1,0 +1,334 @@
+"""The queries of a round on Spark: the only module that uses the code that is judged.
+
+`SparkHost` runs them in this process. Run as a program, the module serves a `RemoteHost` over its standard streams: one
+JSON object a line in each direction. The remote one can be killed, with its JVM and all of its Python workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import psutil
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from dcpstream.pipelines import Pipeline
+
+SINKS = ("delta-rs", "delta", "parquet")
+"""The table engines, and the sink of Spark's own that only appends."""
+
+ROOT = Path(__file__).parent.parent
+_MARK = "\x01"
+"""Begins a line of the protocol; Spark writes to the same stream."""
+_KILL_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A query to start.
+
+    Attributes:
+        sink: see `SINKS`.
+        path: of its checkpoint and tables.
+        options: of the source.
+        until: "available" or "stopped".
+        die_at: a moment of the writing of tables at which the query dies, such as "append after"; "" for none.
+        die_nth: at which passing of that moment.
+        fold_rows: rows of the tail from which `current` is folded.
+    """
+
+    sink: str
+    path: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    until: str = "available"
+    die_at: str = ""
+    die_nth: int = 1
+    fold_rows: int | None = None
+
+
+class Host(Protocol):
+    """Where queries run."""
+
+    def start(self, order: Order) -> None:
+        """Start a query."""
+
+    def state(self) -> tuple[bool, str]:
+        """Whether the query runs, and the error that has ended it, or an empty text."""
+
+    def stop(self) -> None:
+        """Stop the query."""
+
+    def table(self, order: Order, name: str) -> pa.Table:
+        """The table `changes` or `current`, as Spark reads it, or the view `live`, of a query that does not run."""
+
+    @property
+    def pid(self) -> int:
+        """The process that has Spark's JVM among its children."""
+
+
+class Died(RuntimeError):
+    """A query was told to die."""
+
+
+class SparkHost:
+    """Queries in this process."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._pipeline: Pipeline | None = None
+        self._query: StreamingQuery | None = None
+
+    @property
+    def pid(self) -> int:
+        """This process."""
+        return os.getpid()
+
+    def start(self, order: Order) -> None:
+        """Start a query."""
+        self._pipeline = self._query = None
+        if order.sink == "parquet":
+            stream = self._spark.readStream.format("dcp").options(**order.options).load()
+            writer = stream.writeStream.format("parquet").option("path", f"{order.path}/files")
+            writer = writer.option("checkpointLocation", f"{order.path}/checkpoint")
+            if order.until == "available":
+                writer = writer.trigger(availableNow=True)
+            self._query = writer.start()
+            return
+        self._pipeline = self._made(order)
+        if order.die_at:
+            plant_death(self._pipeline, order.die_at, order.die_nth)
+        self._pipeline.start(until=order.until, trigger=None)  # type: ignore[arg-type]
+
+    def _made(self, order: Order) -> Pipeline:
+        from dcpstream.pipelines import Pipeline
+
+        more: dict[str, Any] = {"engine": order.sink}
+        if order.fold_rows is not None:
+            more["fold_rows_min"] = order.fold_rows
+        known = inspect.signature(Pipeline).parameters
+        more = {name: value for name, value in more.items() if name in known}
+        return Pipeline(self._spark, order.path, order.options, **more)
+
+    def state(self) -> tuple[bool, str]:
+        """Whether the query runs, and its error."""
+        query: Any = self._query
+        if self._pipeline is not None:
+            if self._pipeline.is_running:
+                return True, ""
+            failure = self._pipeline.failure
+            if failure is None:
+                # As a user does who waits for the end.
+                try:
+                    self._pipeline.await_end()
+                except Exception as error:  # noqa: BLE001 - whatever ends a run is reported
+                    return False, f"{type(error).__name__}: {error}"
+            return False, "" if failure is None else str(failure)
+        if query is None:
+            return False, ""
+        failure = query.exception()
+        return bool(query.isActive), "" if failure is None else str(failure)
+
+    def stop(self) -> None:
+        """Stop the query."""
+        if self._pipeline is not None:
+            self._pipeline.stop()
+        if self._query is not None:
+            self._query.stop()
+
+    def table(self, order: Order, name: str) -> pa.Table:
+        """A table as Spark reads it, or the view `live`."""
+        if name == "live":
+            live = self._made(order).live()
+            return live if isinstance(live, pa.Table) else live.toArrow()
+        return self._spark.read.format("delta").load(f"{order.path}/{name}").toArrow()
+
+
+def plant_death(pipeline: Pipeline, moment: str, nth: int) -> None:
+    """Have the writing of tables fail once it has passed a moment so many times."""
+    method, when = moment.split()
+    target: Any = pipeline.engine
+    original: Callable[..., Any] = getattr(target, method)
+    passed = 0
+
+    def dying(*arguments: Any, **named: Any) -> Any:
+        nonlocal passed
+        passed += 1
+        if passed == nth and when == "before":
+            raise Died(f"before {method}")
+        result = original(*arguments, **named)
+        if passed == nth and when == "after":
+            raise Died(f"after {method}")
+        return result
+
+    setattr(target, method, dying)
+
+
+def python_workers(host: Host) -> list[psutil.Process]:
+    """The Python processes of Spark's tasks and of its sources."""
+    found = []
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(host.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if "pyspark.daemon" in " ".join(child.cmdline()) and not child.children():
+                    found.append(child)
+    return found
+
+
+def executors(host: Host) -> list[psutil.Process]:
+    """The JVMs of the executors; none if the driver runs the tasks itself."""
+    found = []
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(host.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if "CoarseGrainedExecutorBackend" in " ".join(child.cmdline()):
+                    found.append(child)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------- in another process
+
+
+class RemoteHost:
+    """Queries in a process of its own, which can be killed.
+
+    Args:
+        log: file for what Spark prints.
+        master: Spark's.
+        environment: further variables.
+    """
+
+    def __init__(self, log: Path, *, master: str = "", environment: Mapping[str, str] | None = None) -> None:
+        self._log = log
+        self._master = master
+        self._environment = dict(environment or {})
+        self._tables = 0
+        self._child = self._started()
+
+    def _started(self) -> subprocess.Popen[str]:
+        with self._log.open("a", encoding="utf-8") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "chaos.host", self._master],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+                env={**os.environ, **self._environment},
+            )
+
+    @property
+    def pid(self) -> int:
+        """The other process."""
+        return self._child.pid
+
+    def start(self, order: Order) -> None:
+        """Start a query."""
+        self._ask("start", order=asdict(order))
+
+    def state(self) -> tuple[bool, str]:
+        """Whether the query runs, and its error."""
+        answer = self._ask("state")
+        return bool(answer["active"]), str(answer["error"])
+
+    def stop(self) -> None:
+        """Stop the query."""
+        self._ask("stop")
+
+    def table(self, order: Order, name: str) -> pa.Table:
+        """A table as Spark reads it, or the view `live`."""
+        self._tables += 1
+        file = Path(order.path) / f"read-{self._tables}.arrow"
+        self._ask("table", order=asdict(order), name=name, file=str(file))
+        with pa.OSFile(str(file)) as source:
+            table = pa.ipc.open_file(source).read_all()
+        file.unlink()
+        return table
+
+    def kill(self) -> None:
+        """Kill the driver, with everything that belongs to it, and start another one."""
+        self.close()
+        self._child = self._started()
+
+    def close(self) -> None:
+        """Kill everything."""
+        with contextlib.suppress(psutil.Error):
+            family = psutil.Process(self._child.pid).children(recursive=True)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+            for process in family:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            psutil.wait_procs(family, _KILL_TIMEOUT_S)
+        self._child.wait(_KILL_TIMEOUT_S)
+        for stream in (self._child.stdin, self._child.stdout):
+            if stream is not None:
+                stream.close()
+
+    def _ask(self, what: str, **arguments: Any) -> dict[str, Any]:
+        stdin, stdout = self._child.stdin, self._child.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(json.dumps({"do": what, **arguments}) + "\n")
+        stdin.flush()
+        for line in stdout:
+            if line.startswith(_MARK):
+                answer: dict[str, Any] = json.loads(line[1:])
+                if "failed" in answer:
+                    raise RuntimeError(answer["failed"])
+                return answer
+        raise RuntimeError(f"Spark's process has ended; see {self._log}")
+
+
+def serve(spark: SparkSession) -> None:
+    """Answer the orders of a `RemoteHost`."""
+    host = SparkHost(spark)
+    for line in sys.stdin:
+        order = json.loads(line)
+        answer: dict[str, Any] = {}
+        try:
+            if order["do"] == "start":
+                host.start(Order(**order["order"]))
+            elif order["do"] == "state":
+                answer["active"], answer["error"] = host.state()
+            elif order["do"] == "stop":
+                host.stop()
+            elif order["do"] == "table":
+                table = host.table(Order(**order["order"]), order["name"])
+                with pa.OSFile(order["file"], "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+                    writer.write_table(table)
+        except Exception as error:  # noqa: BLE001 - the other side raises it
+            answer["failed"] = f"{type(error).__name__}: {error}"
+        print(_MARK + json.dumps(answer), flush=True)
+
+
+def session(master: str = "") -> SparkSession:
+    """A small session with the tables' formats."""
+    from dcpstream.spark.session import build_session
+
+    settings = {
+        # So that the log of a file sink names the files of each batch.
+        "spark.sql.streaming.fileSink.log.deletion": "false",
+        "spark.databricks.delta.snapshotPartitions": "1",
+        # Small batches and short lives: compiling code for them costs more than it saves.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    }
+    return build_session("chaos", master=master or "local[2,4]", driver_memory="1g", settings=settings, tables="delta")
+
+
+if __name__ == "__main__":
+    serve(session(*sys.argv[1:]))

@@ -1,0 +1,349 @@
+"""Plant bugs, one at a time, and count those that rounds find: `python -m chaos.mutants [--only part]`.
+
+A bug is code that is added to the end of a module in a copy of `src`: it replaces a function by one that is wrong in
+one way. Each is a mistake that was made, or nearly made, in this project or another. The kinds of trouble of a bug's
+rounds are chosen so that the bug has an effect in some of them; nothing tells the checker about it. A bug that does not
+fit the code any more is an error, not a bug that was found.
+
+The last line is `mutants: <n> of <m> caught`; exit status 0 if all are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chaos.host import ROOT, Host, RemoteHost
+from chaos.plain import PlainHost
+from chaos.rounds import play
+from chaos.scenario import SPARK, WORLD, Draw, draw
+
+ROUNDS = 12
+"""Rounds of a mutant at most; most are found in the first or second."""
+FIRST_SEED = 1
+CAUGHT = 3
+"""Exit status of a process that plays a mutant's rounds and finds a difference."""
+
+_LOSSES = {"failover": 5, "restart": 3}
+_DROPS = {"drop": 1, "recreate": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A planted bug.
+
+    Attributes:
+        name: what is wrong.
+        module: the module that gets the code.
+        code: added to its end.
+        sinks, world, spark, replays: what the rounds draw from.
+    """
+
+    name: str
+    module: str
+    code: str
+    sinks: tuple[str, ...]
+    world: dict[str, int] = field(default_factory=lambda: dict(WORLD))
+    spark: dict[str, int] = field(default_factory=lambda: dict(SPARK))
+
+    @property
+    def choice(self) -> Draw:
+        """What its rounds are drawn from."""
+        return Draw(sinks=self.sinks, world=tuple(self.world.items()), spark=tuple(self.spark.items()))
+
+
+MUTANTS = (
+    Mutant(
+        "the control row of a rollback is skipped",
+        "dcpstream.spark.reading",
+        """
+_true_rollback_batch = rollback_batch
+
+def rollback_batch(*arguments, **named):
+    return _true_rollback_batch(*arguments, **named).slice(0, 0)
+""",
+        ("parquet",),
+        _LOSSES,
+    ),
+    Mutant(
+        "the control row of a rollback names the position that was refused",
+        "dcpstream.spark.reading",
+        """
+from dataclasses import replace as _replace
+_true_rollback_batch = rollback_batch
+
+def rollback_batch(event, *arguments, **named):
+    return _true_rollback_batch(_replace(event, to_seqno=event.from_seqno), *arguments, **named)
+""",
+        ("delta-rs",),
+        _LOSSES,
+    ),
+    Mutant(
+        "positions are sent without the bounds of their snapshot",
+        "dcpstream.model.position",
+        """
+StreamOffset.request_bounds = lambda self: (self.seqno, self.seqno, self.seqno)
+""",
+        ("parquet",),
+        _LOSSES,
+        {"nothing": 1},
+    ),
+    Mutant(
+        "after a rollback to R the reader goes on at (R, R, R)",
+        "dcpstream.client.machine.resume",
+        """
+def step_back(refused, rollback_seqno, earlier):
+    seqno = min(rollback_seqno, refused.seqno - 1)
+    return StreamOffset(refused.vbuuid, seqno, seqno, seqno) if seqno else StreamOffset.ZERO
+""",
+        ("parquet",),
+        _LOSSES,
+        {"nothing": 1},
+    ),
+    Mutant(
+        "a plan ends below its start",
+        "dcpstream.spark.planner",
+        """
+_true_plan_end_offset = plan_end_offset
+
+def plan_end_offset(start, *arguments, **named):
+    end = _true_plan_end_offset(start, *arguments, **named)
+    moved = {vbid: entry for vbid, entry in end.vbuckets.items()
+             if vbid in start.vbuckets and start.vbuckets[vbid].at.seqno > 2
+             and entry.at.seqno > start.vbuckets[vbid].at.seqno and entry.rewound is None}
+    if end is start or not moved:
+        return end
+    vbid, entry = next(iter(moved.items()))
+    low = start.vbuckets[vbid].at.seqno - 1
+    at = StreamOffset(entry.at.vbuuid, low, low, None, entry.at.manifest_uid, entry.at.collections)
+    return replace(end, vbuckets={**end.vbuckets, vbid: replace(entry, at=at)})
+""",
+        ("parquet",),
+        {"purge": 1},
+    ),
+    Mutant(
+        "a batch forgets a vbucket",
+        "dcpstream.spark.planner",
+        """
+_true_planned_ranges = planned_ranges
+
+def planned_ranges(*arguments, **named):
+    ranges = _true_planned_ranges(*arguments, **named)
+    return ranges[:-1] if len(ranges) > 3 else ranges
+""",
+        ("delta-rs",),
+        {"purge": 1},
+    ),
+    Mutant(
+        "the start of the first batch is lost",
+        "dcpstream.spark.offsets",
+        """
+SourceOffset.based_on = lambda self, start: replace(
+    self, base={vbid: entry.at for vbid, entry in self.vbuckets.items()})
+""",
+        ("parquet",),
+        {"purge": 1},
+    ),
+    Mutant(
+        "values are passed on as text",
+        "dcpstream.spark.reading",
+        """
+_true_conform = conform
+
+def conform(batch, schema):
+    batch = _true_conform(batch, schema)
+    texts = [None if value is None else value.decode("utf-8", "backslashreplace").encode()
+             for value in batch.column("value").to_pylist()]
+    at = schema.get_field_index("value")
+    columns = list(batch.columns)
+    columns[at] = pa.array(texts, schema.field(at).type)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+""",
+        ("parquet",),
+        {"purge": 1},
+    ),
+    Mutant(
+        "the source does not tell that a collection was dropped",
+        "dcpstream.spark.reading",
+        """
+_true_manifest_batch = manifest_batch
+
+def manifest_batch(*arguments, **named):
+    return _true_manifest_batch(*arguments, **named).slice(0, 0)
+""",
+        ("parquet",),
+        _DROPS,
+    ),
+    Mutant(
+        "a fold ignores that a collection was dropped",
+        "dcpstream.pipelines.rows",
+        """
+_EMPTYING_OPS = pa.array([], pa.string())
+""",
+        ("delta-rs",),
+        _DROPS,
+    ),
+    Mutant(
+        "a fold takes the oldest row of a document, not that of the highest seqno",
+        "dcpstream.pipelines.rows",
+        """
+_true_last_of_each = _last_of_each
+
+def _last_of_each(codes, seqnos):
+    return _true_last_of_each(codes, -seqnos)
+""",
+        ("delta-rs",),
+        {"purge": 1},
+    ),
+    Mutant(
+        "a fold forgets the deletions of the tail",
+        "dcpstream.pipelines.delta_rs",
+        """
+_true_effective = _effective
+
+def _effective(rows, is_forced):
+    is_kept = pc.not_equal(rows.column("_change_type"), "delete")
+    return _true_effective(rows.filter(is_kept), is_forced[is_kept.to_numpy().astype(bool)])
+""",
+        ("delta-rs",),
+        {"purge": 1},
+    ),
+    Mutant(
+        "documents that a rollback touched are not restored",
+        "dcpstream.pipelines.delta_rs",
+        """
+_true_plan_fold = plan_fold
+
+def plan_fold(tail, older, bounds, upto):
+    return _true_plan_fold(tail, older.slice(0, 0), {}, upto)
+""",
+        ("delta-rs",),
+        _LOSSES,
+    ),
+    Mutant(
+        "void rows stay in changes",
+        "dcpstream.pipelines.delta_rs",
+        """
+DeltaRsEngine.take_back = lambda self, rollbacks, before_batch: None
+""",
+        ("delta-rs",),
+        _LOSSES,
+    ),
+    Mutant(
+        "the batches that changes holds are not looked up",
+        "dcpstream.pipelines.delta_rs",
+        """
+from dcpstream.pipelines.pipeline import Pipeline as _Pipeline
+DeltaRsEngine.last_batch = lambda self, app: None
+_Pipeline._require_next = lambda self, held, batch_id: None
+""",
+        ("delta-rs",),
+        {"purge": 1},
+    ),
+    Mutant(
+        "live shows the documents of the tail beside their older versions",
+        "dcpstream.pipelines.delta_rs",
+        """
+def _live(self, after):
+    upto = self._newest_batch(after)
+    current = self.current.rows(CURRENT_COLUMNS)
+    if upto is None:
+        return current
+    source, _ = self._effect(after, upto, {})
+    return pa.concat_tables([current, source.filter(pc.invert(source.column(_IS_REMOVED))).select(CURRENT_COLUMNS)])
+
+DeltaRsEngine.live = _live
+""",
+        ("delta-rs",),
+        {"purge": 1},
+    ),
+)
+"""All of them."""
+
+
+class Misfit(Exception):
+    """A bug that does not fit the code any more."""
+
+
+def plant(mutant: Mutant, source: Path) -> None:
+    """Add the bug to a copy of `src`.
+
+    Raises:
+        Misfit: the module is not there, or cannot be imported with the bug.
+    """
+    path = source.joinpath(*mutant.module.split(".")).with_suffix(".py")
+    if not path.exists():
+        raise Misfit(f"{mutant.name}: there is no {mutant.module}")
+    path.write_text(path.read_text(encoding="utf-8") + mutant.code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {mutant.module}"],
+        env={**os.environ, "PYTHONPATH": str(source)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise Misfit(f"{mutant.name}: {done.stderr.strip().splitlines()[-1]}")
+
+
+def is_caught(mutant: Mutant, rounds: int, *, plain: bool) -> bool:
+    """Play rounds with the bug until one differs."""
+    with tempfile.TemporaryDirectory(prefix="dcpstream-chaos-") as folder:
+        source = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        plant(mutant, source)
+        environment = {"PYTHONPATH": os.pathsep.join((str(source), str(ROOT), os.environ.get("PYTHONPATH", "")))}
+        if plain:
+            # The loop that plays Spark runs in the process of the rounds, so these get a process of their own.
+            command = [sys.executable, "-m", "chaos.mutants", "--play", mutant.name, "--rounds", str(rounds)]
+            return subprocess.run(command, env={**os.environ, **environment}, check=False).returncode == CAUGHT
+        host = RemoteHost(Path(folder) / "spark.log", environment=environment)
+        try:
+            return differs(mutant, host, rounds)
+        finally:
+            host.close()
+
+
+def differs(mutant: Mutant, host: Host, rounds: int) -> bool:
+    """Whether one of the mutant's rounds finds a difference."""
+    begin = time.monotonic()
+    for number in range(rounds):
+        result = play(draw(FIRST_SEED + number, mutant.choice), host)
+        if result.differences:
+            print(f"caught in round {number + 1}, {time.monotonic() - begin:.0f} s: {mutant.name}", flush=True)
+            print(f"    {result.differences[0][:300]}", flush=True)
+            return True
+    print(f"SURVIVED {rounds} rounds: {mutant.name}", flush=True)
+    return False
+
+
+def main() -> int:
+    """Plant each, report."""
+    parser = argparse.ArgumentParser(prog="chaos.mutants", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each mutant at most")
+    parser.add_argument("--only", default="", help="mutants whose name has this part")
+    parser.add_argument("--plain", action="store_true", help="without Spark: quick, for the sinks delta-rs and parquet")
+    parser.add_argument("--play", default="", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    logging.getLogger("dcpstream").addHandler(logging.NullHandler())
+    logging.getLogger("dcpstream").propagate = False
+    if arguments.play:
+        (mutant,) = (mutant for mutant in MUTANTS if mutant.name == arguments.play)
+        return CAUGHT if differs(mutant, PlainHost(), arguments.rounds) else 0
+    chosen = [mutant for mutant in MUTANTS if arguments.only in mutant.name]
+    chosen = [mutant for mutant in chosen if not arguments.plain or "delta" not in mutant.sinks]
+    caught = sum(is_caught(mutant, arguments.rounds, plain=arguments.plain) for mutant in chosen)
+    print(f"mutants: {caught} of {len(chosen)} caught")
+    return 0 if caught == len(chosen) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

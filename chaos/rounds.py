@@ -1,0 +1,324 @@
+"""One round: a scenario played on a cluster and on Spark, and everything checked at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+
+from chaos import tables
+from chaos.checker import Row, check_changes, check_kept, compare, documents_of, state_of
+from chaos.host import Host, Order, RemoteHost, executors, python_workers
+from chaos.scenario import COLLECTIONS, KEYS, KINDS, Event, Phase, Scenario
+from chaos.world import DEFAULT, World
+from tools.patience import patient
+
+POLL_S = 0.01
+RUN_TIMEOUT_S = patient(90.0)
+"""The longest a run may take, and the longest wait for a batch."""
+IDLE_S = 2.0
+"""A query that follows and has planned no batch for so long has nothing to do."""
+MAX_STARTS = 6
+"""Starts of a run that trouble ends; each trouble of a phase ends it once at most."""
+
+
+class Hang(Exception):
+    """A run does not come to its end."""
+
+
+@dataclass
+class Result:
+    """The outcome of a round.
+
+    Attributes:
+        differences: what is wrong, as sentences.
+        events: what happened, in order.
+        rollbacks, batches, rows, ends: numbers of control rows, batches, rows, and runs that trouble has ended.
+        seconds: how long it took.
+    """
+
+    differences: list[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+    rollbacks: int = 0
+    batches: int = 0
+    rows: int = 0
+    ends: int = 0
+    seconds: float = 0.0
+
+
+class Round:
+    """A round that is being played.
+
+    Args:
+        scenario: what to play.
+        host: Spark.
+        path: an empty directory.
+        tell: gets each event when it happens.
+    """
+
+    def __init__(self, scenario: Scenario, host: Host, path: Path, tell: Callable[[str], None]) -> None:
+        self._scenario = scenario
+        self._host = host
+        self._tell = tell
+        self._path = path
+        self._begin = time.monotonic()
+        self._dice = random.Random(scenario.seed + 1)
+        self._world = World(path / "nodes", scenario.nodes, scenario.vbuckets, self._dice)
+        self._sink = path / "sink"
+        self._sink.mkdir()
+        self._kept: list[Row] = []
+        self.result = Result()
+
+    def close(self) -> None:
+        """Stop the cluster."""
+        self._world.close()
+
+    # ------------------------------------------------------------------------------------------------------- playing
+
+    def play(self) -> Result:
+        """Play everything; returns the outcome."""
+        try:
+            for scope, collection in COLLECTIONS[1:]:
+                self._world.create_collection(scope, collection)
+            for phase in self._scenario.phases:
+                self._play(phase)
+                self._check(is_drained=phase is self._scenario.phases[-1])
+                if self.result.differences:
+                    break
+        except Hang as error:
+            self.result.differences.append(str(error))
+        finally:
+            with contextlib.suppress(Exception):
+                self._host.stop()
+        self.result.seconds = time.monotonic() - self._begin
+        return self.result
+
+    def _order(self, phase: Phase) -> Order:
+        scenario = self._scenario
+        options = {
+            "connectionString": self._world.connection_string,
+            "username": "Administrator",
+            "password": "password",
+            "bucket": "default",
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": str(scenario.batch_seqnos),
+            "onRollback": "rewindAndMark",
+            "valueFormat": "binary",
+            "numPartitions": "2",
+            "onBucketReset": "rebuild",
+        }
+        if scenario.sink == "parquet" and scenario.rewinds_to_zero:
+            options["rewindTo"] = "zero"
+        return Order(
+            scenario.sink,
+            str(self._sink),
+            options,
+            phase.until,
+            phase.die_at,
+            phase.die_nth,
+            scenario.fold_rows,
+        )
+
+    def _play(self, phase: Phase) -> None:
+        events = list(phase.events)
+        while events and not events[0].after:
+            self.happen(events.pop(0))
+        self._note(f"run until {phase.until}")
+        order = self._order(phase)
+        may_end = bool(phase.die_at)
+        self._host.start(order)
+        for _ in range(MAX_STARTS):
+            try:
+                while events:
+                    event = events.pop(0)
+                    if event.after and not self._await(event):
+                        # The run has ended before: what was to come while it ran comes now.
+                        self.happen(event)
+                        continue
+                    may_end = may_end or event.what.startswith("kill")
+                    self.happen(event)
+                    if event.what == "kill_driver":
+                        raise RuntimeError("the driver was killed")
+                if phase.until == "stopped":
+                    self._host.stop()
+                error = self._end()
+            except RuntimeError as died:
+                error = str(died)
+            if not error:
+                break
+            self.result.ends += 1
+            self._note(f"the run ended: {_last_line(error)}")
+            if not may_end:
+                self.result.differences.append(f"the query ended without a reason: {error[-1500:]}")
+                return
+            may_end = False
+            order = Order(order.sink, order.path, self._order(phase).options, order.until, fold_rows=order.fold_rows)
+            self._host.start(order)
+        if phase.replays:
+            self._forget_last_batch()
+
+    def _end(self) -> str:
+        """Wait until the run has ended; returns its error or an empty text."""
+        deadline = time.monotonic() + RUN_TIMEOUT_S
+        while True:
+            is_active, error = self._host.state()
+            if not is_active:
+                return error
+            if time.monotonic() > deadline:
+                raise Hang(f"the query did not end within {RUN_TIMEOUT_S:.0f} s")
+            time.sleep(POLL_S)
+
+    def _await(self, event: Event) -> bool:
+        """Wait for the batches before an event, or until there is nothing to do; False if the run ends before."""
+        kind = "offsets" if event.is_planned else "commits"
+        wanted = self._newest(kind) + event.after
+        deadline, idle_from = time.monotonic() + RUN_TIMEOUT_S, time.monotonic() + IDLE_S
+        while self._newest(kind) < wanted:
+            if not self._host.state()[0]:
+                return False
+            if self._newest("offsets") == self._newest("commits") and time.monotonic() > idle_from:
+                return True
+            if time.monotonic() > deadline:
+                raise Hang(f"no batch within {RUN_TIMEOUT_S:.0f} s")
+            time.sleep(POLL_S)
+        return True
+
+    def _newest(self, kind: str) -> int:
+        """The newest batch that is planned (offsets) or done (commits), -1 for none."""
+        path = self._sink / "checkpoint" / kind
+        try:
+            return max((int(file.name) for file in path.iterdir() if file.name.isdecimal()), default=-1)
+        except FileNotFoundError:
+            return -1
+
+    def _forget_last_batch(self) -> None:
+        newest = self._newest("commits")
+        if newest < 0:
+            return
+        self._note(f"batch {newest} is forgotten")
+        for name in (f"{newest}", f".{newest}.crc"):
+            (self._sink / "checkpoint" / "commits" / name).unlink(missing_ok=True)
+
+    # --------------------------------------------------------------------------------------------------------- events
+
+    def _note(self, text: str) -> None:
+        line = f"{time.monotonic() - self._begin:6.2f} s  {text}"
+        self.result.events.append(line)
+        self._tell(line)
+
+    def happen(self, event: Event) -> None:
+        """Carry out an event."""
+        world = self._world
+        done = ""
+        if event.what == "write":
+            done = f"{self._write(int(event.amount))} writes"
+        elif event.what == "copy":
+            world.copy(fullness=event.amount)
+        elif event.what == "persist":
+            world.persist()
+        elif event.what == "failover":
+            done = world.fail_over()
+        elif event.what == "restart":
+            done = world.restart()
+        elif event.what == "purge":
+            world.purge()
+        elif event.what == "flush":
+            world.flush()
+        elif event.what == "add_node":
+            world.add_node()
+        elif event.what in {"drop", "recreate"}:
+            done = self._drop(is_made_again=event.what == "recreate")
+        elif event.what == "kill_worker":
+            done = self._kill(python_workers(self._host))
+        elif event.what == "kill_executor":
+            done = self._kill(executors(self._host))
+        elif event.what == "kill_driver":
+            assert isinstance(self._host, RemoteHost)
+            self._host.kill()
+        else:
+            raise ValueError(event.what)
+        self._note(f"{event}{f': {done}' if done else ''}")
+
+    def _write(self, count: int) -> int:
+        places = [DEFAULT, *self._world.collections]
+        names = []
+        for _ in range(count):
+            place = self._dice.choice(places)
+            names.append(((*place, f"key{self._dice.randrange(KEYS)}"), self._dice.choice(KINDS)))
+        return self._world.write(names)
+
+    def _drop(self, *, is_made_again: bool) -> str:
+        there = sorted(self._world.collections)
+        if not there:
+            scope, collection = COLLECTIONS[1]
+            self._world.create_collection(scope, collection)
+            return f"nothing to drop; {scope}.{collection} created"
+        scope, collection = self._dice.choice(there)
+        self._world.drop_collection(scope, collection)
+        if is_made_again:
+            self._world.create_collection(scope, collection)
+        return f"{scope}.{collection}"
+
+    def _kill(self, processes: list[psutil.Process]) -> str:
+        if not processes:
+            return "none there"
+        process = self._dice.choice(processes)
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+        return f"one of {len(processes)}"
+
+    # -------------------------------------------------------------------------------------------------------- checking
+
+    def _check(self, *, is_drained: bool) -> None:
+        world, found = self._world, self.result.differences
+        bucket = world.documents() if is_drained else None
+        if self._newest("offsets") < 0 and self._scenario.sink == "parquet":
+            return
+        if self._scenario.sink == "parquet":
+            rows = tables.rows_of_files(self._sink / "files")
+            found += check_changes("files", rows, world.history, bucket, holds_void=True)
+        else:
+            rows = tables.rows_of_changes(self._table("changes"))
+            found += check_changes("changes", rows, world.history, bucket, holds_void=False)
+            found += check_kept("changes", self._kept, rows)
+            self._kept = rows
+            expected = state_of(rows) if bucket is None else bucket
+            live, problems = documents_of("live", tables.documents(self._host.table(self._any_order(), "live")))
+            found += problems + compare("live", live, expected)
+            if bucket is not None:
+                current, problems = documents_of("current", tables.documents(self._table("current")))
+                found += problems + compare("current", current, bucket)
+        if is_drained:
+            self.result.rollbacks = sum(row.op == "rollback" for row in rows)
+            self.result.rows = len(rows)
+            self.result.batches = self._newest("commits") + 1
+
+    def _any_order(self) -> Order:
+        return self._order(self._scenario.phases[-1])
+
+    def _table(self, name: str) -> pa.Table:
+        if self._scenario.sink == "delta-rs":
+            return tables.read_delta(self._sink / name)
+        return self._host.table(self._any_order(), name)
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip()[:200] if lines else ""
+
+
+def play(scenario: Scenario, host: Host, tell: Callable[[str], None] = lambda line: None) -> Result:
+    """Play a round in a directory of its own; `tell` gets each event when it happens."""
+    with tempfile.TemporaryDirectory(prefix="dcpstream-chaos-") as path:
+        played = Round(scenario, host, Path(path), tell)
+        try:
+            return played.play()
+        finally:
+            played.close()

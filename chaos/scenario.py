@@ -1,0 +1,195 @@
+"""A round, drawn from its seed: what happens to the cluster and to the query, and when.
+
+A round is a list of phases. In each the world first changes, then a query runs on the same checkpoint as before, and
+while it runs more trouble comes: once so many batches have been planned (their ends are logged, their rows perhaps not
+read yet) or are done.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from chaos.host import SINKS
+
+VBUCKETS = (16, 16, 32, 64)
+NODES = (2, 3, 3)
+KEYS = 60
+"""Keys of a collection: few enough that snapshots hold several writes of most of them."""
+COLLECTIONS = (("_default", "_default"), ("shop", "orders"), ("shop", "users"))
+KINDS = ("json", "json", "json", "binary", "delete", "delete", "xattr")
+BATCH_SEQNOS = (25, 40, 60, 90)
+DEATHS = ("append before", "append after", "fold before", "fold after", "take_back before", "take_back after")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happens.
+
+    Attributes:
+        what: see `rounds.Round.happen`.
+        amount: of writes, or how full replicas become.
+        after: how many more batches come before it; 0 happens before the query runs.
+        is_planned: whether it comes when the last of them is planned, not when it is done.
+    """
+
+    what: str
+    amount: float = 0
+    after: int = 0
+    is_planned: bool = False
+
+    def __str__(self) -> str:
+        """Short."""
+        when = "" if not self.after else f"@{self.after}{'planned' if self.is_planned else 'done'}"
+        return f"{self.what}{f' {self.amount:g}' if self.amount else ''}{when}"
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A run of the query.
+
+    Attributes:
+        events: in order; those before the run first.
+        until: "available": the run ends by itself; "stopped": it is stopped after its last event.
+        die_at, die_nth: a death while tables are written, see `host.Order`.
+        replays: whether Spark forgets afterwards that the last batch was done.
+    """
+
+    events: tuple[Event, ...]
+    until: str
+    die_at: str = ""
+    die_nth: int = 1
+    replays: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A round.
+
+    Attributes:
+        seed: it was drawn from.
+        sink: see `host.SINKS`.
+        vbuckets, nodes: of the cluster.
+        batch_seqnos: limit of a micro-batch.
+        rewinds_to_zero: of a Parquet sink: the option rewindTo is "zero".
+        fold_rows: rows of `changes` after which `current` is folded.
+        phases: in order; the last one has no trouble.
+    """
+
+    seed: int
+    sink: str
+    vbuckets: int
+    nodes: int
+    batch_seqnos: int
+    rewinds_to_zero: bool
+    fold_rows: int
+    phases: tuple[Phase, ...] = field(default_factory=tuple)
+
+    def lines(self) -> list[str]:
+        """The round for people."""
+        head = (
+            f"{self.sink}, {self.nodes} nodes, {self.vbuckets} vbuckets, {self.batch_seqnos} seqnos a batch"
+            f"{', rewinds to zero' if self.rewinds_to_zero else ''}, folds at {self.fold_rows} rows"
+        )
+        return [
+            head,
+            *(
+                f"{phase.until}: {', '.join(map(str, phase.events))}"
+                f"{f', dies at {phase.die_nth} {phase.die_at}' if phase.die_at else ''}"
+                f"{', replays' if phase.replays else ''}"
+                for phase in self.phases
+            ),
+        ]
+
+
+WORLD = {
+    "failover": 5,
+    "restart": 3,
+    "drop": 2,
+    "recreate": 2,
+    "purge": 1,
+    "add_node": 1,
+    "flush": 1,
+}
+"""Trouble of the cluster, with weights."""
+
+SPARK = {"kill_worker": 3, "nothing": 5}
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What may be drawn.
+
+    Attributes:
+        sinks: to choose from.
+        world, spark: kinds of trouble, with weights.
+        phases: with trouble, from and to.
+    """
+
+    sinks: tuple[str, ...] = SINKS
+    world: tuple[tuple[str, int], ...] = tuple(WORLD.items())
+    spark: tuple[tuple[str, int], ...] = tuple(SPARK.items())
+    phases: tuple[int, int] = (2, 3)
+
+
+def draw(seed: int, choice: Draw | None = None) -> Scenario:
+    """The round of a seed."""
+    choice = choice or Draw()
+    dice = random.Random(seed)
+    sink = dice.choice(choice.sinks)
+    phases = [_first_phase(dice)]
+    phases += [_phase(dice, choice, sink) for _ in range(dice.randint(*choice.phases))]
+    phases.append(Phase((Event("write", dice.choice((0, 40))),), "available"))
+    return Scenario(
+        seed=seed,
+        sink=sink,
+        vbuckets=dice.choice(VBUCKETS),
+        nodes=dice.choice(NODES),
+        batch_seqnos=dice.choice(BATCH_SEQNOS),
+        rewinds_to_zero=dice.random() < 0.3,
+        fold_rows=dice.choice((1, 60, 150)),
+        phases=tuple(phases),
+    )
+
+
+def _first_phase(dice: random.Random) -> Phase:
+    """Documents, and replicas with a part of them; the query reads some or all of it."""
+    events = [Event("write", dice.randint(60, 160)), Event("copy", dice.choice((0.3, 1.0)))]
+    events += [Event("write", dice.randint(40, 120)), Event("persist" if dice.random() < 0.5 else "copy", 0.5)]
+    if dice.random() < 0.5:
+        return Phase(tuple(events), "available")
+    return Phase((*events, Event("write", 40, after=dice.randint(1, 3))), "stopped")
+
+
+def _phase(dice: random.Random, choice: Draw, sink: str) -> Phase:
+    world = [name for name, _ in choice.world]
+    weights = [weight for _, weight in choice.world]
+    spark = [name for name, _ in choice.spark]
+    spark_weights = [weight for _, weight in choice.spark]
+    before = [Event("write", dice.randint(20, 120))]
+    if dice.random() < 0.5:
+        before.append(Event(dice.choices(world, weights)[0]))
+    if dice.random() < 0.6:
+        before.append(Event("copy", dice.choice((0.0, 0.5, 1.0))))
+    if dice.random() < 0.3:
+        before.append(Event("persist"))
+    before.append(Event("write", dice.randint(20, 120)))
+    during: list[Event] = []
+    for _ in range(dice.randint(0, 2)):
+        what = dice.choices(world, weights)[0]
+        during.append(Event(what, after=dice.randint(1, 3), is_planned=dice.random() < 0.5))
+        during.append(Event("write", dice.randint(10, 80), after=dice.choice((0, 1)) or 0))
+    trouble = dice.choices(spark, spark_weights)[0]
+    if trouble != "nothing":
+        during.append(Event(trouble, after=dice.randint(1, 2), is_planned=True))
+    until = dice.choice(("available", "stopped"))
+    if until == "stopped" and not any(event.after for event in during):
+        during.append(Event("write", dice.randint(10, 40), after=dice.randint(1, 3)))
+    dies = sink != "parquet" and dice.random() < 0.4
+    return Phase(
+        (*before, *during),
+        until,
+        dice.choice(DEATHS) if dies else "",
+        dice.randint(1, 3),
+        replays=dice.random() < 0.25,
+    )

@@ -1,0 +1,23 @@
+"""Rounds follow from their seeds."""
+
+from __future__ import annotations
+
+from chaos.scenario import SPARK, WORLD, Draw, draw
+
+
+def test_a_seed_gives_one_round() -> None:
+    assert draw(5) == draw(5)
+    assert len({draw(seed).phases for seed in range(50)}) == 50
+
+
+def test_all_trouble_comes() -> None:
+    choice = Draw(spark=(*SPARK.items(), ("kill_driver", 1)))
+    rounds = [draw(seed, choice) for seed in range(300)]
+    happened = {event.what for one in rounds for phase in one.phases for event in phase.events}
+    assert happened >= {*WORLD, *SPARK, "kill_driver", "write", "copy", "persist"} - {"nothing"}
+    assert {one.sink for one in rounds} == {"delta-rs", "delta", "parquet"}
+    assert any(phase.replays for one in rounds for phase in one.phases)
+    for one in rounds:
+        last = one.phases[-1]
+        assert (last.until, last.die_at, last.replays) == ("available", "", False)
+        assert all(event.what == "write" and not event.after for event in last.events)
