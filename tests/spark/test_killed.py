@@ -25,7 +25,9 @@ connection_string, path, until = sys.argv[1:]
 access = {"connectionString": connection_string, "username": "Administrator", "password": "password"}
 options = {**access, "bucket": "default", "maxOffsetsPerTrigger": "3000"}
 spark = build_session("killed", driver_memory="1g")
-pipeline = Pipeline(spark, path, options, on_batch=lambda report: print(report.batch_id, flush=True))
+pipeline = Pipeline(
+    spark, path, options, engine="delta-rs", on_batch=lambda report: print(report.batch_id, flush=True)
+)
 pipeline.start(until=until, trigger=None)
 pipeline.await_end()
 spark.stop()

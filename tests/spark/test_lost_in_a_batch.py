@@ -36,7 +36,7 @@ def test_a_node_that_is_killed_in_the_middle_of_a_batch(spark: SparkSession, buc
 
     with Proxy(bucket.node.port) as proxy:
         options = {**bucket.options, "connectionString": proxy.connection_string}
-        pipeline = Pipeline(spark, tmp_path / "tables", options)
+        pipeline = Pipeline(spark, tmp_path / "tables", options, engine="delta-rs")
         proxy.call_after(CRASH_AFTER_BYTES, crash)
         pipeline.run()
         assert crashes, "the node was killed while the batch was read"
@@ -52,7 +52,8 @@ def test_a_server_that_listens_before_it_has_its_bucket(spark: SparkSession, buc
     bucket.set_many("k", 100, "1")
     port = bucket.node.port
     with Proxy(port) as proxy:
-        pipeline = Pipeline(spark, tmp_path / "tables", {**bucket.options, "connectionString": proxy.connection_string})
+        options = {**bucket.options, "connectionString": proxy.connection_string}
+        pipeline = Pipeline(spark, tmp_path / "tables", options, engine="delta-rs")
         pipeline.start(trigger=None)
         query = pipeline._query
         assert query is not None

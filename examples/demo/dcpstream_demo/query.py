@@ -85,7 +85,8 @@ def run(settings: Mapping[str, Any], stopping: threading.Event) -> int:
         failures = 0
         report_batch(report)
 
-    pipeline = Pipeline(spark, settings["path"], settings["options"], on_batch=on_batch)
+    # On one machine delta-rs writes small batches faster than Spark.
+    pipeline = Pipeline(spark, settings["path"], settings["options"], engine="delta-rs", on_batch=on_batch)
     try:
         while not stopping.is_set():
             pipeline.start(trigger=settings["trigger"])

@@ -5,12 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dcpstream.columnar import ValueFormat
 from dcpstream.errors import ConfigError
 from dcpstream.pipelines.engine import TableEngine
-from dcpstream.pipelines.location import local_directory
+from dcpstream.pipelines.location import child, local_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+ENGINES = ("auto", "delta", "iceberg", "delta-rs")
+
+_EXTENSIONS = {
+    "delta": "io.delta.sql.DeltaSparkSessionExtension",
+    "iceberg": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +32,7 @@ class TableTarget:
     """
 
     path: str
-    value_format: str
+    value_format: ValueFormat
     changes: str | None = None
     current: str | None = None
     live: str | None = None
@@ -39,20 +47,61 @@ def choose_engine(engine: str, spark: SparkSession, target: TableTarget) -> Tabl
     """The engine by its name.
 
     Args:
-        engine: "delta-rs", or "auto" for what suits the session and the target.
+        engine: "delta" and "iceberg" write with Spark, "delta-rs" without it; "auto" for what suits the session and the
+            target: Iceberg for names in a catalog of Iceberg's, Delta in a session with Delta's extension, else
+            delta-rs.
         spark: the session.
         target: the tables.
 
     Raises:
         ConfigError: an unknown engine, or one that cannot write the target.
     """
-    if engine not in {"auto", "delta-rs"}:
-        raise ConfigError("engine", engine, "'auto' or 'delta-rs'")
+    if engine not in ENGINES:
+        raise ConfigError("engine", engine, f"one of {', '.join(ENGINES)}")
+    chosen = _suitable(spark, target) if engine == "auto" else engine
+    if chosen == "delta-rs":
+        return _delta_rs(target, is_asked_for=engine != "auto")
+    return _spark_sql(chosen, spark, target)
+
+
+def _suitable(spark: SparkSession, target: TableTarget) -> str:
+    names = [name for name in (target.changes, target.current) if name is not None]
+    if names and all(_is_iceberg(spark, name) for name in names):
+        return "iceberg"
+    if _EXTENSIONS["delta"] in (spark.conf.get("spark.sql.extensions", "") or ""):
+        return "delta"
+    return "delta-rs"
+
+
+def _is_iceberg(spark: SparkSession, name: str) -> bool:
+    """Whether a name is in a catalog of Iceberg's."""
+    parts = name.split(".")
+    catalog = parts[0].strip("`") if len(parts) > 2 else spark.catalog.currentCatalog()
+    return "iceberg" in (spark.conf.get(f"spark.sql.catalog.{catalog}", "") or "")
+
+
+def _delta_rs(target: TableTarget, *, is_asked_for: bool) -> TableEngine:
     from dcpstream.pipelines.delta_rs import DeltaRsEngine
 
+    why = "" if is_asked_for else "; other targets need a session with Delta's extension, see `build_session`"
     directory = local_directory(target.path)
     if directory is None:
-        raise ConfigError("path", target.path, "the engine delta-rs writes local directories only, no URLs")
+        raise ConfigError("path", target.path, f"the engine delta-rs writes local directories only, no URLs{why}")
     if target.is_named:
-        raise ConfigError("changes, current, live", "names", "the engine delta-rs does not know Spark's catalogs")
+        raise ConfigError("changes, current, live", "names", f"the engine delta-rs does not know Spark's catalogs{why}")
     return DeltaRsEngine(directory, target.value_format)
+
+
+def _spark_sql(engine: str, spark: SparkSession, target: TableTarget) -> TableEngine:
+    from dcpstream.pipelines.spark_sql import SparkSqlEngine
+    from dcpstream.pipelines.table_formats import FORMATS, Table
+
+    if _EXTENSIONS[engine] not in (spark.conf.get("spark.sql.extensions", "") or ""):
+        raise ConfigError("engine", engine, f"a session with {_EXTENSIONS[engine]} in spark.sql.extensions")
+    if engine == "iceberg" and (target.changes is None or target.current is None):
+        raise ConfigError("engine", engine, "names of the tables `changes` and `current` in a catalog of Iceberg's")
+    changes, current = (
+        Table.of(name, child(target.path, directory), engine)
+        for name, directory in ((target.changes, "changes"), (target.current, "current"))
+    )
+    return SparkSqlEngine(spark, FORMATS[engine](), changes, current, target.value_format, target.live)

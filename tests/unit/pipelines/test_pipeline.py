@@ -105,12 +105,12 @@ def test_tables_without_their_checkpoint_are_refused(bench: DeltaRsBench) -> Non
     (bench.path / "checkpoint" / "metadata").unlink()
     with pytest.raises(OffsetError, match="checkpoint is missing"):
         pipeline.start()
-    assert Pipeline(None, bench.path, NEEDED).fold() is None  # type: ignore[arg-type]
+    assert Pipeline(None, bench.path, NEEDED, engine="delta-rs").fold() is None  # type: ignore[arg-type]
 
 
 def test_values_are_bytes_unless_text_is_asked_for(tmp_path: Path) -> None:
     for options, name in ((NEEDED, "binary"), ({**NEEDED, "valueformat": "string"}, "string")):
-        engine = Pipeline(None, tmp_path, options).engine  # type: ignore[arg-type]
+        engine = Pipeline(None, tmp_path, options, engine="delta-rs").engine  # type: ignore[arg-type]
         assert isinstance(engine, DeltaRsEngine)
         assert [str(table.schema.field("value").type) for table in (engine.changes, engine.current)] == [name] * 2
 
@@ -141,11 +141,11 @@ def test_an_unknown_engine_or_end_is_refused(bench: DeltaRsBench) -> None:
 
 
 def test_a_file_url_is_a_directory(tmp_path: Path) -> None:
-    assert Pipeline(None, tmp_path.as_uri(), NEEDED).path == str(tmp_path)  # type: ignore[arg-type]
+    assert Pipeline(None, tmp_path.as_uri(), NEEDED, engine="delta-rs").path == str(tmp_path)  # type: ignore[arg-type]
 
 
 def test_two_pipelines_whose_directories_have_one_name_have_two_names(tmp_path: Path) -> None:
-    one, other = (Pipeline(None, tmp_path / part / "tables", NEEDED) for part in "ab")  # type: ignore[arg-type]
+    one, other = (Pipeline(None, tmp_path / part / "tables", NEEDED, engine="delta-rs") for part in "ab")  # type: ignore[arg-type]
     assert one.name != other.name
 
 

@@ -1,0 +1,248 @@
+"""The engine that writes with Spark: the executors write, and no row of a batch passes through the driver.
+
+A batch is one append to `changes`. While its rows are written, Spark counts them and collects the control rows about
+rollbacks; that is all that the driver learns of a batch. A fold is one MERGE into `current`. Its rows are a query over
+both tables, see `fold_sql`.
+
+All statements run in a session of the engine's own, a copy of the user's. Their settings, and the identifiers of their
+transactions, do not reach what else the user runs.
+"""
+
+# ruff: noqa: S608 - tables are named as their owner wrote them
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dcpstream.columnar import CHANGE_SCHEMA, ValueFormat
+from dcpstream.model import Op
+from dcpstream.pipelines.engine import BatchSummary, FoldReport, TableState, rollback_reports, void_bounds
+from dcpstream.pipelines.fold_sql import IS_REMOVED, NO_BATCH, FoldQuery, void_rows
+from dcpstream.pipelines.rows import BATCH_ID, CURRENT_COLUMNS
+from dcpstream.pipelines.table_formats import MergeCounts, Table, TableFormat
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from dcpstream.pipelines.progress import RollbackReport
+
+FOLD_ROWS_MIN = 100_000
+"""A fold takes a few seconds for two commits and their jobs, however few rows it has."""
+
+ROWS_PER_PARTITION = 250_000
+"""Rows of a fold that one task sorts: about 100 MB with documents of 250 bytes."""
+
+_SOURCE = "dcpstream_fold_source"
+_DOCUMENT_OPS = [op.value for op in Op if not op.is_control]
+
+
+class SparkSqlEngine:
+    """The tables `changes` and `current`, written by Spark; see `dcpstream.pipelines.engine.TableEngine`.
+
+    Args:
+        spark: the user's session.
+        table_format: how the tables are stored.
+        changes, current: the tables.
+        value_format: "binary" or "string", the type of `value`.
+        live: the name of a view in a catalog that shows every batch at once; None for no view.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        table_format: TableFormat,
+        changes: Table,
+        current: Table,
+        value_format: ValueFormat = "binary",
+        live: str | None = None,
+    ) -> None:
+        self.name = table_format.name
+        self.fold_rows_min = FOLD_ROWS_MIN
+        self.changes = changes
+        self.current = current
+        self._format = table_format
+        self._user_session = spark
+        self._session = _own_session(spark)
+        for name, value in table_format.settings.items():
+            self._session.conf.set(name, value)
+        self._value_format = value_format
+        self._live = live
+
+    def state(self) -> TableState:
+        """What exists."""
+        found = [table for table in (self.changes, self.current) if self._format.exists(self._session, table)]
+        return TableState(
+            has_changes=self.changes in found,
+            has_current=self.current in found,
+            is_written=any(self._format.is_written(self._session, table) for table in found),
+        )
+
+    def create(self) -> None:
+        """Create the tables that do not exist."""
+        from pyspark.sql import types as t
+
+        from dcpstream.spark.schema import spark_schema
+
+        changes = spark_schema(CHANGE_SCHEMA.names, self._value_format).add(BATCH_ID, t.LongType())
+        current = spark_schema(CURRENT_COLUMNS, self._value_format)
+        for table, schema, statistics in (
+            (self.changes, changes, (BATCH_ID, "vbucket", "seqno", "_commit_timestamp")),
+            (self.current, current, ("vbucket", "seqno", "_commit_timestamp")),
+        ):
+            self._format.create(self._session, table, schema, statistics, is_merged=table is self.current)
+
+    def last_batch(self, app: str) -> int | None:
+        """The newest batch of this writer in `changes`, or None."""
+        return self._format.batch(self._session, self.changes, app)
+
+    def folded(self, app: str) -> int | None:
+        """The newest batch of this writer in `current`, or None."""
+        return self._format.batch(self._session, self.current, app)
+
+    def append(self, app: str, batch_id: int, frame: DataFrame) -> BatchSummary:
+        """Append a batch to `changes` in one commit, also one without rows."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        # The frame belongs to a session that Spark has made for the query.
+        for name, value in self._format.settings.items():
+            frame.sparkSession.conf.set(name, value)
+        observation = Observation()
+        is_data = f.col("op").isin(_DOCUMENT_OPS)
+        is_rollback = f.col("op") == Op.ROLLBACK.value
+        rows = frame.select(*CHANGE_SCHEMA.names, f.lit(batch_id).cast("long").alias(BATCH_ID)).observe(
+            observation,
+            f.count_if(is_data).alias("rows"),
+            f.count_if(~is_data & ~is_rollback).alias("events"),
+            f.collect_list(f.when(is_rollback, f.struct("vbucket", "value"))).alias("rollbacks"),
+        )
+        self._format.append(self.changes, rows, app, batch_id)
+        summary = _summary(batch_id, observation.get)
+        if summary.rollbacks:
+            # Until the fold, readers of the view would see void rows.
+            self.publish(self.folded(app))
+        return summary
+
+    def summary(self, batch_id: int) -> BatchSummary:
+        """What a batch of `changes` holds."""
+        from pyspark.sql import functions as f
+
+        is_data = f.col("op").isin(_DOCUMENT_OPS)
+        is_rollback = f.col("op") == Op.ROLLBACK.value
+        found = (
+            self._session.table(self.changes.sql)
+            .where(f.col(BATCH_ID) == batch_id)
+            .agg(
+                f.count_if(is_data).alias("rows"),
+                f.count_if(~is_data & ~is_rollback).alias("events"),
+                f.collect_list(f.when(is_rollback, f.struct("vbucket", "value"))).alias("rollbacks"),
+            )
+        )
+        return _summary(batch_id, found.collect()[0].asDict())
+
+    def tail_rows(self, after: int | None) -> int:
+        """Rows of `changes` in batches above `after`; all of them for None."""
+        return self._count(f"{self.changes.sql} WHERE {BATCH_ID} > {_or_none(after)}")
+
+    def current_rows(self) -> int:
+        """Documents in `current`."""
+        return self._count(self.current.sql)
+
+    def fold(self, app: str, after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> FoldReport:
+        """Bring the batches above `after` up to `upto` into `current`, in one commit."""
+        query = self._query(after, upto, void_bounds(rollbacks))
+        facts = self._session.sql(query.facts()).collect()[0]
+        before = self.current_rows()
+        partitions = max(2, math.ceil((facts["total"] + before) / ROWS_PER_PARTITION))
+        self._session.conf.set("spark.sql.shuffle.partitions", partitions)
+        if before == 0:
+            rows = self._session.sql(query.newest()).where(f"NOT {IS_REMOVED}").select(*CURRENT_COLUMNS)
+            self._format.append(self.current, rows, app, upto)
+            current_rows = self.current_rows()
+            counts, restored = MergeCounts(current_rows, 0), 0
+        else:
+            counts, restored = self._merge(query, app, has_emptying=facts["emptying"] > 0)
+            current_rows = self.current_rows()
+        self.publish(upto)
+        return FoldReport(upto, counts.written, counts.removed, restored, current_rows)
+
+    def _merge(self, query: FoldQuery, app: str, *, has_emptying: bool) -> tuple[MergeCounts, int]:
+        """Fold into a table that has rows. Returns the counts, and the number of documents with void rows."""
+        assert query.upto is not None
+        parts = {"newest": query.newest()}
+        if query.bounds:
+            parts["touched"] = query.touched()
+        if has_emptying:
+            parts["floors"] = query.floors()
+        frames = {name: self._session.sql(text) for name, text in parts.items()}
+        views = {name: f"dcpstream_fold_{name}" for name in frames}
+        # More than one part of the statement uses them.
+        kept = list(frames.values()) if len(frames) > 1 else []
+        try:
+            for frame in kept:
+                frame.persist()
+            for name, frame in frames.items():
+                frame.createOrReplaceTempView(views[name])
+            restored = frames["touched"].count() if "touched" in frames else 0
+            self._session.sql(query.source(**views)).createOrReplaceTempView(_SOURCE)
+            counts = self._format.merge(self._session, query.merge(_SOURCE), self.current, app, query.upto)
+        finally:
+            for frame in kept:
+                frame.unpersist()
+        return counts, restored
+
+    def take_back(self, rollbacks: Sequence[RollbackReport], before_batch: int) -> None:
+        """Delete void rows from `changes`. A second call changes nothing."""
+        bounds = void_bounds(rollbacks)
+        if bounds:
+            self._session.sql(f"DELETE FROM {self.changes.sql} WHERE {void_rows(bounds, before_batch)}")
+
+    def live(self, after: int | None) -> DataFrame:
+        """The documents as of the newest batch, in the user's session."""
+        return self._user_session.sql(self._unfolded(after).live())
+
+    def publish(self, after: int | None) -> None:
+        """Make the view `live`, if it has a name, for the fold of the batch `after`.
+
+        A view of an earlier fold shows the same documents, and reads a longer tail for them.
+        """
+        if self._live is not None:
+            self._session.sql(f"CREATE OR REPLACE VIEW {self._live} AS {self._unfolded(after).live()}")
+
+    def maintain(self, retain_hours: float) -> None:
+        """Join small files, and remove files that only versions older than `retain_hours` use."""
+        for table in (self.changes, self.current):
+            self._format.maintain(self._session, table, retain_hours)
+
+    def _unfolded(self, after: int | None) -> FoldQuery:
+        """The query for all batches above `after`, also while a batch with rollbacks waits for its fold."""
+        found = self._session.sql(
+            f"SELECT {BATCH_ID}, vbucket, value FROM {self.changes.sql} "
+            f"WHERE {BATCH_ID} > {_or_none(after)} AND op = '{Op.ROLLBACK.value}'"
+        ).collect()
+        if not found:
+            return self._query(after, None, {})
+        newest = max(row[BATCH_ID] for row in found)
+        rollbacks = rollback_reports([row.asDict() for row in found if row[BATCH_ID] == newest])
+        return self._query(after, newest, void_bounds(rollbacks))
+
+    def _query(self, after: int | None, upto: int | None, bounds: Mapping[int, int]) -> FoldQuery:
+        return FoldQuery(self.changes.sql, self.current.sql, CURRENT_COLUMNS, _or_none(after), upto, bounds)
+
+    def _count(self, source: str) -> int:
+        return int(self._session.sql(f"SELECT count(*) AS n FROM {source}").collect()[0]["n"])
+
+
+def _own_session(spark: SparkSession) -> SparkSession:
+    """A copy of a session with its settings, views and catalogs; later changes of either do not reach the other."""
+    return type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
+
+
+def _summary(batch_id: int, found: dict[str, Any]) -> BatchSummary:
+    rollbacks = rollback_reports([row.asDict() for row in found["rollbacks"]])
+    return BatchSummary(batch_id, found["rows"], found["events"], rollbacks)
+
+
+def _or_none(after: int | None) -> int:
+    return NO_BATCH if after is None else after

@@ -1,0 +1,329 @@
+"""The two table formats that Spark writes through connectors: Delta and Iceberg.
+
+A format knows how a table is created and kept, and how a commit carries a transaction identifier: the name of a writer
+and the number of a batch. It knows nothing of what the rows mean.
+
+- Delta has transaction identifiers of its own. A commit whose number is not above the recorded one is refused by Delta
+  itself.
+- Iceberg has none. The identifier is a property of the snapshot that the commit makes, and is read back from the
+  newest snapshot that has it. Maintenance copies it to a property of the table before it removes old snapshots.
+"""
+
+# ruff: noqa: S608 - tables are named as their owner wrote them; all other parts are ours
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dcpstream.errors import OffsetError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+TARGET_FILE_BYTES = 128 << 20
+"""Size of the files that maintenance makes. Files of half that size and above are left alone, so that maintenance does
+not write the whole table again."""
+
+CHECKPOINT_COMMITS = 50
+"""Commits between two checkpoints of a Delta log. A checkpoint lists all files; Delta's own choice of 10 writes it for
+every tenth small batch. A reader reads at most this many small files instead."""
+
+DELETED_SHARE_MAX = 0.25
+"""Share of deleted rows in a file of `current` above which maintenance writes the file again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table by its name in a catalog, or by its directory.
+
+    Attributes:
+        sql: how a statement names it.
+        path: its directory; None for a name.
+    """
+
+    sql: str
+    path: str | None = None
+
+    @classmethod
+    def of(cls, name: str | None, path: str, format_name: str) -> Table:
+        """The table of that name, or, without one, of that path."""
+        if name is not None:
+            return cls(name)
+        quoted = path.replace("`", "``")
+        return cls(f"{format_name}.`{quoted}`", path)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeCounts:
+    """What a MERGE did.
+
+    Attributes:
+        written: rows that were inserted or replaced.
+        removed: rows that were deleted.
+    """
+
+    written: int
+    removed: int
+
+
+class TableFormat(Protocol):
+    """What the engine asks of a format; see `dcpstream.pipelines.spark_sql`.
+
+    Attributes:
+        name: of the engine: "delta" or "iceberg".
+        settings: of the session that writes, for commits that cost little.
+    """
+
+    name: str
+    settings: Mapping[str, str]
+
+    def exists(self, session: SparkSession, table: Table) -> bool:
+        """Whether the table exists."""
+        ...
+
+    def create(
+        self, session: SparkSession, table: Table, schema: StructType, statistics: Sequence[str], *, is_merged: bool
+    ) -> None:
+        """Create the table if there is none.
+
+        Args:
+            session: runs the statement.
+            table: the table.
+            schema: its columns.
+            statistics: the columns that readers skip files by.
+            is_merged: whether rows are replaced often, so that a row is better marked as deleted than its file written
+                anew. Some readers do not know such marks.
+        """
+        ...
+
+    def is_written(self, session: SparkSession, table: Table) -> bool:
+        """Whether anything was committed after the creation."""
+        ...
+
+    def batch(self, session: SparkSession, table: Table, app: str) -> int | None:
+        """The newest batch of this writer that the table holds, or None."""
+        ...
+
+    def append(self, table: Table, rows: DataFrame, app: str, batch_id: int) -> None:
+        """Append rows in one commit that carries the identifier."""
+        ...
+
+    def merge(self, session: SparkSession, statement: str, table: Table, app: str, batch_id: int) -> MergeCounts:
+        """Run a MERGE statement whose commit carries the identifier."""
+        ...
+
+    def maintain(self, session: SparkSession, table: Table, retain_hours: float) -> None:
+        """Join small files, and remove files that only versions older than `retain_hours` use."""
+        ...
+
+
+class DeltaFormat:
+    """Delta through its connector, `delta-spark`."""
+
+    name = "delta"
+    settings: Mapping[str, str] = {
+        # Tasks of the job that computes the state of a log. Delta's own choice is 50, for millions of files.
+        "spark.databricks.delta.snapshotPartitions": "1",
+        # A checksum costs each commit another file, and speeds up only the first reader of a large log.
+        "spark.databricks.delta.writeChecksumFile.enabled": "false",
+        "spark.databricks.delta.optimize.maxFileSize": str(TARGET_FILE_BYTES),
+        "spark.databricks.delta.optimize.minFileSize": str(TARGET_FILE_BYTES // 2),
+        "spark.databricks.delta.optimize.maxDeletedRowsRatio": str(DELETED_SHARE_MAX),
+        # The user chooses the hours that readers need; Delta would refuse less than a week.
+        "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    }
+
+    def exists(self, session: SparkSession, table: Table) -> bool:
+        """Whether the table exists."""
+        if table.path is None:
+            return bool(session.catalog.tableExists(table.sql))
+        jvm: Any = session._jvm
+        return bool(jvm.io.delta.tables.DeltaTable.isDeltaTable(session._jsparkSession, table.path))
+
+    def create(
+        self, session: SparkSession, table: Table, schema: StructType, statistics: Sequence[str], *, is_merged: bool
+    ) -> None:
+        """Create the table if there is none."""
+        properties = {
+            "delta.enableDeletionVectors": str(is_merged).lower(),
+            "delta.dataSkippingStatsColumns": ",".join(statistics),
+            "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
+            # On file systems without sorted listing each commit lists the whole log. With a commit a second it would
+            # have 2.6 million files in the 30 days that Delta keeps them.
+            "delta.logRetentionDuration": "interval 1 days",
+            "delta.deletedFileRetentionDuration": "interval 1 days",
+        }
+        session.sql(
+            f"CREATE TABLE IF NOT EXISTS {table.sql} ({_columns(schema)}) USING delta "
+            f"TBLPROPERTIES ({_pairs(properties)})"
+        )
+
+    def is_written(self, session: SparkSession, table: Table) -> bool:
+        """Whether anything was committed after the creation."""
+        return int(self._snapshot(session, table).version()) > 0
+
+    def batch(self, session: SparkSession, table: Table, app: str) -> int | None:
+        """The newest batch of this writer that the table holds, or None."""
+        found = self._snapshot(session, table).transactions().get(app)
+        return int(found.get()) if found.isDefined() else None
+
+    def append(self, table: Table, rows: DataFrame, app: str, batch_id: int) -> None:
+        """Append rows in one commit that carries the identifier."""
+        writer = rows.write.format("delta").mode("append").option("txnAppId", app).option("txnVersion", batch_id)
+        if table.path is None:
+            writer.saveAsTable(table.sql)
+        else:
+            writer.save(table.path)
+
+    def merge(self, session: SparkSession, statement: str, table: Table, app: str, batch_id: int) -> MergeCounts:
+        """Run a MERGE statement whose commit carries the identifier."""
+        with _confs(
+            session,
+            {
+                "spark.databricks.delta.write.txnAppId": app,
+                "spark.databricks.delta.write.txnVersion": str(batch_id),
+            },
+        ):
+            rows = session.sql(statement).collect()
+        # A batch that the table holds already is left out, without a result.
+        return MergeCounts(
+            sum(row["num_inserted_rows"] + row["num_updated_rows"] for row in rows),
+            sum(row["num_deleted_rows"] for row in rows),
+        )
+
+    def maintain(self, session: SparkSession, table: Table, retain_hours: float) -> None:
+        """Join small files, and remove files that only versions older than `retain_hours` use."""
+        session.sql(f"OPTIMIZE {table.sql}")
+        session.sql(f"VACUUM {table.sql} RETAIN {int(retain_hours)} HOURS")
+
+    def _snapshot(self, session: SparkSession, table: Table) -> Any:
+        """The newest version of the table's log, an object of the JVM: SQL does not show transaction identifiers."""
+        path = table.path
+        if path is None:
+            path = session.sql(f"DESCRIBE DETAIL {table.sql}").collect()[0]["location"]
+        jvm: Any = session._jvm
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)
+        # Scala's default arguments are methods of their own.
+        return log.update(*(getattr(log, f"update$default${number}")() for number in (1, 2, 3)))
+
+
+class IcebergFormat:
+    """Iceberg through its runtime, with tables in a catalog of Iceberg's."""
+
+    name = "iceberg"
+    settings: Mapping[str, str] = {}
+
+    def exists(self, session: SparkSession, table: Table) -> bool:
+        """Whether the table exists."""
+        return bool(session.catalog.tableExists(table.sql))
+
+    def create(
+        self, session: SparkSession, table: Table, schema: StructType, statistics: Sequence[str], *, is_merged: bool
+    ) -> None:
+        """Create the table if there is none."""
+        properties = {
+            "format-version": "2",
+            "write.merge.mode": "merge-on-read" if is_merged else "copy-on-write",
+            "write.delete.mode": "merge-on-read" if is_merged else "copy-on-write",
+            "write.metadata.metrics.default": "none",
+            **{f"write.metadata.metrics.column.{name}": "full" for name in statistics},
+            # Each commit writes the table's metadata anew; old copies are of no use.
+            "write.metadata.delete-after-commit.enabled": "true",
+            "write.distribution-mode": "none",
+        }
+        session.sql(
+            f"CREATE TABLE IF NOT EXISTS {table.sql} ({_columns(schema)}) USING iceberg "
+            f"TBLPROPERTIES ({_pairs(properties)})"
+        )
+
+    def is_written(self, session: SparkSession, table: Table) -> bool:
+        """Whether anything was committed after the creation."""
+        return bool(session.table(f"{table.sql}.snapshots").limit(1).collect())
+
+    def batch(self, session: SparkSession, table: Table, app: str) -> int | None:
+        """The newest batch of this writer that the table holds, or None."""
+        found = [
+            int(row["batch"])
+            for row in session.sql(
+                f"SELECT summary['{_BATCH}'] AS batch FROM {table.sql}.snapshots WHERE summary['{_APP}'] = '{app}'"
+            ).collect()
+        ]
+        kept = session.sql(f"SHOW TBLPROPERTIES {table.sql}").collect()
+        found += [int(row["value"]) for row in kept if row["key"] == _kept(app)]
+        return max(found, default=None)
+
+    def append(self, table: Table, rows: DataFrame, app: str, batch_id: int) -> None:
+        """Append rows in one commit that carries the identifier."""
+        writer = rows.writeTo(table.sql)
+        for name, value in {_APP: app, _BATCH: str(batch_id)}.items():
+            writer = writer.option(f"snapshot-property.{name}", value)
+        writer.append()
+
+    def merge(self, session: SparkSession, statement: str, table: Table, app: str, batch_id: int) -> MergeCounts:
+        """Run a MERGE statement whose commit carries the identifier."""
+        prefix = "spark.sql.iceberg.snapshot-property."
+        with _confs(session, {prefix + _APP: app, prefix + _BATCH: str(batch_id)}):
+            session.sql(statement)
+        made = session.sql(
+            f"SELECT summary FROM {table.sql}.snapshots WHERE summary['{_APP}'] = '{app}' "
+            f"AND summary['{_BATCH}'] = '{batch_id}'"
+        ).collect()
+        if not made:
+            raise OffsetError(f"{table.sql}: the commit of batch {batch_id} does not carry its number")
+        summary = made[-1]["summary"]
+        added, removed = (int(summary.get(name, 0)) for name in ("added-records", "added-position-deletes"))
+        return MergeCounts(added, max(0, removed - added))
+
+    def maintain(self, session: SparkSession, table: Table, retain_hours: float) -> None:
+        """Join small files, and remove files that only versions older than `retain_hours` use."""
+        catalog, _, name = table.sql.partition(".")
+        newest: dict[str, int] = {}
+        for row in session.sql(
+            f"SELECT summary['{_APP}'] AS app, summary['{_BATCH}'] AS batch FROM {table.sql}.snapshots "
+            f"WHERE summary['{_APP}'] IS NOT NULL"
+        ).collect():
+            newest[row["app"]] = max(int(row["batch"]), newest.get(row["app"], -1))
+        if newest:
+            kept = _pairs({_kept(app): str(batch) for app, batch in newest.items()})
+            session.sql(f"ALTER TABLE {table.sql} SET TBLPROPERTIES ({kept})")
+        session.sql(
+            f"CALL {catalog}.system.rewrite_data_files(table => '{name}', options => "
+            f"map('target-file-size-bytes', '{TARGET_FILE_BYTES}'))"
+        )
+        session.sql(
+            f"CALL {catalog}.system.expire_snapshots(table => '{name}', retain_last => 1, older_than => "
+            f"timestampadd(SECOND, -{int(retain_hours * 3600)}, current_timestamp()))"
+        )
+
+
+FORMATS: Mapping[str, Callable[[], TableFormat]] = {"delta": DeltaFormat, "iceberg": IcebergFormat}
+
+_APP, _BATCH = "dcpstream.writer", "dcpstream.batch"
+"""Properties of an Iceberg snapshot: the transaction identifier of its commit."""
+
+
+def _kept(app: str) -> str:
+    """The property of an Iceberg table that keeps a writer's newest batch when its snapshot expires."""
+    return f"{_BATCH}.{app}"
+
+
+def _columns(schema: StructType) -> str:
+    return ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in schema.fields)
+
+
+def _pairs(properties: Mapping[str, str]) -> str:
+    return ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+
+
+@contextmanager
+def _confs(session: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    for name, value in values.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in values:
+            session.conf.unset(name)

@@ -1,0 +1,192 @@
+"""The engine that writes with Spark: the stories of `test_engines`, played at the same time, and what only Spark has.
+
+A commit of Spark's takes a second where delta-rs takes milliseconds. So the stories share their batches: each has a
+scope and vbuckets of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from dcpstream.errors import ConfigError
+from dcpstream.pipelines import Pipeline
+from dcpstream.pipelines.engine import TableEngine
+from dcpstream.pipelines.engines import TableTarget, choose_engine
+from tests.kit.spark import Bucket
+from tests.kit.tables import APP, Row, assert_exact, change, live_of, pipeline_of, rollback, state_of, table_of
+from tests.spark.test_engines import STORIES, Play
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+STORY_VBUCKETS = 10
+"""More than a story uses."""
+
+
+class SparkBench:
+    """Delta tables that Spark writes.
+
+    Args:
+        spark: the session.
+        path: of the tables.
+        names: of the tables and the view in a catalog, instead of directories.
+    """
+
+    def __init__(self, spark: SparkSession, path: Path, **names: str) -> None:
+        self.path = path
+        self._spark = spark
+        self._names = names
+
+    def engine(self) -> TableEngine:
+        return choose_engine("auto", self._spark, TableTarget(str(self.path), "binary", **self._names))
+
+    def frame(self, table: pa.Table) -> DataFrame:
+        return self._spark.createDataFrame(table)
+
+    def rows(self, table: str) -> list[Row]:
+        if table in self._names:
+            frame = self._spark.table(self._names[table])
+        else:
+            frame = self._spark.read.format("delta").load(str(self.path / table))
+        rows: list[Row] = frame.toArrow().to_pylist()
+        return rows
+
+
+@pytest.fixture
+def bench(spark: SparkSession, tmp_path: Path) -> SparkBench:
+    path = tmp_path / "tables"
+    path.mkdir()
+    return SparkBench(spark, path)
+
+
+def told_together(stories: Sequence[str]) -> list[list[Row]]:
+    """The batches of several stories, each in its own scope and vbuckets."""
+    batches: list[list[Row]] = [[] for _ in range(max(len(STORIES[name]) for name in stories))]
+    for number, name in enumerate(stories):
+        for batch, rows in zip(batches, STORIES[name], strict=False):
+            for row in rows:
+                place: dict[str, Any] = {"vbucket": row["vbucket"] + number * STORY_VBUCKETS}
+                if row["scope"] is not None:
+                    place["scope"] = f"{name}: {row['scope']}"
+                batch.append({**row, **place})
+    return batches
+
+
+SOME = (
+    "values that are no text",
+    "a rollback inside a batch",
+    "a row of an older batch is the restored one",
+    "a drop is rolled back",
+    "a collection is left out and read again from its beginning",
+)
+
+
+@pytest.mark.parametrize(
+    ("stories", "fold_rows_min", "writes"),
+    [
+        pytest.param(SOME, 0, 1, id="some, folding, dying"),
+        *(
+            pytest.param(
+                tuple(STORIES),
+                fold_rows_min,
+                writes,
+                id=f"all, {'lazy' if fold_rows_min else 'folding'}, {'dying' if writes else 'alive'}",
+                marks=[pytest.mark.slow, pytest.mark.timeout(900)],
+            )
+            for fold_rows_min in (0, 1000)
+            for writes in (None, 1)
+        ),
+    ],
+)
+def test_the_tables_are_exact_after_every_batch(
+    bench: SparkBench, stories: Sequence[str], fold_rows_min: int, writes: int | None
+) -> None:
+    play = Play(bench, fold_rows_min=fold_rows_min, writes=writes)
+    for batch_id, rows in enumerate(told_together(stories)):
+        play.apply(batch_id, rows)
+        is_folded = any(row["op"] == "rollback" for row in rows) or (fold_rows_min == 0 and bool(rows))
+        assert_exact(bench, play.pipeline, play.expected, is_folded=is_folded)
+    play.fold()
+    assert_exact(bench, play.pipeline, play.expected, is_folded=True)
+    assert (play.deaths > 0) == (writes is not None)
+
+
+def test_tables_and_a_view_in_a_catalog(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "tables"
+    path.mkdir()
+    spark.sql("CREATE SCHEMA IF NOT EXISTS lake")
+    names = {"changes": "spark_catalog.lake.changes", "current": "lake.current", "live": "lake.live"}
+    bench = SparkBench(spark, path, **names)
+    try:
+        engine = bench.engine()
+        assert (engine.name, engine.state().has_changes) == ("delta", False)
+        play = Play(bench, fold_rows_min=1000, writes=None)
+
+        def seen() -> dict[Any, Any]:
+            return state_of(spark.table("lake.live").toArrow().to_pylist())
+
+        play.apply(0, [change("a", 1, b"\xff"), change("b", 2, "1")])
+        play.fold()
+        assert seen() == play.expected.current
+        play.apply(1, [change("a", 3, "void"), change("b", 4, None), change("x", 1, "1", vbucket=3)])
+        assert seen() == play.expected.current
+        assert engine.folded(APP) == 0
+        # A reader sees no void row while a rollback waits for its fold.
+        play.expected.apply(2, [rollback(0, 3)])
+        engine.append(APP, 2, bench.frame(table_of([rollback(0, 3)])))
+        assert seen() == play.expected.current
+        assert live_of(pipeline_of(bench)) == play.expected.current
+        play.pipeline = pipeline_of(bench)
+        play.fold()
+        assert seen() == play.expected.current
+        assert_exact(bench, play.pipeline, play.expected, is_folded=True)
+        assert engine.state().is_written
+        # What else the session writes does not carry our transactions.
+        assert spark.conf.get("spark.databricks.delta.write.txnAppId", None) is None
+    finally:
+        spark.sql("DROP SCHEMA lake CASCADE")
+
+
+def test_a_pipeline_whose_rows_do_not_pass_through_the_driver(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a batch came to the driver")
+
+    bucket.set_many("k", 200, "1")
+    pipeline = Pipeline(spark, tmp_path / "tables", {**bucket.options, "maxOffsetsPerTrigger": "150"})
+    assert pipeline.engine.name == "delta"
+    with monkeypatch.context() as patch:
+        for name in ("toArrow", "toPandas", "toLocalIterator"):
+            patch.setattr(ClassicFrame, name, refuse)
+        assert pipeline.run(until="available").rows == 200
+        bucket.set_many("k", 10, "2")
+        bucket.delete("k10")
+        assert Pipeline(spark, tmp_path / "tables", bucket.options).run(until="available").rows == 11
+    for frame in (spark.read.format("delta").load(str(tmp_path / "tables" / "current")), pipeline.live()):
+        found = {row["key"]: row["value"].decode() for row in frame.select("key", "value").collect()}
+        assert found == bucket.documents(f"k{n}" for n in range(200))
+
+
+@pytest.mark.parametrize(
+    ("engine", "names", "message"),
+    [
+        ("iceberg", {}, "IcebergSparkSessionExtensions in spark.sql.extensions"),
+        ("parquet", {}, "one of auto, delta, iceberg, delta-rs"),
+        ("delta-rs", {"changes": "lake.changes"}, "does not know Spark's catalogs"),
+    ],
+)
+def test_what_an_engine_cannot_write_is_refused(
+    spark: SparkSession, tmp_path: Path, engine: str, names: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        choose_engine(engine, spark, TableTarget(str(tmp_path), "binary", **names))
