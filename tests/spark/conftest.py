@@ -21,7 +21,9 @@ def spark() -> Iterator[SparkSession]:
 
     # py4j leaves its sockets to the garbage collector.
     warnings.filterwarnings("ignore", category=ResourceWarning)
-    session = build_session("dcpstream tests", master="local[2,4]", driver_memory="1g", tables="delta")
+    # Tests end before the slow compiler pays off: it takes two fifths of the CPU of a short session.
+    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    session = build_session("dcpstream tests", master="local[2,4]", driver_memory="1g", tables="delta", settings=quick)
     yield session
     session.stop()
 

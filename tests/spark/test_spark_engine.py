@@ -81,10 +81,10 @@ def told_together(stories: Sequence[str]) -> list[list[Row]]:
 
 SOME = (
     "values that are no text",
+    "a dropped collection",
     "a rollback inside a batch",
-    "a row of an older batch is the restored one",
-    "a drop is rolled back",
-    "a collection is left out and read again from its beginning",
+    "a drop and a rollback in one batch",
+    "a rollback between a drop and a creation",
 )
 
 
